@@ -1,0 +1,49 @@
+# The first target that runs makes its own environment; later ones find it ready.
+PYTHON ?= python3
+TORCH ?= 2.14.1
+VENV ?= .venv
+COMPAT := 2.11.0 2.13.0 2.14.1 2.15.0
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready-torch-$(TORCH)
+ARGS ?=
+
+.PHONY: demo test check test-compat test-gpu bench bench-gpu docs clean
+
+demo: $(READY)
+	$(PY) -m inductor_plugin.cli demo $(ARGS)
+
+test: $(READY)
+	$(PY) -m pytest $(ARGS)
+
+check: $(READY)
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m pyright --pythonpath $(PY)
+	$(VENV)/bin/lint-imports
+
+test-compat: $(COMPAT:%=test-compat-%)
+
+test-compat-%:
+	$(MAKE) test VENV=.venv-$* TORCH=$* ARGS="-m compat $(ARGS)"
+
+test-gpu: $(READY)
+	$(PY) -m pytest -m "gpu or sm90" $(ARGS)
+
+bench: $(READY)
+	$(PY) benchmarks/cold_warm.py $(ARGS)
+
+bench-gpu: $(READY)
+	$(PY) benchmarks/cold_warm.py --device cuda $(ARGS)
+
+docs: $(READY)
+	$(PY) docs/generate.py
+
+clean:
+	rm -rf build dist *.egg-info .import_linter_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check "torch==$(TORCH)" -e ".[dev]"
+	rm -f $(VENV)/.ready-torch-*
+	touch $@

@@ -1,0 +1,75 @@
+"""The cache's file format: readable JSON whose first field is the SHA-256 of what follows it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+_HEAD = b'{\n  "sha256": "'
+_TAIL = b'",\n'
+_REST = len(_HEAD) + 64 + len(_TAIL)
+_WIDTH = 96
+
+
+def dump(fields: Mapping[str, Any]) -> bytes:
+    """Return the fields as a checked document. What is no JSON value is written as its text."""
+    body = _pretty(plain(fields), "").encode()
+    rest = body[2:]  # behind "{\n"
+    return _HEAD + hashlib.sha256(rest).hexdigest().encode() + _TAIL + rest
+
+
+def check(data: bytes) -> str | None:
+    """Return why these bytes are not a whole document, or None if they are."""
+    if not data.startswith(_HEAD) or data[len(_HEAD) + 64 : _REST] != _TAIL:
+        return "it does not start with its checksum"
+    stated = data[len(_HEAD) : len(_HEAD) + 64]
+    if stated != hashlib.sha256(data[_REST:]).hexdigest().encode():
+        return "its checksum does not match its content"
+    return None
+
+
+def load(data: bytes) -> dict[str, Any]:
+    """Return the fields of a checked document, without the checksum.
+
+    Raises:
+        ValueError: The bytes are damaged; the message says how.
+    """
+    reason = check(data)
+    if reason is not None:
+        raise ValueError(reason)
+    fields: dict[str, Any] = json.loads(b"{" + data[_REST:])
+    return fields
+
+
+def plain(value: Any) -> Any:
+    """Return the value with only what JSON has: other objects and non-finite numbers as text."""
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in cast("Sequence[Any]", value)]
+    return str(value)
+
+
+def _pretty(value: Any, indent: str) -> str:
+    """Return indented JSON in which lists of numbers and short values stay on one line."""
+    if isinstance(value, dict) and value:
+        fields = cast("dict[str, Any]", value)
+        if indent and all(not isinstance(v, (dict, list)) for v in fields.values()):
+            line = json.dumps(fields)
+            if len(line) + len(indent) <= _WIDTH:
+                return line
+        inner = indent + "  "
+        lines = (f"{inner}{json.dumps(k)}: {_pretty(v, inner)}" for k, v in fields.items())
+        return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+    if isinstance(value, list) and any(isinstance(v, (dict, list)) for v in cast("list[Any]", value)):
+        inner = indent + "  "
+        items = (inner + _pretty(v, inner) for v in cast("list[Any]", value))
+        return "[\n" + ",\n".join(items) + f"\n{indent}]"
+    return json.dumps(value, allow_nan=False)

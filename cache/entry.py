@@ -1,0 +1,160 @@
+"""One compiled kernel as it lies in the cache: its files, their checksums, what it uses."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from inductor_plugin.cache import document
+from inductor_plugin.cache.key import SCHEMA, KernelKey
+
+ENTRY = "entry.json"
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a kernel uses on the device; None where it is not known.
+
+    Attributes:
+        registers: Registers per thread.
+        spills: Bytes spilled per thread.
+        shared_bytes: Shared memory per block.
+    """
+
+    registers: int | None = None
+    spills: int | None = None
+    shared_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class BuiltFiles:
+    """What a build made.
+
+    Attributes:
+        files: Content, or where the file is now, by its name in the cache.
+        resources: What the kernel uses, if known.
+    """
+
+    files: Mapping[str, Path | bytes]
+    resources: Resources | None = None
+
+
+@dataclass(frozen=True)
+class KernelEntry:
+    """A kernel that is in the cache, its files checked.
+
+    Attributes:
+        digest: Its key's digest.
+        key: Its key.
+        files: SHA-256 of each file by name.
+        bytes: Size of all files.
+        resources: What it uses on the device.
+        created: When it was published, in seconds since 1970.
+        folder: Where its files are.
+    """
+
+    digest: str
+    key: KernelKey
+    files: Mapping[str, str]
+    bytes: int
+    resources: Resources
+    created: float
+    folder: Path = field(compare=False)
+
+    def path(self, name: str) -> Path:
+        """Return where one of the files is.
+
+        Raises:
+            KeyError: The kernel has no such file.
+        """
+        if name not in self.files:
+            raise KeyError(f"kernel {self.digest[:12]} has no {name!r}; it has {sorted(self.files)}")
+        return self.folder / name
+
+
+def make_entry(folder: Path, key: KernelKey, names: list[str], resources: Resources | None) -> bytes:
+    """Return the text of ``entry.json`` for files that lie in ``folder``.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
+    return document.dump(
+        {
+            "format": SCHEMA,
+            "digest": key.digest,
+            "created": round(time.time(), 3),
+            "bytes": sum((folder / name).stat().st_size for name in names),
+            "resources": asdict(resources or Resources()),
+            "key": key.fields(),
+            "files": {name: file_sha256(folder / name) for name in sorted(names)},
+        }
+    )
+
+
+def parse_entry(data: bytes, folder: Path) -> KernelEntry:
+    """Return the entry described by the text of an ``entry.json``.
+
+    Raises:
+        ValueError: The text is damaged, of another format, or lies under another kernel's name.
+    """
+    fields = document.load(data)
+    if fields.get("format") != SCHEMA:
+        raise ValueError(f"its format is {fields.get('format')!r}, not {SCHEMA}")
+    try:
+        key = KernelKey(**fields["key"])
+        entry = KernelEntry(
+            digest=fields["digest"],
+            key=key,
+            files={str(name): str(stated) for name, stated in fields["files"].items()},
+            bytes=int(fields["bytes"]),
+            resources=Resources(**fields["resources"]),
+            created=float(fields["created"]),
+            folder=folder,
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"it is not a kernel entry: {type(error).__name__}: {error}") from error
+    if key.digest != entry.digest:
+        raise ValueError(f"its digest {entry.digest[:12]} is not that of its key {key.digest[:12]}")
+    if any("/" in name or name in ("", ".", "..", ENTRY) for name in entry.files):
+        raise ValueError(f"it names files outside its folder: {sorted(entry.files)}")
+    return entry
+
+
+def damage(entry: KernelEntry) -> str | None:
+    """Return what is wrong with the kernel's files, or None if all checksums match."""
+    for name, stated in entry.files.items():
+        try:
+            if file_sha256(entry.folder / name) != stated:
+                return f"the checksum of {name} does not match"
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror}"
+    return None
+
+
+def damage_of_folder(folder: Path) -> str | None:
+    """Return what is wrong with a kernel's folder, or None if it is sound or gone."""
+    try:
+        entry = parse_entry((folder / ENTRY).read_bytes(), folder)
+        reason = damage(entry)
+        if reason is None and entry.digest != folder.name:
+            reason = f"it lies under the name of another kernel ({entry.digest[:12]})"
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    return reason if folder.exists() else None
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            found.update(block)
+    return found.hexdigest()

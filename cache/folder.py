@@ -1,0 +1,165 @@
+"""One cache directory as the shelves use it: lock, read, write, and stepping down to memory."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from inductor_plugin.cache import atomic, document
+from inductor_plugin.cache.key import SCHEMA
+from inductor_plugin.cache.layout import Layout
+from inductor_plugin.cache.lock import Held, LockTable
+from inductor_plugin.errors import CacheError
+
+logger = logging.getLogger(__name__)
+
+TOUCH_S = 60.0
+"""A read notes its time for the LRU at most this often, in seconds."""
+
+Signature = tuple[int, int, int]
+
+
+@dataclass
+class Counts:
+    """What this process asked of the cache.
+
+    Attributes:
+        hits: Records and kernels that were there.
+        misses: Records and kernels that were not.
+        corrupt: Damaged entries met.
+        published: Kernels written.
+        evicted: Kernels and records removed to stay within the size limit.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    corrupt: int = 0
+    published: int = 0
+    evicted: int = 0
+
+
+@dataclass
+class Folder:
+    """A cache directory, or the memory that stands for one.
+
+    Attributes:
+        layout: Where everything lies.
+        degraded: Why nothing is written to disk, or None.
+        counts: What this process asked for.
+    """
+
+    layout: Layout
+    degraded: str | None = None
+    counts: Counts = field(default_factory=Counts)
+    _locks: LockTable = field(default_factory=LockTable)
+    _reported: set[str] = field(default_factory=set[str])
+    _guard: threading.Lock = field(default_factory=threading.Lock)
+
+    def lock(self, name: str, timeout_s: float) -> Held:
+        """Return the lock of a key, to be used in a `with` statement.
+
+        Entering raises CacheError if it is not free within ``timeout_s`` seconds.
+        """
+        return _FolderLock(self, self._locks, name, timeout_s)
+
+    def degrade(self, reason: str) -> None:
+        """Write nothing to disk from now on; the first time, say so."""
+        with self._guard:
+            if self.degraded is not None:
+                return
+            self.degraded = reason
+        logger.warning(
+            "the cache directory %s is not written to: %s; what is tuned now is kept in memory only",
+            self.layout.root,
+            reason,
+        )
+
+    def write(self, path: Path, fields: dict[str, Any]) -> bool:
+        """Write a checked document; return False if the disk refused, and degrade."""
+        if self.degraded is not None:
+            return False
+        try:
+            atomic.write(path, document.dump(fields), self.layout.private)
+        except OSError as error:
+            self.degrade(str(error))
+            return False
+        return True
+
+    def touch(self, path: str) -> None:
+        """Note that an entry was used, for the LRU. The modification time stays."""
+        if self.degraded is not None:
+            return
+        with suppress(OSError):
+            found = os.stat(path)  # noqa: PTH116 - a Path costs 3 us, a warm lookup has 50
+            now = time.time()
+            if now - found.st_atime > TOUCH_S:
+                os.utime(path, ns=(int(now * 1e9), found.st_mtime_ns))
+
+    def report_damage(self, path: Path, reason: str) -> None:
+        """Warn of a damaged entry, once for each path."""
+        with self._guard:
+            if str(path) in self._reported:
+                return
+            self._reported.add(str(path))
+            self.counts.corrupt += 1
+        logger.warning("damaged cache entry %s: %s; it is ignored and will be made again", path, reason)
+        self.add_counters({"corrupt": 1})
+
+    def forget_damage(self, path: Path) -> None:
+        """Let the next damage of a path be reported again: it has been replaced."""
+        with self._guard:
+            self._reported.discard(str(path))
+
+    def add_counters(self, sums: dict[str, int]) -> None:
+        """Add to the sums over all processes; what the disk refuses is dropped."""
+        if self.degraded is not None or not any(sums.values()):
+            return
+        try:
+            with self.lock("counters", 5.0):
+                known = self.counters()
+                total = {n: known.get(n, 0) + sums.get(n, 0) for n in sorted({*known, *sums})}
+                self.write(self.layout.counters, {"format": SCHEMA, **total})
+        except CacheError as error:
+            logger.debug("counters were not written: %s", error)
+
+    def counters(self) -> dict[str, int]:
+        """Return the sums over all processes; empty if there are none or they are damaged."""
+        try:
+            fields = document.load(self.layout.counters.read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return {n: v for n, v in fields.items() if isinstance(v, int) and n != "format"}
+
+
+class _FolderLock(Held):
+    """A key's lock; where the disk gives no lock file, it holds between threads only."""
+
+    def __init__(self, folder: Folder, table: LockTable, name: str, timeout_s: float) -> None:
+        super().__init__(table, name, None, timeout_s)
+        self._folder = folder
+
+    def __enter__(self) -> None:
+        folder = self._folder
+        path = None if folder.degraded is not None else folder.layout.lock(self._name)
+        try:
+            if path is not None:
+                atomic.make_folder(path.parent)
+            self._table.acquire(self._name, path, self._timeout_s)
+        except OSError as error:
+            folder.degrade(f"no lock file: {error}")
+            self._table.acquire(self._name, None, self._timeout_s)
+
+
+def signature(path: str) -> Signature | None:
+    """Return what changes when a file is replaced, or None if it is not there."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - a Path costs 3 us, a warm lookup has 50
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,0 +1,278 @@
+"""The shelf of compiled kernels: look up, build once, publish."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from inductor_plugin.cache import atomic
+from inductor_plugin.cache.entry import (
+    ENTRY,
+    BuiltFiles,
+    KernelEntry,
+    Resources,
+    damage,
+    damage_of_folder,
+    make_entry,
+    parse_entry,
+)
+from inductor_plugin.cache.folder import TOUCH_S, Folder, Signature, signature
+from inductor_plugin.cache.key import KernelKey
+from inductor_plugin.cache.layout import part
+from inductor_plugin.errors import CacheError
+
+logger = logging.getLogger(__name__)
+
+_MEMO = 8192
+_ATTEMPTS = 5
+
+
+@dataclass
+class _Known:
+    signatures: tuple[Signature | None, ...]
+    entry: KernelEntry
+    touched: float
+
+
+class KernelShelf:
+    """The kernels of one cache directory, with those this process checked kept in mind."""
+
+    def __init__(self, folder: Folder, published: Callable[[int], None]) -> None:
+        """Keep kernels in ``folder``; ``published`` is called with the bytes of each new one."""
+        self._folder = folder
+        self._published = published
+        self._guard = threading.Lock()
+        self._known: dict[str, _Known] = {}
+        self._memory: dict[str, KernelEntry] = {}
+        self._scratch: Path | None = None
+
+    def get(self, digest: str) -> KernelEntry | None:
+        """Return a kernel whose files are as published, or None; a damaged one is removed."""
+        entry = self._memory.get(digest) or self._on_disk(digest)
+        if entry is None:
+            self._folder.counts.misses += 1
+        else:
+            self._folder.counts.hits += 1
+        return entry
+
+    def build(
+        self, key: KernelKey, build: Callable[[Path], BuiltFiles], timeout_s: float
+    ) -> KernelEntry:
+        """Return a kernel, built here if it is nowhere; only one process builds a key at a time.
+
+        Args:
+            key: What it depends on.
+            build: Builds it in the private folder it is given.
+            timeout_s: Seconds to wait for another process that is building it.
+
+        Raises:
+            CacheError: The other process did not end in time.
+        """
+        entry = self.get(key.digest)
+        if entry is not None:
+            return entry
+        with self._folder.lock(key.digest, timeout_s):
+            entry = self._memory.get(key.digest) or self._on_disk(key.digest)
+            if entry is not None:
+                return entry
+            draft = self._draft()
+            try:
+                built = build(draft)
+                return self.put(key, built.files, built.resources)
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
+
+    def put(
+        self, key: KernelKey, files: Mapping[str, Path | bytes], resources: Resources | None
+    ) -> KernelEntry:
+        """Publish what is built already; what is there and sound stays.
+
+        Raises:
+            CacheError: Neither the cache nor the folder for temporary files takes it.
+        """
+        names = [name for name in files if part(name) != name or name == ENTRY]
+        if names or not files:
+            raise CacheError(f"a kernel cannot have files named {names}; use plain file names")
+        if self._folder.degraded is None:
+            try:
+                return self._publish(key, files, resources)
+            except OSError as error:
+                self._blame(error, files)
+        try:
+            return self._keep(key, files, resources)
+        except OSError as error:
+            raise CacheError(
+                f"kernel {key.digest[:12]} fits neither the cache {self._folder.layout.root} nor "
+                f"the folder for temporary files: {error}; free some space"
+            ) from error
+
+    def folders(self) -> Iterator[Path]:
+        """Yield the folders of all kernels on disk, sorted."""
+        yield from kernel_folders(self._folder.layout.kernels)
+
+    def everything(self) -> Iterator[KernelEntry]:
+        """Yield all kernels without checking their files; damaged entries are reported."""
+        for folder in self.folders():
+            try:
+                yield parse_entry((folder / ENTRY).read_bytes(), folder)
+            except (OSError, ValueError) as error:
+                if folder.exists():
+                    self._folder.report_damage(folder, str(error))
+        yield from list(self._memory.values())
+
+    def _on_disk(self, digest: str) -> KernelEntry | None:
+        known = self._known.get(digest)
+        if known is not None and _signatures(known.entry) == known.signatures:
+            now = time.monotonic()
+            if now - known.touched > TOUCH_S:
+                known.touched = now
+                self._folder.touch(str(known.entry.folder / ENTRY))
+            return known.entry
+        folder = self._folder.layout.kernel(digest)
+        try:
+            data = (folder / ENTRY).read_bytes()
+        except FileNotFoundError:
+            if folder.exists():
+                self._damaged(folder, digest, f"{ENTRY} is missing")
+            return None
+        except OSError as error:
+            self._folder.report_damage(folder, str(error))
+            return None
+        try:
+            entry = parse_entry(data, folder)
+            reason = damage(entry) if entry.digest == digest else "it is another kernel's"
+        except ValueError as error:
+            self._damaged(folder, digest, str(error))
+            return None
+        if reason is not None:
+            self._damaged(folder, digest, reason)
+            return None
+        self._folder.touch(str(folder / ENTRY))
+        self._remember(entry)
+        return entry
+
+    def _remember(self, entry: KernelEntry) -> None:
+        known = _Known(_signatures(entry), entry, time.monotonic())
+        with self._guard:
+            if len(self._known) >= _MEMO:
+                del self._known[next(iter(self._known))]
+            self._known[entry.digest] = known
+
+    def _damaged(self, folder: Path, digest: str, reason: str) -> None:
+        """Report a damaged kernel and remove it, unless somebody works on it or has mended it."""
+        if damage_of_folder(folder) is None:
+            return
+        self._folder.report_damage(folder, reason)
+        if self._folder.degraded is not None:
+            return
+        try:
+            with self._folder.lock(digest, 0):
+                if damage_of_folder(folder) is not None:
+                    atomic.remove_folder(folder, self._folder.layout.private)
+        except (CacheError, OSError) as error:
+            logger.debug("damaged kernel %s stays: %s", folder, error)
+
+    def _publish(
+        self, key: KernelKey, files: Mapping[str, Path | bytes], resources: Resources | None
+    ) -> KernelEntry:
+        layout = self._folder.layout
+        target = layout.kernel(key.digest)
+        draft = atomic.private_path(layout.private)
+        draft.mkdir(mode=0o700)
+        try:
+            entry = _fill(draft, target, key, files, resources)
+            for _ in range(_ATTEMPTS):
+                if atomic.publish_folder(draft, target):
+                    self._folder.forget_damage(target)
+                    self._folder.counts.published += 1
+                    self._remember(entry)
+                    self._published(entry.bytes)
+                    return entry
+                found = self._on_disk(key.digest)
+                if found is not None:
+                    return found
+                atomic.remove_folder(target, layout.private)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        raise OSError(f"{target} keeps coming back damaged")
+
+    def _keep(
+        self, key: KernelKey, files: Mapping[str, Path | bytes], resources: Resources | None
+    ) -> KernelEntry:
+        """Keep a kernel in a folder of this process alone, gone when the process ends."""
+        found = self._memory.get(key.digest) or self._on_disk(key.digest)
+        if found is not None:
+            return found
+        folder = Path(tempfile.mkdtemp(dir=self._private_scratch()))
+        entry = _fill(folder, folder, key, files, resources)
+        return self._memory.setdefault(key.digest, entry)
+
+    def _draft(self) -> Path:
+        """Return a new private folder to build in."""
+        if self._folder.degraded is None:
+            try:
+                draft = atomic.private_path(self._folder.layout.private)
+                draft.mkdir(mode=0o700)
+            except OSError as error:
+                self._folder.degrade(str(error))
+            else:
+                return draft
+        return Path(tempfile.mkdtemp(dir=self._private_scratch()))
+
+    def _private_scratch(self) -> Path:
+        with self._guard:
+            if self._scratch is None:
+                self._scratch = Path(tempfile.mkdtemp(prefix="inductor-plugin-kernels-"))
+                weakref.finalize(self, _remove_scratch, self._scratch, os.getpid())
+            return self._scratch
+
+    def _blame(self, error: OSError, files: Mapping[str, Path | bytes]) -> None:
+        """Degrade if the disk failed; raise if what was to be published is not there."""
+        for name, content in files.items():
+            if isinstance(content, Path) and not content.is_file():
+                raise CacheError(
+                    f"the built file {name} is not at {content}; publish it before it is removed"
+                ) from error
+        self._folder.degrade(str(error))
+
+
+def kernel_folders(kernels: Path) -> list[Path]:
+    """Return the folders of kernels, sorted; none if there is no such place."""
+    return sorted(path for path in kernels.glob("*/*") if path.is_dir()) if kernels.is_dir() else []
+
+
+def _fill(
+    folder: Path,
+    target: Path,
+    key: KernelKey,
+    files: Mapping[str, Path | bytes],
+    resources: Resources | None,
+) -> KernelEntry:
+    """Write a kernel's files into a folder; return its entry as it will be at ``target``."""
+    for name, content in files.items():
+        if isinstance(content, Path):
+            shutil.copyfile(content, folder / name)
+            (folder / name).chmod(0o700 if content.suffix == ".so" else 0o600)
+        else:
+            (folder / name).write_bytes(content)
+    text = make_entry(folder, key, list(files), resources)
+    (folder / ENTRY).write_bytes(text)
+    return parse_entry(text, target)
+
+
+def _remove_scratch(path: Path, owner: int) -> None:
+    """Remove the kernels kept outside the cache, unless this is a fork of the process they serve."""
+    if os.getpid() == owner:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _signatures(entry: KernelEntry) -> tuple[Signature | None, ...]:
+    return tuple(signature(f"{entry.folder}/{name}") for name in (ENTRY, *entry.files))

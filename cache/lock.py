@@ -1,0 +1,152 @@
+"""One lock per key: between threads by a table, between processes by a lock file, always limited."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from filelock import FileLock, Timeout
+
+from inductor_plugin.errors import CacheError
+
+_POLL_S = 0.01
+
+
+@dataclass
+class _Hold:
+    thread: int
+    depth: int
+    file: FileLock | None = None
+
+
+class LockTable:
+    """The locks one process holds.
+
+    The thread that took a lock may take it again; any thread may release it.
+    """
+
+    def __init__(self) -> None:
+        """Hold nothing."""
+        self._changed = threading.Condition()
+        self._holds: dict[str, _Hold] = {}
+
+    def acquire(self, name: str, path: Path | None, timeout_s: float) -> None:
+        """Take a lock; its file is ``path``, None to lock between the threads of this process only.
+
+        Raises:
+            CacheError: It was not free within ``timeout_s`` seconds; 0 tries once.
+            OSError: The lock file cannot be made.
+        """
+        deadline = time.monotonic() + timeout_s
+        if not self._reserve(name, deadline):
+            raise _busy(name, timeout_s, "a thread of this process")
+        hold = self._holds[name]
+        if hold.depth > 1 or path is None:
+            return
+        try:
+            hold.file = _lock_file(path, deadline)
+        except Timeout:
+            self.release(name)
+            raise _busy(name, timeout_s, "another process") from None
+        except BaseException:
+            self.release(name)
+            raise
+
+    def release(self, name: str) -> None:
+        """Give a lock back, once for each time it was taken."""
+        with self._changed:
+            hold = self._holds.get(name)
+            if hold is None:
+                return
+            hold.depth -= 1
+            if hold.depth:
+                return
+            if hold.file is not None:
+                hold.file.release()
+            del self._holds[name]
+            self._changed.notify_all()
+
+    def _reserve(self, name: str, deadline: float) -> bool:
+        me = threading.get_ident()
+        with self._changed:
+            while True:
+                hold = self._holds.get(name)
+                if hold is None:
+                    self._holds[name] = _Hold(me, 1)
+                    return True
+                if hold.thread == me:
+                    hold.depth += 1
+                    return True
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+
+
+class Held:
+    """A lock as a context manager: taken on entry, given back on exit, by whichever thread."""
+
+    def __init__(self, table: LockTable, name: str, path: Path | None, timeout_s: float) -> None:
+        """Lock ``name`` by the file ``path`` within ``timeout_s`` seconds."""
+        self._table = table
+        self._name = name
+        self._path = path
+        self._timeout_s = timeout_s
+
+    def __enter__(self) -> None:
+        """Take the lock.
+
+        Raises:
+            CacheError: It was not free in time.
+            OSError: The lock file cannot be made.
+        """
+        self._table.acquire(self._name, self._path, self._timeout_s)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Give the lock back."""
+        self._table.release(self._name)
+
+
+def remove_unused(path: Path) -> bool:
+    """Delete a lock file if nobody holds it; return True if it is gone.
+
+    Taking a lock checks that its file still has a name, so that a lock taken on a file deleted in
+    between is not mistaken for one on the file that replaced it.
+    """
+    lock = FileLock(path, thread_local=False)
+    try:
+        lock.acquire(timeout=0)
+    except (Timeout, OSError):
+        return False
+    try:
+        with suppress(FileNotFoundError):
+            path.unlink()
+    finally:
+        lock.release()
+    return True
+
+
+def _lock_file(path: Path, deadline: float) -> FileLock:
+    """Return the held lock of a file that is still there."""
+    while True:
+        lock = FileLock(path, thread_local=False)
+        lock.acquire(timeout=max(0.0, deadline - time.monotonic()), poll_interval=_POLL_S)
+        if path.exists():
+            return lock
+        lock.release()
+
+
+def _busy(name: str, timeout_s: float, holder: str) -> CacheError:
+    return CacheError(
+        f"the lock of {name} is held by {holder} and was not free within {timeout_s:g} s; "
+        "try again when that one has ended, or use another cache directory"
+    )

@@ -1,0 +1,143 @@
+"""Candidates that misbehaved: what each did, when, and how often."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from inductor_plugin.cache import document
+from inductor_plugin.cache.folder import Folder
+from inductor_plugin.cache.key import SCHEMA
+from inductor_plugin.errors import CacheError
+
+logger = logging.getLogger(__name__)
+
+_LOCK_S = 30.0
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """One candidate that is not tried again.
+
+    Attributes:
+        environment: Digest of the environment it misbehaved in.
+        candidate: Its name in the quarantine.
+        status: What it did: ``hung``, ``crashed``, ``wrong`` ...
+        reason: One line for people.
+        created: When it first did so, in seconds since 1970.
+        updated: When it last did so, in seconds since 1970.
+        count: How often.
+        fields: Everything that was noted.
+    """
+
+    environment: str
+    candidate: str
+    status: str
+    reason: str
+    created: float
+    updated: float
+    count: int
+    fields: Mapping[str, Any]
+
+
+class QuarantineShelf:
+    """The quarantine of one cache directory."""
+
+    def __init__(self, folder: Folder) -> None:
+        """Keep it in ``folder``."""
+        self._folder = folder
+        self._memory: dict[tuple[str, str], Quarantined] = {}
+
+    def put(self, environment: str, candidate: str, fields: Mapping[str, Any]) -> None:
+        """Note that a candidate misbehaved. ``fields`` should have ``status`` and ``reason``."""
+        if self._folder.degraded is None:
+            try:
+                with self._folder.lock(f"quarantine-{environment[:8]}", _LOCK_S):
+                    one = self._again(environment, candidate, fields)
+                    path = self._folder.layout.quarantine(environment, candidate)
+                    if self._folder.write(path, {"format": SCHEMA, **asdict(one)}):
+                        self._folder.forget_damage(path)
+                        return
+            except CacheError as error:
+                logger.warning("the quarantine of %s is kept in memory only: %s", candidate, error)
+        self._memory[environment, candidate] = self._again(environment, candidate, fields)
+
+    def add(self, one: Quarantined) -> bool:
+        """Take over an entry from elsewhere; return False if there is one already."""
+        if self.get(one.environment, one.candidate) is not None:
+            return False
+        path = self._folder.layout.quarantine(one.environment, one.candidate)
+        return self._folder.write(path, {"format": SCHEMA, **asdict(one)})
+
+    def get(self, environment: str, candidate: str) -> Quarantined | None:
+        """Return what a candidate did, or None if it may be tried."""
+        if self._memory and (environment, candidate) in self._memory:
+            return self._memory[environment, candidate]
+        return self._read(self._folder.layout.quarantine(environment, candidate))
+
+    def release(self, environment: str, candidate: str) -> bool:
+        """Let a candidate be tried again; return False if it was not in quarantine."""
+        found = self._memory.pop((environment, candidate), None) is not None
+        try:
+            self._folder.layout.quarantine(environment, candidate).unlink()
+        except FileNotFoundError:
+            return found
+        except OSError as error:
+            self._folder.degrade(str(error))
+            return found
+        return True
+
+    def everything(self) -> Iterator[Quarantined]:
+        """Yield all of them; damaged ones are reported and left out."""
+        for path in quarantine_files(self._folder.layout.quarantined):
+            one = self._read(path)
+            if one is not None and (one.environment, one.candidate) not in self._memory:
+                yield one
+        yield from list(self._memory.values())
+
+    def _again(self, environment: str, candidate: str, fields: Mapping[str, Any]) -> Quarantined:
+        before = self.get(environment, candidate)
+        now = round(time.time(), 3)
+        return Quarantined(
+            environment=environment,
+            candidate=candidate,
+            status=str(fields.get("status", "failed")),
+            reason=str(fields.get("reason", "")),
+            created=before.created if before else now,
+            updated=now,
+            count=before.count + 1 if before else 1,
+            fields=document.plain(dict(fields)),
+        )
+
+    def _read(self, path: Path) -> Quarantined | None:
+        try:
+            return parse_quarantined(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            self._folder.report_damage(path, str(error))
+            return None
+
+
+def parse_quarantined(data: bytes) -> Quarantined:
+    """Return the entry in a file's bytes.
+
+    Raises:
+        ValueError: It is damaged or of another format.
+    """
+    fields = document.load(data)
+    if fields.pop("format", None) != SCHEMA:
+        raise ValueError(f"it is not of format {SCHEMA}")
+    try:
+        return Quarantined(**fields)
+    except TypeError as error:
+        raise ValueError(f"it is not a quarantine entry: {error}") from error
+
+
+def quarantine_files(quarantined: Path) -> list[Path]:
+    """Return the files of the quarantine, sorted; none if it is not there."""
+    return sorted(quarantined.glob("*/*.json")) if quarantined.is_dir() else []

@@ -1,0 +1,263 @@
+"""The shelf of records: look up, merge in, iterate."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from inductor_plugin.cache import document
+from inductor_plugin.cache.folder import TOUCH_S, Folder, Signature, signature
+from inductor_plugin.cache.key import SCHEMA, digest_of
+from inductor_plugin.cache.record import Record, from_fields, merge, rounded, to_fields
+from inductor_plugin.errors import CacheError
+
+logger = logging.getLogger(__name__)
+
+_LOCK_S = 60.0
+_MEMO = 8192
+_ENVIRONMENT = "environment.json"
+
+_Place = tuple[str, str, str]
+
+
+@dataclass
+class _Known:
+    path: str
+    signature: Signature
+    record: Record
+    touched: float
+
+
+class RecordShelf:
+    """The records of one cache directory, with those this process read kept in memory."""
+
+    def __init__(self, folder: Folder) -> None:
+        """Keep records in ``folder``."""
+        self._folder = folder
+        self._guard = threading.Lock()
+        self._known: dict[_Place, _Known] = {}
+        self._memory: dict[_Place, Record] = {}
+        self._environments: dict[str, dict[str, Any]] = {}
+
+    def get(self, environment: str, op: str, digest: str) -> Record | None:
+        """Return a record, or None; a damaged one is reported, removed, and counts as none."""
+        place = (environment, op, digest)
+        record = self._memory.get(place) if self._memory else None
+        if record is None:
+            record = self._on_disk(place)
+        if record is None:
+            self._folder.counts.misses += 1
+        else:
+            self._folder.counts.hits += 1
+        return record
+
+    def put(self, record: Record) -> Record:
+        """Merge a record into what is there, and return the whole."""
+        place = (record.environment, record.op, record.digest)
+        path = self._folder.layout.record(*place)
+        if self._folder.degraded is None:
+            try:
+                # Records share 256 lock files: a write takes about a millisecond.
+                with self._folder.lock(f"records-{record.digest[:2]}", _LOCK_S):
+                    merged = self._merged(place, path, record)
+                    if self._folder.write(path, to_fields(merged)):
+                        self._folder.forget_damage(path)
+                        self._remember(place, path, merged)
+                        return merged
+            except CacheError as error:
+                logger.warning("the record of %s is kept in memory only: %s", record.describe, error)
+        merged = self._merged(place, path, record)
+        with self._guard:
+            self._memory[place] = merged
+        return merged
+
+    def put_environment(self, fields: Mapping[str, Any]) -> str:
+        """Write an environment's fields where they are not yet; return their digest.
+
+        Raises:
+            TypeError: A field has no stable form.
+        """
+        digest = digest_of(fields)
+        if digest not in self._environments:
+            self._environments[digest] = dict(fields)
+            path = self._folder.layout.environment(digest)
+            if self._folder.degraded is None and self.environment_on_disk(digest) is None:
+                plain = {"format": SCHEMA, "digest": digest, "fields": dict(fields)}
+                self._folder.write(path, plain)
+        return digest
+
+    def environment(self, digest: str) -> dict[str, Any] | None:
+        """Return an environment's fields, or None."""
+        found = self.environment_on_disk(digest)
+        return found if found is not None else self._environments.get(digest)
+
+    def environment_on_disk(self, digest: str) -> dict[str, Any] | None:
+        """Return the fields in an environment's file; None if it is missing or damaged."""
+        path = self._folder.layout.environment(digest)
+        try:
+            return parse_environment(path.read_bytes(), path.parent.name)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            self._folder.report_damage(path, str(error))
+            return None
+
+    def pin(self, record: Record, *, pinned: bool) -> None:
+        """Protect a record and its winner's kernel from eviction, or end that."""
+        place = (record.environment, record.op, record.digest)
+        path = self._folder.layout.record(*place)
+        with self._folder.lock(f"records-{record.digest[:2]}", _LOCK_S):
+            current = self._read(path, place)
+            if current is not None and current.pinned != pinned:
+                self._folder.write(path, to_fields(replace(current, pinned=pinned)))
+
+    def paths(self) -> Iterator[Path]:
+        """Yield the files of all records on disk, sorted."""
+        yield from record_files(self._folder.layout.records)
+
+    def everything(self) -> Iterator[Record]:
+        """Yield all records, those in memory last; damaged ones are reported and left out."""
+        for path in self.paths():
+            place = (path.parent.parent.name, path.parent.name, path.stem)
+            if place in self._memory:
+                continue
+            record = self._read(path, place)
+            if record is not None:
+                yield record
+        yield from list(self._memory.values())
+
+    def has(self, environment: str) -> bool:
+        """Return True if the environment has at least one record."""
+        if any(place[0] == environment for place in list(self._memory)):
+            return True
+        ops = self._folder.layout.environment(environment).parent
+        try:
+            return any(next(ops.glob("*/*.json"), None) is not None for _ in (0,))
+        except OSError:
+            return False
+
+    def forget(self) -> None:
+        """Drop what is remembered of files, after some were removed."""
+        with self._guard:
+            self._known.clear()
+
+    def _on_disk(self, place: _Place) -> Record | None:
+        known = self._known.get(place)
+        path = known.path if known else str(self._folder.layout.record(*place))
+        found = signature(path)
+        if found is None:
+            return None
+        if known is not None and known.signature == found:
+            now = time.monotonic()
+            if now - known.touched > TOUCH_S:
+                known.touched = now
+                self._folder.touch(path)
+            return known.record
+        record = self._read(Path(path), place)
+        if record is not None:
+            self._store_known(place, _Known(path, found, record, time.monotonic()))
+            self._folder.touch(path)
+        return record
+
+    def _remember(self, place: _Place, path: Path, record: Record) -> None:
+        found = signature(str(path))
+        if found is not None:
+            self._store_known(place, _Known(str(path), found, rounded(record), time.monotonic()))
+
+    def _store_known(self, place: _Place, known: _Known) -> None:
+        with self._guard:
+            if len(self._known) >= _MEMO:
+                del self._known[next(iter(self._known))]
+            self._known[place] = known
+
+    def _merged(self, place: _Place, path: Path, record: Record) -> Record:
+        for known in (self._read(path, place), self._memory.get(place)):
+            if known is not None:
+                record = merge(known, record)
+        return record
+
+    def _read(self, path: Path, place: _Place) -> Record | None:
+        """Return the record in a file; report and remove a damaged one."""
+        try:
+            return parse_record(path.read_bytes(), path)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            self._folder.report_damage(path, str(error))
+            self._remove_damaged(path, place)
+            return None
+
+    def _remove_damaged(self, path: Path, place: _Place) -> None:
+        """Remove a damaged file, unless it has been replaced by a sound one meanwhile."""
+        if self._folder.degraded is not None:
+            return
+        try:
+            with self._folder.lock(f"records-{place[2][:2]}", 1.0):
+                data = path.read_bytes()
+                with suppress(ValueError):
+                    parse_record(data, path)
+                    return
+                path.unlink()
+        except (OSError, CacheError) as error:
+            logger.debug("damaged record %s stays: %s", path, error)
+
+
+def parse_record(data: bytes, path: Path) -> Record:
+    """Return the record in a file's bytes.
+
+    Raises:
+        ValueError: It is damaged, of another format, or lies under another record's name.
+    """
+    record = from_fields(document.load(data))
+    place = (path.parent.parent.name, path.parent.name, path.stem)
+    if (record.environment, record.op, record.digest) != place:
+        raise ValueError(f"it lies under the name of another record ({record.place})")
+    return record
+
+
+def parse_environment(data: bytes, digest: str) -> dict[str, Any]:
+    """Return the environment's fields in a file's bytes.
+
+    Raises:
+        ValueError: They are damaged, or lie under another environment's name.
+    """
+    fields = document.load(data)
+    named = fields.get("fields")
+    if not isinstance(named, dict) or fields.get("format") != SCHEMA:
+        raise ValueError("it is not an environment of this format")
+    if digest_of(fields["fields"]) != digest:
+        raise ValueError("its digest is not that of its fields")
+    return fields["fields"]
+
+
+def record_files(records: Path) -> Iterator[Path]:
+    """Yield the record files below a folder, sorted; nothing if it is not there."""
+    for environment in _sorted(records):
+        for op in _sorted(environment):
+            if not op.endswith(".json"):
+                for file in _sorted(op):
+                    if file.endswith(".json"):
+                        yield Path(file)
+
+
+def environment_files(records: Path) -> Iterator[Path]:
+    """Yield the files that name environments, sorted."""
+    for environment in _sorted(records):
+        path = Path(environment) / _ENVIRONMENT
+        if path.exists():
+            yield path
+
+
+def _sorted(folder: Path | str) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.path for entry in entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return []

@@ -1,0 +1,302 @@
+"""The cache as the rest of the package uses it: open it, get, put, look after it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from inductor_plugin.cache import atomic, evict
+from inductor_plugin.cache.entry import BuiltFiles, KernelEntry, Resources
+from inductor_plugin.cache.evict import GRACE_S, Pruned
+from inductor_plugin.cache.folder import Counts, Folder
+from inductor_plugin.cache.guard import reason_to_refuse
+from inductor_plugin.cache.kernels import KernelShelf
+from inductor_plugin.cache.key import SCHEMA, KernelKey
+from inductor_plugin.cache.layout import Layout
+from inductor_plugin.cache.quarantine import Quarantined, QuarantineShelf
+from inductor_plugin.cache.record import Record
+from inductor_plugin.cache.records import RecordShelf
+from inductor_plugin.cache.usage import Usage, kernel_stamps, record_stamps, usage
+from inductor_plugin.cache.verify import Finding, schema_reason, verify
+from inductor_plugin.errors import CacheError, CacheRefusedError
+
+logger = logging.getLogger(__name__)
+
+LOCK_TIMEOUT_S = 600.0
+"""Seconds to wait for another process that builds the same kernel."""
+
+_RESCAN = 32
+"""Publications after which the size of the directory is added up anew: others publish too."""
+
+_FILL = 0.9
+"""What remains after an eviction, as a part of the limit, so that not every publication evicts."""
+
+
+def open_store(
+    path: Path | str, *, limit_bytes: int = 0, memory_only: bool = False, create: bool = True
+) -> Store:
+    """Return the cache at a path, made with mode 0700 if it is not there.
+
+    A disk that is read-only, full or missing gives a store that keeps new things in memory, with
+    one warning; what is on it can still be read.
+
+    Args:
+        path: The cache directory.
+        limit_bytes: Size of kernels and records beyond which the least recently used are evicted;
+            0 for no limit.
+        memory_only: Touch no disk.
+        create: False does not make a directory that is not there; the store is then empty.
+
+    Raises:
+        CacheRefusedError: Someone else owns the directory or may write to it.
+    """
+    root = Path(path).expanduser().absolute()
+    folder = Folder(Layout(root))
+    if memory_only:
+        folder.degraded = "it is kept in memory only, as asked"
+    elif not create and not root.exists():
+        folder.degraded = "it does not exist"
+    else:
+        _prepare(folder)
+    return Store(folder, limit_bytes)
+
+
+class Store:
+    """A cache directory. All methods may be called from any thread."""
+
+    def __init__(self, folder: Folder, limit_bytes: int = 0) -> None:
+        """Use `open_store` instead, which checks the directory."""
+        self._folder = folder
+        self._limit_bytes = limit_bytes
+        self._guard = threading.Lock()
+        self._size_bytes: int | None = None
+        self._unscanned = 0
+        self._records = RecordShelf(folder)
+        self._kernels = KernelShelf(folder, self._published)
+        self._quarantine = QuarantineShelf(folder)
+
+    @property
+    def root(self) -> Path:
+        """The cache directory."""
+        return self._folder.layout.root
+
+    @property
+    def layout(self) -> Layout:
+        """Where everything lies in the cache directory."""
+        return self._folder.layout
+
+    @property
+    def degraded(self) -> str | None:
+        """Why nothing is written to disk, or None."""
+        return self._folder.degraded
+
+    @property
+    def counts(self) -> Counts:
+        """What this process asked of the cache, and what came of it."""
+        return self._folder.counts
+
+    def kernel(self, digest: str) -> KernelEntry | None:
+        """Return a kernel whose files are as published, or None.
+
+        A damaged one is reported once, removed, and counts as none.
+        """
+        return self._kernels.get(digest)
+
+    def build_kernel(
+        self,
+        key: KernelKey,
+        build: Callable[[Path], BuiltFiles],
+        timeout_s: float = LOCK_TIMEOUT_S,
+    ) -> KernelEntry:
+        """Return a kernel, built by ``build(private folder)`` if no process has built it.
+
+        Raises:
+            CacheError: Another process builds it and did not end within ``timeout_s`` seconds.
+        """
+        return self._kernels.build(key, build, timeout_s)
+
+    def put_kernel(
+        self,
+        key: KernelKey,
+        files: Mapping[str, Path | bytes],
+        resources: Resources | None = None,
+    ) -> KernelEntry:
+        """Publish files that are built already; a sound kernel that is there stays.
+
+        Raises:
+            CacheError: A file is not there, or neither the cache nor the temporary folder takes it.
+        """
+        return self._kernels.put(key, files, resources)
+
+    def lock_kernel(
+        self, digest: str, timeout_s: float = LOCK_TIMEOUT_S
+    ) -> AbstractContextManager[None]:
+        """Return the lock of one key. Take several in sorted order; one thread may take it twice.
+
+        Entering raises CacheError if it is not free within ``timeout_s`` seconds; 0 tries once. Any
+        thread may leave it.
+        """
+        return self._folder.lock(digest, timeout_s)
+
+    def record(self, environment: str, op: str, digest: str) -> Record | None:
+        """Return a problem's record, or None; a damaged one is reported once, and counts as none."""
+        return self._records.get(environment, op, digest)
+
+    def has_records(self, environment: str) -> bool:
+        """Return True if the environment has at least one record."""
+        return self._records.has(environment)
+
+    def put_record(self, record: Record) -> Record:
+        """Merge a record into what is there, candidate by candidate, and return the whole."""
+        return self._records.put(record)
+
+    def pin_record(self, record: Record, *, pinned: bool = True) -> None:
+        """Protect a record and its winner's kernel from eviction, or end that.
+
+        Raises:
+            CacheError: Its lock was not free within a minute.
+        """
+        self._records.pin(record, pinned=pinned)
+
+    def put_environment(self, fields: Mapping[str, Any]) -> str:
+        """Write an environment's fields where they are not yet; return their digest.
+
+        Raises:
+            TypeError: A field has no stable form.
+        """
+        return self._records.put_environment(fields)
+
+    def environment(self, digest: str) -> dict[str, Any] | None:
+        """Return an environment's fields, or None."""
+        return self._records.environment(digest)
+
+    def quarantine(self, environment: str, candidate: str, fields: Mapping[str, Any]) -> None:
+        """Note that a candidate misbehaved; ``fields`` should have ``status`` and ``reason``."""
+        self._quarantine.put(environment, candidate, fields)
+
+    def add_quarantined(self, one: Quarantined) -> bool:
+        """Take over an entry from another cache; return False if there is one already."""
+        return self._quarantine.add(one)
+
+    def quarantined(self, environment: str, candidate: str) -> Quarantined | None:
+        """Return what a candidate did, or None if it may be tried."""
+        return self._quarantine.get(environment, candidate)
+
+    def release(self, environment: str, candidate: str) -> bool:
+        """Let a candidate be tried again; return False if it was not in quarantine."""
+        return self._quarantine.release(environment, candidate)
+
+    def add_counts(self, **sums: int) -> None:
+        """Add to the sums over all processes (hits, misses ...); what the disk refuses is lost."""
+        self._folder.add_counters(sums)
+
+    def counters(self) -> dict[str, int]:
+        """Return the sums over all processes."""
+        return self._folder.counters()
+
+    def prune(
+        self, max_bytes: int | None = None, older_than_s: float | None = None
+    ) -> Pruned:
+        """Evict what was not used for longest, kernels first, and sweep what killed processes left.
+
+        Args:
+            max_bytes: Size kernels and records may have.
+            older_than_s: Seconds after which what was not used goes.
+        """
+        pruned = evict.prune(self._folder, max_bytes, older_than_s)
+        self._records.forget()
+        return pruned
+
+    def verify(self) -> list[Finding]:
+        """Return everything damaged, after reading every file; nothing is changed."""
+        return verify(self._folder.layout)
+
+    def usage(self, *, look: bool = False) -> Usage:
+        """Return what is on disk; ``look`` also checks the documents' checksums."""
+        return usage(self._folder.layout, look=look)
+
+    def record_paths(self) -> Iterator[Path]:
+        """Yield the files of all records on disk, sorted."""
+        return self._records.paths()
+
+    def iter_records(self) -> Iterator[Record]:
+        """Yield all records; damaged ones are reported and left out."""
+        return self._records.everything()
+
+    def iter_kernels(self) -> Iterator[KernelEntry]:
+        """Yield all kernels, without checking their files."""
+        return self._kernels.everything()
+
+    def iter_quarantine(self) -> Iterator[Quarantined]:
+        """Yield everything in quarantine."""
+        return self._quarantine.everything()
+
+    def _published(self, size_bytes: int) -> None:
+        """Count what was published, and evict when it became too much."""
+        if not self._limit_bytes:
+            return
+        with self._guard:
+            self._unscanned += 1
+            if self._size_bytes is not None:
+                self._size_bytes += size_bytes
+            if self._size_bytes is None or self._unscanned >= _RESCAN:
+                layout, self._unscanned = self._folder.layout, 0
+                stamps = [*kernel_stamps(layout), *record_stamps(layout)]
+                self._size_bytes = sum(one.bytes for one in stamps)
+            too_much = self._size_bytes > self._limit_bytes
+        if too_much:
+            self._evict()
+
+    def _evict(self) -> None:
+        limit = int(self._limit_bytes * _FILL)
+        try:
+            with self._folder.lock("prune", 0):
+                pruned = evict.prune(self._folder, limit, None, GRACE_S)
+        except CacheError:
+            return  # another process is at it
+        with self._guard:
+            self._size_bytes = pruned.bytes_left
+        if pruned.kernels or pruned.records:
+            logger.info("evicted %d kernels, %d records", pruned.kernels, pruned.records)
+
+
+def _prepare(folder: Folder) -> None:
+    """Make and check the directory; degrade where the disk does not allow it."""
+    root = folder.layout.root
+    try:
+        reason = reason_to_refuse(root)
+        if reason is not None:
+            raise CacheRefusedError(f"the cache directory is refused: {reason}")
+        atomic.make_folder(root)
+        if not stat.S_ISDIR(root.stat().st_mode):
+            folder.degrade(f"{root} is no directory")
+        elif not os.access(root, os.W_OK | os.X_OK):
+            folder.degrade("it is read-only")
+        _check_schema(folder)
+    except OSError as error:
+        folder.degrade(str(error))
+
+
+def _check_schema(folder: Folder) -> None:
+    layout = folder.layout
+    try:
+        reason = schema_reason(layout.schema.read_bytes())
+    except FileNotFoundError:
+        about = "cache of inductor-plugin: kernels, timings and decisions"
+        folder.write(layout.schema, {"format": SCHEMA, "about": about})
+        return
+    if reason is not None and "format" in reason:
+        folder.degrade(f"{reason}; name another cache directory")
+        folder.layout = Layout(layout.root / f"format-{SCHEMA}")
+    elif reason is not None:
+        logger.warning("damaged %s: %s; it is written again", layout.schema, reason)
+        about = "cache of inductor-plugin: kernels, timings and decisions"
+        folder.write(layout.schema, {"format": SCHEMA, "about": about})
+
+

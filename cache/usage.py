@@ -1,0 +1,158 @@
+"""How much is in a cache directory, by kind; a walk over names and sizes."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from inductor_plugin.cache import document
+from inductor_plugin.cache.entry import ENTRY
+from inductor_plugin.cache.kernels import kernel_folders
+from inductor_plugin.cache.layout import Layout
+from inductor_plugin.cache.quarantine import quarantine_files
+from inductor_plugin.cache.records import environment_files, record_files
+
+LEFTOVER_S = 3600.0
+"""An unfinished file this many seconds old belongs to a process that was killed."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a cache directory holds.
+
+    Attributes:
+        records: Problems with a record.
+        kernels: Compiled kernels.
+        environments: Environments with a name.
+        quarantined: Candidates that are not tried again.
+        bytes: Size of all of these.
+        kernel_bytes: Size of the kernels alone.
+        leftovers: Unfinished files of killed processes; `prune` sweeps them.
+        locks: Lock files.
+        damaged: Entries found damaged by a look at checksums of all but the kernels' own files;
+            None where nobody looked.
+    """
+
+    records: int
+    kernels: int
+    environments: int
+    quarantined: int
+    bytes: int
+    kernel_bytes: int
+    leftovers: int
+    locks: int
+    damaged: int | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Return the numbers by name."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """One thing that may be evicted.
+
+    Attributes:
+        path: The kernel's folder or the record's file.
+        bytes: Its size.
+        used_at: When it was last used, in seconds since 1970.
+    """
+
+    path: Path
+    bytes: int
+    used_at: float
+
+
+def usage(layout: Layout, *, look: bool = False) -> Usage:
+    """Return what the directory holds; ``look`` also checks documents' checksums."""
+    kernels = kernel_stamps(layout)
+    records = list(record_files(layout.records))
+    environments = list(environment_files(layout.records))
+    quarantined = quarantine_files(layout.quarantined)
+    documents = [*records, *environments, *quarantined]
+    kernel_bytes = sum(one.bytes for one in kernels)
+    damaged = None
+    if look:
+        entries = [one.path / ENTRY for one in kernels]
+        damaged = sum(_is_damaged(path) for path in [*documents, *entries])
+    return Usage(
+        records=len(records),
+        kernels=len(kernels),
+        environments=len(environments),
+        quarantined=len(quarantined),
+        bytes=kernel_bytes + sum(_size(path) for path in documents),
+        kernel_bytes=kernel_bytes,
+        leftovers=len(leftovers(layout)),
+        locks=len(_names(layout.locks)),
+        damaged=damaged,
+    )
+
+
+def kernel_stamps(layout: Layout) -> list[Stamp]:
+    """Return size and last use of every kernel; one that disappears meanwhile is left out."""
+    stamps: list[Stamp] = []
+    for folder in kernel_folders(layout.kernels):
+        size, used = 0, 0.0
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    found = entry.stat()
+                    size += found.st_size
+                    if entry.name == ENTRY:
+                        used = max(found.st_atime, found.st_mtime)
+        except OSError:
+            continue
+        stamps.append(Stamp(folder, size, used))
+    return stamps
+
+
+def record_stamps(layout: Layout) -> list[Stamp]:
+    """Return size and last use of every record; one that disappears meanwhile is left out."""
+    stamps: list[Stamp] = []
+    for path in record_files(layout.records):
+        try:
+            found = path.stat()
+        except OSError:
+            continue
+        stamps.append(Stamp(path, found.st_size, max(found.st_atime, found.st_mtime)))
+    return stamps
+
+
+def leftovers(layout: Layout, older_than_s: float = LEFTOVER_S) -> list[Path]:
+    """Return the unfinished files and folders older than so many seconds."""
+    limit = time.time() - older_than_s
+    found: list[Path] = []
+    for name in _names(layout.private):
+        path = layout.private / name
+        try:
+            if path.stat().st_mtime <= limit:
+                found.append(path)
+        except OSError:
+            continue
+    return found
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))  # noqa: PTH208 - names alone, without a Path each
+    except OSError:
+        return []
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _is_damaged(path: Path) -> bool:
+    try:
+        return document.check(path.read_bytes()) is not None
+    except FileNotFoundError:
+        return path.parent.exists() and path.name == ENTRY
+    except OSError:
+        return True

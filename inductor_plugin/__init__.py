@@ -1,0 +1,54 @@
+"""Makes torch.compile's max-autotune pick, measure and remember the fastest kernels.
+
+Importing the package defines names and does nothing else: no torch, no device, no folder. What
+needs torch is imported when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from inductor_plugin.activation import disable, enable, options
+    from inductor_plugin.counters import Stats, stats
+    from inductor_plugin.registry import Registry, register, unregister
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Registry",
+    "Stats",
+    "__version__",
+    "disable",
+    "enable",
+    "options",
+    "register",
+    "stats",
+    "unregister",
+]
+
+_HOMES = {
+    "Registry": "inductor_plugin.registry",
+    "Stats": "inductor_plugin.counters",
+    "disable": "inductor_plugin.activation",
+    "enable": "inductor_plugin.activation",
+    "options": "inductor_plugin.activation",
+    "register": "inductor_plugin.registry",
+    "stats": "inductor_plugin.counters",
+    "unregister": "inductor_plugin.registry",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module that defines a public name, on first use."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names, imported yet or not."""
+    return sorted(__all__)

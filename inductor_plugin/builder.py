@@ -1,0 +1,274 @@
+"""Compiles what candidates need: from the cache where it is there, in batches where it is not.
+
+One build per key over all processes: a batch holds the lock of every key it builds; a key locked by
+another process is waited for and then read.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from inductor_plugin.cache import Store
+from inductor_plugin.compile_child import unique_symbol
+from inductor_plugin.errors import CacheError
+from inductor_plugin.jobs import (
+    CompileJob,
+    Compiled,
+    CppCompileJob,
+    Outcome,
+    TritonCompileJob,
+)
+from inductor_plugin.counters import Counters
+from inductor_plugin.task import CppBuild, Entry, Task
+from inductor_plugin.trace import Trace
+
+logger = logging.getLogger(__name__)
+
+MAX_BATCH = 8
+"""Kernels in one translation unit: each costs about 1 s behind 1.8 s of headers (g++ 12, AVX-512),
+so a larger unit saves little and delays its first kernel."""
+
+
+class Pool(Protocol):
+    """The compile workers."""
+
+    workers: int
+
+    def submit(self, job: CompileJob, done: Callable[[list[Compiled]], None]) -> None:
+        """Compile in a worker; ``done`` gets one result per kernel."""
+        ...
+
+
+@dataclass
+class _Item:
+    task: Task
+    entry: Entry
+    done: Callable[[], None]
+
+
+class Builder:
+    """Feeds the compile workers of one process."""
+
+    def __init__(
+        self,
+        store: Store,
+        pool: Pool,
+        counters: Counters,
+        trace: Trace,
+        compile_timeout_s: float,
+        *,
+        hold_back: bool,
+    ) -> None:
+        """Build into ``store`` with ``pool``.
+
+        Args:
+            store: Where kernels are kept.
+            pool: The compile workers.
+            counters: Where the work is counted.
+            trace: Where the work is drawn.
+            compile_timeout_s: Seconds one kernel may take to compile.
+            hold_back: Collect C++ kernels until `flush`, to fill batches; False starts at once.
+        """
+        self._store = store
+        self._pool = pool
+        self._counters = counters
+        self._trace = trace
+        self._timeout_s = compile_timeout_s
+        self._hold_back = hold_back
+        self._lock = threading.Lock()
+        self._pending: list[_Item] = []
+        self._running = 0
+
+    def add(self, task: Task, entry: Entry, done: Callable[[], None]) -> None:
+        """Queue one entry; ``done`` is called when it is ready or has failed."""
+        item = _Item(task, entry, done)
+        build = entry.build
+        if isinstance(build, TritonCompileJob):
+            self._start(lambda: self._build_triton(item, build))
+            return
+        assert isinstance(build, CppBuild)
+        known = self._store.kernel(build.key.digest)
+        if known is not None:
+            self._ready(item, str(known.path("kernel.so")), unique_symbol(build.source))
+            return
+        with self._lock:
+            self._pending.append(item)
+            full = len(self._pending) >= MAX_BATCH * self._pool.workers
+        if full or not self._hold_back:
+            self.flush()
+
+    def flush(self) -> None:
+        """Start what was held back, spread evenly over the workers."""
+        with self._lock:
+            items, self._pending = self._pending, []
+        by_command: dict[tuple[str, ...], list[_Item]] = {}
+        for item in items:
+            assert isinstance(item.entry.build, CppBuild)
+            by_command.setdefault(item.entry.build.command, []).append(item)
+        for group in by_command.values():
+            for batch in spread(group, self._pool.workers):
+                self._start(lambda batch=batch: self._build_batch(batch))
+
+    def busy(self) -> bool:
+        """Return True while something compiles or waits to."""
+        with self._lock:
+            return self._running > 0 or bool(self._pending)
+
+    def _start(self, work: Callable[[], None]) -> None:
+        with self._lock:
+            self._running += 1
+
+        def run() -> None:
+            try:
+                work()
+            finally:
+                with self._lock:
+                    self._running -= 1
+
+        threading.Thread(target=run, name="inductor-plugin-build", daemon=True).start()
+
+    def _ready(self, item: _Item, library: str, symbol: str) -> None:
+        assert item.entry.bench is not None
+        item.entry.candidate = item.entry.bench(library, symbol)
+        item.entry.ready = True
+        item.done()
+
+    def _fail(self, item: _Item, compiled: Compiled) -> None:
+        item.entry.outcome = Outcome(
+            item.entry.candidate_id, compiled.status, compiled.reason, elapsed_s=compiled.elapsed_s
+        )
+        item.done()
+
+    def _compile(self, job: CompileJob, names: Sequence[str]) -> list[Compiled]:
+        """Compile in a worker and wait for it."""
+        finished = threading.Event()
+        results: list[Compiled] = []
+
+        def done(compiled: list[Compiled]) -> None:
+            results.extend(compiled)
+            finished.set()
+
+        started = time.perf_counter_ns()
+        self._pool.submit(job, done)
+        # Each wait has a limit: the job's own, once for the batch and once kernel by kernel, and
+        # the time it may queue behind others.
+        if not finished.wait(timeout=job.timeout_s * (2 + len(names)) * 4):
+            return []
+        ended = time.perf_counter_ns()
+        track = f"compile {threading.get_ident() % 10000}"
+        self._trace.add(track, " + ".join(names), started, ended)
+        self._counters.add(compile_s=(ended - started) / 1e9)
+        return results
+
+    def _build_triton(self, item: _Item, job: TritonCompileJob) -> None:
+        results = self._compile(job, [item.entry.name])
+        compiled = results[0] if results else Compiled(job.key, "hung", "no answer in time")
+        item.entry.compile_s = compiled.elapsed_s
+        if compiled.status == "ok":
+            self._counters.add(compiled=1)
+            self._ready(item, "", "")
+        else:
+            self._fail(item, compiled)
+
+    def _build_batch(self, batch: Sequence[_Item]) -> None:
+        """Build a batch; what another process is building is waited for afterwards."""
+        mine: list[_Item] = []
+        locks: list[AbstractContextManager[object]] = []
+        elsewhere: list[_Item] = []
+        try:
+            for item in sorted(batch, key=_digest):
+                lock = self._store.lock_kernel(_digest(item), timeout_s=0)
+                try:
+                    lock.__enter__()
+                except CacheError:
+                    elsewhere.append(item)
+                    continue
+                locks.append(lock)
+                known = self._store.kernel(_digest(item))
+                if known is not None:
+                    self._ready(item, str(known.path("kernel.so")), _symbol(item))
+                else:
+                    mine.append(item)
+            if mine:
+                self._build_cpp(mine)
+        finally:
+            for lock in reversed(locks):
+                lock.__exit__(None, None, None)
+        for item in elsewhere:
+            self._build_behind(item)
+
+    def _build_behind(self, item: _Item) -> None:
+        """Wait for the process that builds this key; build it here if that process failed."""
+        try:
+            with self._store.lock_kernel(_digest(item), timeout_s=self._timeout_s * MAX_BATCH):
+                known = self._store.kernel(_digest(item))
+                if known is not None:
+                    self._ready(item, str(known.path("kernel.so")), _symbol(item))
+                else:
+                    self._build_cpp([item])
+        except CacheError as error:
+            self._fail(item, Compiled(_digest(item), "hung", str(error)))
+
+    def _build_cpp(self, items: Sequence[_Item]) -> None:
+        unique = {_digest(item): item for item in items}
+        builds = [item.entry.build for item in unique.values()]
+        sources = tuple(b.source for b in builds if isinstance(b, CppBuild))
+        assert isinstance(builds[0], CppBuild)
+        folder = tempfile.mkdtemp(prefix="inductor-plugin-")
+        try:
+            job = CppCompileJob(
+                sources=sources,
+                command=builds[0].command,
+                workdir=folder,
+                timeout_s=self._timeout_s,
+            )
+            results = self._compile(job, [item.entry.name for item in unique.values()])
+            by_key = {compiled.key: compiled for compiled in results}
+            for item in items:
+                compiled = by_key.get(_digest(item))
+                if compiled is None:
+                    compiled = Compiled(_digest(item), "hung", "the compile worker did not answer")
+                self._publish(item, compiled)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _publish(self, item: _Item, compiled: Compiled) -> None:
+        item.entry.compile_s = compiled.elapsed_s
+        build = item.entry.build
+        if compiled.status != "ok" or compiled.library is None or not isinstance(build, CppBuild):
+            self._fail(item, compiled)
+            return
+        kernel = self._store.put_kernel(
+            build.key,
+            {"kernel.so": Path(compiled.library), "source.cpp": build.source.source.encode()},
+        )
+        self._counters.add(compiled=1)
+        self._ready(item, str(kernel.path("kernel.so")), _symbol(item))
+
+
+def spread(items: Sequence[_Item], workers: int) -> list[list[_Item]]:
+    """Return the items in batches of about one size: as few as keep every worker busy."""
+    count = max(min(workers, len(items)), -(-len(items) // MAX_BATCH))
+    return [list(items[start::count]) for start in range(count)] if items else []
+
+
+def _digest(item: _Item) -> str:
+    build = item.entry.build
+    assert isinstance(build, CppBuild)
+    return build.key.digest
+
+
+def _symbol(item: _Item) -> str:
+    """Return the C function's name in the library, which follows from the key alone."""
+    build = item.entry.build
+    assert isinstance(build, CppBuild)
+    return unique_symbol(build.source)

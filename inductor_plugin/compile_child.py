@@ -1,0 +1,142 @@
+"""What a compile worker does: build shared libraries and Triton cubins. It never touches a GPU."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from inductor_plugin.jobs import (
+    Compiled,
+    CompileJob,
+    CppCompileJob,
+    CppSource,
+    Event,
+    Status,
+    TritonCompileJob,
+    says_no_memory,
+)
+
+Emit = Callable[[Event], None]
+
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
+_LAST_LINES = 12
+
+
+def run(job: CompileJob, emit: Emit) -> list[Compiled]:
+    """Compile one job; say what is compiled next, so that the parent's clock starts again."""
+    if isinstance(job, TritonCompileJob):
+        return [_compile_triton(job, emit)]
+    return _compile_cpp(job, emit)
+
+
+def unique_symbol(source: CppSource) -> str:
+    """Return the name a kernel's C function gets, so that many fit into one library."""
+    return re.sub(r"\W", "_", f"{source.symbol}_{source.key[:16]}")
+
+
+def one_unit(sources: Sequence[CppSource]) -> str:
+    """Return one translation unit with all kernels: includes first, each body in a namespace.
+
+    A C function in two namespaces is still one function to the linker, hence the new names.
+    """
+    includes: dict[str, None] = {}
+    bodies: list[str] = []
+    for source in sources:
+        includes.update(dict.fromkeys(line.strip() for line in _INCLUDE.findall(source.source)))
+        name = unique_symbol(source)
+        body = _renamed(source, _INCLUDE.sub("", source.source))
+        bodies.append(f"namespace unit_{name} {{\n{body}\n}}  // namespace unit_{name}\n")
+    return "\n".join([*includes, *bodies])
+
+
+def _renamed(source: CppSource, text: str) -> str:
+    return re.sub(rf"\b{re.escape(source.symbol)}\b", unique_symbol(source), text)
+
+
+def _compile_cpp(job: CppCompileJob, emit: Emit) -> list[Compiled]:
+    """Compile all kernels as one unit; if that fails, each one alone, so that one costs one."""
+    if len(job.sources) > 1:
+        emit(Event("start"))
+        together = _build(job, job.sources, one_unit(job.sources))
+        if all(one.status == "ok" for one in together):
+            return together
+    alone: list[Compiled] = []
+    for source in job.sources:
+        emit(Event("start", source.key))
+        alone.extend(_build(job, [source], _renamed(source, source.source)))
+    return alone
+
+
+def _build(job: CppCompileJob, sources: Sequence[CppSource], text: str) -> list[Compiled]:
+    """Run the compiler on one translation unit. The parent's limit ends it, group and all."""
+    started = time.monotonic()
+    folder = Path(job.workdir)
+    folder.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256("\n".join((*job.command, text)).encode()).hexdigest()[:32]
+    path, library = folder / f"{digest}.cpp", folder / f"{digest}.so"
+    path.write_text(text, encoding="utf-8")
+    words = {"{source}": str(path), "{output}": str(library)}
+    code, output = _call([_filled(argument, words) for argument in job.command], folder)
+    good = code == 0 and library.is_file()
+    reason = "" if good else last_lines(output) or f"the compiler ended with exit code {code}"
+    status: Status = "ok" if good else _failure(output)
+    elapsed_s = (time.monotonic() - started) / len(sources)
+    return [
+        Compiled(
+            key=source.key,
+            status=status,
+            reason=reason,
+            library=str(library) if good else None,
+            symbol=unique_symbol(source),
+            elapsed_s=elapsed_s,
+        )
+        for source in sources
+    ]
+
+
+def _call(command: Sequence[str], folder: Path) -> tuple[int, str]:
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        return 127, f"the compiler is missing: {error}"
+    return done.returncode, done.stdout.decode(errors="replace")
+
+
+def _filled(argument: str, words: dict[str, str]) -> str:
+    for word, value in words.items():
+        argument = argument.replace(word, value)
+    return argument
+
+
+def _failure(output: str) -> Status:
+    killed = "Killed signal" in output
+    return "out_of_memory" if killed or says_no_memory(output) else "compile_failed"
+
+
+def last_lines(output: str) -> str:
+    """Return the lines of a compiler's output with an error in them, or simply the last ones."""
+    lines = [line for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if re.search(r"\berror:", line)]
+    return "\n".join((errors or lines)[-_LAST_LINES:])
+
+
+def _compile_triton(job: TritonCompileJob, emit: Emit) -> Compiled:
+    """Compile one Triton kernel into Triton's own cache; what it raises, the parent turns round."""
+    from inductor_plugin import lowering_runner  # imports torch, which C++ kernels do without
+
+    lowering_runner.load_inductor()
+    emit(Event("start", job.key))
+    started = time.monotonic()
+    lowering_runner.compile_triton(job)
+    return Compiled(key=job.key, status="ok", elapsed_s=time.monotonic() - started)

@@ -1,0 +1,394 @@
+"""Every option, declared once; the module that reads the environment.
+
+The parent process reads its options once and hands the frozen `Config` on. An explicit option wins
+over its variable ``INDUCTOR_PLUGIN_<NAME>``, and the variable over the default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from inductor_plugin.errors import OptionError
+
+PREFIX = "INDUCTOR_PLUGIN_"
+ENABLE_VARIABLE = PREFIX + "ENABLE"
+
+Kind = Literal["text", "folder", "choice", "on/off", "whole number", "number", "size"]
+
+_SWITCHES = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_NONE: Mapping[str, object] = MappingProxyType({})
+
+
+def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """Return the cache directory of a process that names none.
+
+    Args:
+        environ: The variables to look at; this process's own by default.
+    """
+    variables = os.environ if environ is None else environ
+    if named := variables.get(PREFIX + "CACHE_DIR"):
+        return Path(named).expanduser()
+    if base := variables.get("XDG_CACHE_HOME"):
+        return Path(base).expanduser() / "inductor_plugin"
+    return Path("~/.cache/inductor_plugin").expanduser()
+
+
+def _how(
+    kind: Kind,
+    sentence: str,
+    *,
+    unit: str = "",
+    choices: tuple[str, ...] = (),
+    minimum: float = 0,
+    code: bool = False,
+) -> dict[str, Any]:
+    """Return the metadata of one option; ``code`` says that it changes the generated code."""
+    return {
+        "kind": kind,
+        "sentence": sentence,
+        "unit": unit,
+        "choices": choices,
+        "minimum": minimum,
+        "code": code,
+    }
+
+
+_AUTO = ("auto", "on", "off")
+
+
+@dataclass(frozen=True)
+class Config:
+    """The options of one compile. Each field is described by its metadata; see `options_table`."""
+
+    cache_dir: Path = field(
+        default_factory=default_cache_dir,
+        metadata=_how("folder", "Folder that keeps kernels, timings and decisions.", code=True),
+    )
+    gemm_backends: str = field(
+        default="",
+        metadata=_how(
+            "text",
+            "Comma-separated backends to choose matrix products from; empty for Inductor's own list.",
+            code=True,
+        ),
+    )
+    attention_backends: str = field(
+        default="",
+        metadata=_how(
+            "text",
+            "Comma-separated backends to choose attention from; empty for all that are there.",
+            code=True,
+        ),
+    )
+    policy: Literal["tune", "cached", "pinned"] = field(
+        default="tune",
+        metadata=_how(
+            "choice",
+            "`tune` measures what no record knows, `cached` uses records and measures nothing, "
+            "`pinned` takes every decision from `pin_file`.",
+            choices=("tune", "cached", "pinned"),
+            code=True,
+        ),
+    )
+    pin_file: str = field(
+        default="",
+        metadata=_how("text", "File of pinned decisions, for `policy=pinned`.", code=True),
+    )
+    compile_workers: int = field(
+        default=0,
+        metadata=_how("whole number", "Processes that compile; 0 decides from cores and memory."),
+    )
+    compile_timeout_s: float = field(
+        default=120.0,
+        metadata=_how("number", "Time one compile may take before it is ended.", unit="s"),
+    )
+    bench_timeout_s: float = field(
+        default=30.0,
+        metadata=_how(
+            "number", "Time one candidate may be measured before it is dropped.", unit="s"
+        ),
+    )
+    tune_budget_s: float = field(
+        default=0.0,
+        metadata=_how(
+            "number", "Tuning time of one compiled graph; 0 for no limit.", unit="s", code=True
+        ),
+    )
+    max_candidates: int = field(
+        default=0,
+        metadata=_how(
+            "whole number", "Best-ranked candidates tried per problem; 0 for all.", code=True
+        ),
+    )
+    never_slower_margin: float = field(
+        default=1.02,
+        metadata=_how(
+            "number",
+            "How many times faster than the library kernel a winner must be measured to replace it.",
+            minimum=1,
+            code=True,
+        ),
+    )
+    cache_limit_bytes: int = field(
+        default=10 * 2**30,
+        metadata=_how(
+            "size",
+            "Size of the cache above which the longest unused entries go; 0 for no limit.",
+            unit="bytes",
+        ),
+    )
+    progress: Literal["auto", "on", "off"] = field(
+        default="auto",
+        metadata=_how(
+            "choice", "Progress bar while tuning; `auto` shows it on a terminal.", choices=_AUTO
+        ),
+    )
+    table: Literal["auto", "on", "off"] = field(
+        default="auto",
+        metadata=_how(
+            "choice",
+            "AUTOTUNE tables at the end of a compile; `auto` shows them on a terminal when something "
+            "was tuned.",
+            choices=_AUTO,
+        ),
+    )
+    verify_numerics: bool = field(
+        default=True,
+        metadata=_how(
+            "on/off", "Compare the numbers of each candidate with the library kernel's.", code=True
+        ),
+    )
+    trace_path: str = field(
+        default="",
+        metadata=_how("text", "File for a Chrome/Perfetto trace of the tuning; empty for none."),
+    )
+    worker_idle_s: float = field(
+        default=60.0,
+        metadata=_how("number", "Time without a job after which a worker ends.", unit="s"),
+    )
+    worker_memory_bytes: int = field(
+        default=0,
+        metadata=_how(
+            "size",
+            "Memory one compile worker may take; 0 decides from available memory.",
+            unit="bytes",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        if self.policy == "pinned" and not self.pin_file:
+            raise OptionError(
+                "option policy='pinned' needs a file of decisions; set pin_file (written by "
+                "`inductor-plugin pin FILE`) or use policy='cached'"
+            )
+
+    @staticmethod
+    def load(
+        options: Mapping[str, object] = _NONE, environ: Mapping[str, str] | None = None
+    ) -> Config:
+        """Return the options: explicit ones, then variables, then defaults.
+
+        Args:
+            options: Explicit options by name, as values or as text.
+            environ: The variables to look at; this process's own by default.
+
+        Raises:
+            OptionError: An option or a variable that does not exist, or a value it cannot have.
+        """
+        variables = os.environ if environ is None else environ
+        values: dict[str, Any] = {"cache_dir": default_cache_dir(variables)}
+        for variable, text in _own_variables(variables):
+            name = variable.removeprefix(PREFIX).lower()
+            if text:
+                values[name] = _parse(name, text, f"variable {variable}")
+        for name, value in options.items():
+            if name not in _METADATA:
+                raise OptionError(f"unknown option {name!r}; {_known(name, _METADATA)}")
+            values[name] = _parse(name, value, f"option {name}")
+        return Config(**values)
+
+    @staticmethod
+    def from_dict(values: Mapping[str, object]) -> Config:
+        """Return the options that `to_dict` wrote; a missing one gets its default."""
+        return Config.load(values, environ={})
+
+    def to_dict(self) -> dict[str, str | int | float | bool]:
+        """Return the options as plain JSON values."""
+        return {
+            **{name: getattr(self, name) for name in _METADATA},
+            "cache_dir": str(self.cache_dir),
+        }
+
+    def code_key(self) -> tuple[tuple[str, str | int | float | bool], ...]:
+        """Return what a compiled graph depends on, as (name, value) pairs.
+
+        A pin file enters with the SHA-256 of its content, so that an edited file is another key.
+
+        Raises:
+            OptionError: The pin file cannot be read.
+        """
+        plain = self.to_dict()
+        pairs = [(name, plain[name]) for name, how in _METADATA.items() if how["code"]]
+        return (*pairs, ("pin_file_sha256", _sha256(self.pin_file) if self.pin_file else ""))
+
+
+_METADATA: dict[str, Mapping[str, Any]] = {one.name: one.metadata for one in fields(Config)}
+
+
+def option_names() -> tuple[str, ...]:
+    """Return the names of all options, in the order of their declaration."""
+    return tuple(_METADATA)
+
+
+def split(options: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
+    """Return (the plugin's own options, all others); the others belong to Inductor."""
+    ours = {name: value for name, value in options.items() if name in _METADATA}
+    return ours, {name: value for name, value in options.items() if name not in _METADATA}
+
+
+def enabled_by_environment(environ: Mapping[str, str] | None = None) -> bool:
+    """Return whether ``INDUCTOR_PLUGIN_ENABLE`` switches the plugin on.
+
+    Raises:
+        OptionError: The variable is neither empty nor a switch.
+    """
+    text = (os.environ if environ is None else environ).get(ENABLE_VARIABLE, "")
+    return bool(text) and _switch(text, f"variable {ENABLE_VARIABLE}")
+
+
+def process_environment() -> dict[str, str]:
+    """Return a copy of this process's variables, to start a child with."""
+    return dict(os.environ)
+
+
+def options_table() -> str:
+    """Return the table of options in markdown, as the README shows it."""
+    rows = ["| Option and variable | Values | Default | What it does |", "|---|---|---|---|"]
+    for one in fields(Config):
+        how = one.metadata
+        shown = "~/.cache/inductor_plugin" if how["kind"] == "folder" else _show(one.default)
+        values = ", ".join(how["choices"]) or how["kind"]
+        unit = f" ({how['unit']})" if how["unit"] else ""
+        rows.append(
+            f"| `{one.name}`<br>`{PREFIX}{one.name.upper()}` | {values}{unit} "
+            f"| {shown and f'`{shown}`'} | {how['sentence']} |"
+        )
+    return "\n".join(rows) + "\n"
+
+
+def _own_variables(variables: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    known = {PREFIX + name.upper() for name in _METADATA} | {ENABLE_VARIABLE}
+    for variable, text in variables.items():
+        if not variable.startswith(PREFIX) or variable == ENABLE_VARIABLE:
+            continue
+        if variable not in known:
+            raise OptionError(f"unknown variable {variable}; {_known(variable, known)}")
+        yield variable, text
+
+
+def _known(name: str, known: Iterable[str]) -> str:
+    """Return the closest name and the list of all."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}known are: {', '.join(names)}"
+
+
+def _parse(name: str, value: object, origin: str) -> object:
+    how = _METADATA[name]
+    parsed = _PARSERS[how["kind"]](value, origin)
+    if how["choices"] and parsed not in how["choices"]:
+        raise OptionError(f"{origin} is {value!r}; use one of {', '.join(how['choices'])}")
+    if isinstance(parsed, int | float) and parsed < how["minimum"]:
+        raise OptionError(f"{origin} is {value!r}; use {how['minimum']} or more")
+    return parsed
+
+
+def _text(value: object, origin: str) -> str:
+    if not isinstance(value, str | Path):
+        raise OptionError(f"{origin} is {value!r}; use text")
+    return str(value)
+
+
+def _path(value: object, origin: str) -> Path:
+    text = _text(value, origin)
+    if not text:
+        raise OptionError(f"{origin} is empty; name a folder or leave the option out")
+    return Path(text).expanduser()
+
+
+def _switch(value: object, origin: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    found = _SWITCHES.get(str(value).strip().lower())
+    if found is None:
+        raise OptionError(f"{origin} is {value!r}; use one of {', '.join(_SWITCHES)}")
+    return found
+
+
+def _integer(value: object, origin: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+", value.strip()):
+        return int(value)
+    raise OptionError(f"{origin} is {value!r}; use a whole number")
+
+
+def _number(value: object, origin: str) -> float:
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except ValueError:
+            number = float("nan")
+        if abs(number) < float("inf"):
+            return number
+    raise OptionError(f"{origin} is {value!r}; use a finite number")
+
+
+def _bytes(value: object, origin: str) -> int:
+    if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
+        amount, prefix, binary = match.groups()
+        base = 1024 if binary or not prefix else 1000
+        return int(float(amount) * base ** " kmgt".index(prefix.lower() or " "))
+    try:
+        return _integer(value, origin)
+    except OptionError as error:
+        raise OptionError(f"{origin} is {value!r}; use a size such as 10GiB or 500MB") from error
+
+
+def _sha256(path: str) -> str:
+    try:
+        return hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()
+    except OSError as error:
+        raise OptionError(
+            f"option pin_file is {path!r}, which cannot be read ({error.strerror}); name a file "
+            "written by `inductor-plugin pin FILE`"
+        ) from error
+
+
+def _show(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, int) and value >= 2**30:
+        return f"{value / 2**30:g}GiB"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+_PARSERS: dict[Kind, Callable[[object, str], object]] = {
+    "text": _text,
+    "folder": _path,
+    "choice": _text,
+    "on/off": _switch,
+    "whole number": _integer,
+    "number": _number,
+    "size": _bytes,
+}

@@ -1,0 +1,87 @@
+"""Counters of this process: what `inductor_plugin.stats()` returns."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What the plugin did in this process.
+
+    Attributes:
+        problems: Calls with more than one candidate that Inductor handed over.
+        record_hits: Problems of which every candidate was known.
+        record_misses: Problems with at least one candidate to measure.
+        candidates: Candidates of all problems.
+        compiled: Kernels compiled for measuring.
+        benchmarked: Candidates measured.
+        failed: Candidates that did not compile, run or agree.
+        quarantined: Candidates put, or found, in quarantine.
+        compile_s: Seconds spent compiling, summed over workers.
+        benchmark_s: Seconds spent measuring.
+        wall_s: Seconds the compile waited for tuning.
+    """
+
+    problems: int = 0
+    record_hits: int = 0
+    record_misses: int = 0
+    candidates: int = 0
+    compiled: int = 0
+    benchmarked: int = 0
+    failed: int = 0
+    quarantined: int = 0
+    compile_s: float = 0.0
+    benchmark_s: float = 0.0
+    wall_s: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the counters as plain JSON values."""
+        return asdict(self)
+
+    def since(self, before: Stats) -> Stats:
+        """Return what was added after ``before`` was taken."""
+        return Stats(
+            **{f.name: getattr(self, f.name) - getattr(before, f.name) for f in fields(Stats)}
+        )
+
+
+class Counters:
+    """The counters while they are counted; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        """Start from zero."""
+        self._lock = threading.Lock()
+        self._values: dict[str, float] = {f.name: 0 for f in fields(Stats)}
+
+    def add(self, **amounts: float) -> None:
+        """Add to counters by name.
+
+        Raises:
+            KeyError: There is no such counter.
+        """
+        with self._lock:
+            for name, amount in amounts.items():
+                self._values[name] += amount
+
+    def snapshot(self) -> Stats:
+        """Return the counters as they are now."""
+        with self._lock:
+            values = dict(self._values)
+        return Stats(
+            **{
+                f.name: values[f.name] if f.name.endswith("_s") else int(values[f.name])  # type: ignore[arg-type]
+                for f in fields(Stats)
+            }
+        )
+
+
+COUNTERS = Counters()
+"""The counters of this process."""
+
+
+def stats() -> Stats:
+    """Return what the plugin did in this process so far."""
+    return COUNTERS.snapshot()

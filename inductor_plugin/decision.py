@@ -1,0 +1,75 @@
+"""Which candidate runs: the winner, the never-slower guard, and the reason in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What runs, and why.
+
+    Attributes:
+        winner: Candidate that runs; None if nothing could be measured and there is no library kernel.
+        library: The fastest library kernel among the offered candidates, if any.
+        reason: One sentence for people.
+        speedup: Library time over winner time; None where one of them is not known.
+    """
+
+    winner: str | None
+    library: str | None
+    reason: str
+    speedup: float | None = None
+
+
+def decide(
+    medians_ms: Mapping[str, float],
+    libraries: Collection[str],
+    margin: float,
+) -> Verdict:
+    """Return what runs.
+
+    Args:
+        medians_ms: Milliseconds of every offered candidate that was measured and is right.
+        libraries: Which of the offered candidates are library kernels, measured or not, in
+            Inductor's order of preference.
+        margin: A candidate must be this many times faster than the library kernel to replace it.
+    """
+    measured_libraries = [name for name in libraries if name in medians_ms]
+    library = min(measured_libraries, key=medians_ms.__getitem__, default=None)
+    if library is None:
+        fallback = next(iter(libraries), None)
+        if fallback is not None:
+            return Verdict(fallback, fallback, "the library kernel was not measured, so it stays")
+        winner = min(medians_ms, key=medians_ms.__getitem__, default=None)
+        reason = "fastest; no library kernel was offered" if winner else "nothing was measured"
+        return Verdict(winner, None, reason)
+    winner = min(medians_ms, key=medians_ms.__getitem__)
+    speedup = medians_ms[library] / medians_ms[winner] if medians_ms[winner] > 0 else 1.0
+    if winner == library:
+        return Verdict(library, library, "the library kernel is the fastest", 1.0)
+    if speedup < margin:
+        reason = (
+            f"{winner} is {speedup:.3f}x the library kernel, below the margin of {margin:g}x, "
+            "so the library kernel stays"
+        )
+        return Verdict(library, library, reason, speedup)
+    return Verdict(winner, library, f"{speedup:.3f}x faster than the library kernel", speedup)
+
+
+def guarded(
+    medians_ms: Mapping[str, float], verdict: Verdict, libraries: Collection[str]
+) -> dict[str, float]:
+    """Return timings in which the verdict is the minimum.
+
+    Inductor prices epilogue fusions from the timings of all candidates, so the losers keep theirs;
+    one that was faster than the verdict, but not by the margin, is shown just behind it.
+    """
+    if verdict.winner is None or verdict.winner not in medians_ms:
+        return dict(medians_ms)
+    floor = medians_ms[verdict.winner]
+    return {
+        name: value if name == verdict.winner else max(value, floor * 1.000001)
+        for name, value in medians_ms.items()
+    }

@@ -1,0 +1,309 @@
+"""What works on this machine, what is off, why, and how to turn it on."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from inductor_plugin import compat
+from inductor_plugin.config import (
+    Config,
+    default_cache_dir,
+    enabled_by_environment,
+    process_environment,
+)
+from inductor_plugin.errors import OptionError
+
+State = Literal["ok", "off", "broken"]
+
+_BIG_GPU_SMS = 68
+_LOW_SPACE_BYTES = 2**30
+_PROBE = '#include <Python.h>\n#include <omp.h>\nextern "C" int probe() { return omp_get_max_threads(); }\n'
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found out about one thing.
+
+    Attributes:
+        name: The thing.
+        state: ``ok``; ``off``: not there, and everything else works without; ``broken``: there is
+            something to repair.
+        detail: What was found.
+        remedy: What to do about it; empty when there is nothing to do.
+    """
+
+    name: str
+    state: State
+    detail: str
+    remedy: str = ""
+
+    def to_dict(self) -> dict[str, str]:
+        """Return the finding as plain JSON values."""
+        return asdict(self)
+
+
+def examine(cache_dir: Path | None = None) -> list[Finding]:
+    """Look at everything the plugin depends on; changes nothing.
+
+    Args:
+        cache_dir: The cache directory to look at; the one in force by default.
+    """
+    return [
+        python(sys.version_info[:3]),
+        pytorch(),
+        options(),
+        switch(),
+        compiler(),
+        cpu(),
+        gpu(),
+        triton(),
+        nvcc(),
+        distribution("nvidia-cutlass", "4.2", "cutlass", "CUTLASS templates"),
+        distribution("nvidia-matmul-heuristics", "", "heuristics", "ranking by NVIDIA's model"),
+        cache(cache_dir or default_cache_dir()),
+    ]
+
+
+def render(findings: list[Finding]) -> str:
+    """Return the findings as lines for people."""
+    width = max(len(one.name) for one in findings)
+    lines: list[str] = []
+    for one in findings:
+        lines.append(f"{one.state:6}  {one.name:{width}}  {one.detail}")
+        if one.remedy:
+            lines.append(f"{'':6}  {'':{width}}  -> {one.remedy}")
+    return "\n".join(lines)
+
+
+def python(version: tuple[int, int, int]) -> Finding:
+    """Judge the Python that runs."""
+    text = ".".join(map(str, version))
+    if (3, 11, 0) <= version <= (3, 11, 8):
+        return Finding(
+            "python",
+            "ok",
+            f"{text}; stock Inductor compiles candidates one by one on 3.11.0 to 3.11.8, the "
+            "plugin's workers do not",
+        )
+    if not (3, 10) <= version[:2] <= (3, 13):
+        return Finding("python", "broken", f"{text} is not supported", "use Python 3.10 to 3.13")
+    return Finding("python", "ok", text)
+
+
+def pytorch() -> Finding:
+    """Judge the torch that runs."""
+    reason = compat.unsupported()
+    if reason is not None:
+        return Finding("torch", "broken", reason, "install a torch from 2.11 to 2.15")
+    newest = ".".join(map(str, compat.NEWEST))
+    if compat.torch_version() > compat.NEWEST:
+        detail = f"{torch.__version__}; tested up to {newest}, has every hook that is needed"
+        return Finding("torch", "ok", detail)
+    return Finding("torch", "ok", str(torch.__version__))
+
+
+def options() -> Finding:
+    """Judge the variables that set options."""
+    try:
+        config = Config.load()
+    except OptionError as error:
+        return Finding("options", "broken", str(error), "correct or unset the variable")
+    changed = [
+        f"{name}={value}"
+        for name, value in config.to_dict().items()
+        if value != Config().to_dict()[name]
+    ]
+    return Finding("options", "ok", ", ".join(changed) or "all at their defaults")
+
+
+def switch() -> Finding:
+    """Tell how the plugin can be switched on in this installation."""
+    backends = importlib.metadata.entry_points(group="torch_dynamo_backends")
+    if "inductor_plugin" not in {one.name for one in backends}:
+        return Finding(
+            "switch",
+            "broken",
+            "the package is importable but not installed, so torch finds no backend of its name",
+            "run `pip install -e .` in the repository, or `pip install inductor-plugin`",
+        )
+    detail = 'backend="inductor_plugin" is known to torch.compile'
+    try:
+        enabled = enabled_by_environment()
+    except OptionError as error:
+        return Finding("switch", "broken", str(error), "correct or unset the variable")
+    if process_environment().get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "0" and enabled:
+        return Finding(
+            "switch",
+            "broken",
+            f"{detail}, but TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps INDUCTOR_PLUGIN_ENABLE from "
+            "having an effect",
+            "unset TORCH_DEVICE_BACKEND_AUTOLOAD",
+        )
+    state = "on" if enabled else "not set"
+    return Finding("switch", "ok", f"{detail}; INDUCTOR_PLUGIN_ENABLE is {state}")
+
+
+def compiler() -> Finding:
+    """Build a small library as Inductor's C++ kernels are built."""
+    wanted = process_environment().get("CXX", "")
+    path = next(filter(None, map(shutil.which, filter(None, (wanted, "g++", "clang++")))), None)
+    name = "C++ compiler"
+    if path is None:
+        return Finding(
+            name, "broken", "no g++ or clang++ on the path", "install g++, or set CXX to a compiler"
+        )
+    include = sysconfig.get_paths()["include"]
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "probe.cpp")
+        source.write_text(_PROBE, encoding="utf-8")
+        library = str(Path(folder, "probe.so"))
+        failure = _attempt(
+            path, "-shared", "-fPIC", "-fopenmp", f"-I{include}", str(source), "-o", library
+        )
+    if failure is None:
+        return Finding(name, "ok", path)
+    remedy = "install OpenMP for the compiler (libgomp)"
+    if "Python.h" in failure:
+        remedy = "install Python's headers (python3-dev)"
+    return Finding(name, "broken", f"{path}: {failure}", remedy)
+
+
+def cpu() -> Finding:
+    """Tell which vector instructions kernels for this CPU use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    capability = torch.backends.cpu.get_cpu_capability()
+    detail = f"{platform.machine()}, {capability}, {cores} cores"
+    if capability == "DEFAULT" and platform.machine() == "x86_64":
+        remedy = "none on this CPU; library kernels are used"
+        return Finding("CPU", "off", f"{detail}: no AVX2, so no C++ GEMM templates", remedy)
+    return Finding("CPU", "ok", detail)
+
+
+def gpu() -> Finding:
+    """Tell what autotuning can do on the first CUDA device."""
+    name = "CUDA device"
+    if torch.version.cuda is None:
+        remedy = "install a CUDA build of torch to tune for NVIDIA GPUs"
+        return Finding(name, "off", "this torch is built without CUDA", remedy)
+    if not torch.cuda.is_available():
+        remedy = "run on a machine with an NVIDIA GPU and driver; the CPU is tuned meanwhile"
+        return Finding(name, "off", "torch sees no device", remedy)
+    properties: Any = torch.cuda.get_device_properties(0)  # pyright: ignore[reportUnknownMemberType]
+    sms: int = properties.multi_processor_count
+    detail = f"{properties.name}, sm_{properties.major}{properties.minor}, {sms} SMs"
+    if sms < _BIG_GPU_SMS:
+        return Finding(
+            name,
+            "off",
+            f"{detail}: Inductor uses Triton GEMM templates from {_BIG_GPU_SMS} SMs on",
+            "none on this GPU; library kernels and Triton's other kernels are used",
+        )
+    return Finding(name, "ok", detail)
+
+
+def triton() -> Finding:
+    """Tell whether Triton templates can be used."""
+    if importlib.util.find_spec("triton") is None:
+        return Finding("triton", "off", "not installed: no Triton templates", "pip install triton")
+    return Finding("triton", "ok", _version("triton") or "installed")
+
+
+def nvcc() -> Finding:
+    """Tell whether CUDA C++ can be compiled."""
+    environment = process_environment()
+    home = environment.get("CUDA_HOME") or environment.get("CUDA_PATH") or "/usr/local/cuda"
+    path = shutil.which("nvcc") or shutil.which("nvcc", path=str(Path(home, "bin")))
+    if path is None:
+        remedy = "install the CUDA toolkit, or set CUDA_HOME to it"
+        return Finding("nvcc", "off", "not found: no CUTLASS kernels are compiled", remedy)
+    failure = _attempt(path, "--version")
+    if failure is not None:
+        return Finding("nvcc", "broken", f"{path}: {failure}", "reinstall the CUDA toolkit")
+    return Finding("nvcc", "ok", path)
+
+
+def distribution(name: str, series: str, extra: str, gives: str) -> Finding:
+    """Tell whether an optional distribution is installed, in a version that is supported.
+
+    Args:
+        name: The distribution.
+        series: What its version must start with; empty for any.
+        extra: The extra of this package that brings it.
+        gives: What it is for.
+    """
+    remedy = f'pip install "inductor-plugin[{extra}]"'
+    version = _version(name)
+    if version is None:
+        return Finding(name, "off", f"not installed: no {gives}", remedy)
+    if not f"{version}.".startswith(f"{series}." if series else ""):
+        return Finding(name, "broken", f"{version} is installed, {series} is supported", remedy)
+    return Finding(name, "ok", version)
+
+
+def cache(folder: Path) -> Finding:
+    """Judge a cache directory: owner, mode, whether it can be written, and free space."""
+    existing = next(one for one in (folder, *folder.parents) if one.exists())
+    facts = existing.stat()
+    free = shutil.disk_usage(existing).free
+    detail = f"{folder}, {free / 2**30:.1f} GiB free"
+    if existing != folder:
+        detail += ", not there yet"
+    elif reason := _foreign(facts):
+        return Finding(
+            "cache",
+            "broken",
+            f"{folder} {reason}",
+            f"chmod 700 {folder}, or set INDUCTOR_PLUGIN_CACHE_DIR to a folder of your own",
+        )
+    if not os.access(existing, os.W_OK | os.X_OK):
+        remedy = "set INDUCTOR_PLUGIN_CACHE_DIR to a folder you can write"
+        return Finding("cache", "broken", f"{detail}; {existing} cannot be written", remedy)
+    if free < _LOW_SPACE_BYTES:
+        return Finding("cache", "broken", detail, "free some space, or move the cache")
+    return Finding("cache", "ok", detail)
+
+
+def _foreign(facts: os.stat_result) -> str | None:
+    """Return why a directory cannot be trusted, or None if it can."""
+    if not stat.S_ISDIR(facts.st_mode):
+        return "is not a folder"
+    if facts.st_uid != os.getuid():
+        return f"belongs to user {facts.st_uid}, you are {os.getuid()}"
+    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"can be written by others (mode {stat.S_IMODE(facts.st_mode):04o})"
+    return None
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _attempt(*command: str) -> str | None:
+    """Run a command; return its last line of error output if it failed."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode == 0:
+        return None
+    lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.split(
+        "\n"
+    )
+    return lines[0].strip() or f"status {done.returncode}"

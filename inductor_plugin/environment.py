@@ -1,0 +1,140 @@
+"""What a timing depends on besides the problem: machine, libraries, numerical settings."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def environment(device: str) -> dict[str, Any]:
+    """Return the named facts under which timings taken on a device are comparable.
+
+    Args:
+        device: ``cpu``, or a CUDA device such as ``cuda:0``.
+    """
+    return {
+        "device": _cpu() if device.startswith("cpu") else _cuda(device),
+        "software": _software(device),
+        "numerics": numerics(device),
+    }
+
+
+def numerics(device: str) -> dict[str, Any]:
+    """Return the settings that change what a library kernel computes."""
+    settings: dict[str, Any] = {
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
+    if not device.startswith("cpu"):
+        matmul = torch.backends.cuda.matmul
+        settings["cudnn_allow_tf32"] = bool(torch.backends.cudnn.allow_tf32)
+        settings["fp16_reduced"] = bool(matmul.allow_fp16_reduced_precision_reduction)
+        settings["bf16_reduced"] = bool(matmul.allow_bf16_reduced_precision_reduction)
+    return settings
+
+
+def provenance(device: str) -> dict[str, Any]:
+    """Return what is noted beside each timing but does not tell environments apart."""
+    noted: dict[str, Any] = {"host": platform.node(), "python": platform.python_version()}
+    if not device.startswith("cpu"):
+        noted |= _clocks(device)
+    return noted
+
+
+@functools.cache
+def _cpu() -> dict[str, Any]:
+    return {
+        "type": "cpu",
+        "name": _cpu_name(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "arch": platform.machine(),
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor() or "unknown"
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    family = re.search(r"^model\s*:\s*(\d+)$", text, re.MULTILINE)
+    name = match.group(1).strip() if match else platform.processor() or "unknown"
+    return f"{name} (model {family.group(1)})" if family else name
+
+
+@functools.cache
+def _cuda(device: str) -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "type": "cuda",
+        "name": properties.name,
+        "capability": f"{properties.major}.{properties.minor}",
+        "multiprocessors": properties.multi_processor_count,
+        "memory_bytes": properties.total_memory,
+    }
+
+
+@functools.cache
+def _software(device: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"torch": str(torch.__version__)}
+    if device.startswith("cpu"):
+        found |= _build_libraries()
+        return found
+    found["cuda"] = str(torch.version.cuda)
+    found["cudnn"] = torch.backends.cudnn.version()
+    found["driver"] = _driver()
+    found["cublas"] = _installed("nvidia-cublas", "nvidia-cublas-cu12")
+    found["triton"] = _installed("triton", "pytorch-triton")
+    found["cutlass"] = _installed("nvidia-cutlass")
+    return found
+
+
+def _build_libraries() -> dict[str, str]:
+    """Return oneDNN's and MKL's versions, which `torch.__config__.show()` alone tells."""
+    text = torch.__config__.show()
+    found: dict[str, str] = {}
+    for name, pattern in (
+        ("mkl", r"Math Kernel Library Version ([\w.\- ]+?)(?: for|,|$)"),
+        ("onednn", r"MKL-DNN v([\w.]+)"),
+        ("openmp", r"OpenMP (\d+)"),
+    ):
+        match = re.search(pattern, text, re.MULTILINE)
+        found[name] = match.group(1).strip() if match else "none"
+    return found
+
+
+def _installed(*names: str) -> str:
+    # importlib.metadata takes 40 ms to import and is needed on CUDA machines only.
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
+    for name in names:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return "none"
+
+
+def _driver() -> str:
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "unknown"
+    match = re.search(r"Kernel Module(?: for \S+)?\s+([\d.]+)", text)
+    return match.group(1) if match else "unknown"
+
+
+def _clocks(device: str) -> dict[str, Any]:
+    try:
+        return {
+            "sm_clock_mhz": torch.cuda.clock_rate(device),
+            "power_w": torch.cuda.power_draw(device) / 1000,
+        }
+    except (RuntimeError, ImportError, OSError) as error:  # no NVML on this machine
+        return {"clocks": f"unknown ({type(error).__name__})"}

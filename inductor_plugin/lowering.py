@@ -1,0 +1,139 @@
+"""Switches the plugin on inside Inductor: the carrier in the options, the selector in its place."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch._inductor import compile_fx as compile_fx_module
+from torch._inductor import config as inductor_config
+
+from inductor_plugin import compat
+from inductor_plugin.config import Config
+from inductor_plugin.errors import OptionError
+from inductor_plugin.lowering_scope import CARRIER, ConfigCarrier, user_passes
+from inductor_plugin.lowering_selector import install, installed, uninstall
+from inductor_plugin.lowering_toolchain import probe_vector_isa
+from inductor_plugin.lowering_warmup import warm_up
+from inductor_plugin.runtime import RUNTIME
+
+logger = logging.getLogger(__name__)
+
+
+def compile_options(
+    mode: str | None, config: Config, others: Mapping[str, object]
+) -> dict[str, Any]:
+    """Return Inductor's options with the plugin's configuration in them.
+
+    Raises:
+        OptionError: Inductor does not know one of ``others``.
+    """
+    accepted = _validated(mode, others)
+    if not _ready():
+        return accepted
+    return _with_carrier(config, accepted)
+
+
+def wrap_backend(config: Config, others: Mapping[str, object], stock: dict[str, Any]) -> None:
+    """Put `compile_fx`, through which every Inductor compile goes, under the plugin.
+
+    Args:
+        config: The plugin's options.
+        others: Inductor's, used where a compile does not name them.
+        stock: Keeps what `unwrap_backend` puts back.
+    """
+    defaults = _validated(None, others)
+    if not _ready():
+        return
+    original = stock.setdefault("compile_fx", compile_fx_module.compile_fx)
+
+    @functools.wraps(original)
+    def compile_fx(
+        model_: Any,
+        example_inputs_: Any,
+        *args: Any,
+        config_patches: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        patches = {**defaults, **(config_patches or {})}
+        if not _carried(patches):
+            patches = _with_carrier(config, patches)
+        return original(model_, example_inputs_, *args, config_patches=patches, **kwargs)
+
+    compile_fx_module.compile_fx = compile_fx
+
+
+def unwrap_backend(stock: dict[str, Any]) -> None:
+    """Put back what `wrap_backend` and `compile_options` changed, and end the workers."""
+    original = stock.pop("compile_fx", None)
+    if original is not None:
+        compile_fx_module.compile_fx = original
+    uninstall()
+    RUNTIME.forget()
+
+
+def compile_graph(
+    model: Any, example_inputs: Any, mode: str | None, config: Config, others: Mapping[str, object]
+) -> Any:
+    """Compile one graph: what the ``inductor_plugin`` backend does."""
+    patches = compile_options(mode, config, others)
+    return compile_fx_module.compile_fx(model, example_inputs, config_patches=patches)
+
+
+def _validated(mode: str | None, others: Mapping[str, object]) -> dict[str, Any]:
+    """Return mode and options as Inductor's configuration, checked as `torch.compile` checks them."""
+    try:
+        wrapper = torch._TorchCompileInductorWrapper(mode, dict(others), None)
+    except RuntimeError as error:
+        text = str(error).split(", known options are", maxsplit=1)[0]
+        raise OptionError(
+            f"{text}: neither an option of inductor-plugin nor of torch._inductor.config; "
+            f"inductor-plugin knows {', '.join(_own_names())}"
+        ) from error
+    return dict(wrapper.config)
+
+
+def _own_names() -> tuple[str, ...]:
+    from inductor_plugin.config import option_names  # noqa: PLC0415  for the message only
+
+    return tuple(option_names())
+
+
+def _carried(patches: Mapping[str, Any]) -> bool:
+    value = patches.get(CARRIER)
+    passes = value if isinstance(value, (list, tuple)) else (value,)
+    return any(isinstance(one, ConfigCarrier) for one in passes)
+
+
+def _with_carrier(config: Config, accepted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return Inductor's options with the carrier, tuning on, and the chosen backends."""
+    inner = user_passes(accepted.get(CARRIER, getattr(inductor_config, CARRIER)))
+    result = {**accepted, CARRIER: ConfigCarrier(config, inner, warm_up)}
+    if not {"max_autotune", "max_autotune_gemm"} & set(accepted):
+        result["max_autotune"] = True
+    if config.gemm_backends and "max_autotune_gemm_backends" not in accepted:
+        result["max_autotune_gemm_backends"] = config.gemm_backends
+    return result
+
+
+def _ready() -> bool:
+    """Return True if the hooks are in place; warn once if this torch has none to offer."""
+    if installed():
+        return True
+    reason = compat.unsupported()
+    if reason is not None:
+        _warn_once(f"inductor-plugin steps aside: {reason}")
+        return False
+    compat.warn_if_untested()
+    install()
+    return True
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=4)

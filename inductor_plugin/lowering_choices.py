@@ -1,0 +1,283 @@
+"""Inductor's choices as offers: identity first, everything costly only for the unseen."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._inductor import ir, select_algorithm
+from torch._inductor.codegen.cpp_template_kernel import CppTemplateCaller
+
+from inductor_plugin import lowering_toolchain
+from inductor_plugin.bench_child import build as build_tensor
+from inductor_plugin.cache import KernelKey
+from inductor_plugin.jobs import (
+    BenchCandidate,
+    CppKernel,
+    CppSource,
+    ExternKernel,
+    Kernel,
+    OpKernel,
+    RequestKernel,
+    Tensor,
+    TritonCompileJob,
+)
+from inductor_plugin.lowering_problem import (
+    base_operand,
+    constant,
+    device_text,
+    output_tensor,
+    view_operand,
+)
+from inductor_plugin.lowering_template import TemplateChoice
+from inductor_plugin.operand_files import OperandFiles
+from inductor_plugin.selection import Offer
+from inductor_plugin.task import CppBuild, Entry
+
+logger = logging.getLogger(__name__)
+
+_PACKINGS = {"_mkl_linear": "mkl_linear", "_linear_pointwise": "mkldnn_linear"}
+
+
+@dataclass
+class Call:
+    """One call of Inductor's selection: what the conversion of its choices needs.
+
+    Attributes:
+        nodes: Inputs of the call.
+        layout: What it writes.
+        input_gen_fns: Inductor's generators of inputs whose values matter.
+        timeout_s: Seconds one candidate may be measured.
+        compile_timeout_s: Seconds one candidate may be compiled.
+        files: Where operands with values are written.
+        seeds: Seed of each input by name.
+    """
+
+    nodes: Sequence[Any]
+    layout: ir.Layout
+    input_gen_fns: Mapping[int, Callable[[Any], torch.Tensor]]
+    timeout_s: float
+    compile_timeout_s: float
+    files: OperandFiles
+    seeds: dict[str, int] = field(default_factory=dict)
+
+
+def unwrapped(choice: Any) -> Any:
+    """Return the choice inside Inductor's data-processing wrapper."""
+    if isinstance(choice, select_algorithm.DataProcessorChoiceCallerWrapper):
+        return choice._wrapped
+    return choice
+
+
+def foreign(choice: Any) -> str | None:
+    """Return why the plugin cannot measure a choice, or None if it can."""
+    inner = unwrapped(choice)
+    known = (
+        select_algorithm.ExternKernelCaller,
+        CppTemplateCaller,
+        select_algorithm.TritonTemplateCaller,
+        TemplateChoice,
+    )
+    if isinstance(inner, known):
+        return None
+    return f"{type(inner).__name__} choices are measured by Inductor itself"
+
+
+def offer_of(choice: Any, call: Call) -> Offer:
+    """Return a choice as an offer.
+
+    Raises:
+        TypeError: `foreign` names it.
+    """
+    inner = unwrapped(choice)
+    if isinstance(inner, select_algorithm.ExternKernelCaller):
+        identity = _Identity(inner.name, "extern", inner.hash_key(), "", library=True)
+        return identity.offer(lambda own: _extern_entry(own, inner, call))
+    if isinstance(inner, CppTemplateCaller):
+        toolchain = lowering_toolchain.cpp_toolchain()
+        key = f"{inner.hash_key()}-{toolchain.digest}"
+        identity = _Identity(f"cpp_{inner.category}", "cpp", key, str(inner.description))
+        return identity.offer(lambda own: _cpp_entry(own, choice, inner, call))
+    if isinstance(inner, select_algorithm.TritonTemplateCaller):
+        name = inner.name.rsplit("_", 1)[0]
+        identity = _Identity(name, "triton", inner.hash_key(), str(inner.description))
+        return identity.offer(lambda own: _triton_entry(own, inner, call))
+    if isinstance(inner, TemplateChoice):
+        identity = _Identity(inner.name, "template", inner.hash_key(), inner.description)
+        return identity.offer(lambda own: _template_entry(own, inner, call))
+    raise TypeError(f"{type(inner).__name__} is not a choice the plugin measures")
+
+
+@dataclass(frozen=True)
+class _Identity:
+    name: str
+    kind: str
+    hash_key: str
+    description: str
+    library: bool = False
+
+    @functools.cached_property
+    def candidate_id(self) -> str:
+        digest = hashlib.sha256(self.hash_key.encode()).hexdigest()
+        return f"{self.name.replace('::', '.').replace('/', '_')}-{digest[:12]}"
+
+    def offer(self, prepare: Callable[[Entry], Entry]) -> Offer:
+        return Offer(
+            candidate_id=self.candidate_id,
+            name=self.name,
+            kind=self.kind,
+            description=self.description,
+            library=self.library,
+            make_entry=lambda: prepare(self.entry()),
+        )
+
+    def entry(self) -> Entry:
+        return Entry(self.candidate_id, self.name, self.kind, self.description, self.library)
+
+
+def _bench(
+    own: Entry, kernel: Kernel, inputs: Sequence[Tensor], output: Tensor, call: Call
+) -> BenchCandidate:
+    return BenchCandidate(own.candidate_id, kernel, tuple(inputs), output, call.timeout_s)
+
+
+def _extern_entry(own: Entry, choice: Any, call: Call) -> Entry:
+    kernel = ExternKernel(
+        name=choice.choice.name,
+        kwargs=tuple(sorted(choice.kwargs.items())),
+        has_out=choice.has_out_variant,
+    )
+    inputs = [_extern_input(choice, index, call) for index in range(len(choice.input_nodes))]
+    output = output_tensor(choice.layout)
+    if all(one is not None for one in inputs):
+        operands = [one for one in inputs if one is not None]
+        own.bench = lambda _library, _symbol: _bench(own, kernel, operands, output, call)
+    else:
+        own.home = _at_home(choice, call)
+    return own
+
+
+def _extern_input(choice: Any, index: int, call: Call) -> Tensor | None:
+    """Return an operand of a library kernel, None if it cannot travel to a worker."""
+    node = choice.input_nodes[index]
+    value = constant(node)
+    if value is None:
+        return view_operand(node, call.seeds)
+    if value.layout is torch.strided:
+        return call.files.keep(node.get_name(), value)
+    packing = _PACKINGS.get(choice.choice.name)
+    dense = _dense_weight(choice, value)
+    if packing is None or dense is None:
+        return None
+    batch = choice.kwargs.get("batch_size")
+    if batch is None:
+        batch = view_operand(choice.input_nodes[0], call.seeds).size[0]
+    return call.files.keep_packed(node.get_name(), dense, packing, int(batch))
+
+
+def _dense_weight(choice: Any, packed: torch.Tensor) -> torch.Tensor | None:
+    """Return the weight behind an opaque packed one.
+
+    MKL's packed format cannot be unpacked, but Inductor passes the plain weight beside it.
+    """
+    if choice.choice.name == "_mkl_linear":
+        return constant(choice.input_nodes[2])
+    return packed.to_dense() if packed.is_mkldnn else None
+
+
+def _at_home(choice: Any, call: Call) -> Callable[[], object]:
+    inputs = [
+        constant(node)
+        if constant(node) is not None
+        else build_tensor(view_operand(node, call.seeds))
+        for node in choice.input_nodes
+    ]
+    function = choice.to_callable()
+    if not choice.has_out_variant:
+        return lambda: function(*inputs)
+    out = build_tensor(output_tensor(choice.layout))
+    return lambda: function(*inputs, out=out)
+
+
+def _cpp_entry(own: Entry, choice: Any, inner: Any, call: Call) -> Entry:
+    request = inner.bmreq
+    toolchain = lowering_toolchain.cpp_toolchain()
+    sizes = tuple(int(one.value) for one in request.extra_args)
+    key = KernelKey(
+        template=inner.category,
+        source=hashlib.sha256(request.source_code.encode()).hexdigest(),
+        config=request.kernel_name,
+        target=toolchain.target,
+        toolchain=toolchain.compiler,
+        flags=toolchain.flags,
+    )
+    own.build = CppBuild(
+        key, CppSource(key.digest, request.source_code, request.kernel_name), toolchain.command
+    )
+    inputs = _cpp_inputs(choice, call)
+    output = output_tensor(inner.layout)
+    own.bench = lambda library, symbol: _bench(
+        own, CppKernel(symbol, library, sizes), inputs, output, call
+    )
+    return own
+
+
+def _cpp_inputs(choice: Any, call: Call) -> list[Tensor]:
+    """Return the operands of a C++ template kernel: repacked as its preprocessor wants them.
+
+    The preprocessor is a closure over Inductor's IR, so it runs here, on real tensors; what it
+    makes of them travels as a file.
+    """
+    specs = [base_operand(node, call.seeds) for node in call.nodes]
+    tensors = [
+        call.input_gen_fns[i](node) if i in call.input_gen_fns else _example(node, specs[i])
+        for i, node in enumerate(call.nodes)
+    ]
+    if choice is unwrapped(choice):
+        return [
+            call.files.keep(node.get_name(), t) if i in call.input_gen_fns else specs[i]
+            for i, (node, t) in enumerate(zip(call.nodes, tensors, strict=True))
+        ]
+    processed, _ = choice._preprocessor(tensors, build_tensor(output_tensor(call.layout)))
+    known = {
+        id(t): s
+        for i, (t, s) in enumerate(zip(tensors, specs, strict=True))
+        if i not in call.input_gen_fns
+    }
+    return [known.get(id(t)) or call.files.keep_new(t) for t in processed]
+
+
+def _example(node: Any, spec: Tensor) -> torch.Tensor:
+    value = constant(node)
+    return value if value is not None else build_tensor(spec)
+
+
+def _triton_entry(own: Entry, choice: Any, call: Call) -> Entry:
+    request = choice.bmreq
+    payload = pickle.dumps(request)
+    inputs = [base_operand(node, call.seeds) for node in call.nodes]
+    output = output_tensor(call.layout)
+    own.build = TritonCompileJob(
+        key=request.module_cache_key,
+        kernel_name=request.kernel_name,
+        source=Path(request.module_path).read_text(encoding="utf-8"),
+        environment=lowering_toolchain.triton_variables(device_text(call.layout.device)),
+        timeout_s=call.compile_timeout_s,
+    )
+    own.bench = lambda _library, _symbol: _bench(own, RequestKernel(payload), inputs, output, call)
+    return own
+
+
+def _template_entry(own: Entry, choice: TemplateChoice, call: Call) -> Entry:
+    inputs = [view_operand(node, call.seeds) for node in call.nodes]
+    output = output_tensor(call.layout)
+    kernel: OpKernel = choice.kernel
+    own.bench = lambda _library, _symbol: _bench(own, kernel, inputs, output, call)
+    return own

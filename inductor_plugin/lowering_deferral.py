@@ -1,0 +1,121 @@
+"""Decide late: all problems of a graph are enqueued before the first is waited for.
+
+On a GPU Inductor itself defers the decision to its scheduler (`ir.MultiTemplateBuffer`). On a CPU it
+decides while lowering, one call after the other (``select_algorithm.py``: "support multi-template on
+CPU C++ backend" is a TODO in 2.11-2.15). Here the same buffer stands in for the decision, and is
+replaced by the winner's node when the whole graph is lowered, before the scheduler sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch._inductor import ir
+from torch._inductor.graph import GraphLowering
+from torch._inductor.virtualized import V
+
+DEFERRABLE = frozenset(
+    {
+        "mm",
+        "addmm",
+        "bmm",
+        "baddbmm",
+        "int_mm",
+        "scaled_mm",
+        "mm_plus_mm",
+        "convolution",
+        "packed_linear",
+        "linear_unary",
+        "linear_binary",
+    }
+)
+"""Calls whose lowering does nothing with the chosen node but return it (others look inside)."""
+
+
+@dataclass
+class Deferred:
+    """One decision that is still open.
+
+    Attributes:
+        buffer: The buffer that stands in for it.
+        storage: The box through which the rest of the graph refers to it.
+        current_node: The FX node that was lowered, for stack traces.
+        winner: Gives the choice, waiting for it if necessary.
+    """
+
+    buffer: ir.MultiTemplateBuffer
+    storage: ir.StorageBox
+    current_node: Any
+    winner: Callable[[], ir.ChoiceCaller]
+
+
+def stand_in(
+    layout: ir.Layout,
+    nodes: list[Any],
+    choices: list[Any],
+    timings: Callable[..., dict[Any, float]],
+    winner: Callable[[], ir.ChoiceCaller],
+) -> tuple[ir.TensorBox, Deferred]:
+    """Return a node whose kernel is decided later, and the open decision."""
+    buffer = ir.MultiTemplateBuffer(layout, nodes, timings, choices, _no_prologues())
+    box = ir.TensorBox.create(buffer)
+    storage = box.data
+    assert isinstance(storage, ir.StorageBox)
+    return box, Deferred(buffer, storage, V.graph.current_node, winner)
+
+
+def settle(graph: GraphLowering, deferred: Deferred) -> None:
+    """Put the winner's node in the place of the buffer that stood in for it."""
+    choice = deferred.winner()
+    operations, buffers = len(graph.operations), len(graph.buffers)
+    with (
+        V.set_current_node(deferred.current_node),
+        ir.IRNode.current_origins(deferred.buffer.origins),
+    ):
+        made = choice.output_node()
+    node = ir.InputsKernel.unwrap_storage_for_input(made)
+    assert isinstance(node, ir.OperationBuffer), f"{choice.name} gave a {type(node).__name__}"
+    _move(graph.operations, operations, deferred.buffer, node)
+    _move(graph.buffers, buffers, deferred.buffer, node)
+    _rename(graph, deferred.buffer, node)
+    node.layout = deferred.buffer.layout if _may_take_layout(node) else node.layout
+    deferred.storage.data = node
+    graph.graph_outputs = [_replaced(out, deferred.buffer, node) for out in graph.graph_outputs]
+
+
+def _move(entries: list[Any], since: int, old: Any, new: Any) -> None:
+    """Put ``new``, behind whatever helpers were registered with it, where ``old`` was."""
+    added = entries[since:]
+    del entries[since:]
+    place = next(i for i, one in enumerate(entries) if one is old)
+    entries[place : place + 1] = [*(one for one in added if one is not new), new]
+
+
+def _rename(graph: GraphLowering, old: Any, new: Any) -> None:
+    """Give ``new`` the names of ``old``, by which the rest of the graph knows it."""
+    del graph.name_to_buffer[new.get_name()]
+    del graph.name_to_op[new.get_operation_name()]
+    new.name, new.operation_name = old.get_name(), old.get_operation_name()
+    graph.name_to_buffer[new.name] = new
+    graph.name_to_op[new.operation_name] = new
+
+
+def _may_take_layout(node: Any) -> bool:
+    """Return True if the layout the graph has meanwhile fixed replaces the node's own flexible one."""
+    return isinstance(node.layout, (ir.FlexibleLayout, ir.FixedLayout))
+
+
+def _replaced(out: Any, old: Any, new: Any) -> Any:
+    if out is old:
+        return new
+    if isinstance(out, ir.StorageBox) and out.data is old:
+        out.data = new
+    return out
+
+
+def _no_prologues() -> Any:
+    from torch.utils._ordered_set import OrderedSet  # noqa: PLC0415  typed as a set in stubs
+
+    return OrderedSet()

@@ -1,0 +1,149 @@
+"""Inductor's IR nodes as a `Problem` and as operands for the benchmark worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._inductor import ir
+from torch._inductor.virtualized import V
+
+from inductor_plugin import compat
+from inductor_plugin.jobs import Tensor
+from inductor_plugin.problem import Operand, Problem, SizeClass, size_class
+
+
+def problem_of(
+    op: str, nodes: Sequence[Any], layout: ir.Layout, arguments: tuple[tuple[str, str], ...]
+) -> Problem:
+    """Return the facts of one call.
+
+    Args:
+        op: Inductor's name of the operator.
+        nodes: Its inputs, in Inductor's order.
+        layout: What it writes.
+        arguments: Scalar arguments that change the computation.
+    """
+    return Problem(
+        op=op,
+        inputs=tuple(_operand(node) for node in nodes),
+        output=_output_operand(layout),
+        arguments=arguments,
+        dynamic=tuple(_classes(nodes)),
+    )
+
+
+def base_operand(node: Any, seeds: dict[str, int]) -> Tensor:
+    """Return the tensor a template kernel is given: the base of a view, as stock benchmarks it."""
+    base = node.unwrap_view() if isinstance(node, ir.BaseView) else node
+    layout = base.get_layout()
+    return _tensor(base, compat.hints([layout.offset])[0], seeds)
+
+
+def view_operand(node: Any, seeds: dict[str, int]) -> Tensor:
+    """Return the tensor a library kernel is given: the view itself, on its base's storage."""
+    return _tensor(node, compat.hints([node.get_layout().offset])[0], seeds)
+
+
+def output_tensor(layout: ir.Layout) -> Tensor:
+    """Return what a kernel writes."""
+    return Tensor(
+        size=compat.hints(layout.size),
+        stride=compat.hints(layout.stride),
+        dtype=_dtype(layout.dtype),
+        device=device_text(layout.device),
+        offset=compat.hints([layout.offset])[0],
+    )
+
+
+def constant(node: Any) -> torch.Tensor | None:
+    """Return the frozen value behind a node, None for what is only known at run time."""
+    name = node.get_name()
+    return V.graph.constants.get(name) if name in V.graph.constants else None
+
+
+def device_text(device: torch.device | None) -> str:
+    """Return ``cpu`` or ``cuda:0`` ..."""
+    if device is None or device.type == "cpu":
+        return "cpu"
+    return f"{device.type}:{device.index or 0}"
+
+
+def reduction_length(problem: Problem) -> int:
+    """Return the longest dot product of a call: the largest extent its operands share, or a bound.
+
+    For a matrix product this is K; for a convolution the product of a filter's extents.
+    """
+    if problem.op == "convolution" and len(problem.inputs) > 1:
+        length = 1
+        for extent in problem.inputs[1].size[1:]:
+            length *= extent
+        return length
+    return max((operand.size[-1] for operand in problem.inputs if operand.size), default=1)
+
+
+def _tensor(node: Any, offset: int, seeds: dict[str, int]) -> Tensor:
+    name = node.get_name()
+    base = node.unwrap_view() if isinstance(node, ir.BaseView) else node
+    return Tensor(
+        size=compat.hints(node.get_size()),
+        stride=compat.hints(compat.strides(node)),
+        dtype=_dtype(node.get_dtype()),
+        device=device_text(node.get_device()),
+        offset=offset,
+        seed=seeds.setdefault(name, len(seeds) + 1),
+        storage=_storage(base),
+    )
+
+
+def _storage(base: Any) -> int:
+    size = compat.hints(base.get_size())
+    stride = compat.hints(compat.strides(base))
+    offset = compat.hints([base.get_layout().offset])[0]
+    if 0 in size:
+        return offset
+    return offset + 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+
+
+def _operand(node: Any) -> Operand:
+    value = constant(node)
+    opaque = value is not None and value.layout is not torch.strided
+    size = compat.hints(node.get_size())
+    return Operand(
+        # The size Inductor gives an opaque packed weight is the number of its bytes, which depends
+        # on the packing's alignment: keep its rank, the dense weight beside it has the extents.
+        size=() if opaque else size,
+        stride=() if opaque else compat.hints(compat.strides(node)),
+        dtype=_dtype(node.get_dtype()),
+        device=node.get_device().type,
+        offset=compat.hints([node.get_layout().offset])[0],
+        layout="strided" if not opaque else str(value.layout).removeprefix("torch._"),
+        constant=value is not None,
+    )
+
+
+def _output_operand(layout: ir.Layout) -> Operand:
+    return Operand(
+        size=compat.hints(layout.size),
+        stride=compat.hints(layout.stride),
+        dtype=_dtype(layout.dtype),
+        device=layout.device.type,
+        offset=compat.hints([layout.offset])[0],
+    )
+
+
+def _classes(nodes: Sequence[Any]) -> list[SizeClass]:
+    found: list[SizeClass] = []
+    for index, node in enumerate(nodes):
+        for dim, extent in enumerate(node.get_size()):
+            if isinstance(extent, int) or not getattr(extent, "free_symbols", None):
+                continue
+            measured = compat.hints([extent])[0]
+            low, high = size_class(measured)
+            found.append(SizeClass(index, dim, low, high, measured))
+    return found
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,120 @@
+"""The worker's side of Inductor: how to call its library kernels and requests, how to warm Triton.
+
+Importing Inductor takes a worker 3.4 s on top of 2 s for torch, and most library kernels are plain
+torch functions. So it is imported on first use, by what cannot do without.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pickle
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from inductor_plugin.jobs import ExternKernel, OpKernel, RequestKernel, TritonCompileJob
+
+Call = Callable[[], object]
+
+SHORT_CUTS: dict[str, str] = {
+    "mm": "torch.mm",
+    "mm_dtype": "torch.mm",
+    "bmm": "torch.bmm",
+    "bmm_dtype": "torch.bmm",
+    "addmm": "torch.addmm",
+    "baddbmm": "torch.baddbmm",
+    "_int_mm": "torch._int_mm",
+    "_scaled_mm": "torch._scaled_mm",
+    "convolution": "torch.convolution",
+    "_linear_pointwise": "torch.ops.mkldnn._linear_pointwise",
+    "_linear_pointwise.binary": "torch.ops.mkldnn._linear_pointwise.binary",
+    "_mkl_linear": "torch.ops.mkl._mkl_linear",
+}
+"""Names on Inductor's `extern_kernels` that mean a function which exists without Inductor.
+
+The same objects in torch 2.11 to 2.15; a test compares them with the installed one.
+"""
+
+
+@functools.cache
+def load_inductor() -> Any:
+    """Import what registers library kernels, and return Inductor's `extern_kernels`."""
+    names = ("mm", "bmm", "conv", "mm_plus_mm")
+    for module in ("lowering", *(f"kernel.{name}" for name in names), "mkldnn_lowerings"):
+        importlib.import_module(f"torch._inductor.{module}")
+    return importlib.import_module("torch._inductor.select_algorithm").extern_kernels
+
+
+def extern_function(name: str) -> Callable[..., Any]:
+    """Return the function that Inductor has registered under a name.
+
+    Raises:
+        LookupError: There is none.
+    """
+    path = SHORT_CUTS.get(name)
+    if path is not None:
+        return functools.reduce(getattr, path.split(".")[1:], torch)
+    function = getattr(load_inductor(), name, None)
+    if function is None:
+        raise LookupError(f"torch {torch.__version__} has no library kernel named {name!r}")
+    return function
+
+
+def bind_extern(
+    kernel: ExternKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor | None
+) -> Call:
+    """Return the call of a library kernel; it writes to ``out``, or returns its result."""
+    keywords = dict(kernel.kwargs)
+    if kernel.has_out:
+        keywords["out"] = out
+    return functools.partial(extern_function(kernel.name), *inputs, **keywords)
+
+
+def bind_op(kernel: OpKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> Call:
+    """Return the call of a torch operator that writes to ``out``."""
+    for module in kernel.imports:
+        importlib.import_module(module)
+    namespace, _, rest = kernel.op.partition("::")
+    name, _, overload = rest.partition(".")
+    function = getattr(getattr(torch.ops, namespace), name)
+    if overload:
+        function = getattr(function, overload)
+    return functools.partial(function, *inputs, *kernel.args, out=out)
+
+
+def bind_request(kernel: RequestKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> Call:
+    """Return the launch of an Inductor benchmark request, made by our own parent process."""
+    load_inductor()
+    request = pickle.loads(kernel.payload)  # noqa: S301 - from the parent's pipe, never from disk
+    return request.make_run_fn(*inputs, out=out)
+
+
+def compile_triton(job: TritonCompileJob) -> None:
+    """Compile a Triton kernel into Triton's cache for the target its source names, no GPU needed.
+
+    This is what Inductor's own compile workers run (torch 2.11 to 2.15: the same three arguments);
+    it applies the variables, finds ptxas and compiles with ``warm_cache_only``.
+    """
+    tasks = importlib.import_module("torch._inductor.runtime.compile_tasks")
+    codecache = importlib.import_module("torch._inductor.codecache")
+
+    def load_kernel() -> Any:
+        return getattr(codecache.PyCodeCache.load(job.source), job.kernel_name)
+
+    with _no_driver():
+        tasks._worker_compile_triton(load_kernel, dict(job.environment), {})
+
+
+@contextmanager
+def _no_driver() -> Generator[None, None, None]:
+    """Keep generated modules from asking the driver when imported (torch 2.14 does so itself)."""
+    helpers: Any = importlib.import_module("torch._inductor.runtime.triton_helpers")
+    kept = helpers.set_driver_to_gpu
+    helpers.set_driver_to_gpu = lambda: None
+    try:
+        yield
+    finally:
+        helpers.set_driver_to_gpu = kept

@@ -1,0 +1,171 @@
+"""The one place where Inductor hands its choices over: `AlgorithmSelectorCache.__call__`.
+
+Every autotuned call of every operator ends there in torch 2.11-2.15 (mm.py, bmm.py, conv.py,
+mkldnn_lowerings.py, flex ...), with its final list of choices. The selector that exists keeps its
+state (the user's preprocessing functions and feedback savers); only its class is exchanged, and
+exchanged back by `uninstall`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor import ir, select_algorithm
+from torch._inductor.virtualized import V
+
+from inductor_plugin import compat
+from inductor_plugin.config import Config
+from inductor_plugin.errors import OptionError
+from inductor_plugin.lowering_choices import foreign
+from inductor_plugin.lowering_deferral import DEFERRABLE
+from inductor_plugin.lowering_scope import active_config
+from inductor_plugin.lowering_session import Claim, Session, session_of
+
+logger = logging.getLogger(__name__)
+
+_STOCK_ONLY = ("best_config_future", "is_collective", "benchmark_with_cudagraphs")
+
+
+class PluginSelector(select_algorithm.AlgorithmSelectorCache):
+    """Inductor's selector, with the plugin's selection inside the plugin's scope."""
+
+    def __call__(
+        self,
+        name: str,
+        choices: list[Any],
+        input_nodes: Sequence[Any],
+        layout: ir.Layout,
+        input_gen_fns: Mapping[int, Callable[[Any], torch.Tensor]] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Return the node of the chosen kernel, or one whose kernel is decided later."""
+        config = active_config()
+        if config is None or _steps_aside(name, choices, layout, kwargs):
+            return self._stock(name, choices, input_nodes, layout, input_gen_fns, kwargs)
+        for preprocess in self.preprocessing_fns:
+            choices = preprocess(choices)
+        try:
+            session = session_of(V.graph, config)
+            problem = session.problem(name, choices, input_nodes, layout)
+            choices, rejected = session.with_templates(problem, choices, input_nodes, layout)
+            claim = None
+            if len(choices) > 1:
+                claim = session.submit(
+                    problem, choices, input_nodes, layout, input_gen_fns, rejected
+                )
+        except OptionError:
+            raise
+        except Exception:  # the border where Inductor calls us: its own choices stand
+            logger.exception("the plugin could not tune %s; Inductor's own selection is used", name)
+            return self._stock(name, choices, input_nodes, layout, input_gen_fns, kwargs)
+        if claim is None:
+            return self._only(name, choices, kwargs)
+        return self._claimed(
+            session, claim, name, choices, input_nodes, layout, input_gen_fns, kwargs
+        )
+
+    def _only(self, name: str, choices: list[Any], kwargs: dict[str, Any]) -> Any:
+        if not choices:
+            raise self.create_no_valid_choices(name, "No choices exist for backend.")
+        return compat.selected(choices[0].output_node(), choices[0], kwargs)
+
+    def _claimed(
+        self,
+        session: Session,
+        claim: Claim,
+        name: str,
+        choices: list[Any],
+        nodes: Sequence[Any],
+        layout: ir.Layout,
+        input_gen_fns: Any,
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Return a node for a claim: Inductor's own deferred one, ours, or the winner's."""
+        if _runs_cpp(layout):
+            if name in DEFERRABLE:
+                return compat.selected(
+                    session.defer(claim, list(nodes), choices, layout), None, kwargs
+                )
+        elif kwargs.get("return_multi_template") and input_gen_fns is None:
+            prologues = _prologues(choices)
+            buffer = ir.MultiTemplateBuffer(layout, nodes, claim.timings, choices, prologues)
+            return compat.selected(ir.TensorBox.create(buffer), None, kwargs)
+        winner = claim.winner()
+        return compat.selected(winner.output_node(), winner, kwargs)
+
+    def _stock(
+        self,
+        name: str,
+        choices: list[Any],
+        nodes: Sequence[Any],
+        layout: ir.Layout,
+        input_gen_fns: Any,
+        kwargs: dict[str, Any],
+    ) -> Any:
+        return super().__call__(name, choices, nodes, layout, input_gen_fns, **kwargs)
+
+
+def install() -> None:
+    """Put the plugin's selector in the place of Inductor's; harmless outside the plugin's scope."""
+    selector = select_algorithm.get_algorithm_selector_cache()
+    if type(selector) is select_algorithm.AlgorithmSelectorCache:
+        selector.__class__ = PluginSelector
+
+
+def uninstall() -> None:
+    """Put Inductor's own selector back."""
+    selector = select_algorithm.get_algorithm_selector_cache()
+    if type(selector) is PluginSelector:
+        selector.__class__ = select_algorithm.AlgorithmSelectorCache
+
+
+def installed() -> bool:
+    """Return True if the plugin's selector is in place."""
+    return type(select_algorithm.get_algorithm_selector_cache()) is PluginSelector
+
+
+def _steps_aside(name: str, choices: Sequence[Any], layout: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Return True where stock Inductor decides, and log why."""
+    reason = _reason_to_step_aside(choices, layout, kwargs)
+    if reason:
+        logger.debug("stock Inductor decides %s: %s", name, reason)
+    return bool(reason)
+
+
+def _reason_to_step_aside(choices: Sequence[Any], layout: Any, kwargs: Mapping[str, Any]) -> str:
+    if not (inductor_config.max_autotune or inductor_config.max_autotune_gemm):
+        return "max_autotune is off"
+    if getattr(inductor_config, "deterministic", False):
+        return "torch._inductor.config.deterministic allows no timing"
+    if not isinstance(layout, ir.Layout) or isinstance(layout, ir.MultiOutputLayout):
+        return "its output is not one tensor"
+    for option in _STOCK_ONLY:
+        if kwargs.get(option):
+            return f"{option} is set"
+    if kwargs.get("min_speedup_threshold", 1.0) > 1.0:
+        return "min_speedup_threshold is set"
+    if compat.uses_multi_kernel_hints():
+        return "multi_kernel_hints is set"
+    if inductor_config.pipeline_max_autotune_gemm and layout.device.type != "cpu":
+        return "pipeline_max_autotune_gemm is on"
+    return next((why for why in map(foreign, choices) if why), "")
+
+
+def _runs_cpp(layout: ir.Layout) -> bool:
+    """Return True where Inductor generates C++, which has no deferred selection of its own."""
+    return layout.device.type == "cpu" and inductor_config.cpu_backend != "triton"
+
+
+def _prologues(choices: Sequence[Any]) -> Any:
+    """Return the inputs whose prologues any choice can fuse, as stock collects them."""
+    from torch.utils._ordered_set import OrderedSet  # noqa: PLC0415  typed as a set in stubs
+
+    found: Any = OrderedSet()
+    for choice in choices:
+        if isinstance(choice, select_algorithm.TritonTemplateCaller):
+            found |= choice.allowed_prologue_inps
+    return found

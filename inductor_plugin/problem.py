@@ -1,0 +1,115 @@
+"""Facts of one call to tune: operands, operator, size classes. No tensors, no torch."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+PROBLEM_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One tensor of a problem, as it will be at run time.
+
+    Attributes:
+        size: Elements along each dimension. For a dynamic dimension, the size it was measured at.
+        stride: Strides in elements.
+        dtype: Name without the ``torch.`` prefix, e.g. ``bfloat16``.
+        device: Device type, e.g. ``cuda``.
+        offset: Storage offset in elements.
+        layout: ``strided``, or the name of an opaque layout (``mkldnn``).
+        constant: True for a frozen weight, whose value the compiler may repack.
+    """
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+    device: str
+    offset: int = 0
+    layout: str = "strided"
+    constant: bool = False
+
+
+@dataclass(frozen=True)
+class SizeClass:
+    """One dynamic dimension: where it is and for which sizes the measurement stands.
+
+    Attributes:
+        operand: Index of the operand in ``Problem.inputs``.
+        dim: Dimension within that operand.
+        low: Smallest size of the class, inclusive.
+        high: Largest size of the class, inclusive.
+        measured: The size the candidates were measured at.
+    """
+
+    operand: int
+    dim: int
+    low: int
+    high: int
+    measured: int
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One call Inductor wants the fastest kernel for.
+
+    Attributes:
+        op: Inductor's name of the operator: ``mm``, ``addmm``, ``convolution``, ``packed_linear`` ...
+        inputs: The operands, in the order Inductor hands them over.
+        output: What the call writes.
+        arguments: Scalar arguments that change the computation (alpha, stride, padding ...), as
+            (name, text) pairs in a fixed order.
+        epilogue: Signature of what is fused behind the call; empty for the bare call.
+        dynamic: The size classes of its dynamic dimensions; empty for a static call.
+    """
+
+    op: str
+    inputs: tuple[Operand, ...]
+    output: Operand
+    arguments: tuple[tuple[str, str], ...] = ()
+    epilogue: str = ""
+    dynamic: tuple[SizeClass, ...] = field(default=())
+
+    def fields(self) -> dict[str, Any]:
+        """Return what tells this problem from others, as plain JSON values.
+
+        A dynamic dimension enters by its class, not by the size that happened to be measured: the
+        whole class shares one record.
+        """
+        plain: dict[str, Any] = asdict(self)
+        for one in plain["dynamic"]:
+            del one["measured"]
+        for one in self.dynamic:
+            plain["inputs"][one.operand]["size"][one.dim : one.dim + 1] = [f"{one.low}..{one.high}"]
+        if self.dynamic:
+            for operand in (*plain["inputs"], plain["output"]):
+                operand["stride"] = _stride_order(operand["stride"])
+            plain["output"]["size"] = len(plain["output"]["size"])
+        return {"schema": PROBLEM_SCHEMA, **plain}
+
+    def describe(self) -> str:
+        """Return the short form people know from the AUTOTUNE table: ``mm(512x512, 512x2048)``."""
+        shapes = ", ".join("x".join(map(str, operand.size)) or "scalar" for operand in self.inputs)
+        return f"{self.op}({shapes})"
+
+
+def size_class(size: int) -> tuple[int, int]:
+    """Return the size class of a dynamic dimension: the power of two below and the next one.
+
+    A GEMM's best tile changes with the order of magnitude of M, not with each size; sizes up to 16
+    decide between decode templates and stay alone.
+
+    Returns:
+        (low, high), both inclusive.
+    """
+    if size <= 16:
+        return size, size
+    low = 1 << ((size - 1).bit_length() - 1)
+    return low + 1, 2 * low
+
+
+def _stride_order(stride: tuple[int, ...] | list[int]) -> list[str]:
+    """Return strides reduced to what a class of sizes shares: unit, zero, or their rank."""
+    ranks = {value: rank for rank, value in enumerate(sorted({s for s in stride if s > 1}))}
+    return [str(s) if s in (0, 1) else f"rank{ranks[s]}" for s in stride]

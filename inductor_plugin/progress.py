@@ -1,0 +1,65 @@
+"""A progress bar on a terminal while a compile waits for tuning; silent elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as RichProgress
+
+
+class Progress:
+    """How many candidates of the graph in hand have been measured."""
+
+    def __init__(self, mode: str) -> None:
+        """Show by mode: ``on``, ``off``, or ``auto`` for terminals only."""
+        self._mode = mode
+        self._bar: RichProgress | None = None
+        self._task: object | None = None
+        self._total = 0
+        self._done = 0
+
+    @property
+    def visible(self) -> bool:
+        """True if there is anyone to look."""
+        return self._mode == "on" or (self._mode == "auto" and sys.stderr.isatty())
+
+    def expect(self, candidates: int) -> None:
+        """Add candidates that will be measured."""
+        self._total += candidates
+        self._show()
+
+    def step(self, name: str) -> None:
+        """Note that one more candidate has been measured."""
+        self._done += 1
+        self._show(name)
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the bar while the block waits."""
+        if not self.visible or self._bar is not None or self._total == self._done:
+            yield
+            return
+        with RichProgress(
+            TextColumn("inductor-plugin: tuning"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+            console=Console(stderr=True),
+            transient=True,
+        ) as bar:
+            self._task = bar.add_task("", total=self._total, completed=self._done)
+            self._bar = bar
+            try:
+                yield
+            finally:
+                self._bar, self._task = None, None
+
+    def _show(self, name: str = "") -> None:
+        bar, task = self._bar, self._task
+        if bar is not None and task is not None:
+            bar.update(task, total=self._total, completed=self._done, description=name)  # type: ignore[arg-type]

@@ -1,0 +1,347 @@
+"""From offered candidates to a decision: look up, measure what is unseen, decide, remember."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from inductor_plugin import race
+from inductor_plugin.cache import Decision, Measured, Record, Store, digest_of
+from inductor_plugin.config import Config
+from inductor_plugin.decision import Verdict, decide
+from inductor_plugin.pins import Pins
+from inductor_plugin.problem import Problem
+from inductor_plugin.counters import Counters
+from inductor_plugin.task import Entry, Task
+
+logger = logging.getLogger(__name__)
+
+_NOT_FAILED = frozenset({"ok", "skipped"})
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One candidate as it is offered, before anything is spent on it.
+
+    Attributes:
+        candidate_id: Stable identity.
+        name: What people read.
+        kind: ``extern``, ``cpp``, ``triton`` or ``template``.
+        description: Configuration in words.
+        library: True for a library kernel.
+        make_entry: Prepares it for compiling and measuring; called only if it is unseen.
+    """
+
+    candidate_id: str
+    name: str
+    kind: str
+    description: str
+    library: bool
+    make_entry: Callable[[], Entry]
+
+
+@dataclass
+class Ticket:
+    """A problem handed over, and later its decision.
+
+    Attributes:
+        problem: The problem.
+        digest: Its digest.
+        offers: The candidates offered.
+        measured: What is known of each, from records or from this run.
+        rejected: Templates that refused the problem, and why.
+        task: The running race, None if nothing had to be measured.
+        verdict: What runs, once decided.
+        hit: True if every candidate was known.
+    """
+
+    problem: Problem
+    digest: str
+    offers: tuple[Offer, ...]
+    measured: dict[str, Measured]
+    rejected: Mapping[str, str]
+    task: Task | None = None
+    verdict: Verdict | None = None
+    hit: bool = False
+
+
+class Selection:
+    """Decides the problems of one environment with one configuration."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        environment: str,
+        provenance: Callable[[], Mapping[str, Any]],
+        counters: Counters,
+        pins: Pins | None = None,
+    ) -> None:
+        """Decide for ``environment``.
+
+        Args:
+            config: The options.
+            store: Where records are kept.
+            environment: Digest of the environment in the store.
+            provenance: Gives what is noted beside each new timing.
+            counters: Where hits and misses are counted.
+            pins: Pinned decisions, for ``policy=pinned``.
+        """
+        self._config = config
+        self._store = store
+        self._environment = environment
+        self._provenance = provenance
+        self._counters = counters
+        self._pins = pins
+
+    def plan(
+        self,
+        problem: Problem,
+        offers: Sequence[Offer],
+        rejected: Mapping[str, str],
+        tolerance: float | None,
+        deadline: float | None,
+    ) -> Ticket:
+        """Return a ticket; it has a task to submit if something must be measured."""
+        digest = digest_of(problem.fields())
+        record = self._store.record(self._environment, problem.op, digest)
+        known = dict(record.candidates) if record else {}
+        offered = _limited(offers, self._config.max_candidates)
+        measured = {
+            o.candidate_id: known[o.candidate_id]
+            for o in offered
+            if o.candidate_id in known and known[o.candidate_id].status != "skipped"
+        }
+        ticket = Ticket(problem, digest, tuple(offered), measured, rejected)
+        unseen = [o for o in offered if o.candidate_id not in measured]
+        unseen = self._without_quarantined(ticket, unseen)
+        measuring = self._config.policy == "tune" and unseen
+        ticket.hit = not unseen
+        self._counters.add(
+            problems=1,
+            candidates=len(offered),
+            record_hits=int(ticket.hit),
+            record_misses=int(not ticket.hit),
+        )
+        if measuring:
+            ticket.task = self._task(ticket, unseen, tolerance, deadline)
+        return ticket
+
+    def decide(self, ticket: Ticket) -> Verdict:
+        """Return what runs; the task, if any, has ended."""
+        if ticket.verdict is None:
+            ticket.verdict = self._pinned(ticket) or decide(
+                self.medians(ticket),
+                [o.candidate_id for o in ticket.offers if o.library and _usable(ticket, o)],
+                self._config.never_slower_margin,
+            )
+        return ticket.verdict
+
+    def medians(self, ticket: Ticket) -> dict[str, float]:
+        """Return milliseconds of every offered candidate that ran and is right."""
+        return {
+            name: one.median_ms
+            for name, one in ticket.measured.items()
+            if one.status == "ok" and one.median_ms is not None
+        }
+
+    def _pinned(self, ticket: Ticket) -> Verdict | None:
+        if self._pins is None:
+            return None
+        pinned = self._pins.winner(self._environment, ticket.problem.op, ticket.digest)
+        library = next((o.candidate_id for o in ticket.offers if o.library), None)
+        if pinned in {o.candidate_id for o in ticket.offers}:
+            return Verdict(pinned, library, "pinned")
+        logger.warning(
+            "no pinned decision for %s; the library kernel is used", ticket.problem.describe()
+        )
+        return Verdict(library, library, "not in the pin file, so the library kernel runs")
+
+    def _without_quarantined(self, ticket: Ticket, unseen: list[Offer]) -> list[Offer]:
+        """Drop candidates known to misbehave on this problem, keeping the reason."""
+        kept: list[Offer] = []
+        for offer in unseen:
+            found = self._store.quarantined(
+                self._environment, quarantine_name(offer.candidate_id, ticket.digest)
+            )
+            if found is None:
+                kept.append(offer)
+                continue
+            self._counters.add(quarantined=1)
+            ticket.measured[offer.candidate_id] = _measured(
+                offer, found.status, found.reason, {}, found.created
+            )
+        return kept
+
+    def _task(
+        self,
+        ticket: Ticket,
+        unseen: Sequence[Offer],
+        tolerance: float | None,
+        deadline: float | None,
+    ) -> Task:
+        # The library kernel is measured again beside unseen candidates: a timing taken in another
+        # clock state must not decide a race.
+        libraries = [o for o in ticket.offers if o.library and _usable(ticket, o)]
+        again = [o for o in libraries if o not in unseen][:1]
+        chosen = sorted([*again, *unseen], key=lambda o: not o.library)
+        return Task(
+            problem=ticket.problem,
+            digest=ticket.digest,
+            entries=[o.make_entry() for o in chosen],
+            tolerance=tolerance if self._config.verify_numerics else None,
+            deadline=deadline,
+            exclusive=ticket.problem.output.device == "cpu",
+            refresh=lambda task: self._refresh(ticket, task),
+            finish=lambda task: self._finish(ticket, task),
+        )
+
+    def _refresh(self, ticket: Ticket, task: Task) -> int:
+        """Take over what another process has measured since the ticket was made."""
+        record = self._store.record(self._environment, ticket.problem.op, ticket.digest)
+        if record is None:
+            return 0
+        offered = {o.candidate_id for o in ticket.offers}
+        fresh = {
+            name: one
+            for name, one in record.candidates.items()
+            if name in offered and name not in ticket.measured and one.status != "skipped"
+        }
+        ticket.measured.update(fresh)
+        before = len(task.entries)
+        if not {e.candidate_id for e in task.entries} - set(ticket.measured):
+            task.entries.clear()
+        else:
+            task.entries = [e for e in task.entries if e.candidate_id not in fresh or e.library]
+        return before - len(task.entries)
+
+    def _finish(self, ticket: Ticket, task: Task) -> None:
+        """Turn outcomes into measurements, decide, and write the record."""
+        offers = {o.candidate_id: o for o in ticket.offers}
+        noted = dict(self._provenance())
+        for entry in task.entries:
+            one = _entry_measured(offers[entry.candidate_id], entry, noted)
+            ticket.measured[entry.candidate_id] = one
+            if one.status not in _NOT_FAILED:
+                self._quarantine(ticket, one)
+        verdict = self.decide(ticket)
+        fresh = {e.candidate_id for e in task.entries}
+        merged = self._store.put_record(self._record(ticket, verdict, fresh))
+        # Decide again from what is on disk now: all processes of a job then decide from the same
+        # timings, and ranks that run different kernels can deadlock (flashinfer-ai/flashinfer#3186).
+        for offer in ticket.offers:
+            known = merged.candidates.get(offer.candidate_id)
+            if known is not None and known.status != "skipped":
+                ticket.measured[offer.candidate_id] = known
+        ticket.verdict = None
+        self.decide(ticket)
+
+    def _quarantine(self, ticket: Ticket, one: Measured) -> None:
+        self._counters.add(failed=1, quarantined=1)
+        logger.warning(
+            "%s is not used for %s: %s (%s)",
+            one.name,
+            ticket.problem.describe(),
+            one.status,
+            one.reason,
+        )
+        self._store.quarantine(
+            self._environment,
+            quarantine_name(one.candidate, ticket.digest),
+            {
+                "candidate": one.candidate,
+                "problem": ticket.problem.describe(),
+                "status": one.status,
+                "reason": one.reason,
+            },
+        )
+
+    def _record(self, ticket: Ticket, verdict: Verdict, fresh: set[str]) -> Record:
+        now = time.time()
+        decision = None
+        if verdict.winner is not None:
+            decision = Decision(
+                winner=verdict.winner,
+                library=verdict.library,
+                reason=verdict.reason,
+                margin=self._config.never_slower_margin,
+                speedup=verdict.speedup,
+                decided_at=now,
+                candidates=len(ticket.measured),
+            )
+        return Record(
+            environment=self._environment,
+            op=ticket.problem.op,
+            digest=ticket.digest,
+            problem=ticket.problem.fields(),
+            describe=ticket.problem.describe(),
+            candidates={n: m for n, m in ticket.measured.items() if n in fresh},
+            rejected=dict(ticket.rejected),
+            decision=decision,
+            created=now,
+            updated=now,
+            pinned=False,
+        )
+
+
+def quarantine_name(candidate_id: str, problem_digest: str) -> str:
+    """Return the quarantine's name for a candidate on a problem.
+
+    A kernel that hangs or runs out of memory on one shape may be the best on another.
+    """
+    return f"{candidate_id}-{problem_digest[:12]}"
+
+
+def _usable(ticket: Ticket, offer: Offer) -> bool:
+    known = ticket.measured.get(offer.candidate_id)
+    return known is None or known.status in _NOT_FAILED
+
+
+def _limited(offers: Sequence[Offer], limit: int) -> list[Offer]:
+    """Return the library kernels and the best-ranked ``limit`` others; 0 keeps all."""
+    others = [o for o in offers if not o.library]
+    if not limit or len(others) <= limit:
+        return list(offers)
+    kept = {o.candidate_id for o in others[:limit]}
+    return [o for o in offers if o.library or o.candidate_id in kept]
+
+
+def _entry_measured(offer: Offer, entry: Entry, noted: Mapping[str, Any]) -> Measured:
+    outcome = entry.outcome
+    status = outcome.status if outcome else "skipped"
+    reason = outcome.reason if outcome else "not reached"
+    one = _measured(offer, status, reason, noted, time.time())
+    middle = race.standing(entry.samples_ms) if status == "ok" and entry.samples_ms else None
+    return replace(
+        one,
+        samples_ms=tuple(entry.samples_ms),
+        median_ms=middle.median_ms if middle else None,
+        spread_ms=middle.spread_ms if middle else None,
+        error=outcome.error if outcome else None,
+        compile_s=entry.compile_s,
+        kernel=getattr(getattr(entry.build, "key", None), "digest", None),
+    )
+
+
+def _measured(
+    offer: Offer, status: str, reason: str, noted: Mapping[str, Any], when: float
+) -> Measured:
+    return Measured(
+        candidate=offer.candidate_id,
+        name=offer.name,
+        kind=offer.kind,
+        description=offer.description,
+        status=status,
+        reason=reason,
+        samples_ms=(),
+        median_ms=None,
+        spread_ms=None,
+        error=None,
+        compile_s=None,
+        kernel=None,
+        measured_at=when,
+        provenance=noted,
+    )

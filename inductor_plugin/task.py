@@ -1,0 +1,115 @@
+"""One problem on its way through the pipeline: its candidates and what is known of each so far."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from inductor_plugin.cache import KernelKey
+from inductor_plugin.jobs import BenchCandidate, CppSource, Outcome, TritonCompileJob
+from inductor_plugin.problem import Problem
+
+
+@dataclass(frozen=True)
+class CppBuild:
+    """What it takes to build one C++ candidate.
+
+    Attributes:
+        key: Under which the cache keeps the library.
+        source: The translation unit and its symbol.
+        command: The compiler call, with ``{source}`` and ``{output}``.
+    """
+
+    key: KernelKey
+    source: CppSource
+    command: tuple[str, ...]
+
+
+@dataclass
+class Entry:
+    """One candidate of a task.
+
+    Attributes:
+        candidate_id: Stable identity: name and digest.
+        name: What people read in the AUTOTUNE table.
+        kind: ``extern``, ``cpp``, ``triton``, ``template`` or ``other``.
+        description: Configuration in words.
+        library: True for a library kernel (ATen, oneDNN, MKL).
+        build: How to compile it; None if there is nothing to compile.
+        bench: Gives the job argument once compiled (library path, symbol); None if its operands
+            cannot travel to a worker.
+        home: Runs it in this process, for what cannot travel.
+        outcome: How it fared, once known.
+        compile_s: Seconds its compilation took.
+        samples_ms: Its samples; those of the final rounds replace those of the screening.
+    """
+
+    candidate_id: str
+    name: str
+    kind: str
+    description: str
+    library: bool
+    build: CppBuild | TritonCompileJob | None = None
+    bench: Callable[[str, str], BenchCandidate] | None = None
+    home: Callable[[], object] | None = None
+    outcome: Outcome | None = None
+    compile_s: float | None = None
+    samples_ms: tuple[float, ...] = ()
+    ready: bool = False
+    candidate: BenchCandidate | None = None
+
+    @property
+    def alive(self) -> bool:
+        """True if it ran and is right."""
+        return self.outcome is not None and self.outcome.status == "ok"
+
+
+@dataclass
+class Task:
+    """One problem to tune.
+
+    Attributes:
+        problem: The problem.
+        digest: Its digest, which names its record.
+        entries: The candidates to measure, the library kernels first.
+        tolerance: Largest accepted error; None leaves the numbers unchecked.
+        deadline: ``time.monotonic()`` after which nothing more is started; None for no limit.
+        exclusive: True if measuring and compiling disturb each other (CPU devices).
+        refresh: Drops entries that another process has measured meanwhile; returns how many.
+        finish: Called once, from the benchmark thread, when the race is over.
+    """
+
+    problem: Problem
+    digest: str
+    entries: list[Entry]
+    tolerance: float | None
+    deadline: float | None
+    exclusive: bool
+    refresh: Callable[[Task], int]
+    finish: Callable[[Task], None]
+    done: threading.Event = field(default_factory=threading.Event)
+    legs: int = 0
+    racing: tuple[str, ...] | None = None
+    error: str = ""
+
+    @property
+    def reference(self) -> Entry | None:
+        """The library kernel whose numbers are the reference: the first that runs."""
+        usable = [e for e in self.entries if e.library and (e.outcome is None or e.alive)]
+        return usable[0] if usable else None
+
+    def entry(self, candidate_id: str) -> Entry:
+        """Return the entry of a candidate.
+
+        Raises:
+            KeyError: It is not part of this task.
+        """
+        for one in self.entries:
+            if one.candidate_id == candidate_id:
+                return one
+        raise KeyError(candidate_id)
+
+    def unscreened(self) -> Sequence[Entry]:
+        """Return who has not been measured at all."""
+        return [e for e in self.entries if e.outcome is None]

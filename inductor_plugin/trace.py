@@ -1,0 +1,71 @@
+"""A Chrome/Perfetto trace of the pipeline: who compiled, measured and waited, and when."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+MAIN_TRACK = "compile (main)"
+
+
+class Trace:
+    """Collects spans; written as the JSON that chrome://tracing and ui.perfetto.dev read."""
+
+    def __init__(self, path: str = "") -> None:
+        """Collect for ``path``; an empty path collects nothing."""
+        self.path = path
+        self._lock = threading.Lock()
+        self._events: list[dict[str, Any]] = []
+        self._tracks: dict[str, int] = {}
+
+    @contextmanager
+    def span(self, track: str, name: str, **args: Any) -> Iterator[None]:
+        """Record the time the block takes on a track."""
+        start = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            self.add(track, name, start, time.perf_counter_ns(), **args)
+
+    def add(self, track: str, name: str, start_ns: int, end_ns: int, **args: Any) -> None:
+        """Record a span given by its ends, in nanoseconds of ``time.perf_counter_ns``."""
+        if not self.path:
+            return
+        with self._lock:
+            tid = self._tracks.setdefault(track, len(self._tracks) + 1)
+            self._events.append(
+                {
+                    "name": name,
+                    "cat": track.split()[0],
+                    "ph": "X",
+                    "ts": start_ns / 1e3,
+                    "dur": (end_ns - start_ns) / 1e3,
+                    "pid": 1,
+                    "tid": tid,
+                    "args": args,
+                }
+            )
+
+    def write(self) -> None:
+        """Write what was collected so far; a path that cannot be written is warned about once."""
+        if not self.path:
+            return
+        with self._lock:
+            names = [
+                {"name": "thread_name", "ph": "M", "pid": 1, "tid": tid, "args": {"name": track}}
+                for track, tid in self._tracks.items()
+            ]
+            text = json.dumps({"traceEvents": [*names, *self._events], "displayTimeUnit": "ms"})
+        try:
+            Path(self.path).write_text(text, encoding="utf-8")
+        except OSError as error:
+            logger.warning("the trace cannot be written to %s: %s", self.path, error)
+            self.path = ""

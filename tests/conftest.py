@@ -1,0 +1,71 @@
+"""Fixtures for all tests, and what a test run refuses."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import inductor_plugin
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse to test another checkout than the one the tests lie in."""
+    imported = Path(inductor_plugin.__file__).resolve().parent
+    if imported != REPOSITORY / "inductor_plugin":
+        pytest.exit(
+            f"these tests belong to {REPOSITORY}, but inductor_plugin comes from {imported}; "
+            "run `make test` here",
+            returncode=3,
+        )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a device that is not there; ask for it only if a test does."""
+    wanting = [one for one in items if one.get_closest_marker("gpu") or _wants_sm90(one)]
+    if not wanting:
+        return
+    import torch
+
+    there = torch.cuda.is_available()
+    sm90 = there and torch.cuda.get_device_capability() == (9, 0)
+    for one in wanting:
+        if not there:
+            one.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+        elif _wants_sm90(one) and not sm90:
+            one.add_marker(pytest.mark.skip(reason="needs compute capability 9.0"))
+
+
+def _wants_sm90(item: pytest.Item) -> bool:
+    return item.get_closest_marker("sm90") is not None
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Take the plugin's variables away and keep the default cache out of the user's home."""
+    for variable in [one for one in os.environ if one.startswith("INDUCTOR_PLUGIN_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg-cache"))
+
+
+@pytest.fixture
+def cache_dir(tmp_path: Path) -> Path:
+    """Return a path for a plugin cache, not there yet."""
+    return tmp_path / "plugin-cache"
+
+
+@pytest.fixture
+def inductor_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Give this test an Inductor cache of its own, empty, and return its path."""
+    folder = tmp_path / "inductor-cache"
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def repository() -> Path:
+    """Return the root of the checkout."""
+    return REPOSITORY

@@ -1,0 +1,128 @@
+"""Candidates that go wrong in the seven ways there are, and one that is right, as torch operators.
+
+A worker imports this module because an `OpKernel` names it; all compute ``out = a @ b``, or not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable
+
+import torch
+
+MEMORY_BYTES = 4 << 30
+"""What the worker of the tests may take, and one candidate wants on top."""
+
+Fault = Callable[[torch.Tensor, torch.Tensor], None]
+
+
+def good(out: torch.Tensor, right: torch.Tensor) -> None:
+    out.copy_(right)
+
+
+def raises(out: torch.Tensor, right: torch.Tensor) -> None:
+    raise ValueError("this candidate raises\nin two lines")
+
+
+def segfaults(out: torch.Tensor, right: torch.Tensor) -> None:
+    ctypes.string_at(0)
+
+
+def hangs(out: torch.Tensor, right: torch.Tensor) -> None:
+    ctypes.CDLL(None).sleep(600)  # native code; the GIL is released
+
+
+def hangs_busy(out: torch.Tensor, right: torch.Tensor) -> None:
+    while True:
+        pass
+
+
+def no_memory(out: torch.Tensor, right: torch.Tensor) -> None:
+    torch.empty(MEMORY_BYTES, dtype=torch.uint8)  # never touched: only a limit refuses it
+
+
+def killed(out: torch.Tensor, right: torch.Tensor) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when memory is out
+
+
+def sticky(out: torch.Tensor, right: torch.Tensor) -> None:
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def wrong(out: torch.Tensor, right: torch.Tensor) -> None:
+    out.copy_(right * 1.01)
+
+
+def writes_nothing(out: torch.Tensor, right: torch.Tensor) -> None:
+    pass
+
+
+def overruns(out: torch.Tensor, right: torch.Tensor) -> None:
+    out.copy_(right)
+    ctypes.memset(out.data_ptr() + out.numel() * out.element_size(), 0, 16)
+
+
+def underruns(out: torch.Tensor, right: torch.Tensor) -> None:
+    out.copy_(right)
+    ctypes.memset(out.data_ptr() - 8, 0, 8)
+
+
+def exits(out: torch.Tensor, right: torch.Tensor) -> None:
+    raise SystemExit(0)
+
+
+_calls = {"later": 0}
+
+
+def breaks_later(out: torch.Tensor, right: torch.Tensor) -> None:
+    """Right a few times, so that it reaches the turns of a final job; then it crashes."""
+    out.copy_(right)
+    _calls["later"] += 1
+    if _calls["later"] > 6:
+        ctypes.string_at(0)
+
+
+FAULTS = (
+    good,
+    raises,
+    segfaults,
+    hangs,
+    hangs_busy,
+    no_memory,
+    killed,
+    sticky,
+    wrong,
+    writes_nothing,
+    overruns,
+    underruns,
+    exits,
+    breaks_later,
+)
+
+library = torch.library.Library("faults", "FRAGMENT")
+
+
+def _define(fault: Fault) -> None:
+    name = fault.__name__
+
+    def run(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+        fault(out, a @ b)
+        return out
+
+    library.define(f"{name}(Tensor a, Tensor b, *, Tensor(x!) out) -> Tensor(x!)")
+    library.impl(name, run, "CPU")
+
+
+def dirty(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    """Right, but it leaves its operands changed."""
+    torch.mm(a, b, out=out)
+    a.mul_(2)
+    return out
+
+
+for one in FAULTS:
+    _define(one)
+library.define("dirty(Tensor(y!) a, Tensor b, *, Tensor(x!) out) -> Tensor(x!)")
+library.impl("dirty", dirty, "CPU")

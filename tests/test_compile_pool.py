@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inductor_plugin.compile_child import one_unit, unique_symbol
+from inductor_plugin.compile_pool import CompilePool, available_bytes
+from inductor_plugin.errors import WorkerError
+from inductor_plugin.jobs import Compiled, CppCompileJob, CppSource, TritonCompileJob, WorkerSettings
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SETTINGS = WorkerSettings(sys_path=(str(REPOSITORY), *sys.path), kind="compile")
+GXX = ("g++", "{source}", "-O0", "-shared", "-fPIC", "-o", "{output}")
+
+TRITON_SOURCE = """
+import triton
+import triton.language as tl
+from torch._inductor.runtime import triton_helpers, triton_heuristics
+from torch._inductor.runtime.hints import DeviceProperties
+triton_helpers.set_driver_to_gpu()
+
+@triton_heuristics.template(
+    num_stages=2,
+    num_warps=4,
+    triton_meta={
+        "signature": {"arg_A": "*fp32", "out_ptr0": "*fp32"},
+        "device": DeviceProperties(
+            type="cuda", index=0, multi_processor_count=132, cc=90, major=9,
+            regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, warp_size=32,
+        ),
+        "constants": {},
+        "configs": [{(0,): [["tt.divisibility", 16]], (1,): [["tt.divisibility", 16]]}],
+    },
+    inductor_meta={"kernel_name": "triton_double", "backend_hash": "0", "max_autotune": True},
+)
+@triton.jit
+def triton_double(arg_A, out_ptr0):
+    i = tl.program_id(0) * 64 + tl.arange(0, 64)
+    tl.store(out_ptr0 + i, 2 * tl.LOAD(arg_A + i))
+"""
+
+
+def source(key: str, factor: int, body: str = "") -> CppSource:
+    text = f"""
+#include <cstdint>
+#include <vector>
+{body}
+template <int F> inline void kernel_helper(const int64_t* x, int64_t* y) {{ *y = F * *x; }}
+extern "C"
+void kernel(const int64_t* x, int64_t* y)
+{{
+    kernel_helper<{factor}>(x, y);
+}}
+"""
+    return CppSource(key, text, "kernel")
+
+
+def times(compiled: Compiled, value: int) -> int:
+    """Call the kernel that was built."""
+    assert compiled.library is not None
+    x, y = ctypes.c_int64(value), ctypes.c_int64(0)
+    getattr(ctypes.CDLL(compiled.library), compiled.symbol)(ctypes.byref(x), ctypes.byref(y))
+    return y.value
+
+
+@pytest.fixture(name="pool")
+def a_pool() -> Generator[CompilePool, None, None]:
+    pool = CompilePool(2, SETTINGS, 0)
+    yield pool
+    pool.close()
+
+
+def build(
+    pool: CompilePool, folder: Path, *sources: CppSource, command: tuple[str, ...] = GXX, limit_s=60.0
+) -> dict[str, Compiled]:
+    """Compile a batch and wait for its answer."""
+    answers: list[list[Compiled]] = []
+    pool.submit(CppCompileJob(sources, command, str(folder), limit_s), answers.append)
+    assert pool.wait_idle(100.0)
+    assert len(answers) == 1
+    return {compiled.key: compiled for compiled in answers[0]}
+
+
+def shell_compiler(folder: Path, trap: str) -> tuple[str, ...]:
+    """Return a compiler that falls into a trap when the word TRAP is in its source."""
+    script = folder / "compiler"
+    script.write_text(f"#!/bin/sh\nif grep -q TRAP $1; then {trap}; fi\nexec {' '.join(GXX)}\n")
+    script.write_text(script.read_text().replace("{source}", "$1").replace("{output}", "$2"))
+    script.chmod(0o755)
+    return (str(script), "{source}", "{output}")
+
+
+def test_a_batch_becomes_one_library_with_one_function_each(pool: CompilePool, tmp_path: Path):
+    built = build(pool, tmp_path, source("a" * 64, 2), source("b" * 64, 3), source("c" * 64, 5))
+    assert {compiled.status for compiled in built.values()} == {"ok"}
+    assert len({compiled.library for compiled in built.values()}) == 1
+    assert [times(built[key * 64], 7) for key in "abc"] == [14, 21, 35]
+    assert all(compiled.elapsed_s > 0 for compiled in built.values())
+
+
+def test_one_bad_source_does_not_take_its_batch_down(pool: CompilePool, tmp_path: Path):
+    built = build(pool, tmp_path, source("a", 2), source("bad", 3, "int x = y;"), source("c", 5))
+    assert [times(built[key], 7) for key in "ac"] == [14, 35]
+    assert built["bad"].status == "compile_failed"
+    assert "error" in built["bad"].reason
+    assert built["bad"].library is None
+
+
+def test_macros_that_collide_in_one_unit_compile_alone(pool: CompilePool, tmp_path: Path):
+    clash = [source("a", 2, "const int LIMIT = 1;"), source("b", 3, "#define LIMIT 2")]
+    built = build(pool, tmp_path, clash[1], clash[0])
+    assert [times(built[key], 7) for key in "ab"] == [14, 21]
+
+
+def test_a_unit_has_each_include_once_and_renames_only_the_function():
+    unit = one_unit([source("a", 2), source("b", 3)])
+    assert unit.count("#include <cstdint>") == 1
+    assert unit.count("kernel_helper<2>") == 1
+    assert f"void {unique_symbol(source('a', 2))}(" in unit
+    assert "void kernel(" not in unit
+
+
+def test_a_compiler_that_hangs_costs_its_kernel_alone(pool: CompilePool, tmp_path: Path):
+    command = shell_compiler(tmp_path, "echo $$ > pid; sleep 600")
+    started = time.monotonic()
+    sources = source("a", 2), source("hangs", 3, "// TRAP"), source("c", 5)
+    built = build(pool, tmp_path, *sources, command=command, limit_s=4.0)
+    assert built["hangs"].status == "hung"
+    assert [times(built[key], 7) for key in "ac"] == [14, 35]
+    assert time.monotonic() - started < 25
+    stat = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
+    assert not stat.exists() or ") Z " in stat.read_text()  # init may take its time to reap it
+
+
+@pytest.mark.parametrize(
+    ("trap", "status"),
+    [
+        ("kill -SEGV $PPID; sleep 600", "crashed"),
+        ("kill -KILL $PPID; sleep 600", "out_of_memory"),
+        ("echo 'virtual memory exhausted: Cannot allocate memory'; exit 1", "out_of_memory"),
+        ("echo 'g++: fatal error: Killed signal terminated program cc1plus'; exit 1", "out_of_memory"),
+    ],
+)
+def test_a_worker_that_dies_costs_its_kernel_alone(
+    pool: CompilePool, tmp_path: Path, trap: str, status: str
+):
+    command = shell_compiler(tmp_path, trap)
+    built = build(pool, tmp_path, source("a", 2), source("dies", 3, "// TRAP"), command=command)
+    assert built["dies"].status == status
+    assert times(built["a"], 7) == 14
+
+
+def test_a_compiler_that_is_missing_is_a_reason(pool: CompilePool, tmp_path: Path):
+    built = build(pool, tmp_path, source("a", 2), command=("no-such-compiler", "{source}"))
+    assert built["a"].status == "compile_failed"
+    assert "no-such-compiler" in built["a"].reason
+
+
+def test_jobs_run_side_by_side_but_no_more_than_allowed(tmp_path: Path):
+    pool = CompilePool(1, SETTINGS, 0)
+    command = ("sh", "-c", "date +%s.%N >> times; sleep 0.3; date +%s.%N >> times")
+    for number in range(3):
+        pool.submit(
+            CppCompileJob((source(str(number), 2),), command, str(tmp_path), 60.0), lambda _: None
+        )
+    assert pool.active() == 3
+    assert not pool.wait_idle(0.05)
+    assert pool.wait_idle(60.0)
+    assert pool.active() == pool.running() == 0
+    moments = [float(line) for line in (tmp_path / "times").read_text().split()]
+    assert len(moments) == 6
+    assert moments == sorted(moments)
+    pool.close()
+
+
+def test_a_job_waits_for_memory_unless_it_is_the_only_one(tmp_path: Path):
+    pool = CompilePool(2, SETTINGS, 1 << 60)
+    if pool.workers < 2:
+        pytest.skip("needs two cores")
+    command = ("sh", "-c", "date +%s.%N >> times; sleep 0.3; date +%s.%N >> times")
+    for number in range(2):
+        pool.submit(
+            CppCompileJob((source(str(number), 2),), command, str(tmp_path), 60.0), lambda _: None
+        )
+    assert pool.wait_idle(60.0)
+    moments = [float(line) for line in (tmp_path / "times").read_text().split()]
+    assert moments == sorted(moments)
+    pool.close()
+
+
+def test_the_container_s_limit_counts_as_much_as_the_machine_s(tmp_path: Path):
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 99 kB\nMemAvailable:    2048 kB\n")
+    assert available_bytes(meminfo, tmp_path) == 2048 << 10
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "memory.current").write_text("900000\n")
+    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 50000\n")
+    assert available_bytes(meminfo, tmp_path) == 150000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert available_bytes(meminfo, tmp_path) == 2048 << 10
+
+
+def test_closing_answers_every_job(tmp_path: Path):
+    pool = CompilePool(1, SETTINGS, 0)
+    answers: list[Compiled] = []
+    command = ("sleep", "600")
+    for number in range(3):
+        job = CppCompileJob((source(str(number), 2),), command, str(tmp_path), 600.0)
+        pool.submit(job, answers.extend)
+    time.sleep(0.3)
+    pool.close()
+    assert pool.wait_idle(20.0)
+    assert {compiled.key: compiled.status for compiled in answers} == dict.fromkeys(
+        "012", "skipped"
+    )
+    with pytest.raises(WorkerError, match="closed"):
+        pool.submit(CppCompileJob((), (), "", 1.0), answers.extend)
+
+
+def test_an_answer_that_raises_does_not_stop_the_pool(
+    pool: CompilePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    raised: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+
+    def fail(_: list[Compiled]) -> None:
+        raise ValueError("no")
+
+    for _ in range(3):
+        pool.submit(CppCompileJob((source("a", 2),), ("false",), str(tmp_path), 9.0), fail)
+    assert pool.wait_idle(30.0)
+    assert build(pool, tmp_path, source("a", 2))["a"].status == "ok"
+    assert len(raised) == 3
+
+
+@pytest.mark.compat
+def test_triton_compiles_for_a_gpu_that_is_not_there(pool: CompilePool, tmp_path: Path):
+    pytest.importorskip("triton")
+    environment = ((("TRITON_CACHE_DIR", str(tmp_path / "triton"))),)
+    answers: list[Compiled] = []
+    for key, load in (("good", "load"), ("bad", "no_such_function")):
+        text = TRITON_SOURCE.replace("LOAD", load)
+        job = TritonCompileJob(key, "triton_double", text, environment, 100.0)
+        pool.submit(job, answers.extend)
+    assert pool.wait_idle(200.0)
+    built = {compiled.key: compiled for compiled in answers}
+    assert built["good"].status == "ok", built["good"].reason
+    assert built["bad"].status == "compile_failed"
+    assert "no_such_function" in built["bad"].reason
+    assert len(list((tmp_path / "triton").rglob("*.cubin"))) == 1
