@@ -10,7 +10,7 @@ ARGS ?=
 .PHONY: demo test check test-compat test-gpu bench bench-gpu docs clean
 
 demo: $(READY)
-	$(PY) -m inductor_plugin.cli demo $(ARGS)
+	$(VENV)/bin/inductor-plugin demo $(ARGS)
 
 test: $(READY)
 	$(PY) -m pytest $(ARGS)

@@ -68,7 +68,9 @@ def _pretty(value: Any, indent: str) -> str:
         inner = indent + "  "
         lines = (f"{inner}{json.dumps(k)}: {_pretty(v, inner)}" for k, v in fields.items())
         return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
-    if isinstance(value, list) and any(isinstance(v, (dict, list)) for v in cast("list[Any]", value)):
+    if isinstance(value, list) and any(
+        isinstance(v, (dict, list)) for v in cast("list[Any]", value)
+    ):
         inner = indent + "  "
         items = (inner + _pretty(v, inner) for v in cast("list[Any]", value))
         return "[\n" + ",\n".join(items) + f"\n{indent}]"

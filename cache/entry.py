@@ -72,11 +72,15 @@ class KernelEntry:
             KeyError: The kernel has no such file.
         """
         if name not in self.files:
-            raise KeyError(f"kernel {self.digest[:12]} has no {name!r}; it has {sorted(self.files)}")
+            raise KeyError(
+                f"kernel {self.digest[:12]} has no {name!r}; it has {sorted(self.files)}"
+            )
         return self.folder / name
 
 
-def make_entry(folder: Path, key: KernelKey, names: list[str], resources: Resources | None) -> bytes:
+def make_entry(
+    folder: Path, key: KernelKey, names: list[str], resources: Resources | None
+) -> bytes:
     """Return the text of ``entry.json`` for files that lie in ``folder``.
 
     Raises:

@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 TOUCH_S = 60.0
 """A read notes its time for the LRU at most this often, in seconds."""
 
+MISSING = (FileNotFoundError, NotADirectoryError)
+"""What opening raises where there is no such file, for the second where a parent is no folder."""
+
 Signature = tuple[int, int, int]
 
 
@@ -108,7 +111,9 @@ class Folder:
                 return
             self._reported.add(str(path))
             self.counts.corrupt += 1
-        logger.warning("damaged cache entry %s: %s; it is ignored and will be made again", path, reason)
+        logger.warning(
+            "damaged cache entry %s: %s; it is ignored and will be made again", path, reason
+        )
         self.add_counters({"corrupt": 1})
 
     def forget_damage(self, path: Path) -> None:

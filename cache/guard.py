@@ -17,7 +17,7 @@ def reason_to_refuse(path: Path) -> str | None:
     """
     try:
         found = path.stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     reason = _reason(path, found)
     if reason is not None or not stat.S_ISDIR(found.st_mode):

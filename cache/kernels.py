@@ -24,7 +24,7 @@ from inductor_plugin.cache.entry import (
     make_entry,
     parse_entry,
 )
-from inductor_plugin.cache.folder import TOUCH_S, Folder, Signature, signature
+from inductor_plugin.cache.folder import MISSING, TOUCH_S, Folder, Signature, signature
 from inductor_plugin.cache.key import KernelKey
 from inductor_plugin.cache.layout import part
 from inductor_plugin.errors import CacheError
@@ -139,7 +139,7 @@ class KernelShelf:
         folder = self._folder.layout.kernel(digest)
         try:
             data = (folder / ENTRY).read_bytes()
-        except FileNotFoundError:
+        except MISSING:
             if folder.exists():
                 self._damaged(folder, digest, f"{ENTRY} is missing")
             return None

@@ -112,7 +112,9 @@ def _name(name: Any, path: str) -> str:
 
 def _differences(path: str, left: Any, right: Any) -> Iterator[Difference]:
     if isinstance(left, Mapping) and isinstance(right, Mapping):
-        yield from _mappings(path, cast("Mapping[str, Any]", left), cast("Mapping[str, Any]", right))
+        yield from _mappings(
+            path, cast("Mapping[str, Any]", left), cast("Mapping[str, Any]", right)
+        )
         return
     if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
         one, other = list(cast("Sequence[Any]", left)), list(cast("Sequence[Any]", right))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import document
-from inductor_plugin.cache.folder import Folder
+from inductor_plugin.cache.folder import MISSING, Folder
 from inductor_plugin.cache.key import SCHEMA
 from inductor_plugin.errors import CacheError
 
@@ -84,7 +84,7 @@ class QuarantineShelf:
         found = self._memory.pop((environment, candidate), None) is not None
         try:
             self._folder.layout.quarantine(environment, candidate).unlink()
-        except FileNotFoundError:
+        except MISSING:
             return found
         except OSError as error:
             self._folder.degrade(str(error))
@@ -116,7 +116,7 @@ class QuarantineShelf:
     def _read(self, path: Path) -> Quarantined | None:
         try:
             return parse_quarantined(path.read_bytes())
-        except FileNotFoundError:
+        except MISSING:
             return None
         except (OSError, ValueError) as error:
             self._folder.report_damage(path, str(error))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import document
-from inductor_plugin.cache.folder import TOUCH_S, Folder, Signature, signature
+from inductor_plugin.cache.folder import MISSING, TOUCH_S, Folder, Signature, signature
 from inductor_plugin.cache.key import SCHEMA, digest_of
 from inductor_plugin.cache.record import Record, from_fields, merge, rounded, to_fields
 from inductor_plugin.errors import CacheError
@@ -72,7 +72,9 @@ class RecordShelf:
                         self._remember(place, path, merged)
                         return merged
             except CacheError as error:
-                logger.warning("the record of %s is kept in memory only: %s", record.describe, error)
+                logger.warning(
+                    "the record of %s is kept in memory only: %s", record.describe, error
+                )
         merged = self._merged(place, path, record)
         with self._guard:
             self._memory[place] = merged
@@ -103,7 +105,7 @@ class RecordShelf:
         path = self._folder.layout.environment(digest)
         try:
             return parse_environment(path.read_bytes(), path.parent.name)
-        except FileNotFoundError:
+        except MISSING:
             return None
         except (OSError, ValueError) as error:
             self._folder.report_damage(path, str(error))
@@ -187,7 +189,7 @@ class RecordShelf:
         """Return the record in a file; report and remove a damaged one."""
         try:
             return parse_record(path.read_bytes(), path)
-        except FileNotFoundError:
+        except MISSING:
             return None
         except (OSError, ValueError) as error:
             self._folder.report_damage(path, str(error))
@@ -259,5 +261,5 @@ def _sorted(folder: Path | str) -> list[str]:
     try:
         with os.scandir(folder) as entries:
             return sorted(entry.path for entry in entries)
-    except (FileNotFoundError, NotADirectoryError):
+    except MISSING:
         return []

@@ -31,6 +31,14 @@ logger = logging.getLogger(__name__)
 LOCK_TIMEOUT_S = 600.0
 """Seconds to wait for another process that builds the same kernel."""
 
+_SCHEMA_FIELDS = {
+    "format": SCHEMA,
+    "about": "cache of inductor-plugin: kernels, timings and decisions",
+}
+
+_NOWHERE = Path("/dev/null/inductor_plugin")
+"""A path below which nothing is and nothing can be made."""
+
 _RESCAN = 32
 """Publications after which the size of the directory is added up anew: others publish too."""
 
@@ -59,19 +67,21 @@ def open_store(
     root = Path(path).expanduser().absolute()
     folder = Folder(Layout(root))
     if memory_only:
+        folder.layout = Layout(_NOWHERE)
         folder.degraded = "it is kept in memory only, as asked"
     elif not create and not root.exists():
         folder.degraded = "it does not exist"
     else:
         _prepare(folder)
-    return Store(folder, limit_bytes)
+    return Store(root, folder, limit_bytes)
 
 
 class Store:
     """A cache directory. All methods may be called from any thread."""
 
-    def __init__(self, folder: Folder, limit_bytes: int = 0) -> None:
+    def __init__(self, root: Path, folder: Folder, limit_bytes: int = 0) -> None:
         """Use `open_store` instead, which checks the directory."""
+        self._root = root
         self._folder = folder
         self._limit_bytes = limit_bytes
         self._guard = threading.Lock()
@@ -84,7 +94,7 @@ class Store:
     @property
     def root(self) -> Path:
         """The cache directory."""
-        return self._folder.layout.root
+        return self._root
 
     @property
     def layout(self) -> Layout:
@@ -200,9 +210,7 @@ class Store:
         """Return the sums over all processes."""
         return self._folder.counters()
 
-    def prune(
-        self, max_bytes: int | None = None, older_than_s: float | None = None
-    ) -> Pruned:
+    def prune(self, max_bytes: int | None = None, older_than_s: float | None = None) -> Pruned:
         """Evict what was not used for longest, kernels first, and sweep what killed processes left.
 
         Args:
@@ -288,15 +296,11 @@ def _check_schema(folder: Folder) -> None:
     try:
         reason = schema_reason(layout.schema.read_bytes())
     except FileNotFoundError:
-        about = "cache of inductor-plugin: kernels, timings and decisions"
-        folder.write(layout.schema, {"format": SCHEMA, "about": about})
+        folder.write(layout.schema, _SCHEMA_FIELDS)
         return
     if reason is not None and "format" in reason:
         folder.degrade(f"{reason}; name another cache directory")
         folder.layout = Layout(layout.root / f"format-{SCHEMA}")
     elif reason is not None:
         logger.warning("damaged %s: %s; it is written again", layout.schema, reason)
-        about = "cache of inductor-plugin: kernels, timings and decisions"
-        folder.write(layout.schema, {"format": SCHEMA, "about": about})
-
-
+        folder.write(layout.schema, _SCHEMA_FIELDS)

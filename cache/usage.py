@@ -10,6 +10,7 @@ from typing import Any
 
 from inductor_plugin.cache import document
 from inductor_plugin.cache.entry import ENTRY
+from inductor_plugin.cache.folder import MISSING
 from inductor_plugin.cache.kernels import kernel_folders
 from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cache.quarantine import quarantine_files
@@ -152,7 +153,7 @@ def _size(path: Path) -> int:
 def _is_damaged(path: Path) -> bool:
     try:
         return document.check(path.read_bytes()) is not None
-    except FileNotFoundError:
+    except MISSING:
         return path.parent.exists() and path.name == ENTRY
     except OSError:
         return True

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from inductor_plugin.cache import document
 from inductor_plugin.cache.entry import damage_of_folder
+from inductor_plugin.cache.folder import MISSING
 from inductor_plugin.cache.kernels import kernel_folders
 from inductor_plugin.cache.key import SCHEMA
 from inductor_plugin.cache.layout import Layout, part
@@ -57,22 +58,30 @@ def schema_reason(data: bytes) -> str | None:
 def _findings(layout: Layout) -> Iterator[Finding]:
     yield from _checked("schema", layout.schema, schema_reason)
     for path in record_files(layout.records):
-        yield from _checked("record", path, _raised(lambda data, path=path: parse_record(data, path)))
+        yield from _checked(
+            "record", path, _raised(lambda data, path=path: parse_record(data, path))
+        )
     for path in environment_files(layout.records):
-        yield from _checked("environment", path, _raised(lambda data, path=path: parse_environment(data, path.parent.name)))
+        yield from _checked(
+            "environment",
+            path,
+            _raised(lambda data, path=path: parse_environment(data, path.parent.name)),
+        )
     for folder in kernel_folders(layout.kernels):
         reason = damage_of_folder(folder)
         if reason is not None:
             yield Finding("kernel", folder, reason)
     for path in quarantine_files(layout.quarantined):
-        yield from _checked("quarantine", path, _raised(lambda data, path=path: _quarantined(data, path)))
+        yield from _checked(
+            "quarantine", path, _raised(lambda data, path=path: _quarantined(data, path))
+        )
     yield from _checked("counters", layout.counters, document.check)
 
 
 def _checked(kind: str, path: Path, reason_of: Callable[[bytes], str | None]) -> Iterator[Finding]:
     try:
         reason = reason_of(path.read_bytes())
-    except FileNotFoundError:
+    except MISSING:
         return
     except OSError as error:
         reason = f"it cannot be read: {error.strerror}"

@@ -135,9 +135,8 @@ class CompilePool:
                 self._processes.remove(process)
                 self._threads -= 1
                 if self._closed:
-                    self._queue.put(None)  # for a thread that came too late for its own
-                else:
-                    self._hire()
+                    self._queue.put(None)  # for the one that follows
+                self._hire()
 
     def _serve(self, process: WorkerProcess, queued: _Queued) -> None:
         try:

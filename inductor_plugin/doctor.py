@@ -14,7 +14,7 @@ import sysconfig
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 
@@ -202,7 +202,7 @@ def gpu() -> Finding:
     if not torch.cuda.is_available():
         remedy = "run on a machine with an NVIDIA GPU and driver; the CPU is tuned meanwhile"
         return Finding(name, "off", "torch sees no device", remedy)
-    properties: Any = torch.cuda.get_device_properties(0)  # pyright: ignore[reportUnknownMemberType]
+    properties = cast("Any", torch.cuda).get_device_properties(0)
     sms: int = properties.multi_processor_count
     detail = f"{properties.name}, sm_{properties.major}{properties.minor}, {sms} SMs"
     if sms < _BIG_GPU_SMS:

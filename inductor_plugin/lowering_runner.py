@@ -87,7 +87,6 @@ def bind_op(kernel: OpKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor)
 
 def bind_request(kernel: RequestKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> Call:
     """Return the launch of an Inductor benchmark request, made by our own parent process."""
-    load_inductor()
     request = pickle.loads(kernel.payload)  # noqa: S301 - from the parent's pipe, never from disk
     return request.make_run_fn(*inputs, out=out)
 

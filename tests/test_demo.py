@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,16 @@ import pytest
 from inductor_plugin import demo
 from inductor_plugin.counters import Stats
 from inductor_plugin.errors import WorkerDiedError, WorkerTimeoutError
+
+USERS_MODEL = """
+import torch
+from torch import nn
+
+def two_layers():
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 64))
+    return layers.eval(), (torch.randn(64, 128),)
+"""
 
 FIRST = demo.Run(
     torch="2.14.1",
@@ -83,10 +94,14 @@ def test_a_named_cache_is_not_emptied_and_a_failing_process_is_reported(
 
 
 @pytest.mark.slow
-def test_the_second_process_compiles_and_measures_nothing(cache_dir: Path):
+def test_the_second_process_compiles_and_measures_nothing(
+    cache_dir: Path, tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "users_model.py").write_text(USERS_MODEL, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), str(repository))))
     lines: list[str] = []
-    report = demo.run_demo(cache_dir=cache_dir, say=lines.append)
+    report = demo.run_demo("users_model:two_layers", cache_dir, say=lines.append)
     assert report.problems == ()
     assert report.first.stats.benchmarked > 0
     assert report.second.stats.record_hits == report.first.stats.problems
-    assert any("known" in line for line in lines)
+    assert any("0 candidates measured" in line for line in lines)
