@@ -352,8 +352,12 @@ def _take_kernels(store: Store, folders: Iterable[Path]) -> tuple[int, int]:
 
 
 def _sound_quarantine(source: Layout) -> Iterator[Quarantined]:
-    for path in quarantine_files(source.quarantined):
-        try:
-            yield parse_quarantined(path.read_bytes())
-        except (OSError, ValueError):
-            continue
+    found = (_sound_quarantined(path) for path in quarantine_files(source.quarantined))
+    return (one for one in found if one is not None)
+
+
+def _sound_quarantined(path: Path) -> Quarantined | None:
+    try:
+        return parse_quarantined(path.read_bytes())
+    except (OSError, ValueError):
+        return None

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from inductor_plugin.cache import document
 from inductor_plugin.cache.key import SCHEMA, KernelKey
@@ -130,12 +129,12 @@ def parse_entry(data: bytes, folder: Path) -> KernelEntry:
 
 def damage(entry: KernelEntry) -> str | None:
     """Return what is wrong with the kernel's files, or None if all checksums match."""
-    for name, stated in entry.files.items():
-        try:
+    try:
+        for name, stated in entry.files.items():
             if file_sha256(entry.folder / name) != stated:
                 return f"the checksum of {name} does not match"
-        except OSError as error:
-            return f"{name} cannot be read: {error.strerror}"
+    except OSError as error:
+        return f"a file cannot be read: {error}"
     return None
 
 

@@ -120,13 +120,17 @@ class KernelShelf:
 
     def everything(self) -> Iterator[KernelEntry]:
         """Yield all kernels without checking their files; damaged entries are reported."""
-        for folder in self.folders():
-            try:
-                yield parse_entry((folder / ENTRY).read_bytes(), folder)
-            except (OSError, ValueError) as error:
-                if folder.exists():
-                    self._folder.report_damage(folder, str(error))
+        found = (self._described(folder) for folder in self.folders())
+        yield from (entry for entry in found if entry is not None)
         yield from list(self._memory.values())
+
+    def _described(self, folder: Path) -> KernelEntry | None:
+        try:
+            return parse_entry((folder / ENTRY).read_bytes(), folder)
+        except (OSError, ValueError) as error:
+            if folder.exists():
+                self._folder.report_damage(folder, str(error))
+            return None
 
     def _on_disk(self, digest: str) -> KernelEntry | None:
         known = self._known.get(digest)

@@ -219,7 +219,8 @@ def _digits(value: float | None) -> float | None:
 
 
 def _measured(fields: Mapping[str, Any]) -> Measured:
-    return Measured(**{**fields, "samples_ms": tuple(map(float, fields["samples_ms"]))})
+    values: dict[str, Any] = {**fields, "samples_ms": tuple(map(float, fields["samples_ms"]))}
+    return Measured(**values)
 
 
 def _decision(fields: Mapping[str, Any]) -> Decision:

@@ -15,7 +15,7 @@ from typing import Any
 from inductor_plugin.cache import document
 from inductor_plugin.cache.folder import MISSING, TOUCH_S, Folder, Signature, signature
 from inductor_plugin.cache.key import SCHEMA, digest_of
-from inductor_plugin.cache.record import Record, from_fields, merge, rounded, to_fields
+from inductor_plugin.cache.record import Record, from_fields, merge, to_fields
 from inductor_plugin.errors import CacheError
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,8 @@ class RecordShelf:
         return record
 
     def put(self, record: Record) -> Record:
-        """Merge a record into what is there, and return the whole."""
+        """Merge a record into what is there, and return the whole, as every reader will see it."""
+        record = as_read(record)
         place = (record.environment, record.op, record.digest)
         path = self._folder.layout.record(*place)
         if self._folder.degraded is None:
@@ -141,7 +142,7 @@ class RecordShelf:
             return True
         ops = self._folder.layout.environment(environment).parent
         try:
-            return any(next(ops.glob("*/*.json"), None) is not None for _ in (0,))
+            return next(ops.glob("*/*.json"), None) is not None
         except OSError:
             return False
 
@@ -171,7 +172,7 @@ class RecordShelf:
     def _remember(self, place: _Place, path: Path, record: Record) -> None:
         found = signature(str(path))
         if found is not None:
-            self._store_known(place, _Known(str(path), found, rounded(record), time.monotonic()))
+            self._store_known(place, _Known(str(path), found, record, time.monotonic()))
 
     def _store_known(self, place: _Place, known: _Known) -> None:
         with self._guard:
@@ -209,6 +210,11 @@ class RecordShelf:
                 path.unlink()
         except (OSError, CacheError) as error:
             logger.debug("damaged record %s stays: %s", path, error)
+
+
+def as_read(record: Record) -> Record:
+    """Return the record as it will be when it has been written and read."""
+    return from_fields(document.plain(to_fields(record)))
 
 
 def parse_record(data: bytes, path: Path) -> Record:

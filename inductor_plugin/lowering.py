@@ -16,7 +16,7 @@ from torch._inductor import config as inductor_config
 from inductor_plugin import compat
 from inductor_plugin.config import Config
 from inductor_plugin.errors import OptionError
-from inductor_plugin.lowering_scope import CARRIER, ConfigCarrier, user_passes
+from inductor_plugin.lowering_scope import CARRIER, ConfigCarrier, active_config, user_passes
 from inductor_plugin.lowering_selector import install, installed, uninstall
 from inductor_plugin.lowering_toolchain import probe_vector_isa
 from inductor_plugin.lowering_warmup import warm_up
@@ -60,6 +60,11 @@ def wrap_backend(config: Config, others: Mapping[str, object], stock: dict[str, 
         config_patches: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> Any:
+        # compile_fx calls itself with its patches in force and none left to apply.
+        if active_config() is not None:
+            return original(
+                model_, example_inputs_, *args, config_patches=config_patches, **kwargs
+            )
         patches = {**defaults, **(config_patches or {})}
         if not _carried(patches):
             patches = _with_carrier(config, patches)

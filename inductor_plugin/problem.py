@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -77,7 +78,7 @@ class Problem:
         A dynamic dimension enters by its class, not by the size that happened to be measured: the
         whole class shares one record.
         """
-        plain: dict[str, Any] = asdict(self)
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         for one in plain["dynamic"]:
             del one["measured"]
         for one in self.dynamic:
