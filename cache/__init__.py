@@ -5,6 +5,7 @@ It knows neither torch nor templates: it keeps files and records under digests.
 
 from __future__ import annotations
 
+from inductor_plugin.cache import report
 from inductor_plugin.cache.archive import Imported, export_archive, import_archive, merge_stores
 from inductor_plugin.cache.entry import BuiltFiles, KernelEntry, Resources
 from inductor_plugin.cache.evict import Pruned
@@ -43,4 +44,5 @@ __all__ = [
     "import_archive",
     "merge_stores",
     "open_store",
+    "report",
 ]

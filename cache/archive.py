@@ -16,7 +16,7 @@ import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, cast
 
 from inductor_plugin.cache import atomic
 from inductor_plugin.cache.entry import ENTRY, damage_of_folder, parse_entry
@@ -178,7 +178,7 @@ def _sound_environment(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _write(layout: Layout, names: list[str], packed: IO[bytes]) -> None:
+def _write(layout: Layout, names: list[str], packed: gzip.GzipFile) -> None:
     hashes = {name: hashlib.sha256((layout.root / name).read_bytes()).hexdigest() for name in names}
     manifest = json.dumps({"format": SCHEMA, "members": hashes}, indent=1).encode()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:

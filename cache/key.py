@@ -115,16 +115,14 @@ def _differences(path: str, left: Any, right: Any) -> Iterator[Difference]:
         yield from _mappings(
             path, cast("Mapping[str, Any]", left), cast("Mapping[str, Any]", right)
         )
-        return
-    if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
+    elif isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
         one, other = list(cast("Sequence[Any]", left)), list(cast("Sequence[Any]", right))
         if len(one) == len(other) and any(isinstance(v, (Mapping, list, tuple)) for v in one):
             for index, (a, b) in enumerate(zip(one, other, strict=True)):
                 yield from _differences(f"{path}.{index}" if path else str(index), a, b)
         elif one != other:
             yield Difference(path, one, other)
-        return
-    if type(left) is not type(right) or left != right:
+    elif repr(cast("Any", left)) != repr(right):  # tells 1 from True and from 1.0
         yield Difference(path, left, right)
 
 

@@ -124,7 +124,7 @@ def remove_unused(path: Path) -> bool:
     """
     lock = FileLock(path, thread_local=False)
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=0)  # pyright: ignore[reportUnknownMemberType] - a generic proxy
     except (Timeout, OSError):
         return False
     try:
@@ -139,7 +139,8 @@ def _lock_file(path: Path, deadline: float) -> FileLock:
     """Return the held lock of a file that is still there."""
     while True:
         lock = FileLock(path, thread_local=False)
-        lock.acquire(timeout=max(0.0, deadline - time.monotonic()), poll_interval=_POLL_S)
+        left = max(0.0, deadline - time.monotonic())
+        lock.acquire(left, _POLL_S)  # pyright: ignore[reportUnknownMemberType] - a generic proxy
         if path.exists():
             return lock
         lock.release()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from inductor_plugin.errors import WorkerError
+from inductor_plugin.failure import one_line, status_of
 from inductor_plugin.jobs import (
     BenchCandidate,
     Event,
@@ -20,8 +21,6 @@ from inductor_plugin.jobs import (
     ScreenJob,
     Status,
     WorkerSettings,
-    one_line,
-    status_of,
 )
 from inductor_plugin.process import WorkerProcess
 
@@ -163,7 +162,7 @@ def home_measure(
     A candidate that hangs keeps its thread; one that crashes takes the process along, so this is
     for library kernels only.
     """
-    from inductor_plugin import measure  # imports torch, which this side otherwise does without
+    from inductor_plugin import measure  # noqa: PLC0415  imports torch; all else here does without
 
     started = time.monotonic()
     outcomes: list[Outcome] = []

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from inductor_plugin.failure import says_no_memory
 from inductor_plugin.jobs import (
     Compiled,
     CompileJob,
@@ -17,7 +18,6 @@ from inductor_plugin.jobs import (
     Event,
     Status,
     TritonCompileJob,
-    says_no_memory,
 )
 
 Emit = Callable[[Event], None]

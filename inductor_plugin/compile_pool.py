@@ -13,6 +13,7 @@ from pathlib import Path
 
 from inductor_plugin.compile_child import last_lines
 from inductor_plugin.errors import WorkerError
+from inductor_plugin.failure import one_line
 from inductor_plugin.jobs import (
     Compiled,
     CompileJob,
@@ -21,7 +22,6 @@ from inductor_plugin.jobs import (
     JobFailed,
     TritonCompileJob,
     WorkerSettings,
-    one_line,
 )
 from inductor_plugin.process import WorkerProcess
 

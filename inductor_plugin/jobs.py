@@ -24,37 +24,6 @@ Status = Literal[
 ]
 """How one candidate fared. All but ``ok`` and ``skipped`` put the candidate into quarantine."""
 
-_MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc")
-_STICKY_WORDS = (
-    "CUDA error",
-    "CUDA driver error",
-    "HIP error",
-    "Triton Error [CUDA]",
-    "CUBLAS_STATUS_EXECUTION_FAILED",
-    "CUDNN_STATUS_EXECUTION_FAILED",
-)
-
-
-def says_no_memory(text: str) -> bool:
-    """Return True if an error text, of whatever library, says that memory ran out."""
-    return any(words in text.lower() for words in _MEMORY_WORDS)
-
-
-def status_of(error: BaseException) -> Status:
-    """Return how a candidate fared that raised this; needs no torch, so it goes by name and text."""
-    names = {cls.__name__ for cls in type(error).__mro__}
-    if names & {"MemoryError", "OutOfMemoryError"} or says_no_memory(str(error)):
-        return "out_of_memory"
-    if "AcceleratorError" in names or any(words in str(error) for words in _STICKY_WORDS):
-        return "sticky_error"
-    return "raised"
-
-
-def one_line(text: str, limit: int = 300) -> str:
-    """Return the text's first line that says something, cut to a length people read."""
-    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return line if len(line) <= limit else f"{line[: limit - 3]}..."
-
 
 @dataclass(frozen=True)
 class Tensor:

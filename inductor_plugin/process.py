@@ -25,7 +25,8 @@ from typing import IO, Any
 
 from inductor_plugin.config import process_environment
 from inductor_plugin.errors import WorkerDiedError, WorkerError, WorkerTimeoutError
-from inductor_plugin.jobs import Event, JobFailed, WorkerSettings, one_line, says_no_memory
+from inductor_plugin.failure import one_line, says_no_memory
+from inductor_plugin.jobs import Event, JobFailed, WorkerSettings
 
 _LOG = logging.getLogger(__name__)
 _ENTRY = Path(__file__).with_name("worker_main.py")

@@ -99,7 +99,7 @@ def execute(job: Any, emit: Callable[[Any], None]) -> Any:
 
 def serve(connection: Connection[Any, Any], idle_s: float) -> None:
     """Run jobs until none has come for a while, or the parent has closed the pipe."""
-    from inductor_plugin import jobs  # found once the parent's search path is known
+    from inductor_plugin import failure, jobs  # found once the parent's search path is known
 
     while connection.poll(idle_s):
         job = connection.recv()
@@ -110,8 +110,8 @@ def serve(connection: Connection[Any, Any], idle_s: float) -> None:
         try:
             answer = pickle.dumps((execute(job, connection.send),))
         except Exception as error:  # noqa: BLE001
-            reason = jobs.one_line("".join(traceback.format_exception_only(error)))
-            failed = jobs.JobFailed(jobs.status_of(error), reason, traceback.format_exc())
+            reason = failure.one_line("".join(traceback.format_exception_only(error)))
+            failed = jobs.JobFailed(failure.status_of(error), reason, traceback.format_exc())
             answer = pickle.dumps((failed,))
             recover()
         faulthandler.cancel_dump_traceback_later()

@@ -9,6 +9,7 @@ import ctypes
 import os
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -100,7 +101,7 @@ FAULTS = (
     breaks_later,
 )
 
-library = torch.library.Library("faults", "FRAGMENT")
+library: Any = torch.library.Library("faults", "FRAGMENT")
 
 
 def _define(fault: Fault) -> None:

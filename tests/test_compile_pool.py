@@ -13,7 +13,13 @@ import pytest
 from inductor_plugin.compile_child import one_unit, unique_symbol
 from inductor_plugin.compile_pool import CompilePool, available_bytes
 from inductor_plugin.errors import WorkerError
-from inductor_plugin.jobs import Compiled, CppCompileJob, CppSource, TritonCompileJob, WorkerSettings
+from inductor_plugin.jobs import (
+    Compiled,
+    CppCompileJob,
+    CppSource,
+    TritonCompileJob,
+    WorkerSettings,
+)
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SETTINGS = WorkerSettings(sys_path=(str(REPOSITORY), *sys.path), kind="compile")
@@ -78,7 +84,11 @@ def a_pool() -> Generator[CompilePool, None, None]:
 
 
 def build(
-    pool: CompilePool, folder: Path, *sources: CppSource, command: tuple[str, ...] = GXX, limit_s=60.0
+    pool: CompilePool,
+    folder: Path,
+    *sources: CppSource,
+    command: tuple[str, ...] = GXX,
+    limit_s: float = 60.0,
 ) -> dict[str, Compiled]:
     """Compile a batch and wait for its answer."""
     answers: list[list[Compiled]] = []
@@ -145,7 +155,10 @@ def test_a_compiler_that_hangs_costs_its_kernel_alone(pool: CompilePool, tmp_pat
         ("kill -SEGV $PPID; sleep 600", "crashed"),
         ("kill -KILL $PPID; sleep 600", "out_of_memory"),
         ("echo 'virtual memory exhausted: Cannot allocate memory'; exit 1", "out_of_memory"),
-        ("echo 'g++: fatal error: Killed signal terminated program cc1plus'; exit 1", "out_of_memory"),
+        (
+            "echo 'g++: fatal error: Killed signal terminated program cc1plus'; exit 1",
+            "out_of_memory",
+        ),
     ],
 )
 def test_a_worker_that_dies_costs_its_kernel_alone(

@@ -6,7 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from inductor_plugin import measure
-from inductor_plugin.jobs import Sampling, one_line, status_of
+from inductor_plugin.failure import one_line, status_of
+from inductor_plugin.jobs import Sampling
 
 
 class FakeTimer:
@@ -41,9 +42,7 @@ def sampling(**changes: float) -> Sampling:
         (5.0, 1.0, True, 1),
     ],
 )
-def test_a_sample_lasts_long_enough(
-    call_ms: float, min_sample_ms: float, cold: bool, repeats: int
-):
+def test_a_sample_lasts_long_enough(call_ms: float, min_sample_ms: float, cold: bool, repeats: int):
     how = sampling(min_sample_ms=min_sample_ms, cold_cache=cold)
     assert measure.repeats_for(FakeTimer(call_ms), lambda: None, how) == repeats
 

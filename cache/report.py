@@ -1,0 +1,282 @@
+"""What the command line says about a cache, as plain values and as text. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from inductor_plugin.cache.entry import KernelEntry
+from inductor_plugin.cache.key import Difference, differences
+from inductor_plugin.cache.record import Measured, Record
+
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What of a record is compared with others.
+
+    Attributes:
+        digest: Digest of the problem.
+        describe: The problem in one line.
+        problem: Its fields.
+    """
+
+    digest: str
+    describe: str
+    problem: Mapping[str, Any]
+
+
+def columns(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return aligned columns; the last is not padded, so that nothing is ever cut."""
+    lines = [list(heads), *(list(row) for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
+    widths[-1] = 0
+    padded = ("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in lines)
+    return "\n".join(line.rstrip() for line in padded)
+
+
+def size_text(size_bytes: int) -> str:
+    """Return bytes in the unit people read: ``1.5 MB``."""
+    size = float(size_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def time_text(when: float) -> str:
+    """Return a time in seconds since 1970 as local date and time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
+
+
+def record_row(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one line of the list of records from the fields of its document."""
+    decision: dict[str, Any] = fields["decision"] or {}
+    candidates: dict[str, dict[str, Any]] = fields["candidates"]
+    winner = candidates.get(decision.get("winner", ""), {})
+    return {
+        "key": fields["digest"],
+        "op": fields["op"],
+        "describe": fields["describe"],
+        "winner": decision.get("winner"),
+        "median_ms": winner.get("median_ms"),
+        "speedup": decision.get("speedup"),
+        "candidates": len(candidates),
+        "environment": fields["environment"],
+        "updated": fields["updated"],
+        "pinned": fields["pinned"],
+    }
+
+
+def records_text(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the list of records as text."""
+    heads = ("KEY", "ENVIRONMENT", "UPDATED", "MS", "SPEEDUP", "CANDIDATES", "WINNER", "PROBLEM")
+    return columns(
+        heads,
+        (
+            (
+                row["key"][:12],
+                row["environment"][:8],
+                time_text(row["updated"]),
+                _number(row["median_ms"]),
+                _number(row["speedup"], "x"),
+                f"{row['candidates']}{' pinned' if row['pinned'] else ''}",
+                row["winner"] or "-",
+                row["describe"],
+            )
+            for row in rows
+        ),
+    )
+
+
+def kernel_row(entry: KernelEntry) -> dict[str, Any]:
+    """Return one line of the list of kernels."""
+    return {
+        "key": entry.digest,
+        **entry.key.fields(),
+        "files": sorted(entry.files),
+        "bytes": entry.bytes,
+        "registers": entry.resources.registers,
+        "spills": entry.resources.spills,
+        "shared_bytes": entry.resources.shared_bytes,
+        "created": entry.created,
+    }
+
+
+def kernels_text(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the list of kernels as text."""
+    heads = ("KEY", "CREATED", "SIZE", "REGISTERS", "SPILLS", "SHARED", "TARGET", "TEMPLATE")
+    return columns(
+        heads,
+        (
+            (
+                row["key"][:12],
+                time_text(row["created"]),
+                size_text(row["bytes"]),
+                *(_number(row[name]) for name in ("registers", "spills", "shared_bytes")),
+                row["target"],
+                f"{row['template']} {row['config']}",
+            )
+            for row in rows
+        ),
+    )
+
+
+def candidates_text(record: Record) -> str:
+    """Return every candidate of a record, fastest first, then those that failed."""
+    return columns(
+        ("", "MEDIAN MS", "IQR MS", "OF BEST", "SAMPLES", "STATUS", "CANDIDATE"),
+        [_candidate_row(record, one, _best(record)) for one in _ranked(record)],
+    )
+
+
+def explanation(
+    record: Record,
+    others: Iterable[Outline],
+    environments: Mapping[str, Mapping[str, Any]],
+    elsewhere: Collection[str],
+) -> dict[str, Any]:
+    """Return why a record's winner won, and what would make the same call a miss, as plain values.
+
+    Args:
+        record: The record.
+        others: Other records of the same operator in the same environment.
+        environments: The fields of each environment, by digest.
+        elsewhere: Digests of the environments that have a record of the same problem.
+    """
+    near = nearest(record, others)
+    return {
+        "key": record.digest,
+        "op": record.op,
+        "describe": record.describe,
+        "environment": record.environment,
+        "winner": record.decision.winner if record.decision else None,
+        "reason": record.decision.reason if record.decision else "nothing is decided yet",
+        "decided_from": record.decision.candidates if record.decision else 0,
+        "candidates": [
+            {
+                "candidate": one.candidate,
+                "name": one.name,
+                "status": one.status,
+                "median_ms": one.median_ms,
+                "spread_ms": one.spread_ms,
+                "samples": len(one.samples_ms),
+                "reason": one.reason,
+                "description": one.description,
+            }
+            for one in _ranked(record)
+        ],
+        "rejected": dict(record.rejected),
+        "nearest": near
+        and {
+            "key": near.digest,
+            "describe": near.describe,
+            "differences": _plain(differences(near.problem, record.problem)),
+        },
+        "environments": [
+            {
+                "environment": digest,
+                "has_this_problem": digest in elsewhere,
+                "differences": _plain(
+                    differences(fields, environments.get(record.environment) or {})
+                ),
+            }
+            for digest, fields in environments.items()
+            if digest != record.environment
+        ],
+    }
+
+
+def explanation_text(record: Record, found: Mapping[str, Any]) -> str:
+    """Return an `explanation` as text."""
+    lines = [
+        f"{record.describe}   {record.op}, key {record.digest[:12]}",
+        f"environment {record.environment[:12]}",
+        "",
+        f"Runs: {found['winner'] or 'nothing decided'}",
+        f"Why:  {found['reason']} (from {found['decided_from']} candidates)",
+        "",
+        candidates_text(record),
+    ]
+    if found["rejected"]:
+        lines += ["", "Templates that refused this problem:"]
+        lines += [f"  {name}: {why}" for name, why in found["rejected"].items()]
+    lines += [
+        "",
+        "A call is a miss if a field of its problem or environment differs from a record's.",
+    ]
+    near = found["nearest"]
+    if near is None:
+        lines.append(f"There is no other record of {record.op} in this environment.")
+    else:
+        lines.append(f"Nearest other problem here, {near['describe']} ({near['key'][:12]}):")
+        lines += _difference_lines(near["differences"])
+    for other in found["environments"]:
+        has = "also has" if other["has_this_problem"] else "does not have"
+        lines.append(f"Environment {other['environment'][:12]} {has} this problem; it differs in:")
+        lines += _difference_lines(other["differences"])
+    return "\n".join(lines)
+
+
+def nearest(record: Record, others: Iterable[Outline]) -> Outline | None:
+    """Return the other record whose problem differs in the fewest fields."""
+    return min(
+        (one for one in others if one.digest != record.digest),
+        key=lambda one: (len(differences(one.problem, record.problem)), one.digest),
+        default=None,
+    )
+
+
+def differences_text(found: Sequence[Difference]) -> str:
+    """Return differences one a line, or that there are none."""
+    return "\n".join(_difference_lines(_plain(found))) if found else "no difference"
+
+
+def _difference_lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = [f"  {one['field']}: {one['left']!r} -> {one['right']!r}" for one in found[:_SHOWN]]
+    if len(found) > _SHOWN:
+        lines.append(f"  and {len(found) - _SHOWN} more")
+    return lines or ["  nothing"]
+
+
+def _plain(found: Iterable[Difference]) -> list[dict[str, Any]]:
+    return [{"field": one.path, "left": one.left, "right": one.right} for one in found]
+
+
+def _ranked(record: Record) -> list[Measured]:
+    def rank(one: Measured) -> tuple[bool, float, str]:
+        usable = one.status == "ok" and one.median_ms is not None
+        return not usable, one.median_ms or 0.0, one.candidate
+
+    return sorted(record.candidates.values(), key=rank)
+
+
+def _best(record: Record) -> float:
+    medians = [one.median_ms for one in record.candidates.values() if one.status == "ok"]
+    return min((value for value in medians if value is not None), default=0.0)
+
+
+def _candidate_row(record: Record, one: Measured, best: float) -> tuple[str, ...]:
+    decision = record.decision
+    mark = "runs" if decision and decision.winner == one.candidate else ""
+    if decision and decision.library == one.candidate:
+        mark = f"{mark} lib".strip()
+    slower = f"{one.median_ms / best:.2f}x" if one.median_ms and best else "-"
+    about = " ".join(text for text in (one.candidate, one.description) if text)
+    return (
+        mark,
+        _number(one.median_ms),
+        _number(one.spread_ms),
+        slower,
+        str(len(one.samples_ms)),
+        one.status,
+        f"{about}: {one.reason}" if one.reason else about,
+    )
+
+
+def _number(value: float | None, unit: str = "") -> str:
+    return "-" if value is None else f"{value:.4g}{unit}"

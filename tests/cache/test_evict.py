@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from inductor_plugin.cache import Store, open_store
+from inductor_plugin.cache.evict import choose
+from inductor_plugin.cache.usage import Stamp
+from inductor_plugin.errors import CacheError
+from tests.cache.samples import decision, kernel_key, measured, record
+
+
+def put_kernel(store: Store, name: str, age_s: float) -> str:
+    entry = store.put_kernel(kernel_key(name), {"kernel.so": b"x" * 10_000})
+    age(entry.folder / "entry.json", age_s)
+    return entry.digest
+
+
+def age(path: Path, seconds: float) -> None:
+    when = time.time() - seconds
+    os.utime(path, (when, when))
+
+
+def digests(store: Store) -> set[str]:
+    return {one.digest for one in store.iter_kernels()}
+
+
+def test_the_least_recently_used_goes_first():
+    stamps = [Stamp(Path(name), 10, used) for name, used in (("a", 3), ("b", 1), ("c", 2))]
+    assert [one.path.name for one in choose(stamps, set(), 15, None)] == ["b", "c"]
+    assert [one.path.name for one in choose(stamps, {"b"}, 15, None)] == ["c", "a"]
+    assert [one.path.name for one in choose(stamps, set(), 0, 2.5)] == ["b", "c"]
+    assert choose(stamps, set(), 0, None) == []
+
+
+def test_prune_removes_kernels_before_records(cache_dir: Path):
+    store = open_store(cache_dir)
+    one = store.put_record(record(measured("a")))
+    age(store.layout.record(one.environment, one.op, one.digest), 9000)
+    old, new = put_kernel(store, "old", 500), put_kernel(store, "new", 100)
+    pruned = store.prune(max_bytes=15_000)
+    assert (pruned.kernels, pruned.records) == (1, 0)
+    assert digests(store) == {new}
+    assert store.kernel(old) is None
+    pruned = store.prune(max_bytes=0)
+    assert (pruned.kernels, pruned.records, pruned.bytes_left) == (1, 1, 0)
+    assert store.record(one.environment, one.op, one.digest) is None
+
+
+def test_prune_by_age(cache_dir: Path):
+    store = open_store(cache_dir)
+    put_kernel(store, "old", 5000)
+    new = put_kernel(store, "new", 10)
+    assert store.prune(older_than_s=1000).kernels == 1
+    assert digests(store) == {new}
+
+
+def test_a_read_keeps_a_kernel(cache_dir: Path):
+    store = open_store(cache_dir)
+    read, other = put_kernel(store, "read", 9000), put_kernel(store, "other", 5000)
+    assert open_store(cache_dir).kernel(read) is not None
+    store.prune(max_bytes=15_000)
+    assert digests(store) == {read}
+    assert other not in digests(store)
+
+
+def test_what_is_pinned_stays(cache_dir: Path):
+    store = open_store(cache_dir)
+    kernel, loser = put_kernel(store, "winner", 9000), put_kernel(store, "loser", 10)
+    one = store.put_record(
+        record(measured("a", kernel=kernel), measured("b", kernel=loser), decision=decision("a", 2))
+    )
+    store.pin_record(one)
+    pruned = store.prune(max_bytes=0)
+    assert (pruned.kernels, pruned.records) == (1, 0)
+    assert digests(store) == {kernel}
+    store.pin_record(one, pinned=False)
+    assert store.prune(max_bytes=0).records == 1
+
+
+def test_a_kernel_somebody_works_on_stays(cache_dir: Path):
+    store = open_store(cache_dir)
+    digest = put_kernel(store, "k", 9000)
+    with open_store(cache_dir).lock_kernel(digest, 0):
+        assert store.prune(max_bytes=0).kernels == 0
+        with pytest.raises(CacheError), store.lock_kernel(digest, 0):
+            pass
+    assert store.prune(max_bytes=0).kernels == 1
+
+
+def test_the_limit_holds_after_a_publication(cache_dir: Path):
+    store = open_store(cache_dir, limit_bytes=50_000)
+    for index in range(12):
+        put_kernel(store, f"k{index}", 10_000 - index)
+    assert store.usage().kernel_bytes <= 50_000
+    assert kernel_key("k11").digest in digests(store)
+    assert kernel_key("k0").digest not in digests(store)
+    assert store.counts.evicted >= 7
+    assert store.verify() == []
+
+
+def test_the_limit_spares_what_was_just_used(cache_dir: Path):
+    store = open_store(cache_dir, limit_bytes=15_000)
+    for index in range(3):
+        store.put_kernel(kernel_key(f"k{index}"), {"kernel.so": b"x" * 10_000})
+    assert len(digests(store)) == 3
+
+
+def test_leftovers_are_counted_and_swept_but_not_called_broken(cache_dir: Path):
+    store = open_store(cache_dir)
+    store.put_record(record(measured("a")))
+    for name, age_s in (("old", 7200), ("young", 10)):
+        (cache_dir / "private" / name).mkdir()
+        (cache_dir / "private" / name / "half").write_bytes(b"x")
+        age(cache_dir / "private" / name, age_s)
+    assert store.verify() == []
+    assert store.usage().leftovers == 1
+    assert store.prune().leftovers == 1
+    assert [path.name for path in (cache_dir / "private").iterdir()] == ["young"]
+
+
+def test_old_lock_files_go_unless_held(cache_dir: Path):
+    store = open_store(cache_dir)
+    for name in ("held", "free"):
+        with store.lock_kernel(name, 0):
+            age(store.layout.lock(name), 2 * 86400)
+    with open_store(cache_dir).lock_kernel("held", 0):
+        age(store.layout.lock("held"), 2 * 86400)
+        assert store.prune().locks == 1
+        assert store.layout.lock("held").exists()
+    assert not store.layout.lock("free").exists()

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from inductor_plugin.cache import open_store
+from inductor_plugin.cache.lock import remove_unused
+from inductor_plugin.errors import CacheError
+
+CHILDREN = Path(__file__).with_name("children.py")
+
+
+def test_a_thread_may_take_its_lock_twice_and_another_may_not(cache_dir: Path):
+    store = open_store(cache_dir)
+    refused: list[str] = []
+
+    def other() -> None:
+        try:
+            with store.lock_kernel("k", 0):
+                pass
+        except CacheError as error:
+            refused.append(str(error))
+
+    with store.lock_kernel("k", 0), store.lock_kernel("k", 0):
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join(10)
+    assert len(refused) == 1
+    assert "held by a thread of this process" in refused[0]
+    other()
+    assert len(refused) == 1
+
+
+def test_another_thread_may_give_a_lock_back(cache_dir: Path):
+    store = open_store(cache_dir)
+    lock = store.lock_kernel("k", 0)
+    lock.__enter__()
+    thread = threading.Thread(target=lambda: lock.__exit__(None, None, None))
+    thread.start()
+    thread.join(10)
+    with open_store(cache_dir).lock_kernel("k", 0):
+        pass
+
+
+def test_two_stores_exclude_each_other(cache_dir: Path):
+    with (
+        open_store(cache_dir).lock_kernel("k", 0),
+        pytest.raises(CacheError, match="another process"),
+        open_store(cache_dir).lock_kernel("k", 0.05),
+    ):
+        pass
+
+
+def test_a_killed_process_leaves_no_lock_behind(cache_dir: Path, repository: Path):
+    child = subprocess.Popen(
+        [sys.executable, CHILDREN, "hold", cache_dir, "k"],
+        cwd=repository,
+        env={"PYTHONPATH": str(repository)},
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        store = open_store(cache_dir)
+        with pytest.raises(CacheError, match="held by another process"), store.lock_kernel("k", 0):
+            pass
+        assert not remove_unused(store.layout.lock("k"))
+    finally:
+        child.kill()
+        child.communicate()
+    with store.lock_kernel("k", 5):
+        pass
+    assert remove_unused(store.layout.lock("k"))
+    assert not store.layout.lock("k").exists()
+
+
+def test_a_memory_store_locks_between_threads(cache_dir: Path):
+    store = open_store(cache_dir, memory_only=True)
+    taken = threading.Event()
+    refused: list[bool] = []
+
+    def other() -> None:
+        try:
+            store.lock_kernel("k", 0).__enter__()
+        except CacheError:
+            refused.append(True)
+        taken.set()
+
+    with store.lock_kernel("k", 0):
+        threading.Thread(target=other).start()
+        assert taken.wait(10)
+    assert refused == [True]
+    assert not cache_dir.exists()

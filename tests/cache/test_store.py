@@ -1,0 +1,326 @@
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from inductor_plugin.cache import BuiltFiles, Store, digest_of, document, open_store
+from inductor_plugin.errors import CacheError, CacheRefusedError
+from tests.cache.samples import ENVIRONMENT, built, decision, kernel_key, measured, record
+
+
+def flip_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_new_directory_is_closed_to_others(cache_dir: Path):
+    open_store(cache_dir)
+    assert cache_dir.stat().st_mode & 0o777 == 0o700
+    assert document.load((cache_dir / "schema.json").read_bytes())["format"] == 1
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o720, 0o702])
+def test_a_directory_others_may_write_is_refused(cache_dir: Path, mode: int):
+    cache_dir.mkdir()
+    cache_dir.chmod(mode)
+    with pytest.raises(CacheRefusedError, match="chmod go-w"):
+        open_store(cache_dir)
+
+
+def test_a_folder_inside_that_others_may_write_is_refused(cache_dir: Path):
+    open_store(cache_dir)
+    (cache_dir / "kernels").mkdir()
+    (cache_dir / "kernels").chmod(0o777)
+    with pytest.raises(CacheRefusedError, match="kernels may be written by everyone"):
+        open_store(cache_dir)
+
+
+def test_a_directory_of_someone_else_is_refused(cache_dir: Path, monkeypatch: pytest.MonkeyPatch):
+    open_store(cache_dir)
+    monkeypatch.setattr(os, "geteuid", lambda: cache_dir.stat().st_uid + 1)
+    with pytest.raises(CacheRefusedError, match="belongs to user"):
+        open_store(cache_dir)
+
+
+def test_a_kernel_is_built_once_and_found_by_the_next_store(cache_dir: Path):
+    store = open_store(cache_dir)
+    first = store.build_kernel(kernel_key(), built())
+    assert first.path("kernel.so").read_bytes() == b"library"
+    assert first.path("source.cpp").read_bytes() == b"int f();"
+
+    def never(folder: Path) -> BuiltFiles:
+        raise AssertionError(folder)
+
+    for other in (store, open_store(cache_dir)):
+        assert other.build_kernel(kernel_key(), never) == first
+        assert other.kernel(kernel_key().digest) == first
+    with pytest.raises(KeyError, match="no 'other'"):
+        first.path("other")
+
+
+def test_a_build_that_fails_leaves_nothing(cache_dir: Path):
+    store = open_store(cache_dir)
+
+    def fails(folder: Path) -> BuiltFiles:
+        (folder / "half").write_bytes(b"x")
+        raise RuntimeError("compiler")
+
+    with pytest.raises(RuntimeError, match="compiler"):
+        store.build_kernel(kernel_key(), fails)
+    assert list((cache_dir / "private").iterdir()) == []
+    assert store.build_kernel(kernel_key(), built()).bytes == len(b"library" + b"int f();")
+
+
+def test_publishing_again_keeps_what_is_there(cache_dir: Path):
+    store = open_store(cache_dir)
+    store.put_kernel(kernel_key(), {"kernel.so": b"first"})
+    again = store.put_kernel(kernel_key(), {"kernel.so": b"second"})
+    assert again.path("kernel.so").read_bytes() == b"first"
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "entry.json", ""])
+def test_a_kernels_file_cannot_leave_its_folder(cache_dir: Path, name: str):
+    with pytest.raises(CacheError, match="plain file names"):
+        open_store(cache_dir).put_kernel(kernel_key(), {name: b"x"})
+
+
+@pytest.mark.parametrize("file", ["kernel.so", "source.cpp", "entry.json"])
+@pytest.mark.parametrize("how", ["flipped", "emptied", "deleted"])
+def test_a_damaged_kernel_is_a_reported_miss_and_built_again(
+    cache_dir: Path, file: str, how: str, caplog: pytest.LogCaptureFixture
+):
+    store = open_store(cache_dir)
+    path = store.build_kernel(kernel_key(), built()).folder / file
+    if how == "flipped":
+        flip_byte(path)
+    elif how == "emptied":
+        path.write_bytes(b"")
+    else:
+        path.unlink()
+    assert [one.kind for one in store.verify()] == ["kernel"]
+    assert store.kernel(kernel_key().digest) is None
+    assert store.kernel(kernel_key().digest) is None
+    assert len([one for one in caplog.records if "damaged" in one.message]) == 1
+    assert store.counts.corrupt == 1
+    assert store.counters()["corrupt"] == 1
+    assert not path.parent.exists()
+    assert store.build_kernel(kernel_key(), built()).path("kernel.so").read_bytes() == b"library"
+    assert store.verify() == []
+
+
+def test_a_damaged_kernel_can_be_replaced_by_who_holds_its_lock(cache_dir: Path):
+    store = open_store(cache_dir)
+    flip_byte(store.build_kernel(kernel_key(), built()).path("kernel.so"))
+    with store.lock_kernel(kernel_key().digest, 0):
+        assert store.kernel(kernel_key().digest) is None
+        store.put_kernel(kernel_key(), {"kernel.so": b"new"})
+    assert store.verify() == []
+
+
+def test_a_record_comes_back_in_this_store_and_the_next(cache_dir: Path):
+    store = open_store(cache_dir)
+    one = record(measured("a", 0.123456789), decision=decision("a"))
+    written = store.put_record(one)
+    assert written.candidates["a"].median_ms == 0.123457
+    place = (one.environment, one.op, one.digest)
+    assert store.record(*place) == written
+    assert open_store(cache_dir).record(*place) == written
+    assert store.record(one.environment, "bmm", one.digest) is None
+    assert store.has_records(one.environment)
+    assert not store.has_records("0" * 64)
+
+
+def test_a_record_changed_by_another_process_is_seen(cache_dir: Path):
+    mine, theirs = open_store(cache_dir), open_store(cache_dir)
+    one = record(measured("a"))
+    place = (one.environment, one.op, one.digest)
+    mine.put_record(one)
+    theirs.put_record(record(measured("b")))
+    found = mine.record(*place)
+    assert found is not None
+    assert set(found.candidates) == {"a", "b"}
+
+
+def test_a_damaged_record_is_a_reported_miss_and_removed(
+    cache_dir: Path, caplog: pytest.LogCaptureFixture
+):
+    store = open_store(cache_dir)
+    one = record(measured("a"))
+    place = (one.environment, one.op, one.digest)
+    store.put_record(one)
+    path = store.layout.record(*place)
+    flip_byte(path)
+    assert [finding.path for finding in store.verify()] == [path]
+    assert store.record(*place) is None
+    assert store.record(*place) is None
+    warnings = [found for found in caplog.records if str(path) in found.message]
+    assert len(warnings) == 1
+    assert store.put_record(record(measured("b"))).candidates.keys() == {"b"}
+    assert store.verify() == []
+
+
+def test_a_record_under_anothers_name_is_damaged(cache_dir: Path):
+    store = open_store(cache_dir)
+    one, other = record(measured("a")), record(measured("a"), problem=2)
+    store.put_record(one)
+    path = store.layout.record(one.environment, one.op, one.digest)
+    path.rename(store.layout.record(other.environment, other.op, other.digest))
+    assert "another record" in store.verify()[0].reason
+    assert store.record(other.environment, other.op, other.digest) is None
+
+
+def test_environments_keep_their_fields(cache_dir: Path):
+    digest = open_store(cache_dir).put_environment(ENVIRONMENT)
+    assert digest == digest_of(ENVIRONMENT)
+    assert open_store(cache_dir).environment(digest) == ENVIRONMENT
+    assert open_store(cache_dir).environment("0" * 64) is None
+
+
+def test_quarantine_counts_and_releases(cache_dir: Path):
+    store = open_store(cache_dir)
+    assert store.quarantined("e", "c") is None
+    for reason in ("first", "second"):
+        store.quarantine("e", "c", {"status": "hung", "reason": reason})
+    found = open_store(cache_dir).quarantined("e", "c")
+    assert found is not None
+    assert (found.status, found.reason, found.count) == ("hung", "second", 2)
+    assert found.created <= found.updated
+    assert store.usage().quarantined == 1
+    assert store.release("e", "c")
+    assert not store.release("e", "c")
+    assert store.quarantined("e", "c") is None
+
+
+def test_a_candidates_name_cannot_leave_the_quarantine(cache_dir: Path):
+    store = open_store(cache_dir)
+    store.quarantine("e", "../../../evil", {"status": "hung"})
+    assert store.quarantined("e", "../../../evil") is not None
+    assert [path.suffix for path in (cache_dir / "quarantine" / "e").iterdir()] == [".json"]
+    assert store.verify() == []
+
+
+def test_counters_add_up(cache_dir: Path):
+    open_store(cache_dir).add_counts(hits=2, misses=1)
+    open_store(cache_dir).add_counts(hits=3)
+    assert open_store(cache_dir).counters() == {"hits": 5, "misses": 1}
+
+
+def use_everything(store: Store) -> None:
+    one = record(measured("a"), decision=decision("a"))
+    store.put_environment(ENVIRONMENT)
+    written = store.put_record(one)
+    assert store.record(one.environment, one.op, one.digest) == written
+    assert set(store.put_record(record(measured("b"))).candidates) == {"a", "b"}
+    entry = store.build_kernel(kernel_key(), built())
+    assert entry.path("kernel.so").read_bytes() == b"library"
+    assert store.kernel(kernel_key().digest) == entry
+    store.quarantine("e", "c", {"status": "hung"})
+    assert store.quarantined("e", "c") is not None
+    store.add_counts(hits=1)
+    assert len(list(store.iter_records())) == 1
+    with store.lock_kernel("k", 1):
+        pass
+
+
+def test_a_place_where_nothing_can_be_made_degrades_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    (tmp_path / "file").write_text("in the way")
+    store = open_store(tmp_path / "file" / "cache")
+    assert store.degraded is not None
+    use_everything(store)
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
+def test_a_disk_that_fails_later_degrades_with_one_warning(
+    cache_dir: Path, code: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    store = open_store(cache_dir)
+    place = record()
+    store.put_record(record(measured("early", 2.0)))
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("inductor_plugin.cache.atomic.write", fails)
+    monkeypatch.setattr("inductor_plugin.cache.atomic.private_path", fails)
+    store.put_record(record(measured("late", 3.0)))
+    assert os.strerror(code) in str(store.degraded)
+    found = store.record(place.environment, place.op, place.digest)
+    assert found is not None
+    assert set(found.candidates) == {"early", "late"}
+    store.build_kernel(kernel_key(), built())
+    assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) == 1
+
+
+def test_a_read_only_cache_is_still_read(cache_dir: Path, monkeypatch: pytest.MonkeyPatch):
+    one = record(measured("a"))
+    writable = open_store(cache_dir)
+    writable.put_record(one)
+    writable.build_kernel(kernel_key(), built())
+    before = sorted(cache_dir.rglob("*"))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    store = open_store(cache_dir)
+    assert store.degraded == "it is read-only"
+    assert store.record(one.environment, one.op, one.digest) is not None
+    assert store.kernel(kernel_key().digest) is not None
+    store.put_record(record(measured("b")))
+    found = store.record(one.environment, one.op, one.digest)
+    assert found is not None
+    assert set(found.candidates) == {"a", "b"}
+    assert sorted(cache_dir.rglob("*")) == before
+
+
+def test_a_memory_store_touches_no_disk(cache_dir: Path, caplog: pytest.LogCaptureFixture):
+    use_everything(open_store(cache_dir, memory_only=True))
+    assert not cache_dir.exists()
+    assert caplog.records == []
+
+
+def test_a_cache_of_another_format_is_left_alone(cache_dir: Path):
+    open_store(cache_dir).put_record(record(measured("a")))
+    (cache_dir / "schema.json").write_bytes(document.dump({"format": 99}))
+    before = {path: path.stat().st_mtime_ns for path in cache_dir.rglob("*")}
+    store = open_store(cache_dir)
+    assert "format 99" in str(store.degraded)
+    assert list(store.iter_records()) == []
+    store.put_record(record(measured("b")))
+    assert {path: path.stat().st_mtime_ns for path in cache_dir.rglob("*")} == before
+
+
+def test_a_cache_deleted_under_a_running_process_is_made_again(cache_dir: Path):
+    store = open_store(cache_dir)
+    one = store.put_record(record(measured("a")))
+    for path in sorted(cache_dir.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    cache_dir.rmdir()
+    assert store.record(one.environment, one.op, one.digest) is None
+    store.put_record(record(measured("b")))
+    store.build_kernel(kernel_key(), built())
+    assert store.degraded is None
+    assert cache_dir.stat().st_mode & 0o777 == 0o700
+    assert store.verify() == []
+
+
+def test_a_lookup_is_fast(cache_dir: Path):
+    store = open_store(cache_dir)
+    one = store.put_record(record(*(measured(f"candidate-{i}") for i in range(20))))
+    place = (one.environment, one.op, one.digest)
+    cold: list[float] = []
+    warm: list[float] = []
+    for _ in range(20):
+        fresh = open_store(cache_dir)
+        for times in (cold, warm):
+            started = time.perf_counter()
+            assert fresh.record(*place) is not None
+            times.append(time.perf_counter() - started)
+    # The best of twenty: the machine may be busy with something else.
+    assert min(cold) < 1e-3
+    assert min(warm) < 50e-6
