@@ -19,9 +19,9 @@ from inductor_plugin.errors import CacheError
 
 logger = logging.getLogger(__name__)
 
-GRACE_S = 120.0
+GRACE_S = 600.0
 """The size limit never evicts what was used within this many seconds: another process may be about
-to load it. A read is noted at most once a minute, so this is more than that."""
+to load it, or a measurement of it may be queued. A read is noted at most once a minute."""
 
 LOCK_AGE_S = 86400.0
 """A lock file this many seconds old is deleted if nobody holds it."""

@@ -18,7 +18,7 @@ _POLL_S = 0.01
 
 @dataclass
 class _Hold:
-    thread: int
+    thread: threading.Thread  # not its number: a new thread may get that of one that ended
     depth: int
     file: FileLock | None = None
 
@@ -71,14 +71,14 @@ class LockTable:
             self._changed.notify_all()
 
     def _reserve(self, name: str, deadline: float) -> bool:
-        me = threading.get_ident()
+        me = threading.current_thread()
         with self._changed:
             while True:
                 hold = self._holds.get(name)
                 if hold is None:
                     self._holds[name] = _Hold(me, 1)
                     return True
-                if hold.thread == me:
+                if hold.thread is me:
                     hold.depth += 1
                     return True
                 left = deadline - time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 import threading
@@ -21,6 +22,9 @@ _STOCK: dict[str, Any] = {}
 def options(**chosen: object) -> dict[str, Any]:
     """Return options for ``torch.compile(model, options=...)`` with the stock backend.
 
+    Where this torch does not have the plugin's hooks, Inductor's own options are returned as they
+    are, after one warning.
+
     Args:
         chosen: The plugin's own options and Inductor's, by name. ``max_autotune`` is on unless it
             is given.
@@ -28,20 +32,28 @@ def options(**chosen: object) -> dict[str, Any]:
     Raises:
         OptionError: An option that neither knows, or a bad value.
     """
-    return inductor_options(None, chosen)
+    ours, others = split(chosen)
+    config = Config.load(ours)
+    hooks = _hooks()
+    return dict(others) if hooks is None else hooks.compile_options(None, config, others)
 
 
-def inductor_options(mode: str | None, chosen: Mapping[str, object]) -> dict[str, Any]:
-    """Return Inductor's configuration for a compile under the plugin.
+def compile_graph(
+    model: Any, example_inputs: Any, mode: str | None, chosen: Mapping[str, object]
+) -> Any:
+    """Compile one graph under the plugin: what the ``inductor_plugin`` backend does.
 
-    Without a supported torch the user's own Inductor options are returned as they are, after one
-    warning.
+    Raises:
+        OptionError: An option that neither knows, or a bad value.
     """
     ours, others = split(chosen)
-    # Imported here: `import inductor_plugin` must not load torch (2.5 s).
-    from inductor_plugin import lowering  # noqa: PLC0415
+    config = Config.load(ours)
+    hooks = _hooks()
+    if hooks is not None:
+        return hooks.compile_graph(model, example_inputs, mode, config, others)
+    from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415  stock, without the hooks
 
-    return lowering.compile_options(mode, Config.load(ours), others)
+    return compile_fx(model, example_inputs, config_patches=dict(others))
 
 
 def enable(**chosen: object) -> None:
@@ -53,22 +65,48 @@ def enable(**chosen: object) -> None:
     Raises:
         OptionError: An option that is not known, or a bad value.
     """
-    from inductor_plugin import lowering  # noqa: PLC0415  loads torch._inductor
-
     ours, others = split(chosen)
     config = Config.load(ours)
-    with _LOCK:
-        lowering.wrap_backend(config, others, _STOCK)
+    hooks = _hooks()
+    if hooks is not None:
+        with _LOCK:
+            hooks.wrap_backend(config, others, _STOCK)
 
 
 def disable() -> None:
     """Leave torch as it was: undo `enable`, remove the hooks, end the workers."""
-    if "torch._inductor" not in sys.modules:
+    if "inductor_plugin.lowering" not in sys.modules:
         return
-    from inductor_plugin import lowering  # noqa: PLC0415  loads torch._inductor
+    hooks = _hooks()
+    if hooks is not None:
+        with _LOCK:
+            hooks.unwrap_backend(_STOCK)
 
-    with _LOCK:
-        lowering.unwrap_backend(_STOCK)
+
+def _hooks() -> Any:
+    """Return the module that reaches into Inductor; None, after one warning, where it cannot.
+
+    Imported late because `import inductor_plugin` must not load torch (2.5 s).
+    """
+    try:
+        from inductor_plugin import lowering  # noqa: PLC0415
+    except (ImportError, AttributeError) as error:  # a torch newer than tested moved something
+        _step_aside(f"{type(error).__name__}: {error}")
+        return None
+    reason = lowering.unsupported()
+    if reason is not None:
+        _step_aside(reason)
+        return None
+    return lowering
+
+
+@functools.cache
+def _step_aside(reason: str) -> None:
+    warnings.warn(
+        f"inductor-plugin steps aside, stock Inductor is used: {reason}",
+        RuntimeWarning,
+        stacklevel=4,
+    )
 
 
 def enable_deferred() -> None:

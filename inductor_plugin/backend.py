@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from inductor_plugin.activation import compile_graph
+
 
 def inductor_plugin(
     gm: Any,
@@ -24,8 +26,4 @@ def inductor_plugin(
     Raises:
         OptionError: An option that neither knows, or a bad value.
     """
-    from inductor_plugin import lowering  # noqa: PLC0415  loads torch._inductor
-    from inductor_plugin.config import Config, split  # noqa: PLC0415
-
-    ours, others = split(options or {})
-    return lowering.compile_graph(gm, example_inputs, mode, Config.load(ours), others)
+    return compile_graph(gm, example_inputs, mode, options or {})

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -91,12 +90,3 @@ def strides(node: Any) -> Sequence[Any]:
 def uses_multi_kernel_hints() -> bool:
     """Return True if the user asked for one kernel per size hint, which stock handles."""
     return bool(getattr(inductor_config, "multi_kernel_hints", None))
-
-
-@contextmanager
-def template_fusion_benchmarking() -> Iterator[bool]:
-    """Yield whether Inductor benchmarks epilogue fusions (renamed in 2.15, old name warns)."""
-    name = "benchmark_template_fusion"
-    if not hasattr(inductor_config, name):
-        name = "benchmark_epilogue_fusion"
-    yield bool(getattr(inductor_config, name))

@@ -270,6 +270,11 @@ def process_environment() -> dict[str, str]:
     return dict(os.environ)
 
 
+def set_environment(variables: Mapping[str, str]) -> None:
+    """Set variables of this process, a worker: the libraries it runs read nothing else."""
+    os.environ.update(variables)
+
+
 def options_table() -> str:
     """Return the table of options in markdown, as the README shows it."""
     rows = ["| Option and variable | Values | Default | What it does |", "|---|---|---|---|"]

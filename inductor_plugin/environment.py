@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import platform
 import re
 from pathlib import Path
@@ -136,5 +137,15 @@ def _clocks(device: str) -> dict[str, Any]:
             "sm_clock_mhz": torch.cuda.clock_rate(device),
             "power_w": torch.cuda.power_draw(device) / 1000,
         }
-    except (RuntimeError, ImportError, OSError) as error:  # no NVML on this machine
+    except (RuntimeError, ImportError, OSError, _nvml_error()) as error:
+        # No NVML on this machine, or none that tells: a slice of a GPU has no power of its own.
         return {"clocks": f"unknown ({type(error).__name__})"}
+
+
+def _nvml_error() -> type[Exception]:
+    """Return the class of NVML's own errors, which is no RuntimeError."""
+    try:
+        pynvml: Any = importlib.import_module("pynvml")
+    except ImportError:
+        return RuntimeError
+    return pynvml.NVMLError

@@ -108,9 +108,12 @@ class RequestKernel:
 
     Attributes:
         payload: The pickled request. Its ``make_run_fn(*inputs, out=out)`` gives the launch.
+        environment: The variables its `TritonCompileJob` was compiled under, or Triton looks for the
+            kernel in another place and compiles it again while the clock runs.
     """
 
     payload: bytes
+    environment: tuple[tuple[str, str], ...] = ()
 
 
 Kernel = ExternKernel | OpKernel | CppKernel | RequestKernel
@@ -245,6 +248,21 @@ class CppCompileJob:
 
 
 @dataclass(frozen=True)
+class TritonTarget:
+    """The device Triton compiles for, by its name, so that no driver has to be asked.
+
+    Attributes:
+        backend: ``cuda``, ``hip`` ...
+        arch: Compute capability as Triton writes it (90 for 9.0), or a name (``gfx942``).
+        warp_size: Threads of a warp.
+    """
+
+    backend: str
+    arch: Any
+    warp_size: int
+
+
+@dataclass(frozen=True)
 class TritonCompileJob:
     """One Triton template kernel, compiled for a named target without touching a GPU.
 
@@ -254,6 +272,7 @@ class TritonCompileJob:
         source: The Python module Inductor generated.
         environment: Environment variables of the parent that Triton reads (cache directory ...).
         timeout_s: Seconds it may take.
+        target: What code that asks for the device while it compiles is told; None tells it nothing.
     """
 
     key: str
@@ -261,6 +280,7 @@ class TritonCompileJob:
     source: str
     environment: tuple[tuple[str, str], ...]
     timeout_s: float
+    target: TritonTarget | None = None
 
 
 CompileJob = CppCompileJob | TritonCompileJob

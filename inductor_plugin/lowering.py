@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
-import threading
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,11 +15,8 @@ from inductor_plugin.config import Config
 from inductor_plugin.errors import OptionError
 from inductor_plugin.lowering_scope import CARRIER, ConfigCarrier, active_config, user_passes
 from inductor_plugin.lowering_selector import install, installed, uninstall
-from inductor_plugin.lowering_toolchain import probe_vector_isa
 from inductor_plugin.lowering_warmup import warm_up
 from inductor_plugin.runtime import RUNTIME
-
-logger = logging.getLogger(__name__)
 
 
 def compile_options(
@@ -34,8 +28,7 @@ def compile_options(
         OptionError: Inductor does not know one of ``others``.
     """
     accepted = _validated(mode, others)
-    if not _ready():
-        return accepted
+    _hook()
     return _with_carrier(config, accepted)
 
 
@@ -48,8 +41,7 @@ def wrap_backend(config: Config, others: Mapping[str, object], stock: dict[str, 
         stock: Keeps what `unwrap_backend` puts back.
     """
     defaults = _validated(None, others)
-    if not _ready():
-        return
+    _hook()
     original = stock.setdefault("compile_fx", compile_fx_module.compile_fx)
 
     @functools.wraps(original)
@@ -126,19 +118,12 @@ def _with_carrier(config: Config, accepted: Mapping[str, Any]) -> dict[str, Any]
     return result
 
 
-def _ready() -> bool:
-    """Return True if the hooks are in place; warn once if this torch has none to offer."""
-    if installed():
-        return True
-    reason = compat.unsupported()
-    if reason is not None:
-        _warn_once(f"inductor-plugin steps aside: {reason}")
-        return False
-    compat.warn_if_untested()
-    install()
-    return True
+def unsupported() -> str | None:
+    """Return why this torch cannot be hooked into, or None if it can."""
+    return compat.unsupported()
 
 
-@functools.cache
-def _warn_once(message: str) -> None:
-    warnings.warn(message, RuntimeWarning, stacklevel=4)
+def _hook() -> None:
+    if not installed():
+        compat.warn_if_untested()
+        install()

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import logging
 import pickle
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +33,6 @@ from inductor_plugin.jobs import (
 from inductor_plugin.lowering_problem import (
     base_operand,
     constant,
-    device_text,
     output_tensor,
     view_operand,
 )
@@ -43,6 +43,8 @@ from inductor_plugin.task import CppBuild, Entry
 
 logger = logging.getLogger(__name__)
 
+_DEVICE_INDEX = re.compile(r"(DeviceProperties\(type='\w+', )index=\d+, ")
+_INDUCTOR_META = re.compile(r"^ *inductor_meta=\{.*\},?$", re.MULTILINE)
 _PACKINGS = {"_mkl_linear": "mkl_linear", "_linear_pointwise": "mkldnn_linear"}
 
 
@@ -107,7 +109,7 @@ def offer_of(choice: Any, call: Call) -> Offer:
         return identity.offer(lambda own: _cpp_entry(own, choice, inner, call))
     if isinstance(inner, select_algorithm.TritonTemplateCaller):
         name = inner.name.rsplit("_", 1)[0]
-        identity = _Identity(name, "triton", inner.hash_key(), str(inner.description))
+        identity = _Identity(name, "triton", _triton_key(inner), str(inner.description))
         return identity.offer(lambda own: _triton_entry(own, inner, call))
     if isinstance(inner, TemplateChoice):
         identity = _Identity(inner.name, "template", inner.hash_key(), inner.description)
@@ -168,7 +170,8 @@ def _extern_input(choice: Any, index: int, call: Call) -> Tensor | None:
     """Return an operand of a library kernel, None if it cannot travel to a worker."""
     node = choice.input_nodes[index]
     value = constant(node)
-    if value is None:
+    if value is None or value.device.type != "cpu":
+        # Only a CPU repacks frozen weights; elsewhere all candidates get the same random ones.
         return view_operand(node, call.seeds)
     if value.layout is torch.strided:
         return call.files.keep(node.get_name(), value)
@@ -261,18 +264,35 @@ def _example(node: Any, spec: Tensor) -> torch.Tensor:
 
 def _triton_entry(own: Entry, choice: Any, call: Call) -> Entry:
     request = choice.bmreq
-    payload = pickle.dumps(request)
-    inputs = [base_operand(node, call.seeds) for node in call.nodes]
+    environment = lowering_toolchain.triton_variables(call.layout.device)
+    kernel = RequestKernel(pickle.dumps(request), environment)
+    # A kernel takes each buffer once, however many of its operands are views of it (x @ x.T).
+    bases = {node.get_name(): node for node in call.nodes}
+    inputs = [base_operand(node, call.seeds) for node in bases.values()]
     output = output_tensor(call.layout)
     own.build = TritonCompileJob(
         key=request.module_cache_key,
         kernel_name=request.kernel_name,
-        source=Path(request.module_path).read_text(encoding="utf-8"),
-        environment=lowering_toolchain.triton_variables(device_text(call.layout.device)),
+        source=_triton_source(choice),
+        environment=environment,
         timeout_s=call.compile_timeout_s,
+        target=lowering_toolchain.triton_target(call.layout.device),
     )
-    own.bench = lambda _library, _symbol: _bench(own, RequestKernel(payload), inputs, output, call)
+    own.bench = lambda _library, _symbol: _bench(own, kernel, inputs, output, call)
     return own
+
+
+def _triton_source(choice: Any) -> str:
+    return Path(choice.bmreq.module_path).read_text(encoding="utf-8")
+
+
+def _triton_key(choice: Any) -> str:
+    """Return what identifies a Triton candidate: its source, but for what is not the kernel.
+
+    Inductor writes the device's index and its own options beside the kernel. With them in the
+    identity, the second GPU of a machine, or a compile ahead of time, would tune everything anew.
+    """
+    return _DEVICE_INDEX.sub(r"\1", _INDUCTOR_META.sub("", _triton_source(choice)))
 
 
 def _template_entry(own: Entry, choice: TemplateChoice, call: Call) -> Entry:

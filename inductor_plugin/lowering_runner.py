@@ -15,7 +15,14 @@ from typing import Any
 
 import torch
 
-from inductor_plugin.jobs import ExternKernel, OpKernel, RequestKernel, TritonCompileJob
+from inductor_plugin.config import set_environment
+from inductor_plugin.jobs import (
+    ExternKernel,
+    OpKernel,
+    RequestKernel,
+    TritonCompileJob,
+    TritonTarget,
+)
 
 Call = Callable[[], object]
 
@@ -87,12 +94,16 @@ def bind_op(kernel: OpKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor)
 
 def bind_request(kernel: RequestKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> Call:
     """Return the launch of an Inductor benchmark request, made by our own parent process."""
+    if kernel.environment:
+        # torch 2.11 brings its own ptxas, whose version is part of Triton's key.
+        importlib.import_module("torch._inductor.runtime.compile_tasks")._set_triton_ptxas_path()
+        set_environment(dict(kernel.environment))
     request = pickle.loads(kernel.payload)  # noqa: S301 - from the parent's pipe, never from disk
     return request.make_run_fn(*inputs, out=out)
 
 
 def compile_triton(job: TritonCompileJob) -> None:
-    """Compile a Triton kernel into Triton's cache for the target its source names, no GPU needed.
+    """Compile a Triton kernel into Triton's cache for the target the job names, no GPU needed.
 
     This is what Inductor's own compile workers run (torch 2.11 to 2.15: the same three arguments);
     it applies the variables, finds ptxas and compiles with ``warm_cache_only``.
@@ -103,7 +114,7 @@ def compile_triton(job: TritonCompileJob) -> None:
     def load_kernel() -> Any:
         return getattr(codecache.PyCodeCache.load(job.source), job.kernel_name)
 
-    with _no_driver():
+    with _no_driver(), _driver_of(job.target):
         tasks._worker_compile_triton(load_kernel, dict(job.environment), {})
 
 
@@ -117,3 +128,46 @@ def _no_driver() -> Generator[None, None, None]:
         yield
     finally:
         helpers.set_driver_to_gpu = kept
+
+
+class TargetDriver:
+    """Answers what is asked of Triton's driver while a kernel compiles; it launches nothing.
+
+    Triton gets the target as an argument, but code inside a kernel can ask for it too
+    (``tl.target_info``). It is told False where there is no driver, and Triton stores what came of
+    it under the same key.
+    """
+
+    def __init__(self, target: TritonTarget) -> None:
+        """Stand for a device of ``target``."""
+        self._target = target
+
+    def get_current_target(self) -> Any:
+        """Return the target."""
+        compiler = importlib.import_module("triton.backends.compiler")
+        return compiler.GPUTarget(self._target.backend, self._target.arch, self._target.warp_size)
+
+    def get_current_device(self) -> int:
+        """Return the index of the device."""
+        return 0
+
+    def get_current_stream(self, device: int | None = None) -> int:  # noqa: ARG002  Triton's name
+        """Return the default stream."""
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        """Return the device."""
+        return torch.device("cuda" if self._target.backend == "hip" else self._target.backend, 0)
+
+
+@contextmanager
+def _driver_of(target: TritonTarget | None) -> Generator[None, None, None]:
+    """Let Triton see a device of ``target``."""
+    driver: Any = importlib.import_module("triton.runtime").driver
+    kept = driver._active
+    if target is not None:
+        driver.set_active(TargetDriver(target))
+    try:
+        yield
+    finally:
+        driver._active = kept

@@ -71,7 +71,12 @@ class Claim:
         values = guarded(selection.medians(self.ticket), verdict, libraries)
         timed = {self._choices[n]: t for n, t in values.items() if n in self._choices}
         # Without timings (a lost worker, a tight budget) the scheduler still needs one entry.
-        return timed if winner in timed else {winner: 1.0}
+        timed = timed if winner in timed else {winner: 1.0}
+        # Where a template does not fit the layout, it looks up every library kernel, failed or not.
+        for choice in self._choices.values():
+            if isinstance(unwrapped(choice), select_algorithm.ExternKernelCaller):
+                timed.setdefault(choice, float("inf"))
+        return timed
 
 
 class Session:

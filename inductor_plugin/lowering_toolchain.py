@@ -8,6 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch._inductor import cpu_vec_isa
@@ -17,8 +18,11 @@ from torch._inductor.cpp_builder import (
     get_compiler_version_info,
     get_cpp_compiler,
 )
+from torch._inductor.runtime.hints import DeviceProperties
+from torch._inductor.runtime.runtime_utils import cache_dir, triton_cache_dir
 
 from inductor_plugin.config import process_environment
+from inductor_plugin.jobs import TritonTarget
 
 _SOURCE = "inductor_plugin_source.cpp"
 _FOLDER = "/inductor_plugin_output"
@@ -102,10 +106,21 @@ def probe_vector_isa() -> None:
             pool.submit(copy_context().run, bool, isa)
 
 
-def triton_variables(device: str) -> tuple[tuple[str, str], ...]:
-    """Return the environment variables a Triton compile in another process needs."""
-    names = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_PTXAS_PATH", "CUDA_HOME")
+def triton_variables(device: torch.device) -> tuple[tuple[str, str], ...]:
+    """Return the environment variables under which Triton compiles and finds a device's kernels.
+
+    Inductor gives each device a folder of its own, and the first kernel of a process fixes it for
+    the whole process; a worker that serves two devices has to be told each time.
+    """
+    names = ("TRITON_PTXAS_PATH", "TRITON_LIBDEVICE_PATH", "CUDA_HOME")
     found = process_environment()
     pairs = {name: found[name] for name in names if name in found}
-    pairs.setdefault("INDUCTOR_PLUGIN_DEVICE", device)
+    pairs["TORCHINDUCTOR_CACHE_DIR"] = cache_dir()
+    pairs["TRITON_CACHE_DIR"] = triton_cache_dir(device.index or 0)
     return tuple(sorted(pairs.items()))
+
+
+def triton_target(device: torch.device) -> TritonTarget:
+    """Return the target that Inductor writes into the Triton kernels for a device."""
+    properties: Any = DeviceProperties.create(torch.device(device.type, device.index or 0))
+    return TritonTarget(properties.type, properties.cc, properties.warp_size or 32)

@@ -292,7 +292,7 @@ class Pipeline:
                 outcome = self._bench.screen(
                     ScreenJob(
                         problem_id=task.digest,
-                        library=_travelling(reference) if reference is not entry else None,
+                        library=_travelling(reference),
                         candidate=_argument(entry),
                         sampling=screening(self.device),
                         tolerance=task.tolerance,

@@ -31,6 +31,7 @@ from inductor_plugin.jobs import Event, JobFailed, WorkerSettings
 _LOG = logging.getLogger(__name__)
 _ENTRY = Path(__file__).with_name("worker_main.py")
 _TAIL_BYTES = 2000
+_VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 START_S = 180.0
 """Longest start of a worker: importing torch from a cold network disk takes a minute."""
@@ -311,6 +312,9 @@ def _environment(settings: WorkerSettings) -> dict[str, str]:
     environment = process_environment() | {"INDUCTOR_PLUGIN_ENABLE": "0"}
     if settings.kind == "compile":
         environment["LC_ALL"] = "C.UTF-8"  # the compiler's words are looked at
+        # A context on the GPU takes 0.5 GB of it per worker, and what compiles there by asking the
+        # driver would not compile on a machine without one.
+        environment |= dict.fromkeys(_VISIBLE_DEVICES, "")
     if settings.cache_dir:
         environment["TORCHINDUCTOR_CACHE_DIR"] = settings.cache_dir
     return environment

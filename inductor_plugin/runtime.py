@@ -86,13 +86,18 @@ class Runtime:
     def store(self, config: Config) -> Store:
         """Return the opened cache of a configuration.
 
-        Raises:
-            CacheRefusedError: Someone else owns it or may write to it.
+        A directory that someone else owns or may write to is not trusted: tuning then works
+        without remembering, after one warning that says why.
         """
         with self._lock:
             path = Path(config.cache_dir)
             if path not in self._stores:
-                self._stores[path] = open_store(path, limit_bytes=config.cache_limit_bytes)
+                try:
+                    opened = open_store(path, limit_bytes=config.cache_limit_bytes)
+                except CacheError as error:
+                    logger.warning("%s; nothing is remembered by this process", error)
+                    opened = open_store(path, memory_only=True)
+                self._stores[path] = opened
             return self._stores[path]
 
     def site(self, config: Config, device: str, software: Mapping[str, Any]) -> Site:

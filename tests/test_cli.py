@@ -10,9 +10,22 @@ from inductor_plugin import cli
 from inductor_plugin.errors import CacheError
 from inductor_plugin.verb import Verb
 
-VERBS = (
-    "stats ls show explain diff export import merge verify prune pin check demo doctor"
-).split()
+VERBS = [
+    "stats",
+    "ls",
+    "show",
+    "explain",
+    "diff",
+    "export",
+    "import",
+    "merge",
+    "verify",
+    "prune",
+    "pin",
+    "check",
+    "demo",
+    "doctor",
+]
 
 
 def test_every_verb_is_there_once():

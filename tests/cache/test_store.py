@@ -266,7 +266,11 @@ def test_a_read_only_cache_is_still_read(cache_dir: Path, monkeypatch: pytest.Mo
     writable.put_record(one)
     writable.build_kernel(kernel_key(), built())
     before = sorted(cache_dir.rglob("*"))
-    monkeypatch.setattr(os, "access", lambda *_: False)
+
+    def no_access(path: object, mode: int) -> bool:
+        return False
+
+    monkeypatch.setattr(os, "access", no_access)
     store = open_store(cache_dir)
     assert store.degraded == "it is read-only"
     assert store.record(one.environment, one.op, one.digest) is not None
