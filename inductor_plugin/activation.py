@@ -51,9 +51,9 @@ def compile_graph(
     hooks = _hooks()
     if hooks is not None:
         return hooks.compile_graph(model, example_inputs, mode, config, others)
-    from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415  stock, without the hooks
+    import torch  # noqa: PLC0415  loaded long ago where a graph is compiled
 
-    return compile_fx(model, example_inputs, config_patches=dict(others))
+    return torch._TorchCompileInductorWrapper(mode, dict(others), None)(model, example_inputs)
 
 
 def enable(**chosen: object) -> None:

@@ -9,22 +9,18 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
 from inductor_plugin.errors import OptionError
+from inductor_plugin.option_value import PARSERS, Kind, switch
 
 PREFIX = "INDUCTOR_PLUGIN_"
 ENABLE_VARIABLE = PREFIX + "ENABLE"
 
-Kind = Literal["text", "folder", "choice", "on/off", "whole number", "number", "size"]
-
-_SWITCHES = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _NONE: Mapping[str, object] = MappingProxyType({})
 
 
@@ -63,6 +59,7 @@ def _how(
 
 
 _AUTO = ("auto", "on", "off")
+_GEMM_BACKENDS = ("ATEN", "TRITON", "CPP", "CUTLASS", "CUTEDSL", "NVGEMM", "CK", "CKTILE", "FLYDSL")
 
 
 @dataclass(frozen=True)
@@ -76,16 +73,18 @@ class Config:
     gemm_backends: str = field(
         default="",
         metadata=_how(
-            "text",
-            "Comma-separated backends to choose matrix products from; empty for Inductor's own list.",
+            "list",
+            "Backends to choose matrix products from; empty for Inductor's own list.",
+            choices=_GEMM_BACKENDS,
             code=True,
         ),
     )
     attention_backends: str = field(
         default="",
         metadata=_how(
-            "text",
-            "Comma-separated backends to choose attention from; empty for all that are there.",
+            "list",
+            "Backends to choose attention from; of no effect until an attention template is there.",
+            choices=("FLASH", "EFFICIENT", "CUDNN", "TRITON", "CUTLASS"),
             code=True,
         ),
     )
@@ -179,7 +178,7 @@ class Config:
         default=0,
         metadata=_how(
             "size",
-            "Memory one compile worker may take; 0 decides from available memory.",
+            "Memory one worker may take; 0 for four fifths of what is free (none on a GPU).",
             unit="bytes",
         ),
     )
@@ -262,7 +261,7 @@ def enabled_by_environment(environ: Mapping[str, str] | None = None) -> bool:
         OptionError: The variable is neither empty nor a switch.
     """
     text = (os.environ if environ is None else environ).get(ENABLE_VARIABLE, "")
-    return bool(text) and _switch(text, f"variable {ENABLE_VARIABLE}")
+    return bool(text) and switch(text, f"variable {ENABLE_VARIABLE}")
 
 
 def process_environment() -> dict[str, str]:
@@ -310,64 +309,14 @@ def _known(name: str, known: Iterable[str]) -> str:
 
 def _parse(name: str, value: object, origin: str) -> object:
     how = _METADATA[name]
-    parsed = _PARSERS[how["kind"]](value, origin)
-    if how["choices"] and parsed not in how["choices"]:
+    parsed = PARSERS[how["kind"]](value, origin)
+    listed = str(parsed).split(",") if parsed else []
+    words: list[object] = [*listed] if how["kind"] == "list" else [parsed]
+    if how["choices"] and any(word not in how["choices"] for word in words):
         raise OptionError(f"{origin} is {value!r}; use one of {', '.join(how['choices'])}")
     if isinstance(parsed, int | float) and parsed < how["minimum"]:
         raise OptionError(f"{origin} is {value!r}; use {how['minimum']} or more")
     return parsed
-
-
-def _text(value: object, origin: str) -> str:
-    if not isinstance(value, str | Path):
-        raise OptionError(f"{origin} is {value!r}; use text")
-    return str(value)
-
-
-def _path(value: object, origin: str) -> Path:
-    text = _text(value, origin)
-    if not text:
-        raise OptionError(f"{origin} is empty; name a folder or leave the option out")
-    return Path(text).expanduser()
-
-
-def _switch(value: object, origin: str) -> bool:
-    if isinstance(value, bool):
-        return value
-    found = _SWITCHES.get(str(value).strip().lower())
-    if found is None:
-        raise OptionError(f"{origin} is {value!r}; use one of {', '.join(_SWITCHES)}")
-    return found
-
-
-def _integer(value: object, origin: str) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+", value.strip()):
-        return int(value)
-    raise OptionError(f"{origin} is {value!r}; use a whole number")
-
-
-def _number(value: object, origin: str) -> float:
-    if isinstance(value, int | float | str) and not isinstance(value, bool):
-        try:
-            number = float(value)
-        except ValueError:
-            number = float("nan")
-        if abs(number) < float("inf"):
-            return number
-    raise OptionError(f"{origin} is {value!r}; use a finite number")
-
-
-def _bytes(value: object, origin: str) -> int:
-    if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
-        amount, prefix, binary = match.groups()
-        base = 1024 if binary or not prefix else 1000
-        return int(float(amount) * base ** " kmgt".index(prefix.lower() or " "))
-    try:
-        return _integer(value, origin)
-    except OptionError as error:
-        raise OptionError(f"{origin} is {value!r}; use a size such as 10GiB or 500MB") from error
 
 
 def _sha256(path: str) -> str:
@@ -386,14 +335,3 @@ def _show(value: object) -> str:
     if isinstance(value, int) and value >= 2**30:
         return f"{value / 2**30:g}GiB"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-_PARSERS: dict[Kind, Callable[[object, str], object]] = {
-    "text": _text,
-    "folder": _path,
-    "choice": _text,
-    "on/off": _switch,
-    "whole number": _integer,
-    "number": _number,
-    "size": _bytes,
-}

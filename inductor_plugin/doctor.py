@@ -72,8 +72,6 @@ def examine(cache_dir: Path | None = None) -> list[Finding]:
         gpu(),
         triton(),
         nvcc(),
-        distribution("nvidia-cutlass", "4.2", "cutlass", "CUTLASS templates"),
-        distribution("nvidia-matmul-heuristics", "", "heuristics", "ranking by NVIDIA's model"),
         cache(cache_dir or default_cache_dir()),
     ]
 
@@ -234,24 +232,6 @@ def nvcc() -> Finding:
     if failure is not None:
         return Finding("nvcc", "broken", f"{path}: {failure}", "reinstall the CUDA toolkit")
     return Finding("nvcc", "ok", path)
-
-
-def distribution(name: str, series: str, extra: str, gives: str) -> Finding:
-    """Tell whether an optional distribution is installed, in a version that is supported.
-
-    Args:
-        name: The distribution.
-        series: What its version must start with; empty for any.
-        extra: The extra of this package that brings it.
-        gives: What it is for.
-    """
-    remedy = f'pip install "inductor-plugin[{extra}]"'
-    version = _version(name)
-    if version is None:
-        return Finding(name, "off", f"not installed: no {gives}", remedy)
-    if not f"{version}.".startswith(f"{series}." if series else ""):
-        return Finding(name, "broken", f"{version} is installed, {series} is supported", remedy)
-    return Finding(name, "ok", version)
 
 
 def cache(folder: Path) -> Finding:

@@ -28,7 +28,7 @@ def environment(device: str) -> dict[str, Any]:
 def numerics(device: str) -> dict[str, Any]:
     """Return the settings that change what a library kernel computes."""
     settings: dict[str, Any] = {
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "float32_matmul_precision": float32_precision(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
     if not device.startswith("cpu"):
@@ -37,6 +37,18 @@ def numerics(device: str) -> dict[str, Any]:
         settings["fp16_reduced"] = bool(matmul.allow_fp16_reduced_precision_reduction)
         settings["bf16_reduced"] = bool(matmul.allow_bf16_reduced_precision_reduction)
     return settings
+
+
+def float32_precision() -> str:
+    """Return ``highest``, ``high`` or ``medium``.
+
+    torch refuses to answer when the user mixes its old and its new TF32 settings; the strictest
+    answer is then right for tolerances, and keeps the records apart.
+    """
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return "highest"
 
 
 def provenance(device: str) -> dict[str, Any]:

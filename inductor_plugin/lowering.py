@@ -54,9 +54,7 @@ def wrap_backend(config: Config, others: Mapping[str, object], stock: dict[str, 
     ) -> Any:
         # compile_fx calls itself with its patches in force and none left to apply.
         if active_config() is not None:
-            return original(
-                model_, example_inputs_, *args, config_patches=config_patches, **kwargs
-            )
+            return original(model_, example_inputs_, *args, config_patches=config_patches, **kwargs)
         patches = {**defaults, **(config_patches or {})}
         if not _carried(patches):
             patches = _with_carrier(config, patches)

@@ -114,7 +114,7 @@ def compile_triton(job: TritonCompileJob) -> None:
     def load_kernel() -> Any:
         return getattr(codecache.PyCodeCache.load(job.source), job.kernel_name)
 
-    with _no_driver(), _driver_of(job.target):
+    with _no_driver(), driver_of(job.target):
         tasks._worker_compile_triton(load_kernel, dict(job.environment), {})
 
 
@@ -161,7 +161,7 @@ class TargetDriver:
 
 
 @contextmanager
-def _driver_of(target: TritonTarget | None) -> Generator[None, None, None]:
+def driver_of(target: TritonTarget | None) -> Generator[None, None, None]:
     """Let Triton see a device of ``target``."""
     driver: Any = importlib.import_module("triton.runtime").driver
     kept = driver._active

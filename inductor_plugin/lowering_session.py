@@ -16,7 +16,7 @@ from torch._inductor.graph import GraphLowering
 from inductor_plugin import compat, lowering_deferral, lowering_toolchain
 from inductor_plugin.config import Config
 from inductor_plugin.decision import guarded
-from inductor_plugin.environment import provenance
+from inductor_plugin.environment import float32_precision, provenance
 from inductor_plugin.lowering_choices import Call, offer_of, unwrapped
 from inductor_plugin.lowering_problem import device_text, problem_of, reduction_length
 from inductor_plugin.lowering_template import template_choices
@@ -205,8 +205,7 @@ class Session:
             problem.output.dtype,
             problem.inputs[0].dtype if problem.inputs else problem.output.dtype,
             reduction_length(problem),
-            tf32=problem.output.device != "cpu"
-            and torch.get_float32_matmul_precision() != "highest",
+            tf32=problem.output.device != "cpu" and float32_precision() != "highest",
         )
 
     def _settle(self) -> None:

@@ -18,9 +18,9 @@ import torch
 from inductor_plugin.bench_worker import BenchWorker, home_measure
 from inductor_plugin.builder import Builder
 from inductor_plugin.cache import Store, digest_of, open_store
-from inductor_plugin.compile_pool import CompilePool
+from inductor_plugin.compile_pool import CompilePool, available_bytes
 from inductor_plugin.config import Config
-from inductor_plugin.environment import environment
+from inductor_plugin.environment import environment, float32_precision
 from inductor_plugin.errors import CacheError
 from inductor_plugin.jobs import WorkerSettings
 from inductor_plugin.pipeline import Pipeline
@@ -212,16 +212,28 @@ def worker_settings(config: Config, kind: str, device: str) -> WorkerSettings:
         device=device,
         threads=torch.get_num_threads(),
         idle_s=config.worker_idle_s,
-        memory_bytes=config.worker_memory_bytes,
-        allow_tf32=bool(matmul.allow_tf32),
+        memory_bytes=_memory_limit(config, device),
+        allow_tf32=float32_precision() != "highest",
         cudnn_allow_tf32=bool(torch.backends.cudnn.allow_tf32),
-        float32_precision=torch.get_float32_matmul_precision(),
+        float32_precision=float32_precision(),
         deterministic=torch.are_deterministic_algorithms_enabled(),
         reduced_precision=(
             bool(matmul.allow_fp16_reduced_precision_reduction),
             bool(matmul.allow_bf16_reduced_precision_reduction),
         ),
     )
+
+
+def _memory_limit(config: Config, device: str) -> int:
+    """Return the private memory a worker may take; 0 for no limit.
+
+    A limit turns a greedy candidate into a refused allocation, instead of the kernel's
+    out-of-memory killer, which may choose the user's process. The CUDA driver maps address space
+    far beyond what it uses, so a worker on a GPU is limited only if the user says so.
+    """
+    if config.worker_memory_bytes or device != "cpu":
+        return config.worker_memory_bytes
+    return available_bytes() * 4 // 5
 
 
 def _try_lock(store: Store, task: Task) -> Callable[[], None] | None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
@@ -16,6 +18,9 @@ from typing import Any
 from unittest import mock
 
 import torch
+
+from inductor_plugin import lowering_runner
+from inductor_plugin.jobs import RequestKernel
 
 H100: dict[str, Any] = {
     "name": "NVIDIA H100 80GB HBM3",
@@ -90,22 +95,26 @@ class _Driver:
 
 
 @contextmanager
-def installed(**facts: Any) -> Iterator[SimpleNamespace]:
-    """Pretend for the block that there is one CUDA device, and yield its properties.
+def installed(devices: int = 1, **facts: Any) -> Iterator[SimpleNamespace]:
+    """Pretend for the block that there are CUDA devices, and yield their properties.
 
     Args:
+        devices: How many.
         facts: Properties other than those of an H100.
     """
     properties = SimpleNamespace(**(H100 | facts))
     with ExitStack() as stack:
         stack.callback(_clear)
         _clear()
-        _answer(stack, properties)
+        # The first kernel of a process writes its device's folder into this variable for good.
+        stack.enter_context(mock.patch.dict(os.environ))
+        os.environ.pop("TRITON_CACHE_DIR", None)
+        _answer(stack, properties, devices)
         _stay_off_the_device(stack)
         yield properties
 
 
-def _answer(stack: ExitStack, properties: SimpleNamespace) -> None:
+def _answer(stack: ExitStack, properties: SimpleNamespace, devices: int) -> None:
     """Answer what is asked of the device."""
     from torch._dynamo import device_interface
     from triton.runtime import driver
@@ -118,7 +127,7 @@ def _answer(stack: ExitStack, properties: SimpleNamespace) -> None:
         "get_device_capability": fact((properties.major, properties.minor)),
         "get_device_name": fact(properties.name),
         "current_device": fact(0),
-        "device_count": fact(1),
+        "device_count": fact(devices),
         "is_bf16_supported": fact(True),
         "is_tf32_supported": fact(True),
         "synchronize": fact(None),
@@ -132,7 +141,7 @@ def _answer(stack: ExitStack, properties: SimpleNamespace) -> None:
     there = staticmethod(fact(True))
     stack.enter_context(mock.patch.object(interface, "is_available", there))
     properties_of: dict[str, Any] = device_interface.caching_worker_device_properties
-    stack.enter_context(mock.patch.dict(properties_of, {"cuda": [properties]}))
+    stack.enter_context(mock.patch.dict(properties_of, {"cuda": [properties] * devices}))
     stack.enter_context(mock.patch.object(driver, "_active", _Driver(properties)))
 
 
@@ -149,9 +158,29 @@ def _stay_off_the_device(stack: ExitStack) -> None:
     stack.enter_context(mock.patch.object(triton_helpers, "set_driver_to_gpu", lambda: None))
     # In this process: Inductor's own compile workers would ask a real driver.
     stack.enter_context(config.patch(compile_threads=1, fx_graph_cache=False))
-    for name, milliseconds in (("benchmark_fused_nodes", 0.001), ("benchmark_codegened_module", 0.001)):
+    for name, milliseconds in (
+        ("benchmark_fused_nodes", 0.001),
+        ("benchmark_codegened_module", 0.001),
+    ):
         measured = functools.partial(_measured, milliseconds)
         stack.enter_context(mock.patch.object(scheduler.Scheduler, name, measured))
+
+
+def found(kernel: RequestKernel) -> bool:
+    """Return True if a worker finds the compiled kernel of a request; what a launch does first."""
+    from triton import knobs
+
+    hits: list[bool] = []
+
+    def compiled(*, cache_hit: bool, **others: Any) -> None:
+        hits.append(cache_hit)
+
+    with installed(), mock.patch.object(knobs.compilation, "listener", compiled):
+        out = torch.empty(0)
+        run = lowering_runner.bind_request(kernel, [], out)
+        tuner = inspect.getclosurevars(run).nonlocals["run_method"].__self__
+        tuner.precompile(warm_cache_only=True)
+    return bool(hits) and all(hits)
 
 
 def _measured(milliseconds: float, *args: Any, **kwargs: Any) -> tuple[float, str]:

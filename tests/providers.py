@@ -27,7 +27,9 @@ class FaultTemplate:
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
         return [
-            Candidate(self.name, op, {"fault": op}, OpKernel(f"faults::{op}", (), ("tests.faults",)))
+            Candidate(
+                self.name, op, {"fault": op}, OpKernel(f"faults::{op}", (), ("tests.faults",))
+            )
             for op in self.faults
         ]
 

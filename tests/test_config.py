@@ -209,3 +209,10 @@ def test_every_option_is_described_in_the_table():
 def test_options_load_without_torch():
     code = "import sys, inductor_plugin.config; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_list_of_backends_is_checked_word_by_word() -> None:
+    assert Config.load({"gemm_backends": "aten, triton"}).gemm_backends == "ATEN,TRITON"
+    assert Config.load({"gemm_backends": ""}).gemm_backends == ""
+    with pytest.raises(OptionError, match="ATEN, TRITON, CPP"):
+        Config.load({"gemm_backends": "ATEN,FOO"})

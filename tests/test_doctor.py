@@ -70,13 +70,6 @@ def test_a_machine_without_compiler_is_told_to_install_one(monkeypatch: pytest.M
     assert (finding.state, finding.remedy) == ("broken", "install g++, or set CXX to a compiler")
 
 
-def test_an_optional_distribution_is_off_or_of_a_supported_version():
-    missing = doctor.distribution("no-such-distribution", "4.2", "cutlass", "CUTLASS templates")
-    assert (missing.state, missing.remedy) == ("off", 'pip install "inductor-plugin[cutlass]"')
-    assert doctor.distribution("pytest", "", "dev", "tests").state == "ok"
-    assert doctor.distribution("pytest", "1.0", "dev", "tests").state == "broken"
-
-
 def test_a_cache_that_others_can_write_is_broken(tmp_path: Path):
     tmp_path.chmod(0o777)
     finding = doctor.cache(tmp_path)

@@ -286,8 +286,9 @@ def test_options_enter_the_fx_graph_cache_key(cache_dir: Path) -> None:
         compiled(torch.mm, cache_dir, **options)(a, b)
         return counters["inductor"]["fxgraph_cache_miss"] - before
 
-    with inductor_config.patch(fx_graph_cache=True), torch._functorch.config.patch(
-        enable_autograd_cache=False
+    with (
+        inductor_config.patch(fx_graph_cache=True),
+        torch._functorch.config.patch(enable_autograd_cache=False),
     ):
         assert misses() == 1
         assert misses() == 0

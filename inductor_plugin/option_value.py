@@ -1,0 +1,90 @@
+"""Values of options, from Python and from variables, by kind. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Literal
+
+from inductor_plugin.errors import OptionError
+
+Kind = Literal["text", "list", "folder", "choice", "on/off", "whole number", "number", "size"]
+
+_SWITCHES = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+
+
+def _text(value: object, origin: str) -> str:
+    if not isinstance(value, str | Path):
+        raise OptionError(f"{origin} is {value!r}; use text")
+    return str(value)
+
+
+def _list(value: object, origin: str) -> str:
+    words = _text(value, origin).upper().split(",")
+    return ",".join(word.strip() for word in words if word.strip())
+
+
+def _path(value: object, origin: str) -> Path:
+    text = _text(value, origin)
+    if not text:
+        raise OptionError(f"{origin} is empty; name a folder or leave the option out")
+    return Path(text).expanduser()
+
+
+def switch(value: object, origin: str) -> bool:
+    """Return a switch's value.
+
+    Raises:
+        OptionError: It is none.
+    """
+    if isinstance(value, bool):
+        return value
+    found = _SWITCHES.get(str(value).strip().lower())
+    if found is None:
+        raise OptionError(f"{origin} is {value!r}; use one of {', '.join(_SWITCHES)}")
+    return found
+
+
+def _integer(value: object, origin: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+", value.strip()):
+        return int(value)
+    raise OptionError(f"{origin} is {value!r}; use a whole number")
+
+
+def _number(value: object, origin: str) -> float:
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except ValueError:
+            number = float("nan")
+        if abs(number) < float("inf"):
+            return number
+    raise OptionError(f"{origin} is {value!r}; use a finite number")
+
+
+def _bytes(value: object, origin: str) -> int:
+    if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
+        amount, prefix, binary = match.groups()
+        base = 1024 if binary or not prefix else 1000
+        return int(float(amount) * base ** " kmgt".index(prefix.lower() or " "))
+    try:
+        return _integer(value, origin)
+    except OptionError as error:
+        raise OptionError(f"{origin} is {value!r}; use a size such as 10GiB or 500MB") from error
+
+
+PARSERS: Mapping[Kind, Callable[[object, str], object]] = {
+    "text": _text,
+    "folder": _path,
+    "choice": _text,
+    "list": _list,
+    "on/off": switch,
+    "whole number": _integer,
+    "number": _number,
+    "size": _bytes,
+}
+"""How to read a value of each kind, given the value and its origin for the error."""

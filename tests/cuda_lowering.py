@@ -1,0 +1,178 @@
+"""Lowers graphs for a CUDA device that is not there, with workers that answer as a test says.
+
+Run as ``python -m tests.cuda_lowering``, it prints the identities of the candidates of one graph.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch._guards import TracingContext, tracing
+from torch._inductor import config as inductor_config
+from torch._inductor.compile_fx import compile_fx_inner
+from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.graph import GraphLowering
+from torch._inductor.virtualized import V
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from inductor_plugin import lowering, runtime
+from inductor_plugin.config import Config
+from inductor_plugin.jobs import (
+    BenchCandidate,
+    Compiled,
+    ExternKernel,
+    FinalJob,
+    Outcome,
+    ScreenJob,
+    TritonCompileJob,
+)
+from inductor_plugin.pipeline import Pipeline
+from inductor_plugin.task import Entry, Task
+from tests import fake_cuda
+
+BF16 = torch.bfloat16
+Milliseconds = Callable[[BenchCandidate], float]
+
+
+def library_first(candidate: BenchCandidate) -> float:
+    """Say that the library kernel is ten times faster than all others."""
+    return 1.0 if isinstance(candidate.kernel, ExternKernel) else 10.0
+
+
+def library_last(candidate: BenchCandidate) -> float:
+    """Say that the library kernel is ten times slower than all others."""
+    return 10.0 if isinstance(candidate.kernel, ExternKernel) else 1.0
+
+
+@dataclass(frozen=True)
+class Arg:
+    """One input of a graph."""
+
+    size: tuple[int, ...]
+    dtype: torch.dtype = BF16
+    stride: tuple[int, ...] | None = None
+    device: str = "cuda:0"
+
+    def tensor(self) -> torch.Tensor:
+        if self.stride is None:
+            return torch.empty(self.size, dtype=self.dtype, device=self.device)
+        return torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
+
+
+@dataclass
+class Lab:
+    """Stands for the benchmark worker and the compile pool, and notes what they are asked."""
+
+    milliseconds: Milliseconds
+    cache_dir: Path
+    status: Callable[[BenchCandidate], str] = lambda candidate: "ok"
+    screens: list[ScreenJob] = field(default_factory=list[ScreenJob])
+    finals: list[FinalJob] = field(default_factory=list[FinalJob])
+    builds: list[TritonCompileJob] = field(default_factory=list[TritonCompileJob])
+    tasks: list[Task] = field(default_factory=list[Task])
+    order: list[str] = field(default_factory=list[str])
+    workers: int = 2
+
+    def entries(self, kind: str) -> list[Entry]:
+        """Return the candidates of a kind over all tasks."""
+        return [one for task in self.tasks for one in task.entries if one.kind == kind]
+
+    def record(self) -> dict[str, Any]:
+        """Return the one record there is."""
+        (path,) = self.cache_dir.glob("records/*/*/*.json")
+        return json.loads(path.read_text())
+
+    def submit(self, job: Any, done: Callable[[list[Compiled]], None], memory: int = 0) -> None:
+        self.builds.append(job)
+        done([Compiled(job.key, "ok", elapsed_s=0.1)])
+
+    def prewarm(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def screen(self, job: ScreenJob) -> Outcome:
+        self.screens.append(job)
+        return self._outcome(job.candidate, 5)
+
+    def final(self, job: FinalJob) -> tuple[Outcome, ...]:
+        self.finals.append(job)
+        return tuple(self._outcome(one, job.rounds) for one in job.candidates)
+
+    def _outcome(self, candidate: BenchCandidate, samples: int) -> Outcome:
+        status: Any = self.status(candidate)
+        if status != "ok":
+            return Outcome(candidate.candidate_id, status, "as the test says")
+        taken = (self.milliseconds(candidate),) * samples
+        return Outcome(candidate.candidate_id, "ok", samples_ms=taken)
+
+    @contextmanager
+    def open(self) -> Iterator[Lab]:
+        """Put it in the place of the workers."""
+        submit, wait = Pipeline.submit, Pipeline.wait
+
+        def submitted(pipeline: Pipeline, task: Task) -> None:
+            self.order.append("submit")
+            # The race takes out what another process has measured: a copy keeps what was offered.
+            self.tasks.append(replace(task, entries=[*task.entries]))
+            submit(pipeline, task)
+
+        def waited(pipeline: Pipeline, task: Task, limit_s: float) -> bool:
+            self.order.append("wait")
+            return wait(pipeline, task, limit_s)
+
+        with ExitStack() as stack:
+            runtime.RUNTIME.forget()
+            stack.callback(runtime.RUNTIME.forget)
+            for owner, name, new in (
+                (runtime, "BenchWorker", lambda settings: self),
+                (runtime, "CompilePool", lambda workers, settings, memory_bytes_per_job: self),
+                (Pipeline, "submit", submitted),
+                (Pipeline, "wait", waited),
+            ):
+                stack.enter_context(mock.patch.object(owner, name, new))
+            yield self
+
+    def lower(self, function: Callable[..., Any], *arguments: Arg, **options: Any) -> str:
+        """Lower a function of tensors, and return the code that would run."""
+        mode = FakeTensorMode(shape_env=ShapeEnv())
+        with mode:
+            tensors = [one.tensor() for one in arguments]
+            graph = make_fx(function, decomposition_table=select_decomp_table())(*tensors)
+        codes: list[str] = []
+        inductor = {name: options.pop(name) for name in [*options] if "." in name}
+        settings = {"cache_dir": str(self.cache_dir), "table": "off", "progress": "off", **options}
+        patches = lowering.compile_options(None, Config.load(settings), inductor)
+        keep = staticmethod(codes.append)
+        with (
+            mock.patch.object(GraphLowering, "save_output_code", keep),
+            inductor_config.patch(patches),
+            tracing(TracingContext(mode)),
+            V.set_fake_mode(mode),
+        ):
+            compile_fx_inner(graph, tensors)
+        (code,) = codes
+        return code
+
+
+def main() -> None:
+    """Print the identities of a graph's candidates."""
+    with tempfile.TemporaryDirectory() as folder, fake_cuda.installed():
+        with Lab(library_first, Path(folder)).open() as lab:
+            lab.lower(lambda a, b: (torch.mm(a, b),), Arg((256, 128)), Arg((128, 512)))
+        (task,) = lab.tasks
+        json.dump([one.candidate_id for one in task.entries], sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,461 @@
+"""The CUDA path without a GPU: real lowering on fake tensors, real Triton compiles, no launch."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from inductor_plugin.compile_pool import CompilePool
+from inductor_plugin.config import process_environment
+from inductor_plugin.jobs import (
+    BenchCandidate,
+    CallJob,
+    Compiled,
+    ExternKernel,
+    OpKernel,
+    RequestKernel,
+    TritonCompileJob,
+    TritonTarget,
+    WorkerSettings,
+)
+from inductor_plugin.problem import Problem
+from inductor_plugin.process import WorkerProcess
+from inductor_plugin.registry import default_registry
+from inductor_plugin.template import Candidate
+from tests import fake_cuda
+from tests.cuda_lowering import BF16, Arg, Lab, Milliseconds, library_first, library_last
+
+pytestmark = [
+    pytest.mark.compat,
+    pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
+]
+
+FP8 = torch.float8_e4m3fn
+CONVOLUTION = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+
+
+@pytest.fixture(autouse=True)
+def device(inductor_cache: Path) -> Iterator[None]:
+    with fake_cuda.installed(devices=2):
+        yield
+
+
+@pytest.fixture
+def lab(cache_dir: Path) -> Callable[..., Any]:
+    def opened(milliseconds: Milliseconds = library_first, **facts: Any) -> Any:
+        return Lab(milliseconds, cache_dir, **facts).open()
+
+    return opened
+
+
+def product(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor]:
+    return (torch.mm(a, b),)
+
+
+def activated(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor]:
+    return (torch.relu(torch.mm(a, b)),)
+
+
+A, B = Arg((256, 128)), Arg((128, 512))
+
+OPERATORS: dict[str, tuple[Callable[..., Any], Sequence[Arg], dict[str, Any]]] = {
+    "mm": (
+        product,
+        (A, B),
+        {"sizes": [(256, 128), (128, 512)], "strides": [(128, 1), (512, 1)]},
+    ),
+    "mm of a slice and a transposed": (
+        lambda a, b: (torch.mm(a[:, 64:192], b.t()),),
+        (Arg((256, 256)), Arg((512, 128))),
+        {"sizes": [(256, 128), (128, 512)], "strides": [(256, 1), (1, 128)], "offsets": [64, 0]},
+    ),
+    "mm of a matrix with itself": (
+        lambda a: (torch.mm(a, a.t()),),
+        (A,),
+        {
+            "sizes": [(256, 128), (128, 256)],
+            "strides": [(128, 1), (1, 128)],
+            "output": (256, 256),
+        },
+    ),
+    "addmm": (
+        lambda c, a, b: (torch.addmm(c, a, b),),
+        (Arg((512,)), A, B),
+        {
+            "sizes": [(256, 512), (256, 128), (128, 512)],
+            "strides": [(0, 1), (128, 1), (512, 1)],
+            "arguments": {"alpha": "1", "beta": "1"},
+        },
+    ),
+    "addmm with a bias that is computed": (
+        lambda c, a, b: (torch.addmm(c.to(BF16), a, b),),
+        (Arg((512,), torch.float32), A, B),
+        {"sizes": [(256, 512), (256, 128), (128, 512)]},
+    ),
+    "bmm": (
+        lambda a, b: (torch.bmm(a, b),),
+        (Arg((8, 256, 64)), Arg((8, 64, 128))),
+        {"sizes": [(8, 256, 64), (8, 64, 128)], "output": (8, 256, 128)},
+    ),
+    "baddbmm": (
+        lambda c, a, b: (torch.baddbmm(c, a, b),),
+        (Arg((8, 256, 128)), Arg((8, 256, 64)), Arg((8, 64, 128))),
+        {"sizes": [(8, 256, 128), (8, 256, 64), (8, 64, 128)], "output": (8, 256, 128)},
+    ),
+    "int_mm": (
+        lambda a, b: (torch._int_mm(a, b),),
+        (Arg((256, 128), torch.int8), Arg((128, 512), torch.int8)),
+        {"sizes": [(256, 128), (128, 512)], "written": "int32", "dtypes": ["int8", "int8"]},
+    ),
+    "scaled_mm": (
+        lambda a, b, s, t: (torch._scaled_mm(a, b, s, t, out_dtype=BF16),),
+        (
+            Arg((256, 128), FP8),
+            Arg((128, 512), FP8, (1, 128)),
+            Arg((), torch.float32),
+            Arg((), torch.float32),
+        ),
+        {
+            "sizes": [(256, 128), (128, 512), (), ()],
+            "dtypes": ["float8_e4m3fn", "float8_e4m3fn", "float32", "float32"],
+            "arguments": {"out_dtype": "torch.bfloat16", "use_fast_accum": "False"},
+        },
+    ),
+    "mm_plus_mm": (
+        lambda a, b, c, d: (torch.mm(a, b) + torch.mm(c, d),),
+        (A, B, A, B),
+        {"sizes": [(256, 128), (128, 512)] * 2},
+    ),
+    "convolution": (
+        lambda x, w: (torch.ops.aten.convolution(x, w, *CONVOLUTION),),
+        (Arg((4, 32, 28, 28)), Arg((64, 32, 3, 3))),
+        {
+            "sizes": [(4, 32, 28, 28), (64, 32, 3, 3)],
+            "output": (4, 64, 28, 28),
+            "arguments": {"groups": "1", "transposed": "False"},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_problem_states_the_facts_and_its_candidates_travel(
+    name: str, lab: Callable[..., Any]
+) -> None:
+    function, arguments, expected = OPERATORS[name]
+    with lab() as opened:
+        opened.lower(function, *arguments)
+    (task,) = opened.tasks
+    problem: Problem = task.problem
+    assert problem.op == name.split()[0]
+    assert [one.size for one in problem.inputs] == expected["sizes"]
+    if "strides" in expected:
+        assert [one.stride for one in problem.inputs] == expected["strides"]
+    offsets = expected.get("offsets", [0] * len(problem.inputs))
+    assert [one.offset for one in problem.inputs] == offsets
+    dtypes = expected.get("dtypes", ["bfloat16"] * len(problem.inputs))
+    assert [one.dtype for one in problem.inputs] == dtypes
+    assert {one.device for one in (*problem.inputs, problem.output)} == {"cuda"}
+    assert problem.output.size == expected.get(
+        "output", (256, expected["sizes"][1][-1]) if problem.op == "mm" else (256, 512)
+    )
+    assert problem.output.dtype == expected.get("written", "bfloat16")
+    assert set(expected.get("arguments", {}).items()) <= set(problem.arguments)
+    assert problem.dynamic == ()
+
+    libraries = [one for one in task.entries if one.library]
+    templates = opened.entries("triton")
+    assert libraries
+    assert len(templates) >= 5
+    assert len(libraries) + len(templates) == len(task.entries)
+    assert len({one.candidate_id for one in task.entries}) == len(task.entries)
+    assert {job.candidate.candidate_id for job in opened.screens} == {
+        one.candidate_id for one in task.entries
+    }
+    for one in templates:
+        _travels(one.build, one.candidate)
+
+
+def _travels(job: TritonCompileJob, candidate: BenchCandidate) -> None:
+    """Check that a Triton candidate is called as its kernel is written."""
+    assert job.target == TritonTarget("cuda", 90, 32)
+    assert f"def {job.kernel_name}(" in job.source
+    compile(job.source, "kernel.py", "exec")
+    assert isinstance(candidate.kernel, RequestKernel)
+    request = pickle.loads(candidate.kernel.payload)
+    assert request.kernel_name == job.kernel_name
+    assert request.module_cache_key == job.key
+    assert Path(request.module_path).read_text() == job.source
+    signature = re.search(r"'signature': (\{[^}]*\})", job.source)
+    assert signature is not None
+    pointers = [one for one in json.loads(signature[1].replace("'", '"')).values() if "*" in one]
+    assert len(pointers) == len(candidate.inputs) + 1
+    metas: Any = request.input_tensor_meta
+    metas = metas if isinstance(metas, (list, tuple)) else [metas]
+    assert [(one.size, one.stride, one.offset) for one in candidate.inputs] == [
+        (tuple(meta.sizes), tuple(meta.strides), meta.offset) for meta in metas
+    ]
+    assert [f"torch.{one.dtype}" for one in candidate.inputs] == [str(m.dtype) for m in metas]
+    assert (candidate.output.size, candidate.output.stride) == (
+        tuple(request.output_tensor_meta.sizes),
+        tuple(request.output_tensor_meta.strides),
+    )
+
+
+def test_all_candidates_see_the_same_values(lab: Callable[..., Any]) -> None:
+    with lab() as opened:
+        opened.lower(
+            lambda c, a, b: (torch.addmm(c.to(BF16), a, b),), Arg((512,), torch.float32), A, B
+        )
+    seeds = {
+        tuple((one.seed, one.storage) for one in job.candidate.inputs) for job in opened.screens
+    }
+    assert len(seeds) == 1
+
+
+def test_a_training_step_is_enqueued_whole_before_the_first_wait(lab: Callable[..., Any]) -> None:
+    def step(x: Any, w: Any, v: Any, g: Any) -> tuple[Any, ...]:
+        hidden = torch.mm(x, w)
+        active = hidden.relu()
+        out = torch.mm(active, v)
+        d_active = torch.mm(g, v.t())
+        d_hidden = d_active * (hidden > 0)
+        return out, torch.mm(active.t(), g), torch.mm(x.t(), d_hidden), torch.mm(d_hidden, w.t())
+
+    with lab(library_last) as opened:
+        code = opened.lower(step, Arg((256, 128)), Arg((128, 512)), Arg((512, 64)), Arg((256, 64)))
+    assert opened.order[:6] == ["submit"] * 6
+    assert set(opened.order[6:]) == {"wait"}
+    assert len({task.digest for task in opened.tasks}) == 6
+    assert "extern_kernels.mm(" not in code
+
+
+def test_equal_calls_are_one_problem(lab: Callable[..., Any]) -> None:
+    with lab() as opened:
+        code = opened.lower(lambda a, b, c: (torch.mm(a, b), torch.mm(c, b)), A, B, A)
+    assert len(opened.tasks) == 1
+    assert code.count("extern_kernels.mm(") == 2
+
+
+def test_the_fastest_candidate_is_the_one_in_the_code(lab: Callable[..., Any]) -> None:
+    with lab() as opened:
+        opened.lower(product, A, B)
+    winner = opened.entries("triton")[7]
+
+    with lab(
+        lambda c: 0.4 if c.candidate_id == winner.candidate_id else library_first(c)
+    ) as opened:
+        code = opened.lower(product, A, B, cache_dir=str(opened.cache_dir / "other"))
+    for constant in re.findall(r"BLOCK_[MNK]=\d+", winner.description):
+        name, _, value = constant.partition("=")
+        assert f"{name} : tl.constexpr = {value}" in code
+    assert "extern_kernels.mm(" not in code
+
+
+def test_a_triton_winner_takes_its_epilogue_in(lab: Callable[..., Any]) -> None:
+    with lab(library_last) as opened:
+        code = opened.lower(activated, A, B)
+    assert code.count(".run(") == 1
+    assert "triton_helpers.maximum" in code
+    assert "extern_kernels.mm(" not in code
+
+
+def test_a_library_winner_keeps_its_epilogue_beside_it(lab: Callable[..., Any]) -> None:
+    with lab(library_first) as opened:
+        code = opened.lower(activated, A, B)
+    assert code.count("extern_kernels.mm(") == 1
+    assert code.count(".run(") == 1
+
+
+def test_below_the_margin_the_library_kernel_stays(lab: Callable[..., Any]) -> None:
+    def barely(candidate: BenchCandidate) -> float:
+        return 1.0 if isinstance(candidate.kernel, ExternKernel) else 0.99
+
+    with lab(barely) as opened:
+        code = opened.lower(product, A, B)
+    assert "extern_kernels.mm(" in code
+    decision = opened.record()["decision"]
+    assert decision["winner"] == decision["library"]
+    assert "below the margin" in decision["reason"]
+
+
+def test_the_next_process_measures_nothing(lab: Callable[..., Any]) -> None:
+    with lab(library_last) as first:
+        code = first.lower(activated, A, B)
+    with lab(library_first) as second:
+        again = second.lower(activated, A, B)
+    assert second.tasks == second.screens == second.builds == []
+    assert _kernels(again) == _kernels(code)
+    candidates = first.record()["candidates"].values()
+    assert {one["kind"] for one in candidates} == {"extern", "triton"}
+
+
+def _kernels(code: str) -> list[str]:
+    return [line.strip() for line in code.splitlines() if ".run(" in line or "tl.constexpr" in line]
+
+
+def test_a_candidate_is_the_same_in_another_process_and_on_another_gpu(
+    lab: Callable[..., Any], repository: Path, tmp_path: Path
+) -> None:
+    with lab() as here:
+        here.lower(product, A, B)
+    with lab() as there:
+        there.lower(
+            product, *(Arg(one.size, device="cuda:1") for one in (A, B)), cache_dir=str(tmp_path)
+        )
+    names = [one.candidate_id for one in here.tasks[0].entries]
+    assert [one.candidate_id for one in there.tasks[0].entries] == names
+    assert here.tasks[0].digest == there.tasks[0].digest
+    environment = process_environment() | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.cuda_lowering"],
+        cwd=repository,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert json.loads(done.stdout) == names
+
+
+def test_each_gpu_has_its_own_triton_cache(lab: Callable[..., Any], inductor_cache: Path) -> None:
+    with lab() as opened:
+        for device in ("cuda:0", "cuda:1"):
+            arguments = (Arg(one.size, device=device) for one in (A, B))
+            with fake_cuda.installed(devices=2):
+                opened.lower(product, *arguments, cache_dir=str(opened.cache_dir / device[-1]))
+    folders = {dict(job.environment)["TRITON_CACHE_DIR"] for job in opened.builds}
+    assert folders == {str(inductor_cache / "triton" / index) for index in "01"}
+    for job in opened.screens:
+        kernel = job.candidate.kernel
+        if isinstance(kernel, RequestKernel):
+            folder = dict(kernel.environment)["TRITON_CACHE_DIR"]
+            assert Path(folder).name == job.candidate.output.device[-1]
+
+
+def test_failed_library_kernels_are_still_found_by_the_scheduler(lab: Callable[..., Any]) -> None:
+    from inductor_plugin.lowering_session import Claim
+
+    seen: list[dict[Any, float]] = []
+    timings = Claim.timings
+
+    def noted(claim: Claim, hint_override: int | None = None) -> dict[Any, float]:
+        seen.append(timings(claim, hint_override))
+        return seen[-1]
+
+    def failing(candidate: BenchCandidate) -> str:
+        return "raised" if isinstance(candidate.kernel, ExternKernel) else "ok"
+
+    with lab(library_last, status=failing) as opened, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Claim, "timings", noted)
+        code = opened.lower(product, A, B)
+    assert "extern_kernels.mm(" not in code
+    assert [t for c, t in seen[0].items() if c.name == "mm"] == [float("inf")]
+
+
+class CudaTemplate:
+    """Offers an operator with a constant argument for plain matrix products."""
+
+    name = "cuda_tests"
+    ops = ("mm",)
+
+    def reject(self, problem: Problem) -> str | None:
+        return None if problem.output.device == "cuda" else "it is for CUDA"
+
+    def candidates(self, problem: Problem) -> Sequence[Candidate]:
+        kernel = OpKernel("cuda_tests::product.out", (128, "warp"))
+        return [Candidate(self.name, "tile128", {"tile": 128}, kernel)]
+
+
+@contextmanager
+def operator() -> Iterator[None]:
+    library = torch.library.Library("cuda_tests", "FRAGMENT")
+    library.define(
+        "product.out(Tensor a, Tensor b, int tile, str name, *, Tensor(x!) out) -> Tensor(x!)"
+    )
+    default_registry().register(CudaTemplate())
+    try:
+        yield
+    finally:
+        default_registry().unregister(CudaTemplate.name)
+        library._destroy()
+
+
+def test_a_template_winner_is_called_as_an_operator(lab: Callable[..., Any]) -> None:
+    def template_first(candidate: BenchCandidate) -> float:
+        return 0.1 if isinstance(candidate.kernel, OpKernel) else 1.0
+
+    with operator(), lab(template_first) as opened:
+        code = opened.lower(activated, A, B)
+    (call,) = [line.strip() for line in code.splitlines() if "cuda_tests" in line]
+    assert call == "torch.ops.cuda_tests.product.out(a_1, b_1, 128, 'warp', out=buf0)"
+    (entry,) = opened.entries("template")
+    assert entry.candidate_id.startswith("cuda_tests.tile128-")
+    assert opened.record()["decision"]["winner"] == entry.candidate_id
+
+
+def test_compile_workers_see_no_gpu() -> None:
+    worker = WorkerProcess(WorkerSettings(sys_path=tuple(sys.path), kind="compile"), "compile")
+    try:
+        for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+            assert worker.run(CallJob("os", "getenv", (name, "all")), 30) == ""
+    finally:
+        worker.close()
+
+
+@pytest.mark.slow
+def test_a_compile_worker_makes_a_kernel_that_the_benchmark_worker_finds(
+    lab: Callable[..., Any], inductor_cache: Path
+) -> None:
+    with lab() as opened:
+        opened.lower(product, A, B)
+    entries = [one for one in opened.entries("triton") if one.candidate is not None][:2]
+    settings = WorkerSettings(sys_path=tuple(sys.path), kind="compile")
+    pool = CompilePool(1, settings, memory_bytes_per_job=0)
+    compiled: list[Compiled] = []
+    try:
+        for one in entries:
+            pool.submit(one.build, compiled.extend)
+        assert pool.wait_idle(120)
+    finally:
+        pool.close()
+    assert [(one.status, one.reason) for one in compiled] == [("ok", "")] * 2
+    cubins = list(inductor_cache.glob("triton/0/*/*.cubin"))
+    assert len(cubins) == 2
+    for path in cubins:
+        assert path.read_bytes().startswith(b"\x7fELF")
+        facts = json.loads(path.with_suffix(".json").read_text())
+        assert facts["target"] == {"backend": "cuda", "arch": 90, "warp_size": 32}
+
+    worker = WorkerProcess(WorkerSettings(sys_path=tuple(sys.path), kind="bench"), "bench")
+    try:
+        for one in entries:
+            assert worker.run(CallJob("tests.fake_cuda", "found", (one.candidate.kernel,)), 60)
+    finally:
+        worker.close()
+
+
+def test_code_that_asks_for_the_target_while_it_compiles_is_told(tmp_path: Path) -> None:
+    from inductor_plugin import lowering_runner
+
+    told: list[Any] = []
+    with lowering_runner.driver_of(TritonTarget("cuda", 80, 32)):
+        from triton.language import target_info
+
+        told.append(target_info.current_target())
+    assert (told[0].backend, told[0].arch, told[0].warp_size) == ("cuda", 80, 32)
+
+
+def test_the_device_is_gone_afterwards() -> None:
+    assert not torch.cuda.is_available() or torch.cuda.device_count() > 0
