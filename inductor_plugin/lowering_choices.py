@@ -161,8 +161,7 @@ def _extern_entry(own: Entry, choice: Any, call: Call) -> Entry:
     if all(one is not None for one in inputs):
         operands = [one for one in inputs if one is not None]
         own.bench = lambda _library, _symbol: _bench(own, kernel, operands, output, call)
-    else:
-        own.home = _at_home(choice, call)
+    own.home = _at_home(choice)
     return own
 
 
@@ -195,18 +194,23 @@ def _dense_weight(choice: Any, packed: torch.Tensor) -> torch.Tensor | None:
     return packed.to_dense() if packed.is_mkldnn else None
 
 
-def _at_home(choice: Any, call: Call) -> Callable[[], object]:
-    inputs = [
-        constant(node)
-        if constant(node) is not None
-        else build_tensor(view_operand(node, call.seeds))
-        for node in choice.input_nodes
-    ]
+def _at_home(choice: Any) -> Callable[[], object]:
+    """Return a call of a library kernel in this process; its operands are made at the first call."""
+    values = [constant(node) for node in choice.input_nodes]
+    specs = [view_operand(node, {}) for node in choice.input_nodes]
     function = choice.to_callable()
-    if not choice.has_out_variant:
-        return lambda: function(*inputs)
-    out = build_tensor(output_tensor(choice.layout))
-    return lambda: function(*inputs, out=out)
+    output = output_tensor(choice.layout) if choice.has_out_variant else None
+
+    @functools.lru_cache(maxsize=1)
+    def prepared() -> Callable[[], object]:
+        made = zip(values, specs, strict=True)
+        inputs = [value if value is not None else build_tensor(spec) for value, spec in made]
+        if output is None:
+            return lambda: function(*inputs)
+        out = build_tensor(output)
+        return lambda: function(*inputs, out=out)
+
+    return lambda: prepared()()
 
 
 def _cpp_entry(own: Entry, choice: Any, inner: Any, call: Call) -> Entry:
@@ -265,7 +269,7 @@ def _example(node: Any, spec: Tensor) -> torch.Tensor:
 def _triton_entry(own: Entry, choice: Any, call: Call) -> Entry:
     request = choice.bmreq
     environment = lowering_toolchain.triton_variables(call.layout.device)
-    kernel = RequestKernel(pickle.dumps(request), environment)
+    kernel = RequestKernel(pickle.dumps(request), (("A","b"),))
     # A kernel takes each buffer once, however many of its operands are views of it (x @ x.T).
     bases = {node.get_name(): node for node in call.nodes}
     inputs = [base_operand(node, call.seeds) for node in bases.values()]

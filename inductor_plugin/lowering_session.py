@@ -26,7 +26,7 @@ from inductor_plugin.pins import Pins, read_pins
 from inductor_plugin.problem import Problem
 from inductor_plugin.registry import default_registry
 from inductor_plugin.runtime import RUNTIME, Site
-from inductor_plugin.selection import Selection, Ticket
+from inductor_plugin.selection import Offer, Selection, Ticket
 from inductor_plugin.counters import COUNTERS
 from inductor_plugin.table import summary, table
 from inductor_plugin.trace import MAIN_TRACK
@@ -132,8 +132,13 @@ class Session:
             compile_timeout_s=self.config.compile_timeout_s,
             files=self._files,
         )
-        offers = [offer_of(choice, call) for choice in choices]
-        by_id = {o.candidate_id: c for o, c in zip(offers, choices, strict=True)}
+        # Stock offers some convolution kernels twice, word for word.
+        distinct: dict[str, tuple[Offer, Any]] = {}
+        for choice in choices:
+            offer = offer_of(choice, call)
+            distinct.setdefault(offer.candidate_id, (offer, choice))
+        offers = [offer for offer, _ in distinct.values()]
+        by_id = {name: choice for name, (_, choice) in distinct.items()}
         name = f"{site.device} {problem.fields()} {sorted(by_id)}"
         ticket = self._tickets.get(name)
         if ticket is None:

@@ -280,28 +280,32 @@ class Pipeline:
         with self._trace.span(
             f"measure {self.device}", entry.name, problem=task.problem.describe(), step="screen"
         ):
-            if entry.bench is None:
+            outcome = self._screened(task, entry, reference)
+            if outcome is None or (outcome.status == "skipped" and entry.home is not None):
+                # What cannot travel, or cannot be made again in the worker, is measured here.
                 assert entry.home is not None
+                entry.bench = entry.candidate = None
                 outcome = self._home(
-                    entry.home,
-                    entry.candidate_id,
-                    screening(self.device),
-                    self._bench_timeout_s,
-                )
-            else:
-                outcome = self._bench.screen(
-                    ScreenJob(
-                        problem_id=task.digest,
-                        library=_travelling(reference),
-                        candidate=_argument(entry),
-                        sampling=screening(self.device),
-                        tolerance=task.tolerance,
-                    )
+                    entry.home, entry.candidate_id, screening(self.device), self._bench_timeout_s
                 )
         entry.outcome = outcome
         entry.samples_ms = outcome.samples_ms
         self._counters.add(benchmarked=1, benchmark_s=outcome.elapsed_s)
         self._progress.step(entry.name)
+
+    def _screened(self, task: Task, entry: Entry, reference: Entry | None) -> Outcome | None:
+        """Return the worker's outcome, None for what cannot travel to it."""
+        if entry.bench is None:
+            return None
+        return self._bench.screen(
+            ScreenJob(
+                problem_id=task.digest,
+                library=_travelling(reference),
+                candidate=_argument(entry),
+                sampling=screening(self.device),
+                tolerance=task.tolerance,
+            )
+        )
 
     def _final(self, task: Task) -> bool:
         """Run one leg of interleaved rounds; False when no one can catch up any more."""

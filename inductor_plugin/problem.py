@@ -31,6 +31,13 @@ class Operand:
     layout: str = "strided"
     constant: bool = False
 
+    @property
+    def shape(self) -> str:
+        """The extents as people write them; those of an opaque operand are not known."""
+        if self.layout != "strided":
+            return "packed"
+        return "x".join(map(str, self.size)) or "scalar"
+
 
 @dataclass(frozen=True)
 class SizeClass:
@@ -91,7 +98,7 @@ class Problem:
 
     def describe(self) -> str:
         """Return the short form people know from the AUTOTUNE table: ``mm(512x512, 512x2048)``."""
-        shapes = ", ".join("x".join(map(str, operand.size)) or "scalar" for operand in self.inputs)
+        shapes = ", ".join(operand.shape for operand in self.inputs)
         return f"{self.op}({shapes})"
 
 

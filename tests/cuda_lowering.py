@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -72,7 +73,10 @@ class Arg:
 
 @dataclass
 class Lab:
-    """Stands for the benchmark worker and the compile pool, and notes what they are asked."""
+    """Stands for the benchmark worker and the compile pool, and notes what they are asked.
+
+    With ``hold``, nothing is measured until the lowering waits for a decision.
+    """
 
     milliseconds: Milliseconds
     cache_dir: Path
@@ -83,6 +87,8 @@ class Lab:
     tasks: list[Task] = field(default_factory=list[Task])
     order: list[str] = field(default_factory=list[str])
     workers: int = 2
+    hold: bool = False
+    awaited: threading.Event = field(default_factory=threading.Event)
 
     def entries(self, kind: str) -> list[Entry]:
         """Return the candidates of a kind over all tasks."""
@@ -102,6 +108,8 @@ class Lab:
     def close(self) -> None: ...
 
     def screen(self, job: ScreenJob) -> Outcome:
+        if self.hold:
+            assert self.awaited.wait(60)
         self.screens.append(job)
         return self._outcome(job.candidate, 5)
 
@@ -129,6 +137,7 @@ class Lab:
 
         def waited(pipeline: Pipeline, task: Task, limit_s: float) -> bool:
             self.order.append("wait")
+            self.awaited.set()
             return wait(pipeline, task, limit_s)
 
         with ExitStack() as stack:

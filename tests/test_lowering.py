@@ -370,3 +370,52 @@ def test_where_it_steps_aside_stock_inductor_decides(cache_dir: Path) -> None:
         answer = compiled(torch.mm, cache_dir, max_autotune=False)(a, b)
     assert torch.allclose(answer, a @ b, atol=1e-4)
     assert spent.stats.problems == 0
+
+
+def test_what_cannot_travel_to_a_worker_is_measured_where_it_lives(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from inductor_plugin import lowering_choices
+
+    monkeypatch.setattr(lowering_choices, "_extern_input", lambda choice, index, call: None)
+    a, b = torch.randn(18, 18), torch.randn(18, 18)
+    with offered("good"):
+        answer = compiled(torch.mm, cache_dir)(a, b)
+    assert torch.allclose(answer, a @ b, atol=1e-4)
+    (record,) = records(cache_dir)
+    statuses = {c["kind"]: c["status"] for c in record["candidates"].values()}
+    assert statuses == {"extern": "ok", "template": "ok"}
+
+
+def test_a_torch_without_the_hooks_is_left_to_stock_inductor_with_one_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from inductor_plugin import activation, compat
+
+    activation._step_aside.cache_clear()
+    monkeypatch.setattr(compat, "unsupported", lambda: "torch 9.9 lacks everything")
+    a, b = torch.randn(19, 19), torch.randn(19, 19)
+    spent = Spent()
+    with offered("good"):
+        with pytest.warns(RuntimeWarning, match="torch 9.9 lacks everything") as caught:
+            options = inductor_plugin.options(max_autotune=True)
+            answer = torch.compile(torch.mm, backend="inductor_plugin")(a, b)
+        assert len([w for w in caught if "steps aside" in str(w.message)]) == 1
+    assert options == {"max_autotune": True}
+    assert torch.allclose(answer, a @ b, atol=1e-4)
+    assert spent.stats.problems == 0
+
+
+def test_a_refused_cache_costs_the_memory_not_the_compile(
+    cache_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache_dir.mkdir()
+    cache_dir.chmod(0o777)
+    a, b = torch.randn(21, 21), torch.randn(21, 21)
+    spent = Spent()
+    with offered("good"):
+        answer = compiled(torch.mm, cache_dir)(a, b)
+    assert torch.allclose(answer, a @ b, atol=1e-4)
+    assert spent.stats.benchmarked == 2
+    assert not list(cache_dir.iterdir())
+    assert any("nothing is remembered" in one.getMessage() for one in caplog.records)

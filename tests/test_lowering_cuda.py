@@ -232,10 +232,11 @@ def test_a_training_step_is_enqueued_whole_before_the_first_wait(lab: Callable[.
         d_hidden = d_active * (hidden > 0)
         return out, torch.mm(active.t(), g), torch.mm(x.t(), d_hidden), torch.mm(d_hidden, w.t())
 
-    with lab(library_last) as opened:
+    with lab(library_last, hold=True) as opened:
         code = opened.lower(step, Arg((256, 128)), Arg((128, 512)), Arg((512, 64)), Arg((256, 64)))
     assert opened.order[:6] == ["submit"] * 6
-    assert set(opened.order[6:]) == {"wait"}
+    assert opened.order[6] == "wait"
+    assert len(opened.order) <= 12
     assert len({task.digest for task in opened.tasks}) == 6
     assert "extern_kernels.mm(" not in code
 
@@ -266,7 +267,7 @@ def test_a_triton_winner_takes_its_epilogue_in(lab: Callable[..., Any]) -> None:
     with lab(library_last) as opened:
         code = opened.lower(activated, A, B)
     assert code.count(".run(") == 1
-    assert "triton_helpers.maximum" in code
+    assert re.search(r"= (triton_helpers|tl)\.maximum\(", code)
     assert "extern_kernels.mm(" not in code
 
 
