@@ -27,13 +27,13 @@ test-compat-%:
 	$(MAKE) test VENV=.venv-$* TORCH=$* ARGS="-m compat $(ARGS)"
 
 test-gpu: $(READY)
-	$(PY) -m pytest -m "gpu or sm90" $(ARGS)
+	$(PY) -m pytest tests/gpu -m "gpu or sm90" $(ARGS)
 
 bench: $(READY)
 	$(PY) benchmarks/cold_warm.py $(ARGS)
 
 bench-gpu: $(READY)
-	$(PY) benchmarks/cold_warm.py --device cuda $(ARGS)
+	$(PY) benchmarks/gemm_gpu.py $(ARGS)
 
 docs: $(READY)
 	$(PY) docs/generate.py

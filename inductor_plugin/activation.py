@@ -53,7 +53,8 @@ def compile_graph(
         return hooks.compile_graph(model, example_inputs, mode, config, others)
     import torch  # noqa: PLC0415  loaded long ago where a graph is compiled
 
-    return torch._TorchCompileInductorWrapper(mode, dict(others), None)(model, example_inputs)
+    stock: Any = torch._TorchCompileInductorWrapper  # pyright: ignore[reportPrivateUsage]
+    return stock(mode, dict(others), None)(model, example_inputs)
 
 
 def enable(**chosen: object) -> None:
@@ -116,6 +117,7 @@ def enable_deferred() -> None:
     compile. A bad option is an error at the first compile, not at the import.
     """
     import importlib.abc  # noqa: PLC0415  only when switched on
+    import importlib.util  # noqa: PLC0415  the same
 
     name = "torch._inductor.compile_fx"
     if name in sys.modules:
@@ -125,7 +127,7 @@ def enable_deferred() -> None:
     class Finder(importlib.abc.MetaPathFinder):
         """Calls `enable` after the module is loaded, once."""
 
-        def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+        def find_spec(self, fullname: str, _path: Any, _target: Any = None, /) -> Any:
             """Return the real spec of the module, with a loader that enables afterwards."""
             if fullname != name:
                 return None

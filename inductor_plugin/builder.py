@@ -11,23 +11,23 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from inductor_plugin.cache import Store
 from inductor_plugin.compile_child import unique_symbol
+from inductor_plugin.counters import Counters
 from inductor_plugin.errors import CacheError
 from inductor_plugin.jobs import (
-    CompileJob,
     Compiled,
+    CompileJob,
     CppCompileJob,
     Outcome,
     TritonCompileJob,
 )
-from inductor_plugin.counters import Counters
 from inductor_plugin.task import CppBuild, Entry, Task
 from inductor_plugin.trace import Trace
 
@@ -84,23 +84,25 @@ class Builder:
         self._trace = trace
         self._timeout_s = compile_timeout_s
         self._hold_back = hold_back
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._pending: list[_Item] = []
         self._running = 0
+        self._quiet = 0
+        self._lanes_ns: list[int] = []
 
     def add(self, task: Task, entry: Entry, done: Callable[[], None]) -> None:
         """Queue one entry; ``done`` is called when it is ready or has failed."""
         item = _Item(task, entry, done)
         build = entry.build
         if isinstance(build, TritonCompileJob):
-            self._start(lambda: self._build_triton(item, build))
+            self._start([([item], lambda: self._build_triton(item, build))])
             return
         assert isinstance(build, CppBuild)
         known = self._store.kernel(build.key.digest)
         if known is not None:
             self._ready(item, str(known.path("kernel.so")), unique_symbol(build.source))
             return
-        with self._lock:
+        with self._changed:
             self._pending.append(item)
             full = len(self._pending) >= MAX_BATCH * self._pool.workers
         if full or not self._hold_back:
@@ -108,33 +110,64 @@ class Builder:
 
     def flush(self) -> None:
         """Start what was held back, spread evenly over the workers."""
-        with self._lock:
+        with self._changed:
             items, self._pending = self._pending, []
-        by_command: dict[tuple[str, ...], list[_Item]] = {}
-        for item in items:
-            assert isinstance(item.entry.build, CppBuild)
-            by_command.setdefault(item.entry.build.command, []).append(item)
-        for group in by_command.values():
-            for batch in spread(group, self._pool.workers):
-                self._start(lambda batch=batch: self._build_batch(batch))
+            by_command: dict[tuple[str, ...], list[_Item]] = {}
+            for item in items:
+                assert isinstance(item.entry.build, CppBuild)
+                by_command.setdefault(item.entry.build.command, []).append(item)
+            batches = [
+                b for group in by_command.values() for b in spread(group, self._pool.workers)
+            ]
+            # Under one lock with the taking: what was held back must never look finished.
+            self._start([(b, lambda b=b: self._build_batch(b)) for b in batches])
 
     def busy(self) -> bool:
-        """Return True while something compiles or waits to."""
-        with self._lock:
-            return self._running > 0 or bool(self._pending)
+        """Return True while something compiles or is about to; what is held back does not count."""
+        with self._changed:
+            return self._running > 0
 
-    def _start(self, work: Callable[[], None]) -> None:
-        with self._lock:
-            self._running += 1
+    @contextmanager
+    def quiet(self) -> Generator[bool]:
+        """Let nothing start to compile inside the block; False if something compiles already."""
+        with self._changed:
+            granted = not self._running
+            self._quiet += granted
+        try:
+            yield granted
+        finally:
+            with self._changed:
+                self._quiet -= granted
+                self._changed.notify_all()
 
-        def run() -> None:
-            try:
+    def _start(self, works: Sequence[tuple[Sequence[_Item], Callable[[], None]]]) -> None:
+        with self._changed:
+            self._running += len(works)
+        for items, work in works:
+            threading.Thread(
+                target=self._run, args=(items, work), name="inductor-plugin-build", daemon=True
+            ).start()
+
+    def _run(self, items: Sequence[_Item], work: Callable[[], None]) -> None:
+        """Do one piece of work; whatever happens, each of its items has an answer at the end."""
+        reason = "the builder gave no answer"
+        try:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._quiet, timeout=self._timeout_s)
+            if all(_over(item.task) for item in items):
+                reason = "the tuning budget ended"
+            else:
                 work()
-            finally:
-                with self._lock:
-                    self._running -= 1
-
-        threading.Thread(target=run, name="inductor-plugin-build", daemon=True).start()
+        except Exception as error:  # noqa: BLE001  the border around one build
+            reason = f"not built: {type(error).__name__}: {error}"
+            logger.warning("%d kernels are not tuned: %s", len(items), reason)
+        finally:
+            with self._changed:
+                self._running -= 1
+            for item in items:
+                if not item.entry.ready and item.entry.outcome is None:
+                    item.entry.outcome = Outcome(item.entry.candidate_id, "skipped", reason)
+                item.done()  # once more: what waited until nothing compiles may go on
 
     def _ready(self, item: _Item, library: str, symbol: str) -> None:
         assert item.entry.bench is not None
@@ -157,21 +190,30 @@ class Builder:
             results.extend(compiled)
             finished.set()
 
-        started = time.perf_counter_ns()
         self._pool.submit(job, done)
         # Each wait has a limit: the job's own, once for the batch and once kernel by kernel, and
         # the time it may queue behind others.
         if not finished.wait(timeout=job.timeout_s * (2 + len(names)) * 4):
             return []
+        # Counted is what the compiler took, not what the job waited for a worker.
+        spent_s = sum(one.elapsed_s for one in results)
         ended = time.perf_counter_ns()
-        track = f"compile {threading.get_ident() % 10000}"
-        self._trace.add(track, " + ".join(names), started, ended)
-        self._counters.add(compile_s=(ended - started) / 1e9)
+        started = ended - int(spent_s * 1e9)
+        self._trace.add(self._lane(started, ended), " + ".join(names), started, ended)
+        self._counters.add(compile_s=spent_s)
         return results
+
+    def _lane(self, started_ns: int, ended_ns: int) -> str:
+        """Return the first track of the trace that is free for a span, as if it were a worker."""
+        with self._changed:
+            free = (i for i, until in enumerate(self._lanes_ns) if until <= started_ns)
+            lane = next(free, len(self._lanes_ns))
+            self._lanes_ns[lane : lane + 1] = [ended_ns]
+        return f"compile {lane + 1}"
 
     def _build_triton(self, item: _Item, job: TritonCompileJob) -> None:
         results = self._compile(job, [item.entry.name])
-        compiled = results[0] if results else Compiled(job.key, "hung", "no answer in time")
+        compiled = results[0] if results else _unanswered(job.key)
         item.entry.compile_s = compiled.elapsed_s
         if compiled.status == "ok":
             self._counters.add(compiled=1)
@@ -215,8 +257,8 @@ class Builder:
                     self._ready(item, str(known.path("kernel.so")), _symbol(item))
                 else:
                     self._build_cpp([item])
-        except CacheError as error:
-            self._fail(item, Compiled(_digest(item), "hung", str(error)))
+        except CacheError as error:  # not this kernel's fault: it may be tried again
+            self._fail(item, Compiled(_digest(item), "skipped", str(error)))
 
     def _build_cpp(self, items: Sequence[_Item]) -> None:
         unique = {_digest(item): item for item in items}
@@ -234,10 +276,7 @@ class Builder:
             results = self._compile(job, [item.entry.name for item in unique.values()])
             by_key = {compiled.key: compiled for compiled in results}
             for item in items:
-                compiled = by_key.get(_digest(item))
-                if compiled is None:
-                    compiled = Compiled(_digest(item), "hung", "the compile worker did not answer")
-                self._publish(item, compiled)
+                self._publish(item, by_key.get(_digest(item)) or _unanswered(_digest(item)))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -259,6 +298,15 @@ def spread(items: Sequence[_Item], workers: int) -> list[list[_Item]]:
     """Return the items in batches of about one size: as few as keep every worker busy."""
     count = max(min(workers, len(items)), -(-len(items) // MAX_BATCH))
     return [list(items[start::count]) for start in range(count)] if items else []
+
+
+def _over(task: Task) -> bool:
+    return task.late or task.done.is_set()
+
+
+def _unanswered(key: str) -> Compiled:
+    """Return what is said of a kernel the workers did not come to: that is not its fault."""
+    return Compiled(key, "skipped", "the compile workers did not come to it in time")
 
 
 def _digest(item: _Item) -> str:

@@ -66,11 +66,6 @@ def selected(node: ir.TensorBox, choice: ir.ChoiceCaller | None, kwargs: dict[st
     return node, choice
 
 
-def node_of(result: Any) -> ir.TensorBox:
-    """Return the node of what `autotune_select_algorithm` returned."""
-    return result[0] if isinstance(result, tuple) else result
-
-
 def hints(expressions: Sequence[Any]) -> tuple[int, ...]:
     """Return the sizes to measure for possibly symbolic expressions."""
     return tuple(int(x) for x in V.graph.sizevars.optimization_hints(expressions))

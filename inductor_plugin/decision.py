@@ -43,7 +43,11 @@ def decide(
         if fallback is not None:
             return Verdict(fallback, fallback, "the library kernel was not measured, so it stays")
         winner = min(medians_ms, key=medians_ms.__getitem__, default=None)
-        reason = "fastest; no library kernel was offered" if winner else "nothing was measured"
+        reason = (
+            "fastest; there is no library kernel to compare it with"
+            if winner
+            else "nothing was measured"
+        )
         return Verdict(winner, None, reason)
     winner = min(medians_ms, key=medians_ms.__getitem__)
     speedup = medians_ms[library] / medians_ms[winner] if medians_ms[winner] > 0 else 1.0
@@ -58,9 +62,7 @@ def decide(
     return Verdict(winner, library, f"{speedup:.3f}x faster than the library kernel", speedup)
 
 
-def guarded(
-    medians_ms: Mapping[str, float], verdict: Verdict, libraries: Collection[str]
-) -> dict[str, float]:
+def guarded(medians_ms: Mapping[str, float], verdict: Verdict) -> dict[str, float]:
     """Return timings in which the verdict is the minimum.
 
     Inductor prices epilogue fusions from the timings of all candidates, so the losers keep theirs;

@@ -6,6 +6,7 @@ import functools
 import importlib
 import platform
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,10 @@ def environment(device: str) -> dict[str, Any]:
         device: ``cpu``, or a CUDA device such as ``cuda:0``.
     """
     return {
-        "device": _cpu() if device.startswith("cpu") else _cuda(device),
+        # The user may change the number of threads at any time; the rest is asked for once.
+        "device": {**_cpu(), "threads": torch.get_num_threads()}
+        if device.startswith("cpu")
+        else dict(_cuda(device)),
         "software": _software(device),
         "numerics": numerics(device),
     }
@@ -65,7 +69,6 @@ def _cpu() -> dict[str, Any]:
         "type": "cpu",
         "name": _cpu_name(),
         "capability": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
         "arch": platform.machine(),
     }
 
@@ -83,7 +86,8 @@ def _cpu_name() -> str:
 
 @functools.cache
 def _cuda(device: str) -> dict[str, Any]:
-    properties = torch.cuda.get_device_properties(device)
+    cuda: Any = torch.cuda  # its properties are untyped
+    properties = cuda.get_device_properties(device)
     return {
         "type": "cuda",
         "name": properties.name,
@@ -127,10 +131,8 @@ def _installed(*names: str) -> str:
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
 
     for name in names:
-        try:
+        with suppress(PackageNotFoundError):
             return version(name)
-        except PackageNotFoundError:
-            continue
     return "none"
 
 

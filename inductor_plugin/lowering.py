@@ -11,9 +11,15 @@ from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
 
 from inductor_plugin import compat
-from inductor_plugin.config import Config
+from inductor_plugin.config import Config, option_names
 from inductor_plugin.errors import OptionError
-from inductor_plugin.lowering_scope import CARRIER, ConfigCarrier, active_config, user_passes
+from inductor_plugin.lowering_scope import (
+    CARRIER,
+    ConfigCarrier,
+    active_config,
+    passes_in,
+    user_passes,
+)
 from inductor_plugin.lowering_selector import install, installed, uninstall
 from inductor_plugin.lowering_warmup import warm_up
 from inductor_plugin.runtime import RUNTIME
@@ -83,26 +89,19 @@ def compile_graph(
 def _validated(mode: str | None, others: Mapping[str, object]) -> dict[str, Any]:
     """Return mode and options as Inductor's configuration, checked as `torch.compile` checks them."""
     try:
-        wrapper = torch._TorchCompileInductorWrapper(mode, dict(others), None)
+        stock: Any = torch._TorchCompileInductorWrapper  # pyright: ignore[reportPrivateUsage]
+        wrapper = stock(mode, dict(others), None)
     except RuntimeError as error:
         text = str(error).split(", known options are", maxsplit=1)[0]
         raise OptionError(
             f"{text}: neither an option of inductor-plugin nor of torch._inductor.config; "
-            f"inductor-plugin knows {', '.join(_own_names())}"
+            f"inductor-plugin knows {', '.join(option_names())}"
         ) from error
     return dict(wrapper.config)
 
 
-def _own_names() -> tuple[str, ...]:
-    from inductor_plugin.config import option_names  # noqa: PLC0415  for the message only
-
-    return tuple(option_names())
-
-
 def _carried(patches: Mapping[str, Any]) -> bool:
-    value = patches.get(CARRIER)
-    passes = value if isinstance(value, (list, tuple)) else (value,)
-    return any(isinstance(one, ConfigCarrier) for one in passes)
+    return any(isinstance(one, ConfigCarrier) for one in passes_in(patches.get(CARRIER)))
 
 
 def _with_carrier(config: Config, accepted: Mapping[str, Any]) -> dict[str, Any]:

@@ -68,14 +68,13 @@ class Call:
     timeout_s: float
     compile_timeout_s: float
     files: OperandFiles
-    seeds: dict[str, int] = field(default_factory=dict)
+    seeds: dict[str, int] = field(default_factory=dict[str, int])
 
 
 def unwrapped(choice: Any) -> Any:
     """Return the choice inside Inductor's data-processing wrapper."""
-    if isinstance(choice, select_algorithm.DataProcessorChoiceCallerWrapper):
-        return choice._wrapped
-    return choice
+    wrapper: Any = select_algorithm.DataProcessorChoiceCallerWrapper
+    return choice._wrapped if isinstance(choice, wrapper) else choice
 
 
 def foreign(choice: Any) -> str | None:
@@ -161,7 +160,8 @@ def _extern_entry(own: Entry, choice: Any, call: Call) -> Entry:
     if all(one is not None for one in inputs):
         operands = [one for one in inputs if one is not None]
         own.bench = lambda _library, _symbol: _bench(own, kernel, operands, output, call)
-    own.home = _at_home(choice)
+    if output.device == "cpu":  # the clock at home does not wait for another device
+        own.home = _at_home(choice)
     return own
 
 
@@ -269,7 +269,7 @@ def _example(node: Any, spec: Tensor) -> torch.Tensor:
 def _triton_entry(own: Entry, choice: Any, call: Call) -> Entry:
     request = choice.bmreq
     environment = lowering_toolchain.triton_variables(call.layout.device)
-    kernel = RequestKernel(pickle.dumps(request), (("A","b"),))
+    kernel = RequestKernel(pickle.dumps(request), environment)
     # A kernel takes each buffer once, however many of its operands are views of it (x @ x.T).
     bases = {node.get_name(): node for node in call.nodes}
     inputs = [base_operand(node, call.seeds) for node in bases.values()]

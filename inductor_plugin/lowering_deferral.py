@@ -15,6 +15,7 @@ from typing import Any
 from torch._inductor import ir
 from torch._inductor.graph import GraphLowering
 from torch._inductor.virtualized import V
+from torch.utils._ordered_set import OrderedSet
 
 DEFERRABLE = frozenset(
     {
@@ -59,8 +60,8 @@ def stand_in(
     winner: Callable[[], ir.ChoiceCaller],
 ) -> tuple[ir.TensorBox, Deferred]:
     """Return a node whose kernel is decided later, and the open decision."""
-    buffer = ir.MultiTemplateBuffer(layout, nodes, timings, choices, _no_prologues())
-    box = ir.TensorBox.create(buffer)
+    buffer = ir.MultiTemplateBuffer(layout, nodes, timings, choices, OrderedSet())
+    box: Any = ir.TensorBox.create(buffer)
     storage = box.data
     assert isinstance(storage, ir.StorageBox)
     return box, Deferred(buffer, storage, V.graph.current_node, winner)
@@ -113,9 +114,3 @@ def _replaced(out: Any, old: Any, new: Any) -> Any:
     if isinstance(out, ir.StorageBox) and out.data is old:
         out.data = new
     return out
-
-
-def _no_prologues() -> Any:
-    from torch.utils._ordered_set import OrderedSet  # noqa: PLC0415  typed as a set in stubs
-
-    return OrderedSet()

@@ -118,7 +118,9 @@ def _operand(node: Any) -> Operand:
         dtype=_dtype(node.get_dtype()),
         device=node.get_device().type,
         offset=compat.hints([node.get_layout().offset])[0],
-        layout="strided" if not opaque else str(value.layout).removeprefix("torch._"),
+        layout=str(value.layout).removeprefix("torch._")
+        if value is not None and opaque
+        else "strided",
         constant=value is not None,
     )
 

@@ -75,16 +75,20 @@ class ConfigCarrier(CustomGraphPass):
 
 def active_config() -> Config | None:
     """Return the configuration of the compile that runs now; None outside the plugin's scope."""
-    carried = getattr(inductor_config, CARRIER)
-    for one in carried if isinstance(carried, (list, tuple)) else (carried,):
+    for one in passes_in(getattr(inductor_config, CARRIER)):
         if isinstance(one, ConfigCarrier):
             return one.config
     return None
 
 
-def user_passes(value: Any) -> tuple[Any, ...]:
-    """Return the user's post-grad passes out of a configuration value of any accepted form."""
+def passes_in(value: Any) -> tuple[Any, ...]:
+    """Return the passes in a configuration value: none, one, or several."""
     if value is None:
         return ()
-    passes = tuple(value) if isinstance(value, (list, tuple)) else (value,)
-    return tuple(one for one in passes if not isinstance(one, ConfigCarrier))
+    several: Any = value  # narrowing by type would leave its elements unknown
+    return tuple(several) if isinstance(value, (list, tuple)) else (value,)
+
+
+def user_passes(value: Any) -> tuple[Any, ...]:
+    """Return the user's post-grad passes out of a configuration value of any accepted form."""
+    return tuple(one for one in passes_in(value) if not isinstance(one, ConfigCarrier))

@@ -16,9 +16,9 @@ import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import ir, select_algorithm
 from torch._inductor.virtualized import V
+from torch.utils._ordered_set import OrderedSet
 
 from inductor_plugin import compat
-from inductor_plugin.config import Config
 from inductor_plugin.errors import OptionError
 from inductor_plugin.lowering_choices import foreign
 from inductor_plugin.lowering_deferral import DEFERRABLE
@@ -33,7 +33,7 @@ _STOCK_ONLY = ("best_config_future", "is_collective", "benchmark_with_cudagraphs
 class PluginSelector(select_algorithm.AlgorithmSelectorCache):
     """Inductor's selector, with the plugin's selection inside the plugin's scope."""
 
-    def __call__(
+    def __call__(  # pyright: ignore[reportIncompatibleMethodOverride] - torch's versions differ
         self,
         name: str,
         choices: list[Any],
@@ -93,7 +93,8 @@ class PluginSelector(select_algorithm.AlgorithmSelectorCache):
         elif kwargs.get("return_multi_template") and input_gen_fns is None:
             prologues = _prologues(choices)
             buffer = ir.MultiTemplateBuffer(layout, nodes, claim.timings, choices, prologues)
-            return compat.selected(ir.TensorBox.create(buffer), None, kwargs)
+            box: Any = ir.TensorBox.create(buffer)
+            return compat.selected(box, None, kwargs)
         winner = claim.winner()
         return compat.selected(winner.output_node(), winner, kwargs)
 
@@ -106,7 +107,8 @@ class PluginSelector(select_algorithm.AlgorithmSelectorCache):
         input_gen_fns: Any,
         kwargs: dict[str, Any],
     ) -> Any:
-        return super().__call__(name, choices, nodes, layout, input_gen_fns, **kwargs)
+        stock: Any = super()
+        return stock.__call__(name, choices, nodes, layout, input_gen_fns, **kwargs)
 
 
 def install() -> None:
@@ -118,8 +120,8 @@ def install() -> None:
 
 def uninstall() -> None:
     """Put Inductor's own selector back."""
-    selector = select_algorithm.get_algorithm_selector_cache()
-    if type(selector) is PluginSelector:
+    selector: Any = select_algorithm.get_algorithm_selector_cache()
+    if installed():
         selector.__class__ = select_algorithm.AlgorithmSelectorCache
 
 
@@ -137,22 +139,22 @@ def _steps_aside(name: str, choices: Sequence[Any], layout: Any, kwargs: Mapping
 
 
 def _reason_to_step_aside(choices: Sequence[Any], layout: Any, kwargs: Mapping[str, Any]) -> str:
-    if not (inductor_config.max_autotune or inductor_config.max_autotune_gemm):
-        return "max_autotune is off"
-    if getattr(inductor_config, "deterministic", False):
-        return "torch._inductor.config.deterministic allows no timing"
     if not isinstance(layout, ir.Layout) or isinstance(layout, ir.MultiOutputLayout):
         return "its output is not one tensor"
-    for option in _STOCK_ONLY:
-        if kwargs.get(option):
-            return f"{option} is set"
-    if kwargs.get("min_speedup_threshold", 1.0) > 1.0:
-        return "min_speedup_threshold is set"
-    if compat.uses_multi_kernel_hints():
-        return "multi_kernel_hints is set"
-    if inductor_config.pipeline_max_autotune_gemm and layout.device.type != "cpu":
-        return "pipeline_max_autotune_gemm is on"
-    return next((why for why in map(foreign, choices) if why), "")
+    tunes = inductor_config.max_autotune or inductor_config.max_autotune_gemm
+    pipelined = inductor_config.pipeline_max_autotune_gemm and layout.device.type != "cpu"
+    reasons: dict[str, Any] = {
+        "max_autotune is off": not tunes,
+        "torch._inductor.config.deterministic allows no timing": getattr(
+            inductor_config, "deterministic", False
+        ),
+        **{f"{option} is set": kwargs.get(option) for option in _STOCK_ONLY},
+        "min_speedup_threshold is set": kwargs.get("min_speedup_threshold", 1.0) > 1.0,
+        "multi_kernel_hints is set": compat.uses_multi_kernel_hints(),
+        "pipeline_max_autotune_gemm is on": pipelined,
+    }
+    given = (reason for reason, holds in reasons.items() if holds)
+    return next(given, "") or next((why for why in map(foreign, choices) if why), "")
 
 
 def _runs_cpp(layout: ir.Layout) -> bool:
@@ -162,10 +164,9 @@ def _runs_cpp(layout: ir.Layout) -> bool:
 
 def _prologues(choices: Sequence[Any]) -> Any:
     """Return the inputs whose prologues any choice can fuse, as stock collects them."""
-    from torch.utils._ordered_set import OrderedSet  # noqa: PLC0415  typed as a set in stubs
-
-    found: Any = OrderedSet()
+    found = OrderedSet[str]()
+    triton: Any = select_algorithm.TritonTemplateCaller
     for choice in choices:
-        if isinstance(choice, select_algorithm.TritonTemplateCaller):
+        if isinstance(choice, triton):
             found |= choice.allowed_prologue_inps
     return found

@@ -13,8 +13,9 @@ import torch
 from torch._inductor import ir, select_algorithm
 from torch._inductor.graph import GraphLowering
 
-from inductor_plugin import compat, lowering_deferral, lowering_toolchain
+from inductor_plugin import lowering_deferral, lowering_toolchain
 from inductor_plugin.config import Config
+from inductor_plugin.counters import COUNTERS
 from inductor_plugin.decision import guarded
 from inductor_plugin.environment import float32_precision, provenance
 from inductor_plugin.lowering_choices import Call, offer_of, unwrapped
@@ -27,7 +28,6 @@ from inductor_plugin.problem import Problem
 from inductor_plugin.registry import default_registry
 from inductor_plugin.runtime import RUNTIME, Site
 from inductor_plugin.selection import Offer, Selection, Ticket
-from inductor_plugin.counters import COUNTERS
 from inductor_plugin.table import summary, table
 from inductor_plugin.trace import MAIN_TRACK
 
@@ -62,13 +62,12 @@ class Claim:
             f"no candidate for {self.ticket.problem.describe()} could be used"
         )
 
-    def timings(self, hint_override: int | None = None) -> dict[Any, float]:
+    def timings(self, _hint_override: int | None = None) -> dict[Any, float]:
         """Return milliseconds by choice, the winner the fastest, as Inductor's scheduler asks."""
         winner = self.winner()
         selection = self._session.selection(self.ticket)
         verdict = selection.decide(self.ticket)
-        libraries = [o.candidate_id for o in self.ticket.offers if o.library]
-        values = guarded(selection.medians(self.ticket), verdict, libraries)
+        values = guarded(selection.medians(self.ticket), verdict)
         timed = {self._choices[n]: t for n, t in values.items() if n in self._choices}
         # Without timings (a lost worker, a tight budget) the scheduler still needs one entry.
         timed = timed if winner in timed else {winner: 1.0}
@@ -254,21 +253,23 @@ def session_of(graph: GraphLowering, config: Config) -> Session:
 
 def _watch(graph: GraphLowering, before: Callable[[], None], after: Callable[[], None]) -> None:
     """Call ``before`` and ``after`` around the scheduler of this graph alone."""
-    original = graph._update_scheduler
+    hooked: Any = graph  # the hook is private
+    original = hooked._update_scheduler
 
     def watched() -> None:
         before()
         original()
         after()
 
-    graph._update_scheduler = watched
+    hooked._update_scheduler = watched
 
 
 def _arguments(choices: Sequence[Any]) -> tuple[tuple[str, str], ...]:
     """Return the scalar arguments of a call, which its library kernel carries."""
+    extern: Any = select_algorithm.ExternKernelCaller
     for choice in choices:
         inner = unwrapped(choice)
-        if isinstance(inner, select_algorithm.ExternKernelCaller):
+        if isinstance(inner, extern):
             return tuple((name, repr(value)) for name, value in sorted(inner.kwargs.items()))
     return ()
 

@@ -18,8 +18,8 @@ from torch._inductor.cpp_builder import (
     get_compiler_version_info,
     get_cpp_compiler,
 )
+from torch._inductor.runtime.cache_dir_utils import cache_dir, triton_cache_dir
 from torch._inductor.runtime.hints import DeviceProperties
-from torch._inductor.runtime.runtime_utils import cache_dir, triton_cache_dir
 
 from inductor_plugin.config import process_environment
 from inductor_plugin.jobs import TritonTarget

@@ -14,6 +14,12 @@ _UNIT_ROUNDOFF = {
     "bfloat16": 2.0**-8,
     "float8_e4m3fn": 2.0**-4,
     "float8_e5m2": 2.0**-3,
+    "float8_e4m3fnuz": 2.0**-4,
+    "float8_e5m2fnuz": 2.0**-3,
+    "complex128": 2.0**-53,
+    "complex64": 2.0**-24,
+    "complex32": 2.0**-11,
+    "bcomplex32": 2.0**-8,
 }
 _TF32_ROUNDOFF = 2.0**-11
 _OUTPUT_ULPS = 16.0

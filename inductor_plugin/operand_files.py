@@ -6,8 +6,11 @@ are removed when the graph that needed them is compiled.
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 import tempfile
+import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +27,8 @@ class OperandFiles:
 
     def __init__(self) -> None:
         """Make nothing yet."""
-        self._folder: Path | None = None
+        self._folders: dict[Path, Path] = {}
+        self._removals: list[Callable[[], object]] = []
         self._kept: dict[str, Tensor] = {}
 
     def keep(self, name: str, tensor: torch.Tensor) -> Tensor:
@@ -44,19 +48,19 @@ class OperandFiles:
 
     def remove(self) -> None:
         """Remove the files; the operands made from them are void."""
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder = None
+        for remove in self._removals:
+            remove()
+        self._removals.clear()
+        self._folders.clear()
         self._kept.clear()
 
     def _write(self, plain: torch.Tensor) -> Tensor:
-        nbytes = plain.untyped_storage().nbytes()
-        path = self._place(nbytes) / f"{len(self._kept)}.bin"
-        if nbytes:
-            mapped = torch.from_file(str(path), shared=True, size=nbytes, dtype=torch.uint8)
-            mapped.copy_(torch.empty(0, dtype=torch.uint8).set_(plain.untyped_storage()))
-        else:
-            path.touch()
+        storage = plain.untyped_storage()
+        path = self._place(storage.nbytes()) / f"{len(self._kept)}.bin"
+        with path.open("wb") as file:
+            # Not by a mapped file: a full disk would end the process instead of raising.
+            if storage.nbytes():
+                file.write((ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr()))
         return Tensor(
             size=tuple(plain.size()),
             stride=tuple(plain.stride()),
@@ -67,9 +71,11 @@ class OperandFiles:
         )
 
     def _place(self, nbytes: int) -> Path:
-        if self._folder is None:
-            roomy = _SHM.is_dir() and shutil.disk_usage(_SHM).free > nbytes + _SPARE_BYTES
-            self._folder = Path(
-                tempfile.mkdtemp(prefix="inductor-plugin-", dir=str(_SHM) if roomy else None)
-            )
-        return self._folder
+        roomy = _SHM.is_dir() and shutil.disk_usage(_SHM).free > nbytes + _SPARE_BYTES
+        parent = _SHM if roomy else Path(tempfile.gettempdir())
+        if parent not in self._folders:
+            folder = tempfile.mkdtemp(prefix="inductor-plugin-", dir=parent)
+            # A compile that fails half-way removes nothing itself.
+            self._removals.append(weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True))
+            self._folders[parent] = Path(folder)
+        return self._folders[parent]

@@ -34,7 +34,7 @@ def read_pins(path: str) -> Pins:
         OptionError: There is no such file, or it is not a pin file.
     """
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
         winners = {
             f"{one['environment']}/{one['op']}/{one['digest']}": str(one["winner"])
             for one in content["pins"]
@@ -44,6 +44,8 @@ def read_pins(path: str) -> Pins:
             f"policy='pinned' needs pin_file, and {path!r} does not exist; "
             "write one with `inductor-plugin pin FILE`"
         ) from None
+    except OSError as error:
+        raise OptionError(f"pin_file {path!r} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise OptionError(f"{path!r} is not a pin file: {error}; write one again") from error
     return Pins(path, winners)

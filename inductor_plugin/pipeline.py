@@ -14,12 +14,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from inductor_plugin import race
+from inductor_plugin.counters import Counters
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.jobs import BenchCandidate, FinalJob, Outcome, Sampling, ScreenJob
-from inductor_plugin.counters import Counters
 from inductor_plugin.task import Entry, Task
 from inductor_plugin.trace import Trace
 
@@ -55,6 +56,10 @@ class Build(Protocol):
         """Return True while something compiles or is about to."""
         ...
 
+    def quiet(self) -> AbstractContextManager[bool]:
+        """Let nothing start to compile inside the block; False if something compiles already."""
+        ...
+
 
 class Steps(Protocol):
     """Shows progress."""
@@ -72,30 +77,6 @@ class Home(Protocol):
     ) -> Outcome:
         """Measure one candidate here."""
         ...
-
-
-def screening(device: str) -> Sampling:
-    """Return how a first look samples: enough to drop the slow, at most a few tenths of a second."""
-    cpu = device.startswith("cpu")
-    return Sampling(
-        warmup=2 if cpu else 3,
-        samples=5,
-        min_sample_ms=1.0 if cpu else 0.2,
-        max_total_s=0.25,
-        cold_cache=True,
-    )
-
-
-def final_sampling(device: str) -> Sampling:
-    """Return how one turn of the finals samples."""
-    cpu = device.startswith("cpu")
-    return Sampling(
-        warmup=1,
-        samples=1,
-        min_sample_ms=1.0 if cpu else 0.5,
-        max_total_s=0.5,
-        cold_cache=True,
-    )
 
 
 class Pipeline:
@@ -138,8 +119,8 @@ class Pipeline:
         self._progress = progress
         self._wake = threading.Condition()
         self._tasks: list[Task] = []
-        self._releases: dict[str, Callable[[], None]] = {}
-        self._waiting = 0
+        self._holds: dict[str, tuple[Task, Callable[[], None]]] = {}
+        self._awaited: list[Task] = []
         self._closed = False
         self._broken = ""
         self._thread = threading.Thread(
@@ -149,130 +130,169 @@ class Pipeline:
 
     def submit(self, task: Task) -> None:
         """Queue a problem; returns at once."""
+        task.steps_left = len(task.entries)
+        if not self._refusal():
+            for entry in task.entries:
+                if entry.build is None:
+                    entry.candidate = entry.bench("", "") if entry.bench else None
+                    entry.ready = True
+                else:
+                    self._build.add(task, entry, self._notify)
         with self._wake:
-            if self._broken or self._closed:
-                task.error = self._broken or "the pipeline is closed"
-                task.done.set()
-                return
-            self._tasks.append(task)
-        for entry in task.entries:
-            if entry.build is None:
-                entry.candidate = entry.bench("", "") if entry.bench else None
-                entry.ready = True
-            else:
-                self._build.add(task, entry, self._notify)
-        self._notify()
+            refusal = self._refusal()
+            if not refusal:
+                self._tasks.append(task)
+                self._wake.notify_all()
+        if refusal:
+            self._end(task, refusal)
 
     def wait(self, task: Task, limit_s: float) -> bool:
         """Wait until a task is done; False if the limit passed or the pipeline broke first."""
         self._build.flush()
         with self._wake:
-            self._waiting += 1
+            self._awaited.append(task)
             self._wake.notify_all()
         try:
             ends = time.monotonic() + limit_s
-            while not task.done.wait(timeout=1.0):
-                if not self._thread.is_alive() or time.monotonic() > ends:
-                    self._drop(task, "tuning did not end within its limit")
-                    return False
+            while not task.done.wait(timeout=min(1.0, max(0.0, ends - time.monotonic()))):
+                if not self._thread.is_alive():
+                    self._end(task, "the thread that measures is gone")
+                elif time.monotonic() > ends:
+                    self._end(task, f"tuning did not end within its limit of {limit_s:.0f} s")
             return not task.error
         finally:
             with self._wake:
-                self._waiting -= 1
+                self._awaited.remove(task)
 
     def close(self) -> None:
         """Stop measuring; tasks still queued end undecided."""
         with self._wake:
             self._closed = True
-            for task in self._tasks:
-                task.error = task.error or "the pipeline was closed"
-                task.done.set()
-            self._tasks.clear()
+            tasks = list(self._tasks)
             self._wake.notify_all()
+        for task in tasks:
+            self._end(task, "the pipeline was closed")
+
+    def _refusal(self) -> str:
+        return self._broken or ("the pipeline is closed" if self._closed else "")
 
     def _notify(self) -> None:
         with self._wake:
             self._wake.notify_all()
 
-    def _drop(self, task: Task, reason: str) -> None:
+    def _end(self, task: Task, error: str = "") -> None:
+        """End a task, from whichever thread: give its lock back and wake who waits for it."""
         with self._wake:
-            task.error = task.error or reason
+            if task.done.is_set():
+                return
+            task.error = error
             if task in self._tasks:
                 self._tasks.remove(task)
-        task.done.set()
+            holder, release = self._holds.get(task.digest, (None, None))
+            if holder is task:
+                del self._holds[task.digest]
+            steps, task.steps_left = task.steps_left, 0
+            # Before the lock is free: who waits no longer counts as waiting (see `_next`).
+            task.done.set()
+        if holder is task and release is not None:
+            release()
+        for _ in range(steps):  # what is known without being measured
+            self._progress.step("")
 
     def _loop(self) -> None:
-        while True:
-            with self._wake:
-                task = self._next()
-                while task is None and not self._closed:
-                    self._wake.wait(timeout=_POLL_S if self._tasks else 5.0)
-                    task = self._next()
-                if self._closed:
-                    return
-            assert task is not None
-            try:
-                self._advance(task)
-            except WorkerError as error:
-                self._break(str(error))
-                return
-            except Exception as error:  # noqa: BLE001  the border around one task's race
-                logger.exception("measuring %s failed", task.problem.describe())
-                self._release(task)
-                self._drop(task, f"measuring failed: {type(error).__name__}: {error}")
+        while not self._broken and (task := self._await_next()) is not None:
+            self._guarded_turn(task)
+
+    def _guarded_turn(self, task: Task) -> None:
+        try:
+            self._turn(task)
+        except WorkerError as error:
+            self._break(str(error))
+        except Exception as error:  # the border around one task's race
+            logger.exception("measuring %s failed", task.problem.describe())
+            self._end(task, f"measuring failed: {type(error).__name__}: {error}")
 
     def _break(self, reason: str) -> None:
-        logger.warning(
-            "the benchmark worker for %s is gone (%s); library kernels are used from here on",
-            self.device,
-            reason,
-        )
         with self._wake:
-            self._broken = reason
-            tasks, self._tasks = self._tasks, []
+            self._broken = reason or "it failed"
+            tasks = list(self._tasks)
+        if not self._closed:  # closing ends the worker, too
+            logger.warning(
+                "the benchmark worker for %s is gone (%s); library kernels are used from here on",
+                self.device,
+                reason,
+            )
         for task in tasks:
-            self._release(task)
-            task.error = reason
-            task.done.set()
+            self._end(task, reason)
+
+    def _await_next(self) -> Task | None:
+        """Wait for a task with something to do; None once the pipeline is closed."""
+        with self._wake:
+            while not self._closed:
+                task = self._next()
+                if task is not None:
+                    return task
+                self._wake.wait(timeout=_POLL_S if self._tasks else 5.0)
+        return None
 
     def _next(self) -> Task | None:
         """Return a task with something to do now; called with the lock held."""
+        awaited = any(not task.done.is_set() for task in self._awaited)
         for task in self._tasks:
-            if task.exclusive and (not self._waiting or self._build.busy()):
+            if task.late:
+                return task
+            if time.monotonic() < task.retry_at:
                 continue
-            late = task.deadline is not None and time.monotonic() > task.deadline
-            runnable = any(e.ready for e in task.unscreened()) or not task.unscreened()
-            if not runnable and not late:
+            if task.exclusive and (not awaited or self._build.busy()):
                 continue
-            if task.digest not in self._releases:
-                release = self._try_lock(task)
-                if release is None:
-                    continue
-                self._releases[task.digest] = release
-                task.refresh(task)
-            return task
+            if any(e.ready for e in task.unscreened()) or not task.unscreened():
+                return task
         return None
 
-    def _release(self, task: Task) -> None:
-        release = self._releases.pop(task.digest, None)
-        if release is not None:
+    def _turn(self, task: Task) -> None:
+        """Do what there is to do for a task."""
+        entered = self._enter(task)
+        if task.late:
+            for entry in task.unscreened():
+                entry.outcome = Outcome(entry.candidate_id, "skipped", "the tuning budget ended")
+            self._finish(task)
+        elif not entered:
+            task.retry_at = time.monotonic() + _POLL_S
+        elif task.exclusive:
+            with self._build.quiet() as quiet:
+                if quiet:
+                    self._advance(task)
+        else:
+            self._advance(task)
+
+    def _enter(self, task: Task) -> bool:
+        """Take a problem's lock, and over what others measured before it was free.
+
+        Returns:
+            False if another task or process measures this problem.
+        """
+        hold = self._holds.get(task.digest)
+        if hold is not None:
+            return hold[0] is task
+        release = self._try_lock(task)
+        if release is None:
+            return False
+        with self._wake:
+            ended = task.done.is_set()
+            if not ended:
+                self._holds[task.digest] = (task, release)
+        if ended:
             release()
+            return False
+        task.refresh(task)
+        return True
 
     def _advance(self, task: Task) -> None:
         """Do one step of a task: screen one candidate, run one leg of the finals, or finish."""
-        late = task.deadline is not None and time.monotonic() > task.deadline
-        if late:
-            for entry in task.unscreened():
-                if not entry.library:
-                    entry.outcome = Outcome(
-                        entry.candidate_id, "skipped", "the tuning budget ended"
-                    )
         ready = [e for e in task.unscreened() if e.ready]
         if ready:
             self._screen(task, ready[0])
-        elif not task.unscreened() and not late and self._final(task):
-            pass
-        elif not task.unscreened():
+        elif not task.unscreened() and not self._final(task):
             self._finish(task)
 
     def _screen(self, task: Task, entry: Entry) -> None:
@@ -286,11 +306,15 @@ class Pipeline:
                 assert entry.home is not None
                 entry.bench = entry.candidate = None
                 outcome = self._home(
-                    entry.home, entry.candidate_id, screening(self.device), self._bench_timeout_s
+                    entry.home,
+                    entry.candidate_id,
+                    race.screening(self.device),
+                    self._bench_timeout_s,
                 )
         entry.outcome = outcome
         entry.samples_ms = outcome.samples_ms
         self._counters.add(benchmarked=1, benchmark_s=outcome.elapsed_s)
+        task.steps_left = max(0, task.steps_left - 1)
         self._progress.step(entry.name)
 
     def _screened(self, task: Task, entry: Entry, reference: Entry | None) -> Outcome | None:
@@ -302,7 +326,7 @@ class Pipeline:
                 problem_id=task.digest,
                 library=_travelling(reference),
                 candidate=_argument(entry),
-                sampling=screening(self.device),
+                sampling=race.screening(self.device),
                 tolerance=task.tolerance,
             )
         )
@@ -335,28 +359,24 @@ class Pipeline:
                     problem_id=task.digest,
                     candidates=tuple(_argument(e) for e in racers),
                     rounds=race.ROUNDS_PER_LEG,
-                    sampling=final_sampling(self.device),
+                    sampling=race.final_sampling(self.device),
                 )
             )
         self._counters.add(benchmark_s=time.perf_counter() - started)
         for outcome in outcomes:
             entry = task.entry(outcome.candidate_id)
-            if outcome.status != "ok":
+            if outcome.status not in ("ok", "skipped"):  # skipped: another one's fault
                 entry.outcome = outcome
-            earlier = entry.samples_ms if task.legs else ()
-            entry.samples_ms = earlier + outcome.samples_ms
+            if outcome.samples_ms:
+                earlier = entry.samples_ms if entry.rounds else ()
+                entry.samples_ms = earlier + outcome.samples_ms
+                entry.rounds += len(outcome.samples_ms)
         task.legs += 1
         return True
 
     def _finish(self, task: Task) -> None:
-        try:
-            task.finish(task)
-        finally:
-            self._release(task)
-            with self._wake:
-                if task in self._tasks:
-                    self._tasks.remove(task)
-            task.done.set()
+        task.finish(task)
+        self._end(task)
 
 
 def _argument(entry: Entry) -> BenchCandidate:

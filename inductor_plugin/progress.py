@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -38,7 +38,7 @@ class Progress:
         self._show(name)
 
     @contextmanager
-    def shown(self) -> Iterator[None]:
+    def shown(self) -> Generator[None]:
         """Show the bar while the block waits."""
         if not self.visible or self._bar is not None or self._total == self._done:
             yield

@@ -1,10 +1,12 @@
-"""Who is measured again, and when measuring stops. Pure: takes samples, gives names and reasons."""
+"""How much is measured, who is measured again, and when that stops. Pure: samples in, names out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
+
+from inductor_plugin.jobs import Sampling
 
 LEAD = 1.30
 """A candidate this many times slower than the best at first sight is out of the race.
@@ -15,6 +17,30 @@ so 1.3x keeps every candidate that could still win.
 MAX_LEADERS = 4
 ROUNDS_PER_LEG = 6
 MAX_LEGS = 4
+
+
+def screening(device: str) -> Sampling:
+    """Return how a first look samples: enough to drop the slow, at most a few tenths of a second."""
+    cpu = device.startswith("cpu")
+    return Sampling(
+        warmup=2 if cpu else 3,
+        samples=5,
+        min_sample_ms=1.0 if cpu else 0.2,
+        max_total_s=0.25,
+        cold_cache=True,
+    )
+
+
+def final_sampling(device: str) -> Sampling:
+    """Return how one turn of the finals samples."""
+    cpu = device.startswith("cpu")
+    return Sampling(
+        warmup=1,
+        samples=1,
+        min_sample_ms=1.0 if cpu else 0.5,
+        max_total_s=0.5,
+        cold_cache=True,
+    )
 
 
 @dataclass(frozen=True)

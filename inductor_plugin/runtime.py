@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,12 @@ from inductor_plugin.builder import Builder
 from inductor_plugin.cache import Store, digest_of, open_store
 from inductor_plugin.compile_pool import CompilePool, available_bytes
 from inductor_plugin.config import Config
+from inductor_plugin.counters import COUNTERS
 from inductor_plugin.environment import environment, float32_precision
 from inductor_plugin.errors import CacheError
 from inductor_plugin.jobs import WorkerSettings
 from inductor_plugin.pipeline import Pipeline
 from inductor_plugin.progress import Progress
-from inductor_plugin.counters import COUNTERS
 from inductor_plugin.task import Task
 from inductor_plugin.trace import Trace
 
@@ -54,6 +55,7 @@ class Site:
     environment: str
     trace: Trace
     progress: Progress
+    _guard: AbstractContextManager[object]
     _pipeline: Callable[[], Pipeline]
     _prewarm: Callable[[], None]
     started: Pipeline | None = field(default=None)
@@ -61,9 +63,10 @@ class Site:
     @property
     def pipeline(self) -> Pipeline:
         """The pipeline, started when it is first asked for."""
-        if self.started is None:
-            self.started = self._pipeline()
-        return self.started
+        with self._guard:
+            if self.started is None:
+                self.started = self._pipeline()
+            return self.started
 
     def prewarm(self) -> None:
         """Start the benchmark worker, which imports torch for 2.5 s, before it is needed."""
@@ -75,10 +78,10 @@ class Runtime:
 
     def __init__(self) -> None:
         """Start with nothing."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._stores: dict[Path, Store] = {}
         self._sites: dict[str, Site] = {}
-        self._pools: dict[int, CompilePool] = {}
+        self._pools: dict[tuple[float, ...], CompilePool] = {}
         self._traces: dict[str, Trace] = {}
         self._closers: list[Callable[[], None]] = []
         self._pid = os.getpid()
@@ -114,15 +117,18 @@ class Runtime:
 
     def trace(self, path: str) -> Trace:
         """Return the trace written to a path."""
-        return self._traces.setdefault(path, Trace(path))
+        with self._lock:
+            return self._traces.setdefault(path, Trace(path))
 
     def close(self) -> None:
         """End all workers; the next problem starts new ones."""
+        self._after_fork()
         with self._lock:
             closers, self._closers = self._closers, []
             self._sites.clear()
             self._pools.clear()
-        for close in closers:
+        # Pipelines first, which were made last: they must not take a closed worker for a lost one.
+        for close in reversed(closers):
             close()
 
     def forget(self) -> None:
@@ -137,19 +143,26 @@ class Runtime:
         if os.getpid() == self._pid:
             return
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._stores, self._sites, self._pools, self._closers = {}, {}, {}, []
+        self._traces = {}
 
     def _make(self, config: Config, device: str, store: Store, facts: dict[str, Any]) -> Site:
         trace = self.trace(config.trace_path)
         progress = Progress(config.progress)
-        bench = functools.lru_cache(maxsize=1)(lambda: self._bench(config, device))
+        worker = functools.lru_cache(maxsize=1)(lambda: self._bench(config, device))
+
+        def bench() -> BenchWorker:
+            with self._lock:  # `lru_cache` alone would let two threads make one each
+                return worker()
+
         return Site(
             device=device,
             store=store,
             environment=store.put_environment(facts),
             trace=trace,
             progress=progress,
+            _guard=self._lock,
             _pipeline=lambda: self._pipeline(config, device, store, trace, progress, bench()),
             _prewarm=lambda: bench().prewarm(),
         )
@@ -192,15 +205,16 @@ class Runtime:
 
     def _pool(self, config: Config) -> CompilePool:
         workers = config.compile_workers or len(os.sched_getaffinity(0))
-        if workers not in self._pools:
+        key = (workers, config.worker_idle_s, config.worker_memory_bytes)
+        if key not in self._pools:
             pool = CompilePool(
                 workers,
                 worker_settings(config, "compile", "cpu"),
                 memory_bytes_per_job=_CPP_JOB_BYTES,
             )
-            self._pools[workers] = pool
+            self._pools[key] = pool
             self._closers.append(pool.close)
-        return self._pools[workers]
+        return self._pools[key]
 
 
 def worker_settings(config: Config, kind: str, device: str) -> WorkerSettings:
@@ -217,6 +231,7 @@ def worker_settings(config: Config, kind: str, device: str) -> WorkerSettings:
         cudnn_allow_tf32=bool(torch.backends.cudnn.allow_tf32),
         float32_precision=float32_precision(),
         deterministic=torch.are_deterministic_algorithms_enabled(),
+        deterministic_warn_only=torch.is_deterministic_algorithms_warn_only_enabled(),
         reduced_precision=(
             bool(matmul.allow_fp16_reduced_precision_reduction),
             bool(matmul.allow_bf16_reduced_precision_reduction),
@@ -243,7 +258,11 @@ def _try_lock(store: Store, task: Task) -> Callable[[], None] | None:
         lock.__enter__()
     except CacheError:
         return None
-    return lambda: lock.__exit__(None, None, None)
+
+    def release() -> None:
+        lock.__exit__(None, None, None)
+
+    return release
 
 
 def _text(values: Mapping[str, Any]) -> dict[str, str]:

@@ -11,15 +11,17 @@ from typing import Any
 from inductor_plugin import race
 from inductor_plugin.cache import Decision, Measured, Record, Store, digest_of
 from inductor_plugin.config import Config
+from inductor_plugin.counters import Counters
 from inductor_plugin.decision import Verdict, decide
 from inductor_plugin.pins import Pins
 from inductor_plugin.problem import Problem
-from inductor_plugin.counters import Counters
 from inductor_plugin.task import Entry, Task
 
 logger = logging.getLogger(__name__)
 
 _NOT_FAILED = frozenset({"ok", "skipped"})
+_FINAL, _BEATEN, _SCREENED = "final", "beaten", "screened"
+"""How far a candidate came: into the finals, not into finals that were held, or there were none."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,6 @@ class Selection:
         ticket = Ticket(problem, digest, tuple(offered), measured, rejected)
         unseen = [o for o in offered if o.candidate_id not in measured]
         unseen = self._without_quarantined(ticket, unseen)
-        measuring = self._config.policy == "tune" and unseen
         ticket.hit = not unseen
         self._counters.add(
             problems=1,
@@ -126,15 +127,22 @@ class Selection:
             record_hits=int(ticket.hit),
             record_misses=int(not ticket.hit),
         )
-        if measuring:
-            ticket.task = self._task(ticket, unseen, tolerance, deadline)
+        if unseen and self._config.policy == "tune":
+            if deadline is not None and time.monotonic() > deadline:
+                why = "the tuning budget ended"
+                for offer in unseen:  # preparing them takes time, too
+                    ticket.measured[offer.candidate_id] = _measured(
+                        offer, "skipped", why, {}, time.time()
+                    )
+            else:
+                ticket.task = self._task(ticket, unseen, tolerance, deadline)
         return ticket
 
     def decide(self, ticket: Ticket) -> Verdict:
         """Return what runs; the task, if any, has ended."""
         if ticket.verdict is None:
             ticket.verdict = self._pinned(ticket) or decide(
-                self.medians(ticket),
+                self._contending(ticket),
                 [o.candidate_id for o in ticket.offers if o.library and _usable(ticket, o)],
                 self._config.never_slower_margin,
             )
@@ -148,6 +156,19 @@ class Selection:
             if one.status == "ok" and one.median_ms is not None
         }
 
+    def _contending(self, ticket: Ticket) -> dict[str, float]:
+        """Return the medians the winner is chosen from.
+
+        Who did not reach the finals was measured in another clock state than the finalists, and
+        only a few times: a lucky first look must not win a race that was decided by interleaving.
+        """
+        medians = self.medians(ticket)
+        libraries = {o.candidate_id for o in ticket.offers if o.library}
+        stage = {name: ticket.measured[name].provenance.get("race") for name in medians}
+        if not any(stage[name] == _FINAL for name in medians.keys() - libraries):
+            return medians
+        return {name: ms for name, ms in medians.items() if stage[name] != _BEATEN}
+
     def _pinned(self, ticket: Ticket) -> Verdict | None:
         if self._pins is None:
             return None
@@ -155,6 +176,12 @@ class Selection:
         library = next((o.candidate_id for o in ticket.offers if o.library), None)
         if pinned in {o.candidate_id for o in ticket.offers}:
             return Verdict(pinned, library, "pinned")
+        if library is None:
+            logger.warning(
+                "neither a pinned decision nor a library kernel for %s; records decide",
+                ticket.problem.describe(),
+            )
+            return None
         logger.warning(
             "no pinned decision for %s; the library kernel is used", ticket.problem.describe()
         )
@@ -223,7 +250,8 @@ class Selection:
         offers = {o.candidate_id: o for o in ticket.offers}
         noted = dict(self._provenance())
         for entry in task.entries:
-            one = _entry_measured(offers[entry.candidate_id], entry, noted)
+            stage = {"race": _stage(task, entry)} if entry.alive else {}
+            one = _entry_measured(offers[entry.candidate_id], entry, noted | stage)
             ticket.measured[entry.candidate_id] = one
             if one.status not in _NOT_FAILED:
                 self._quarantine(ticket, one)
@@ -293,6 +321,13 @@ def quarantine_name(candidate_id: str, problem_digest: str) -> str:
     A kernel that hangs or runs out of memory on one shape may be the best on another.
     """
     return f"{candidate_id}-{problem_digest[:12]}"
+
+
+def _stage(task: Task, entry: Entry) -> str:
+    if entry.rounds:
+        return _FINAL
+    # What is measured in this process takes no part in finals, so it cannot be beaten there.
+    return _BEATEN if task.legs and entry.bench is not None else _SCREENED
 
 
 def _usable(ticket: Ticket, offer: Offer) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inductor_plugin.selection import Ticket
 from inductor_plugin.counters import Stats
+from inductor_plugin.selection import Ticket
 
 _SHOWN = 10
 
@@ -25,9 +25,11 @@ def table(ticket: Ticket, shown: int = _SHOWN) -> str:
         time_ms = one.median_ms or 0.0
         share = best / time_ms if time_ms else 1.0
         lines.append(f"  {one.name} {time_ms:.4f} ms {share:.1%} {one.description}".rstrip())
-    for one in ticket.measured.values():
-        if one.status != "ok":
-            lines.append(f"  {one.name} {one.status}: {one.reason}")
+    lines += [
+        f"  {one.name} {one.status}: {one.reason}"
+        for one in ticket.measured.values()
+        if one.status != "ok"
+    ]
     verdict = ticket.verdict
     if verdict is not None and verdict.winner is not None:
         known = "known" if ticket.hit else "measured"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -26,7 +27,7 @@ class CppBuild:
     command: tuple[str, ...]
 
 
-@dataclass
+@dataclass(eq=False)
 class Entry:
     """One candidate of a task.
 
@@ -43,6 +44,9 @@ class Entry:
         outcome: How it fared, once known.
         compile_s: Seconds its compilation took.
         samples_ms: Its samples; those of the final rounds replace those of the screening.
+        rounds: Interleaved turns it took part in; 0 for who was only screened.
+        ready: True once it can be measured.
+        candidate: The job argument, once it is ready and travels.
     """
 
     candidate_id: str
@@ -56,6 +60,7 @@ class Entry:
     outcome: Outcome | None = None
     compile_s: float | None = None
     samples_ms: tuple[float, ...] = ()
+    rounds: int = 0
     ready: bool = False
     candidate: BenchCandidate | None = None
 
@@ -65,7 +70,7 @@ class Entry:
         return self.outcome is not None and self.outcome.status == "ok"
 
 
-@dataclass
+@dataclass(eq=False)
 class Task:
     """One problem to tune.
 
@@ -78,6 +83,12 @@ class Task:
         exclusive: True if measuring and compiling disturb each other (CPU devices).
         refresh: Drops entries that another process has measured meanwhile; returns how many.
         finish: Called once, from the benchmark thread, when the race is over.
+        done: Set when the race is over, or will not be run.
+        legs: How many legs of the finals are over.
+        racing: Who is in the finals; None before them.
+        error: Why there is no result; empty if there is one.
+        retry_at: ``time.monotonic()`` before which the problem's lock is not tried again.
+        steps_left: Candidates the progress bar still waits for.
     """
 
     problem: Problem
@@ -92,12 +103,22 @@ class Task:
     legs: int = 0
     racing: tuple[str, ...] | None = None
     error: str = ""
+    retry_at: float = 0.0
+    steps_left: int = 0
+
+    @property
+    def late(self) -> bool:
+        """True if its time is over."""
+        return self.deadline is not None and time.monotonic() > self.deadline
 
     @property
     def reference(self) -> Entry | None:
-        """The library kernel whose numbers are the reference: the first that runs."""
+        """The library kernel whose numbers are the reference: the first that runs in the worker.
+
+        One that runs in this process alone is no reference, but better than none for the races.
+        """
         usable = [e for e in self.entries if e.library and (e.outcome is None or e.alive)]
-        return usable[0] if usable else None
+        return min(usable, key=lambda e: e.bench is None, default=None)
 
     def entry(self, candidate_id: str) -> Entry:
         """Return the entry of a candidate.

@@ -6,7 +6,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ class Trace:
         self._tracks: dict[str, int] = {}
 
     @contextmanager
-    def span(self, track: str, name: str, **args: Any) -> Iterator[None]:
+    def span(self, track: str, name: str, **args: Any) -> Generator[None]:
         """Record the time the block takes on a track."""
         start = time.perf_counter_ns()
         try:

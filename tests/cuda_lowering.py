@@ -3,6 +3,11 @@
 Run as ``python -m tests.cuda_lowering``, it prints the identities of the candidates of one graph.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false, reportMissingTypeStubs=false
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportCallIssue=false
+# pyright: reportDeprecated=false
+
 from __future__ import annotations
 
 import json
@@ -10,16 +15,17 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
+import torch._dynamo
 from torch._guards import TracingContext, tracing
 from torch._inductor import config as inductor_config
-from torch._inductor.compile_fx import compile_fx_inner
+from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.graph import GraphLowering
 from torch._inductor.virtualized import V
@@ -158,20 +164,47 @@ class Lab:
         with mode:
             tensors = [one.tensor() for one in arguments]
             graph = make_fx(function, decomposition_table=select_decomp_table())(*tensors)
-        codes: list[str] = []
-        inductor = {name: options.pop(name) for name in [*options] if "." in name}
-        settings = {"cache_dir": str(self.cache_dir), "table": "off", "progress": "off", **options}
-        patches = lowering.compile_options(None, Config.load(settings), inductor)
-        keep = staticmethod(codes.append)
+        return self.lower_graph(graph, mode, tensors, **options)
+
+    def lower_graph(
+        self, graph: torch.fx.GraphModule, mode: FakeTensorMode, tensors: Any, **options: Any
+    ) -> str:
+        """Lower a graph of ATen calls, and return the code that would run."""
         with (
-            mock.patch.object(GraphLowering, "save_output_code", keep),
-            inductor_config.patch(patches),
+            self._codes() as codes,
+            inductor_config.patch(self._patches(options)),
             tracing(TracingContext(mode)),
             V.set_fake_mode(mode),
         ):
             compile_fx_inner(graph, tensors)
         (code,) = codes
         return code
+
+    def lower_dynamic(self, function: Callable[..., Any], *arguments: Arg, **options: Any) -> str:
+        """Lower a function by way of Dynamo, the rows of its first argument unknown."""
+
+        def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+            return compile_fx(graph, inputs, config_patches=self._patches(options))
+
+        torch._dynamo.reset()
+        with self._codes() as codes, FakeTensorMode(shape_env=ShapeEnv()):
+            tensors = [one.tensor() for one in arguments]
+            torch._dynamo.mark_dynamic(tensors[0], 0)
+            with suppress(RuntimeError):  # all is compiled when the call asks for a real device
+                torch.compile(function, backend=backend)(*tensors)
+        (code,) = codes
+        return code
+
+    @contextmanager
+    def _codes(self) -> Iterator[list[str]]:
+        codes: list[str] = []
+        keep = staticmethod(codes.append)
+        with mock.patch.object(GraphLowering, "save_output_code", keep):
+            yield codes
+
+    def _patches(self, options: dict[str, Any]) -> dict[str, Any]:
+        settings = {"cache_dir": str(self.cache_dir), "table": "off", "progress": "off"} | options
+        return lowering.compile_options(None, Config.load(settings), {})
 
 
 def main() -> None:

@@ -313,9 +313,8 @@ def test_a_dynamic_size_shares_the_record_of_its_class(cache_dir: Path) -> None:
             assert torch.allclose(function(a, b), a @ b, atol=1e-4)
     assert spent.stats.record_hits == 1
     (record,) = records(cache_dir)
-    assert {"low": 33, "high": 64} == {
-        k: record["problem"]["dynamic"][0][k] for k in ("low", "high")
-    }
+    (one,) = record["problem"]["dynamic"]
+    assert (one["low"], one["high"]) == (33, 64)
 
 
 def test_batched_products_and_baddbmm_are_tuned(cache_dir: Path) -> None:
@@ -360,7 +359,8 @@ def test_the_tuning_budget_leaves_the_rest_unmeasured(cache_dir: Path) -> None:
     with offered("good"):
         answer = compiled(torch.mm, cache_dir, tune_budget_s=1e-9)(a, b)
     assert torch.allclose(answer, a @ b, atol=1e-4)
-    assert spent.stats.benchmarked == 1  # the library kernel alone
+    assert spent.stats.benchmarked == 0
+    assert spent.stats.record_misses == 1
 
 
 def test_where_it_steps_aside_stock_inductor_decides(cache_dir: Path) -> None:

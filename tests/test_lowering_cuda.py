@@ -1,5 +1,10 @@
 """The CUDA path without a GPU: real lowering on fake tensors, real Triton compiles, no launch."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false, reportMissingTypeStubs=false
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportCallIssue=false
+# pyright: reportDeprecated=false
+
 from __future__ import annotations
 
 import json
@@ -14,6 +19,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from inductor_plugin.compile_pool import CompilePool
 from inductor_plugin.config import process_environment
@@ -345,6 +352,44 @@ def test_each_gpu_has_its_own_triton_cache(lab: Callable[..., Any], inductor_cac
             assert Path(folder).name == job.candidate.output.device[-1]
 
 
+def test_a_dynamic_size_is_measured_once_for_its_class(lab: Callable[..., Any]) -> None:
+    def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.relu(torch.mm(a, b)) + 1
+
+    with lab(library_last) as first:
+        first.lower_dynamic(function, Arg((300, 128)), B)
+    (task,) = first.tasks
+    ((operand, dim, low, high),) = [(d.operand, d.dim, d.low, d.high) for d in task.problem.dynamic]
+    assert (operand, dim, low, high) == (0, 0, 257, 512)
+    (entry, *_) = first.entries("triton")
+    assert entry.candidate.inputs[0].size == (300, 128)
+    assert pickle.loads(entry.candidate.kernel.payload).extra_args[0] == 300
+    with lab(library_last) as second:
+        second.lower_dynamic(function, Arg((310, 128)), B)
+    assert second.tasks == []
+
+
+def test_a_frozen_weight_is_measured_as_any_other_operand(lab: Callable[..., Any]) -> None:
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    graph = torch.fx.Graph()
+    with mode:
+        a, w, out = (one.tensor() for one in (A, B, Arg((256, 512))))
+        root = torch.nn.Module()
+        root.register_buffer("w", w)
+    nodes = (graph.placeholder("a"), graph.get_attr("w"))
+    made = graph.call_function(torch.ops.aten.mm.default, nodes)
+    graph.output((made,))
+    for node, value in zip((*nodes, made), (a, w, out), strict=True):
+        node.meta["val"] = value
+    with lab() as opened:
+        opened.lower_graph(torch.fx.GraphModule(root, graph), mode, [a])
+    (task,) = opened.tasks
+    assert [one.constant for one in task.problem.inputs] == [False, True]
+    operands = {job.candidate.inputs for job in opened.screens}
+    assert len(operands) == 1
+    assert {(one.device, one.file) for one in operands.pop()} == {("cuda:0", None)}
+
+
 def test_failed_library_kernels_are_still_found_by_the_scheduler(lab: Callable[..., Any]) -> None:
     from inductor_plugin.lowering_session import Claim
 
@@ -443,6 +488,10 @@ def test_a_compile_worker_makes_a_kernel_that_the_benchmark_worker_finds(
     try:
         for one in entries:
             assert worker.run(CallJob("tests.fake_cuda", "found", (one.candidate.kernel,)), 60)
+        kernel = entries[0].candidate.kernel
+        elsewhere = dict(kernel.environment) | {"TRITON_CACHE_DIR": str(inductor_cache / "other")}
+        astray = RequestKernel(kernel.payload, tuple(elsewhere.items()))
+        assert not worker.run(CallJob("tests.fake_cuda", "found", (astray,)), 60)
     finally:
         worker.close()
 

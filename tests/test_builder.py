@@ -1,0 +1,291 @@
+"""Compiling what candidates need: batches, the cache, other processes, and every way to fail."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from inductor_plugin.builder import MAX_BATCH, Builder, spread
+from inductor_plugin.cache import KernelKey, Store, open_store
+from inductor_plugin.counters import Counters
+from inductor_plugin.errors import CacheError, WorkerError
+from inductor_plugin.jobs import CppCompileJob
+from inductor_plugin.task import CppBuild, Entry
+from inductor_plugin.trace import Trace
+from tests.fakes import LIMIT_S, FakePool, cpp_build, entry, task, triton_job, until
+
+
+@dataclass
+class Rig:
+    """A builder on fake workers and a real cache."""
+
+    builder: Builder
+    pool: FakePool
+    store: Store
+    counters: Counters
+    trace: Trace
+
+    def build(self, entries: Sequence[Entry], deadline: float | None = None) -> None:
+        """Build entries and wait until each has an answer and nothing runs."""
+        one = task(entries, deadline=deadline)
+        for each in entries:
+            self.builder.add(one, each, lambda: None)
+        self.builder.flush()
+        until(lambda: all(e.ready or e.outcome is not None for e in entries))
+        until(lambda: not self.builder.busy())
+
+    def batches(self) -> list[int]:
+        return [len(job.sources) for job in self.pool.jobs if isinstance(job, CppCompileJob)]
+
+
+def rig(path: Path, *, hold_back: bool = True, timeout_s: float = LIMIT_S) -> Rig:
+    pool, counters, trace, store = FakePool(), Counters(), Trace("trace.json"), open_store(path)
+    builder = Builder(store, pool, counters, trace, timeout_s, hold_back=hold_back)
+    return Rig(builder, pool, store, counters, trace)
+
+
+def cpp_entries(*names: str) -> list[Entry]:
+    return [entry(name, build=cpp_build(name)) for name in names]
+
+
+def status(one: Entry) -> str:
+    return "ready" if one.ready else one.outcome.status if one.outcome else "open"
+
+
+def test_a_kernel_is_built_once_and_found_afterwards(tmp_path: Path) -> None:
+    first = rig(tmp_path)
+    (one,) = entries = cpp_entries("k")
+    first.build(entries)
+    assert status(one) == "ready"
+    assert first.counters.snapshot().compiled == 1
+    second = rig(tmp_path)
+    second.build(cpp_entries("k"))
+    assert second.pool.jobs == []
+    assert second.counters.snapshot().compiled == 0
+
+
+def test_the_job_names_the_published_library_and_the_function_in_it(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    seen: list[tuple[str, str]] = []
+    (k,) = cpp_entries("k")
+    bench = k.bench
+    assert bench is not None
+    k.bench = lambda library, symbol: (seen.append((library, symbol)), bench(library, symbol))[1]
+    one.build([k])
+    ((library, symbol),) = seen
+    assert Path(library).read_bytes() == b"// k"
+    assert str(tmp_path) in library
+    assert symbol
+
+
+def test_kernels_held_back_fill_batches_that_keep_every_worker_busy(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    one.build(cpp_entries(*(f"k{i}" for i in range(5))))
+    assert sorted(one.batches()) == [2, 3]
+
+
+def test_nothing_held_back_compiles_before_it_is_asked_for(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    k = cpp_entries("k")[0]
+    one.builder.add(task([k]), k, lambda: None)
+    time.sleep(0.05)
+    assert one.pool.jobs == []
+    assert not one.builder.busy()
+    one.builder.flush()
+    assert one.builder.busy() or k.ready
+
+
+def test_full_batches_start_by_themselves(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    entries = cpp_entries(*(f"k{i}" for i in range(2 * MAX_BATCH)))
+    owner = task(entries)
+    for each in entries:
+        one.builder.add(owner, each, lambda: None)
+    until(lambda: all(e.ready for e in entries))
+    assert one.batches() == [MAX_BATCH, MAX_BATCH]
+
+
+def test_kernels_with_different_compilers_do_not_share_a_unit(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    entries = [entry(n, build=cpp_build(n, (n,))) for n in ("gcc", "clang")]
+    one.build(entries)
+    assert one.batches() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("count", "workers", "sizes"), [(0, 2, []), (1, 4, [1]), (9, 1, [5, 4]), (17, 2, [6, 6, 5])]
+)
+def test_batches_are_even_and_as_few_as_keep_workers_busy(
+    count: int, workers: int, sizes: list[int]
+) -> None:
+    items = list(range(count))
+    batches = spread(items, workers)  # pyright: ignore
+    assert [len(batch) for batch in batches] == sizes
+    assert sorted(i for batch in batches for i in batch) == items  # pyright: ignore
+
+
+def test_two_problems_that_need_one_kernel_build_it_once(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    entries = [*cpp_entries("same"), *cpp_entries("same"), *cpp_entries("same")]
+    one.build(entries)
+    assert [status(e) for e in entries] == ["ready"] * 3
+    assert sum(one.batches()) == 1
+
+
+def test_one_kernel_that_does_not_compile_costs_itself(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    one.pool.status = {"bad": "compile_failed"}
+    good, bad = entries = cpp_entries("good", "bad")
+    one.build(entries)
+    assert (status(good), status(bad)) == ("ready", "compile_failed")
+    assert bad.outcome is not None
+    assert "error" in bad.outcome.reason
+
+
+def test_a_triton_kernel_needs_no_library(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    one.pool.status = {"bad": "hung"}
+    good, bad = entries = [entry(n, build=triton_job(n)) for n in ("good", "bad")]
+    one.build(entries)
+    assert (status(good), status(bad)) == ("ready", "hung")
+    assert good.candidate is not None
+
+
+def test_workers_that_do_not_come_to_a_kernel_do_not_blame_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = rig(tmp_path, timeout_s=0.002)
+    one.pool.answers = False
+    (k,) = entries = cpp_entries("k")
+    one.build(entries)
+    assert status(k) == "skipped"
+
+
+def test_a_kernel_that_another_process_builds_too_long_is_not_blamed(tmp_path: Path) -> None:
+    one = rig(tmp_path, timeout_s=0.01)
+    (k,) = entries = cpp_entries("k")
+    assert isinstance(k.build, CppBuild)
+    with open_store(tmp_path).lock_kernel(k.build.key.digest):
+        one.build(entries)
+    assert status(k) == "skipped"
+    assert one.pool.jobs == []
+
+
+def test_a_kernel_that_another_process_builds_is_waited_for_and_read(tmp_path: Path) -> None:
+    one, other = rig(tmp_path), open_store(tmp_path)
+    mine, theirs = entries = cpp_entries("mine", "theirs")
+    assert isinstance(theirs.build, CppBuild)
+    key: KernelKey = theirs.build.key
+    lock = other.lock_kernel(key.digest)
+    lock.__enter__()
+
+    def publish() -> None:
+        until(lambda: mine.ready)
+        other.put_kernel(key, {"kernel.so": b"theirs", "source.cpp": b""})
+        lock.__exit__(None, None, None)
+
+    threading.Thread(target=publish).start()
+    one.build(entries)
+    assert (status(mine), status(theirs)) == ("ready", "ready")
+    assert sum(one.batches()) == 1
+
+
+def test_a_closed_pool_answers_for_every_kernel(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = rig(tmp_path)
+    one.pool.error = WorkerError("the compile pool is closed")
+    entries = [*cpp_entries("a", "b"), entry("c", build=triton_job("c"))]
+    one.build(entries)
+    assert [status(e) for e in entries] == ["skipped"] * 3
+    assert all(e.outcome and "closed" in e.outcome.reason for e in entries)
+
+
+def test_a_cache_that_takes_no_kernel_answers_for_every_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = rig(tmp_path)
+
+    def full(*_args: object) -> None:
+        raise CacheError("no space left on device")
+
+    monkeypatch.setattr(one.store, "put_kernel", full)
+    entries = cpp_entries("a", "b", "c")
+    one.build(entries)
+    assert [status(e) for e in entries] == ["skipped"] * 3
+    with open_store(tmp_path).lock_kernel(entries[0].build.key.digest, timeout_s=0):  # pyright: ignore
+        pass  # its locks were given back
+
+
+def test_nothing_is_compiled_once_the_budget_has_ended(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    (k,) = entries = cpp_entries("k")
+    one.build(entries, deadline=time.monotonic() - 1)
+    assert status(k) == "skipped"
+    assert one.pool.jobs == []
+
+
+def test_what_was_held_back_is_busy_from_the_moment_it_is_taken(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    one.pool.gate.clear()
+    k = cpp_entries("k")[0]
+    one.builder.add(task([k]), k, lambda: None)
+    one.builder.flush()
+    assert one.builder.busy()
+    one.pool.gate.set()
+    until(lambda: not one.builder.busy())
+    assert k.ready
+
+
+def test_no_compile_starts_inside_a_quiet_block(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    k = cpp_entries("k")[0]
+    with one.builder.quiet() as quiet:
+        assert quiet
+        one.builder.add(task([k]), k, lambda: None)
+        one.builder.flush()
+        time.sleep(0.1)
+        assert one.pool.jobs == []
+        with one.builder.quiet() as again:
+            assert not again  # something is about to compile
+    until(lambda: k.ready)
+
+
+def test_there_is_no_quiet_while_something_compiles(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    one.pool.gate.clear()
+    k = cpp_entries("k")[0]
+    one.builder.add(task([k]), k, lambda: None)
+    one.builder.flush()
+    with one.builder.quiet() as quiet:
+        assert not quiet
+    one.pool.gate.set()
+    until(lambda: k.ready)
+
+
+def test_who_waits_is_told_again_when_nothing_compiles_any_more(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    busy: list[bool] = []
+    k = cpp_entries("k")[0]
+    one.builder.add(task([k]), k, lambda: busy.append(one.builder.busy()))
+    one.builder.flush()
+    until(lambda: len(busy) == 2)
+    assert busy == [True, False]
+
+
+def test_compile_seconds_are_the_compilers_not_the_queues(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    one.pool.compile_s = 0.05
+    one.pool.gate.clear()
+    threading.Timer(0.4, one.pool.gate.set).start()
+    one.build([entry(n, build=triton_job(n)) for n in "abcd"])
+    assert one.counters.snapshot().compile_s == pytest.approx(0.2)
+    events = one.trace._events  # pyright: ignore
+    assert len(events) == 4
+    assert all(event["dur"] == pytest.approx(0.05e6, rel=0.01) for event in events)
+    assert len({event["tid"] for event in events}) > 1  # they overlap, so they have tracks

@@ -1,0 +1,116 @@
+"""Operands on their way to the worker: the same values, in files that do not stay."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import stat
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+import torch
+
+from inductor_plugin import operand_files
+from inductor_plugin.bench_child import build
+from inductor_plugin.jobs import Tensor
+from inductor_plugin.operand_files import OperandFiles
+
+Disk = namedtuple("Disk", "free")
+
+
+@pytest.fixture(autouse=True)
+def places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Path, Path]:
+    """Give the test a memory disk and a temporary folder of its own."""
+    memory, disk = tmp_path / "shm", tmp_path / "tmp"
+    memory.mkdir()
+    disk.mkdir()
+    monkeypatch.setattr(operand_files, "_SHM", memory)
+    monkeypatch.setattr("tempfile.tempdir", str(disk))
+    return memory, disk
+
+
+def path_of(one: Tensor) -> Path:
+    assert one.file is not None
+    return Path(one.file)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(12.0).reshape(3, 4),
+        torch.arange(12.0).reshape(3, 4).t(),
+        torch.arange(24, dtype=torch.int32)[4:20:2],
+        torch.randn(4, 4).to(torch.bfloat16),
+        torch.zeros(0, 3),
+        torch.tensor(3.5, requires_grad=True),
+    ],
+    ids=["dense", "transposed", "slice", "bfloat16", "empty", "scalar"],
+)
+def test_the_worker_builds_the_same_tensor(tensor: torch.Tensor) -> None:
+    files = OperandFiles()
+    found = build(files.keep("w", tensor))
+    assert torch.equal(found, tensor.detach())
+    assert found.dtype == tensor.dtype
+    if tensor.numel():
+        assert found.stride() == tensor.stride()
+        assert found.storage_offset() == tensor.storage_offset()
+    files.remove()
+
+
+def test_a_name_is_written_once_and_nameless_tensors_each(places: tuple[Path, Path]) -> None:
+    files = OperandFiles()
+    weight = torch.randn(3)
+    assert files.keep("w", weight) is files.keep("w", weight)
+    first, second = files.keep_new(weight), files.keep_new(weight)
+    assert len({path_of(one) for one in (files.keep("w", weight), first, second)}) == 3
+
+
+def test_a_packed_weight_travels_as_the_plain_one(places: tuple[Path, Path]) -> None:
+    files = OperandFiles()
+    weight = torch.randn(3, 4)
+    packed = files.keep_packed("w", weight, "mkldnn_linear", 7)
+    assert (packed.packing, packed.packing_batch) == ("mkldnn_linear", 7)
+    assert packed.size == (3, 4)
+    assert path_of(packed) == path_of(files.keep_packed("w", weight, "mkldnn_linear", 8))
+
+
+def test_files_are_for_this_user_alone(places: tuple[Path, Path]) -> None:
+    folder = path_of(OperandFiles().keep("w", torch.ones(1))).parent
+    gc.collect()
+    files = OperandFiles()
+    folder = path_of(files.keep("w", torch.ones(1))).parent
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_files_are_removed_when_asked_and_can_be_made_again(places: tuple[Path, Path]) -> None:
+    files = OperandFiles()
+    path = path_of(files.keep("w", torch.ones(1)))
+    files.remove()
+    assert not path.parent.exists()
+    assert path_of(files.keep("w", torch.ones(1))).exists()
+    files.remove()
+
+
+def test_files_of_a_compile_that_failed_do_not_stay(places: tuple[Path, Path]) -> None:
+    files = OperandFiles()
+    path = path_of(files.keep("w", torch.ones(1)))
+    del files
+    gc.collect()
+    assert not path.parent.exists()
+
+
+def test_each_file_goes_where_it_has_room(
+    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, disk = places
+    free = {"bytes": 1 << 40}
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: Disk(free["bytes"]))
+    files = OperandFiles()
+    assert path_of(files.keep("first", torch.ones(1))).is_relative_to(memory)
+    free["bytes"] = 1 << 20
+    second = path_of(files.keep("second", torch.ones(1)))
+    assert second.is_relative_to(disk)
+    assert second.exists()
+    files.remove()
+    assert list(memory.iterdir()) == list(disk.iterdir()) == []
