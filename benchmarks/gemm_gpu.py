@@ -48,7 +48,7 @@ def main() -> int:
     if arguments.child:
         print(json.dumps(measured(arguments.cases[0], *arguments.child, dry=arguments.dry)))
         return 0
-    import torch  # the children's time is measured, not this one's  # noqa: PLC0415
+    import torch  # the children's time is measured, not this one's
 
     if not arguments.dry and not torch.cuda.is_available():
         print("No CUDA device here; --dry checks the benchmark without one.")
@@ -108,11 +108,11 @@ def child(case: str, arm: str, folder: Path, inductor: Path, *, dry: bool) -> di
 
 def measured(case: str, arm: str, cache: str, *, dry: bool) -> dict[str, Any]:
     """Compile one case and run it; what a child prints."""
-    import torch  # noqa: PLC0415  in the child alone
+    import torch
 
-    import inductor_plugin  # noqa: PLC0415
-    from inductor_plugin.jobs import Sampling  # noqa: PLC0415
-    from inductor_plugin.measure import take_samples, timer_for  # noqa: PLC0415
+    import inductor_plugin
+    from inductor_plugin.jobs import Sampling
+    from inductor_plugin.measure import take_samples, timer_for
 
     (rows, columns, inner), epilogue = CASES[case]
     if dry:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import itertools
 import json
 import os
 import pstats
@@ -134,7 +135,7 @@ def stack(torch: Any, products: int) -> tuple[Any, Any]:
     torch.manual_seed(0)
     widths = [WIDTHS[i % len(WIDTHS)] for i in range(products + 1)]
     layers = []
-    for left, right in zip(widths, widths[1:], strict=False):
+    for left, right in itertools.pairwise(widths):
         layers += [torch.nn.Linear(left, right), torch.nn.ReLU()]
     return torch.nn.Sequential(*layers).eval(), torch.randn(ROWS, widths[0])
 

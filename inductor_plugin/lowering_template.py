@@ -51,7 +51,7 @@ class TemplateChoice(ir.ChoiceCaller):
 
     def output_node(self) -> ir.TensorBox:
         """Return the node that calls it."""
-        return ir.TensorBox.create(
+        made: Any = ir.TensorBox.create(
             ir.ExternKernelOut(
                 layout=self.layout,
                 inputs=self.input_nodes,
@@ -60,6 +60,7 @@ class TemplateChoice(ir.ChoiceCaller):
                 op_overload=resolve(self.kernel),
             )
         )
+        return made
 
     def benchmark(self, *args: torch.Tensor, out: torch.Tensor) -> float:
         """Measure in this process; stock Inductor asks for it where the plugin steps aside."""

@@ -182,9 +182,11 @@ def found(kernel: RequestKernel) -> bool:
 
     with installed(), mock.patch.object(knobs.compilation, "listener", compiled):
         out = torch.empty(0)
-        run = lowering_runner.bind_request(kernel, [], out)
-        tuner = inspect.getclosurevars(run).nonlocals["run_method"].__self__
-        tuner.precompile(warm_cache_only=True)
+        run: Any = lowering_runner.bind_request(kernel, [], out)
+        # torch 2.11 binds the arguments with functools.partial, later ones in a closure.
+        partial = isinstance(run, functools.partial)
+        method: Any = run.func if partial else inspect.getclosurevars(run).nonlocals["run_method"]
+        method.__self__.precompile(warm_cache_only=True)
     return bool(hits) and all(hits)
 
 

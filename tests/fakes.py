@@ -266,7 +266,8 @@ class FakePool:
         return Compiled(source.key, "ok", library=str(library), elapsed_s=share_s)
 
     def _fares(self, text: str) -> Status:
-        return next((how for word, how in self.status.items() if word in text), "ok")
+        found: list[Status] = [how for word, how in self.status.items() if word in text]
+        return found[0] if found else "ok"
 
 
 class FakeHome:

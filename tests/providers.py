@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from inductor_plugin.jobs import OpKernel
@@ -35,7 +35,7 @@ class FaultTemplate:
 
 
 @contextmanager
-def offered(*ops: str, serves: tuple[str, ...] = ("mm", "bmm")) -> Iterator[FaultTemplate]:
+def offered(*ops: str, serves: tuple[str, ...] = ("mm", "bmm")) -> Generator[FaultTemplate]:
     """Register a template for the block."""
     template = FaultTemplate(*ops, serves=serves)
     default_registry().register(template)

@@ -4,11 +4,14 @@ A worker imports this module because an `OpKernel` names it. Each operator compu
 computes, and counts its calls, so that a test can tell that it ran.
 """
 
+# torch types these partly; what it leaves open says nothing about the tests.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -76,7 +79,7 @@ class RivalTemplate:
 
 
 @contextmanager
-def rivals_offered() -> Iterator[None]:
+def rivals_offered() -> Generator[None]:
     """Register the template for the block."""
     template = RivalTemplate()
     default_registry().register(template)

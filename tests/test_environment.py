@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -61,7 +62,7 @@ def test_a_gpu_is_described_by_name_and_capability(monkeypatch: pytest.MonkeyPat
     gpu = SimpleNamespace(
         name="NVIDIA H100", major=9, minor=0, multi_processor_count=132, total_memory=80 << 30
     )
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: gpu)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", Mock(return_value=gpu))
     environment._cuda.cache_clear()  # pyright: ignore[reportPrivateUsage]
     facts = environment.environment("cuda:0")
     environment._cuda.cache_clear()  # pyright: ignore[reportPrivateUsage]
@@ -82,8 +83,8 @@ def test_mixed_tf32_settings_count_as_the_strictest(monkeypatch: pytest.MonkeyPa
 def test_provenance_names_the_host_and_on_a_gpu_the_clocks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "clock_rate", lambda _device: 1980)
-    monkeypatch.setattr(torch.cuda, "power_draw", lambda _device: 350_000)
+    monkeypatch.setattr(torch.cuda, "clock_rate", Mock(return_value=1980))
+    monkeypatch.setattr(torch.cuda, "power_draw", Mock(return_value=350_000))
     assert set(environment.provenance("cpu")) == {"host", "python"}
     noted = environment.provenance("cuda:0")
     assert (noted["sm_clock_mhz"], noted["power_w"]) == (1980, 350)

@@ -22,21 +22,16 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from inductor_plugin.compile_pool import CompilePool
 from inductor_plugin.config import process_environment
 from inductor_plugin.jobs import (
     BenchCandidate,
-    CallJob,
-    Compiled,
     ExternKernel,
     OpKernel,
     RequestKernel,
     TritonCompileJob,
     TritonTarget,
-    WorkerSettings,
 )
 from inductor_plugin.problem import Problem
-from inductor_plugin.process import WorkerProcess
 from inductor_plugin.registry import default_registry
 from inductor_plugin.template import Candidate
 from tests import fake_cuda
@@ -449,62 +444,6 @@ def test_a_template_winner_is_called_as_an_operator(lab: Callable[..., Any]) -> 
     (entry,) = opened.entries("template")
     assert entry.candidate_id.startswith("cuda_tests.tile128-")
     assert opened.record()["decision"]["winner"] == entry.candidate_id
-
-
-def test_compile_workers_see_no_gpu() -> None:
-    worker = WorkerProcess(WorkerSettings(sys_path=tuple(sys.path), kind="compile"), "compile")
-    try:
-        for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
-            assert worker.run(CallJob("os", "getenv", (name, "all")), 30) == ""
-    finally:
-        worker.close()
-
-
-@pytest.mark.slow
-def test_a_compile_worker_makes_a_kernel_that_the_benchmark_worker_finds(
-    lab: Callable[..., Any], inductor_cache: Path
-) -> None:
-    with lab() as opened:
-        opened.lower(product, A, B)
-    entries = [one for one in opened.entries("triton") if one.candidate is not None][:2]
-    settings = WorkerSettings(sys_path=tuple(sys.path), kind="compile")
-    pool = CompilePool(1, settings, memory_bytes_per_job=0)
-    compiled: list[Compiled] = []
-    try:
-        for one in entries:
-            pool.submit(one.build, compiled.extend)
-        assert pool.wait_idle(120)
-    finally:
-        pool.close()
-    assert [(one.status, one.reason) for one in compiled] == [("ok", "")] * 2
-    cubins = list(inductor_cache.glob("triton/0/*/*.cubin"))
-    assert len(cubins) == 2
-    for path in cubins:
-        assert path.read_bytes().startswith(b"\x7fELF")
-        facts = json.loads(path.with_suffix(".json").read_text())
-        assert facts["target"] == {"backend": "cuda", "arch": 90, "warp_size": 32}
-
-    worker = WorkerProcess(WorkerSettings(sys_path=tuple(sys.path), kind="bench"), "bench")
-    try:
-        for one in entries:
-            assert worker.run(CallJob("tests.fake_cuda", "found", (one.candidate.kernel,)), 60)
-        kernel = entries[0].candidate.kernel
-        elsewhere = dict(kernel.environment) | {"TRITON_CACHE_DIR": str(inductor_cache / "other")}
-        astray = RequestKernel(kernel.payload, tuple(elsewhere.items()))
-        assert not worker.run(CallJob("tests.fake_cuda", "found", (astray,)), 60)
-    finally:
-        worker.close()
-
-
-def test_code_that_asks_for_the_target_while_it_compiles_is_told(tmp_path: Path) -> None:
-    from inductor_plugin import lowering_runner
-
-    told: list[Any] = []
-    with lowering_runner.driver_of(TritonTarget("cuda", 80, 32)):
-        from triton.language import target_info
-
-        told.append(target_info.current_target())
-    assert (told[0].backend, told[0].arch, told[0].warp_size) == ("cuda", 80, 32)
 
 
 def test_the_device_is_gone_afterwards() -> None:

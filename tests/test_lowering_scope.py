@@ -1,5 +1,8 @@
 """The configuration rides through Inductor, and into its cache key."""
 
+# torch types these partly; what it leaves open says nothing about the tests.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 import copy

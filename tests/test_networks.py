@@ -6,6 +6,9 @@ differs from eager by 4e-6 in the frozen forward passes and 2e-6 in the others, 
 gradients of magnitude 1000; the plugin's differences are as large.
 """
 
+# torch types these partly; what it leaves open says nothing about the tests.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 import copy

@@ -1,5 +1,8 @@
 """How far numbers may be off."""
 
+# torch types these partly; what it leaves open says nothing about the tests.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import pytest

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import shutil
 import stat
-from collections import namedtuple
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -16,7 +16,11 @@ from inductor_plugin.bench_child import build
 from inductor_plugin.jobs import Tensor
 from inductor_plugin.operand_files import OperandFiles
 
-Disk = namedtuple("Disk", "free")
+
+class Disk(NamedTuple):
+    """What the module asks of `shutil.disk_usage`."""
+
+    free: int
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +109,11 @@ def test_each_file_goes_where_it_has_room(
 ) -> None:
     memory, disk = places
     free = {"bytes": 1 << 40}
-    monkeypatch.setattr(shutil, "disk_usage", lambda _path: Disk(free["bytes"]))
+
+    def usage(_path: Path) -> Disk:
+        return Disk(free["bytes"])
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
     files = OperandFiles()
     assert path_of(files.keep("first", torch.ones(1))).is_relative_to(memory)
     free["bytes"] = 1 << 20

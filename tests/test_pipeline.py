@@ -238,9 +238,11 @@ def test_on_a_cpu_nothing_is_measured_while_anything_compiles(rigs: Rigs, tmp_pa
         return rig.run(task(entries, exclusive=True, digest=f"problem {index}"))
 
     answers: list[bool] = []
-    threads = [
-        threading.Thread(target=lambda i=i: answers.append(compile_one(i))) for i in range(4)
-    ]
+
+    def run(index: int) -> None:
+        answers.append(compile_one(index))
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
     for thread in threads:
         thread.start()
         time.sleep(0.03)

@@ -4,6 +4,9 @@ Started as ``python -m tests.tuning_child``. It says ``ready`` when everything i
 when a line comes in, and prints a report as one JSON line.
 """
 
+# torch types these partly; what it leaves open says nothing about the tests.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import argparse

@@ -141,12 +141,12 @@ class Toll:
         final: Report of the last process, which nobody killed.
     """
 
-    kills: list[float] = field(default_factory=list)
+    kills: list[float] = field(default_factory=list[float])
     finished: int = 0
-    damaged: list[str] = field(default_factory=list)
-    left_behind: list[str] = field(default_factory=list)
-    quarantined: list[str] = field(default_factory=list)
-    final: dict[str, Any] = field(default_factory=dict)
+    damaged: list[str] = field(default_factory=list[str])
+    left_behind: list[str] = field(default_factory=list[str])
+    quarantined: list[str] = field(default_factory=list[str])
+    final: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 def kill_many(

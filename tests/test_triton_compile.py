@@ -1,0 +1,91 @@
+"""Triton kernels compiled for a named target by workers that see no GPU, and found again."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false, reportMissingTypeStubs=false
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportCallIssue=false
+# pyright: reportDeprecated=false
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from inductor_plugin.compile_pool import CompilePool
+from inductor_plugin.jobs import CallJob, Compiled, RequestKernel, TritonTarget, WorkerSettings
+from inductor_plugin.process import WorkerProcess
+from tests import fake_cuda
+from tests.cuda_lowering import Arg, Lab, library_first
+
+pytestmark = [
+    pytest.mark.compat,
+    pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
+]
+
+
+@pytest.fixture(autouse=True)
+def device(inductor_cache: Path) -> Iterator[None]:
+    with fake_cuda.installed():
+        yield
+
+
+def test_compile_workers_see_no_gpu() -> None:
+    worker = WorkerProcess(WorkerSettings(sys_path=tuple(sys.path), kind="compile"), "compile")
+    try:
+        for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+            assert worker.run(CallJob("os", "getenv", (name, "all")), 30) == ""
+    finally:
+        worker.close()
+
+
+@pytest.mark.slow
+def test_a_compile_worker_makes_a_kernel_that_the_benchmark_worker_finds(
+    cache_dir: Path, inductor_cache: Path
+) -> None:
+    with Lab(library_first, cache_dir).open() as opened:
+        opened.lower(lambda a, b: (torch.mm(a, b),), Arg((256, 128)), Arg((128, 512)))
+    entries = [one for one in opened.entries("triton") if one.candidate is not None][:2]
+    settings = WorkerSettings(sys_path=tuple(sys.path), kind="compile")
+    pool = CompilePool(1, settings, memory_bytes_per_job=0)
+    compiled: list[Compiled] = []
+    try:
+        for one in entries:
+            pool.submit(one.build, compiled.extend)
+        assert pool.wait_idle(120)
+    finally:
+        pool.close()
+    assert [(one.status, one.reason) for one in compiled] == [("ok", "")] * 2
+    cubins = list(inductor_cache.glob("triton/0/*/*.cubin"))
+    assert len(cubins) == 2
+    for path in cubins:
+        assert path.read_bytes().startswith(b"\x7fELF")
+        facts = json.loads(path.with_suffix(".json").read_text())
+        assert facts["target"] == {"backend": "cuda", "arch": 90, "warp_size": 32}
+
+    worker = WorkerProcess(WorkerSettings(sys_path=tuple(sys.path), kind="bench"), "bench")
+    try:
+        for one in entries:
+            job = CallJob("tests.fake_cuda", "found", (one.candidate.kernel,))
+            assert worker.run(job, 60) is True
+        kernel = entries[0].candidate.kernel
+        elsewhere = dict(kernel.environment) | {"TRITON_CACHE_DIR": str(inductor_cache / "other")}
+        astray = RequestKernel(kernel.payload, tuple(elsewhere.items()))
+        assert worker.run(CallJob("tests.fake_cuda", "found", (astray,)), 60) is False
+    finally:
+        worker.close()
+
+
+def test_code_that_asks_for_the_target_while_it_compiles_is_told(tmp_path: Path) -> None:
+    from inductor_plugin import lowering_runner
+
+    told: list[Any] = []
+    with lowering_runner.driver_of(TritonTarget("cuda", 80, 32)):
+        from triton.language import target_info
+
+        told.append(target_info.current_target())
+    assert (told[0].backend, told[0].arch, told[0].warp_size) == ("cuda", 80, 32)
