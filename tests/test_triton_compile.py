@@ -17,7 +17,14 @@ import pytest
 import torch
 
 from inductor_plugin.compile_pool import CompilePool
-from inductor_plugin.jobs import CallJob, Compiled, RequestKernel, TritonTarget, WorkerSettings
+from inductor_plugin.jobs import (
+    CallJob,
+    Compiled,
+    RequestKernel,
+    TritonCompileJob,
+    TritonTarget,
+    WorkerSettings,
+)
 from inductor_plugin.process import WorkerProcess
 from tests import fake_cuda
 from tests.cuda_lowering import Arg, Lab, library_first
@@ -49,12 +56,13 @@ def test_a_compile_worker_makes_a_kernel_that_the_benchmark_worker_finds(
 ) -> None:
     with Lab(library_first, cache_dir).open() as opened:
         opened.lower(lambda a, b: (torch.mm(a, b),), Arg((256, 128)), Arg((128, 512)))
-    entries = [one for one in opened.entries("triton") if one.candidate is not None][:2]
+    entries = opened.entries("triton")[:2]
     settings = WorkerSettings(sys_path=tuple(sys.path), kind="compile")
     pool = CompilePool(1, settings, memory_bytes_per_job=0)
     compiled: list[Compiled] = []
     try:
         for one in entries:
+            assert isinstance(one.build, TritonCompileJob)
             pool.submit(one.build, compiled.extend)
         assert pool.wait_idle(120)
     finally:
@@ -69,18 +77,20 @@ def test_a_compile_worker_makes_a_kernel_that_the_benchmark_worker_finds(
 
     worker = WorkerProcess(WorkerSettings(sys_path=tuple(sys.path), kind="bench"), "bench")
     try:
-        for one in entries:
-            job = CallJob("tests.fake_cuda", "found", (one.candidate.kernel,))
-            assert worker.run(job, 60) is True
-        kernel = entries[0].candidate.kernel
-        elsewhere = dict(kernel.environment) | {"TRITON_CACHE_DIR": str(inductor_cache / "other")}
-        astray = RequestKernel(kernel.payload, tuple(elsewhere.items()))
+        kernels: list[Any] = [one.candidate.kernel for one in entries if one.candidate is not None]
+        assert len(kernels) == 2
+        for kernel in kernels:
+            assert worker.run(CallJob("tests.fake_cuda", "found", (kernel,)), 60) is True
+        elsewhere = dict(kernels[0].environment) | {
+            "TRITON_CACHE_DIR": str(inductor_cache / "other")
+        }
+        astray = RequestKernel(kernels[0].payload, tuple(elsewhere.items()))
         assert worker.run(CallJob("tests.fake_cuda", "found", (astray,)), 60) is False
     finally:
         worker.close()
 
 
-def test_code_that_asks_for_the_target_while_it_compiles_is_told(tmp_path: Path) -> None:
+def test_code_that_asks_for_the_target_while_it_compiles_is_told() -> None:
     from inductor_plugin import lowering_runner
 
     told: list[Any] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -28,14 +29,23 @@ _MARK = "TEST_MARK_OF_TUNING_CHILD"
 
 
 class Child:
-    """A `tests.tuning_child`, with an Inductor cache of its own.
+    """A `tests.tuning_child`.
 
     Attributes:
         mark: Stands in its environment and so in that of every process it starts.
     """
 
-    def __init__(self, cache_dir: Path, folder: Path, variants: Sequence[int]) -> None:
-        """Start it; it waits for `go` when it is ready."""
+    def __init__(
+        self, cache_dir: Path, folder: Path, variants: Sequence[int], inductor: Path | None = None
+    ) -> None:
+        """Start it; it waits for `go` when it is ready.
+
+        Args:
+            cache_dir: The plugin's cache.
+            folder: Where it gets a folder of its own.
+            variants: The models it compiles.
+            inductor: Inductor's cache; None gives it one of its own.
+        """
         self.mark = uuid.uuid4().hex
         own = folder / self.mark
         own.mkdir(parents=True)
@@ -50,7 +60,7 @@ class Child:
                 **os.environ,
                 _MARK: self.mark,
                 "TMPDIR": str(own),
-                "TORCHINDUCTOR_CACHE_DIR": str(own / "inductor"),
+                "TORCHINDUCTOR_CACHE_DIR": str(inductor or own / "inductor"),
                 "TORCHINDUCTOR_VEC_ISA_OK": "1",  # the probe takes 5 s and is not what is tested
             },
             stdin=subprocess.PIPE,
@@ -162,31 +172,37 @@ def kill_many(
     Two rounds share a model: the second meets what the first has left half done.
     """
     chance = random.Random(seed)
-    with Child(cache_dir, folder, [0]) as first:
-        first.await_ready()
-        first.go()
-        span_s = together * first.report()["elapsed_s"]
+    # Inductor's own compiles are not what is tested: what they leave is shared.
+    start = functools.partial(Child, cache_dir, folder, inductor=folder / "inductor")
     toll = Toll()
+    span_s = _finished(start([0]), toll)["elapsed_s"]
     number = -1
     while len(toll.kills) < kills:
         number += 1
-        count = min(together, kills - len(toll.kills))
+        killed = len(toll.kills)
+        count = min(together, kills - killed)
         moments = [chance.uniform(0.0, span_s) for _ in range(count)]
         with ExitStack() as stack:
-            victims = [
-                stack.enter_context(Child(cache_dir, folder, [1 + number // 2])) for _ in moments
-            ]
+            victims = [stack.enter_context(start([1 + number // 2])) for _ in moments]
             _round(toll, victims, moments, cache_dir)
+        # Follows the load of the machine: a fifth of the victims should be done before.
+        span_s *= 1.1 if len(toll.kills) - killed == count else 0.6
         say(f"round {number}: {len(toll.kills)} killed, {toll.finished} were done before")
-    with Child(cache_dir, folder, range(max(1, number // 2), number // 2 + 2)) as last:
-        last.await_ready()
-        last.go()
-        toll.final = last.report()
-        toll.left_behind += last.left_behind()
+    toll.final = _finished(start(range(max(1, number // 2), number // 2 + 2)), toll)
     store = open_store(cache_dir)
     toll.damaged += [str(finding) for finding in store.verify()]
     toll.quarantined = [f"{one.candidate}: {one.reason}" for one in store.iter_quarantine()]
     return toll
+
+
+def _finished(child: Child, toll: Toll) -> dict[str, Any]:
+    """Let a process tune undisturbed, and return its report."""
+    with child:
+        child.await_ready()
+        child.go()
+        report = child.report()
+        toll.left_behind += child.left_behind()
+    return report
 
 
 def _round(toll: Toll, victims: Sequence[Child], moments: Sequence[float], cache_dir: Path) -> None:
