@@ -7,13 +7,16 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready-torch-$(TORCH)
 ARGS ?=
 
-.PHONY: demo test check test-compat test-gpu bench bench-gpu docs clean
+.PHONY: demo test test-slow check test-compat test-gpu bench bench-gpu docs clean
 
 demo: $(READY)
 	$(VENV)/bin/inductor-plugin demo $(ARGS)
 
 test: $(READY)
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest -m "not slow" $(ARGS)
+
+test-slow: $(READY)
+	$(PY) -m pytest -m slow $(ARGS)
 
 check: $(READY)
 	$(PY) -m ruff format --check .
@@ -24,7 +27,7 @@ check: $(READY)
 test-compat: $(COMPAT:%=test-compat-%)
 
 test-compat-%:
-	$(MAKE) test VENV=.venv-$* TORCH=$* ARGS="-m compat $(ARGS)"
+	$(MAKE) test VENV=.venv-$* TORCH=$* ARGS='-m "compat and not slow" $(ARGS)'
 
 test-gpu: $(READY)
 	$(PY) -m pytest tests/gpu -m "gpu or sm90" $(ARGS)

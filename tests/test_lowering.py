@@ -117,7 +117,6 @@ def test_only_unseen_candidates_are_measured(cache_dir: Path) -> None:
     assert len(records(cache_dir)[0]["candidates"]) == 3
 
 
-@pytest.mark.slow
 def test_seven_faults_cost_seven_candidates_and_are_not_tried_again(cache_dir: Path) -> None:
     a, b = torch.randn(48, 40), torch.randn(40, 56)
     with offered(*ALL_FAULTS, "good"):
