@@ -37,6 +37,7 @@ from inductor_plugin.lowering_problem import (
     view_operand,
 )
 from inductor_plugin.lowering_template import TemplateChoice
+from inductor_plugin.lowering_toolchain import CppToolchain
 from inductor_plugin.operand_files import OperandFiles
 from inductor_plugin.selection import Offer
 from inductor_plugin.task import CppBuild, Entry
@@ -59,6 +60,7 @@ class Call:
         timeout_s: Seconds one candidate may be measured.
         compile_timeout_s: Seconds one candidate may be compiled.
         files: Where operands with values are written.
+        toolchain: Tells how C++ is compiled here; the same for all calls of a graph.
         seeds: Seed of each input by name.
     """
 
@@ -68,6 +70,7 @@ class Call:
     timeout_s: float
     compile_timeout_s: float
     files: OperandFiles
+    toolchain: Callable[[], CppToolchain]
     seeds: dict[str, int] = field(default_factory=dict[str, int])
 
 
@@ -102,7 +105,7 @@ def offer_of(choice: Any, call: Call) -> Offer:
         identity = _Identity(inner.name, "extern", inner.hash_key(), "", library=True)
         return identity.offer(lambda own: _extern_entry(own, inner, call))
     if isinstance(inner, CppTemplateCaller):
-        toolchain = lowering_toolchain.cpp_toolchain()
+        toolchain = call.toolchain()
         key = f"{inner.hash_key()}-{toolchain.digest}"
         identity = _Identity(f"cpp_{inner.category}", "cpp", key, str(inner.description))
         return identity.offer(lambda own: _cpp_entry(own, choice, inner, call))
@@ -215,7 +218,7 @@ def _at_home(choice: Any) -> Callable[[], object]:
 
 def _cpp_entry(own: Entry, choice: Any, inner: Any, call: Call) -> Entry:
     request = inner.bmreq
-    toolchain = lowering_toolchain.cpp_toolchain()
+    toolchain = call.toolchain()
     sizes = tuple(int(one.value) for one in request.extra_args)
     key = KernelKey(
         template=inner.category,
