@@ -8,7 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from inductor_plugin.cache import export_archive, import_archive, merge_stores, open_store
+from inductor_plugin.cache import open_store
+from inductor_plugin.cache.archive import export_archive, import_archive, merge_stores
 from inductor_plugin.cli_shared import counted, in_environment, open_cache, say
 from inductor_plugin.errors import CacheError
 from inductor_plugin.verb import Verb

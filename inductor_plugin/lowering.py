@@ -10,7 +10,7 @@ import torch
 from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
 
-from inductor_plugin import compat
+from inductor_plugin import compat, lowering_vector
 from inductor_plugin.config import Config, option_names
 from inductor_plugin.errors import OptionError
 from inductor_plugin.lowering_scope import (
@@ -64,6 +64,7 @@ def wrap_backend(config: Config, others: Mapping[str, object], stock: dict[str, 
         patches = {**defaults, **(config_patches or {})}
         if not _carried(patches):
             patches = _with_carrier(config, patches)
+        lowering_vector.start_probe(example_inputs_)
         return original(model_, example_inputs_, *args, config_patches=patches, **kwargs)
 
     compile_fx_module.compile_fx = compile_fx
@@ -75,6 +76,7 @@ def unwrap_backend(stock: dict[str, Any]) -> None:
     if original is not None:
         compile_fx_module.compile_fx = original
     uninstall()
+    lowering_vector.uninstall()
     RUNTIME.forget()
 
 
@@ -83,6 +85,7 @@ def compile_graph(
 ) -> Any:
     """Compile one graph: what the ``inductor_plugin`` backend does."""
     patches = compile_options(mode, config, others)
+    lowering_vector.start_probe(example_inputs)
     return compile_fx_module.compile_fx(model, example_inputs, config_patches=patches)
 
 
@@ -124,3 +127,4 @@ def _hook() -> None:
     if not installed():
         compat.warn_if_untested()
         install()
+        lowering_vector.install()

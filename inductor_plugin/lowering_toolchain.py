@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,26 +82,6 @@ def compiler_version() -> str:
     except (RuntimeError, OSError):
         return "none"
     return version[0] if version else "unknown"
-
-
-def probe_vector_isa() -> None:
-    """Probe all vector instruction sets at once.
-
-    Inductor compiles and loads a small library for each, one after the other, when it lowers the
-    first C++ GEMM: 9 s on a two-core AVX-512 machine, of which this saves a third.
-    """
-    if not sys.platform.startswith("linux"):
-        return
-    checker = getattr(cpu_vec_isa, "x86_isa_checker", None)
-    supported = getattr(cpu_vec_isa, "supported_vec_isa_list", None)
-    if checker is None or not supported:
-        return
-    flags = checker()
-    probed = [isa for isa in supported if all(flag in flags for flag in str(isa).split())]
-    with ThreadPoolExecutor(max_workers=max(len(probed), 1)) as pool:
-        # torch >= 2.13 keeps configuration overrides in context variables.
-        for isa in probed:
-            pool.submit(copy_context().run, bool, isa)
 
 
 def triton_variables(device: torch.device) -> tuple[tuple[str, str], ...]:

@@ -1,4 +1,4 @@
-"""What can start before the first call is lowered: the vector probe and the benchmark worker."""
+"""What can start before the first call is lowered: the benchmark worker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from inductor_plugin.config import Config
 from inductor_plugin.lowering_problem import device_text
-from inductor_plugin.lowering_toolchain import compiler_version, probe_vector_isa
+from inductor_plugin.lowering_toolchain import compiler_version
 from inductor_plugin.runtime import RUNTIME
 
 _TUNED = frozenset(
@@ -24,12 +24,9 @@ def warm_up(config: Config, graph: torch.fx.Graph) -> None:
     The benchmark worker imports torch for 2.5 s. It is started here, beside the probe and the
     lowering, if this environment has no record yet; with records, most likely all is known.
     """
-    devices = {device for node in graph.nodes for device in _tuned_device(node)}
-    for device in devices:
-        if config.policy == "tune":
+    if config.policy == "tune":
+        for device in {device for node in graph.nodes for device in _tuned_device(node)}:
             _start_worker(config, device)
-    if any(device.type == "cpu" for device in devices):
-        probe_vector_isa()
 
 
 def _start_worker(config: Config, device: torch.device) -> None:

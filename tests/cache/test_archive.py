@@ -11,11 +11,9 @@ import pytest
 from inductor_plugin.cache import (
     Store,
     archive,
-    export_archive,
-    import_archive,
-    merge_stores,
     open_store,
 )
+from inductor_plugin.cache.archive import export_archive, import_archive, merge_stores
 from inductor_plugin.errors import ArchiveError, CacheError
 from tests.cache.samples import ENVIRONMENT, decision, kernel_key, measured, record
 
