@@ -10,7 +10,7 @@ import torch
 from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
 
-from inductor_plugin import compat, lowering_vector
+from inductor_plugin import compat, lowering_jinja, lowering_vector
 from inductor_plugin.config import Config, option_names
 from inductor_plugin.errors import OptionError
 from inductor_plugin.lowering_scope import (
@@ -77,6 +77,7 @@ def unwrap_backend(stock: dict[str, Any]) -> None:
         compile_fx_module.compile_fx = original
     uninstall()
     lowering_vector.uninstall()
+    lowering_jinja.uninstall()
     RUNTIME.forget()
 
 
@@ -127,4 +128,5 @@ def _hook() -> None:
     if not installed():
         compat.warn_if_untested()
         install()
-        lowering_vector.install()
+    lowering_vector.install()
+    lowering_jinja.install()

@@ -14,10 +14,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import copy_context
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch._inductor import cpu_vec_isa
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 _PROBE = threading.RLock()
 """Held by whoever probes: while it does, torch changes the instruction set's flags."""
@@ -77,10 +79,11 @@ def installed() -> bool:
 def start_probe(inputs: Sequence[Any]) -> None:
     """Probe beside what the caller does next, if the graph with these inputs runs on a CPU.
 
-    Also a graph out of Inductor's cache needs the answer, to load its C++ kernels.
+    Where Inductor's cache has something, it most likely has the probe's library too; then a thread
+    would only take turns with the caller (0.1 s).
     """
     types = {one.device.type for one in inputs if isinstance(one, torch.Tensor)}
-    if types == {"cpu"}:
+    if types == {"cpu"} and not _has_entries(Path(cache_dir())):
         # torch >= 2.13 keeps configuration overrides in context variables.
         context = copy_context()
         threading.Thread(
@@ -88,6 +91,10 @@ def start_probe(inputs: Sequence[Any]) -> None:
             name="inductor-plugin-vector",
             daemon=True,
         ).start()
+
+
+def _has_entries(folder: Path) -> bool:
+    return folder.is_dir() and any(True for _ in folder.iterdir())
 
 
 def _lazily(stock: Callable[[], list[Any]]) -> Callable[[], Any]:

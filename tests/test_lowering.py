@@ -20,6 +20,7 @@ from torch._dynamo.utils import counters
 from torch._inductor import select_algorithm
 
 import inductor_plugin
+from inductor_plugin import lowering_jinja, lowering_vector
 from inductor_plugin.cache import open_store
 from inductor_plugin.counters import Stats
 from inductor_plugin.runtime import RUNTIME
@@ -244,6 +245,8 @@ def test_enable_covers_every_compile_and_disable_leaves_torch_as_it_was(cache_di
         assert compile_fx.compile_fx is original
         selector = select_algorithm.get_algorithm_selector_cache()
         assert type(selector) is select_algorithm.AlgorithmSelectorCache
+        assert not lowering_vector.installed()
+        assert not lowering_jinja.installed()
         torch._dynamo.reset()
         spent = Spent()
         torch.compile(torch.mm, options={"max_autotune": True})(a, b)
