@@ -1,27 +1,77 @@
-"""Write the generated parts of the documentation: the table of options in README.md."""
+"""Write the generated parts of README.md: the table of results and the table of options."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 from inductor_plugin.config import options_table
 
+REPOSITORY = Path(__file__).resolve().parents[1]
+RESULTS = REPOSITORY / "benchmarks" / "results"
 BEGIN, END = "<!-- options: begin (make docs) -->\n", "<!-- options: end -->\n"
+RESULTS_BEGIN, RESULTS_END = "<!-- results: begin (make docs) -->\n", "<!-- results: end -->\n"
 
 
 def with_options(text: str) -> str:
     """Return a text with the table of options between its markers renewed."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"the text lacks the lines {BEGIN!r} and {END!r}; put them back")
-    return f"{before}{begin}\n{options_table()}\n{end}{after}"
+    return _between(text, BEGIN, END, options_table())
+
+
+def with_results(text: str) -> str:
+    """Return a text with the table of results between its markers renewed."""
+    return _between(text, RESULTS_BEGIN, RESULTS_END, results_table())
+
+
+def results_table(folder: Path = RESULTS) -> str:
+    """Return what the committed result files say, in markdown."""
+    compile_file, overhead_file = "cold_warm_cpu.json", "overhead_cpu.json"
+    spent, over = _summary(folder / compile_file), _summary(folder / overhead_file)
+    rows = [
+        ("first compile", spent["stock_cold_s"], spent["plugin_cold_s"], compile_file),
+        (
+            "of it, choosing kernels",
+            spent["stock_cold_s"] - spent["plain_cold_s"],
+            spent["plugin_cold_s"] - spent["plain_cold_s"],
+            compile_file,
+        ),
+        ("next process", spent["stock_warm_s"], spent["plugin_warm_s"], compile_file),
+        (
+            "next process, 200 products",
+            over["lower_stock_compile_s"],
+            over["lower_plugin_compile_s"],
+            overhead_file,
+        ),
+    ]
+    lines = [
+        "| CPU, frozen weights | stock max-autotune | inductor-plugin | from |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {what} | {stock:.1f} s | {plugin:.1f} s | `benchmarks/results/{source}` |"
+        for what, stock, plugin, source in rows
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     """Renew README.md."""
-    readme = Path(__file__).resolve().parents[1] / "README.md"
-    readme.write_text(with_options(readme.read_text(encoding="utf-8")), encoding="utf-8")
+    readme = REPOSITORY / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    readme.write_text(with_options(with_results(text)), encoding="utf-8")
+
+
+def _between(text: str, begin: str, end: str, table: str) -> str:
+    before, first, rest = text.partition(begin)
+    _, last, after = rest.partition(end)
+    if not (first and last):
+        raise ValueError(f"the text lacks the lines {begin!r} and {end!r}; put them back")
+    return f"{before}{first}\n{table}\n{last}{after}"
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8"))["summary"]
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import inductor_plugin
-from docs.generate import with_options
+from docs.generate import results_table, with_options, with_results
 
 FOLDERS = ("templates", "cache")
 MAX_FILE_LINES = 400
@@ -140,6 +140,12 @@ def test_nothing_reads_the_environment_but_the_options(repository: Path):
 def test_the_table_of_options_in_the_readme_is_current(repository: Path):
     text = (repository / "README.md").read_text(encoding="utf-8")
     assert with_options(text) == text, "run `make docs`"
+
+
+def test_the_table_of_results_in_the_readme_is_current(repository: Path):
+    text = (repository / "README.md").read_text(encoding="utf-8")
+    assert with_results(text) == text, "run `make docs`"
+    assert results_table().count("benchmarks/results/") == 4
 
 
 def test_a_readme_without_markers_is_an_error():
