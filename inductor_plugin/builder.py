@@ -38,12 +38,20 @@ MAX_BATCH = 8
 so a larger unit saves little and delays its first kernel."""
 
 
+_SOURCE_NAMES = {"cpp": "source.cpp", "cuda": "source.cu"}
+
+
 class Pool(Protocol):
     """The compile workers."""
 
     workers: int
 
-    def submit(self, job: CompileJob, done: Callable[[list[Compiled]], None]) -> None:
+    def submit(
+        self,
+        job: CompileJob,
+        done: Callable[[list[Compiled]], None],
+        memory_bytes: int | None = None,
+    ) -> None:
         """Compile in a worker; ``done`` gets one result per kernel."""
         ...
 
@@ -76,7 +84,8 @@ class Builder:
             counters: Where the work is counted.
             trace: Where the work is drawn.
             compile_timeout_s: Seconds one kernel may take to compile.
-            hold_back: Collect C++ kernels until `flush`, to fill batches; False starts at once.
+            hold_back: Collect kernels until `flush`, over problems, to fill batches; False starts
+                what a problem needs as soon as all of it is known.
         """
         self._store = store
         self._pool = pool
@@ -105,7 +114,12 @@ class Builder:
         with self._changed:
             self._pending.append(item)
             full = len(self._pending) >= MAX_BATCH * self._pool.workers
-        if full or not self._hold_back:
+        if full:
+            self.flush()
+
+    def added(self) -> None:
+        """Note that all entries of a problem are there."""
+        if not self._hold_back:
             self.flush()
 
     def flush(self) -> None:
@@ -181,7 +195,9 @@ class Builder:
         )
         item.done()
 
-    def _compile(self, job: CompileJob, names: Sequence[str]) -> list[Compiled]:
+    def _compile(
+        self, job: CompileJob, names: Sequence[str], memory_bytes: int = 0
+    ) -> list[Compiled]:
         """Compile in a worker and wait for it."""
         finished = threading.Event()
         results: list[Compiled] = []
@@ -190,7 +206,7 @@ class Builder:
             results.extend(compiled)
             finished.set()
 
-        self._pool.submit(job, done)
+        self._pool.submit(job, done, memory_bytes or None)
         # Each wait has a limit: the job's own, once for the batch and once kernel by kernel, and
         # the time it may queue behind others.
         if not finished.wait(timeout=job.timeout_s * (2 + len(names)) * 4):
@@ -271,9 +287,11 @@ class Builder:
                 sources=sources,
                 command=builds[0].command,
                 workdir=folder,
-                timeout_s=self._timeout_s,
+                # A kernel more costs a quarter of the first one (CUTLASS: 33 s alone, 64 s for 8).
+                timeout_s=self._timeout_s * (3 + len(sources)) / 4,
             )
-            results = self._compile(job, [item.entry.name for item in unique.values()])
+            names = [item.entry.name for item in unique.values()]
+            results = self._compile(job, names, builds[0].memory_bytes)
             by_key = {compiled.key: compiled for compiled in results}
             for item in items:
                 self._publish(item, by_key.get(_digest(item)) or _unanswered(_digest(item)))
@@ -288,7 +306,10 @@ class Builder:
             return
         kernel = self._store.put_kernel(
             build.key,
-            {"kernel.so": Path(compiled.library), "source.cpp": build.source.source.encode()},
+            {
+                "kernel.so": Path(compiled.library),
+                _SOURCE_NAMES[build.language]: build.source.source.encode(),
+            },
         )
         self._counters.add(compiled=1)
         self._ready(item, str(kernel.path("kernel.so")), _symbol(item))

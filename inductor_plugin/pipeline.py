@@ -48,6 +48,10 @@ class Build(Protocol):
         """Queue one entry; ``done`` is called when its outcome or its library is there."""
         ...
 
+    def added(self) -> None:
+        """Note that all entries of a problem are there."""
+        ...
+
     def flush(self) -> None:
         """Start whatever was held back to fill a batch."""
         ...
@@ -138,6 +142,7 @@ class Pipeline:
                     entry.ready = True
                 else:
                     self._build.add(task, entry, self._notify)
+            self._build.added()
         with self._wake:
             refusal = self._refusal()
             if not refusal:

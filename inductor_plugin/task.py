@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from inductor_plugin.cache import KernelKey
 from inductor_plugin.jobs import BenchCandidate, CppSource, Outcome, TritonCompileJob
@@ -14,17 +15,21 @@ from inductor_plugin.problem import Problem
 
 @dataclass(frozen=True)
 class CppBuild:
-    """What it takes to build one C++ candidate.
+    """What it takes to build one C++ or CUDA candidate.
 
     Attributes:
         key: Under which the cache keeps the library.
         source: The translation unit and its symbol.
         command: The compiler call, with ``{source}`` and ``{output}``.
+        language: ``cpp`` or ``cuda``; ends the name of the source in the cache.
+        memory_bytes: What its compiler needs; 0 for what a C++ compiler needs.
     """
 
     key: KernelKey
     source: CppSource
     command: tuple[str, ...]
+    language: Literal["cpp", "cuda"] = "cpp"
+    memory_bytes: int = 0
 
 
 @dataclass(eq=False)

@@ -177,6 +177,7 @@ class FakeBuild:
     Attributes:
         queued: Who waits to be built.
         flushed: How often what was held back was started.
+        problems: How many problems were handed over whole.
         compiling: True makes it busy.
         quiet_blocks: How often it was asked to start nothing.
     """
@@ -185,6 +186,7 @@ class FakeBuild:
         default_factory=dict[str, "tuple[Entry, Callable[[], None]]"]
     )
     flushed: int = 0
+    problems: int = 0
     compiling: bool = False
     quiet_blocks: int = 0
     error: Exception | None = None
@@ -193,6 +195,9 @@ class FakeBuild:
         if self.error is not None:
             raise self.error
         self.queued[entry.candidate_id] = (entry, done)
+
+    def added(self) -> None:
+        self.problems += 1
 
     def flush(self) -> None:
         self.flushed += 1
@@ -222,6 +227,7 @@ class FakePool:
 
     Attributes:
         jobs: The jobs it was given.
+        memory: Bytes each of them was said to need.
         gate: Closed, it holds every job back.
         status: How kernels fare that do not compile, by a word in their source.
         running: Jobs that are being compiled.
@@ -232,6 +238,7 @@ class FakePool:
         self.workers = workers
         self.compile_s = compile_s
         self.jobs: list[CompileJob] = []
+        self.memory: list[int | None] = []
         self.gate = threading.Event()
         self.gate.set()
         self.status: dict[str, Status] = {}
@@ -239,10 +246,16 @@ class FakePool:
         self.running = 0
         self.error: Exception | None = None
 
-    def submit(self, job: CompileJob, done: Callable[[list[Compiled]], None]) -> None:
+    def submit(
+        self,
+        job: CompileJob,
+        done: Callable[[list[Compiled]], None],
+        memory_bytes: int | None = None,
+    ) -> None:
         if self.error is not None:
             raise self.error
         self.jobs.append(job)
+        self.memory.append(memory_bytes)
         if self.answers:
             threading.Thread(target=self._compile, args=(job, done), daemon=True).start()
 

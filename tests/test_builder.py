@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -108,6 +108,38 @@ def test_full_batches_start_by_themselves(tmp_path: Path) -> None:
         one.builder.add(owner, each, lambda: None)
     until(lambda: all(e.ready for e in entries))
     assert one.batches() == [MAX_BATCH, MAX_BATCH]
+
+
+@pytest.mark.parametrize("hold_back", [True, False])
+def test_kernels_of_one_problem_share_units_and_wait_for_others_only_if_told(
+    tmp_path: Path, *, hold_back: bool
+) -> None:
+    one = rig(tmp_path, hold_back=hold_back)
+    entries = cpp_entries(*(f"k{i}" for i in range(4)))
+    owner = task(entries)
+    for each in entries:
+        one.builder.add(owner, each, lambda: None)
+    assert one.pool.jobs == []
+    one.builder.added()
+    if hold_back:
+        time.sleep(0.05)
+        assert one.pool.jobs == []
+        one.builder.flush()
+    until(lambda: all(e.ready for e in entries))
+    assert one.batches() == [2, 2]
+
+
+def test_a_cuda_kernel_is_given_memory_and_time_and_keeps_its_source(tmp_path: Path) -> None:
+    one = rig(tmp_path, timeout_s=8)
+    builds = [replace(cpp_build(f"k{i}"), language="cuda", memory_bytes=5 << 30) for i in range(10)]
+    entries = [entry(f"k{i}", build=build) for i, build in enumerate(builds)]
+    one.build(entries)
+    assert one.pool.memory == [5 << 30] * 2
+    # Five kernels in a unit: twice the time of one.
+    assert [job.timeout_s for job in one.pool.jobs] == [16.0, 16.0]
+    found = one.store.kernel(builds[0].key.digest)
+    assert found is not None
+    assert found.path("source.cu").read_text() == builds[0].source.source
 
 
 def test_kernels_with_different_compilers_do_not_share_a_unit(tmp_path: Path) -> None:
