@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from inductor_plugin.cache import Store
+from inductor_plugin import triton_files
+from inductor_plugin.cache import KernelKey, Store
 from inductor_plugin.compile_child import unique_symbol
 from inductor_plugin.counters import Counters
 from inductor_plugin.errors import CacheError
@@ -38,6 +39,7 @@ MAX_BATCH = 8
 so a larger unit saves little and delays its first kernel."""
 
 
+_TRITON_FOLDER = "TRITON_CACHE_DIR"
 _SOURCE_NAMES = {"cpp": "source.cpp", "cuda": "source.cu"}
 
 
@@ -228,14 +230,52 @@ class Builder:
         return f"compile {lane + 1}"
 
     def _build_triton(self, item: _Item, job: TritonCompileJob) -> None:
+        """Build a Triton kernel, or take it from the cache, into the folder Triton looks in."""
+        if job.kernel is None:
+            self._compile_triton(item, job)
+        elif not self._placed(item, job, job.kernel):
+            with self._store.lock_kernel(job.kernel.digest, timeout_s=self._timeout_s * MAX_BATCH):
+                if not self._placed(item, job, job.kernel):
+                    self._build_and_keep(item, job, job.kernel)
+
+    def _placed(self, item: _Item, job: TritonCompileJob, key: KernelKey) -> bool:
+        known = self._store.kernel(key.digest)
+        if known is None:
+            return False
+        files = {name: known.path(name) for name in known.files}
+        triton_files.place(files, Path(dict(job.environment)[_TRITON_FOLDER]))
+        self._ready(item, "", "")
+        return True
+
+    def _build_and_keep(self, item: _Item, job: TritonCompileJob, key: KernelKey) -> None:
+        """Compile into a private folder, and publish what lies there."""
+        folder = Path(tempfile.mkdtemp(prefix="inductor-plugin-"))
+        try:
+            environment = dict(job.environment) | {_TRITON_FOLDER: str(folder)}
+            private = replace(job, environment=tuple(sorted(environment.items())))
+            compiled = self._compile_triton(item, private, ready=False)
+            if compiled.status == "ok":
+                files = triton_files.collect(folder)
+                if files:
+                    self._store.put_kernel(key, files)
+                if not files or not self._placed(item, job, key):
+                    self._compile_triton(item, job)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _compile_triton(
+        self, item: _Item, job: TritonCompileJob, *, ready: bool = True
+    ) -> Compiled:
         results = self._compile(job, [item.entry.name])
         compiled = results[0] if results else _unanswered(job.key)
         item.entry.compile_s = compiled.elapsed_s
-        if compiled.status == "ok":
-            self._counters.add(compiled=1)
-            self._ready(item, "", "")
-        else:
+        if compiled.status != "ok":
             self._fail(item, compiled)
+            return compiled
+        self._counters.add(compiled=1)
+        if ready:
+            self._ready(item, "", "")
+        return compiled
 
     def _build_batch(self, batch: Sequence[_Item]) -> None:
         """Build a batch; what another process is building is waited for afterwards."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from inductor_plugin.cache import KernelKey
+
 Status = Literal[
     "ok",
     "compile_failed",
@@ -273,6 +275,7 @@ class TritonCompileJob:
         environment: Environment variables of the parent that Triton reads (cache directory ...).
         timeout_s: Seconds it may take.
         target: What code that asks for the device while it compiles is told; None tells it nothing.
+        kernel: Key under which the cache keeps what Triton made; None keeps nothing.
     """
 
     key: str
@@ -281,6 +284,7 @@ class TritonCompileJob:
     environment: tuple[tuple[str, str], ...]
     timeout_s: float
     target: TritonTarget | None = None
+    kernel: KernelKey | None = None
 
 
 CompileJob = CppCompileJob | TritonCompileJob

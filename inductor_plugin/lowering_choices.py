@@ -272,6 +272,8 @@ def _example(node: Any, spec: Tensor) -> torch.Tensor:
 def _triton_entry(own: Entry, choice: Any, call: Call) -> Entry:
     request = choice.bmreq
     environment = lowering_toolchain.triton_variables(call.layout.device)
+    target = lowering_toolchain.triton_target(call.layout.device)
+    source = _triton_source(choice)
     kernel = RequestKernel(pickle.dumps(request), environment)
     # A kernel takes each buffer once, however many of its operands are views of it (x @ x.T).
     bases = {node.get_name(): node for node in call.nodes}
@@ -280,10 +282,18 @@ def _triton_entry(own: Entry, choice: Any, call: Call) -> Entry:
     own.build = TritonCompileJob(
         key=request.module_cache_key,
         kernel_name=request.kernel_name,
-        source=_triton_source(choice),
+        source=source,
         environment=environment,
         timeout_s=call.compile_timeout_s,
-        target=lowering_toolchain.triton_target(call.layout.device),
+        target=target,
+        kernel=KernelKey(
+            template=own.name,
+            source=hashlib.sha256(source.encode()).hexdigest(),
+            config=request.kernel_name,
+            target=f"{target.backend}:{target.arch}",
+            toolchain=lowering_toolchain.triton_toolchain(target),
+            flags="",
+        ),
     )
     own.bench = lambda _library, _symbol: _bench(own, kernel, inputs, output, call)
     return own

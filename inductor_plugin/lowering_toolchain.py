@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import sys
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._inductor import cpu_vec_isa
+from torch._inductor.codecache import CacheBase
 from torch._inductor.cpp_builder import (
     CppBuilder,
     CppTorchDeviceOptions,
     get_compiler_version_info,
     get_cpp_compiler,
 )
+from torch._inductor.runtime import compile_tasks, triton_compat
 from torch._inductor.runtime.cache_dir_utils import cache_dir, triton_cache_dir
 from torch._inductor.runtime.hints import DeviceProperties
 
@@ -96,6 +99,28 @@ def triton_variables(device: torch.device) -> tuple[tuple[str, str], ...]:
     pairs["TORCHINDUCTOR_CACHE_DIR"] = cache_dir()
     pairs["TRITON_CACHE_DIR"] = triton_cache_dir(device.index or 0)
     return tuple(sorted(pairs.items()))
+
+
+@functools.cache
+def triton_toolchain(target: TritonTarget) -> str:
+    """Return what a Triton kernel depends on besides its source and its target.
+
+    Triton's key of itself takes 0.3 s, and is known by then: Inductor's selector has asked for it
+    where there is a GPU.
+    """
+    system: Any = CacheBase.get_system()
+    triton = system.get("version", {}).get("triton") or triton_compat.triton_key()
+    return f"triton {triton}; {_assembler(target)}; torch {torch.__version__}"
+
+
+def _assembler(target: TritonTarget) -> str:
+    """Return the version of the ptxas that Triton calls, which is part of Triton's key."""
+    if target.backend != "cuda":
+        return target.backend
+    tasks: Any = compile_tasks
+    tasks._set_triton_ptxas_path()  # torch 2.11 brings its own
+    backend: Any = importlib.import_module("triton.backends.nvidia.compiler")
+    return " ".join(str(backend.get_ptxas_version(int(target.arch))).split())
 
 
 def triton_target(device: torch.device) -> TritonTarget:

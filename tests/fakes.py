@@ -45,10 +45,15 @@ def bench_candidate(name: str) -> BenchCandidate:
     return BenchCandidate(name, OpKernel(f"fake::{name}"), (), output, 5.0)
 
 
-def triton_job(name: str) -> TritonCompileJob:
-    """Return the job of a Triton kernel that has to be compiled."""
+def triton_job(name: str, folder: Path | None = None) -> TritonCompileJob:
+    """Return the job of a Triton kernel that has to be compiled; with a folder, it is kept."""
     return TritonCompileJob(
-        key=name, kernel_name=name, source="", environment=(), timeout_s=LIMIT_S
+        key=name,
+        kernel_name=name,
+        source="",
+        environment=(("TRITON_CACHE_DIR", str(folder)),) if folder else (),
+        timeout_s=LIMIT_S,
+        kernel=KernelKey("triton", name, name, "cuda:90", "toolchain", "") if folder else None,
     )
 
 
@@ -267,7 +272,13 @@ class FakePool:
         if isinstance(job, CppCompileJob):
             done([self._cpp(job, source) for source in job.sources])
         else:
-            done([Compiled(job.key, self._fares(job.key), elapsed_s=self.compile_s)])
+            status = self._fares(job.key)
+            folder = dict(job.environment).get("TRITON_CACHE_DIR")
+            if folder and status == "ok":
+                own = Path(folder) / "HASH"
+                own.mkdir(parents=True, exist_ok=True)
+                (own / f"{job.kernel_name}.cubin").write_text(job.key)
+            done([Compiled(job.key, status, elapsed_s=self.compile_s)])
 
     def _cpp(self, job: CppCompileJob, source: CppSource) -> Compiled:
         status = self._fares(source.source)

@@ -188,6 +188,38 @@ def test_a_triton_kernel_needs_no_library(tmp_path: Path) -> None:
     assert good.candidate is not None
 
 
+def test_a_triton_kernel_is_kept_and_put_where_triton_looks(tmp_path: Path) -> None:
+    cache, first, second = (tmp_path / name for name in ("cache", "first", "second"))
+    one = rig(cache)
+    good, bad = entries = [entry(n, build=triton_job(n, first)) for n in ("good", "bad")]
+    one.pool.status = {"bad": "compile_failed"}
+    one.build(entries)
+    assert (status(good), status(bad)) == ("ready", "compile_failed")
+    assert (first / "HASH" / "good.cubin").read_text() == "good"
+    assert one.counters.snapshot().compiled == 1
+    again = rig(cache)
+    (other,) = others = [entry("good", build=triton_job("good", second))]
+    again.build(others)
+    assert status(other) == "ready"
+    assert again.pool.jobs == []
+    assert (second / "HASH" / "good.cubin").read_text() == "good"
+
+
+def test_a_triton_kernel_whose_files_cannot_be_kept_is_compiled_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(folder: Path) -> dict[str, bytes]:
+        return {}
+
+    monkeypatch.setattr("inductor_plugin.triton_files.collect", none)
+    one = rig(tmp_path / "cache")
+    (k,) = entries = [entry("k", build=triton_job("k", tmp_path / "triton"))]
+    one.build(entries)
+    assert status(k) == "ready"
+    assert (tmp_path / "triton" / "HASH" / "k.cubin").exists()
+    assert list(one.store.iter_kernels()) == []
+
+
 def test_workers_that_do_not_come_to_a_kernel_do_not_blame_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

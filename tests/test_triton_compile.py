@@ -10,13 +10,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from inductor_plugin.builder import Builder
+from inductor_plugin.cache import open_store
 from inductor_plugin.compile_pool import CompilePool
+from inductor_plugin.counters import Counters
 from inductor_plugin.jobs import (
     CallJob,
     Compiled,
@@ -26,8 +30,10 @@ from inductor_plugin.jobs import (
     WorkerSettings,
 )
 from inductor_plugin.process import WorkerProcess
+from inductor_plugin.trace import Trace
 from tests import fake_cuda
 from tests.cuda_lowering import Arg, Lab, library_first
+from tests.fakes import task, until
 
 pytestmark = [
     pytest.mark.compat,
@@ -88,6 +94,41 @@ def test_a_compile_worker_makes_a_kernel_that_the_benchmark_worker_finds(
         assert worker.run(CallJob("tests.fake_cuda", "found", (astray,)), 60) is False
     finally:
         worker.close()
+
+
+@pytest.mark.slow
+def test_a_kernel_out_of_the_cache_is_found_without_a_compile(
+    cache_dir: Path, tmp_path: Path
+) -> None:
+    with Lab(library_first, cache_dir).open() as opened:
+        opened.lower(lambda a, b: (torch.mm(a, b),), Arg((256, 128)), Arg((128, 512)))
+    first = opened.entries("triton")[0]
+    assert isinstance(first.build, TritonCompileJob)
+    pool = CompilePool(1, WorkerSettings(sys_path=tuple(sys.path), kind="compile"), 0)
+    store, compiled = open_store(tmp_path / "kept"), []
+    # One each: a process asks for a kernel once.
+    settings = WorkerSettings(sys_path=tuple(sys.path), kind="bench")
+    workers = {name: WorkerProcess(settings, "bench") for name in ("a", "b")}
+    try:
+        for name, worker in workers.items():
+            folder = tmp_path / name
+            environment = dict(first.build.environment) | {"TRITON_CACHE_DIR": str(folder)}
+            job = replace(first.build, environment=tuple(environment.items()))
+            one = replace(first, build=job, ready=False, outcome=None)
+            counters = Counters()
+            builder = Builder(store, pool, counters, Trace(), 120, hold_back=False)
+            builder.add(task([one]), one, lambda: None)
+            until(lambda one=one: one.ready or one.outcome is not None, 120)
+            assert one.outcome is None
+            compiled.append(counters.snapshot().compiled)
+            assert one.candidate is not None
+            kernel = replace(one.candidate.kernel, environment=job.environment)
+            assert worker.run(CallJob("tests.fake_cuda", "found", (kernel,)), 60) is True
+    finally:
+        pool.close()
+        for worker in workers.values():
+            worker.close()
+    assert compiled == [1, 0]
 
 
 def test_code_that_asks_for_the_target_while_it_compiles_is_told() -> None:
