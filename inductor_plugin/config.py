@@ -110,6 +110,14 @@ class Config:
         default=120.0,
         metadata=_how("number", "Time one compile may take before it is ended.", unit="s"),
     )
+    nvcc: str = field(
+        default="",
+        metadata=_how(
+            "text",
+            "nvcc, or the folder of a CUDA toolkit, that compiles CUTLASS kernels; empty to look in "
+            "`CUDA_HOME`, on the path and in NVIDIA's wheels.",
+        ),
+    )
     bench_timeout_s: float = field(
         default=30.0,
         metadata=_how(
@@ -271,6 +279,13 @@ def process_environment() -> dict[str, str]:
 
 def set_environment(variables: Mapping[str, str]) -> None:
     """Set variables of this process, a worker: the libraries it runs read nothing else."""
+    os.environ.update(variables)
+
+
+def restore_environment(variables: Mapping[str, str]) -> None:
+    """Make this process's variables exactly those that `process_environment` returned before."""
+    for name in [one for one in os.environ if one not in variables]:
+        del os.environ[name]
     os.environ.update(variables)
 
 

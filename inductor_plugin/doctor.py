@@ -25,6 +25,7 @@ from inductor_plugin.config import (
     enabled_by_environment,
     process_environment,
 )
+from inductor_plugin.cuda_toolkit import INSTALL_CUTLASS, NoToolkit, find
 from inductor_plugin.errors import OptionError
 
 State = Literal["ok", "off", "broken"]
@@ -71,7 +72,7 @@ def examine(cache_dir: Path | None = None) -> list[Finding]:
         cpu(),
         gpu(),
         triton(),
-        nvcc(),
+        cutlass(),
         cache(cache_dir or default_cache_dir()),
     ]
 
@@ -220,18 +221,15 @@ def triton() -> Finding:
     return Finding("triton", "ok", _version("triton") or "installed")
 
 
-def nvcc() -> Finding:
-    """Tell whether CUDA C++ can be compiled."""
-    environment = process_environment()
-    home = environment.get("CUDA_HOME") or environment.get("CUDA_PATH") or "/usr/local/cuda"
-    path = shutil.which("nvcc") or shutil.which("nvcc", path=str(Path(home, "bin")))
-    if path is None:
-        remedy = "install the CUDA toolkit, or set CUDA_HOME to it"
-        return Finding("nvcc", "off", "not found: no CUTLASS kernels are compiled", remedy)
-    failure = _attempt(path, "--version")
-    if failure is not None:
-        return Finding("nvcc", "broken", f"{path}: {failure}", "reinstall the CUDA toolkit")
-    return Finding("nvcc", "ok", path)
+def cutlass(nvcc: str = "") -> Finding:
+    """Tell whether CUTLASS kernels can be compiled: nvcc, its runtime library and the headers."""
+    toolkit = find(nvcc, process_environment())
+    if isinstance(toolkit, NoToolkit):
+        return Finding("cutlass", "off", f"no CUTLASS kernels: {toolkit.reason}", INSTALL_CUTLASS)
+    detail = f"{toolkit.cutlass_version}, nvcc {toolkit.version} ({toolkit.nvcc})"
+    if importlib.util.find_spec("cutlass_library") is None:
+        return Finding("cutlass", "off", f"{detail}, no generator", INSTALL_CUTLASS)
+    return Finding("cutlass", "ok", detail)
 
 
 def cache(folder: Path) -> Finding:

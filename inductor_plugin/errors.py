@@ -3,6 +3,8 @@
 InductorPluginError
 ├── OptionError            an unknown option or a bad value
 ├── RegistrationError      a template name taken, or not known
+├── TargetError            a GPU that is not known
+├── KernelError            a compiled kernel that cannot be loaded, or refuses a call
 ├── CacheError             the cache as a whole cannot be used or asked
 │   ├── CacheRefusedError  a directory that someone else owns or may write
 │   └── ArchiveError       an export file that is damaged or unsafe
@@ -24,6 +26,14 @@ class OptionError(InductorPluginError, ValueError):
 
 class RegistrationError(InductorPluginError, ValueError):
     """A template name that is taken, or one that is not registered."""
+
+
+class TargetError(InductorPluginError, ValueError):
+    """A GPU of which too little is known to compile or rank for it."""
+
+
+class KernelError(InductorPluginError):
+    """A compiled kernel that cannot be loaded, or that refuses a call."""
 
 
 class CacheError(InductorPluginError):

@@ -10,9 +10,10 @@ import torch
 from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
 
-from inductor_plugin import compat, lowering_jinja, lowering_vector
+from inductor_plugin import compat, lowering_int4, lowering_jinja, lowering_vector
 from inductor_plugin.config import Config, option_names
 from inductor_plugin.errors import OptionError
+from inductor_plugin.gemm_op import look_in
 from inductor_plugin.lowering_scope import (
     CARRIER,
     ConfigCarrier,
@@ -35,6 +36,7 @@ def compile_options(
     """
     accepted = _validated(mode, others)
     _hook()
+    look_in(config.cache_dir)
     return _with_carrier(config, accepted)
 
 
@@ -48,6 +50,7 @@ def wrap_backend(config: Config, others: Mapping[str, object], stock: dict[str, 
     """
     defaults = _validated(None, others)
     _hook()
+    look_in(config.cache_dir)
     original = stock.setdefault("compile_fx", compile_fx_module.compile_fx)
 
     @functools.wraps(original)
@@ -78,6 +81,7 @@ def unwrap_backend(stock: dict[str, Any]) -> None:
     uninstall()
     lowering_vector.uninstall()
     lowering_jinja.uninstall()
+    lowering_int4.uninstall()
     RUNTIME.forget()
 
 
@@ -111,11 +115,13 @@ def _carried(patches: Mapping[str, Any]) -> bool:
 def _with_carrier(config: Config, accepted: Mapping[str, Any]) -> dict[str, Any]:
     """Return Inductor's options with the carrier, tuning on, and the chosen backends."""
     inner = user_passes(accepted.get(CARRIER, getattr(inductor_config, CARRIER)))
-    result = {**accepted, CARRIER: ConfigCarrier(config, inner, warm_up)}
+    result = {**accepted, CARRIER: ConfigCarrier(config, inner, warm_up, installed)}
     if not {"max_autotune", "max_autotune_gemm"} & set(accepted):
         result["max_autotune"] = True
     if config.gemm_backends and "max_autotune_gemm_backends" not in accepted:
-        result["max_autotune_gemm_backends"] = config.gemm_backends
+        # Inductor's own CUTLASS backend would keep the whole call to itself.
+        theirs = [one for one in config.gemm_backends.split(",") if one != "CUTLASS"]
+        result["max_autotune_gemm_backends"] = ",".join(theirs) or "ATEN"
     return result
 
 
@@ -130,3 +136,4 @@ def _hook() -> None:
         install()
     lowering_vector.install()
     lowering_jinja.install()
+    lowering_int4.install()

@@ -30,9 +30,11 @@ from inductor_plugin.jobs import (
     Tensor,
     TritonCompileJob,
 )
+from inductor_plugin.lowering_cuda import at
 from inductor_plugin.lowering_problem import (
     base_operand,
     constant,
+    is_view,
     output_tensor,
     view_operand,
 )
@@ -92,6 +94,25 @@ def foreign(choice: Any) -> str | None:
     if isinstance(inner, known):
         return None
     return f"{type(inner).__name__} choices are measured by Inductor itself"
+
+
+def misread(choice: Any, nodes: Sequence[Any]) -> str | None:
+    """Return which frozen weight a choice would read wrongly, or None if it reads all rightly.
+
+    When it repacks a weight, Inductor's C++ template (torch 2.11-2.15) takes the constant by its
+    name: a view of it is packed as if it were the whole, a slice as if it began at the start.
+    """
+    if not isinstance(unwrapped(choice), CppTemplateCaller):
+        return None
+    for node in nodes:
+        value = constant(node)
+        if value is None or value.layout is not torch.strided:
+            continue
+        if is_view(node):
+            return f"Inductor's C++ template would not see the view of {node.get_name()}"
+        if value.storage_offset():
+            return f"Inductor's C++ template would not see the offset of {node.get_name()}"
+    return None
 
 
 def offer_of(choice: Any, call: Call) -> Offer:
@@ -176,7 +197,7 @@ def _extern_input(choice: Any, index: int, call: Call) -> Tensor | None:
         # Only a CPU repacks frozen weights; elsewhere all candidates get the same random ones.
         return view_operand(node, call.seeds)
     if value.layout is torch.strided:
-        return call.files.keep(node.get_name(), value)
+        return call.files.keep(_kept_name(node), value)
     packing = _PACKINGS.get(choice.choice.name)
     dense = _dense_weight(choice, value)
     if packing is None or dense is None:
@@ -185,6 +206,12 @@ def _extern_input(choice: Any, index: int, call: Call) -> Tensor | None:
     if batch is None:
         batch = view_operand(choice.input_nodes[0], call.seeds).size[0]
     return call.files.keep_packed(node.get_name(), dense, packing, int(batch))
+
+
+def _kept_name(node: Any) -> str:
+    """Return a name for a frozen value: a view of it is another one."""
+    layout = node.get_layout() if is_view(node) else ""
+    return f"{node.get_name()} {layout}"
 
 
 def _dense_weight(choice: Any, packed: torch.Tensor) -> torch.Tensor | None:
@@ -316,5 +343,10 @@ def _template_entry(own: Entry, choice: TemplateChoice, call: Call) -> Entry:
     inputs = [view_operand(node, call.seeds) for node in call.nodes]
     output = output_tensor(call.layout)
     kernel: OpKernel = choice.kernel
-    own.bench = lambda _library, _symbol: _bench(own, kernel, inputs, output, call)
+    own.build = choice.build
+
+    def bench(library: str, symbol: str) -> BenchCandidate:
+        return _bench(own, at(kernel, library, symbol) if library else kernel, inputs, output, call)
+
+    own.bench = bench
     return own

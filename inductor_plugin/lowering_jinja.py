@@ -7,7 +7,7 @@ candidate of each call: half the time of lowering a frozen linear layer.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, cast
 
 from torch._inductor.codegen.common import KernelTemplate
 
@@ -17,10 +17,10 @@ _NAME = "_template_from_string"
 
 
 def install() -> None:
-    """Let Inductor keep what it has parsed."""
-    stock: Any = vars(KernelTemplate)[_NAME]
-    if not installed():
-        parsed = functools.lru_cache(maxsize=_KEPT)(stock.__func__)
+    """Let Inductor keep what it has parsed; a torch that parses elsewhere stays as it is."""
+    stock: Any = vars(KernelTemplate).get(_NAME)
+    if isinstance(stock, staticmethod) and not installed():
+        parsed: Any = functools.lru_cache(maxsize=_KEPT)(cast("Any", stock).__func__)
         setattr(KernelTemplate, _NAME, staticmethod(parsed))
 
 
@@ -33,5 +33,5 @@ def uninstall() -> None:
 
 def installed() -> bool:
     """Return True if parsed templates are kept."""
-    own: Any = vars(KernelTemplate)[_NAME]
-    return hasattr(own.__func__, "cache_info")
+    own: Any = vars(KernelTemplate).get(_NAME)
+    return hasattr(getattr(own, "__func__", None), "cache_info")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,8 +11,13 @@ from torch._inductor import ir
 from torch._inductor.virtualized import V
 
 from inductor_plugin import compat
+from inductor_plugin.environment import float32_precision
+from inductor_plugin.errors import TargetError
 from inductor_plugin.jobs import Tensor
 from inductor_plugin.problem import Operand, Problem, SizeClass, size_class
+from inductor_plugin.target import Target, from_properties, target
+
+logger = logging.getLogger(__name__)
 
 
 def problem_of(
@@ -31,7 +37,23 @@ def problem_of(
         output=_output_operand(layout),
         arguments=arguments,
         dynamic=tuple(_classes(nodes)),
+        target=target_of(layout.device),
+        tf32=float32_precision() != "highest",
     )
+
+
+def target_of(device: torch.device) -> Target | None:
+    """Return the GPU behind a device, None where its figures are not known or it is no NVIDIA GPU."""
+    if device.type != "cuda":
+        return None
+    cuda: Any = torch.cuda
+    properties = cuda.get_device_properties(device)
+    names = target("H100").properties()
+    try:
+        return from_properties({n: getattr(properties, n) for n in names if hasattr(properties, n)})
+    except TargetError as error:
+        logger.debug("no templates that need a known GPU: %s", error)
+        return None
 
 
 def base_operand(node: Any, seeds: dict[str, int]) -> Tensor:
@@ -58,9 +80,20 @@ def output_tensor(layout: ir.Layout) -> Tensor:
 
 
 def constant(node: Any) -> torch.Tensor | None:
-    """Return the frozen value behind a node, None for what is only known at run time."""
+    """Return the frozen value behind a node as the node sees it; None for what run time brings."""
     name = node.get_name()
-    return V.graph.constants.get(name) if name in V.graph.constants else None
+    value: torch.Tensor | None = V.graph.constants.get(name)
+    if value is None or not is_view(node):
+        return value
+    offset = int(value.storage_offset()) + compat.hints([node.get_layout().offset])[0]
+    size, stride = compat.hints(node.get_size()), compat.hints(node.get_stride())
+    return torch.as_strided(value, size, stride, offset)
+
+
+def is_view(node: Any) -> bool:
+    """Return True if a node sees another one's memory with sizes and strides of its own."""
+    inner = node.data if isinstance(node, ir.TensorBox) else node
+    return isinstance(inner, ir.BaseView)
 
 
 def device_text(device: torch.device | None) -> str:

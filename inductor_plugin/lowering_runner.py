@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from inductor_plugin import int4_op
 from inductor_plugin.config import set_environment
 from inductor_plugin.jobs import (
     ExternKernel,
@@ -61,6 +62,8 @@ def extern_function(name: str) -> Callable[..., Any]:
     Raises:
         LookupError: There is none.
     """
+    if name == int4_op.NAME:
+        return int4_op.weight_int4pack_mm
     path = SHORT_CUTS.get(name)
     if path is not None:
         return functools.reduce(getattr, path.split(".")[1:], torch)

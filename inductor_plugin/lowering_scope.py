@@ -15,7 +15,9 @@ import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
+from inductor_plugin import __version__
 from inductor_plugin.config import Config
+from inductor_plugin.registry import default_registry
 
 CARRIER = "post_grad_custom_post_pass"
 
@@ -28,6 +30,7 @@ class ConfigCarrier(CustomGraphPass):
         config: Config,
         inner: Sequence[Any] = (),
         on_graph: Callable[[Config, torch.fx.Graph], None] | None = None,
+        active: Callable[[], bool] = lambda: True,
     ) -> None:
         """Carry ``config``.
 
@@ -35,16 +38,18 @@ class ConfigCarrier(CustomGraphPass):
             config: The configuration.
             inner: The user's post-grad passes, run in their order.
             on_graph: Called with each graph that is really compiled (not found in a cache).
+            active: Whether the plugin is in place; after `disable` options made before do nothing.
         """
         self.config = config
         self._inner = tuple(inner)
         self._on_graph = on_graph
+        self._active = active
 
     def __call__(self, graph: torch.fx.Graph) -> None:
         """Leave the graph as it is, after the user's passes."""
         for one in self._inner:
             one(graph)
-        if self._on_graph is not None:
+        if self._on_graph is not None and self._active():
             self._on_graph(self.config, graph)
 
     def uuid(self) -> Any:
@@ -55,7 +60,10 @@ class ConfigCarrier(CustomGraphPass):
             if inner is None:
                 return None
             uuids.append(inner)
-        return ("inductor_plugin", self.config.code_key(), tuple(uuids))
+        if not self._active():
+            return ("inductor_plugin", "disabled", tuple(uuids))
+        templates = default_registry().identity()
+        return ("inductor_plugin", __version__, templates, self.config.code_key(), tuple(uuids))
 
     def __eq__(self, other: object) -> bool:
         """Compare by what enters the cache key, so that equal options do not recompile."""

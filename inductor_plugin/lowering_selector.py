@@ -48,6 +48,7 @@ class PluginSelector(select_algorithm.AlgorithmSelectorCache):
             return self._stock(name, choices, input_nodes, layout, input_gen_fns, kwargs)
         for preprocess in self.preprocessing_fns:
             choices = preprocess(choices)
+        offered = choices
         try:
             session = session_of(V.graph, config)
             problem = session.problem(name, choices, input_nodes, layout)
@@ -57,16 +58,16 @@ class PluginSelector(select_algorithm.AlgorithmSelectorCache):
                 claim = session.submit(
                     problem, choices, input_nodes, layout, input_gen_fns, rejected
                 )
-        except OptionError:
+            if claim is None:
+                return self._only(name, choices, kwargs)
+            return self._claimed(
+                session, claim, name, choices, input_nodes, layout, input_gen_fns, kwargs
+            )
+        except (OptionError, select_algorithm.NoValidChoicesError):
             raise
         except Exception:  # the border where Inductor calls us: its own choices stand
             logger.exception("the plugin could not tune %s; Inductor's own selection is used", name)
-            return self._stock(name, choices, input_nodes, layout, input_gen_fns, kwargs)
-        if claim is None:
-            return self._only(name, choices, kwargs)
-        return self._claimed(
-            session, claim, name, choices, input_nodes, layout, input_gen_fns, kwargs
-        )
+            return self._stock(name, offered, input_nodes, layout, input_gen_fns, kwargs)
 
     def _only(self, name: str, choices: list[Any], kwargs: dict[str, Any]) -> Any:
         if not choices:

@@ -19,7 +19,7 @@ from inductor_plugin.config import Config
 from inductor_plugin.counters import COUNTERS
 from inductor_plugin.decision import guarded
 from inductor_plugin.environment import float32_precision, provenance
-from inductor_plugin.lowering_choices import Call, offer_of, unwrapped
+from inductor_plugin.lowering_choices import Call, misread, offer_of, unwrapped
 from inductor_plugin.lowering_problem import device_text, problem_of, reduction_length
 from inductor_plugin.lowering_template import template_choices
 from inductor_plugin.numerics import tolerance
@@ -111,8 +111,11 @@ class Session:
     def with_templates(
         self, problem: Problem, choices: list[Any], nodes: Sequence[Any], layout: ir.Layout
     ) -> tuple[list[Any], dict[str, str]]:
-        """Return the choices with those of registered templates, and who refused and why."""
-        ours, rejected = template_choices(default_registry(), problem, nodes, layout)
+        """Return the choices with those of registered templates, and who is left out and why."""
+        wrong = {id(one): misread(one, nodes) for one in choices}
+        choices = [one for one in choices if wrong[id(one)] is None]
+        ours, rejected = template_choices(default_registry(), problem, nodes, layout, self.config)
+        rejected.update(("cpp", reason) for reason in wrong.values() if reason is not None)
         return [*choices, *ours], rejected
 
     def submit(

@@ -21,6 +21,7 @@ import torch
 from torch._inductor import cpu_vec_isa
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
+_NAME = "valid_vec_isa_list"
 _PROBE = threading.RLock()
 """Held by whoever probes: while it does, torch changes the instruction set's flags."""
 
@@ -59,21 +60,22 @@ class LazyIsas(Sequence[Any]):
 
 
 def install() -> None:
-    """Let Inductor ask for one instruction set at a time."""
-    if not installed():
-        cpu_vec_isa.valid_vec_isa_list = _lazily(cpu_vec_isa.valid_vec_isa_list)
+    """Let Inductor ask for one instruction set at a time; a torch that asks otherwise stays so."""
+    stock = getattr(cpu_vec_isa, _NAME, None)
+    if stock is not None and not installed():
+        setattr(cpu_vec_isa, _NAME, _lazily(stock))
 
 
 def uninstall() -> None:
     """Put Inductor's own list back."""
     if installed():
-        own: Any = cpu_vec_isa.valid_vec_isa_list
-        cpu_vec_isa.valid_vec_isa_list = own.__wrapped__
+        own: Any = getattr(cpu_vec_isa, _NAME)
+        setattr(cpu_vec_isa, _NAME, own.__wrapped__)
 
 
 def installed() -> bool:
     """Return True if Inductor asks for one instruction set at a time."""
-    return getattr(cpu_vec_isa.valid_vec_isa_list, "__module__", "") == __name__
+    return getattr(getattr(cpu_vec_isa, _NAME, None), "__module__", "") == __name__
 
 
 def start_probe(inputs: Sequence[Any]) -> None:

@@ -1,12 +1,14 @@
 """Operands whose values matter, on their way to the benchmark worker as raw bytes in files.
 
 The files live in memory (``/dev/shm``) where the machine has it, readable by this user alone, and
-are removed when the graph that needed them is compiled.
+are removed when the graph that needed them is compiled. What a killed process left goes when the
+next one needs such files.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
 import tempfile
 import weakref
@@ -16,10 +18,13 @@ from pathlib import Path
 
 import torch
 
+from inductor_plugin import owner
 from inductor_plugin.jobs import Tensor
 
 _SHM = Path("/dev/shm")
 _SPARE_BYTES = 1 << 30
+_SWEPT: set[Path] = set()
+"""Where this process has looked for what others left: once is enough."""
 
 
 class OperandFiles:
@@ -71,11 +76,26 @@ class OperandFiles:
         )
 
     def _place(self, nbytes: int) -> Path:
+        _sweep((_SHM, Path(tempfile.gettempdir())))
         roomy = _SHM.is_dir() and shutil.disk_usage(_SHM).free > nbytes + _SPARE_BYTES
         parent = _SHM if roomy else Path(tempfile.gettempdir())
         if parent not in self._folders:
-            folder = tempfile.mkdtemp(prefix="inductor-plugin-", dir=parent)
+            folder = owner.make_folder(parent)
             # A compile that fails half-way removes nothing itself.
-            self._removals.append(weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True))
-            self._folders[parent] = Path(folder)
+            self._removals.append(weakref.finalize(self, _remove, folder, os.getpid()))
+            self._folders[parent] = folder
         return self._folders[parent]
+
+
+def _sweep(parents: tuple[Path, ...]) -> None:
+    """Remove what killed processes left, before anybody asks how much room there is."""
+    for parent in parents:
+        if parent not in _SWEPT:
+            _SWEPT.add(parent)
+            owner.sweep(parent)
+
+
+def _remove(folder: Path, pid: int) -> None:
+    """Remove a folder, unless this is a fork of the process it serves."""
+    if os.getpid() == pid:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-PROBLEM_SCHEMA = 1
+from inductor_plugin.target import Target
+
+PROBLEM_SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,9 @@ class Problem:
             (name, text) pairs in a fixed order.
         epilogue: Signature of what is fused behind the call; empty for the bare call.
         dynamic: The size classes of its dynamic dimensions; empty for a static call.
+        target: The GPU it runs on; None on a CPU, or on a GPU that is not known. No part of what the
+            problem is: the environment a record belongs to says it.
+        tf32: Whether float32 inputs may be rounded to TF32; no part of it either.
     """
 
     op: str
@@ -78,6 +83,8 @@ class Problem:
     arguments: tuple[tuple[str, str], ...] = ()
     epilogue: str = ""
     dynamic: tuple[SizeClass, ...] = field(default=())
+    target: Target | None = field(default=None, compare=False)
+    tf32: bool = field(default=False, compare=False)
 
     def fields(self) -> dict[str, Any]:
         """Return what tells this problem from others, as plain JSON values.
@@ -85,7 +92,8 @@ class Problem:
         A dynamic dimension enters by its class, not by the size that happened to be measured: the
         whole class shares one record.
         """
-        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(replace(self, target=None))))
+        del plain["target"], plain["tf32"]
         for one in plain["dynamic"]:
             del one["measured"]
         for one in self.dynamic:

@@ -61,6 +61,13 @@ class Registry:
         """Return the names of all templates, in the order of registration."""
         return tuple(self._templates)
 
+    def identity(self) -> tuple[tuple[str, str, str], ...]:
+        """Return which templates are there: name, class and ``version`` (an attribute, if any) of each."""
+        return tuple(
+            (name, _holder(one), str(getattr(one, "version", "")))
+            for name, one in self._templates.items()
+        )
+
     def for_op(self, op: str) -> tuple[Template, ...]:
         """Return the templates that serve an operator, in the order of registration."""
         return tuple(one for one in self._templates.values() if op in one.ops)

@@ -15,6 +15,7 @@ from inductor_plugin.counters import Counters
 from inductor_plugin.decision import Verdict, decide
 from inductor_plugin.pins import Pins
 from inductor_plugin.problem import Problem
+from inductor_plugin.standing import advice, checked, limits, stands, was_limited
 from inductor_plugin.task import Entry, Task
 
 logger = logging.getLogger(__name__)
@@ -115,7 +116,8 @@ class Selection:
         measured = {
             o.candidate_id: known[o.candidate_id]
             for o in offered
-            if o.candidate_id in known and known[o.candidate_id].status != "skipped"
+            if o.candidate_id in known
+            and stands(known[o.candidate_id], self._config, library=o.library)
         }
         ticket = Ticket(problem, digest, tuple(offered), measured, rejected)
         unseen = [o for o in offered if o.candidate_id not in measured]
@@ -194,7 +196,7 @@ class Selection:
             found = self._store.quarantined(
                 self._environment, quarantine_name(offer.candidate_id, ticket.digest)
             )
-            if found is None:
+            if found is None or was_limited(found.status, found.fields.get("limits"), self._config):
                 kept.append(offer)
                 continue
             self._counters.add(quarantined=1)
@@ -231,11 +233,13 @@ class Selection:
         record = self._store.record(self._environment, ticket.problem.op, ticket.digest)
         if record is None:
             return 0
-        offered = {o.candidate_id for o in ticket.offers}
+        offered = {o.candidate_id: o for o in ticket.offers}
         fresh = {
             name: one
             for name, one in record.candidates.items()
-            if name in offered and name not in ticket.measured and one.status != "skipped"
+            if name in offered
+            and name not in ticket.measured
+            and stands(one, self._config, library=offered[name].library)
         }
         ticket.measured.update(fresh)
         before = len(task.entries)
@@ -248,12 +252,15 @@ class Selection:
     def _finish(self, ticket: Ticket, task: Task) -> None:
         """Turn outcomes into measurements, decide, and write the record."""
         offers = {o.candidate_id: o for o in ticket.offers}
-        noted = dict(self._provenance())
+        noted = {**self._provenance(), **checked(task.tolerance)}
         for entry in task.entries:
-            stage = {"race": _stage(task, entry)} if entry.alive else {}
-            one = _entry_measured(offers[entry.candidate_id], entry, noted | stage)
+            more: dict[str, Any] = {"race": _stage(task, entry)} if entry.alive else {}
+            if entry.outcome is not None:
+                more |= limits(entry.outcome.status, self._config)
+            one = _entry_measured(offers[entry.candidate_id], entry, noted | more)
             ticket.measured[entry.candidate_id] = one
-            if one.status not in _NOT_FAILED:
+            # A library kernel is tried again: without it there is no reference and no guard.
+            if one.status not in _NOT_FAILED and not entry.library:
                 self._quarantine(ticket, one)
         verdict = self.decide(ticket)
         fresh = {e.candidate_id for e in task.entries}
@@ -284,6 +291,7 @@ class Selection:
                 "problem": ticket.problem.describe(),
                 "status": one.status,
                 "reason": one.reason,
+                "limits": one.provenance.get("limits"),
             },
         )
 
@@ -348,6 +356,7 @@ def _entry_measured(offer: Offer, entry: Entry, noted: Mapping[str, Any]) -> Mea
     outcome = entry.outcome
     status = outcome.status if outcome else "skipped"
     reason = outcome.reason if outcome else "not reached"
+    reason += advice(status)
     one = _measured(offer, status, reason, noted, time.time())
     middle = race.standing(entry.samples_ms) if status == "ok" and entry.samples_ms else None
     return replace(

@@ -13,13 +13,74 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from inductor_plugin.jobs import OpKernel
 from inductor_plugin.problem import Problem
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 """What a JSON file can hold; a configuration is stored as it is."""
+
+
+@dataclass(frozen=True)
+class TritonSource:
+    """A kernel as text in the language of Inductor's Triton templates, so that its epilogue fuses.
+
+    The text sees ``def_kernel``, ``size``, ``stride``, ``load_input`` and ``store_output``, the
+    constants below, ``INDEX_DTYPE``, and ``ws_ptr`` where it asks for scratch memory.
+
+    Attributes:
+        name: Stem of the kernel's name in generated code; lower-case and stable.
+        text: The template.
+        grid: ``tiles`` starts one program a tile of BLOCK_M x BLOCK_N, ``split_k`` SPLIT_K of them,
+            ``persistent`` as many as the device has multiprocessors, which NUM_SMS then tells.
+        constants: What the text is compiled with, as (name, value) pairs; a text value is code.
+        num_stages: Loads in flight.
+        num_warps: Warps of one program.
+        epilogue: How operands that ``def_kernel`` does not name enter the result: ``addmm`` adds
+            beta times the first operand to alpha times the product, ``bias`` adds the last one.
+        alpha: Factor of the product in ``addmm``.
+        beta: Factor of the first operand in ``addmm``.
+        scratch_bytes: Scratch memory; it is zero when the kernel starts, and the kernel leaves
+            zero what it relies on.
+        capability: The oldest device that can run it.
+        descriptors: Indices of the operands it reads through tensor descriptors (TMA).
+    """
+
+    name: str
+    text: str
+    grid: Literal["tiles", "split_k", "persistent"]
+    constants: tuple[tuple[str, bool | int | str], ...]
+    num_stages: int
+    num_warps: int
+    epilogue: Literal["none", "addmm", "bias"] = "none"
+    alpha: float = 1
+    beta: float = 1
+    scratch_bytes: int = 0
+    capability: tuple[int, int] = (8, 0)
+    descriptors: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class CudaSource:
+    """A kernel as CUDA C++ text, which nvcc compiles and a torch operator calls.
+
+    Attributes:
+        op: The operator, ``namespace::name.overload``. Behind the operands it takes the kernel's name
+            and then ``arguments``, and writes to ``out=``.
+        symbol: The kernel's C function; stable and readable, it is in profiles.
+        text: The translation unit, its includes first.
+        arch: What nvcc compiles for: ``sm_90a``.
+        arguments: What follows the kernel's name in each call; not compiled in.
+        imports: Modules that define the operator.
+    """
+
+    op: str
+    symbol: str
+    text: str
+    arch: str
+    arguments: tuple[int | float | str, ...] = ()
+    imports: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -31,14 +92,15 @@ class Candidate:
         name: Its own name, unique within the template: lower-case and stable, since records keep it.
         config: What the template chose (tile, stages, schedule ...); shown and stored, part of the
             candidate's identity.
-        kernel: The torch operator to call, with a variant that writes to ``out=``.
+        kernel: The torch operator to call, with a variant that writes to ``out=``; or a kernel
+            Inductor generates; or one nvcc compiles.
         description: One line for the AUTOTUNE table.
     """
 
     template: str
     name: str
     config: Mapping[str, Json]
-    kernel: OpKernel
+    kernel: OpKernel | TritonSource | CudaSource
     description: str = ""
 
 
@@ -56,6 +118,9 @@ class Failed:
 @runtime_checkable
 class Template(Protocol):
     """A family of kernels for some operators.
+
+    A template with an attribute ``backend`` is offered only where the option ``gemm_backends`` is
+    empty or names it.
 
     Attributes:
         name: Lower-case, stable, unique in a registry; part of every key.

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from inductor_plugin.templates.cutlass_gemm import CutlassGemm
+from inductor_plugin.templates.triton_decode import TritonDecode
+from inductor_plugin.templates.triton_fp8 import TritonFp8
+from inductor_plugin.templates.triton_int4 import TritonInt4
+from inductor_plugin.templates.triton_persistent_tma import TritonPersistentTma
+from inductor_plugin.templates.triton_split_k import TritonSplitK
+
 if TYPE_CHECKING:
     from inductor_plugin.template import Template
 
@@ -22,7 +29,14 @@ class Registers(Protocol):
         ...
 
 
-BUILTIN: tuple[Template, ...] = ()
+BUILTIN: tuple[Template, ...] = (
+    CutlassGemm(),
+    TritonPersistentTma(),
+    TritonDecode(),
+    TritonSplitK(),
+    TritonFp8(),
+    TritonInt4(),
+)
 """All built-in templates, in the order in which they are registered."""
 
 

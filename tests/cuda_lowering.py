@@ -38,6 +38,8 @@ from inductor_plugin.config import Config
 from inductor_plugin.jobs import (
     BenchCandidate,
     Compiled,
+    CppCompileJob,
+    CppSource,
     ExternKernel,
     FinalJob,
     Outcome,
@@ -94,6 +96,7 @@ class Lab:
     screens: list[ScreenJob] = field(default_factory=list[ScreenJob])
     finals: list[FinalJob] = field(default_factory=list[FinalJob])
     builds: list[TritonCompileJob] = field(default_factory=list[TritonCompileJob])
+    units: list[CppCompileJob] = field(default_factory=list[CppCompileJob])
     tasks: list[Task] = field(default_factory=list[Task])
     order: list[str] = field(default_factory=list[str])
     workers: int = 2
@@ -110,8 +113,17 @@ class Lab:
         return json.loads(path.read_text())
 
     def submit(self, job: Any, done: Callable[[list[Compiled]], None], memory: int = 0) -> None:
-        self.builds.append(job)
-        done([Compiled(job.key, "ok", elapsed_s=0.1)])
+        if isinstance(job, CppCompileJob):
+            self.units.append(job)
+            done([self._library(job, source) for source in job.sources])
+        else:
+            self.builds.append(job)
+            done([Compiled(job.key, "ok", elapsed_s=0.1)])
+
+    def _library(self, job: CppCompileJob, source: CppSource) -> Compiled:
+        path = Path(job.workdir) / f"{source.key}.so"
+        path.write_bytes(b"a library")
+        return Compiled(source.key, "ok", library=str(path), elapsed_s=0.1)
 
     def prewarm(self) -> None: ...
 
@@ -211,7 +223,12 @@ class Lab:
             yield codes
 
     def _patches(self, options: dict[str, Any]) -> dict[str, Any]:
-        settings = {"cache_dir": str(self.cache_dir), "table": "off", "progress": "off"} | options
+        settings = {
+            "cache_dir": str(self.cache_dir),
+            "table": "off",
+            "progress": "off",
+            "gemm_backends": "ATEN,TRITON",
+        } | options
         return lowering.compile_options(None, Config.load(settings), {})
 
 

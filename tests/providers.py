@@ -15,6 +15,7 @@ class FaultTemplate:
     """Offers operators of `tests.faults` for plain matrix products."""
 
     name = "faults"
+    version = "1"
 
     def __init__(self, *ops: str, serves: tuple[str, ...] = ("mm", "bmm")) -> None:
         self.faults = ops

@@ -15,6 +15,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from inductor_plugin.config import Config
 from inductor_plugin.lowering_scope import CARRIER, ConfigCarrier, active_config, user_passes
+from tests.providers import offered
 
 
 class Pass(CustomGraphPass):
@@ -106,3 +107,28 @@ def test_only_the_users_passes_are_taken_over() -> None:
     assert user_passes(carrier) == ()
     assert user_passes([own, carrier]) == (own,)
     assert user_passes((own,)) == (own,)
+
+
+def test_another_set_of_templates_is_another_key() -> None:
+    carrier = ConfigCarrier(config())
+    before = carrier.uuid()
+    with offered("good"):
+        during = carrier.uuid()
+        assert during != before
+    with offered("good") as template:
+        template.version = "2"
+        assert carrier.uuid() not in (before, during)
+    assert carrier.uuid() == before
+
+
+def test_a_carrier_does_nothing_where_the_plugin_is_not_in_place() -> None:
+    seen: list[Any] = []
+    own = Pass("own", [])
+    off = ConfigCarrier(config(), (own,), lambda *graph: seen.append(graph), lambda: False)
+    on = ConfigCarrier(config(), (own,), lambda *graph: seen.append(graph), lambda: True)
+    off(graph())
+    assert seen == []
+    on(graph())
+    assert len(seen) == 1
+    assert off.uuid() != on.uuid()
+    assert off.uuid() is not None

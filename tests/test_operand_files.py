@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
+import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
 
-from inductor_plugin import operand_files
+from inductor_plugin import operand_files, owner
 from inductor_plugin.bench_child import build
 from inductor_plugin.jobs import Tensor
 from inductor_plugin.operand_files import OperandFiles
+
+
+KEEPER = """
+import sys, tempfile, time
+from pathlib import Path
+import torch
+from inductor_plugin import operand_files
+operand_files._SHM = Path(sys.argv[1])
+tempfile.tempdir = sys.argv[2]
+files = operand_files.OperandFiles()
+print(files.keep("w", torch.ones(1 << 10)).file, flush=True)
+time.sleep(600)
+"""
 
 
 class Disk(NamedTuple):
@@ -122,3 +139,58 @@ def test_each_file_goes_where_it_has_room(
     assert second.exists()
     files.remove()
     assert list(memory.iterdir()) == list(disk.iterdir()) == []
+
+
+def keeper(memory: Path, disk: Path) -> tuple[subprocess.Popen[str], Path]:
+    """Start a process that keeps an operand, and return it with the file."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", KEEPER, str(memory), str(disk)], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    return child, Path(child.stdout.readline().strip())
+
+
+def test_what_a_killed_process_left_goes_when_the_next_one_needs_files(
+    places: tuple[Path, Path],
+) -> None:
+    first, left = keeper(*places)
+    second, used = keeper(*places)
+    try:
+        assert left.stat().st_size == 4 << 10
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        assert left.exists()
+        assert owner.orphans(places[0]) == [left.parent]
+        files = OperandFiles()
+        assert left.exists()  # looking costs something, so only who needs files looks
+        mine = path_of(files.keep("w", torch.ones(1)))
+        assert not left.parent.exists()
+        assert used.exists()
+        assert mine.exists()
+    finally:
+        for child in (first, second):
+            child.kill()
+            child.communicate()
+    files.remove()
+    assert owner.sweep(places[0]) == [used.parent]
+    assert list(places[0].iterdir()) == []
+
+
+def test_a_process_looks_for_what_others_left_once(places: tuple[Path, Path]) -> None:
+    OperandFiles().keep("w", torch.ones(1))
+    late = places[0] / f"{owner.Owner(str(owner.here()), 4194305, 7).prefix}x"
+    late.mkdir()
+    OperandFiles().keep("w", torch.ones(1))
+    assert late.exists()
+    assert owner.orphans(places[0]) == [late]
+
+
+def test_a_fork_removes_nothing_of_the_process_it_comes_from(
+    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = OperandFiles()
+    path = path_of(files.keep("w", torch.ones(1)))
+    mine = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: mine + 1)
+    files.remove()
+    assert path.exists()

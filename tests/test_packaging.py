@@ -27,6 +27,7 @@ def shipped(repository: Path) -> set[str]:
     files = {one.name for one in (repository / "inductor_plugin").glob("*.py")} | {"py.typed"}
     for folder in FOLDERS:
         files |= {f"{folder}/{one.name}" for one in (repository / folder).glob("*.py")}
+    files |= {f"templates/{one.name}" for one in (repository / "templates").glob("*.jinja")}
     files |= {f"templates/source/{one.name}" for one in (repository / "templates/source").glob("*")}
     return {f"inductor_plugin/{name}" for name in files}
 

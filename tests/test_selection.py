@@ -209,7 +209,10 @@ def test_quarantine_outlives_the_record(tmp_path: Path) -> None:
     again = rig(tmp_path)
     ticket = again.plan(offers("bad"))
     assert entries(ticket) == ["library"]
-    assert (ticket.measured["bad"].status, ticket.measured["bad"].reason) == ("hung", "why")
+    assert (ticket.measured["bad"].status, ticket.measured["bad"].reason) == (
+        "hung",
+        "why (option compile_timeout_s or bench_timeout_s)",
+    )
     assert again.counters.snapshot().quarantined == 1
 
 

@@ -1,0 +1,299 @@
+"""NVIDIA's compiler and CUTLASS's headers: where they are, or what to install.
+
+    option ─► CUDA_HOME ─► nvcc on PATH ─► NVIDIA's wheels       the first one there is taken
+                               │
+                               ▼
+                     nvcc --version, include and library folders ─► Toolkit ─► command(toolkit, arch)
+
+No torch and no CUTLASS module is imported; the headers are found by their package's folder.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+Origin: TypeAlias = Literal["option", "CUDA_HOME", "PATH", "wheels"]
+
+INSTALL_NVCC = 'pip install "inductor-plugin[nvcc]", or install the CUDA toolkit and set CUDA_HOME to its folder'
+INSTALL_CUTLASS = 'pip install "inductor-plugin[cutlass]"'
+
+OLDEST_NVCC = (12, 3)
+"""CUTLASS 4.2 builds sm_90a kernels from CUDA 12.3 on, sm_100a ones from 12.8 on."""
+
+FLAGS = (
+    "-O3",
+    "-std=c++17",
+    "--expt-relaxed-constexpr",
+    "-DNDEBUG",
+    # Without it host objects of two libraries with the same template become one when loaded.
+    "-Xcompiler=-fPIC,-fno-strict-aliasing,-fvisibility=hidden",
+    "-w",
+)
+
+_PROBE_S = 30
+_WHEEL_FOLDERS = ("nvidia/cu13",)
+"""Where NVIDIA's compiler wheels lie under site-packages; those of CUDA 12 have no nvcc."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an nvcc may be.
+
+    Attributes:
+        origin: Who named it.
+        nvcc: Path of the program.
+    """
+
+    origin: Origin
+    nvcc: Path
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """All that compiling a CUTLASS kernel needs.
+
+    Attributes:
+        nvcc: Path of the compiler.
+        version: Its version, e.g. ``13.0.88``.
+        origin: Who named it.
+        include_dirs: Folders of headers, CUTLASS's first.
+        library_dirs: Folders of the CUDA runtime library.
+        cudart: Path of the runtime library a kernel is linked with, e.g. ``.../libcudart.so.13``.
+        cutlass_version: Version of the headers, e.g. ``4.2.0``.
+    """
+
+    nvcc: str
+    version: str
+    origin: Origin
+    include_dirs: tuple[str, ...]
+    library_dirs: tuple[str, ...]
+    cudart: str
+    cutlass_version: str
+
+    @property
+    def release(self) -> tuple[int, int]:
+        """Major and minor version of CUDA."""
+        major, minor = self.version.split(".")[:2]
+        return int(major), int(minor)
+
+    def key_text(self, arch: str) -> str:
+        """Return what compiled code depends on, besides its source; paths do not count."""
+        flags = " ".join((*FLAGS, *_target(arch)))
+        return f"nvcc {self.version}, CUTLASS {self.cutlass_version}, flags {flags}"
+
+
+@dataclass(frozen=True)
+class NoToolkit:
+    """Why nothing can be compiled.
+
+    Attributes:
+        reason: What is missing, where it was looked for, and what to install.
+    """
+
+    reason: str
+
+
+def find(option: str, environ: Mapping[str, str], major: int = 0) -> Toolkit | NoToolkit:
+    """Return the toolkit, or the reason why there is none.
+
+    Args:
+        option: Path of an nvcc or of a toolkit's folder that the user named; empty for none.
+        environ: Variables of this process (``CUDA_HOME``, ``PATH``).
+        major: Major version of the CUDA that torch was built for, whose runtime library a kernel
+            will find loaded; 0 where nothing is going to run.
+    """
+    packages = package_folders("nvidia")
+    sites = tuple(folder.parent for folder in packages)
+    headers = cutlass_headers()
+    if isinstance(headers, NoToolkit):
+        return headers
+    place = choose(places(option, environ, sites), option)
+    if isinstance(place, NoToolkit):
+        return place
+    version = nvcc_version(place.nvcc)
+    if isinstance(version, NoToolkit):
+        return version
+    if major and version.split(".")[0] != str(major):
+        return NoToolkit(
+            f"{place.nvcc} is CUDA {version}, but torch was built for CUDA {major}; name an nvcc of "
+            f"CUDA {major}, or install it: {INSTALL_NVCC}"
+        )
+    return assemble(place, version, headers, sites)
+
+
+def places(option: str, environ: Mapping[str, str], sites: Sequence[Path]) -> tuple[Place, ...]:
+    """Return where an nvcc may be, in the order of preference; none of them need exist.
+
+    Args:
+        option: As in `find`.
+        environ: As in `find`.
+        sites: Folders with a package ``nvidia``, usually one site-packages.
+    """
+    found: list[Place] = []
+    if option:
+        named = Path(option).expanduser()
+        found.append(Place("option", named if named.name == "nvcc" else named / "bin" / "nvcc"))
+    if home := environ.get("CUDA_HOME"):
+        found.append(Place("CUDA_HOME", Path(home) / "bin" / "nvcc"))
+    if on_path := shutil.which("nvcc", path=environ.get("PATH", "")):
+        found.append(Place("PATH", Path(on_path)))
+    found.extend(
+        Place("wheels", site / folder / "bin" / "nvcc")
+        for site in sites
+        for folder in _WHEEL_FOLDERS
+    )
+    return tuple(found)
+
+
+def choose(candidates: Sequence[Place], option: str = "") -> Place | NoToolkit:
+    """Return the first place with an nvcc. One the user named must be there."""
+    for place in candidates:
+        if place.nvcc.is_file():
+            return place
+        if place.origin == "option":
+            return NoToolkit(f"option nvcc is {option!r}, but there is no {place.nvcc}")
+    looked = ", ".join(f"{one.nvcc} ({one.origin})" for one in candidates) or "PATH"
+    return NoToolkit(f"no nvcc: looked at {looked}; {INSTALL_NVCC}")
+
+
+def assemble(
+    place: Place, version: str, headers: tuple[str, tuple[str, ...]], sites: Sequence[Path]
+) -> Toolkit | NoToolkit:
+    """Return the toolkit around an nvcc whose version is known.
+
+    Args:
+        place: The compiler.
+        version: Its version.
+        headers: Version and include folders of CUTLASS.
+        sites: As in `places`.
+    """
+    if tuple(map(int, version.split(".")[:2])) < OLDEST_NVCC:
+        oldest = ".".join(map(str, OLDEST_NVCC))
+        return NoToolkit(f"{place.nvcc} is CUDA {version}, CUTLASS needs {oldest}; {INSTALL_NVCC}")
+    major = version.split(".")[0]
+    root = _root(place.nvcc)
+    wheels = [site / "nvidia" / f"cu{major}" for site in sites]
+    roots = [root, *sorted((root / "targets").glob("*-linux")), *wheels]
+    runtime = "cuda_runtime.h"
+    # nvcc finds its own headers through nvcc.profile; wheels and slim toolkits may lack some.
+    include = [one / "include" for one in roots if (one / "include" / runtime).is_file()]
+    if not include:
+        return NoToolkit(f"no {runtime} for {place.nvcc}; pip install nvidia-cuda-runtime")
+    cccl = [one / "cccl" for one in include if (one / "cccl" / "cuda" / "std").is_dir()]
+    if not cccl and not any((one / "cuda" / "std").is_dir() for one in include):
+        return NoToolkit(f"no cuda/std headers for {place.nvcc}; pip install nvidia-cuda-cccl")
+    folders = [one / name for one in roots for name in ("lib64", "lib")]
+    soname = f"libcudart.so.{major}"
+    holding = [one for one in folders if (one / soname).is_file()]
+    if not holding:
+        return NoToolkit(f"no {soname} for {place.nvcc}; pip install nvidia-cuda-runtime")
+    cutlass_version, cutlass_include = headers
+    return Toolkit(
+        nvcc=str(place.nvcc),
+        version=version,
+        origin=place.origin,
+        include_dirs=(*cutlass_include, *(str(one) for one in (*include[:1], *cccl[:1]))),
+        library_dirs=tuple(dict.fromkeys(str(one) for one in holding)),
+        cudart=str(holding[0] / soname),
+        cutlass_version=cutlass_version,
+    )
+
+
+def command(toolkit: Toolkit, arch: str) -> tuple[str, ...]:
+    """Return the compiler call of a batch, with ``{source}`` and ``{output}`` placeholders.
+
+    The runtime library is shared (0.1 MB a kernel instead of 1 MB) and linked by its full name,
+    since wheels have no ``libcudart.so``. There is no ``-lcuda``: CUTLASS asks the runtime for
+    ``cuTensorMapEncodeTiled``, so that a kernel links and loads without a driver.
+
+    Args:
+        toolkit: The compiler.
+        arch: Device to compile for, ``sm_80``, ``sm_90a``, ``sm_100a`` ...
+    """
+    return (
+        toolkit.nvcc,
+        "-shared",
+        "-cudart=none",
+        *FLAGS,
+        *_target(arch),
+        *(f"-I{folder}" for folder in toolkit.include_dirs),
+        "-x",
+        "cu",
+        "{source}",
+        "-o",
+        "{output}",
+        f"-Xlinker={toolkit.cudart}",
+    )
+
+
+def nvcc_version(nvcc: Path) -> str | NoToolkit:
+    """Return the version a compiler says it has."""
+    try:
+        done = subprocess.run(
+            [str(nvcc), "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PROBE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return NoToolkit(f"{nvcc} --version failed: {error}")
+    text = (done.stdout + done.stderr).decode(errors="replace")
+    return parse_version(text) or NoToolkit(
+        f"{nvcc} --version ended with {done.returncode} and said no version: {text.strip()[-200:]!r}"
+    )
+
+
+def parse_version(text: str) -> str | None:
+    """Return the version in what ``nvcc --version`` prints: ``... release 13.0, V13.0.88``."""
+    found = re.search(r"\bV(\d+\.\d+\.\d+)\b", text) or re.search(r"\brelease (\d+\.\d+)\b", text)
+    return found[1] if found else None
+
+
+def cutlass_headers() -> tuple[str, tuple[str, ...]] | NoToolkit:
+    """Return (version, include folders) of the CUTLASS that nvidia-cutlass brings."""
+    for package in package_folders("cutlass_library"):
+        include = package / "source" / "include"
+        version = _cutlass_version(include / "cutlass" / "version.h")
+        if version:
+            return version, (str(include), str(package / "source" / "tools" / "util" / "include"))
+    return NoToolkit(f"no CUTLASS headers (package cutlass_library); {INSTALL_CUTLASS}")
+
+
+def package_folders(name: str) -> tuple[Path, ...]:
+    """Return the folders of an installed package, without importing it."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.submodule_search_locations is None:
+        return ()
+    return tuple(Path(folder) for folder in spec.submodule_search_locations)
+
+
+def _target(arch: str) -> tuple[str, ...]:
+    number = arch.removeprefix("sm_")
+    return (f"-gencode=arch=compute_{number},code=sm_{number}",)
+
+
+def _root(nvcc: Path) -> Path:
+    """Return the toolkit's folder. ``nvcc`` may be a link, or a script that calls another nvcc."""
+    real = nvcc.resolve()
+    if (real.parent.parent / "include" / "cuda_runtime.h").is_file():
+        return real.parent.parent
+    head = real.read_bytes()[:512]
+    if head.startswith(b"#!") and (called := re.search(rb"(/\S+)/bin/nvcc", head)):
+        return Path(called[1].decode())
+    return real.parent.parent
+
+
+def _cutlass_version(header: Path) -> str | None:
+    if not header.is_file():
+        return None
+    text = header.read_text(encoding="utf-8", errors="replace")
+    parts = [re.search(rf"CUTLASS_{part}\s+(\d+)", text) for part in ("MAJOR", "MINOR", "PATCH")]
+    return ".".join(part[1] for part in parts if part) if all(parts) else None

@@ -1,0 +1,270 @@
+"""What a compiled kernel takes of a GPU, and whether it fits one."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from inductor_plugin.cache import Resources
+from inductor_plugin.target import RESERVED_SHARED_BYTES, Target
+
+SPILL_LIMIT_BYTES = 64
+"""Spills per thread that are still taken: 16 registers, as Inductor's ``triton.spill_threshold``."""
+
+_TOOL_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class KernelResources:
+    """What one kernel uses.
+
+    Attributes:
+        kernel: Its mangled name.
+        arch: What it was compiled for, e.g. ``sm_90a``; empty if the tool did not say.
+        registers: Registers per thread.
+        stack_bytes: Local memory per thread: spilled registers and arrays with computed indices.
+        spill_store_bytes: Bytes of spill stores per thread, as ptxas counts them; None if not known.
+        spill_load_bytes: Bytes of spill loads per thread; None if not known.
+        static_shared_bytes: Shared memory of a block, without what CUDA reserves.
+        dynamic_shared_bytes: Shared memory asked for at launch; the file of a kernel does not tell.
+        threads: Threads of a block; None if not known.
+    """
+
+    kernel: str
+    arch: str
+    registers: int
+    stack_bytes: int = 0
+    spill_store_bytes: int | None = None
+    spill_load_bytes: int | None = None
+    static_shared_bytes: int = 0
+    dynamic_shared_bytes: int = 0
+    threads: int | None = None
+
+    @property
+    def shared_bytes(self) -> int:
+        """All shared memory of a block."""
+        return self.static_shared_bytes + self.dynamic_shared_bytes
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Bytes per thread that went to local memory: spills where known, else the whole stack."""
+        if self.spill_store_bytes is None or self.spill_load_bytes is None:
+            return self.stack_bytes
+        return max(self.spill_store_bytes, self.spill_load_bytes)
+
+    def stored(self) -> Resources:
+        """Return what the kernel cache keeps of it."""
+        return Resources(self.registers, self.spilled_bytes, self.shared_bytes)
+
+
+def fits(
+    target: Target, kernel: KernelResources, spill_limit_bytes: int = SPILL_LIMIT_BYTES
+) -> str | None:
+    """Return why a kernel cannot run on a GPU, or will not be fast there, or None if it fits."""
+    if kernel.shared_bytes > target.shared_per_block:
+        return (
+            f"it needs {kernel.shared_bytes} bytes of shared memory; a block on {target.name} has "
+            f"{target.shared_per_block}"
+        )
+    threads = kernel.threads
+    if threads is not None and threads > target.threads_per_block:
+        return f"it has {threads} threads; a block on {target.name} has {target.threads_per_block}"
+    if threads is not None and target.blocks(threads, kernel.registers, kernel.shared_bytes) == 0:
+        return (
+            f"its {threads} threads of {kernel.registers} registers need more than the "
+            f"{target.registers_per_multiprocessor} of a multiprocessor of {target.name}"
+        )
+    if kernel.spilled_bytes > spill_limit_bytes:
+        what = "spills" if kernel.spill_store_bytes is not None else "uses local memory of"
+        return f"it {what} {kernel.spilled_bytes} bytes a thread; {spill_limit_bytes} are accepted"
+    return None
+
+
+_FUNCTION = re.compile(r"^\s*Function (?P<name>\S+):\s*$")
+_ARCH = re.compile(r"^arch = (?P<arch>sm_\w+)\s*$")
+_FIGURE = re.compile(r"\b(REG|STACK|SHARED|LOCAL):(\d+)")
+
+
+def parse_usage(text: str, arch: str = "") -> tuple[KernelResources, ...]:
+    """Return the kernels of ``cuobjdump -res-usage``'s output.
+
+    From compute capability 9.0 on its SHARED counts the 1024 bytes that CUDA reserves (CUDA 13.1:
+    a kernel with 512 bytes has 512 for sm_89 and 1536 for sm_90a); they are taken off here.
+
+    Args:
+        text: What the tool printed.
+        arch: What the file was compiled for; a library says so itself, a cubin does not.
+    """
+    found: list[KernelResources] = []
+    name = ""
+    for line in text.splitlines():
+        if match := _ARCH.match(line):
+            arch = match["arch"]
+        elif match := _FUNCTION.match(line):
+            name = match["name"]
+        elif name and "REG:" in line:
+            figures = {key: int(value) for key, value in _FIGURE.findall(line)}
+            found.append(_usage(name, arch, figures))
+            name = ""
+    return tuple(found)
+
+
+def _usage(name: str, arch: str, figures: Mapping[str, int]) -> KernelResources:
+    shared = figures.get("SHARED", 0)
+    number = int("0" + re.sub(r"\D", "", arch))
+    if number >= 90 and shared >= RESERVED_SHARED_BYTES:
+        shared -= RESERVED_SHARED_BYTES
+    return KernelResources(
+        kernel=name,
+        arch=arch,
+        registers=figures["REG"],
+        stack_bytes=figures.get("STACK", 0) + figures.get("LOCAL", 0),
+        static_shared_bytes=shared,
+    )
+
+
+_ENTRY = re.compile(r"Compiling entry function '(?P<name>[^']+)' for '(?P<arch>sm_\w+)'")
+_SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_REGISTERS = re.compile(r"Used (\d+) registers")
+_STATIC = re.compile(r"(\d+) bytes smem")
+
+
+def parse_ptxas(text: str) -> tuple[KernelResources, ...]:
+    """Return the kernels of what ptxas prints with ``-v``; it alone tells spills from arrays."""
+    found: list[KernelResources] = []
+    current = KernelResources("", "", 0)
+    for line in text.splitlines():
+        if match := _ENTRY.search(line):
+            current = KernelResources(match["name"], match["arch"], 0)
+        elif match := _SPILLS.search(line):
+            stack, stores, loads = map(int, match.groups())
+            current = replace(
+                current, stack_bytes=stack, spill_store_bytes=stores, spill_load_bytes=loads
+            )
+        elif current.kernel and (match := _REGISTERS.search(line)):
+            shared = _STATIC.search(line)
+            static = int(shared[1]) if shared else 0
+            found.append(replace(current, registers=int(match[1]), static_shared_bytes=static))
+            current = KernelResources("", "", 0)
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class TritonLaunch:
+    """How Triton starts a kernel, from the ``.json`` beside its cubin.
+
+    Attributes:
+        kernel: Name of the kernel.
+        arch: Compute capability as a number: 90.
+        shared_bytes: Dynamic shared memory of a block.
+        warps: Warps of a block, without those a warp-specialized kernel adds.
+        stages: Pipeline stages.
+    """
+
+    kernel: str
+    arch: int
+    shared_bytes: int
+    warps: int
+    stages: int
+
+    def of(self, kernel: KernelResources) -> KernelResources:
+        """Return a kernel with what only its launch tells."""
+        return replace(kernel, dynamic_shared_bytes=self.shared_bytes, threads=self.warps * 32)
+
+
+def parse_triton(text: str) -> TritonLaunch:
+    """Return what the metadata of a Triton kernel says.
+
+    Raises:
+        ValueError: It is no such metadata.
+    """
+    try:
+        facts: dict[str, Any] = json.loads(text)
+        return TritonLaunch(
+            kernel=str(facts["name"]),
+            arch=int(facts["target"]["arch"]),
+            shared_bytes=int(facts["shared"]),
+            warps=int(facts["num_warps"]),
+            stages=int(facts["num_stages"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"it is no metadata of a Triton kernel: {error!r}") from error
+
+
+def cuobjdump(nvcc: str | None = None) -> Path | None:
+    """Return where cuobjdump is: beside nvcc, on the path, or inside Triton; None if nowhere.
+
+    Args:
+        nvcc: Path of the compiler; the one on the path if not given.
+    """
+    compiler = nvcc or shutil.which("nvcc")
+    beside = Path(compiler).resolve().parent / "cuobjdump" if compiler else None
+    if beside is not None and beside.is_file():
+        return beside
+    on_path = shutil.which("cuobjdump")
+    if on_path:
+        return Path(on_path)
+    # Triton's own, from CUDA 13.1 in Triton 3.8; found without importing Triton, which takes 1 s.
+    triton = importlib.util.find_spec("triton")
+    for folder in (triton.submodule_search_locations or ()) if triton else ():
+        inside = Path(folder) / "backends" / "nvidia" / "bin" / "cuobjdump"
+        if inside.is_file():
+            return inside
+    return None
+
+
+def usage(
+    path: Path, arch: str = "", tool: Path | None = None
+) -> tuple[KernelResources, ...] | str:
+    """Return the kernels of a cubin or shared library, or the reason why they are not known.
+
+    Args:
+        path: The file.
+        arch: What a cubin was compiled for.
+        tool: cuobjdump; looked for if not given.
+    """
+    found = tool or cuobjdump()
+    if found is None:
+        return "cuobjdump was not found beside nvcc, on the path, or in Triton"
+    try:
+        done = subprocess.run(
+            [found, "-res-usage", path],
+            capture_output=True,
+            text=True,
+            timeout=_TOOL_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{found} did not run: {error}"
+    kernels = parse_usage(done.stdout, arch)
+    if done.returncode != 0 or not kernels:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        return f"{path.name} shows no kernels: {said[-1] if said else 'no output'}"
+    return kernels
+
+
+def triton_usage(cubin: Path, tool: Path | None = None) -> KernelResources | str:
+    """Return what a kernel in Triton's cache uses, or the reason why it is not known.
+
+    Args:
+        cubin: Its cubin; the metadata is the ``.json`` beside it.
+        tool: cuobjdump; looked for if not given.
+    """
+    try:
+        launch = parse_triton(cubin.with_suffix(".json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        return str(error)
+    kernels = usage(cubin, f"sm_{launch.arch}", tool)
+    if isinstance(kernels, str):
+        return kernels
+    named = [one for one in kernels if one.kernel == launch.kernel]
+    if not named:
+        return f"{cubin.name} holds {kernels[0].kernel}, not {launch.kernel}"
+    return launch.of(named[0])

@@ -1,0 +1,100 @@
+"""CUTLASS kernels for matrix products: generated from a configuration, compiled by nvcc."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from inductor_plugin.problem import Problem
+from inductor_plugin.template import Candidate, CudaSource, Json
+from inductor_plugin.templates.cutlass_choices import Choice, choices, family
+from inductor_plugin.templates.cutlass_config import GemmConfig
+from inductor_plugin.templates.cutlass_problem import OPS, GemmFacts, facts_of
+from inductor_plugin.templates.cutlass_source import source
+
+RASTERS = ("heuristic", "along_m", "along_n")
+"""In the order of their numbers in ``cutlass_call.h``."""
+
+
+class CutlassGemm:
+    """CUTLASS kernels for ``mm``, ``addmm``, ``bmm``, ``baddbmm``, ``_int_mm`` and ``_scaled_mm``."""
+
+    name = "cutlass"
+    ops = OPS
+    backend = "CUTLASS"
+
+    def reject(self, problem: Problem) -> str | None:
+        """Return why the template cannot run the problem, or None if it can."""
+        found = _found(problem)
+        return found if isinstance(found, str) else None
+
+    def candidates(self, problem: Problem) -> Sequence[Candidate]:
+        """Return the kernels to try, the most promising first."""
+        found = _found(problem)
+        if isinstance(found, str):
+            return ()
+        facts, chosen = found
+        return [_candidate(problem, facts, one) for one in chosen]
+
+
+def _found(problem: Problem) -> tuple[GemmFacts, tuple[Choice, ...]] | str:
+    target = problem.target
+    if target is None or target.capability < (8, 0):
+        return "CUTLASS kernels are for NVIDIA GPUs from compute capability 8.0 on"
+    facts = facts_of(problem, allow_tf32=problem.tf32)
+    if isinstance(facts, str):
+        return facts
+    chosen = choices(facts, target.arch)
+    if isinstance(chosen, str):
+        return chosen
+    if importlib.util.find_spec("cutlass_library") is None:
+        return 'nvidia-cutlass is not installed: pip install "inductor-plugin[cutlass]"'
+    return facts, chosen
+
+
+def _candidate(problem: Problem, facts: GemmFacts, choice: Choice) -> Candidate:
+    config, launch = choice.config, choice.launch
+    order = ("t" if config.layout_a == "row" else "n") + ("t" if config.layout_b == "row" else "n")
+    arguments: tuple[int | float | str, ...] = (
+        *(order, launch.swizzle, RASTERS.index(launch.raster), launch.split_k),
+    )
+    op = "cutlass_mm"
+    if facts.scale != "none":
+        op = "cutlass_scaled_mm" if facts.bias == "none" else "cutlass_scaled_addmm"
+    elif facts.bias != "none":
+        op = "cutlass_addmm"
+        arguments = (*arguments, facts.bias, float(facts.alpha), float(facts.beta))
+    arch = _device_arch(config, problem)
+    return Candidate(
+        template=CutlassGemm.name,
+        name=choice.name,
+        config=_shown(choice),
+        kernel=CudaSource(
+            op=f"inductor_plugin::{op}.out",
+            symbol=config.name,
+            text=_text(config),
+            arch=arch,
+            arguments=arguments,
+            imports=("inductor_plugin.gemm_op",),
+        ),
+        description=f"{'x'.join(map(str, config.tile))} {config.schedule}",
+    )
+
+
+def _shown(choice: Choice) -> Mapping[str, Json]:
+    plain: dict[str, Any] = choice.config.to_dict()
+    return {**plain, "swizzle": choice.launch.swizzle, "split_k": choice.launch.split_k}
+
+
+def _device_arch(config: GemmConfig, problem: Problem) -> str:
+    """Return what nvcc compiles for: an sm_80 kernel is compiled for the device itself."""
+    target = problem.target
+    assert target is not None
+    return target.arch if config.arch == "sm_80" else family(target.arch)
+
+
+@lru_cache(maxsize=1024)
+def _text(config: GemmConfig) -> str:
+    return source(config)

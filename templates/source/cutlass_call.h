@@ -1,0 +1,86 @@
+// The call of every CUTLASS kernel; inductor_plugin/gemm_abi.py has the same fields.
+// Strides and sizes are in elements; "lead" is the stride of the dimension that is not contiguous.
+struct GemmCall {
+  void const* a;        // A[batch, m, k]
+  void const* b;        // B[batch, k, n]
+  void const* c;        // bias: C[n], C[m] or C[batch, m, n]
+  void* d;              // D[batch, m, n], row-major
+  void const* scale_a;  // float32, one or [m]
+  void const* scale_b;  // float32, one or [n]
+  void* workspace;
+  uint64_t workspace_bytes;
+  int64_t m, n, k, batch;
+  int64_t lead_a, lead_b, lead_c, lead_d;
+  int64_t batch_a, batch_b, batch_c, batch_d;
+  float alpha, beta;
+  int32_t sm_count;  // multiprocessors to plan for; queries never ask the device
+  int32_t swizzle, split_k, raster;
+  int32_t cutlass_status;  // out: what CUTLASS said last
+  int32_t cuda_error;      // out: what the runtime said last
+  int32_t const* offsets;  // grouped only, on the device: where the rows of each group end, [batch]
+};
+static_assert(sizeof(GemmCall) == 200, "inductor_plugin/gemm_abi.py has another layout");
+
+enum GemmMode : int32_t { kCanImplement = 0, kWorkspaceBytes = 1, kRun = 2 };
+enum GemmStatus : int32_t {
+  kOk = 0,
+  kPointer = 1,    // a pointer is missing or not aligned
+  kStride = 2,     // a stride is not a multiple of the alignment, or rows overlap
+  kExtent = 3,     // an extent is zero or negative, too large, or not a multiple of the alignment
+  kScalar = 4,     // alpha, beta or split_k has a value this kernel cannot have
+  kRefused = 5,    // CUTLASS says that it cannot run this
+  kWorkspace = 6,  // the workspace is missing or too small
+  kStart = 7,      // CUTLASS or the runtime failed to start the kernel
+  kBadMode = 8,
+};
+
+// Returns the leading stride; that of a single row or column is never used and may be anything.
+inline int64_t lead_of(int64_t lead, int64_t outer, int64_t inner, int64_t align) {
+  return outer == 1 ? (inner + align - 1) / align * align : lead;
+}
+
+inline int32_t check_operand(void const* pointer, int64_t outer, int64_t inner, int64_t lead,
+                             int64_t batch, int64_t batch_stride, int64_t align, int64_t bytes) {
+  if (reinterpret_cast<uintptr_t>(pointer) % (align * bytes)) return kPointer;
+  if (inner % align) return kExtent;
+  if (lead % align || lead < inner) return kStride;
+  if (batch > 1 && (batch_stride % align || batch_stride < 0)) return kStride;
+  return kOk;
+}
+
+inline int32_t check_extents(GemmCall const& call) {
+  for (int64_t extent : {call.m, call.n, call.k, call.batch}) {
+    if (extent < 1 || extent > INT32_MAX) return kExtent;
+  }
+  // CUTLASS counts tiles and batches in 16 bits of the grid.
+  return call.batch > UINT16_MAX ? kExtent : kOk;
+}
+
+// Operands of the kernel this file is compiled for.
+inline int32_t check_call(GemmCall const& call) {
+  if (int32_t status = check_extents(call)) return status;
+  int64_t const m = call.m, n = call.n, k = call.k;
+  if (int32_t status = check_operand(call.a, @outer_a@, @inner_a@, lead_of(call.lead_a, @outer_a@, @inner_a@, @align_a@),
+                                     @batch_ad@, call.batch_a, @align_a@, @bytes_a@)) return status;
+  if (int32_t status = check_operand(call.b, @outer_b@, @inner_b@, lead_of(call.lead_b, @outer_b@, @inner_b@, @align_b@),
+                                     call.batch, call.batch_b, @align_b@, @bytes_b@)) return status;
+  if (int32_t status = check_operand(call.d, m, n, lead_of(call.lead_d, m, n, @align_d@),
+                                     @batch_ad@, call.batch_d, @align_d@, @bytes_d@)) return status;
+  if (@batch_ad@ > 1 && call.batch_d == 0) return kStride;
+  if (@has_full_c@) {
+    if (int32_t status = check_operand(call.c, m, n, lead_of(call.lead_c, m, n, @align_c@),
+                                       call.batch, call.batch_c, @align_c@, @bytes_c@)) return status;
+  } else if (reinterpret_cast<uintptr_t>(call.c) % @bias_alignment@) {
+    return kPointer;
+  }
+  if (@whole_scalars@ && (call.alpha != int32_t(call.alpha) || call.beta != int32_t(call.beta))) return kScalar;
+  if (@ignores_alpha@ && call.alpha != 1.0f) return kScalar;
+  if (call.sm_count < 1) return kScalar;
+  if (call.split_k < 1 || (call.split_k > 1 && (!@can_split@ || call.batch > 1))) return kScalar;
+  return call.split_k > call.k ? kScalar : kOk;
+}
+
+inline bool has_pointers(GemmCall const& call) {
+  return call.a && call.b && call.d && (!@needs_c@ || call.c) &&
+         (!@needs_scales@ || (call.scale_a && call.scale_b)) && (!@needs_offsets@ || call.offsets);
+}

@@ -1,0 +1,205 @@
+"""Products of 8-bit floats with scales: one a row of A and a column of B, or one a block.
+
+A block is 128 long in K, and 1 or 128 wide: the pairs `torch._scaled_mm` knows. Scales of a block are
+applied to each step's partial product, scales of a row once at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from inductor_plugin.problem import Operand, Problem
+from inductor_plugin.template import Candidate, TritonSource
+from inductor_plugin.templates.triton_product import MULTIPROCESSORS, cdiv, unfit_for_tma
+
+BLOCK = 128
+"""Length in K of what one scale of a block stands for."""
+_EIGHT_BIT = ("float8_e4m3fn", "float8_e5m2")
+_WRITTEN = ("bfloat16", "float16", "float32")
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """C[m, n] = scaled A[m, k] @ scaled B[k, n] + bias[n].
+
+    Attributes:
+        m: Rows of A.
+        n: Columns of B.
+        k: The dimension that is summed.
+        a_rows: Rows of A that share a scale.
+        b_columns: Columns of B that share a scale.
+        blockwise: True if a scale stands for 128 of K, False if for all of it.
+        fast: True if the caller allows the tensor core's own, less exact sums.
+        biased: True if the last input is a bias.
+    """
+
+    m: int
+    n: int
+    k: int
+    a_rows: int
+    b_columns: int
+    blockwise: bool
+    fast: bool
+    biased: bool
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What one program computes at a time.
+
+    Attributes:
+        block_m: Rows.
+        block_n: Columns.
+        stages: Steps of 128 in flight.
+        warps: Warps.
+    """
+
+    block_m: int
+    block_n: int
+    stages: int
+    warps: int
+
+    def cost(self, scaled: Scaled) -> float:
+        """Return how long all rounds of tiles take; small tiles reuse less of what they load."""
+        tiles = cdiv(scaled.m, self.block_m) * cdiv(scaled.n, self.block_n)
+        work, loads = self.block_m * self.block_n, 64 * (self.block_m + self.block_n)
+        return cdiv(tiles, MULTIPROCESSORS) * (work + loads)
+
+
+_LARGE = (Tile(128, 256, 3, 8), Tile(128, 128, 4, 8), Tile(64, 256, 3, 8), Tile(64, 128, 4, 4))
+_SMALL = (Tile(128, 128, 4, 8), Tile(64, 128, 4, 4), Tile(64, 64, 4, 4))
+
+
+class TritonFp8:
+    """Triton kernels for ``scaled_mm`` with row-wise or block-wise scales."""
+
+    name = "triton_fp8"
+    backend = "TRITON"
+    ops = ("scaled_mm",)
+
+    def reject(self, problem: Problem) -> str | None:
+        """Return why the template cannot run the problem, or None if it can."""
+        found = scaled_of(problem)
+        return found if isinstance(found, str) else None
+
+    def candidates(self, problem: Problem) -> Sequence[Candidate]:
+        """Return the kernels to try, the most promising first."""
+        scaled = scaled_of(problem)
+        if isinstance(scaled, str):
+            return ()
+        return [_candidate(scaled, tile) for tile in ranked(scaled)]
+
+
+def scaled_of(problem: Problem) -> Scaled | str:
+    """Return the product a ``scaled_mm`` computes, or why there is none for these kernels."""
+    reason = _unfit(problem)
+    if reason is not None:
+        return reason
+    a, b, a_scale, b_scale = problem.inputs[:4]
+    m, k, n = a.size[0], a.size[1], b.size[1]
+    granularity = _granularity(m, n, k, a_scale, b_scale)
+    if granularity is None:
+        return f"no row-wise or block-wise scales have the sizes {a_scale.size} and {b_scale.size}"
+    a_rows, b_columns, blockwise = granularity
+    return Scaled(
+        m=m,
+        n=n,
+        k=k,
+        a_rows=a_rows,
+        b_columns=b_columns,
+        blockwise=blockwise,
+        fast=dict(problem.arguments).get("use_fast_accum") == "True",
+        biased=len(problem.inputs) == 5,
+    )
+
+
+def ranked(scaled: Scaled) -> list[Tile]:
+    """Return the tiles for a product, best first.
+
+    Where a step's sum is kept apart from the others', a program needs registers for two tiles.
+    """
+    tiles = _LARGE if scaled.fast and not scaled.blockwise else _SMALL
+    return sorted(tiles, key=lambda tile: tile.cost(scaled))
+
+
+def _granularity(
+    m: int, n: int, k: int, a_scale: Operand, b_scale: Operand
+) -> tuple[int, int, bool] | None:
+    """Return (rows of A, columns of B that share a scale, whether K is in blocks)."""
+    blocks = cdiv(k, BLOCK)
+    if a_scale.size == (m, 1) and b_scale.size == (1, n):
+        return 1, 1, False
+    rows = {(m, blocks): 1, (cdiv(m, BLOCK), blocks): BLOCK}.get(a_scale.size)
+    columns = {(blocks, n): 1, (blocks, cdiv(n, BLOCK)): BLOCK}.get(b_scale.size)
+    if rows is None or columns is None or rows == columns == BLOCK:
+        return None
+    return rows, columns, True
+
+
+def _unfit(problem: Problem) -> str | None:
+    if any(one.device != "cuda" for one in (*problem.inputs, problem.output)):
+        return "its operands are not all on a CUDA device"
+    if len(problem.inputs) not in (4, 5):
+        return f"it takes two matrices, two scales and a bias, not {len(problem.inputs)} inputs"
+    a, b, a_scale, b_scale = problem.inputs[:4]
+    pair = (a.dtype, b.dtype)
+    eight_bit = set(pair) <= set(_EIGHT_BIT) and pair != ("float8_e5m2", "float8_e5m2")
+    scales = (a_scale.dtype, b_scale.dtype)
+    reasons = {
+        f"no tensor core multiplies {a.dtype} by {b.dtype} as 8-bit floats": not eight_bit,
+        f"scales must be float32, they are {scales[0]} and {scales[1]}": (
+            scales != ("float32", "float32")
+        ),
+        f"it writes {', '.join(_WRITTEN)}; this asks for {problem.output.dtype}": (
+            problem.output.dtype not in _WRITTEN
+        ),
+        "which sizes its scales have is known only at run time": bool(problem.dynamic),
+        f"{a.shape} by {b.shape} is too small for a tile": (
+            a.size[0] < 16 or b.size[1] < 64 or a.size[1] < BLOCK
+        ),
+        f"A must lie by rows and B by columns, the strides are {a.stride} and {b.stride}": (
+            a.stride[1] != 1 or b.stride[0] != 1
+        ),
+    }
+    found = next((reason for reason, holds in reasons.items() if holds), None)
+    return found or unfit_for_tma("A", a, 1) or unfit_for_tma("B", b, 1)
+
+
+def _candidate(scaled: Scaled, tile: Tile) -> Candidate:
+    constants: dict[str, bool | int | str] = {
+        "BLOCK_M": tile.block_m,
+        "BLOCK_N": tile.block_n,
+        "BLOCK_K": BLOCK,
+        "GROUP_M": 8,
+        "A_ROWS_PER_SCALE": scaled.a_rows,
+        "B_COLUMNS_PER_SCALE": scaled.b_columns,
+        "BLOCKWISE": scaled.blockwise,
+        "FAST_ACCUM": scaled.fast,
+    }
+    shape = f"{tile.block_m}x{tile.block_n}x{BLOCK}"
+    kind = "block" if scaled.blockwise else "row"
+    return Candidate(
+        template=TritonFp8.name,
+        name=f"{kind}_{shape}_s{tile.stages}_w{tile.warps}",
+        config={**constants, "num_stages": tile.stages, "num_warps": tile.warps},
+        kernel=TritonSource(
+            name="fp8",
+            text=_text(),
+            grid="persistent",
+            constants=tuple(constants.items()),
+            num_stages=tile.stages,
+            num_warps=tile.warps,
+            epilogue="bias" if scaled.biased else "none",
+            capability=(9, 0),
+            descriptors=(0, 1),
+        ),
+        description=f"{shape}, scales by {kind}",
+    )
+
+
+@cache
+def _text() -> str:
+    return Path(__file__).with_suffix(".jinja").read_text(encoding="utf-8")

@@ -1,0 +1,157 @@
+"""Products with 4-bit weights and a scale and a zero for each group: `aten._weight_int4pack_mm`.
+
+The weight is int32 words B[n/8, k/(16*t), 32, t/2], t being 2, 4 or 8, as
+`aten._convert_weight_to_int4pack` makes them for CUDA (aten/src/ATen/native/cuda/int4mm.cu); a value is
+(nibble - 8) * scale + zero, with scales and zeros [k/group, n, 2].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from inductor_plugin.problem import Problem
+from inductor_plugin.template import Candidate, TritonSource
+from inductor_plugin.templates.triton_product import PROGRAMS, cdiv
+
+GROUPS = (32, 64, 128, 256)
+"""Lengths of a group that the operator knows."""
+MAX_ROWS = 64
+"""With more rows the work of unpacking is repeated for each tile of rows."""
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """C[m, n] = A[m, k] @ unpacked B[k, n].
+
+    Attributes:
+        m: Rows of A.
+        n: Columns of B.
+        k: The dimension that is summed.
+        words: Words side by side that one lane of a tensor core reads: 1, 2 or 4.
+        group: Values of a column that share a scale.
+    """
+
+    m: int
+    n: int
+    k: int
+    words: int
+    group: int
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What one program computes.
+
+    Attributes:
+        block_m: Rows.
+        block_n: Columns.
+        block_k: Length of one step.
+        stages: Steps in flight.
+        warps: Warps.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    stages: int
+    warps: int
+
+
+class TritonInt4:
+    """Triton kernels for ``weight_int4pack_mm`` with at most 64 rows."""
+
+    name = "triton_int4"
+    backend = "TRITON"
+    ops = ("weight_int4pack_mm",)
+
+    def reject(self, problem: Problem) -> str | None:
+        """Return why the template cannot run the problem, or None if it can."""
+        found = weighted_of(problem)
+        return found if isinstance(found, str) else None
+
+    def candidates(self, problem: Problem) -> Sequence[Candidate]:
+        """Return the kernels to try, the most promising first."""
+        weighted = weighted_of(problem)
+        if isinstance(weighted, str):
+            return ()
+        return [_candidate(weighted, tile) for tile in ranked(weighted)]
+
+
+def weighted_of(problem: Problem) -> Weighted | str:
+    """Return the product a ``weight_int4pack_mm`` computes, or why there is none for these kernels."""
+    a, b, scales = problem.inputs
+    group = dict(problem.arguments).get("group", "")
+    if not group.isdigit() or int(group) not in GROUPS:
+        return f"a group is {', '.join(map(str, GROUPS))} long, this one {group}"
+    m, k = a.size
+    n, words = b.size[0] * 8, b.size[3]
+    reasons = {
+        "its operands are not all on a CUDA device": (
+            any(one.device != "cuda" for one in (*problem.inputs, problem.output))
+        ),
+        f"A and the scales must be bfloat16, they are {a.dtype} and {scales.dtype}": (
+            (a.dtype, scales.dtype, problem.output.dtype) != ("bfloat16",) * 3
+        ),
+        f"B must be int32, it is {b.dtype}": b.dtype != "int32",
+        f"it is for at most {MAX_ROWS} rows, this has {m}": not 0 < m <= MAX_ROWS,
+        f"B[{b.shape}] does not hold {k} rows": b.size[1:] != (k // (32 * words), 32, words),
+        f"the scales {scales.shape} are not one pair a group": scales.size
+        != (k // int(group), n, 2),
+        "B or its scales are not contiguous": not (
+            b.stride == (b.size[1] * 32 * words, 32 * words, words, 1)
+            and scales.stride == (2 * n, 2, 1)
+        ),
+        "K or N is known only at run time": any(
+            (one.operand, one.dim) != (0, 0) for one in problem.dynamic
+        ),
+    }
+    reason = next((reason for reason, holds in reasons.items() if holds), None)
+    return reason or Weighted(m, n, k, words, int(group))
+
+
+def ranked(weighted: Weighted) -> list[Tile]:
+    """Return the tiles for a product, best first: those that fill the device, the largest of them."""
+    block_m = 16 if weighted.m <= 16 else 32 if weighted.m <= 32 else 64
+    shapes = ((64, 128, 4, 4), (32, 256, 3, 4), (32, 128, 4, 4), (16, 256, 4, 4))
+    tiles = [Tile(block_m, n, k, stages, warps) for n, k, stages, warps in shapes]
+
+    def vacancy(tile: Tile) -> int:
+        programs = cdiv(weighted.m, tile.block_m) * cdiv(weighted.n, tile.block_n)
+        return max(0, PROGRAMS - programs)
+
+    return sorted(tiles, key=vacancy)
+
+
+def _candidate(weighted: Weighted, tile: Tile) -> Candidate:
+    constants: dict[str, bool | int | str] = {
+        "BLOCK_M": tile.block_m,
+        "BLOCK_N": tile.block_n,
+        "BLOCK_K": tile.block_k,
+        "STAGES": tile.stages,
+        "WORDS": weighted.words,
+        "GROUP": weighted.group,
+        "EVEN_K": weighted.k % tile.block_k == 0,
+    }
+    shape = f"{tile.block_m}x{tile.block_n}x{tile.block_k}"
+    return Candidate(
+        template=TritonInt4.name,
+        name=f"{shape}_s{tile.stages}_w{tile.warps}",
+        config={**constants, "num_warps": tile.warps},
+        kernel=TritonSource(
+            name="int4",
+            text=_text(),
+            grid="tiles",
+            constants=tuple(constants.items()),
+            num_stages=tile.stages,
+            num_warps=tile.warps,
+        ),
+        description=f"{shape}, groups of {weighted.group}",
+    )
+
+
+@cache
+def _text() -> str:
+    return Path(__file__).with_suffix(".jinja").read_text(encoding="utf-8")

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from inductor_plugin.problem import Operand, Problem, SizeClass
+from inductor_plugin.templates.cutlass_choices import choices
+from inductor_plugin.templates.cutlass_groups import grouped_facts_of
+from inductor_plugin.templates.cutlass_problem import GemmFacts
+
+
+def operand(size: tuple[int, ...], stride: tuple[int, ...], dtype: str = "bfloat16") -> Operand:
+    return Operand(size, stride, dtype, "cuda")
+
+
+A = operand((4096, 512), (512, 1))
+B = operand((8, 512, 1024), (512 * 1024, 1, 512))
+OFFSETS = operand((8,), (1,), "int32")
+OUTPUT = operand((4096, 1024), (1024, 1))
+PROBLEM = Problem("grouped_mm", (A, B, OFFSETS), OUTPUT)
+
+
+def facts(problem: Problem) -> GemmFacts:
+    found = grouped_facts_of(problem)
+    assert isinstance(found, GemmFacts), found
+    return found
+
+
+def test_groups_of_rows() -> None:
+    found = facts(PROBLEM)
+    assert (found.m, found.n, found.k, found.batch, found.grouped) == (4096, 1024, 512, 8, True)
+    assert (found.layout_a, found.layout_b) == ("row", "column")
+    assert (found.align_a, found.align_b, found.align_d) == (8, 8, 8)
+
+
+def test_the_step_between_groups_counts_for_the_alignment() -> None:
+    odd = replace(B, stride=(512 * 1024 + 2, 1, 512))
+    assert facts(replace(PROBLEM, inputs=(A, odd, OFFSETS))).align_b == 2
+
+
+def test_the_number_of_rows_may_be_dynamic() -> None:
+    rows = SizeClass(0, 0, 2049, 4096, 4096)
+    groups = SizeClass(1, 0, 8, 8, 8)
+    found = facts(replace(PROBLEM, dynamic=(rows, groups)))
+    assert (found.align_a, found.align_b, found.align_d) == (8, 8, 8)
+    inner = SizeClass(1, 1, 257, 512, 512)
+    assert facts(replace(PROBLEM, dynamic=(inner,))).align_b == 1
+
+
+def test_choices_of_groups_are_grouped_hopper_kernels() -> None:
+    found = choices(facts(PROBLEM), "sm_90a")
+    assert not isinstance(found, str)
+    assert all(choice.config.grouped and choice.launch.name == "" for choice in found)
+    assert {choice.config.schedule for choice in found} == {"pingpong", "cooperative"}
+    assert "grouped kernels are sm_90a" in str(choices(facts(PROBLEM), "sm_80"))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"op": "mm"}, "not mm"),
+        ({"inputs": (A, B)}, "this one has 2 operands"),
+        ({"inputs": (A, A, OFFSETS)}, "the rows of A alone"),
+        ({"inputs": (A, replace(B, size=(0, 512, 1024)), OFFSETS)}, "no groups"),
+        ({"inputs": (A, B, replace(OFFSETS, dtype="int64"))}, "8 int32 numbers"),
+        ({"inputs": (A, B, replace(OFFSETS, size=(7,)))}, "8 int32 numbers"),
+        ({"inputs": (A, B, replace(OFFSETS, stride=(2,)))}, "must be contiguous"),
+        ({"inputs": (replace(A, stride=(1, 4096)), B, OFFSETS)}, "must lie together"),
+        ({"inputs": (replace(A, dtype="float64"), B, OFFSETS)}, "float64"),
+    ],
+)
+def test_what_cannot_be_grouped_says_why(change: dict[str, Any], reason: str) -> None:
+    assert reason in str(grouped_facts_of(replace(PROBLEM, **change)))

@@ -1,0 +1,198 @@
+"""Scaled products of 8-bit floats: what is refused, and that each kind of scale is applied right."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false, reportPrivateUsage=false
+# pyright: reportPrivateImportUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import _triton
+
+from inductor_plugin.problem import Operand, Problem, SizeClass
+from inductor_plugin.template import TritonSource
+from inductor_plugin.templates.triton_fp8 import Scaled, TritonFp8, ranked, scaled_of
+from tests import fake_cuda, triton_interpreter
+from tests.cuda_lowering import BF16, Arg
+from tests.templates.triton_cases import Case, check, lowered, matrix
+
+pytestmark = [
+    pytest.mark.compat,
+    pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
+]
+
+FP8, F32 = torch.float8_e4m3fn, torch.float32
+TEMPLATE = TritonFp8()
+NAME = "triton_fp8"
+
+
+@pytest.fixture(autouse=True)
+def device(inductor_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with fake_cuda.installed():
+        # It asks `torch.cuda.is_available`, which is False for a device that is not there.
+        monkeypatch.setattr(_triton, "has_triton_tma_device", lambda: True)
+        yield
+
+
+def operands(
+    a_scale: tuple[int, int] = (256, 1),
+    b_scale: tuple[int, int] = (1, 512),
+    a: Operand | None = None,
+    b: Operand | None = None,
+) -> tuple[Operand, ...]:
+    return (
+        a or matrix(256, 1024, dtype="float8_e4m3fn"),
+        b or matrix(1024, 512, dtype="float8_e4m3fn", stride=(1, 1024)),
+        matrix(*a_scale, dtype="float32"),
+        matrix(*b_scale, dtype="float32"),
+    )
+
+
+def problem(*inputs: Operand, **facts: Any) -> Problem:
+    given = Problem("scaled_mm", inputs or operands(), matrix(256, 512))
+    return replace(given, **facts)
+
+
+E4 = {"dtype": "float8_e4m3fn"}
+REJECTED: dict[str, tuple[Problem, str]] = {
+    "one scale a matrix": (problem(*operands((1, 1), (1, 1))), "sizes (1, 1) and (1, 1)"),
+    "blocks of 128x128 in both": (problem(*operands((2, 8), (8, 4))), "sizes (2, 8) and (8, 4)"),
+    "bfloat16": (problem(*operands(a=matrix(256, 1024))), "bfloat16 by float8_e4m3fn"),
+    "B by rows": (problem(*operands(b=matrix(1024, 512, **E4))), "B by columns"),
+    "an odd stride": (
+        problem(*operands(a=matrix(256, 1024, **E4, stride=(1032, 1)))),
+        "A's stride is 1032 elements",
+    ),
+    "few rows": (problem(*operands(a=matrix(8, 1024, **E4))), "too small for a tile"),
+    "scales of another type": (
+        problem(*operands()[:3], matrix(1, 512)),
+        "scales must be float32, they are float32 and bfloat16",
+    ),
+    "an 8-bit result": (problem(output=matrix(256, 512, **E4)), "this asks for float8_e4m3fn"),
+    "a CPU": (problem(output=matrix(256, 512, device="cpu")), "not all on a CUDA device"),
+    "a dynamic size": (
+        problem(dynamic=(SizeClass(0, 0, 129, 256, 256),)),
+        "known only at run time",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REJECTED)
+def test_what_it_cannot_run_is_refused_with_the_reason(name: str) -> None:
+    given, reason = REJECTED[name]
+    assert reason in (TEMPLATE.reject(given) or "")
+
+
+KINDS: dict[str, tuple[tuple[int, int], tuple[int, int], tuple[int, int, bool]]] = {
+    "rows and columns": ((256, 1), (1, 512), (1, 1, False)),
+    "1x128 and 128x128": ((256, 8), (8, 4), (1, 128, True)),
+    "1x128 and 1x128": ((256, 8), (8, 512), (1, 1, True)),
+    "128x128 and 1x128": ((2, 8), (8, 512), (128, 1, True)),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_sizes_of_the_scales_say_what_they_stand_for(name: str) -> None:
+    a_scale, b_scale, expected = KINDS[name]
+    found = scaled_of(problem(*operands(a_scale, b_scale)))
+    assert isinstance(found, Scaled)
+    assert (found.a_rows, found.b_columns, found.blockwise) == expected
+    candidates = TEMPLATE.candidates(problem(*operands(a_scale, b_scale)))
+    assert [one.config["BLOCK_M"] for one in candidates] == [one.block_m for one in ranked(found)]
+    for one in candidates:
+        assert isinstance(one.kernel, TritonSource)
+        assert one.kernel.capability == (9, 0)
+
+
+def test_the_callers_wish_for_exact_sums_is_kept() -> None:
+    for text, fast in (("True", True), ("False", False)):
+        found = TEMPLATE.candidates(problem(arguments=(("use_fast_accum", text),)))
+        assert all(one.config["FAST_ACCUM"] is fast for one in found)
+        assert (256 in [one.config["BLOCK_N"] for one in found]) is fast
+
+
+def scaled(
+    a: torch.Tensor, b: torch.Tensor, s: torch.Tensor, t: torch.Tensor
+) -> tuple[torch.Tensor]:
+    return (torch._scaled_mm(a, b, s, t, out_dtype=BF16),)
+
+
+def loosely(a: Any, b: Any, s: Any, t: Any) -> tuple[torch.Tensor]:
+    return (torch._scaled_mm(a, b, s, t, out_dtype=BF16, use_fast_accum=True),)
+
+
+def biased(a: Any, b: Any, s: Any, t: Any, c: Any) -> tuple[torch.Tensor]:
+    return (torch._scaled_mm(a, b, s, t, bias=c, out_dtype=BF16).relu(),)
+
+
+def spread(scale: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    """Return a scale for each element, in the way `torch._scaled_mm` describes."""
+    for dim, extent in enumerate((rows, columns)):
+        each = extent if scale.size(dim) == 1 else 1 if scale.size(dim) == extent else 128
+        scale = scale.repeat_interleave(each, dim).narrow(dim, 0, extent)
+    return scale
+
+
+def reference(a: torch.Tensor, b: torch.Tensor, s: torch.Tensor, t: torch.Tensor) -> tuple[Any]:
+    return ((a * spread(s, *a.shape)) @ (b * spread(t, *b.shape)),)
+
+
+def given(m: int, n: int, k: int, s: Arg, t: Arg) -> tuple[Arg, ...]:
+    return Arg((m, k), FP8), Arg((k, n), FP8, (1, k)), s, t
+
+
+CASES: dict[str, Case] = {
+    "rows and columns": Case(
+        scaled, given(72, 80, 144, Arg((72, 1), F32), Arg((1, 80), F32)), 0, reference, 1e-2
+    ),
+    "rows and columns, a bias and relu": Case(
+        biased,
+        (*given(48, 144, 272, Arg((48, 1), F32), Arg((1, 144), F32)), Arg((144,), BF16)),
+        1,
+        lambda a, b, s, t, c: ((reference(a, b, s, t)[0] + c).relu(),),
+        1e-2,
+    ),
+    "rows and columns, fast sums": Case(
+        loosely, given(72, 80, 144, Arg((72, 1), F32), Arg((1, 80), F32)), 0, reference, 1e-2
+    ),
+    "1x128 and 128x128": Case(
+        scaled,
+        given(130, 144, 384, Arg((130, 3), F32, (1, 130)), Arg((3, 2), F32, (1, 3))),
+        1,
+        reference,
+        1e-2,
+    ),
+    "1x128 and 1x128": Case(
+        scaled,
+        given(70, 96, 256, Arg((70, 2), F32, (1, 70)), Arg((2, 96), F32, (96, 1))),
+        0,
+        reference,
+        1e-2,
+    ),
+}
+
+
+@pytest.mark.slow
+def test_generated_kernels_compute_what_scaled_products_are() -> None:
+    check(TEMPLATE, NAME, CASES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", [90, 100])
+def test_default_kernels_compile_without_spilling(arch: int) -> None:
+    by_row = Arg((4096, 1), F32), Arg((1, 2048), F32)
+    by_block = Arg((4096, 32), F32, (1, 4096)), Arg((32, 16), F32, (1, 32))
+    for function, scales in ((scaled, by_row), (loosely, by_row), (scaled, by_block)):
+        made = lowered(TEMPLATE, NAME, function, given(4096, 2048, 4096, *scales))
+        assert len(made.entries) >= 3
+        for index, entry in enumerate(made.entries):
+            usage = triton_interpreter.compiled(made.job(index).source, arch)
+            assert usage.spills == 0, f"{entry.description}: {usage.spills} bytes spilled"
+            assert usage.shared <= 227 << 10, entry.description
+            assert "e4m3.e4m3" in usage.ptx or "kind::f8f6f4" in usage.ptx

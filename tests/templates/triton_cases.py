@@ -1,0 +1,157 @@
+"""Lowers products whose winner is a Triton template, and keeps what the interpreter needs of them."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from inductor_plugin.jobs import BenchCandidate, TritonCompileJob
+from inductor_plugin.problem import Operand, Problem
+from inductor_plugin.registry import default_registry
+from inductor_plugin.task import Entry
+from inductor_plugin.template import Template
+from tests import triton_interpreter
+from tests.cuda_lowering import Arg, Lab
+
+
+def matrix(rows: int, columns: int, **facts: Any) -> Operand:
+    """Return a bfloat16 matrix on a CUDA device, row by row."""
+    return replace(Operand((rows, columns), (columns, 1), "bfloat16", "cuda"), **facts)
+
+
+def problem(m: int = 4, n: int = 4096, k: int = 4096, **facts: Any) -> Problem:
+    """Return a product of two such matrices."""
+    return replace(Problem("mm", (matrix(m, k), matrix(k, n)), matrix(m, n)), **facts)
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A lowered graph: its code, and the candidates of the template.
+
+    Attributes:
+        code: The module that would run.
+        entries: All candidates of the template, best first.
+        rejected: Which templates took no part, and why.
+    """
+
+    code: str
+    entries: tuple[Entry, ...]
+    rejected: dict[str, str]
+
+    def job(self, index: int = 0) -> TritonCompileJob:
+        """Return the compile job of a candidate."""
+        build: Any = self.entries[index].build
+        assert isinstance(build, TritonCompileJob)
+        return build
+
+
+@contextmanager
+def offered(template: Template) -> Any:
+    """Offer a template for the block, where it is not built in."""
+    registry = default_registry()
+    known = template.name in registry.names()
+    if not known:
+        registry.register(template)
+    try:
+        yield
+    finally:
+        if not known:
+            registry.unregister(template.name)
+
+
+def lowered(
+    template: Template,
+    kernel: str,
+    function: Callable[..., Any],
+    arguments: Sequence[Arg],
+    *,
+    winner: int = 0,
+    dynamic: bool = False,
+) -> Lowered:
+    """Lower a function; the candidate ``winner`` of the kernels named ``kernel`` is the fastest."""
+    found: list[str] = []
+
+    def milliseconds(candidate: BenchCandidate) -> float:
+        return 0.1 if candidate.candidate_id in found[winner : winner + 1] else 1.0
+
+    def noted(candidate: BenchCandidate) -> str:
+        for task in lab.tasks:
+            found[:] = [one.candidate_id for one in task.entries if one.name == kernel]
+        return "ok"
+
+    with tempfile.TemporaryDirectory() as folder, offered(template):
+        lab = Lab(milliseconds, Path(folder), status=noted)
+        with lab.open():
+            lower = lab.lower_dynamic if dynamic else lab.lower
+            code = lower(function, *arguments)
+        rejected = lab.record()["rejected"]
+    entries = [one for task in lab.tasks for one in task.entries if one.name == kernel]
+    return Lowered(code, tuple(entries), rejected)
+
+
+def values(argument: Arg, seed: int) -> torch.Tensor:
+    """Return random values for an argument of a graph, on the CPU.
+
+    Floats are small multiples of 1/8, so that even 8-bit ones hold them and their products are exact:
+    what differs then is a wrong element, not a rounding.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    size, stride = argument.size, argument.stride or _contiguous(argument.size)
+    made = torch.zeros(
+        1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)), dtype=argument.dtype
+    ).as_strided(size, stride)
+    if not argument.dtype.is_floating_point:
+        low, high = torch.iinfo(argument.dtype).min, torch.iinfo(argument.dtype).max
+        return made.copy_(torch.randint(low, high, size, generator=generator))
+    return made.copy_((torch.randn(size, generator=generator) * 2).round() / 8)
+
+
+def _float(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype.is_floating_point else tensor
+
+
+def _contiguous(size: Sequence[int]) -> tuple[int, ...]:
+    return tuple(torch.empty(tuple(size), device="meta").stride())
+
+
+@dataclass(frozen=True)
+class Case:
+    """One graph to run in the interpreter.
+
+    Attributes:
+        function: What is lowered.
+        arguments: Its arguments.
+        winner: Which candidate of the template wins.
+        reference: The same in float32, where ``function`` itself cannot be called with it.
+        tolerance: Largest accepted difference, absolute and relative.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[Arg, ...]
+    winner: int = 0
+    reference: Callable[..., Any] | None = None
+    tolerance: float = 2e-3
+
+
+def check(template: Template, kernel: str, cases: Mapping[str, Case]) -> None:
+    """Lower all cases, run what was generated, and compare it with float32."""
+    given: list[tuple[str, list[torch.Tensor]]] = []
+    for name, one in cases.items():
+        code = lowered(template, kernel, one.function, one.arguments, winner=one.winner).code
+        assert code.count(".run(") == 1, name
+        assert "extern_kernels" not in code.split("async_compile.wait", 1)[1], name
+        given.append((code, [values(arg, i) for i, arg in enumerate(one.arguments)]))
+    results = triton_interpreter.outputs(given)
+    for (name, one), (_, tensors), (found,) in zip(cases.items(), given, results, strict=True):
+        (expected,) = (one.reference or one.function)(*map(_float, tensors))
+        assert torch.isfinite(found).all(), name
+        difference = (found.float() - expected).abs() / (1 + expected.abs())
+        assert difference.max() <= one.tolerance, f"{name}: {difference.max()}"
