@@ -2,7 +2,8 @@
 
 In each round some processes compile the same small models at once, on one cache; each is killed
 with SIGKILL, its process group with it, at a random moment. After each kill every file of the cache
-is checked, and no process of the victim may be left. A last process then finishes what is undone.
+is checked, and no process of the victim may be left. A last process then finishes what is undone;
+what the victims left in memory (``/dev/shm``) must be gone then.
 
     python benchmarks/kill_nine.py --kills 50 --out benchmarks/results/kill_nine.json
 """
@@ -55,6 +56,7 @@ def main() -> int:
     broken = {
         "damaged": toll.damaged,
         "left_behind": toll.left_behind,
+        "folders_left": toll.folders_left,
         "quarantined": toll.quarantined,
         "wrong": [f"error {toll.final['error']:.1e}"][: toll.final["error"] > LARGEST_ERROR],
         "failed": [f"{stats['failed']} candidates"][: stats["failed"] > 0],
@@ -75,6 +77,7 @@ def main() -> int:
     print(
         f"{'PASS' if result['ok'] else 'FAIL'}: {len(toll.kills)} killed in {result['elapsed_s']} s, "
         f"{len(toll.damaged)} damaged, {len(toll.left_behind)} processes left, "
+        f"{len(toll.folders_left)} of {len(toll.orphans)} folders left in memory, "
         f"{len(toll.quarantined)} wrongly in quarantine; {usage.records} records and "
         f"{usage.kernels} kernels are sound"
     )

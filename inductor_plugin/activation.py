@@ -7,7 +7,8 @@ import logging
 import sys
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from inductor_plugin.config import Config, split
@@ -17,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 _LOCK = threading.Lock()
 _STOCK: dict[str, Any] = {}
+_COMPILE_FX = "torch._inductor.compile_fx"
 
 
 def options(**chosen: object) -> dict[str, Any]:
@@ -76,6 +78,11 @@ def enable(**chosen: object) -> None:
 
 def disable() -> None:
     """Leave torch as it was: undo `enable`, remove the hooks, end the workers."""
+    _disarm()
+    with _LOCK:
+        stock, module = _STOCK.pop("compile_fx", None), sys.modules.get(_COMPILE_FX)
+        if stock is not None and module is not None:
+            vars(module)["compile_fx"] = stock
     if "inductor_plugin.lowering" not in sys.modules:
         return
     hooks = _hooks()
@@ -114,36 +121,59 @@ def enable_deferred() -> None:
     """Enable as soon as Inductor is first used; called at the end of ``import torch``.
 
     Importing `torch._inductor` there would cost every process seconds, also those that never
-    compile. A bad option is an error at the first compile, not at the import.
+    compile. A bad option is an error at every compile, not at the import.
     """
-    import importlib.abc  # noqa: PLC0415  only when switched on
-    import importlib.util  # noqa: PLC0415  the same
-
-    name = "torch._inductor.compile_fx"
-    if name in sys.modules:
-        enable()
+    module = sys.modules.get(_COMPILE_FX)
+    if module is not None:
+        _enable_or_refuse(module)
         return
+    _disarm()
+    sys.meta_path.insert(0, _Finder())
 
-    class Finder(importlib.abc.MetaPathFinder):
-        """Calls `enable` after the module is loaded, once."""
 
-        def find_spec(self, fullname: str, _path: Any, _target: Any = None, /) -> Any:
-            """Return the real spec of the module, with a loader that enables afterwards."""
-            if fullname != name:
-                return None
-            sys.meta_path.remove(self)
-            spec = importlib.util.find_spec(fullname)
-            if spec is not None and spec.loader is not None:
-                run = spec.loader.exec_module
+class _Finder:
+    """Enables the plugin when Inductor's module is executed; to look for it changes nothing."""
 
-                def exec_module(module: Any) -> None:
-                    run(module)
-                    _enable_or_warn()
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        """Return the real spec of the module, with a loader that enables afterwards."""
+        if fullname != _COMPILE_FX:
+            return None
+        for finder in self._later():
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader.exec_module = self._enabling(spec.loader.exec_module)
+                return spec
+        return None
 
-                spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-            return spec
+    def _later(self) -> list[Any]:
+        """Return the finders that are asked after this one."""
+        finders: list[Any] = list(sys.meta_path)
+        return finders[finders.index(self) + 1 :] if self in finders else finders
 
-    sys.meta_path.insert(0, Finder())
+    def _enabling(self, execute: Callable[[Any], None]) -> Callable[[Any], None]:
+        def exec_module(module: Any) -> None:
+            execute(module)
+            # Not before: an import that fails may be tried again.
+            if self in sys.meta_path:
+                _disarm()
+                _enable_or_refuse(module)
+
+        return exec_module
+
+
+def _disarm() -> None:
+    for finder in [one for one in sys.meta_path if isinstance(one, _Finder)]:
+        with suppress(ValueError):  # another thread was faster
+            sys.meta_path.remove(finder)
+
+
+def _enable_or_refuse(module: Any) -> None:
+    """Enable, or let every compile say why not; never break the import of Inductor."""
+    try:
+        _enable_or_warn()
+    except OptionError:
+        _refuse(module)
 
 
 def _enable_or_warn() -> None:
@@ -153,3 +183,17 @@ def _enable_or_warn() -> None:
         raise
     except Exception as error:  # noqa: BLE001  the border: never break the user's import
         warnings.warn(f"inductor-plugin is off: {error}", RuntimeWarning, stacklevel=2)
+
+
+def _refuse(module: Any) -> None:
+    """Let every compile raise the OptionError, until the option is corrected."""
+    with _LOCK:
+        stock = _STOCK.setdefault("compile_fx", module.compile_fx)
+
+    @functools.wraps(stock)
+    def compile_fx(*args: Any, **kwargs: Any) -> Any:
+        _enable_or_warn()  # raises while the option is wrong, and then takes this function's place
+        current = module.compile_fx
+        return (stock if current is compile_fx else current)(*args, **kwargs)
+
+    module.compile_fx = compile_fx

@@ -310,7 +310,7 @@ def _own_variables(variables: Mapping[str, str]) -> Iterable[tuple[str, str]]:
         if not variable.startswith(PREFIX) or variable == ENABLE_VARIABLE:
             continue
         if variable not in known:
-            raise OptionError(f"unknown variable {variable}; {_known(variable, known)}")
+            raise OptionError(f"unknown variable {variable}={text!r}; {_known(variable, known)}")
         yield variable, text
 
 

@@ -11,11 +11,16 @@ from inductor_plugin.problem import Problem
 from inductor_plugin.template import Candidate, CudaSource, Json
 from inductor_plugin.templates.cutlass_choices import Choice, choices, family
 from inductor_plugin.templates.cutlass_config import GemmConfig
+from inductor_plugin.templates.cutlass_order import order
 from inductor_plugin.templates.cutlass_problem import OPS, GemmFacts, facts_of
 from inductor_plugin.templates.cutlass_source import source
 
 RASTERS = ("heuristic", "along_m", "along_n")
 """In the order of their numbers in ``cutlass_call.h``."""
+
+
+_OFFERED = 1000
+"""More than there are: the order decides which are tried."""
 
 
 class CutlassGemm:
@@ -46,12 +51,12 @@ def _found(problem: Problem) -> tuple[GemmFacts, tuple[Choice, ...]] | str:
     facts = facts_of(problem, allow_tf32=problem.tf32)
     if isinstance(facts, str):
         return facts
-    chosen = choices(facts, target.arch)
+    chosen = choices(facts, target.arch, limit=_OFFERED)
     if isinstance(chosen, str):
         return chosen
     if importlib.util.find_spec("cutlass_library") is None:
         return 'nvidia-cutlass is not installed: pip install "inductor-plugin[cutlass]"'
-    return facts, chosen
+    return facts, order(target, facts, chosen)
 
 
 def _candidate(problem: Problem, facts: GemmFacts, choice: Choice) -> Candidate:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 from torch._inductor import config as inductor_config
@@ -83,3 +88,130 @@ def test_a_bad_option_is_an_error_even_where_torch_lacks_the_hooks(
     monkeypatch.setattr(compat, "unsupported", lambda: "torch 9.9 has no hooks")
     with pytest.raises(OptionError, match="policy"):
         activation.options(policy="guess")
+
+
+class Late:
+    """A module that stands for Inductor's, not imported yet, and how often `enable` was called."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.enabled = 0
+        self.error: Exception | None = None
+
+    def enable(self) -> None:
+        if self.error is not None:
+            raise self.error
+        self.enabled += 1
+
+    def load(self) -> ModuleType:
+        return importlib.import_module(self.file.stem)
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Late]:
+    found = Late(tmp_path / "late_compile_fx.py")
+    found.file.write_text("def compile_fx(graph):\n    return 'stock', graph\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(activation, "_COMPILE_FX", found.file.stem)
+    monkeypatch.setattr(activation, "_STOCK", {})
+    monkeypatch.setattr(activation, "enable", found.enable)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    before = list(sys.meta_path)
+    yield found
+    sys.modules.pop(found.file.stem, None)
+    assert sys.meta_path == before
+
+
+def test_it_is_enabled_once_when_the_module_is_executed(late: Late) -> None:
+    activation.enable_deferred()
+    activation.enable_deferred()
+    assert late.enabled == 0
+    assert late.load() is late.load()
+    assert late.enabled == 1
+
+
+def test_looking_for_the_module_does_not_disarm(late: Late) -> None:
+    activation.enable_deferred()
+    for _ in range(2):
+        spec = importlib.util.find_spec(late.file.stem)
+        assert spec is not None
+        assert spec.origin == str(late.file)
+    assert late.enabled == 0
+    late.load()
+    assert late.enabled == 1
+
+
+def test_an_import_that_fails_does_not_disarm(late: Late) -> None:
+    text = late.file.read_text()
+    late.file.write_text("raise ImportError('half installed')")
+    activation.enable_deferred()
+    with pytest.raises(ImportError, match="half installed"):
+        late.load()
+    assert late.enabled == 0
+    late.file.write_text(text)
+    importlib.invalidate_caches()
+    late.load()
+    assert late.enabled == 1
+
+
+def test_disabled_before_the_module_is_executed_it_stays_off(late: Late) -> None:
+    activation.enable_deferred()
+    assert importlib.util.find_spec(late.file.stem) is not None
+    activation.disable()
+    late.load()
+    assert late.enabled == 0
+
+
+def test_a_bad_option_is_raised_by_every_compile_until_it_is_corrected(late: Late) -> None:
+    late.error = OptionError("unknown variable X=1; known are: Y")
+    activation.enable_deferred()
+    module = late.load()
+    for _ in range(2):
+        with pytest.raises(OptionError, match="unknown variable X=1; known are: Y"):
+            module.compile_fx("graph")
+    late.error = None
+    assert module.compile_fx("graph") == ("stock", "graph")
+    assert late.enabled == 1
+
+
+def test_a_corrected_option_puts_the_compile_under_the_plugin(
+    late: Late, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late.error = OptionError("bad")
+    activation.enable_deferred()
+    module = late.load()
+
+    def enable() -> None:
+        module.compile_fx = lambda graph: ("plugin", graph)  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(activation, "enable", enable)
+    assert module.compile_fx("graph") == ("plugin", "graph")
+    activation.disable()
+    assert module.compile_fx("graph") == ("stock", "graph")
+
+
+def test_disable_takes_the_refusal_away(late: Late) -> None:
+    late.error = OptionError("bad")
+    activation.enable_deferred()
+    module = late.load()
+    activation.disable()
+    assert module.compile_fx("graph") == ("stock", "graph")
+
+
+def test_a_module_that_is_there_already_is_enabled_or_refuses(late: Late) -> None:
+    module = late.load()
+    activation.enable_deferred()
+    assert late.enabled == 1
+    late.error = OptionError("bad")
+    activation.enable_deferred()
+    with pytest.raises(OptionError, match="bad"):
+        module.compile_fx("graph")
+    activation.disable()
+
+
+def test_any_other_failure_is_a_warning_and_leaves_the_stock_function(late: Late) -> None:
+    late.error = RuntimeError("the hook is gone")
+    activation.enable_deferred()
+    with pytest.warns(RuntimeWarning, match="inductor-plugin is off: the hook is gone"):
+        module = late.load()
+    assert module.compile_fx("graph") == ("stock", "graph")

@@ -25,6 +25,28 @@ loaded = sorted(one for one in sys.modules if one.startswith("inductor_plugin"))
 print(min(costs), *loaded)
 """
 LIMIT_MS = 2.0
+BOGUS = """
+import importlib, importlib.util, inspect, os, sys
+import torch
+assert "torch._inductor.compile_fx" not in sys.modules
+assert importlib.util.find_spec("torch._inductor.compile_fx") is not None
+for _ in range(2):
+    module = importlib.import_module("torch._inductor.compile_fx")
+stock = inspect.unwrap(module.compile_fx)
+compiled = torch.compile(lambda x: x + 1)
+for _ in range(2):
+    try:
+        compiled(torch.ones(3))
+    except Exception as error:
+        print(error.inner_exception)
+print(module.compile_fx is stock)
+del os.environ["INDUCTOR_PLUGIN_BOGUS"]
+compiled(torch.ones(3))
+print(module.compile_fx.__code__.co_filename)
+import inductor_plugin
+inductor_plugin.disable()
+print(inspect.unwrap(module.compile_fx) is stock, module.compile_fx.__code__.co_filename)
+"""
 
 
 def fake_activation(monkeypatch: pytest.MonkeyPatch, error: BaseException | None) -> list[str]:
@@ -93,3 +115,30 @@ def test_import_torch_survives_a_bad_switch():
         "torch does not know the entry point; run `pip install -e .`"
     )
     assert done.stderr.count("stays off") == 1
+
+
+def test_a_bad_option_is_an_error_at_every_compile_and_not_at_the_import(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-c", BOGUS],
+        env={
+            **os.environ,
+            "INDUCTOR_PLUGIN_ENABLE": "1",
+            "INDUCTOR_PLUGIN_CACHE_DIR": str(tmp_path / "cache"),
+            "INDUCTOR_PLUGIN_BOGUS": "17",
+            "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
+            "TORCHINDUCTOR_VEC_ISA_OK": "1",
+        },
+        timeout=300,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+    assert done.returncode == 0, done.stderr
+    first, second, refusing, corrected, disabled = done.stdout.splitlines()
+    assert first == second
+    assert first.startswith("unknown variable INDUCTOR_PLUGIN_BOGUS='17'; ")
+    assert "INDUCTOR_PLUGIN_POLICY" in first
+    assert refusing == "False"
+    assert Path(corrected).name == "lowering.py"
+    assert disabled.startswith("True ")
+    assert Path(disabled.partition(" ")[2]).name == "compile_fx.py"

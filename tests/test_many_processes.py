@@ -50,6 +50,7 @@ def test_processes_killed_at_random_moments_break_nothing(cache_dir: Path, tmp_p
     assert len(toll.kills) == KILLS
     assert toll.damaged == []
     assert toll.left_behind == []
+    assert toll.folders_left == []
     assert toll.quarantined == []
     assert toll.final["error"] < 1e-5
     assert toll.final["stats"]["failed"] == 0

@@ -18,12 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from inductor_plugin import owner
 from inductor_plugin.cache import open_store
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 START_S = 240.0
 """Imports take 5 s alone, and eight processes on two busy cores much longer."""
 RUN_S = 300.0
+MEMORY = Path("/dev/shm")
 GONE_S = 15.0
 _MARK = "TEST_MARK_OF_TUNING_CHILD"
 
@@ -68,6 +70,7 @@ class Child:
             stderr=self._errors,
             start_new_session=True,
         )
+        self._owner = owner.owner(self._process.pid)
 
     def await_ready(self) -> None:
         """Wait until it has imported everything."""
@@ -101,6 +104,11 @@ class Child:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.communicate(timeout=30)
         return ran
+
+    def folders(self) -> list[Path]:
+        """Return the folders in memory that it has not removed, dead or alive."""
+        assert self._owner is not None
+        return sorted(MEMORY.glob(f"{self._owner.prefix}*"))
 
     def __enter__(self) -> Child:
         return self
@@ -147,6 +155,9 @@ class Toll:
         finished: Victims that were done before.
         damaged: What `verify` found, after any kill.
         left_behind: Processes that outlived their parent.
+        orphans: Folders in memory that victims could not remove.
+        folders_left: Those of them that are still there after the last process, and those of
+            processes that ended by themselves.
         quarantined: Candidates that were blamed for a kill.
         final: Report of the last process, which nobody killed.
     """
@@ -155,6 +166,8 @@ class Toll:
     finished: int = 0
     damaged: list[str] = field(default_factory=list[str])
     left_behind: list[str] = field(default_factory=list[str])
+    orphans: list[str] = field(default_factory=list[str])
+    folders_left: list[str] = field(default_factory=list[str])
     quarantined: list[str] = field(default_factory=list[str])
     final: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -189,6 +202,7 @@ def kill_many(
         span_s *= 1.1 if len(toll.kills) - killed == count else 0.6
         say(f"round {number}: {len(toll.kills)} killed, {toll.finished} were done before")
     toll.final = _finished(start(range(max(1, number // 2), number // 2 + 2)), toll)
+    toll.folders_left += [path for path in toll.orphans if Path(path).exists()]
     store = open_store(cache_dir)
     toll.damaged += [str(finding) for finding in store.verify()]
     toll.quarantined = [f"{one.candidate}: {one.reason}" for one in store.iter_quarantine()]
@@ -202,6 +216,7 @@ def _finished(child: Child, toll: Toll) -> dict[str, Any]:
         child.go()
         report = child.report()
         toll.left_behind += child.left_behind()
+        toll.folders_left += map(str, child.folders())
     return report
 
 
@@ -216,8 +231,10 @@ def _round(toll: Toll, victims: Sequence[Child], moments: Sequence[float], cache
         time.sleep(max(0.0, started + moment - time.monotonic()))
         if victim.kill():
             toll.kills.append(round(time.monotonic() - started, 3))
+            toll.orphans += map(str, victim.folders())
         else:
             toll.finished += 1
+            toll.folders_left += map(str, victim.folders())
         toll.damaged += [str(finding) for finding in store.verify()]
     for victim in victims:
         toll.left_behind += victim.left_behind()
