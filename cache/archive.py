@@ -16,7 +16,7 @@ import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from inductor_plugin.cache import atomic
 from inductor_plugin.cache.entry import ENTRY, damage_of_folder, parse_entry
@@ -32,6 +32,7 @@ from inductor_plugin.cache.records import (
     record_files,
 )
 from inductor_plugin.cache.store import Store
+from inductor_plugin.cache.verify import unlisted
 from inductor_plugin.errors import ArchiveError, CacheError
 
 MANIFEST = "manifest.json"
@@ -53,18 +54,20 @@ class Imported:
     """What came out of an archive or another cache.
 
     Attributes:
-        records: Records taken over or merged.
+        records: Records that were not there before.
         kernels: Kernels that were not there before.
         quarantined: Quarantine entries that were not there before.
         environments: Environments that were not there before.
-        skipped: Kernels and quarantine entries that were there already.
+        merged: Records that were there and know more, or something newer, now.
+        unchanged: All that was there before and stays as it was, of every kind.
     """
 
     records: int = 0
     kernels: int = 0
     quarantined: int = 0
     environments: int = 0
-    skipped: int = 0
+    merged: int = 0
+    unchanged: int = 0
 
 
 def export_archive(
@@ -74,18 +77,21 @@ def export_archive(
 
     Args:
         store: The cache.
-        file: Where to; replaced whole.
+        file: Where to, in a folder that is there; replaced whole.
         environment: Only environments whose digest starts so, and the kernels their records name.
         op: Only records of this operator, and the kernels they name.
 
     Raises:
-        ArchiveError: The file cannot be written.
+        ArchiveError: Its folder is not there, or the file cannot be written.
     """
+    if not file.parent.is_dir():
+        raise ArchiveError(
+            f"cannot write {file}: there is no folder {file.parent}; make it or name another file"
+        )
     layout = store.layout
     names = [str(path.relative_to(layout.root)) for path in _selected(layout, environment, op)]
     draft = file.with_name(f".{file.name}.part")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
         with draft.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
             _write(layout, sorted(names), packed)
         draft.replace(file)
@@ -298,41 +304,50 @@ def _check(staged: Layout, file: str) -> None:
     except ValueError as error:
         raise ArchiveError(f"{file} holds a damaged entry: {error}; export it again") from error
     for folder in kernel_folders(staged.kernels):
-        reason = damage_of_folder(folder) or _extra(folder)
+        reason = damage_of_folder(folder) or unlisted(folder)
         if reason is not None:
             raise ArchiveError(f"{file} holds a damaged kernel {folder.name}: {reason}")
 
 
-def _extra(folder: Path) -> str | None:
-    entry = parse_entry((folder / ENTRY).read_bytes(), folder)
-    extra = {path.name for path in folder.iterdir()} - {ENTRY, *entry.files}
-    return f"it has files its entry does not name: {sorted(extra)}" if extra else None
-
-
 def _take_over(store: Store, source: Layout) -> Imported:
-    environments = 0
-    for path in environment_files(source.records):
-        fields = _sound_environment(path)
-        if fields is not None:
-            environments += store.environment(path.parent.name) is None
-            store.put_environment(fields)
-    records = 0
-    for path in record_files(source.records):
-        record = _sound_record(path)
-        if record is not None:
-            store.put_record(record)
-            records += 1
+    environments = [
+        _is_new_environment(store, path.parent.name, fields)
+        for path in environment_files(source.records)
+        if (fields := _sound_environment(path)) is not None
+    ]
+    records = [
+        _placed(store, record)
+        for path in record_files(source.records)
+        if (record := _sound_record(path)) is not None
+    ]
     kernels, kernels_there = _take_kernels(store, kernel_folders(source.kernels))
     taken = [store.add_quarantined(one) for one in _sound_quarantine(source)]
     if store.degraded is not None:
         raise CacheError(f"{store.root} took only a part: {store.degraded}; free some space")
+    there = (environments.count(False), records.count("unchanged"), taken.count(False))
     return Imported(
-        records=records,
+        records=records.count("new"),
         kernels=kernels,
-        quarantined=sum(taken),
-        environments=environments,
-        skipped=kernels_there + len(taken) - sum(taken),
+        quarantined=taken.count(True),
+        environments=environments.count(True),
+        merged=records.count("merged"),
+        unchanged=kernels_there + sum(there),
     )
+
+
+def _is_new_environment(store: Store, digest: str, fields: Mapping[str, Any]) -> bool:
+    known = store.environment(digest) is not None
+    store.put_environment(fields)
+    return not known
+
+
+def _placed(store: Store, record: Record) -> Literal["new", "merged", "unchanged"]:
+    """Merge a record in, and return what that changed."""
+    before = store.record(record.environment, record.op, record.digest)
+    after = store.put_record(record)
+    if before is None:
+        return "new"
+    return "unchanged" if after == before else "merged"
 
 
 def _take_kernels(store: Store, folders: Iterable[Path]) -> tuple[int, int]:

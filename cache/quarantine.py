@@ -43,6 +43,15 @@ class Quarantined:
     count: int
     fields: Mapping[str, Any]
 
+    def failure(self) -> tuple[str, str] | None:
+        """Return whose failure it is, and how the digest of its problem starts.
+
+        None where its name is not that of a candidate on a problem, ``CANDIDATE-START``.
+        """
+        who = str(self.fields.get("candidate", ""))
+        start = self.candidate.removeprefix(f"{who}-")
+        return (who, start) if who and start and start != self.candidate else None
+
 
 class QuarantineShelf:
     """The quarantine of one cache directory."""

@@ -143,6 +143,11 @@ def from_fields(fields: Mapping[str, Any]) -> Record:
         raise ValueError(f"it is not a record: {type(error).__name__}: {error}") from error
 
 
+def failed(one: Measured) -> bool:
+    """Return True for a candidate that misbehaved: neither measured nor skipped."""
+    return one.status not in ("ok", "skipped")
+
+
 def merge(old: Record, new: Record) -> Record:
     """Return one record with every candidate of both.
 

@@ -15,7 +15,8 @@ from typing import Any
 from inductor_plugin.cache import document
 from inductor_plugin.cache.folder import MISSING, TOUCH_S, Folder, Signature, signature
 from inductor_plugin.cache.key import SCHEMA, digest_of
-from inductor_plugin.cache.record import Record, from_fields, merge, to_fields
+from inductor_plugin.cache.layout import part
+from inductor_plugin.cache.record import Record, failed, from_fields, merge, to_fields
 from inductor_plugin.errors import CacheError
 
 logger = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ class RecordShelf:
             try:
                 # Records share 256 lock files: a write takes about a millisecond.
                 with self._folder.lock(f"records-{record.digest[:2]}", _LOCK_S):
+                    self._restate(record.environment)
                     merged = self._merged(place, path, record)
                     if self._folder.write(path, to_fields(merged)):
                         self._folder.forget_damage(path)
@@ -90,11 +92,19 @@ class RecordShelf:
         digest = digest_of(fields)
         if digest not in self._environments:
             self._environments[digest] = dict(fields)
-            path = self._folder.layout.environment(digest)
             if self._folder.degraded is None and self.environment_on_disk(digest) is None:
-                plain = {"format": SCHEMA, "digest": digest, "fields": dict(fields)}
-                self._folder.write(path, plain)
+                self._write_environment(digest, fields)
         return digest
+
+    def _restate(self, digest: str) -> None:
+        """Write an environment again if the cache was removed under this process: before a record."""
+        fields = self._environments.get(digest)
+        if fields is not None and not self._folder.layout.environment(digest).exists():
+            self._write_environment(digest, fields)
+
+    def _write_environment(self, digest: str, fields: Mapping[str, Any]) -> None:
+        plain = {"format": SCHEMA, "digest": digest, "fields": dict(fields)}
+        self._folder.write(self._folder.layout.environment(digest), plain)
 
     def environment(self, digest: str) -> dict[str, Any] | None:
         """Return an environment's fields, or None."""
@@ -120,6 +130,35 @@ class RecordShelf:
             current = self._read(path, place)
             if current is not None and current.pinned != pinned:
                 self._folder.write(path, to_fields(replace(current, pinned=pinned)))
+
+    def drop_failure(self, environment: str, start: str, candidate: str) -> int:
+        """Forget how a candidate failed, so that it is unseen again.
+
+        Args:
+            environment: Digest of the environment.
+            start: How the digests of the problems start.
+            candidate: The candidate; where it did not fail, it stays.
+
+        Returns:
+            Number of records it was taken from.
+
+        Raises:
+            CacheError: A record's lock was not free within a minute.
+        """
+        return sum(
+            self._drop((environment, path.parent.name, path.stem), path, candidate)
+            for path in list(self.paths())
+            if path.parent.parent.name == part(environment) and path.stem.startswith(start)
+        )
+
+    def _drop(self, place: _Place, path: Path, candidate: str) -> bool:
+        with self._folder.lock(f"records-{place[2][:2]}", _LOCK_S):
+            current = self._read(path, place)
+            one = current.candidates.get(candidate) if current else None
+            if current is None or one is None or not failed(one):
+                return False
+            rest = {name: kept for name, kept in current.candidates.items() if name != candidate}
+            return self._folder.write(path, to_fields(replace(current, candidates=rest)))
 
     def paths(self) -> Iterator[Path]:
         """Yield the files of all records on disk, sorted."""

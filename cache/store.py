@@ -59,7 +59,8 @@ def open_store(
         limit_bytes: Size of kernels and records beyond which the least recently used are evicted;
             0 for no limit.
         memory_only: Touch no disk.
-        create: False does not make a directory that is not there; the store is then empty.
+        create: False does not make a directory that is not there, the store is then empty, and
+            writes no ``schema.json``, so that `Store.verify` sees that it is missing or damaged.
 
     Raises:
         CacheRefusedError: Someone else owns the directory or may write to it.
@@ -72,7 +73,7 @@ def open_store(
     elif not create and not root.exists():
         folder.degraded = "it does not exist"
     else:
-        _prepare(folder)
+        _prepare(folder, mend=create)
     return Store(root, folder, limit_bytes)
 
 
@@ -142,6 +143,7 @@ class Store:
         Raises:
             CacheError: A file is not there, or neither the cache nor the temporary folder takes it.
         """
+        self._stay_whole()
         return self._kernels.put(key, files, resources)
 
     def lock_kernel(
@@ -164,6 +166,7 @@ class Store:
 
     def put_record(self, record: Record) -> Record:
         """Merge a record into what is there, candidate by candidate, and return the whole."""
+        self._stay_whole()
         return self._records.put(record)
 
     def pin_record(self, record: Record, *, pinned: bool = True) -> None:
@@ -180,6 +183,7 @@ class Store:
         Raises:
             TypeError: A field has no stable form.
         """
+        self._stay_whole()
         return self._records.put_environment(fields)
 
     def environment(self, digest: str) -> dict[str, Any] | None:
@@ -188,10 +192,12 @@ class Store:
 
     def quarantine(self, environment: str, candidate: str, fields: Mapping[str, Any]) -> None:
         """Note that a candidate misbehaved; ``fields`` should have ``status`` and ``reason``."""
+        self._stay_whole()
         self._quarantine.put(environment, candidate, fields)
 
     def add_quarantined(self, one: Quarantined) -> bool:
         """Take over an entry from another cache; return False if there is one already."""
+        self._stay_whole()
         return self._quarantine.add(one)
 
     def quarantined(self, environment: str, candidate: str) -> Quarantined | None:
@@ -201,6 +207,25 @@ class Store:
     def release(self, environment: str, candidate: str) -> bool:
         """Let a candidate be tried again; return False if it was not in quarantine."""
         return self._quarantine.release(environment, candidate)
+
+    def retry(self, one: Quarantined) -> int:
+        """Take a candidate out of quarantine and its failure out of the records of its problem.
+
+        The next run then measures it again. Returns the number of records it was taken from.
+
+        Raises:
+            CacheError: A record's lock was not free within a minute, or the disk refused.
+        """
+        failure = one.failure()
+        changed = 0
+        if failure is not None and self.degraded is None:
+            candidate, start = failure
+            changed = self._records.drop_failure(one.environment, start, candidate)
+        if self.degraded is None:  # last: who is interrupted before it can do all of it again
+            self.release(one.environment, one.candidate)
+        if self.degraded is not None:
+            raise CacheError(f"{one.candidate} stays in quarantine: {self.degraded}")
+        return changed
 
     def add_counts(self, **sums: int) -> None:
         """Add to the sums over all processes (hits, misses ...); what the disk refuses is lost."""
@@ -247,6 +272,7 @@ class Store:
 
     def _published(self, size_bytes: int) -> None:
         """Count what was published, and evict when it became too much."""
+        self._stay_whole()
         if not self._limit_bytes:
             return
         with self._guard:
@@ -261,6 +287,11 @@ class Store:
         if too_much:
             self._evict()
 
+    def _stay_whole(self) -> None:
+        """Write ``schema.json`` again where the directory was removed under this process."""
+        if self.degraded is None and not self.layout.schema.exists():
+            self._folder.write(self.layout.schema, _SCHEMA_FIELDS)
+
     def _evict(self) -> None:
         limit = int(self._limit_bytes * _FILL)
         try:
@@ -274,7 +305,7 @@ class Store:
             logger.info("evicted %d kernels, %d records", pruned.kernels, pruned.records)
 
 
-def _prepare(folder: Folder) -> None:
+def _prepare(folder: Folder, *, mend: bool) -> None:
     """Make and check the directory; degrade where the disk does not allow it."""
     root = folder.layout.root
     try:
@@ -286,21 +317,22 @@ def _prepare(folder: Folder) -> None:
             folder.degrade(f"{root} is no directory")
         elif not os.access(root, os.W_OK | os.X_OK):
             folder.degrade("it is read-only")
-        _check_schema(folder)
+        _check_schema(folder, mend=mend)
     except OSError as error:
         folder.degrade(str(error))
 
 
-def _check_schema(folder: Folder) -> None:
+def _check_schema(folder: Folder, *, mend: bool) -> None:
     layout = folder.layout
     try:
         reason = schema_reason(layout.schema.read_bytes())
     except FileNotFoundError:
-        folder.write(layout.schema, _SCHEMA_FIELDS)
+        if mend:
+            folder.write(layout.schema, _SCHEMA_FIELDS)
         return
     if reason is not None and "format" in reason:
         folder.degrade(f"{reason}; name another cache directory")
         folder.layout = Layout(layout.root / f"format-{SCHEMA}")
-    elif reason is not None:
+    elif reason is not None and mend:
         logger.warning("damaged %s: %s; it is written again", layout.schema, reason)
         folder.write(layout.schema, _SCHEMA_FIELDS)

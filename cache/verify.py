@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from inductor_plugin.cache import document
-from inductor_plugin.cache.entry import damage_of_folder
+from inductor_plugin.cache.entry import ENTRY, damage_of_folder, parse_entry
 from inductor_plugin.cache.folder import MISSING
 from inductor_plugin.cache.kernels import kernel_folders
 from inductor_plugin.cache.key import SCHEMA
@@ -37,9 +39,10 @@ class Finding:
 
 
 def verify(layout: Layout) -> list[Finding]:
-    """Return what is damaged; empty for a sound cache.
+    """Return what is damaged; empty for a sound cache, also while others write to it.
 
-    What disappears while this runs, and unfinished files of killed processes, are no damage.
+    What disappears while this runs, unfinished files of killed processes, and a kernel that was
+    evicted and is still named by a record are no damage.
     """
     return list(_findings(layout))
 
@@ -55,9 +58,29 @@ def schema_reason(data: bytes) -> str | None:
     return None
 
 
+def unlisted(folder: Path) -> str | None:
+    """Return what lies in a kernel's folder that its entry does not list; None if all is listed.
+
+    A link counts as not listed: what it leads to may change unseen.
+    """
+    try:
+        entry = parse_entry((folder / ENTRY).read_bytes(), folder)
+        with os.scandir(folder) as found:
+            names = sorted(
+                one.name
+                for one in found
+                if one.is_symlink() or one.name not in (ENTRY, *entry.files)
+            )
+    except MISSING:
+        return None
+    except (OSError, ValueError) as error:
+        return str(error)
+    return f"its entry does not list {', '.join(names)}" if names else None
+
+
 def _findings(layout: Layout) -> Iterator[Finding]:
-    yield from _checked("schema", layout.schema, schema_reason)
-    for path in record_files(layout.records):
+    records = list(record_files(layout.records))
+    for path in records:
         yield from _checked(
             "record", path, _raised(lambda data, path=path: parse_record(data, path))
         )
@@ -67,15 +90,45 @@ def _findings(layout: Layout) -> Iterator[Finding]:
             path,
             _raised(lambda data, path=path: parse_environment(data, path.parent.name)),
         )
-    for folder in kernel_folders(layout.kernels):
-        reason = damage_of_folder(folder)
+    yield from _unexplained(layout, records)
+    kernels = kernel_folders(layout.kernels)
+    for folder in kernels:
+        # Looked at twice: it may have been evicted and built again during the first look.
+        reason = _kernel_reason(folder) and _kernel_reason(folder)
         if reason is not None:
             yield Finding("kernel", folder, reason)
-    for path in quarantine_files(layout.quarantined):
+    quarantined = quarantine_files(layout.quarantined)
+    for path in quarantined:
         yield from _checked(
             "quarantine", path, _raised(lambda data, path=path: _quarantined(data, path))
         )
     yield from _checked("counters", layout.counters, document.check)
+    yield from _schema(layout, [*records, *kernels, *quarantined])
+
+
+def _unexplained(layout: Layout, records: Sequence[Path]) -> Iterator[Finding]:
+    """Yield the missing files that should say what sorted records depend on.
+
+    It is written before the first record of its environment, so where a record was seen it is there.
+    """
+    for folder, paths in groupby(records, lambda path: path.parent.parent):
+        path = layout.environment(folder.name)
+        if not path.exists() and any(one.exists() for one in list(paths)):
+            reason = "it is missing, so nothing says what the records beside it depend on"
+            yield Finding("environment", path, reason)
+
+
+def _kernel_reason(folder: Path) -> str | None:
+    if folder.is_symlink():
+        return "it is a link to another place"
+    return damage_of_folder(folder) or unlisted(folder)
+
+
+def _schema(layout: Layout, content: Sequence[Path]) -> Iterator[Finding]:
+    """Yield a damaged or missing ``schema.json``; it is written before any content."""
+    yield from _checked("schema", layout.schema, schema_reason)
+    if not layout.schema.exists() and any(one.exists() for one in content):
+        yield Finding("schema", layout.schema, "it is missing, though the cache is not empty")
 
 
 def _checked(kind: str, path: Path, reason_of: Callable[[bytes], str | None]) -> Iterator[Finding]:

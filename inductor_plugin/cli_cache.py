@@ -10,12 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from inductor_plugin.cache import (
-    Record,
-    Store,
-    differences,
-    report,
-)
+from inductor_plugin.cache import Quarantined, Record, Store, differences, report
 from inductor_plugin.cache.document import load
 from inductor_plugin.cache.entry import ENTRY, parse_entry
 from inductor_plugin.cache.find import Found, find
@@ -266,6 +261,58 @@ def _prune(arguments: Namespace) -> int:
     return 0
 
 
+def _release_arguments(parser: ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "name", nargs="?", metavar="NAME", help="a candidate as `ls --quarantine` shows it"
+    )
+    what.add_argument("--all", action="store_true", help="all that are in quarantine")
+    parser.add_argument("--environment", metavar="KEY", help="only this environment, by its start")
+
+
+def _release(arguments: Namespace) -> int:
+    store = open_cache(arguments)
+    there = [one for one in store.iter_quarantine() if in_environment(arguments, one.environment)]
+    chosen = there if arguments.all else _named(there, arguments.name, store.root)
+    released = [
+        {
+            "environment": one.environment,
+            "candidate": one.candidate,
+            "problem": one.fields.get("problem"),
+            "status": one.status,
+            "reason": one.reason,
+            "records": store.retry(one),
+        }
+        for one in chosen
+    ]
+    lines = [
+        f"{row['candidate']} ({row['status']}: {row['reason']}), "
+        f"failure taken out of {row['records']} records"
+        for row in released
+    ]
+    lines.append(f"{len(released)} of {len(there)} released; the next run tries them again")
+    say(arguments, {"released": released}, "\n".join(lines))
+    return 0
+
+
+def _named(there: list[Quarantined], name: str, root: Path) -> list[Quarantined]:
+    """Return those of a name: whole, the candidate alone (on every problem), or its only start."""
+    found = [one for one in there if name in (one.candidate, one.fields.get("candidate"))]
+    found = found or [one for one in there if name and one.candidate.startswith(name)]
+    if not found:
+        raise CacheError(
+            f"no candidate named {name!r} is in the quarantine of {root}; "
+            "list them with `inductor-plugin ls --quarantine`"
+        )
+    names = sorted({one.candidate for one in found})
+    if len(names) > 1 and name not in {one.fields.get("candidate") for one in found}:
+        raise CacheError(
+            f"{name!r} is the start of {len(names)} names, {names[0]} and {names[1]} among them; "
+            "write more of it, or use --all"
+        )
+    return found
+
+
 VERBS = (
     Verb("stats", "how much is in the cache, and how often it helped", _none, _stats),
     Verb("ls", "list records, kernels or the quarantine", _ls_arguments, _ls),
@@ -273,5 +320,6 @@ VERBS = (
     Verb("explain", "why this winner; what would make it a miss", _key_argument, _explain),
     Verb("diff", "two records, kernels or environments, field by field", _diff_arguments, _diff),
     Verb("verify", "read everything and name what is damaged", _none, _verify),
+    Verb("release", "try a candidate in quarantine again", _release_arguments, _release),
     Verb("prune", "remove what was not used for longest", _prune_arguments, _prune),
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import open_store
-from inductor_plugin.cache.archive import export_archive, import_archive, merge_stores
+from inductor_plugin.cache.archive import Imported, export_archive, import_archive, merge_stores
 from inductor_plugin.cli_shared import counted, in_environment, open_cache, say
 from inductor_plugin.errors import CacheError
 from inductor_plugin.verb import Verb
@@ -34,9 +34,17 @@ def _export(arguments: Namespace) -> int:
 
 
 def _import(arguments: Namespace) -> int:
-    taken = asdict(import_archive(open_cache(arguments, create=True), arguments.file))
-    say(arguments, taken, counted(taken))
+    taken = import_archive(open_cache(arguments, create=True), arguments.file)
+    say(arguments, asdict(taken), _taken_text(taken))
     return 0
+
+
+def _taken_text(taken: Imported) -> str:
+    new = {name: n for name, n in asdict(taken).items() if name not in ("merged", "unchanged")}
+    return (
+        f"new: {counted(new)}; records that were there and changed: {taken.merged}; "
+        f"there already and unchanged: {taken.unchanged}"
+    )
 
 
 def _merge_arguments(parser: ArgumentParser) -> None:
@@ -48,8 +56,8 @@ def _merge(arguments: Namespace) -> int:
     if not arguments.source.is_dir():
         raise CacheError(f"there is no cache at {arguments.source}; name an existing directory")
     source = open_store(arguments.source, create=False)
-    taken = asdict(merge_stores(open_store(arguments.target), source))
-    say(arguments, taken, counted(taken))
+    taken = merge_stores(open_store(arguments.target), source)
+    say(arguments, asdict(taken), _taken_text(taken))
     return 0
 
 
