@@ -45,7 +45,9 @@ def _lower(a: Any, b: Any, group: int, scales: Any) -> Any:
     select: Any = select_algorithm
     choices = [_library().bind(nodes, layout, group=group)]
     made: Any = select.autotune_select_algorithm(int4_op.NAME, choices, nodes, layout)
-    return made[0] if isinstance(made, tuple) else made
+    # torch 2.11 returns the node alone, later ones a pair.
+    node: Any = made if isinstance(made, ir.IRNode) else made[0]
+    return node
 
 
 @functools.cache

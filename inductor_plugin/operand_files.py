@@ -1,8 +1,8 @@
 """Operands whose values matter, on their way to the benchmark worker as raw bytes in files.
 
 The files live in memory (``/dev/shm``) where the machine has it, readable by this user alone, and
-are removed when the graph that needed them is compiled. What a killed process left goes when the
-next one needs such files.
+are removed when the graph that needed them is compiled. What a killed process left there goes when
+the next one starts to compile.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class OperandFiles:
     """The operand files of one graph."""
 
     def __init__(self) -> None:
-        """Make nothing yet."""
+        """Make nothing yet; the first one of a process removes what killed ones left in memory."""
+        _sweep(_SHM)
         self._folders: dict[Path, Path] = {}
         self._removals: list[Callable[[], object]] = []
         self._kept: dict[str, Tensor] = {}
@@ -76,10 +77,10 @@ class OperandFiles:
         )
 
     def _place(self, nbytes: int) -> Path:
-        _sweep((_SHM, Path(tempfile.gettempdir())))
         roomy = _SHM.is_dir() and shutil.disk_usage(_SHM).free > nbytes + _SPARE_BYTES
         parent = _SHM if roomy else Path(tempfile.gettempdir())
         if parent not in self._folders:
+            _sweep(parent)
             folder = owner.make_folder(parent)
             # A compile that fails half-way removes nothing itself.
             self._removals.append(weakref.finalize(self, _remove, folder, os.getpid()))
@@ -87,12 +88,11 @@ class OperandFiles:
         return self._folders[parent]
 
 
-def _sweep(parents: tuple[Path, ...]) -> None:
-    """Remove what killed processes left, before anybody asks how much room there is."""
-    for parent in parents:
-        if parent not in _SWEPT:
-            _SWEPT.add(parent)
-            owner.sweep(parent)
+def _sweep(parent: Path) -> None:
+    """Remove what killed processes left; 0.2 ms beside twenty living folders."""
+    if parent not in _SWEPT:
+        _SWEPT.add(parent)
+        owner.sweep(parent)
 
 
 def _remove(folder: Path, pid: int) -> None:

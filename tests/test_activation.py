@@ -111,7 +111,7 @@ class Late:
 def late(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Late]:
     found = Late(tmp_path / "late_compile_fx.py")
     found.file.write_text("def compile_fx(graph):\n    return 'stock', graph\n")
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(activation, "_COMPILE_FX", found.file.stem)
     monkeypatch.setattr(activation, "_STOCK", {})
     monkeypatch.setattr(activation, "enable", found.enable)

@@ -2,16 +2,23 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentTypeError
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from inductor_plugin.cache import Store, open_store
+from inductor_plugin.cache import Store, digest_of, open_store
 from inductor_plugin.cli import main
 from inductor_plugin.cli_shared import seconds, size_bytes
+from inductor_plugin.config import Config
+from inductor_plugin.counters import Counters
 from inductor_plugin.pins import read_pins
+from inductor_plugin.problem import Problem
+from inductor_plugin.selection import Offer, Selection, quarantine_name
 from tests.cache.samples import ENVIRONMENT, decision, kernel_key, measured, record
+from tests.fakes import entry, problem
 
 OTHER = {"device": {"name": "cpu"}, "software": {"torch": "2.15.0"}}
 
@@ -190,6 +197,93 @@ def test_verify_ends_with_1_when_something_is_damaged(
     assert path.exists()
 
 
+@pytest.mark.parametrize("kind", ["schema", "environment"])
+def test_verify_misses_no_file_that_is_gone(
+    store: Store, kind: str, capsys: pytest.CaptureFixture[str]
+):
+    layout = store.layout
+    path = layout.schema if kind == "schema" else layout.environment(record().environment)
+    path.unlink()
+    for verb in ("ls", "stats", "verify"):  # none of them may mend it before it is named
+        run(store, verb, status=int(verb == "verify"))
+    assert f"{kind} {path}: it is missing" in capsys.readouterr().out
+
+
+def failing(store: Store, rows: int, *names: str) -> tuple[Problem, str]:
+    """Put candidates that failed on a problem into record and quarantine, as a run does."""
+    one = problem(rows=rows)
+    digest, environment = digest_of(one.fields()), record().environment
+    candidates = [measured(name, None, status="hung", reason="no answer") for name in names]
+    known = record(measured("library"), *candidates, op=one.op, digest=digest)
+    store.put_record(replace(known, problem=one.fields(), decision=decision("library")))
+    for name in names:
+        fields = {"candidate": name, "status": "hung", "reason": "no answer", "problem": "mm"}
+        store.quarantine(environment, quarantine_name(name, digest), fields)
+    return one, digest
+
+
+def tried(store: Store, one: Problem, *names: str) -> set[str]:
+    """Return what the next run measures on a problem, beside the library kernel."""
+    counters, config = Counters(), Config.load({"cache_dir": str(store.root)}, environ={})
+    environment = record().environment
+    selection = Selection(config, open_store(store.root), environment, dict, counters)
+    offers = [
+        Offer(name, name, "template", "", name == "library", partial(entry, name))
+        for name in ("library", *names)
+    ]
+    task = selection.plan(one, offers, {}, None, None).task
+    return {found.candidate_id for found in task.entries} - {"library"} if task else set()
+
+
+def test_a_released_candidate_is_tried_by_the_next_run(
+    store: Store, capsys: pytest.CaptureFixture[str]
+):
+    one, digest = failing(store, 8, "bad", "worse")
+    other, _ = failing(store, 16, "bad")
+    assert tried(store, one, "bad", "worse") == set()
+    name = quarantine_name("bad", digest)
+    (row,) = told(store, capsys, "release", name)["released"]
+    assert row == {
+        "environment": record().environment,
+        "candidate": name,
+        "problem": "mm",
+        "status": "hung",
+        "reason": "no answer",
+        "records": 1,
+    }
+    assert tried(store, one, "bad", "worse") == {"bad"}
+    assert tried(store, other, "bad") == set()
+    run(store, "release", name, status=2)
+    assert "ls --quarantine" in capsys.readouterr().err
+
+
+def test_a_candidate_is_released_on_every_problem_by_its_own_name_or_all_are(
+    store: Store, capsys: pytest.CaptureFixture[str]
+):
+    one, _ = failing(store, 8, "bad", "worse")
+    other, _ = failing(store, 16, "bad")
+    run(store, "release", "ba", status=2)  # of two problems, and `bad-1` of none
+    assert "is the start of 3 names" in capsys.readouterr().err
+    assert len(told(store, capsys, "release", "bad")["released"]) == 2
+    assert tried(store, one, "bad", "worse") == tried(store, other, "bad") == {"bad"}
+    assert told(store, capsys, "release", "--all", "--environment", "ffff")["released"] == []
+    run(store, "release", "--all")
+    said = capsys.readouterr().out
+    assert "2 of 2 released" in said
+    assert "hung: no answer" in said
+    assert tried(store, one, "bad", "worse") == {"bad", "worse"}
+    assert told(store, capsys, "ls", "--quarantine") == []
+    assert told(store, capsys, "release", "--all") == {"released": []}
+
+
+@pytest.mark.parametrize("arguments", [(), ("name", "--all")])
+def test_release_takes_a_name_or_all(store: Store, arguments: tuple[str, ...]):
+    with pytest.raises(SystemExit) as raised:
+        run(store, "release", *arguments)
+    assert raised.value.code == 2
+    assert len(list(store.iter_quarantine())) == 1
+
+
 def test_a_damaged_record_is_named_by_show_and_ls(store: Store, capsys: pytest.CaptureFixture[str]):
     one = record()
     store.layout.record(one.environment, one.op, one.digest).write_bytes(b"damaged")
@@ -245,7 +339,16 @@ def test_export_import_and_merge(store: Store, tmp_path: Path, capsys: pytest.Ca
     assert main(["merge", str(tmp_path / "third"), str(store.root), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["kernels"] == 1
     assert told(open_store(tmp_path / "third"), capsys, "stats")["records"] == 3
+    run(other, "import", tmp_path / "x.tar.gz")
+    assert capsys.readouterr().out == (
+        "new: records 0, kernels 0, quarantined 0, environments 0; "
+        "records that were there and changed: 0; there already and unchanged: 7\n"
+    )
     run(store, "import", tmp_path / "nothing", status=2)
+    capsys.readouterr()
+    run(store, "export", tmp_path / "none" / "x.tgz", status=2)
+    assert f"there is no folder {tmp_path / 'none'}; make it" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
     assert main(["merge", str(tmp_path / "third"), str(tmp_path / "nothing")]) == 2
 
 

@@ -20,7 +20,6 @@ from inductor_plugin.bench_child import build
 from inductor_plugin.jobs import Tensor
 from inductor_plugin.operand_files import OperandFiles
 
-
 KEEPER = """
 import sys, tempfile, time
 from pathlib import Path
@@ -150,7 +149,7 @@ def keeper(memory: Path, disk: Path) -> tuple[subprocess.Popen[str], Path]:
     return child, Path(child.stdout.readline().strip())
 
 
-def test_what_a_killed_process_left_goes_when_the_next_one_needs_files(
+def test_what_a_killed_process_left_goes_when_the_next_one_compiles(
     places: tuple[Path, Path],
 ) -> None:
     first, left = keeper(*places)
@@ -162,9 +161,8 @@ def test_what_a_killed_process_left_goes_when_the_next_one_needs_files(
         assert left.exists()
         assert owner.orphans(places[0]) == [left.parent]
         files = OperandFiles()
-        assert left.exists()  # looking costs something, so only who needs files looks
-        mine = path_of(files.keep("w", torch.ones(1)))
         assert not left.parent.exists()
+        mine = path_of(files.keep("w", torch.ones(1)))
         assert used.exists()
         assert mine.exists()
     finally:
@@ -174,6 +172,24 @@ def test_what_a_killed_process_left_goes_when_the_next_one_needs_files(
     files.remove()
     assert owner.sweep(places[0]) == [used.parent]
     assert list(places[0].iterdir()) == []
+
+
+def test_what_was_left_on_the_disk_goes_when_files_have_to_lie_there(
+    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = places[1] / f"{owner.Owner(str(owner.here()), 4194305, 7).prefix}x"
+    left.mkdir()
+
+    def full(_path: Path) -> Disk:
+        return Disk(0)
+
+    monkeypatch.setattr(shutil, "disk_usage", full)
+    files = OperandFiles()
+    assert left.exists()
+    mine = path_of(files.keep("w", torch.ones(1)))
+    assert mine.is_relative_to(places[1])
+    assert not left.exists()
+    files.remove()
 
 
 def test_a_process_looks_for_what_others_left_once(places: tuple[Path, Path]) -> None:

@@ -99,15 +99,17 @@ def _resources(ptx: str, arch: int) -> tuple[int, int]:
     """
     import triton
 
-    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-    newer = tools / "ptxas-blackwell"
-    tool = newer if arch >= 100 and newer.exists() else tools / "ptxas"
+    folder = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    # Triton brings an assembler for each generation; which one takes its PTX depends on the version.
+    names = ("ptxas", "ptxas-blackwell") if arch < 100 else ("ptxas-blackwell", "ptxas")
+    tools = [one for name in names if (one := folder / name).exists()]
     name = f"sm_{arch}a" if arch >= 90 else f"sm_{arch}"
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.ptx"
+    with tempfile.TemporaryDirectory() as made:
+        path = Path(made) / "kernel.ptx"
         path.write_text(ptx)
-        command = [tool, "-v", f"--gpu-name={name}", path, "-o", path.with_suffix(".cubin")]
-        said = subprocess.run(command, capture_output=True, text=True, check=True)
+        options = ["-v", f"--gpu-name={name}", path, "-o", path.with_suffix(".cubin")]
+        runs = (subprocess.run([one, *options], capture_output=True, text=True) for one in tools)
+        said = next(one for one in runs if one.returncode == 0)
     text = said.stdout + said.stderr
     spilled = re.findall(r"(\d+) bytes spill (?:stores|loads)", text)
     (registers,) = re.findall(r"Used (\d+) registers", text)

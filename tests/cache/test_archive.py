@@ -13,7 +13,12 @@ from inductor_plugin.cache import (
     archive,
     open_store,
 )
-from inductor_plugin.cache.archive import export_archive, import_archive, merge_stores
+from inductor_plugin.cache.archive import (
+    Imported,
+    export_archive,
+    import_archive,
+    merge_stores,
+)
 from inductor_plugin.errors import ArchiveError, CacheError
 from tests.cache.samples import ENVIRONMENT, decision, kernel_key, measured, record
 
@@ -71,8 +76,26 @@ def test_what_is_exported_comes_back_byte_for_byte(tmp_path: Path):
     assert target.verify() == []
     assert list((tmp_path / "b" / "private").iterdir()) == []
     again = import_archive(target, tmp_path / "x.tar.gz")
-    assert (again.kernels, again.quarantined, again.skipped) == (0, 0, 3)
+    assert again == Imported(unchanged=2 + 2 + 1 + 1)
     assert contents(target) == theirs
+
+
+def test_an_import_tells_new_from_merged_from_unchanged(tmp_path: Path):
+    source, target = filled(tmp_path / "a"), open_store(tmp_path / "b")
+    export_archive(source, tmp_path / "x")
+    target.put_record(record(measured("c")))
+    target.put_kernel(kernel_key("unused"), {"kernel.so": b"other"})
+    taken = import_archive(target, tmp_path / "x")
+    assert taken == Imported(
+        records=1, kernels=1, quarantined=1, environments=1, merged=1, unchanged=1
+    )
+
+
+def test_an_export_makes_no_folder(tmp_path: Path):
+    store, file = filled(tmp_path / "a"), tmp_path / "none" / "deep" / "x.tgz"
+    with pytest.raises(ArchiveError, match=rf"there is no folder {file.parent}; make it"):
+        export_archive(store, file)
+    assert not (tmp_path / "none").exists()
 
 
 def test_equal_caches_give_equal_files(tmp_path: Path):
@@ -201,7 +224,7 @@ def test_two_caches_merge(tmp_path: Path):
     source, target = filled(tmp_path / "a"), open_store(tmp_path / "b")
     target.put_record(record(measured("c")))
     taken = merge_stores(target, source)
-    assert (taken.records, taken.kernels) == (2, 2)
+    assert (taken.records, taken.merged, taken.kernels) == (1, 1, 2)
     one = record()
     found = target.record(one.environment, one.op, one.digest)
     assert found is not None

@@ -10,7 +10,7 @@ from inductor_plugin.cache import Store, open_store
 from inductor_plugin.cache.evict import choose
 from inductor_plugin.cache.usage import Stamp
 from inductor_plugin.errors import CacheError
-from tests.cache.samples import decision, kernel_key, measured, record
+from tests.cache.samples import ENVIRONMENT, decision, kernel_key, measured, record
 
 
 def put_kernel(store: Store, name: str, age_s: float) -> str:
@@ -111,6 +111,7 @@ def test_the_limit_spares_what_was_just_used(cache_dir: Path):
 
 def test_leftovers_are_counted_and_swept_but_not_called_broken(cache_dir: Path):
     store = open_store(cache_dir)
+    store.put_environment(ENVIRONMENT)
     store.put_record(record(measured("a")))
     for name, age_s in (("old", 7200), ("young", 10)):
         (cache_dir / "private" / name).mkdir()

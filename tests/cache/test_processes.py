@@ -68,6 +68,26 @@ def kill_at_random(cache_dir: Path, repository: Path, kills: int, seed: int) -> 
     return open_store(cache_dir)
 
 
+def test_a_cache_that_is_being_written_is_sound(cache_dir: Path, repository: Path):
+    children = [start(repository, "write_for_ever", cache_dir) for _ in range(2)]
+    looks, kernels = 0, 0
+    try:
+        ends = time.monotonic() + 5.0
+        # From before the directory is there, over publishing, to evicting.
+        while time.monotonic() < ends:
+            store = open_store(cache_dir, create=False)
+            assert store.verify() == []
+            looks += 1
+            kernels = max(kernels, store.usage().kernels)
+        assert [child.poll() for child in children] == [None, None]
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate()
+    assert looks > 10
+    assert kernels > 1
+
+
 def check_after_kills(store: Store) -> None:
     """The cache is sound, holds what was written, and takes more."""
     places = [(one.environment, one.op, one.digest) for one in store.iter_records()]

@@ -151,6 +151,7 @@ def test_a_damaged_record_is_a_reported_miss_and_removed(
     cache_dir: Path, caplog: pytest.LogCaptureFixture
 ):
     store = open_store(cache_dir)
+    store.put_environment(ENVIRONMENT)
     one = record(measured("a"))
     place = (one.environment, one.op, one.digest)
     store.put_record(one)
@@ -195,6 +196,61 @@ def test_quarantine_counts_and_releases(cache_dir: Path):
     assert store.release("e", "c")
     assert not store.release("e", "c")
     assert store.quarantined("e", "c") is None
+
+
+def test_a_retried_candidate_is_unseen_again_and_only_there(cache_dir: Path):
+    store = open_store(cache_dir)
+    one = record(measured("good"), measured("bad", None, status="hung"), pinned=True)
+    other = record(measured("bad", None, status="hung"), problem=2)
+    fared_well = record(measured("bad"), digest=f"{one.digest[:12]}{'0' * 52}")
+    for written in (one, other, fared_well):
+        store.put_record(written)
+    name = f"bad-{one.digest[:12]}"
+    for candidate in (name, f"bad-{other.digest[:12]}"):
+        store.quarantine(one.environment, candidate, {"candidate": "bad", "status": "hung"})
+    found = store.quarantined(one.environment, name)
+    assert found is not None
+    assert found.failure() == ("bad", one.digest[:12])
+    assert store.retry(found) == 1
+    assert store.retry(found) == 0
+    for reader in (store, open_store(cache_dir)):
+        assert reader.quarantined(one.environment, name) is None
+        left = [reader.record(w.environment, w.op, w.digest) for w in (one, other, fared_well)]
+        assert [set(w.candidates) for w in left if w] == [{"good"}, {"bad"}, {"bad"}]
+        assert left[0] is not None
+        assert left[0].pinned
+    assert [found.candidate for found in store.iter_quarantine()] == [f"bad-{other.digest[:12]}"]
+
+
+def test_a_retried_candidate_that_names_no_problem_only_leaves_the_quarantine(cache_dir: Path):
+    store = open_store(cache_dir)
+    one = store.put_record(record(measured("bad", None, status="hung")))
+    store.quarantine(one.environment, "bad", {"status": "hung"})
+    found = store.quarantined(one.environment, "bad")
+    assert found is not None
+    assert found.failure() is None
+    assert store.retry(found) == 0
+    assert store.quarantined(one.environment, "bad") is None
+    assert store.record(one.environment, one.op, one.digest) == one
+
+
+def test_a_read_only_cache_releases_nothing(cache_dir: Path, monkeypatch: pytest.MonkeyPatch):
+    one = record(measured("bad", None, status="hung"))
+    name = f"bad-{one.digest[:12]}"
+    writable = open_store(cache_dir)
+    writable.put_record(one)
+    writable.quarantine(one.environment, name, {"candidate": "bad", "status": "hung"})
+
+    def no_access(path: object, mode: int) -> bool:
+        return False
+
+    monkeypatch.setattr(os, "access", no_access)
+    store = open_store(cache_dir)
+    found = store.quarantined(one.environment, name)
+    assert found is not None
+    with pytest.raises(CacheError, match="stays in quarantine: it is read-only"):
+        store.retry(found)
+    assert writable.quarantined(one.environment, name) is not None
 
 
 def test_a_candidates_name_cannot_leave_the_quarantine(cache_dir: Path):
@@ -301,6 +357,7 @@ def test_a_cache_of_another_format_is_left_alone(cache_dir: Path):
 
 def test_a_cache_deleted_under_a_running_process_is_made_again(cache_dir: Path):
     store = open_store(cache_dir)
+    store.put_environment(ENVIRONMENT)
     one = store.put_record(record(measured("a")))
     for path in sorted(cache_dir.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
@@ -311,6 +368,7 @@ def test_a_cache_deleted_under_a_running_process_is_made_again(cache_dir: Path):
     assert store.degraded is None
     assert cache_dir.stat().st_mode & 0o777 == 0o700
     assert store.verify() == []
+    assert open_store(cache_dir).environment(one.environment) == ENVIRONMENT
 
 
 def test_a_lookup_is_fast(cache_dir: Path):

@@ -2,6 +2,7 @@
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false, reportPrivateUsage=false
+# pyright: reportMissingTypeStubs=false
 
 from __future__ import annotations
 
@@ -114,7 +115,7 @@ def test_an_older_device_is_offered_none() -> None:
     with fake_cuda.installed(major=8, minor=0, name="NVIDIA A100-SXM4-80GB"):
         made = lowered(TEMPLATE, NAME, mm, arguments)
     assert made.entries == ()
-    assert made.rejected == {NAME: "it needs compute capability 9.0, the device has 8.0"}
+    assert made.rejected[NAME] == "it needs compute capability 9.0, the device has 8.0"
 
 
 CASES: dict[str, Case] = {

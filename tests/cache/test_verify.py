@@ -1,0 +1,108 @@
+"""What `verify` names that no checksum shows."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from inductor_plugin.cache import Store, document, open_store
+from tests.cache.samples import ENVIRONMENT, built, kernel_key, measured, record
+
+
+@pytest.fixture
+def store(cache_dir: Path) -> Store:
+    store = open_store(cache_dir)
+    store.put_environment(ENVIRONMENT)
+    kernel = store.build_kernel(kernel_key(), built())
+    store.put_record(record(measured("a", kernel=kernel.digest)))
+    store.put_record(record(measured("a"), problem=2))
+    store.quarantine(record().environment, "c", {"status": "hung"})
+    assert store.verify() == []
+    return store
+
+
+def found(store: Store) -> list[tuple[str, str, str]]:
+    """Return kind, place and reason of everything a fresh look finds."""
+    root = store.root
+    return [
+        (one.kind, str(one.path.relative_to(root)), one.reason)
+        for one in open_store(root, create=False).verify()
+    ]
+
+
+def test_records_whose_environment_is_gone_cannot_be_explained(store: Store):
+    path = store.layout.environment(record().environment)
+    path.unlink()
+    (one,) = found(store)
+    assert one[:2] == ("environment", str(path.relative_to(store.root)))
+    assert "missing" in one[2]
+
+
+def test_an_environment_without_records_may_be_gone(store: Store):
+    environment = store.layout.environment(record().environment)
+    for path in environment.parent.glob("*/*.json"):
+        path.unlink()
+    environment.unlink()
+    assert found(store) == []
+
+
+@pytest.mark.parametrize("kept", ["records", "kernels", "quarantine"])
+def test_a_cache_with_content_has_a_schema(store: Store, kept: str):
+    for name in {"records", "kernels", "quarantine"} - {kept}:
+        shutil.rmtree(store.root / name)
+    store.layout.schema.unlink()
+    (one,) = found(store)
+    assert one[:2] == ("schema", "schema.json")
+    assert "missing" in one[2]
+    assert not store.layout.schema.exists()  # looking mends nothing
+
+
+def test_an_empty_cache_may_be_without_a_schema(store: Store):
+    for name in ("records", "kernels", "quarantine"):
+        shutil.rmtree(store.root / name)
+    store.layout.schema.unlink()
+    assert found(store) == []
+
+
+def test_a_damaged_schema_is_named_and_not_mended_by_looking(store: Store):
+    store.layout.schema.write_bytes(b"{}")
+    assert [one[0] for one in found(store)] == ["schema"]
+    assert store.layout.schema.read_bytes() == b"{}"
+    open_store(store.root)
+    assert document.load(store.layout.schema.read_bytes())["format"] == 1
+    assert found(store) == []
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "link", "dangling link"])
+def test_what_a_kernels_entry_does_not_list_is_named(store: Store, kind: str):
+    folder = store.layout.kernel(kernel_key().digest)
+    extra = folder / "more.so"
+    if kind == "file":
+        extra.write_bytes(b"code")
+    elif kind == "folder":
+        extra.mkdir()
+    else:
+        extra.symlink_to(folder / "kernel.so" if kind == "link" else "/nowhere")
+    assert found(store) == [
+        ("kernel", str(folder.relative_to(store.root)), "its entry does not list more.so")
+    ]
+
+
+@pytest.mark.parametrize("name", ["kernel.so", "entry.json", "."])
+def test_a_link_in_the_place_of_a_kernels_file_is_named(store: Store, name: str, tmp_path: Path):
+    folder = store.layout.kernel(kernel_key().digest)
+    path = folder if name == "." else folder / name
+    path.rename(tmp_path / "moved")
+    path.symlink_to(tmp_path / "moved")
+    ((kind, place, reason),) = found(store)
+    assert (kind, place) == ("kernel", str(folder.relative_to(store.root)))
+    assert (name if name != "." else "link") in reason
+
+
+def test_a_kernel_that_was_evicted_is_no_damage_to_the_record_that_names_it(store: Store):
+    shutil.rmtree(store.layout.kernel(kernel_key().digest))
+    assert found(store) == []
+    store.prune(max_bytes=0)
+    assert found(store) == []
