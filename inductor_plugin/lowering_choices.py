@@ -31,6 +31,7 @@ from inductor_plugin.jobs import (
     TritonCompileJob,
 )
 from inductor_plugin.lowering_cuda import at
+from inductor_plugin.lowering_header import with_header
 from inductor_plugin.lowering_problem import (
     base_operand,
     constant,
@@ -256,7 +257,9 @@ def _cpp_entry(own: Entry, choice: Any, inner: Any, call: Call) -> Entry:
         flags=toolchain.flags,
     )
     own.build = CppBuild(
-        key, CppSource(key.digest, request.source_code, request.kernel_name), toolchain.command
+        key,
+        CppSource(key.digest, request.source_code, request.kernel_name),
+        with_header(toolchain.command),
     )
     inputs = _cpp_inputs(choice, call)
     output = output_tensor(inner.layout)

@@ -21,6 +21,8 @@ import torch
 from torch._inductor import cpu_vec_isa
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
+from inductor_plugin.lowering_header import precompiled
+
 _NAME = "valid_vec_isa_list"
 _PROBE = threading.RLock()
 """Held by whoever probes: while it does, torch changes the instruction set's flags."""
@@ -89,7 +91,7 @@ def start_probe(inputs: Sequence[Any]) -> None:
         # torch >= 2.13 keeps configuration overrides in context variables.
         context = copy_context()
         threading.Thread(
-            target=lambda: context.run(cpu_vec_isa.pick_vec_isa),
+            target=lambda: context.run(precompiled),  # which needs the instruction set first
             name="inductor-plugin-vector",
             daemon=True,
         ).start()

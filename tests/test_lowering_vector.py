@@ -155,7 +155,7 @@ def test_the_probe_starts_early_where_it_is_needed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = threading.Event()
-    monkeypatch.setattr(cpu_vec_isa, "pick_vec_isa", asked.set)
+    monkeypatch.setattr(lowering_vector, "precompiled", asked.set)
     monkeypatch.setattr(lowering_vector, "cache_dir", lambda: str(tmp_path / "inductor"))
     if filled:
         (tmp_path / "inductor" / "ab").mkdir(parents=True)
