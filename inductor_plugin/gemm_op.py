@@ -84,8 +84,7 @@ def cutlass_mm(
     function = found(kernel)
     if function is None or not a.shape[-1]:
         return _product(a, b, out)
-    call = _call(a, b, out, order)
-    call.swizzle, call.raster, call.split_k = swizzle, raster, split_k
+    call = _call(a, b, out, order, swizzle=swizzle, raster=raster, split_k=split_k)
     return _started(function, call, out)
 
 
@@ -113,8 +112,7 @@ def cutlass_addmm(
     if function is None or not a.shape[-1]:
         add = torch.baddbmm if a.dim() > 2 else torch.addmm
         return add(c, a, b, alpha=alpha, beta=beta, out=out)
-    call = _call(a, b, out, order)
-    call.swizzle, call.raster, call.split_k = swizzle, raster, split_k
+    call = _call(a, b, out, order, swizzle=swizzle, raster=raster, split_k=split_k)
     call.alpha, call.beta = alpha, beta
     call.c = c.data_ptr()
     call.batch_c = c.stride(0) if c.dim() > 2 else 0
@@ -168,8 +166,7 @@ def _scaled(
     function = found(kernel)
     if function is None or not a.shape[-1]:
         return _ATEN._scaled_mm(a, b, scale_a, scale_b, bias=c, out_dtype=out.dtype, out=out)
-    call = _call(a, b, out, order)
-    call.swizzle, call.raster, call.split_k = swizzle, raster, split_k
+    call = _call(a, b, out, order, swizzle=swizzle, raster=raster, split_k=split_k)
     call.scale_a, call.scale_b = scale_a.data_ptr(), scale_b.data_ptr()
     if c is not None:
         call.c, call.beta = c.data_ptr(), 1.0
@@ -235,7 +232,9 @@ def _product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> torch.Tenso
     return torch.matmul(a, b, out=out)
 
 
-def _call(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, order: str) -> GemmCall:
+def _call(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, order: str, **launch: int
+) -> GemmCall:
     """Return a call with all that follows from the operands, by their real strides."""
     batched = out.dim() > 2
     return new_call(
@@ -253,6 +252,7 @@ def _call(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, order: str) -> Ge
         batch_b=b.stride(0) if batched else 0,
         batch_d=out.stride(0) if batched else 0,
         sm_count=multiprocessors(out.device),
+        **launch,
     )
 
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 from inductor_plugin.problem import Problem
 from inductor_plugin.template import Candidate, TritonSource
-from inductor_plugin.templates.triton_product import PROGRAMS, Product, cdiv, product_of
+from inductor_plugin.templates.triton_product import PROGRAMS, Product, cdiv, product_of, text_of
 
 MAX_ROWS = 32
 """With more rows the padding of a tensor core's tile is no longer free."""
@@ -121,7 +119,7 @@ def _candidate(product: Product, tile: Tile) -> Candidate:
         config={**constants, "num_warps": tile.warps},
         kernel=TritonSource(
             name="decode",
-            text=_text(),
+            text=text_of(__file__),
             grid="tiles",
             constants=tuple(constants.items()),
             num_stages=tile.stages,
@@ -132,8 +130,3 @@ def _candidate(product: Product, tile: Tile) -> Candidate:
         ),
         description=f"{kind} {tile.block_m}x{tile.block_n}x{tile.block_k}",
     )
-
-
-@cache
-def _text() -> str:
-    return Path(__file__).with_suffix(".jinja").read_text(encoding="utf-8")

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.template import Candidate, TritonSource
-from inductor_plugin.templates.triton_product import MULTIPROCESSORS, cdiv, unfit_for_tma
+from inductor_plugin.templates.triton_product import MULTIPROCESSORS, cdiv, text_of, unfit_for_tma
 
 BLOCK = 128
 """Length in K of what one scale of a block stands for."""
@@ -187,7 +185,7 @@ def _candidate(scaled: Scaled, tile: Tile) -> Candidate:
         config={**constants, "num_stages": tile.stages, "num_warps": tile.warps},
         kernel=TritonSource(
             name="fp8",
-            text=_text(),
+            text=text_of(__file__),
             grid="persistent",
             constants=tuple(constants.items()),
             num_stages=tile.stages,
@@ -198,8 +196,3 @@ def _candidate(scaled: Scaled, tile: Tile) -> Candidate:
         ),
         description=f"{shape}, scales by {kind}",
     )
-
-
-@cache
-def _text() -> str:
-    return Path(__file__).with_suffix(".jinja").read_text(encoding="utf-8")

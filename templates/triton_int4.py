@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 from inductor_plugin.problem import Problem
 from inductor_plugin.template import Candidate, TritonSource
-from inductor_plugin.templates.triton_product import PROGRAMS, cdiv
+from inductor_plugin.templates.triton_product import PROGRAMS, cdiv, text_of
 
 GROUPS = (32, 64, 128, 256)
 """Lengths of a group that the operator knows."""
@@ -142,7 +140,7 @@ def _candidate(weighted: Weighted, tile: Tile) -> Candidate:
         config={**constants, "num_warps": tile.warps},
         kernel=TritonSource(
             name="int4",
-            text=_text(),
+            text=text_of(__file__),
             grid="tiles",
             constants=tuple(constants.items()),
             num_stages=tile.stages,
@@ -150,8 +148,3 @@ def _candidate(weighted: Weighted, tile: Tile) -> Candidate:
         ),
         description=f"{shape}, groups of {weighted.group}",
     )
-
-
-@cache
-def _text() -> str:
-    return Path(__file__).with_suffix(".jinja").read_text(encoding="utf-8")

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 from inductor_plugin.problem import Problem
 from inductor_plugin.template import Candidate, TritonSource
@@ -17,6 +15,7 @@ from inductor_plugin.templates.triton_product import (
     Product,
     cdiv,
     product_of,
+    text_of,
     unfit_for_tma,
 )
 
@@ -113,7 +112,7 @@ def _candidate(product: Product, tile: Tile) -> Candidate:
         config={**constants, "num_stages": tile.stages, "num_warps": tile.warps},
         kernel=TritonSource(
             name="persistent_tma",
-            text=_text(),
+            text=text_of(__file__),
             grid="persistent",
             constants=tuple(constants.items()),
             num_stages=tile.stages,
@@ -126,8 +125,3 @@ def _candidate(product: Product, tile: Tile) -> Candidate:
         ),
         description=f"{shape}, warps of their own load" if tile.specialize else shape,
     )
-
-
-@cache
-def _text() -> str:
-    return Path(__file__).with_suffix(".jinja").read_text(encoding="utf-8")

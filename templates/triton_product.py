@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from inductor_plugin.problem import Operand, Problem
 
@@ -92,6 +94,12 @@ def unfit_for_tma(name: str, operand: Operand, item_bytes: int) -> str | None:
     if outer < inner:
         return f"{name}'s rows overlap: its strides are {operand.stride}"
     return None
+
+
+@cache
+def text_of(module: str) -> str:
+    """Return the Jinja text that lies beside a template's module (its ``__file__``)."""
+    return Path(module).with_suffix(".jinja").read_text(encoding="utf-8")
 
 
 def _unfit(problem: Problem) -> str | None:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 from inductor_plugin.problem import Problem
 from inductor_plugin.template import Candidate, TritonSource
-from inductor_plugin.templates.triton_product import PROGRAMS, Product, cdiv, product_of
+from inductor_plugin.templates.triton_product import PROGRAMS, Product, cdiv, product_of, text_of
 
 SHORTEST_K = 1024
 """Below, a share of K is too short to pay for the partial sums."""
@@ -132,7 +130,7 @@ def _candidate(product: Product, split: Split) -> Candidate:
         config={**constants, "num_stages": split.stages, "num_warps": split.warps},
         kernel=TritonSource(
             name="split_k",
-            text=_text(),
+            text=text_of(__file__),
             grid="split_k",
             constants=tuple(constants.items()),
             num_stages=split.stages,
@@ -144,8 +142,3 @@ def _candidate(product: Product, split: Split) -> Candidate:
         ),
         description=f"{shape}, K in {split.parts} parts",
     )
-
-
-@cache
-def _text() -> str:
-    return Path(__file__).with_suffix(".jinja").read_text(encoding="utf-8")

@@ -2,12 +2,13 @@
 
 # torch types these partly; what it leaves open says nothing about the tests.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
-# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownArgumentType=false, reportArgumentType=false
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,11 +16,14 @@ import torch
 import torch._dynamo
 import torch._inductor.config as inductor_config
 from torch import nn
+from torch._inductor import ir
+from torch._inductor.sizevars import SizeVarAllocator
+from torch._inductor.virtualized import V
 
 import inductor_plugin
 from inductor_plugin.cache import open_store
+from inductor_plugin.lowering_problem import constant
 from inductor_plugin.runtime import RUNTIME
-from tests.providers import offered
 
 pytestmark = pytest.mark.compat
 
@@ -52,21 +56,36 @@ def test_a_slice_of_a_weight_is_multiplied_as_such(cache_dir: Path) -> None:
     options: Any = {"cache_dir": str(cache_dir), "never_slower_margin": 1}
     answer = torch.compile(model, backend="inductor_plugin", options=options)(x)
     assert torch.allclose(answer, model(x), atol=1e-3)
+    # Whoever wins: what Inductor's C++ template would misread is not even offered.
+    known = [one for record in open_store(cache_dir).iter_records() for one in record.candidates]
+    assert not [name for name in known if name.startswith("cpp")]
 
 
 @pytest.mark.parametrize("columns", [256, 320])
-def test_a_weight_seen_through_a_view_is_measured_as_such(cache_dir: Path, columns: int) -> None:
+def test_a_weight_that_stays_a_view_gives_the_right_answer(cache_dir: Path, columns: int) -> None:
     """AOTInductor keeps the transposition of a weight as a view of it."""
     model, x = nn.Linear(256, columns).eval(), torch.randn(ROWS, 256)
     package = str(cache_dir.parent / f"model{columns}.pt2")
     options = inductor_plugin.options(cache_dir=str(cache_dir), freezing=True)
-    with offered("good", serves=("addmm", "mm")):
-        torch._inductor.aoti_compile_and_package(
-            torch.export.export(model, (x,)), package_path=package, inductor_configs=options
-        )
+    torch._inductor.aoti_compile_and_package(
+        torch.export.export(model, (x,)), package_path=package, inductor_configs=options
+    )
     answer = torch._inductor.aoti_load_package(package)(x)
     assert torch.allclose(answer, model(x), atol=1e-4)
-    store = open_store(cache_dir)
-    assert list(store.iter_quarantine()) == []
-    known = [one for record in store.iter_records() for one in record.candidates.values()]
-    assert all(one.status == "ok" for one in known if one.kind == "extern")
+    assert list(open_store(cache_dir).iter_quarantine()) == []
+
+
+def test_a_view_of_a_frozen_value_has_its_own_sizes_strides_and_offset() -> None:
+    value = torch.arange(24.0)[4:16].reshape(4, 3)  # a value need not begin its storage
+    graph: Any = SimpleNamespace(constants={"weight": value}, sizevars=SizeVarAllocator())
+    cpu = torch.device("cpu")
+    whole = ir.ConstantBuffer(
+        name="weight", layout=ir.FixedLayout(cpu, torch.float32, [4, 3], [3, 1])
+    )
+    layout = ir.FixedLayout(cpu, torch.float32, [3, 2], [1, 3], 6)
+    view = ir.ReinterpretView(data=ir.StorageBox(whole), layout=layout)
+    with V.set_graph_handler(graph):
+        seen = constant(view)
+        assert constant(whole) is value
+    assert seen is not None
+    assert torch.equal(seen, value[2:].t())
