@@ -36,7 +36,7 @@ bench: $(READY)
 	$(PY) benchmarks/cold_warm.py $(ARGS)
 
 bench-gpu: $(READY)
-	$(PY) benchmarks/gemm_gpu.py $(ARGS)
+	$(PY) -m benchmarks.gemm $(ARGS)
 
 docs: $(READY)
 	$(PY) docs/generate.py

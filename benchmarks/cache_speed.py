@@ -112,7 +112,7 @@ def measure(folder: Path, count: int) -> dict[str, float]:
 
 def main() -> None:
     """Run the benchmark and write its figures."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--records", type=int, default=10_000)
     parser.add_argument("--out", type=Path, help="file for the JSON; standard output if unset")
     arguments = parser.parse_args()

@@ -8,6 +8,9 @@ max-autotune: the plugin also shortens what is no tuning, and that must not coun
     python benchmarks/cold_warm.py --rounds 3 --out benchmarks/results/cold_warm_cpu.json
 """
 
+# torch types some of its functions partly.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import argparse

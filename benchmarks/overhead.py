@@ -122,9 +122,8 @@ def child(variant: str, products: int, *, profiled: bool) -> dict[str, Any]:
         # Stock imports Inductor (2 s) in `torch.compile`, a named backend in the first call.
         started, cpu = time.perf_counter(), time.process_time()
         if variant == "plugin":
-            compiled = torch.compile(
-                model, backend="inductor_plugin", options={"never_slower_margin": 1e6}
-            )
+            options: dict[str, Any] = {"never_slower_margin": 1e6}
+            compiled = torch.compile(model, backend="inductor_plugin", options=options)
         else:
             compiled = torch.compile(model, options={"max_autotune": True})
         if profiled:
@@ -151,7 +150,7 @@ def stack(torch: Any, products: int) -> tuple[Any, Any]:
     """Return a chain of linear layers with as many products, and its input."""
     torch.manual_seed(0)
     widths = [WIDTHS[i % len(WIDTHS)] for i in range(products + 1)]
-    layers = []
+    layers: list[Any] = []
     for left, right in itertools.pairwise(widths):
         layers += [torch.nn.Linear(left, right), torch.nn.ReLU()]
     return torch.nn.Sequential(*layers).eval(), torch.randn(ROWS, widths[0])
@@ -159,10 +158,10 @@ def stack(torch: Any, products: int) -> tuple[Any, Any]:
 
 def own_part(profile: cProfile.Profile) -> str:
     """Return the plugin's functions by the seconds spent in and below them."""
-    stats = pstats.Stats(profile)
-    rows = [
+    stats: Any = pstats.Stats(profile)
+    rows: list[tuple[float, float, int, str]] = [
         (cumulative, own, calls, f"{Path(file).name}:{line} {name}")
-        for (file, line, name), (_, calls, own, cumulative, _) in stats.stats.items()  # type: ignore[attr-defined]
+        for (file, line, name), (_, calls, own, cumulative, _) in stats.stats.items()
         if "inductor_plugin" in file or "/cache/" in file
     ]
     lines = [f"{c:8.3f} s below, {o:7.3f} s own, {n:7d} calls  {w}" for c, o, n, w in sorted(rows)]

@@ -10,6 +10,7 @@ from inductor_plugin.cache.entry import BuiltFiles, KernelEntry, Resources
 from inductor_plugin.cache.evict import Pruned
 from inductor_plugin.cache.folder import Counts
 from inductor_plugin.cache.key import SCHEMA, Difference, KernelKey, differences, digest_of
+from inductor_plugin.cache.pack import Pack
 from inductor_plugin.cache.quarantine import Quarantined
 from inductor_plugin.cache.record import Decision, Measured, Record
 from inductor_plugin.cache.store import Store, open_store
@@ -30,6 +31,7 @@ __all__ = [
     "KernelEntry",
     "KernelKey",
     "Measured",
+    "Pack",
     "Pruned",
     "Quarantined",
     "Record",

@@ -22,11 +22,13 @@ class Resources:
         registers: Registers per thread.
         spills: Bytes spilled per thread.
         shared_bytes: Shared memory per block.
+        threads: Threads per block.
     """
 
     registers: int | None = None
     spills: int | None = None
     shared_bytes: int | None = None
+    threads: int | None = None
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,7 @@ class KernelShelf:
         self._known: dict[str, _Known] = {}
         self._memory: dict[str, KernelEntry] = {}
         self._scratch: Path | None = None
+        self._index: dict[tuple[str, str, str], list[KernelEntry]] | None = None
 
     def get(self, digest: str) -> KernelEntry | None:
         """Return a kernel whose files are as published, or None; a damaged one is removed."""
@@ -124,6 +125,25 @@ class KernelShelf:
         yield from (entry for entry in found if entry is not None)
         yield from list(self._memory.values())
 
+    def like(self, template: str, config: str, target: str) -> list[KernelEntry]:
+        """Return the kernels of a template with a configuration for a target, the newest first.
+
+        Whatever compiled them. Their files are not checked: `get` does that.
+        """
+        with self._guard:
+            if self._index is None:
+                self._index = {}
+                for entry in self.everything():
+                    name = (entry.key.template, entry.key.config, entry.key.target)
+                    self._index.setdefault(name, []).append(entry)
+            found = self._index.get((template, config, target), [])
+        return sorted(found, key=lambda entry: -entry.created)
+
+    def forget_index(self) -> None:
+        """Look at the directory again at the next `like`: kernels came by another way."""
+        with self._guard:
+            self._index = None
+
     def _described(self, folder: Path) -> KernelEntry | None:
         try:
             return parse_entry((folder / ENTRY).read_bytes(), folder)
@@ -192,7 +212,7 @@ class KernelShelf:
         draft = atomic.private_path(layout.private)
         draft.mkdir(mode=0o700)
         try:
-            entry = _fill(draft, target, key, files, resources)
+            entry = _fill(draft, target, key, files, resources, shared=layout.kernels)
             for _ in range(_ATTEMPTS):
                 if atomic.publish_folder(draft, target):
                     self._folder.forget_damage(target)
@@ -259,17 +279,34 @@ def _fill(
     key: KernelKey,
     files: Mapping[str, Path | bytes],
     resources: Resources | None,
+    shared: Path | None = None,
 ) -> KernelEntry:
-    """Write a kernel's files into a folder; return its entry as it will be at ``target``."""
+    """Write a kernel's files into a folder; return its entry as it will be at ``target``.
+
+    A file that lies below ``shared`` is another kernel's too (a library of several kernels): it
+    becomes a second name of the same file where the file system has such.
+    """
     for name, content in files.items():
         if isinstance(content, Path):
-            shutil.copyfile(content, folder / name)
-            (folder / name).chmod(0o700 if content.suffix == ".so" else 0o600)
+            if shared is None or not _linked(content, folder / name, shared):
+                shutil.copyfile(content, folder / name)
+                (folder / name).chmod(0o700 if content.suffix == ".so" else 0o600)
         else:
             (folder / name).write_bytes(content)
     text = make_entry(folder, key, list(files), resources)
     (folder / ENTRY).write_bytes(text)
     return parse_entry(text, target)
+
+
+def _linked(content: Path, name: Path, shared: Path) -> bool:
+    """Return True if ``name`` is now a second name of a file below ``shared``."""
+    if not content.is_relative_to(shared):
+        return False
+    try:
+        os.link(content, name)
+    except OSError:  # too many names, or a file system without them
+        return False
+    return True
 
 
 def _remove_scratch(path: Path, owner: int) -> None:

@@ -47,6 +47,11 @@ class Layout:
         return self.root / "quarantine"
 
     @property
+    def packs(self) -> Path:
+        """The folder that lists which kernels came together, compiled ahead of time."""
+        return self.root / "packs"
+
+    @property
     def locks(self) -> Path:
         """The folder of lock files."""
         return self.root / "locks"
@@ -72,6 +77,10 @@ class Layout:
     def quarantine(self, environment: str, candidate: str) -> Path:
         """Return the file of one candidate that misbehaved."""
         return self.quarantined / part(environment) / f"{part(candidate)}.json"
+
+    def pack(self, name: str) -> Path:
+        """Return the file of one pack."""
+        return self.packs / f"{part(name)}.json"
 
     def lock(self, name: str) -> Path:
         """Return the lock file of a key."""

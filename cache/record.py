@@ -21,7 +21,8 @@ class Measured:
         name: What people read.
         kind: ``extern``, ``cpp``, ``triton``, ``template`` ...
         description: Its configuration in words.
-        status: How it fared: ``ok``, ``skipped``, or a failure.
+        status: How it fared: ``ok``, ``skipped``, ``pruned`` (built, but it does not fit the device), or
+            a failure.
         reason: One line for people; empty when ``ok``.
         samples_ms: Milliseconds per call, one entry a sample.
         median_ms: Their median.
@@ -144,8 +145,8 @@ def from_fields(fields: Mapping[str, Any]) -> Record:
 
 
 def failed(one: Measured) -> bool:
-    """Return True for a candidate that misbehaved: neither measured nor skipped."""
-    return one.status not in ("ok", "skipped")
+    """Return True for a candidate that misbehaved: neither measured nor skipped nor pruned."""
+    return one.status not in ("ok", "skipped", "pruned")
 
 
 def merge(old: Record, new: Record) -> Record:
@@ -153,17 +154,15 @@ def merge(old: Record, new: Record) -> Record:
 
     Of two measurements of one candidate the newer stays, except that nothing measured gives way to
     ``skipped``. Of two decisions the one made from more candidates stays, then the newer; a pinned
-    record keeps its decision.
+    record keeps its decision. Refusals are those of the later one: each states them all.
     """
     candidates = dict(old.candidates)
     for name, one in new.candidates.items():
         candidates[name] = _better(candidates.get(name), one)
     late = new if new.updated >= old.updated else old
-    early = old if late is new else new
     return replace(
         late,
         candidates=candidates,
-        rejected={**early.rejected, **late.rejected},
         decision=_decided(old, new),
         created=min(old.created, new.created),
         updated=max(old.updated, new.updated),

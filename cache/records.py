@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 _LOCK_S = 60.0
 _MEMO = 8192
 _ENVIRONMENT = "environment.json"
+_MEASURED = b'"samples_ms"'
 
 _Place = tuple[str, str, str]
 
@@ -176,12 +177,12 @@ class RecordShelf:
         yield from list(self._memory.values())
 
     def has(self, environment: str) -> bool:
-        """Return True if the environment has at least one record."""
-        if any(place[0] == environment for place in list(self._memory)):
+        """Return True if the environment has at least one record with a measurement."""
+        if any(p[0] == environment and one.candidates for p, one in list(self._memory.items())):
             return True
         ops = self._folder.layout.environment(environment).parent
         try:
-            return next(ops.glob("*/*.json"), None) is not None
+            return any(_MEASURED in path.read_bytes() for path in ops.glob("*/*.json"))
         except OSError:
             return False
 

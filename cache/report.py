@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from inductor_plugin.cache.entry import KernelEntry
@@ -107,6 +107,23 @@ def kernel_row(entry: KernelEntry) -> dict[str, Any]:
     }
 
 
+def kernel_fields(entry: KernelEntry) -> dict[str, Any]:
+    """Return what a kernel takes of the device, as plain values."""
+    return {"key": entry.digest, **asdict(entry.resources)}
+
+
+def kernel_text(fields: Mapping[str, Any]) -> str:
+    """Return `kernel_fields` as one line, without what is not known."""
+    known = (
+        ("registers", "{} registers a thread"),
+        ("spills", "{} bytes spilled a thread"),
+        ("shared_bytes", "{} bytes of shared memory a block"),
+        ("threads", "{} threads a block"),
+    )
+    said = [form.format(fields[name]) for name, form in known if fields[name] is not None]
+    return f"{fields['key'][:12]}, " + (", ".join(said) or "what it takes is not known")
+
+
 def kernels_text(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the list of kernels as text."""
     heads = ("KEY", "CREATED", "SIZE", "REGISTERS", "SPILLS", "SHARED", "TARGET", "TEMPLATE")
@@ -139,6 +156,7 @@ def explanation(
     others: Iterable[Outline],
     environments: Mapping[str, Mapping[str, Any]],
     elsewhere: Collection[str],
+    kernel: KernelEntry | None = None,
 ) -> dict[str, Any]:
     """Return why a record's winner won, and what would make the same call a miss, as plain values.
 
@@ -147,6 +165,7 @@ def explanation(
         others: Other records of the same operator in the same environment.
         environments: The fields of each environment, by digest.
         elsewhere: Digests of the environments that have a record of the same problem.
+        kernel: The winner's kernel, if it has one in the cache.
     """
     near = nearest(record, others)
     return {
@@ -157,6 +176,7 @@ def explanation(
         "winner": record.decision.winner if record.decision else None,
         "reason": record.decision.reason if record.decision else "nothing is decided yet",
         "decided_from": record.decision.candidates if record.decision else 0,
+        "kernel": kernel and kernel_fields(kernel),
         "candidates": [
             {
                 "candidate": one.candidate,
@@ -198,13 +218,14 @@ def explanation_text(record: Record, found: Mapping[str, Any]) -> str:
         f"environment {record.environment[:12]}",
         "",
         f"Runs: {found['winner'] or 'nothing decided'}",
-        f"Why:  {found['reason']} (from {found['decided_from']} candidates)",
-        "",
-        candidates_text(record),
+        f"Why:  {found['reason']}{_decided_from(found['decided_from'])}",
+        *([f"Kernel: {kernel_text(found['kernel'])}"] if found["kernel"] else []),
     ]
+    if record.candidates:
+        lines += ["", candidates_text(record)]
     if found["rejected"]:
-        lines += ["", "Templates that refused this problem:"]
-        lines += [f"  {name}: {why}" for name, why in found["rejected"].items()]
+        lines += ["", "Not offered for this problem, and why:"]
+        lines += [f"  {line}" for line in _rejected_text(found["rejected"]).splitlines()]
     lines += [
         "",
         "A call is a miss if a field of its problem or environment differs from a record's.",
@@ -220,6 +241,14 @@ def explanation_text(record: Record, found: Mapping[str, Any]) -> str:
         lines.append(f"Environment {other['environment'][:12]} {has} this problem; it differs in:")
         lines += _difference_lines(other["differences"])
     return "\n".join(lines)
+
+
+def _decided_from(candidates: int) -> str:
+    return f" (from {candidates} candidates)" if candidates else ""
+
+
+def _rejected_text(rejected: Mapping[str, str]) -> str:
+    return columns(("TEMPLATE", "REASON"), sorted(rejected.items()))
 
 
 def nearest(record: Record, others: Iterable[Outline]) -> Outline | None:

@@ -19,6 +19,8 @@ from inductor_plugin.cache.guard import reason_to_refuse
 from inductor_plugin.cache.kernels import KernelShelf
 from inductor_plugin.cache.key import SCHEMA, KernelKey
 from inductor_plugin.cache.layout import Layout
+from inductor_plugin.cache.pack import Pack
+from inductor_plugin.cache.packs import PackShelf
 from inductor_plugin.cache.quarantine import Quarantined, QuarantineShelf
 from inductor_plugin.cache.record import Record
 from inductor_plugin.cache.records import RecordShelf
@@ -91,6 +93,7 @@ class Store:
         self._records = RecordShelf(folder)
         self._kernels = KernelShelf(folder, self._published)
         self._quarantine = QuarantineShelf(folder)
+        self._packs = PackShelf(folder)
 
     @property
     def root(self) -> Path:
@@ -146,6 +149,28 @@ class Store:
         self._stay_whole()
         return self._kernels.put(key, files, resources)
 
+    def kernels_like(self, template: str, config: str, target: str) -> list[KernelEntry]:
+        """Return kernels by what they are, whatever compiled them, the newest first, unchecked."""
+        return self._kernels.like(template, config, target)
+
+    def put_pack(self, pack: Pack) -> bool:
+        """Note which kernels came as a pack; return False if that was noted before."""
+        self._stay_whole()
+        self._kernels.forget_index()
+        return self._packs.put(pack)
+
+    def packs(self) -> list[Pack]:
+        """Return the packs whose kernels were put here; damaged notes are reported and left out."""
+        return self._packs.everything()
+
+    def packed(self) -> frozenset[str]:
+        """Return the digests of all kernels that came in packs."""
+        return self._packs.digests()
+
+    def verify_packs(self) -> list[str]:
+        """Return what is wrong with each pack: its note is damaged, or kernels of it are gone."""
+        return self._packs.problems()
+
     def lock_kernel(
         self, digest: str, timeout_s: float = LOCK_TIMEOUT_S
     ) -> AbstractContextManager[None]:
@@ -161,7 +186,7 @@ class Store:
         return self._records.get(environment, op, digest)
 
     def has_records(self, environment: str) -> bool:
-        """Return True if the environment has at least one record."""
+        """Return True if the environment has at least one record with a measurement."""
         return self._records.has(environment)
 
     def put_record(self, record: Record) -> Record:

@@ -101,7 +101,8 @@ def kernel_stamps(layout: Layout) -> list[Stamp]:
             with os.scandir(folder) as entries:
                 for entry in entries:
                     found = entry.stat()
-                    size += found.st_size
+                    # A library of several kernels has a name in the folder of each of them.
+                    size += found.st_size // found.st_nlink
                     if entry.name == ENTRY:
                         used = max(found.st_atime, found.st_mtime)
         except OSError:

@@ -14,6 +14,7 @@ from inductor_plugin.cache.folder import MISSING
 from inductor_plugin.cache.kernels import kernel_folders
 from inductor_plugin.cache.key import SCHEMA
 from inductor_plugin.cache.layout import Layout, part
+from inductor_plugin.cache.pack import pack_files, parse_pack
 from inductor_plugin.cache.quarantine import parse_quarantined, quarantine_files
 from inductor_plugin.cache.records import (
     environment_files,
@@ -28,7 +29,8 @@ class Finding:
     """One damaged thing.
 
     Attributes:
-        kind: ``schema``, ``record``, ``environment``, ``kernel``, ``quarantine`` or ``counters``.
+        kind: ``schema``, ``record``, ``environment``, ``kernel``, ``quarantine``, ``pack`` or
+            ``counters``.
         path: Where it is.
         reason: What is wrong with it.
     """
@@ -102,6 +104,8 @@ def _findings(layout: Layout) -> Iterator[Finding]:
         yield from _checked(
             "quarantine", path, _raised(lambda data, path=path: _quarantined(data, path))
         )
+    for path in pack_files(layout.packs):
+        yield from _checked("pack", path, _raised(lambda data: parse_pack(data)))
     yield from _checked("counters", layout.counters, document.check)
     yield from _schema(layout, [*records, *kernels, *quarantined])
 

@@ -1,7 +1,8 @@
 """Compiles what candidates need: from the cache where it is there, in batches where it is not.
 
 One build per key over all processes: a batch holds the lock of every key it builds; a key locked by
-another process is waited for and then read.
+another process is waited for and then read. A kernel that does not fit the device, or spills, is kept
+but not measured.
 """
 
 from __future__ import annotations
@@ -10,25 +11,19 @@ import logging
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from inductor_plugin import triton_files
-from inductor_plugin.cache import KernelKey, Store
+from inductor_plugin.cache import KernelEntry, KernelKey, Resources, Store
 from inductor_plugin.compile_child import unique_symbol
 from inductor_plugin.counters import Counters
+from inductor_plugin.dispatch import Dispatch, Pool, unanswered
 from inductor_plugin.errors import CacheError
-from inductor_plugin.jobs import (
-    Compiled,
-    CompileJob,
-    CppCompileJob,
-    Outcome,
-    TritonCompileJob,
-)
+from inductor_plugin.jobs import Compiled, CppCompileJob, Outcome, TritonCompileJob
+from inductor_plugin.resources import misfit
 from inductor_plugin.task import CppBuild, Entry, Task
 from inductor_plugin.trace import Trace
 
@@ -41,21 +36,6 @@ so a larger unit saves little and delays its first kernel."""
 
 _TRITON_FOLDER = "TRITON_CACHE_DIR"
 _SOURCE_NAMES = {"cpp": "source.cpp", "cuda": "source.cu"}
-
-
-class Pool(Protocol):
-    """The compile workers."""
-
-    workers: int
-
-    def submit(
-        self,
-        job: CompileJob,
-        done: Callable[[list[Compiled]], None],
-        memory_bytes: int | None = None,
-    ) -> None:
-        """Compile in a worker; ``done`` gets one result per kernel."""
-        ...
 
 
 @dataclass
@@ -75,10 +55,10 @@ class Builder:
         counters: Counters,
         trace: Trace,
         compile_timeout_s: float,
-        *,
-        hold_back: bool,
     ) -> None:
         """Build into ``store`` with ``pool``.
+
+        Kernels that share a unit are collected over problems until `flush`, to fill batches.
 
         Args:
             store: Where kernels are kept.
@@ -86,20 +66,16 @@ class Builder:
             counters: Where the work is counted.
             trace: Where the work is drawn.
             compile_timeout_s: Seconds one kernel may take to compile.
-            hold_back: Collect kernels until `flush`, over problems, to fill batches; False starts
-                what a problem needs as soon as all of it is known.
         """
         self._store = store
-        self._pool = pool
+        self._workers = pool.workers
+        self._dispatch = Dispatch(pool, counters, trace)
         self._counters = counters
-        self._trace = trace
         self._timeout_s = compile_timeout_s
-        self._hold_back = hold_back
         self._changed = threading.Condition()
         self._pending: list[_Item] = []
         self._running = 0
         self._quiet = 0
-        self._lanes_ns: list[int] = []
 
     def add(self, task: Task, entry: Entry, done: Callable[[], None]) -> None:
         """Queue one entry; ``done`` is called when it is ready or has failed."""
@@ -111,17 +87,12 @@ class Builder:
         assert isinstance(build, CppBuild)
         known = self._store.kernel(build.key.digest)
         if known is not None:
-            self._ready(item, str(known.path("kernel.so")), unique_symbol(build.source))
+            self._take(item, known)
             return
         with self._changed:
             self._pending.append(item)
-            full = len(self._pending) >= MAX_BATCH * self._pool.workers
+            full = len(self._pending) >= MAX_BATCH * self._workers
         if full:
-            self.flush()
-
-    def added(self) -> None:
-        """Note that all entries of a problem are there."""
-        if not self._hold_back:
             self.flush()
 
     def flush(self) -> None:
@@ -132,9 +103,7 @@ class Builder:
             for item in items:
                 assert isinstance(item.entry.build, CppBuild)
                 by_command.setdefault(item.entry.build.command, []).append(item)
-            batches = [
-                b for group in by_command.values() for b in spread(group, self._pool.workers)
-            ]
+            batches = [b for group in by_command.values() for b in spread(group, self._workers)]
             # Under one lock with the taking: what was held back must never look finished.
             self._start([(b, lambda b=b: self._build_batch(b)) for b in batches])
 
@@ -191,43 +160,25 @@ class Builder:
         item.entry.ready = True
         item.done()
 
+    def _take(self, item: _Item, kernel: KernelEntry) -> None:
+        """Let a library of the cache be measured, unless it does not fit."""
+        if not self._pruned(item, kernel.resources):
+            self._ready(item, str(kernel.path("kernel.so")), _symbol(item))
+
+    def _pruned(self, item: _Item, known: Resources | None) -> bool:
+        """Leave a kernel out if it does not fit the device; True if so."""
+        reason = misfit(item.task.problem.target, known)
+        if reason is None:
+            return False
+        item.entry.outcome = Outcome(item.entry.candidate_id, "pruned", reason)
+        item.done()
+        return True
+
     def _fail(self, item: _Item, compiled: Compiled) -> None:
         item.entry.outcome = Outcome(
             item.entry.candidate_id, compiled.status, compiled.reason, elapsed_s=compiled.elapsed_s
         )
         item.done()
-
-    def _compile(
-        self, job: CompileJob, names: Sequence[str], memory_bytes: int = 0
-    ) -> list[Compiled]:
-        """Compile in a worker and wait for it."""
-        finished = threading.Event()
-        results: list[Compiled] = []
-
-        def done(compiled: list[Compiled]) -> None:
-            results.extend(compiled)
-            finished.set()
-
-        self._pool.submit(job, done, memory_bytes or None)
-        # Each wait has a limit: the job's own, once for the batch and once kernel by kernel, and
-        # the time it may queue behind others.
-        if not finished.wait(timeout=job.timeout_s * (2 + len(names)) * 4):
-            return []
-        # Counted is what the compiler took, not what the job waited for a worker.
-        spent_s = sum(one.elapsed_s for one in results)
-        ended = time.perf_counter_ns()
-        started = ended - int(spent_s * 1e9)
-        self._trace.add(self._lane(started, ended), " + ".join(names), started, ended)
-        self._counters.add(compile_s=spent_s)
-        return results
-
-    def _lane(self, started_ns: int, ended_ns: int) -> str:
-        """Return the first track of the trace that is free for a span, as if it were a worker."""
-        with self._changed:
-            free = (i for i, until in enumerate(self._lanes_ns) if until <= started_ns)
-            lane = next(free, len(self._lanes_ns))
-            self._lanes_ns[lane : lane + 1] = [ended_ns]
-        return f"compile {lane + 1}"
 
     def _build_triton(self, item: _Item, job: TritonCompileJob) -> None:
         """Build a Triton kernel, or take it from the cache, into the folder Triton looks in."""
@@ -242,6 +193,8 @@ class Builder:
         known = self._store.kernel(key.digest)
         if known is None:
             return False
+        if self._pruned(item, known.resources):
+            return True
         files = {name: known.path(name) for name in known.files}
         triton_files.place(files, Path(dict(job.environment)[_TRITON_FOLDER]))
         self._ready(item, "", "")
@@ -257,8 +210,9 @@ class Builder:
             if compiled.status == "ok":
                 files = triton_files.collect(folder)
                 if files:
-                    self._store.put_kernel(key, files)
-                if not files or not self._placed(item, job, key):
+                    self._store.put_kernel(key, files, compiled.resources)
+                kept = bool(files) and self._placed(item, job, key)
+                if not kept and not self._pruned(item, compiled.resources):
                     self._compile_triton(item, job)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -266,14 +220,14 @@ class Builder:
     def _compile_triton(
         self, item: _Item, job: TritonCompileJob, *, ready: bool = True
     ) -> Compiled:
-        results = self._compile(job, [item.entry.name])
-        compiled = results[0] if results else _unanswered(job.key)
+        results = self._dispatch.compile(job, [item.entry.name])
+        compiled = results[0] if results else unanswered(job.key)
         item.entry.compile_s = compiled.elapsed_s
         if compiled.status != "ok":
             self._fail(item, compiled)
             return compiled
         self._counters.add(compiled=1)
-        if ready:
+        if ready and not self._pruned(item, compiled.resources):
             self._ready(item, "", "")
         return compiled
 
@@ -293,7 +247,7 @@ class Builder:
                 locks.append(lock)
                 known = self._store.kernel(_digest(item))
                 if known is not None:
-                    self._ready(item, str(known.path("kernel.so")), _symbol(item))
+                    self._take(item, known)
                 else:
                     mine.append(item)
             if mine:
@@ -310,7 +264,7 @@ class Builder:
             with self._store.lock_kernel(_digest(item), timeout_s=self._timeout_s * MAX_BATCH):
                 known = self._store.kernel(_digest(item))
                 if known is not None:
-                    self._ready(item, str(known.path("kernel.so")), _symbol(item))
+                    self._take(item, known)
                 else:
                     self._build_cpp([item])
         except CacheError as error:  # not this kernel's fault: it may be tried again
@@ -331,10 +285,10 @@ class Builder:
                 timeout_s=self._timeout_s * (3 + len(sources)) / 4,
             )
             names = [item.entry.name for item in unique.values()]
-            results = self._compile(job, names, builds[0].memory_bytes)
+            results = self._dispatch.compile(job, names, builds[0].memory_bytes)
             by_key = {compiled.key: compiled for compiled in results}
             for item in items:
-                self._publish(item, by_key.get(_digest(item)) or _unanswered(_digest(item)))
+                self._publish(item, by_key.get(_digest(item)) or unanswered(_digest(item)))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -350,9 +304,10 @@ class Builder:
                 "kernel.so": Path(compiled.library),
                 _SOURCE_NAMES[build.language]: build.source.source.encode(),
             },
+            compiled.resources,
         )
         self._counters.add(compiled=1)
-        self._ready(item, str(kernel.path("kernel.so")), _symbol(item))
+        self._take(item, kernel)
 
 
 def spread(items: Sequence[_Item], workers: int) -> list[list[_Item]]:
@@ -363,11 +318,6 @@ def spread(items: Sequence[_Item], workers: int) -> list[list[_Item]]:
 
 def _over(task: Task) -> bool:
     return task.late or task.done.is_set()
-
-
-def _unanswered(key: str) -> Compiled:
-    """Return what is said of a kernel the workers did not come to: that is not its fault."""
-    return Compiled(key, "skipped", "the compile workers did not come to it in time")
 
 
 def _digest(item: _Item) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from inductor_plugin.cache import Quarantined, Record, Store, differences, report
 from inductor_plugin.cache.document import load
-from inductor_plugin.cache.entry import ENTRY, parse_entry
+from inductor_plugin.cache.entry import ENTRY, KernelEntry, parse_entry
 from inductor_plugin.cache.find import Found, find
 from inductor_plugin.cache.records import parse_environment, parse_record
 from inductor_plugin.cli_shared import counted, in_environment, open_cache, say, seconds, size_bytes
@@ -138,6 +138,11 @@ def _show(arguments: Namespace) -> int:
     text = json.dumps(fields, indent=2)
     if found.kind == "record":
         text = (found.path).read_text(encoding="utf-8")
+        kernel = _winner_kernel(store, _record(found))
+        takes = kernel and report.kernel_fields(kernel)
+        fields["winner_kernel"] = takes
+        if takes is not None:
+            text += f"\nwinner's kernel: {report.kernel_text(takes)}"
     say(arguments, {"kind": found.kind, **fields}, f"{found.kind} {found.name}\n{text.rstrip()}")
     return 0
 
@@ -156,9 +161,22 @@ def _explain(arguments: Namespace) -> int:
     elsewhere = [one for one in digests if layout.record(one, record.op, record.digest).exists()]
     beside = (one for one in sorted(here.parent.glob("*.json")) if one != here)
     others = [outline for path in beside if (outline := _outline(path))]
-    explained = report.explanation(record, others, environments, elsewhere)
+    kernel = _winner_kernel(store, record)
+    explained = report.explanation(record, others, environments, elsewhere, kernel)
     say(arguments, explained, report.explanation_text(record, explained))
     return 0
+
+
+def _winner_kernel(store: Store, record: Record) -> KernelEntry | None:
+    """Return the kernel a record's winner was built as, None if the cache has none."""
+    winner = record.candidates.get(record.decision.winner) if record.decision else None
+    if winner is None or winner.kernel is None:
+        return None
+    folder = store.layout.kernel(winner.kernel)
+    try:
+        return parse_entry((folder / ENTRY).read_bytes(), folder)
+    except (OSError, ValueError):
+        return None  # `verify` names a damaged one
 
 
 def _outline(path: Path) -> report.Outline | None:

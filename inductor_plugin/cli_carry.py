@@ -40,11 +40,18 @@ def _import(arguments: Namespace) -> int:
 
 
 def _taken_text(taken: Imported) -> str:
-    new = {name: n for name, n in asdict(taken).items() if name not in ("merged", "unchanged")}
-    return (
+    apart = ("merged", "unchanged", "packs")
+    new = {name: n for name, n in asdict(taken).items() if name not in apart}
+    lines = [
         f"new: {counted(new)}; records that were there and changed: {taken.merged}; "
         f"there already and unchanged: {taken.unchanged}"
-    )
+    ]
+    lines += [
+        f"pack {one.name} for {one.target}: {len(one.kernels)} kernels, {len(one.problems)} problems "
+        f"of {', '.join(one.models)}"
+        for one in taken.packs
+    ]
+    return "\n".join(lines)
 
 
 def _merge_arguments(parser: ArgumentParser) -> None:

@@ -7,8 +7,11 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from inductor_plugin import elf, resources
+from inductor_plugin.cache import Resources
 from inductor_plugin.failure import says_no_memory
 from inductor_plugin.jobs import (
     Compiled,
@@ -23,6 +26,8 @@ from inductor_plugin.jobs import (
 Emit = Callable[[Event], None]
 
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
+_FIGURES = re.compile(r"ptxas info\b|\s+\d+ bytes stack frame,")
+"""What ptxas says of kernels that compile."""
 _LAST_LINES = 12
 
 
@@ -47,10 +52,14 @@ def one_unit(sources: Sequence[CppSource]) -> str:
     bodies: list[str] = []
     for source in sources:
         includes.update(dict.fromkeys(line.strip() for line in _INCLUDE.findall(source.source)))
-        name = unique_symbol(source)
+        name = _namespace(source)
         body = _renamed(source, _INCLUDE.sub("", source.source))
-        bodies.append(f"namespace unit_{name} {{\n{body}\n}}  // namespace unit_{name}\n")
+        bodies.append(f"namespace {name} {{\n{body}\n}}  // namespace {name}\n")
     return "\n".join([*includes, *bodies])
+
+
+def _namespace(source: CppSource) -> str:
+    return f"unit_{unique_symbol(source)}"
 
 
 def _renamed(source: CppSource, text: str) -> str:
@@ -85,6 +94,7 @@ def _build(job: CppCompileJob, sources: Sequence[CppSource], text: str) -> list[
     reason = "" if good else last_lines(output) or f"the compiler ended with exit code {code}"
     status: Status = "ok" if good else _failure(output)
     elapsed_s = (time.monotonic() - started) / len(sources)
+    taken = _resources(sources, output, library) if good else {}
     return [
         Compiled(
             key=source.key,
@@ -93,9 +103,34 @@ def _build(job: CppCompileJob, sources: Sequence[CppSource], text: str) -> list[
             library=str(library) if good else None,
             symbol=unique_symbol(source),
             elapsed_s=elapsed_s,
+            resources=taken.get(source.key),
         )
         for source in sources
     ]
+
+
+def _resources(sources: Sequence[CppSource], output: str, library: Path) -> dict[str, Resources]:
+    """Return what each kernel takes of a GPU, by its key; nothing where no nvcc has said it.
+
+    ptxas prints registers and spills. What a block takes at launch a kernel's source may export as
+    ``SYMBOL_block``: bytes of shared memory, and threads. A kernel alone in its unit is in no
+    namespace, and all functions there are its own.
+    """
+    names = {one.key: _namespace(one) if len(sources) > 1 else "" for one in sources}
+    found = resources.of_unit(output, list(names.values()))
+    if not found:
+        return {}
+    try:
+        blocks = elf.exported(library, [f"{one.symbol}_block" for one in sources])
+    except ValueError:
+        blocks = {}
+    taken: dict[str, Resources] = {}
+    for one in sources:
+        if (known := found.get(names[one.key])) is not None:
+            block = blocks.get(f"{one.symbol}_block", ())
+            shared, threads = block if len(block) == 2 else (None, None)
+            taken[one.key] = replace(known, shared_bytes=shared, threads=threads)
+    return taken
 
 
 def _call(command: Sequence[str], folder: Path) -> tuple[int, str]:
@@ -120,14 +155,16 @@ def _filled(argument: str, words: dict[str, str]) -> str:
 
 
 def _failure(output: str) -> Status:
-    killed = "Killed signal" in output
+    # g++ writes "Killed signal", nvcc "died due to signal 9 (Kill signal)".
+    killed = re.search(r"\bKill(ed)? signal\b", output)
     return "out_of_memory" if killed or says_no_memory(output) else "compile_failed"
 
 
 def last_lines(output: str) -> str:
     """Return the lines of a compiler's output with an error in them, or simply the last ones."""
-    lines = [line for line in output.splitlines() if line.strip()]
-    errors = [line for line in lines if re.search(r"\berror:", line)]
+    lines = [line for line in output.splitlines() if line.strip() and not _FIGURES.match(line)]
+    # g++ and cudafe write "error:", nvcc "nvcc error   :", ptxas "ptxas fatal   :".
+    errors = [line for line in lines if re.search(r"\b(error|fatal)\s*:", line)]
     return "\n".join((errors or lines)[-_LAST_LINES:])
 
 
@@ -138,5 +175,6 @@ def _compile_triton(job: TritonCompileJob, emit: Emit) -> Compiled:
     lowering_runner.load_inductor()
     emit(Event("start", job.key))
     started = time.monotonic()
-    lowering_runner.compile_triton(job)
-    return Compiled(key=job.key, status="ok", elapsed_s=time.monotonic() - started)
+    taken = lowering_runner.compile_triton(job)
+    elapsed_s = time.monotonic() - started
+    return Compiled(key=job.key, status="ok", elapsed_s=elapsed_s, resources=taken)

@@ -55,8 +55,8 @@ class CompilePool:
         Args:
             workers: Most jobs at once; never more than this process has cores.
             settings: Of the worker processes.
-            memory_bytes_per_job: A job waits until so much memory is free, unless it is the only
-                one.
+            memory_bytes_per_job: A job waits until so much memory is free beside what the running
+                ones may still take, unless it is the only one.
         """
         self.workers = max(1, min(workers, len(os.sched_getaffinity(0))))
         self._settings = settings
@@ -67,6 +67,8 @@ class CompilePool:
         self._threads = 0
         self._active = 0
         self._running = 0
+        self._promised_bytes = 0
+        self._room_bytes = 0
         self._closed = False
 
     def submit(self, job: CompileJob, done: Done, memory_bytes: int | None = None) -> None:
@@ -146,6 +148,7 @@ class CompilePool:
             finally:
                 with self._changed:
                     self._running -= 1
+                    self._promised_bytes -= queued.memory_bytes
                     self._changed.notify_all()
             queued.done(compiled)
         finally:
@@ -156,9 +159,22 @@ class CompilePool:
     def _admit(self, memory_bytes: int) -> None:
         """Wait until there is memory for another job; one job alone always runs."""
         with self._changed:
-            while self._running and not self._closed and available_bytes() < memory_bytes:
+            while self._running and not self._closed and not self._has_room(memory_bytes):
                 self._changed.wait(_MEMORY_POLL_S)
+            if not self._running:
+                self._room_bytes = available_bytes()
             self._running += 1
+            self._promised_bytes += memory_bytes
+
+    def _has_room(self, memory_bytes: int) -> bool:
+        """Return True if a job fits beside those that run; the lock is held.
+
+        What is free now does not tell: an nvcc takes a second to load its headers, and the most
+        only in its last step, so what was free before all of them is shared out as well.
+        """
+        free = available_bytes()
+        self._room_bytes = max(self._room_bytes, free)  # others gave some back
+        return memory_bytes <= min(free, self._room_bytes - self._promised_bytes)
 
 
 def compile_all(process: WorkerProcess, job: CompileJob) -> list[Compiled]:

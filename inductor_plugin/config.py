@@ -88,13 +88,14 @@ class Config:
             code=True,
         ),
     )
-    policy: Literal["tune", "cached", "pinned"] = field(
+    policy: Literal["tune", "cached", "pinned", "build"] = field(
         default="tune",
         metadata=_how(
             "choice",
             "`tune` measures what no record knows, `cached` uses records and measures nothing, "
-            "`pinned` takes every decision from `pin_file`.",
-            choices=("tune", "cached", "pinned"),
+            "`pinned` takes every decision from `pin_file`, `build` compiles all candidates and "
+            "measures nothing.",
+            choices=("tune", "cached", "pinned", "build"),
             code=True,
         ),
     )
@@ -133,7 +134,17 @@ class Config:
     max_candidates: int = field(
         default=0,
         metadata=_how(
-            "whole number", "Best-ranked candidates tried per problem; 0 for all.", code=True
+            "whole number",
+            "Candidates tried per problem, the best of each family in turn; 0 for all.",
+            code=True,
+        ),
+    )
+    decompose_k: bool = field(
+        default=True,
+        metadata=_how(
+            "on/off",
+            "Also offer Inductor's decompose-K, a batch of products that is summed, where it may pay.",
+            code=True,
         ),
     )
     never_slower_margin: float = field(

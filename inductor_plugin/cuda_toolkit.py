@@ -1,6 +1,6 @@
 """NVIDIA's compiler and CUTLASS's headers: where they are, or what to install.
 
-    option ─► CUDA_HOME ─► nvcc on PATH ─► NVIDIA's wheels       the first one there is taken
+    option ─► CUDA_HOME ─► nvcc on PATH ─► NVIDIA's wheels       the first one that will do
                                │
                                ▼
                      nvcc --version, include and library folders ─► Toolkit ─► command(toolkit, arch)
@@ -27,6 +27,12 @@ INSTALL_CUTLASS = 'pip install "inductor-plugin[cutlass]"'
 OLDEST_NVCC = (12, 3)
 """CUTLASS 4.2 builds sm_90a kernels from CUDA 12.3 on, sm_100a ones from 12.8 on."""
 
+CUTLASS_MAJOR = 4
+"""Kernels are written for CUTLASS 4; of 3 and 5 the emitters and headers are others."""
+
+_WHEELS_MAJOR = 13
+"""Major version of CUDA whose compiler the extra ``nvcc`` installs."""
+
 FLAGS = (
     "-O3",
     "-std=c++17",
@@ -36,6 +42,9 @@ FLAGS = (
     "-Xcompiler=-fPIC,-fno-strict-aliasing,-fvisibility=hidden",
     "-w",
 )
+
+_SAYS_RESOURCES = "-Xptxas=-v"
+"""Registers and spills of each kernel are printed; the code is the same, so no part of the key."""
 
 _PROBE_S = 30
 _WHEEL_FOLDERS = ("nvidia/cu13",)
@@ -94,13 +103,28 @@ class NoToolkit:
     """Why nothing can be compiled.
 
     Attributes:
-        reason: What is missing, where it was looked for, and what to install.
+        what: What is missing or cannot be used, and where it was looked for.
+        remedy: What to install or to set.
+        missing: True if nothing is there, False if what is there cannot be used.
     """
 
-    reason: str
+    what: str
+    remedy: str
+    missing: bool = False
+
+    @property
+    def reason(self) -> str:
+        """What is wrong, and what to do about it."""
+        return f"{self.what}; {self.remedy}"
 
 
-def find(option: str, environ: Mapping[str, str], major: int = 0) -> Toolkit | NoToolkit:
+Headers: TypeAlias = tuple[str, tuple[str, ...]]
+"""Version and include folders of CUTLASS."""
+
+
+def find(
+    option: str, environ: Mapping[str, str], major: int = 0, headers: Headers | None = None
+) -> Toolkit | NoToolkit:
     """Return the toolkit, or the reason why there is none.
 
     Args:
@@ -108,22 +132,40 @@ def find(option: str, environ: Mapping[str, str], major: int = 0) -> Toolkit | N
         environ: Variables of this process (``CUDA_HOME``, ``PATH``).
         major: Major version of the CUDA that torch was built for, whose runtime library a kernel
             will find loaded; 0 where nothing is going to run.
+        headers: Those of CUTLASS; of the wheel nvidia-cutlass if not given.
     """
     packages = package_folders("nvidia")
     sites = tuple(folder.parent for folder in packages)
-    headers = cutlass_headers()
-    if isinstance(headers, NoToolkit):
-        return headers
-    place = choose(places(option, environ, sites), option)
-    if isinstance(place, NoToolkit):
-        return place
+    known = headers or cutlass_headers()
+    if isinstance(known, NoToolkit):
+        return known
+    candidates = present(places(option, environ, sites), option)
+    if isinstance(candidates, NoToolkit):
+        return candidates
+    tried = (_usable(place, known, sites, major) for place in candidates)
+    # What is said of the first one is what its owner expects to read, if none will do.
+    first: NoToolkit | None = None
+    for one in tried:
+        if isinstance(one, Toolkit):
+            return one
+        first = first or one
+    assert first is not None
+    return first
+
+
+def _usable(
+    place: Place, headers: Headers, sites: Sequence[Path], major: int
+) -> Toolkit | NoToolkit:
+    """Return the toolkit of an nvcc that is there, or why it cannot be used."""
     version = nvcc_version(place.nvcc)
     if isinstance(version, NoToolkit):
         return version
     if major and version.split(".")[0] != str(major):
         return NoToolkit(
-            f"{place.nvcc} is CUDA {version}, but torch was built for CUDA {major}; name an nvcc of "
-            f"CUDA {major}, or install it: {INSTALL_NVCC}"
+            f"{place.nvcc} is CUDA {version}, but torch was built for CUDA {major}",
+            INSTALL_NVCC
+            if major == _WHEELS_MAJOR
+            else f"install the toolkit of CUDA {major} and set CUDA_HOME to its folder",
         )
     return assemble(place, version, headers, sites)
 
@@ -152,19 +194,23 @@ def places(option: str, environ: Mapping[str, str], sites: Sequence[Path]) -> tu
     return tuple(found)
 
 
-def choose(candidates: Sequence[Place], option: str = "") -> Place | NoToolkit:
-    """Return the first place with an nvcc. One the user named must be there."""
+def present(candidates: Sequence[Place], option: str = "") -> tuple[Place, ...] | NoToolkit:
+    """Return the places with an nvcc. One the user named must be there, and is the only one."""
     for place in candidates:
-        if place.nvcc.is_file():
-            return place
         if place.origin == "option":
-            return NoToolkit(f"option nvcc is {option!r}, but there is no {place.nvcc}")
+            if place.nvcc.is_file():
+                return (place,)
+            return NoToolkit(
+                f"option nvcc is {option!r}, but there is no {place.nvcc}",
+                "name an nvcc or a toolkit's folder, or leave the option empty",
+            )
+    found = tuple(place for place in candidates if place.nvcc.is_file())
     looked = ", ".join(f"{one.nvcc} ({one.origin})" for one in candidates) or "PATH"
-    return NoToolkit(f"no nvcc: looked at {looked}; {INSTALL_NVCC}")
+    return found or NoToolkit(f"no nvcc: looked at {looked}", INSTALL_NVCC, missing=True)
 
 
 def assemble(
-    place: Place, version: str, headers: tuple[str, tuple[str, ...]], sites: Sequence[Path]
+    place: Place, version: str, headers: Headers, sites: Sequence[Path]
 ) -> Toolkit | NoToolkit:
     """Return the toolkit around an nvcc whose version is known.
 
@@ -176,7 +222,7 @@ def assemble(
     """
     if tuple(map(int, version.split(".")[:2])) < OLDEST_NVCC:
         oldest = ".".join(map(str, OLDEST_NVCC))
-        return NoToolkit(f"{place.nvcc} is CUDA {version}, CUTLASS needs {oldest}; {INSTALL_NVCC}")
+        return NoToolkit(f"{place.nvcc} is CUDA {version}, CUTLASS needs {oldest}", INSTALL_NVCC)
     major = version.split(".")[0]
     root = _root(place.nvcc)
     wheels = [site / "nvidia" / f"cu{major}" for site in sites]
@@ -185,15 +231,15 @@ def assemble(
     # nvcc finds its own headers through nvcc.profile; wheels and slim toolkits may lack some.
     include = [one / "include" for one in roots if (one / "include" / runtime).is_file()]
     if not include:
-        return NoToolkit(f"no {runtime} for {place.nvcc}; pip install nvidia-cuda-runtime")
+        return NoToolkit(f"no {runtime} for {place.nvcc}", "pip install nvidia-cuda-runtime")
     cccl = [one / "cccl" for one in include if (one / "cccl" / "cuda" / "std").is_dir()]
     if not cccl and not any((one / "cuda" / "std").is_dir() for one in include):
-        return NoToolkit(f"no cuda/std headers for {place.nvcc}; pip install nvidia-cuda-cccl")
+        return NoToolkit(f"no cuda/std headers for {place.nvcc}", "pip install nvidia-cuda-cccl")
     folders = [one / name for one in roots for name in ("lib64", "lib")]
     soname = f"libcudart.so.{major}"
     holding = [one for one in folders if (one / soname).is_file()]
     if not holding:
-        return NoToolkit(f"no {soname} for {place.nvcc}; pip install nvidia-cuda-runtime")
+        return NoToolkit(f"no {soname} for {place.nvcc}", "pip install nvidia-cuda-runtime")
     cutlass_version, cutlass_include = headers
     return Toolkit(
         nvcc=str(place.nvcc),
@@ -223,6 +269,7 @@ def command(toolkit: Toolkit, arch: str) -> tuple[str, ...]:
         "-cudart=none",
         *FLAGS,
         *_target(arch),
+        _SAYS_RESOURCES,
         *(f"-I{folder}" for folder in toolkit.include_dirs),
         "-x",
         "cu",
@@ -244,10 +291,11 @@ def nvcc_version(nvcc: Path) -> str | NoToolkit:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return NoToolkit(f"{nvcc} --version failed: {error}")
+        return NoToolkit(f"{nvcc} --version failed: {error}", INSTALL_NVCC)
     text = (done.stdout + done.stderr).decode(errors="replace")
     return parse_version(text) or NoToolkit(
-        f"{nvcc} --version ended with {done.returncode} and said no version: {text.strip()[-200:]!r}"
+        f"{nvcc} --version ended with {done.returncode} and said no version: {text.strip()[-200:]!r}",
+        INSTALL_NVCC,
     )
 
 
@@ -257,14 +305,22 @@ def parse_version(text: str) -> str | None:
     return found[1] if found else None
 
 
-def cutlass_headers() -> tuple[str, tuple[str, ...]] | NoToolkit:
-    """Return (version, include folders) of the CUTLASS that nvidia-cutlass brings."""
-    for package in package_folders("cutlass_library"):
+def cutlass_headers() -> Headers | NoToolkit:
+    """Return version and include folders of the CUTLASS that nvidia-cutlass brings."""
+    packages = package_folders("cutlass_library")
+    if not packages:
+        return NoToolkit("nvidia-cutlass is not installed", INSTALL_CUTLASS, missing=True)
+    for package in packages:
         include = package / "source" / "include"
         version = _cutlass_version(include / "cutlass" / "version.h")
+        if version and version.split(".")[0] != str(CUTLASS_MAJOR):
+            return NoToolkit(
+                f"nvidia-cutlass {version} is installed, kernels need {CUTLASS_MAJOR}.x",
+                INSTALL_CUTLASS,
+            )
         if version:
             return version, (str(include), str(package / "source" / "tools" / "util" / "include"))
-    return NoToolkit(f"no CUTLASS headers (package cutlass_library); {INSTALL_CUTLASS}")
+    return NoToolkit(f"{packages[0]} holds no CUTLASS headers", INSTALL_CUTLASS)
 
 
 def package_folders(name: str) -> tuple[Path, ...]:

@@ -18,15 +18,20 @@ from typing import Any, Literal, cast
 
 import torch
 
-from inductor_plugin import compat
+from inductor_plugin import compat, cuda_toolkit
+from inductor_plugin.cache import open_store
 from inductor_plugin.config import (
     Config,
     default_cache_dir,
     enabled_by_environment,
     process_environment,
 )
-from inductor_plugin.cuda_toolkit import INSTALL_CUTLASS, NoToolkit, find
-from inductor_plugin.errors import OptionError
+from inductor_plugin.cuda_toolkit import NoToolkit, Toolkit
+from inductor_plugin.errors import CacheError, OptionError
+from inductor_plugin.installed import installed_packs, mismatch
+from inductor_plugin.lowering_cuda import cuda_major
+from inductor_plugin.lowering_problem import target_of
+from inductor_plugin.templates.cutlass_source import generator_reason
 
 State = Literal["ok", "off", "broken"]
 
@@ -72,7 +77,10 @@ def examine(cache_dir: Path | None = None) -> list[Finding]:
         cpu(),
         gpu(),
         triton(),
+        nvcc(_nvcc_option()),
         cutlass(),
+        numpy(),
+        packs(cache_dir or default_cache_dir()),
         cache(cache_dir or default_cache_dir()),
     ]
 
@@ -221,15 +229,66 @@ def triton() -> Finding:
     return Finding("triton", "ok", _version("triton") or "installed")
 
 
-def cutlass(nvcc: str = "") -> Finding:
-    """Tell whether CUTLASS kernels can be compiled: nvcc, its runtime library and the headers."""
-    toolkit = find(nvcc, process_environment())
-    if isinstance(toolkit, NoToolkit):
-        return Finding("cutlass", "off", f"no CUTLASS kernels: {toolkit.reason}", INSTALL_CUTLASS)
-    detail = f"{toolkit.cutlass_version}, nvcc {toolkit.version} ({toolkit.nvcc})"
-    if importlib.util.find_spec("cutlass_library") is None:
-        return Finding("cutlass", "off", f"{detail}, no generator", INSTALL_CUTLASS)
-    return Finding("cutlass", "ok", detail)
+def nvcc(option: str = "") -> Finding:
+    """Tell whether there is a compiler for CUTLASS kernels, and what is wrong with one that is there.
+
+    Args:
+        option: The option ``nvcc``.
+    """
+    # The headers are another finding: any will do here.
+    found = cuda_toolkit.find(option, process_environment(), cuda_major(), headers=("", ()))
+    if isinstance(found, Toolkit):
+        return Finding("nvcc", "ok", f"{found.version} ({found.nvcc}, from {found.origin})")
+    # An old nvcc that nobody wants to use is nothing to repair.
+    wanted = option or cuda_toolkit.package_folders("cutlass_library")
+    state: State = "broken" if wanted and not found.missing else "off"
+    return Finding("nvcc", state, f"no CUTLASS kernels: {found.what}", found.remedy)
+
+
+def cutlass() -> Finding:
+    """Tell whether CUTLASS kernels can be generated: nvidia-cutlass, its version and its generator."""
+    found = cuda_toolkit.cutlass_headers()
+    if isinstance(found, NoToolkit):
+        state: State = "off" if found.missing else "broken"
+        return Finding("cutlass", state, f"no CUTLASS kernels: {found.what}", found.remedy)
+    reason = generator_reason()
+    if reason is not None:
+        detail = f"no CUTLASS kernels: {reason}"
+        return Finding("cutlass", "broken", detail, cuda_toolkit.INSTALL_CUTLASS)
+    return Finding("cutlass", "ok", f"headers and generator of {found[0]}")
+
+
+def numpy() -> Finding:
+    """Tell whether NumPy is there; kernels are generated, compiled and measured without it."""
+    if importlib.util.find_spec("numpy") is None:
+        detail = "not installed: torch warns of it, and nvidia-cutlass counts it as needed"
+        return Finding("numpy", "off", detail, "pip install numpy")
+    return Finding("numpy", "ok", _version("numpy") or "installed")
+
+
+def packs(folder: Path) -> Finding:
+    """Judge the kernels that were compiled ahead of time: whole, and for the GPU that is here."""
+    name = "packs"
+    try:
+        store = open_store(folder, create=False)
+        known = store.packs()
+        broken = [one for one in store.verify_packs() if one]
+    except CacheError as error:
+        return Finding(name, "off", f"the cache cannot be read: {error}", "see the finding `cache`")
+    lost = [f"{file} is not there" for file in installed_packs().values() if not file.is_file()]
+    if broken or lost:
+        remedy = "import the pack again, or install its wheel again"
+        return Finding(name, "broken", "; ".join([*broken, *lost]), remedy)
+    if not known and not installed_packs():
+        return Finding(name, "ok", "none; `inductor-plugin precompile` makes one")
+    listed = ", ".join(f"{one.target} ({len(one.kernels)} kernels)" for one in known)
+    detail = listed or "installed ones, taken into the cache at the first compile"
+    gpu_here = target_of(torch.device("cuda")) if torch.cuda.is_available() else None
+    reason = mismatch(known, gpu_here.arch, cuda_major()) if gpu_here is not None else None
+    if reason is not None:
+        remedy = "make one for this GPU with `inductor-plugin precompile --target`"
+        return Finding(name, "off", reason, remedy)
+    return Finding(name, "ok", detail)
 
 
 def cache(folder: Path) -> Finding:
@@ -264,6 +323,13 @@ def _foreign(facts: os.stat_result) -> str | None:
     if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return f"can be written by others (mode {stat.S_IMODE(facts.st_mode):04o})"
     return None
+
+
+def _nvcc_option() -> str:
+    try:
+        return Config.load().nvcc
+    except OptionError:  # another finding
+        return ""
 
 
 def _version(name: str) -> str | None:

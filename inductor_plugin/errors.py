@@ -4,6 +4,7 @@ InductorPluginError
 ├── OptionError            an unknown option or a bad value
 ├── RegistrationError      a template name taken, or not known
 ├── TargetError            a GPU that is not known
+├── PackError              kernels compiled ahead of time that are none, or do not load
 ├── KernelError            a compiled kernel that cannot be loaded, or refuses a call
 ├── CacheError             the cache as a whole cannot be used or asked
 │   ├── CacheRefusedError  a directory that someone else owns or may write
@@ -30,6 +31,10 @@ class RegistrationError(InductorPluginError, ValueError):
 
 class TargetError(InductorPluginError, ValueError):
     """A GPU of which too little is known to compile or rank for it."""
+
+
+class PackError(InductorPluginError):
+    """A pack of kernels compiled ahead of time that is empty, or whose kernels do not load."""
 
 
 class KernelError(InductorPluginError):

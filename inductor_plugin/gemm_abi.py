@@ -174,6 +174,9 @@ def run(kernel: GemmFunction, call: GemmCall, stream: int) -> None:
     """
     status = kernel.entry(_RUN, ctypes.byref(call), None, ctypes.c_void_p(stream))
     if reason := _refusal(kernel, call, status):
+        if status == GemmStatus.WORKSPACE:
+            needed = workspace_bytes(kernel, call)
+            reason = f"{reason}: {call.workspace_bytes} bytes of {needed}"
         raise KernelError(reason)
 
 

@@ -4,18 +4,22 @@
     cutlass_addmm.out(c, a, b, ...)                addmm, baddbmm
     cutlass_scaled_mm.out(a, b, sa, sb, ...)       _scaled_mm
     cutlass_scaled_addmm.out(a, b, sa, sb, c, ...) _scaled_mm with a bias
+    cutlass_grouped_mm.out(a, b, offsets, ...)     _grouped_mm
 
 They are written into generated code. A kernel is named ``SYMBOL@DIGEST``; its library is looked for
 in the cache directories of this process's compiles, then in the default one. Where it is gone (a
 trimmed cache, a compiled graph from another machine), the library product is computed instead, and
 one warning says so. ``SYMBOL@/a/path`` names a library itself, and then nothing stands in for it.
+
+Nothing here waits for the device, and what is allocated comes from torch's allocator on the stream
+the kernel runs on: calls can be captured into a CUDA graph.
 """
 
 from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +28,37 @@ import torch
 from inductor_plugin.cache import open_store
 from inductor_plugin.config import default_cache_dir
 from inductor_plugin.errors import CacheError, KernelError
-from inductor_plugin.gemm_abi import GemmCall, GemmFunction, load, new_call, run, workspace_bytes
+from inductor_plugin.gemm_abi import GemmCall, GemmFunction, load, run, workspace_bytes
+from inductor_plugin.gemm_call import (
+    CALLS,
+    Matrix,
+    added,
+    grouped,
+    product,
+    scaled,
+    scaled_added,
+)
+from inductor_plugin.jobs import OpKernel
+from inductor_plugin.problem import Operand
 
 LIBRARY_FILE = "kernel.so"
+WORKSPACE_ALIGNMENT = 64
+"""Bytes; where CUTLASS puts tensor maps, which TMA reads."""
+
 _LAUNCH = "str kernel, str order, int swizzle, int raster, int split_k"
+_RESULT = "*, Tensor(b!)? workspace=None, Tensor(a!) out) -> Tensor(a!)"
 _SCHEMAS = {
-    "cutlass_mm.out": f"(Tensor a, Tensor b, {_LAUNCH}, *, Tensor(a!) out) -> Tensor(a!)",
+    "cutlass_mm.out": f"(Tensor a, Tensor b, {_LAUNCH}, {_RESULT}",
     "cutlass_addmm.out": (
-        f"(Tensor c, Tensor a, Tensor b, {_LAUNCH}, str bias, float alpha, float beta, *, "
-        "Tensor(a!) out) -> Tensor(a!)"
+        f"(Tensor c, Tensor a, Tensor b, {_LAUNCH}, str bias, float alpha, float beta, {_RESULT}"
     ),
     "cutlass_scaled_mm.out": (
-        f"(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, {_LAUNCH}, *, "
-        "Tensor(a!) out) -> Tensor(a!)"
+        f"(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, {_LAUNCH}, {_RESULT}"
     ),
     "cutlass_scaled_addmm.out": (
-        f"(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor c, {_LAUNCH}, *, "
-        "Tensor(a!) out) -> Tensor(a!)"
+        f"(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor c, {_LAUNCH}, {_RESULT}"
     ),
+    "cutlass_grouped_mm.out": f"(Tensor a, Tensor b, Tensor offsets, {_LAUNCH}, {_RESULT}",
 }
 
 _ATEN: Any = torch
@@ -57,15 +74,43 @@ def look_in(folder: Path) -> None:
     _folders.insert(0, folder)
 
 
+def workspace_needed(
+    kernel: OpKernel, operands: Sequence[Operand], output: Operand, device: torch.device
+) -> int:
+    """Return how many bytes a call needs besides its operands, 0 for none or where that is not known.
+
+    Generated code allocates them beside its other memory and hands them over as ``workspace=``; an
+    operator that is given none allocates its own.
+
+    Args:
+        kernel: The operator, the kernel's name and what follows it.
+        operands: As the operator takes them.
+        output: What it writes.
+        device: Where it will run.
+    """
+    try:
+        function = _located(str(kernel.args[0]))
+        if function is None:
+            return 0
+        name = kernel.op.partition("::")[2].partition(".")[0]
+        call = CALLS[name](
+            *(Matrix(one.size, one.stride) for one in operands),
+            *kernel.args[1:],
+            out=Matrix(output.size, output.stride),
+            # Not the kept number: while a graph is lowered the device may be another one.
+            sm_count=_multiprocessors(device),
+        )
+        return workspace_bytes(function, call) if _has_work(call) else 0
+    except KernelError:  # a call of it will say so
+        return 0
+
+
 def cutlass_mm(
     a: torch.Tensor,
     b: torch.Tensor,
     kernel: str,
-    order: str,
-    swizzle: int,
-    raster: int,
-    split_k: int,
-    *,
+    *launch: Any,
+    workspace: torch.Tensor | None = None,
     out: torch.Tensor,
 ) -> torch.Tensor:
     """Write A @ B to ``out``.
@@ -74,18 +119,17 @@ def cutlass_mm(
         a: [m, k] or [batch, m, k].
         b: [k, n] or [batch, k, n].
         kernel: ``SYMBOL@DIGEST``.
-        order: Whether K (``t``) or the other dimension (``n``) of A is contiguous, and of B whether
-            N (``t``) or K (``n``) is, in CUTLASS's letters.
-        swizzle: Largest number of tiles that neighbouring blocks share a side of.
-        raster: Direction in which blocks walk over D (`gemm_abi.RASTERS`).
-        split_k: Parts K is cut into.
+        launch: How it is started; `gemm_call.product` names the arguments.
+        workspace: Memory of the kernel's, uint8; None to allocate what it needs.
         out: [m, n] or [batch, m, n], rows contiguous.
     """
     function = found(kernel)
     if function is None or not a.shape[-1]:
         return _product(a, b, out)
-    call = _call(a, b, out, order, swizzle=swizzle, raster=raster, split_k=split_k)
-    return _started(function, call, out)
+    call = product(
+        _matrix(a), _matrix(b), *launch, out=_matrix(out), sm_count=multiprocessors(out.device)
+    )
+    return _started(function, call, workspace, out)
 
 
 def cutlass_addmm(
@@ -93,32 +137,25 @@ def cutlass_addmm(
     a: torch.Tensor,
     b: torch.Tensor,
     kernel: str,
-    order: str,
-    swizzle: int,
-    raster: int,
-    split_k: int,
-    bias: str,
-    alpha: float,
-    beta: float,
-    *,
+    *launch: Any,
+    workspace: torch.Tensor | None = None,
     out: torch.Tensor,
 ) -> torch.Tensor:
-    """Write alpha * A @ B + beta * C to ``out``; other arguments as in `cutlass_mm`.
-
-    ``c`` is [n], [m, n] or [batch, m, n], and ``bias`` says what is read of it: ``row`` C[n] for
-    every row, ``column`` C[m] for every column, ``full`` all.
-    """
+    """Write alpha * A @ B + beta * C to ``out``; as `cutlass_mm`, with `gemm_call.added`."""
     function = found(kernel)
     if function is None or not a.shape[-1]:
         add = torch.baddbmm if a.dim() > 2 else torch.addmm
+        alpha, beta = launch[-2:]
         return add(c, a, b, alpha=alpha, beta=beta, out=out)
-    call = _call(a, b, out, order, swizzle=swizzle, raster=raster, split_k=split_k)
-    call.alpha, call.beta = alpha, beta
-    call.c = c.data_ptr()
-    call.batch_c = c.stride(0) if c.dim() > 2 else 0
-    if bias == "full":
-        call.lead_c = c.stride(-2)
-    return _started(function, call, out)
+    call = added(
+        _matrix(c),
+        _matrix(a),
+        _matrix(b),
+        *launch,
+        out=_matrix(out),
+        sm_count=multiprocessors(out.device),
+    )
+    return _started(function, call, workspace, out)
 
 
 def cutlass_scaled_mm(
@@ -126,14 +163,25 @@ def cutlass_scaled_mm(
     b: torch.Tensor,
     scale_a: torch.Tensor,
     scale_b: torch.Tensor,
+    kernel: str,
     *launch: Any,
+    workspace: torch.Tensor | None = None,
     out: torch.Tensor,
 ) -> torch.Tensor:
-    """Write scale_a * scale_b * (A @ B) to ``out``; ``launch`` as in `cutlass_mm`.
-
-    ``scale_a`` is float32, one or [m, 1], ``scale_b`` one or [1, n].
-    """
-    return _scaled(a, b, scale_a, scale_b, None, *launch, out=out)
+    """Write scale_a * scale_b * (A @ B) to ``out``; as `cutlass_mm`, with `gemm_call.scaled`."""
+    function = found(kernel)
+    if function is None or not a.shape[-1]:
+        return _ATEN._scaled_mm(a, b, scale_a, scale_b, out_dtype=out.dtype, out=out)
+    call = scaled(
+        _matrix(a),
+        _matrix(b),
+        _matrix(scale_a),
+        _matrix(scale_b),
+        *launch,
+        out=_matrix(out),
+        sm_count=multiprocessors(out.device),
+    )
+    return _started(function, call, workspace, out)
 
 
 def cutlass_scaled_addmm(
@@ -142,35 +190,64 @@ def cutlass_scaled_addmm(
     scale_a: torch.Tensor,
     scale_b: torch.Tensor,
     c: torch.Tensor,
+    kernel: str,
     *launch: Any,
+    workspace: torch.Tensor | None = None,
     out: torch.Tensor,
 ) -> torch.Tensor:
     """Write scale_a * scale_b * (A @ B) + C[n] to ``out``; the rest as in `cutlass_scaled_mm`."""
-    return _scaled(a, b, scale_a, scale_b, c, *launch, out=out)
-
-
-def _scaled(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    scale_a: torch.Tensor,
-    scale_b: torch.Tensor,
-    c: torch.Tensor | None,
-    kernel: str,
-    order: str,
-    swizzle: int,
-    raster: int,
-    split_k: int,
-    *,
-    out: torch.Tensor,
-) -> torch.Tensor:
     function = found(kernel)
     if function is None or not a.shape[-1]:
         return _ATEN._scaled_mm(a, b, scale_a, scale_b, bias=c, out_dtype=out.dtype, out=out)
-    call = _call(a, b, out, order, swizzle=swizzle, raster=raster, split_k=split_k)
-    call.scale_a, call.scale_b = scale_a.data_ptr(), scale_b.data_ptr()
-    if c is not None:
-        call.c, call.beta = c.data_ptr(), 1.0
-    return _started(function, call, out)
+    call = scaled_added(
+        _matrix(a),
+        _matrix(b),
+        _matrix(scale_a),
+        _matrix(scale_b),
+        _matrix(c),
+        *launch,
+        out=_matrix(out),
+        sm_count=multiprocessors(out.device),
+    )
+    return _started(function, call, workspace, out)
+
+
+def cutlass_grouped_mm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    offsets: torch.Tensor,
+    kernel: str,
+    *launch: Any,
+    workspace: torch.Tensor | None = None,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """Write A[rows of a group] @ B[group] for all groups to ``out``; as `cutlass_mm`.
+
+    Rows behind the last group are left as they are, as ``torch._grouped_mm`` leaves them.
+
+    Args:
+        a: [m, k].
+        b: [groups, k, n].
+        offsets: int32 [groups] on the device, where the rows of each group end; may repeat.
+        kernel: ``SYMBOL@DIGEST``.
+        launch: How it is started; `gemm_call.grouped` names the arguments.
+        workspace: As in `cutlass_mm`.
+        out: [m, n].
+    """
+    if not a.shape[-1]:
+        return out.zero_()
+    function = found(kernel)
+    if function is None:
+        return out.copy_(_ATEN._grouped_mm(a, b, offsets))
+    call = grouped(
+        _matrix(a),
+        _matrix(b),
+        _matrix(offsets),
+        *launch,
+        out=_matrix(out),
+        sm_count=multiprocessors(out.device),
+    )
+    return _started(function, call, workspace, out)
 
 
 def found(kernel: str) -> GemmFunction | None:
@@ -195,6 +272,15 @@ def _loaded(symbol: str, path: str) -> GemmFunction:
 @functools.lru_cache(maxsize=4096)
 def _found(kernel: str) -> GemmFunction:
     """Return a kernel; what is not found is looked for again next time (exceptions are not kept)."""
+    function = _located(kernel)
+    if function is None:
+        _warn(kernel.partition("@")[0])
+        raise KernelError(f"the library of {kernel} is in no cache directory")
+    return function
+
+
+def _located(kernel: str) -> GemmFunction | None:
+    """Return a kernel, or None where no cache directory has its library."""
     symbol, _, place = kernel.partition("@")
     if place.startswith("/"):
         return _loaded(symbol, place)
@@ -202,8 +288,7 @@ def _found(kernel: str) -> GemmFunction:
         path = _library_in(folder, place)
         if path is not None:
             return _loaded(symbol, str(path))
-    _warn(symbol)
-    raise KernelError(f"the library of {kernel} is in no cache directory")
+    return None
 
 
 def _library_in(folder: Path, digest: str) -> Path | None:
@@ -232,41 +317,41 @@ def _product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> torch.Tenso
     return torch.matmul(a, b, out=out)
 
 
-def _call(
-    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, order: str, **launch: int
-) -> GemmCall:
-    """Return a call with all that follows from the operands, by their real strides."""
-    batched = out.dim() > 2
-    return new_call(
-        a=a.data_ptr(),
-        b=b.data_ptr(),
-        d=out.data_ptr(),
-        m=out.shape[-2],
-        n=out.shape[-1],
-        k=a.shape[-1],
-        batch=out.shape[0] if batched else 1,
-        lead_a=a.stride(-2 if order[0] == "t" else -1),
-        lead_b=b.stride(-2 if order[1] == "t" else -1),
-        lead_d=out.stride(-2),
-        batch_a=a.stride(0) if batched else 0,
-        batch_b=b.stride(0) if batched else 0,
-        batch_d=out.stride(0) if batched else 0,
-        sm_count=multiprocessors(out.device),
-        **launch,
-    )
+def _matrix(operand: torch.Tensor) -> Matrix:
+    return Matrix(operand.shape, operand.stride(), operand.data_ptr())
 
 
-def _started(function: GemmFunction, call: GemmCall, out: torch.Tensor) -> torch.Tensor:
+def _started(
+    function: GemmFunction, call: GemmCall, memory: torch.Tensor | None, out: torch.Tensor
+) -> torch.Tensor:
     """Start a kernel on the current stream of the output's device."""
-    if 0 in (call.m, call.n, call.batch):
+    if not _has_work(call):
         return out
-    needed = workspace_bytes(function, call)
-    if needed:
+    if memory is None:
+        needed = workspace_bytes(function, call)
         # From the caching allocator: inside a CUDA graph it comes from the graph's own pool.
-        workspace = torch.empty(needed, dtype=torch.uint8, device=out.device)
-        call.workspace, call.workspace_bytes = workspace.data_ptr(), needed
+        memory = torch.empty(needed, dtype=torch.uint8, device=out.device)
+    elif reason := _unfit(memory, out.device):
+        raise KernelError(f"{function.symbol}: {reason}")
+    # The kernel's function compares the size with its need before it writes anything.
+    call.workspace, call.workspace_bytes = memory.data_ptr(), memory.numel()
     _launch(function, call, out.device)
     return out
+
+
+def _has_work(call: GemmCall) -> bool:
+    return 0 not in (call.m, call.n, call.batch)
+
+
+def _unfit(memory: torch.Tensor, device: torch.device) -> str | None:
+    """Return why a tensor cannot be a workspace, None if it can."""
+    if memory.dtype != torch.uint8 or not memory.is_contiguous():
+        return f"the workspace must be contiguous uint8, it is {memory.dtype} {memory.stride()}"
+    if memory.device != device:
+        return f"the workspace is on {memory.device}, the output on {device}"
+    if memory.data_ptr() % WORKSPACE_ALIGNMENT:
+        return f"the workspace must begin at a multiple of {WORKSPACE_ALIGNMENT} bytes"
+    return None
 
 
 def _launch(function: GemmFunction, call: GemmCall, device: torch.device) -> None:
@@ -276,7 +361,11 @@ def _launch(function: GemmFunction, call: GemmCall, device: torch.device) -> Non
 
 @functools.cache
 def multiprocessors(device: torch.device) -> int:
-    """Return how many multiprocessors a device has."""
+    """Return how many multiprocessors a device has; kept, for every call asks."""
+    return _multiprocessors(device)
+
+
+def _multiprocessors(device: torch.device) -> int:
     cuda: Any = torch.cuda
     return int(cuda.get_device_properties(device).multi_processor_count)
 
@@ -287,6 +376,7 @@ def _define() -> None:
         "cutlass_addmm.out": cutlass_addmm,
         "cutlass_scaled_mm.out": cutlass_scaled_mm,
         "cutlass_scaled_addmm.out": cutlass_scaled_addmm,
+        "cutlass_grouped_mm.out": cutlass_grouped_mm,
     }
     for name, function in functions.items():
         _OPERATORS.define(name + _SCHEMAS[name])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from inductor_plugin.cache import KernelKey
+from inductor_plugin.cache import KernelKey, Resources
 
 Status = Literal[
     "ok",
@@ -23,8 +23,10 @@ Status = Literal[
     "wrong",
     "red_zone",
     "skipped",
+    "pruned",
 ]
-"""How one candidate fared. All but ``ok`` and ``skipped`` put the candidate into quarantine."""
+"""How one candidate fared. All but ``ok``, ``skipped`` (tried again next time) and ``pruned`` (built,
+but not worth measuring on this device) put the candidate into quarantine."""
 
 
 @dataclass(frozen=True)
@@ -301,6 +303,7 @@ class Compiled:
         library: Path of the shared library (C++), if any.
         symbol: Name of the C function in that library.
         elapsed_s: Its share of the batch's seconds.
+        resources: What it takes of a GPU; None if that is not known, and on a CPU.
     """
 
     key: str
@@ -309,6 +312,7 @@ class Compiled:
     library: str | None = None
     symbol: str = ""
     elapsed_s: float = 0.0
+    resources: Resources | None = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import logging
 import pickle
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from torch._inductor import ir, select_algorithm
 from torch._inductor.codegen.cpp_template_kernel import CppTemplateCaller
 
-from inductor_plugin import lowering_toolchain
+from inductor_plugin import decompose_op, lowering_toolchain
 from inductor_plugin.bench_child import build as build_tensor
 from inductor_plugin.cache import KernelKey
 from inductor_plugin.jobs import (
@@ -31,18 +31,21 @@ from inductor_plugin.jobs import (
     TritonCompileJob,
 )
 from inductor_plugin.lowering_cuda import at
+from inductor_plugin.lowering_decompose import FAMILY, parts_of
 from inductor_plugin.lowering_header import with_header
 from inductor_plugin.lowering_problem import (
     base_operand,
     constant,
+    device_text,
+    generated_value,
     is_view,
     output_tensor,
     view_operand,
 )
 from inductor_plugin.lowering_template import TemplateChoice
 from inductor_plugin.lowering_toolchain import CppToolchain
+from inductor_plugin.offer import Offer
 from inductor_plugin.operand_files import OperandFiles
-from inductor_plugin.selection import Offer
 from inductor_plugin.task import CppBuild, Entry
 
 logger = logging.getLogger(__name__)
@@ -92,7 +95,7 @@ def foreign(choice: Any) -> str | None:
         select_algorithm.TritonTemplateCaller,
         TemplateChoice,
     )
-    if isinstance(inner, known):
+    if isinstance(inner, known) or parts_of(inner) is not None:
         return None
     return f"{type(inner).__name__} choices are measured by Inductor itself"
 
@@ -138,7 +141,27 @@ def offer_of(choice: Any, call: Call) -> Offer:
     if isinstance(inner, TemplateChoice):
         identity = _Identity(inner.name, "template", inner.hash_key(), inner.description)
         return identity.offer(lambda own: _template_entry(own, inner, call))
+    parts = parts_of(inner)
+    if parts is not None:
+        key = f"{FAMILY}-{parts}"
+        identity = _Identity(f"{FAMILY}_{parts}", "subgraph", key, f"K in {parts} parts")
+        return identity.offer(lambda own: _decomposed_entry(own, parts, call))
     raise TypeError(f"{type(inner).__name__} is not a choice the plugin measures")
+
+
+def _generated(index: int, call: Call) -> Tensor | None:
+    """Return an operand whose values Inductor generates (ends of groups), None for any other.
+
+    Random ends of groups would make a kernel read and write outside its operands.
+    """
+    node = call.nodes[index]
+    if index not in call.input_gen_fns or call.layout.device.type == "cpu":
+        return None
+    value = generated_value(node, call.input_gen_fns[index])
+    if value is None:
+        return None
+    kept = call.files.keep(f"{node.get_name()} (generated)", value)
+    return replace(kept, device=device_text(call.layout.device))
 
 
 @dataclass(frozen=True)
@@ -193,6 +216,8 @@ def _extern_entry(own: Entry, choice: Any, call: Call) -> Entry:
 def _extern_input(choice: Any, index: int, call: Call) -> Tensor | None:
     """Return an operand of a library kernel, None if it cannot travel to a worker."""
     node = choice.input_nodes[index]
+    if len(choice.input_nodes) == len(call.nodes) and (made := _generated(index, call)):
+        return made
     value = constant(node)
     if value is None or value.device.type != "cpu":
         # Only a CPU repacks frozen weights; elsewhere all candidates get the same random ones.
@@ -306,8 +331,8 @@ def _triton_entry(own: Entry, choice: Any, call: Call) -> Entry:
     source = _triton_source(choice)
     kernel = RequestKernel(pickle.dumps(request), environment)
     # A kernel takes each buffer once, however many of its operands are views of it (x @ x.T).
-    bases = {node.get_name(): node for node in call.nodes}
-    inputs = [base_operand(node, call.seeds) for node in bases.values()]
+    bases = {node.get_name(): (index, node) for index, node in enumerate(call.nodes)}
+    inputs = [_generated(i, call) or base_operand(node, call.seeds) for i, node in bases.values()]
     output = output_tensor(call.layout)
     own.build = TritonCompileJob(
         key=request.module_cache_key,
@@ -318,7 +343,8 @@ def _triton_entry(own: Entry, choice: Any, call: Call) -> Entry:
         target=target,
         kernel=KernelKey(
             template=own.name,
-            source=hashlib.sha256(source.encode()).hexdigest(),
+            # What is left out is nothing to Triton: a pack's kernel has to be found elsewhere.
+            source=hashlib.sha256(_triton_key(choice).encode()).hexdigest(),
             config=request.kernel_name,
             target=f"{target.backend}:{target.arch}",
             toolchain=lowering_toolchain.triton_toolchain(target),
@@ -343,7 +369,9 @@ def _triton_key(choice: Any) -> str:
 
 
 def _template_entry(own: Entry, choice: TemplateChoice, call: Call) -> Entry:
-    inputs = [view_operand(node, call.seeds) for node in call.nodes]
+    inputs = [
+        _generated(i, call) or view_operand(node, call.seeds) for i, node in enumerate(call.nodes)
+    ]
     output = output_tensor(call.layout)
     kernel: OpKernel = choice.kernel
     own.build = choice.build
@@ -352,4 +380,12 @@ def _template_entry(own: Entry, choice: TemplateChoice, call: Call) -> Entry:
         return _bench(own, at(kernel, library, symbol) if library else kernel, inputs, output, call)
 
     own.bench = bench
+    return own
+
+
+def _decomposed_entry(own: Entry, parts: int, call: Call) -> Entry:
+    kernel = OpKernel(decompose_op.OP, (parts,), (decompose_op.__name__,))
+    inputs = [view_operand(node, call.seeds) for node in call.nodes]
+    output = output_tensor(call.layout)
+    own.bench = lambda _library, _symbol: _bench(own, kernel, inputs, output, call)
     return own

@@ -1,4 +1,8 @@
-"""A template's CUDA text as a build for nvcc and a call of the operator that runs what is built."""
+"""A template's CUDA text as a build for nvcc and a call of the operator that runs what is built.
+
+The kernel of this text by this compiler is taken where the cache has it; then one that came in a
+pack (without nvcc, one that any compiler has built); else it is built.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,12 @@ import hashlib
 
 import torch
 
-from inductor_plugin.cache import KernelKey
+from inductor_plugin.cache import KernelKey, Store
 from inductor_plugin.compile_child import unique_symbol
-from inductor_plugin.config import process_environment
-from inductor_plugin.cuda_toolkit import NoToolkit, Toolkit, command, find
+from inductor_plugin.config import Config, process_environment
+from inductor_plugin.cuda_toolkit import INSTALL_CUTLASS, NoToolkit, Toolkit, command, find
 from inductor_plugin.jobs import CppSource, OpKernel
+from inductor_plugin.runtime import RUNTIME
 from inductor_plugin.task import CppBuild
 from inductor_plugin.template import CudaSource, Failed
 
@@ -19,29 +24,32 @@ NVCC_BYTES = 6 << 30
 """Memory of one nvcc: 3.3 GB for one CUTLASS kernel, 5.8 GB for eight in a unit."""
 
 
-def build_of(source: CudaSource, template: str, nvcc: str) -> tuple[CppBuild, OpKernel] | Failed:
-    """Return how a kernel is built and how it is called, or why it cannot be built here.
+def build_of(
+    source: CudaSource, template: str, config: Config
+) -> tuple[CppBuild, OpKernel] | Failed:
+    """Return how a kernel is built and how it is called, or why there is none here.
 
     Args:
         source: The kernel.
         template: Name of the template it comes from.
-        nvcc: The option of this name.
+        config: The options; ``nvcc`` and the cache count.
     """
-    toolkit = _toolkit(nvcc)
-    if isinstance(toolkit, NoToolkit):
-        return Failed(toolkit.reason)
-    key = KernelKey(
-        template=template,
-        source=hashlib.sha256(source.text.encode()).hexdigest(),
-        config=source.symbol,
-        target=source.arch,
-        toolchain=f"nvcc {toolkit.version}; CUTLASS {toolkit.cutlass_version}",
-        flags=toolkit.key_text(source.arch),
-    )
-    unit = CppSource(key.digest, source.text, source.symbol)
-    build = CppBuild(key, unit, command(toolkit, source.arch), "cuda", NVCC_BYTES)
-    name = f"{unique_symbol(unit)}@{key.digest}"
-    return build, OpKernel(source.op, (name, *source.arguments), source.imports)
+    store = RUNTIME.store(config)
+    toolkit = find_toolkit(config.nvcc)
+    own = None
+    if source.text and isinstance(toolkit, Toolkit):
+        own = _own(source, template, toolkit)
+        packed = store.packed()
+        if not packed or store.kernel(own.key.digest) is not None:
+            return own, _called(source, own)
+        made = _made_elsewhere(source, template, store, packed)
+    else:
+        made = _made_elsewhere(source, template, store, None)
+    build = made or own
+    if build is None:
+        reason = toolkit.reason if isinstance(toolkit, NoToolkit) else f"no text: {INSTALL_CUTLASS}"
+        return Failed(f"{reason}; and no pack has {source.symbol}")
+    return build, _called(source, build)
 
 
 def at(kernel: OpKernel, library: str, symbol: str) -> OpKernel:
@@ -50,7 +58,58 @@ def at(kernel: OpKernel, library: str, symbol: str) -> OpKernel:
 
 
 @functools.lru_cache(maxsize=8)
-def _toolkit(nvcc: str) -> Toolkit | NoToolkit:
-    # A library of another CUDA would not find torch's runtime when it is loaded.
-    major = int((torch.version.cuda or "0").partition(".")[0])
-    return find(nvcc, process_environment(), major)
+def find_toolkit(nvcc: str) -> Toolkit | NoToolkit:
+    """Return the compiler whose kernels this torch can load, or why there is none."""
+    return find(nvcc, process_environment(), cuda_major())
+
+
+def cuda_major() -> int:
+    """Return the major version of torch's CUDA: a library of another one finds no runtime."""
+    return int((torch.version.cuda or "0").partition(".")[0])
+
+
+def _own(source: CudaSource, template: str, toolkit: Toolkit) -> CppBuild:
+    """Return the build of a text by this machine's compiler."""
+    key = KernelKey(
+        template=template,
+        source=hashlib.sha256(source.text.encode()).hexdigest(),
+        config=_config_text(source),
+        target=source.arch,
+        toolchain=f"nvcc {toolkit.version}; CUTLASS {toolkit.cutlass_version}",
+        flags=toolkit.key_text(source.arch),
+    )
+    unit = CppSource(key.digest, source.text, source.symbol)
+    return CppBuild(key, unit, command(toolkit, source.arch), "cuda", NVCC_BYTES)
+
+
+def _made_elsewhere(
+    source: CudaSource, template: str, store: Store, among: frozenset[str] | None
+) -> CppBuild | None:
+    """Return a kernel of the cache that another compiler has built, None if there is none.
+
+    Args:
+        source: The kernel; where it has a text, only one of the same text will do.
+        template: Name of the template it comes from.
+        store: The cache.
+        among: Digests to choose from; None for all.
+    """
+    text = hashlib.sha256(source.text.encode()).hexdigest() if source.text else ""
+    for entry in store.kernels_like(template, _config_text(source), source.arch):
+        key = entry.key
+        if (
+            (among is None or entry.digest in among)
+            and text in ("", key.source)
+            and key.toolchain.startswith(f"nvcc {cuda_major()}.")
+            and store.kernel(entry.digest) is not None
+        ):
+            return CppBuild(key, CppSource(entry.digest, "", source.symbol), (), "cuda", NVCC_BYTES)
+    return None
+
+
+def _config_text(source: CudaSource) -> str:
+    return " ".join(filter(None, (source.symbol, source.interface)))
+
+
+def _called(source: CudaSource, build: CppBuild) -> OpKernel:
+    name = f"{unique_symbol(build.source)}@{build.key.digest}"
+    return OpKernel(source.op, (name, *source.arguments), source.imports)

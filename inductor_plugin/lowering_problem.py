@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ def problem_of(
     return Problem(
         op=op,
         inputs=tuple(_operand(node) for node in nodes),
-        output=_output_operand(layout),
+        output=layout_operand(layout),
         arguments=arguments,
         dynamic=tuple(_classes(nodes)),
         target=target_of(layout.device),
@@ -88,6 +88,16 @@ def constant(node: Any) -> torch.Tensor | None:
     offset = int(value.storage_offset()) + compat.hints([node.get_layout().offset])[0]
     size, stride = compat.hints(node.get_size()), compat.hints(node.get_stride())
     return torch.as_strided(value, size, stride, offset)
+
+
+def generated_value(node: Any, generate: Callable[[Any], Any]) -> torch.Tensor | None:
+    """Return what Inductor generates for a node, in this process's memory; None if nothing.
+
+    Args:
+        node: The input; its device may be one that is not there.
+        generate: Inductor's generator, which asks the node for size, type and device.
+    """
+    return generate(_OnHost(node))
 
 
 def is_view(node: Any) -> bool:
@@ -158,7 +168,8 @@ def _operand(node: Any) -> Operand:
     )
 
 
-def _output_operand(layout: ir.Layout) -> Operand:
+def layout_operand(layout: ir.Layout) -> Operand:
+    """Return a layout as an operand, dynamic sizes by their hints."""
     return Operand(
         size=compat.hints(layout.size),
         stride=compat.hints(layout.stride),
@@ -182,3 +193,16 @@ def _classes(nodes: Sequence[Any]) -> list[SizeClass]:
 
 def _dtype(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+class _OnHost:
+    """A node that says it is on the CPU."""
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._node, name)
+
+    def get_device(self) -> torch.device:
+        return torch.device("cpu")

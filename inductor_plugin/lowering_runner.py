@@ -11,11 +11,13 @@ import importlib
 import pickle
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from inductor_plugin import int4_op
+from inductor_plugin import int4_op, resources
+from inductor_plugin.cache import Resources
 from inductor_plugin.config import set_environment
 from inductor_plugin.jobs import (
     ExternKernel,
@@ -105,11 +107,14 @@ def bind_request(kernel: RequestKernel, inputs: Sequence[torch.Tensor], out: tor
     return request.make_run_fn(*inputs, out=out)
 
 
-def compile_triton(job: TritonCompileJob) -> None:
+def compile_triton(job: TritonCompileJob) -> Resources | None:
     """Compile a Triton kernel into Triton's cache for the target the job names, no GPU needed.
 
     This is what Inductor's own compile workers run (torch 2.11 to 2.15: the same three arguments);
     it applies the variables, finds ptxas and compiles with ``warm_cache_only``.
+
+    Returns:
+        What the kernel takes of the GPU; None if that is not known.
     """
     tasks = importlib.import_module("torch._inductor.runtime.compile_tasks")
     codecache = importlib.import_module("torch._inductor.codecache")
@@ -119,6 +124,17 @@ def compile_triton(job: TritonCompileJob) -> None:
 
     with _no_driver(), driver_of(job.target):
         tasks._worker_compile_triton(load_kernel, dict(job.environment), {})
+    return _taken(job)
+
+
+def _taken(job: TritonCompileJob) -> Resources | None:
+    """Return what the one kernel in a job's own folder takes; a shared folder does not tell whose."""
+    folder = dict(job.environment).get("TRITON_CACHE_DIR")
+    cubins = list(Path(folder).glob("*/*.cubin")) if folder else []
+    if len(cubins) != 1:
+        return None
+    found = resources.triton_usage(cubins[0], resources.triton_cuobjdump())
+    return found.stored() if isinstance(found, resources.KernelResources) else None
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from torch.utils._ordered_set import OrderedSet
 from inductor_plugin import compat
 from inductor_plugin.errors import OptionError
 from inductor_plugin.lowering_choices import foreign
+from inductor_plugin.lowering_decompose import allowed, promising
 from inductor_plugin.lowering_deferral import DEFERRABLE
 from inductor_plugin.lowering_scope import active_config
 from inductor_plugin.lowering_session import Claim, Session, session_of
@@ -44,7 +45,10 @@ class PluginSelector(select_algorithm.AlgorithmSelectorCache):
     ) -> Any:
         """Return the node of the chosen kernel, or one whose kernel is decided later."""
         config = active_config()
-        if config is None or _steps_aside(name, choices, layout, kwargs):
+        if config is None:
+            return self._stock(name, choices, input_nodes, layout, input_gen_fns, kwargs)
+        choices, unwanted = allowed(choices, config)
+        if _steps_aside(name, choices, layout, kwargs):
             return self._stock(name, choices, input_nodes, layout, input_gen_fns, kwargs)
         for preprocess in self.preprocessing_fns:
             choices = preprocess(choices)
@@ -53,13 +57,12 @@ class PluginSelector(select_algorithm.AlgorithmSelectorCache):
             session = session_of(V.graph, config)
             problem = session.problem(name, choices, input_nodes, layout)
             choices, rejected = session.with_templates(problem, choices, input_nodes, layout)
-            claim = None
-            if len(choices) > 1:
-                claim = session.submit(
-                    problem, choices, input_nodes, layout, input_gen_fns, rejected
-                )
-            if claim is None:
+            choices, hopeless = promising(choices, problem)
+            rejected = {**unwanted, **hopeless, **rejected}
+            if len(choices) < 2:
+                session.note(problem, choices, input_nodes, layout, rejected)
                 return self._only(name, choices, kwargs)
+            claim = session.submit(problem, choices, input_nodes, layout, input_gen_fns, rejected)
             return self._claimed(
                 session, claim, name, choices, input_nodes, layout, input_gen_fns, kwargs
             )

@@ -20,19 +20,25 @@ from inductor_plugin.counters import COUNTERS
 from inductor_plugin.decision import guarded
 from inductor_plugin.environment import float32_precision, provenance
 from inductor_plugin.lowering_choices import Call, misread, offer_of, unwrapped
+from inductor_plugin.lowering_packs import make_ready
 from inductor_plugin.lowering_problem import device_text, problem_of, reduction_length
 from inductor_plugin.lowering_template import template_choices
 from inductor_plugin.numerics import tolerance
+from inductor_plugin.offer import Offer
 from inductor_plugin.operand_files import OperandFiles
 from inductor_plugin.pins import Pins, read_pins
 from inductor_plugin.problem import Problem
+from inductor_plugin.refusal import remember
 from inductor_plugin.registry import default_registry
 from inductor_plugin.runtime import RUNTIME, Site
-from inductor_plugin.selection import Offer, Selection, Ticket
+from inductor_plugin.selection import Selection, Ticket
 from inductor_plugin.table import summary, table
 from inductor_plugin.trace import MAIN_TRACK
 
 logger = logging.getLogger(__name__)
+
+OBSERVERS: list[Callable[[Sequence[Ticket]], None]] = []
+"""Are given all problems of a graph once they are decided."""
 
 _SESSIONS: weakref.WeakKeyDictionary[GraphLowering, Session] = weakref.WeakKeyDictionary()
 
@@ -114,6 +120,7 @@ class Session:
         """Return the choices with those of registered templates, and who is left out and why."""
         wrong = {id(one): misread(one, nodes) for one in choices}
         choices = [one for one in choices if wrong[id(one)] is None]
+        make_ready(self.config, problem.target)
         ours, rejected = template_choices(default_registry(), problem, nodes, layout, self.config)
         rejected.update(("cpp", reason) for reason in wrong.values() if reason is not None)
         return [*choices, *ours], rejected
@@ -129,15 +136,7 @@ class Session:
     ) -> Claim:
         """Hand a call over; it is being measured, if it must be, when this returns."""
         site, selection = self._site(layout.device)
-        call = Call(
-            nodes=nodes,
-            layout=layout,
-            input_gen_fns=input_gen_fns or {},
-            timeout_s=self.config.bench_timeout_s,
-            compile_timeout_s=self.config.compile_timeout_s,
-            files=self._files,
-            toolchain=self._toolchain,
-        )
+        call = self._call(nodes, layout, input_gen_fns)
         # Stock offers some convolution kernels twice, word for word.
         distinct: dict[str, tuple[Offer, Any]] = {}
         for choice in choices:
@@ -156,6 +155,22 @@ class Session:
                 site.progress.expect(len(ticket.task.entries))
                 site.pipeline.submit(ticket.task)
         return Claim(self, ticket, by_id)
+
+    def note(
+        self,
+        problem: Problem,
+        choices: Sequence[Any],
+        nodes: Sequence[Any],
+        layout: ir.Layout,
+        rejected: Mapping[str, str],
+    ) -> None:
+        """Remember why a call has one choice only, for `explain`; nothing is measured."""
+        if self.config.policy != "tune":
+            return
+        site, _ = self._site(layout.device)
+        for choice in choices[:1]:
+            only = offer_of(choice, self._call(nodes, layout, None)).candidate_id
+            remember(site.store, site.environment, problem, only, rejected)
 
     def defer(self, claim: Claim, nodes: list[Any], choices: list[Any], layout: ir.Layout) -> Any:
         """Return a node whose kernel is decided when the whole graph is lowered."""
@@ -184,6 +199,22 @@ class Session:
                 ticket.problem.describe(),
                 task.error,
             )
+
+    def _call(
+        self,
+        nodes: Sequence[Any],
+        layout: ir.Layout,
+        input_gen_fns: Mapping[int, Callable[[Any], torch.Tensor]] | None,
+    ) -> Call:
+        return Call(
+            nodes=nodes,
+            layout=layout,
+            input_gen_fns=input_gen_fns or {},
+            timeout_s=self.config.bench_timeout_s,
+            compile_timeout_s=self.config.compile_timeout_s,
+            files=self._files,
+            toolchain=self._toolchain,
+        )
 
     def _limit_s(self) -> float:
         """Return how long a race may take at the very most; every wait has a limit."""
@@ -240,6 +271,8 @@ class Session:
                 hits=sum(t.hit for t in tickets), misses=sum(not t.hit for t in tickets)
             )
         spent = COUNTERS.snapshot().since(self._before)
+        for observe in OBSERVERS:
+            observe(tickets)
         line = summary(tickets, spent)
         logger.info("%s", line)
         shown = self.config.table == "on" or (

@@ -195,7 +195,14 @@ def _stay_off_the_device(stack: ExitStack) -> None:
     stack.enter_context(replaced(heuristics.CachingAutotuner, "_make_launchers", _no_launchers))
     stack.enter_context(replaced(helpers, "set_driver_to_gpu", _always(None)))
     # In this process: Inductor's own compile workers would ask a real driver.
-    stack.enter_context(config.patch(compile_threads=1, fx_graph_cache=False))
+    stack.enter_context(
+        config.patch(
+            compile_threads=1,
+            fx_graph_cache=False,
+            # It folds by computing on the device.
+            joint_graph_constant_folding=False,
+        )
+    )
     for name in ("benchmark_fused_nodes", "benchmark_codegened_module"):
         # All alike, in (milliseconds, path): a fusion that would be measured is accepted.
         stack.enter_context(replaced(scheduler, name, _always((0.001, ""))))

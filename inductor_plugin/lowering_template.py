@@ -10,11 +10,14 @@ from typing import Any
 
 import torch
 from torch._inductor import ir
+from torch._inductor.codegen.common import WorkspaceArg, WorkspaceZeroMode
 from torch._inductor.virtualized import V
 
 from inductor_plugin.config import Config
 from inductor_plugin.jobs import OpKernel
+from inductor_plugin.lowering_advice import warn_without_cutlass
 from inductor_plugin.lowering_cuda import build_of
+from inductor_plugin.lowering_problem import layout_operand
 from inductor_plugin.lowering_triton import triton_choice
 from inductor_plugin.problem import Problem
 from inductor_plugin.registry import Registry
@@ -68,7 +71,7 @@ class TemplateChoice(ir.ChoiceCaller):
         box: Any = ir.TensorBox  # untyped
         return box.create(
             _OperatorCall(
-                self.kernel.imports,
+                self.kernel,
                 layout=self.layout,
                 inputs=self.input_nodes,
                 constant_args=tuple(self.kernel.args),
@@ -99,20 +102,100 @@ class _OperatorCall(ir.ExternKernelOut):
     """A call whose generated code imports what defines the operator.
 
     A compiled graph out of Inductor's cache is run by a process that has lowered nothing.
+
+    Where a module that defines the operator has a function ``workspace_needed(kernel, operands,
+    output, device)``, which returns bytes, the generated code allocates them and hands them over as
+    ``workspace=``, so that Inductor plans them with all other memory.
     """
 
-    def __init__(self, imports: Sequence[str], **node: Any) -> None:
+    def __init__(self, kernel: OpKernel, **node: Any) -> None:
         made: Any = super()
         made.__init__(**node)
-        self._imports = tuple(imports)
+        self._kernel = kernel
+        self._workspace = ""
 
     def codegen(self, wrapper: Any) -> None:
         """Write the call."""
-        if not V.graph.cpp_wrapper:
-            for name in self._imports:
-                wrapper.add_import_once(f"import {name}")
+        if V.graph.cpp_wrapper:
+            self._write_cpp(wrapper)
+            return
+        for name in self._kernel.imports:
+            wrapper.add_import_once(f"import {name}")
         written: Any = super()
+        self._workspace = ""
+        needed = self._workspace_bytes()
+        if not needed:
+            written.codegen(wrapper)
+            return
+        memory = WorkspaceArg(
+            count=needed,  # pyright: ignore[reportArgumentType] - torch 2.11 takes no expression
+            zero_mode=WorkspaceZeroMode.UNINITIALIZED,
+            device=self.get_device(),  # pyright: ignore[reportArgumentType] - it has one
+            outer_name=WorkspaceArg.unique_name(),
+        )
+        self._workspace = memory.get_name()
+        wrapper.generate_workspace_allocation(memory)
         written.codegen(wrapper)
+        wrapper.generate_workspace_deallocation(memory)
+
+    def codegen_kwargs(self, skip_out: bool = False) -> list[str]:  # noqa: FBT001, FBT002 - Inductor's
+        """Return the keyword arguments of the call as they are written."""
+        written: Any = super()
+        named = [f"workspace={self._workspace}"] if self._workspace else []
+        return [*written.codegen_kwargs(skip_out), *named]
+
+    def _workspace_bytes(self) -> int:
+        """Return what the call needs besides its operands, 0 where that is known at run time only."""
+        modules = [importlib.import_module(name) for name in self._kernel.imports]
+        asked = next(
+            filter(None, (getattr(one, "workspace_needed", None) for one in modules)), None
+        )
+        nodes: list[Any] = [*self.inputs]
+        if asked is None or not all(_is_static(one) for one in (*nodes, self)):
+            return 0
+        output = layout_operand(self.get_layout())
+        return asked(
+            self._kernel,
+            [layout_operand(one.get_layout()) for one in nodes],
+            output,
+            self.get_device(),
+        )
+
+    def _write_cpp(self, wrapper: Any) -> None:
+        """Write the call into a C++ wrapper, which has no C function for it: it calls Python.
+
+        Inductor does so for operators written in Python, but not for their variants with ``out=``.
+        The handle that is returned would keep the output's memory until the graph ends.
+        """
+        name = self.get_name()
+        given: list[Any] = [*self.inputs, *self.constant_args]
+        more = self.op_overload._schema.arguments[len(given) :]
+        given += [self if one.name == "out" else one.default_value for one in more]
+        wrapper.load_custom_op_wrapper()
+        imports = "".join(
+            _import_in_cpp(index, one) for index, one in enumerate(self._kernel.imports)
+        )
+        wrapper.writelines(wrapper.generate_scoped_gil_acquire([], imports))
+        wrapper.generate_fallback_kernel_with_runtime_lookup_python(
+            name, f"torch.ops.{self.op_overload}", self.op_overload, given, [f"{name}_returned"], []
+        )
+        wrapper.writeline(f"{name}_returned.reset();")
+
+
+def _is_static(node: Any) -> bool:
+    """Return whether a node's extents and strides are numbers."""
+    layout = node.get_layout()
+    return all(
+        isinstance(one, int) or getattr(one, "is_number", False)
+        for one in (*layout.size, *layout.stride)
+    )
+
+
+def _import_in_cpp(index: int, module: str) -> str:
+    return (
+        f'RAIIPyObject imported_{index}(PyImport_ImportModule("{module}"));\n'
+        f'if (!imported_{index}) {{\n    throw std::runtime_error("cannot import {module}");\n}}\n'
+    )
 
 
 def resolve(kernel: OpKernel) -> Any:
@@ -140,11 +223,13 @@ def template_choices(
         if reason is not None:
             rejected[template.name] = reason
             continue
-        made = [_choice(one, nodes, layout, config.nvcc) for one in template.candidates(problem)]
+        made = [_choice(one, nodes, layout, config) for one in template.candidates(problem)]
         fit = [one for one in made if not isinstance(one, Failed)]
         choices += fit
         if made and not fit:
             rejected[template.name] = next(one.reason for one in made if isinstance(one, Failed))
+            if getattr(template, "backend", None) == "CUTLASS":
+                warn_without_cutlass(config)
     return choices, rejected
 
 
@@ -158,13 +243,15 @@ def _unwanted(template: Template, config: Config) -> str | None:
 
 
 def _choice(
-    candidate: Candidate, nodes: Sequence[Any], layout: ir.Layout, nvcc: str
+    candidate: Candidate, nodes: Sequence[Any], layout: ir.Layout, config: Config
 ) -> Any | Failed:
     if isinstance(candidate.kernel, TritonSource):
         return triton_choice(candidate.kernel, nodes, layout)
+    if V.graph.aot_mode:
+        return Failed(f"AOTInductor's code runs without Python, which {candidate.kernel.op} needs")
     if not isinstance(candidate.kernel, CudaSource):
         return TemplateChoice(candidate, nodes, layout)
-    built = build_of(candidate.kernel, candidate.template, nvcc)
+    built = build_of(candidate.kernel, candidate.template, config)
     if isinstance(built, Failed):
         return built
     build, kernel = built

@@ -24,20 +24,29 @@ from inductor_plugin.template import Failed, TritonSource
 _Grid = tuple[Any, Any, Any]
 
 
-@SymbolicGridFn
-def _tiles(m: Any, n: Any, meta: dict[str, Any], *, cdiv: Any) -> _Grid:
-    return cdiv(m, meta["BLOCK_M"]) * cdiv(n, meta["BLOCK_N"]), 1, 1
+# A grid function is given the extents of the result, with or without a batch, and then the constants.
 
 
 @SymbolicGridFn
-def _split_k(m: Any, n: Any, meta: dict[str, Any], *, cdiv: Any) -> _Grid:
-    return cdiv(m, meta["BLOCK_M"]) * cdiv(n, meta["BLOCK_N"]), meta["SPLIT_K"], 1
+def _tiles(*facts: Any, cdiv: Any) -> _Grid:
+    return _count(facts, cdiv), 1, 1
 
 
 @SymbolicGridFn
-def _persistent(m: Any, n: Any, meta: dict[str, Any], *, cdiv: Any, min: Any) -> _Grid:  # noqa: A002  Inductor's name
+def _split_k(*facts: Any, cdiv: Any) -> _Grid:
+    return _count(facts, cdiv), facts[-1]["SPLIT_K"], 1
+
+
+@SymbolicGridFn
+def _persistent(*facts: Any, cdiv: Any, min: Any) -> _Grid:  # noqa: A002  Inductor's name
+    return min(facts[-1]["NUM_SMS"], _count(facts, cdiv)), 1, 1
+
+
+def _count(facts: Sequence[Any], cdiv: Any) -> Any:
+    """Return how many tiles there are; all on the grid's first axis, the others end at 65535."""
+    *batch, m, n, meta = facts
     tiles = cdiv(m, meta["BLOCK_M"]) * cdiv(n, meta["BLOCK_N"])
-    return min(meta["NUM_SMS"], tiles), 1, 1
+    return batch[0] * tiles if batch else tiles
 
 
 _GRIDS: dict[str, Any] = {"tiles": _tiles, "split_k": _split_k, "persistent": _persistent}

@@ -20,6 +20,7 @@ Inputs: TypeAlias = tuple[Any, ...] | dict[str, Any]
 
 TINY = "inductor_plugin.models:tiny"
 SMALL = "inductor_plugin.models:small"
+LLAMA = "inductor_plugin.models:llama3_8b"
 
 
 @dataclass(frozen=True)
@@ -140,8 +141,37 @@ def small() -> tuple[Decoder, tuple[Tensor]]:
     return _example(sizes, batch=1, tokens=2048)
 
 
+def llama3_8b() -> tuple[Decoder, list[Inputs]]:
+    """Return one layer of Llama-3-8B with its embedding and logits, and 1, 64 and 4096 tokens.
+
+    Sizes: https://huggingface.co/meta-llama/Meta-Llama-3-8B/blob/main/config.json
+    """
+    sizes = DecoderConfig(
+        vocabulary=128256,
+        width=4096,
+        layers=1,
+        heads=32,
+        kv_heads=8,
+        hidden=14336,
+        positions=8192,
+        rope_base=500000.0,
+    )
+    decoder = Decoder(sizes).eval().to(torch.bfloat16)
+    return decoder, [(torch.zeros((1, tokens), dtype=torch.int64),) for tokens in (1, 64, 4096)]
+
+
 def load(spec: str) -> tuple[nn.Module, Inputs]:
-    """Call ``module:function`` and return the model and the example inputs it gives.
+    """Call ``module:function`` and return the model and the first example inputs it gives.
+
+    Raises:
+        OptionError: As `load_sets`.
+    """
+    model, sets = load_sets(spec)
+    return model, sets[0]
+
+
+def load_sets(spec: str) -> tuple[nn.Module, list[Inputs]]:
+    """Call ``module:function`` and return the model and all sets of example inputs it gives.
 
     The module is looked for in the current directory too, as ``python -m`` does.
 
@@ -159,12 +189,13 @@ def load(spec: str) -> tuple[nn.Module, Inputs]:
         raise OptionError(
             f"model {spec!r} returned {_kind(model)} as the model; return an nn.Module"
         )
-    if not isinstance(inputs, tuple | dict):
+    sets = cast("list[object]", inputs if isinstance(inputs, list) else [inputs])
+    if not sets or not all(isinstance(one, tuple | dict) for one in sets):
         raise OptionError(
-            f"model {spec!r} returned {_kind(inputs)} as example inputs; return a tuple of "
-            "positional arguments or a dict of keyword arguments"
+            f"model {spec!r} returned {_kind(cast('object', inputs))} as example inputs; return a tuple of "
+            "positional arguments, a dict of keyword arguments, or a list of such sets"
         )
-    return model, cast("Inputs", inputs)
+    return model, cast("list[Inputs]", sets)
 
 
 def call(model: Callable[..., Any], inputs: Inputs) -> Any:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -46,10 +46,6 @@ class Build(Protocol):
 
     def add(self, task: Task, entry: Entry, done: Callable[[], None]) -> None:
         """Queue one entry; ``done`` is called when its outcome or its library is there."""
-        ...
-
-    def added(self) -> None:
-        """Note that all entries of a problem are there."""
         ...
 
     def flush(self) -> None:
@@ -142,7 +138,6 @@ class Pipeline:
                     entry.ready = True
                 else:
                     self._build.add(task, entry, self._notify)
-            self._build.added()
         with self._wake:
             refusal = self._refusal()
             if not refusal:
@@ -295,10 +290,19 @@ class Pipeline:
     def _advance(self, task: Task) -> None:
         """Do one step of a task: screen one candidate, run one leg of the finals, or finish."""
         ready = [e for e in task.unscreened() if e.ready]
-        if ready:
+        if ready and not task.measured:
+            self._pass_over(task, ready)
+        elif ready:
             self._screen(task, ready[0])
-        elif not task.unscreened() and not self._final(task):
+        elif not task.unscreened() and not (task.measured and self._final(task)):
             self._finish(task)
+
+    def _pass_over(self, task: Task, entries: Sequence[Entry]) -> None:
+        """Take what is compiled as done."""
+        for entry in entries:
+            entry.outcome = Outcome(entry.candidate_id, "skipped", "compiled, not measured")
+            task.steps_left = max(0, task.steps_left - 1)
+            self._progress.step(entry.name)
 
     def _screen(self, task: Task, entry: Entry) -> None:
         reference = task.reference
@@ -329,7 +333,7 @@ class Pipeline:
         return self._bench.screen(
             ScreenJob(
                 problem_id=task.digest,
-                library=_travelling(reference),
+                library=reference.candidate if reference is not None else None,
                 candidate=_argument(entry),
                 sampling=race.screening(self.device),
                 tolerance=task.tolerance,
@@ -389,8 +393,3 @@ def _argument(entry: Entry) -> BenchCandidate:
     if entry.candidate is None:
         raise ValueError(f"{entry.candidate_id} is measured before it is ready")
     return entry.candidate
-
-
-def _travelling(entry: Entry | None) -> BenchCandidate | None:
-    """Return the job argument of a reference, None where there is none in the worker's reach."""
-    return entry.candidate if entry is not None else None

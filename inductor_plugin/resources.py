@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ class KernelResources:
 
     def stored(self) -> Resources:
         """Return what the kernel cache keeps of it."""
-        return Resources(self.registers, self.spilled_bytes, self.shared_bytes)
+        return Resources(self.registers, self.spilled_bytes, self.shared_bytes, self.threads)
 
 
 def fits(
@@ -85,6 +85,27 @@ def fits(
         what = "spills" if kernel.spill_store_bytes is not None else "uses local memory of"
         return f"it {what} {kernel.spilled_bytes} bytes a thread; {spill_limit_bytes} are accepted"
     return None
+
+
+def misfit(target: Target | None, known: Resources | None) -> str | None:
+    """Return why a kernel need not be measured, from what the cache keeps of it.
+
+    Returns:
+        None if it fits, and where neither the GPU nor the kernel is known.
+    """
+    if target is None or known is None or known.registers is None:
+        return None
+    spills = known.spills or 0
+    kernel = KernelResources(
+        kernel="",
+        arch="",
+        registers=known.registers,
+        spill_store_bytes=spills,
+        spill_load_bytes=spills,
+        dynamic_shared_bytes=known.shared_bytes or 0,
+        threads=known.threads,
+    )
+    return fits(target, kernel)
 
 
 _FUNCTION = re.compile(r"^\s*Function (?P<name>\S+):\s*$")
@@ -156,6 +177,31 @@ def parse_ptxas(text: str) -> tuple[KernelResources, ...]:
     return tuple(found)
 
 
+def of_unit(text: str, namespaces: Sequence[str]) -> dict[str, Resources]:
+    """Return the most that any kernel of each namespace takes, from what ptxas printed with ``-v``.
+
+    Kernels of several namespaces lie in one translation unit; a mangled name holds its namespace
+    behind its length, as part of the function's name or of a template's argument. Shared memory is
+    left open: a CUTLASS kernel asks for all of it at launch, which ptxas does not see.
+
+    Args:
+        text: What the compiler printed.
+        namespaces: The namespaces; only those with a kernel are in the answer. An empty one stands
+            for all kernels.
+    """
+    kernels = parse_ptxas(text)
+    found: dict[str, Resources] = {}
+    for name in namespaces:
+        mangled = f"{len(name)}{name}" if name else ""
+        own = [one for one in kernels if mangled in one.kernel]
+        if own:
+            found[name] = Resources(
+                registers=max(one.registers for one in own),
+                spills=max(one.spilled_bytes for one in own),
+            )
+    return found
+
+
 @dataclass(frozen=True)
 class TritonLaunch:
     """How Triton starts a kernel, from the ``.json`` beside its cubin.
@@ -211,7 +257,14 @@ def cuobjdump(nvcc: str | None = None) -> Path | None:
     on_path = shutil.which("cuobjdump")
     if on_path:
         return Path(on_path)
-    # Triton's own, from CUDA 13.1 in Triton 3.8; found without importing Triton, which takes 1 s.
+    return triton_cuobjdump()
+
+
+def triton_cuobjdump() -> Path | None:
+    """Return the cuobjdump that Triton brings; one that is older cannot read Triton's cubins.
+
+    From CUDA 13.1 in Triton 3.8; found without importing Triton, which takes 1 s.
+    """
     triton = importlib.util.find_spec("triton")
     for folder in (triton.submodule_search_locations or ()) if triton else ():
         inside = Path(folder) / "backends" / "nvidia" / "bin" / "cuobjdump"

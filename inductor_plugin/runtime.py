@@ -187,7 +187,6 @@ class Runtime:
             COUNTERS,
             trace,
             config.compile_timeout_s,
-            hold_back=device == "cpu",
         )
         pipeline = Pipeline(
             device,

@@ -13,6 +13,7 @@ from inductor_plugin.cache import Decision, Measured, Record, Store, digest_of
 from inductor_plugin.config import Config
 from inductor_plugin.counters import Counters
 from inductor_plugin.decision import Verdict, decide
+from inductor_plugin.offer import Offer, limited
 from inductor_plugin.pins import Pins
 from inductor_plugin.problem import Problem
 from inductor_plugin.standing import advice, checked, limits, stands, was_limited
@@ -20,30 +21,9 @@ from inductor_plugin.task import Entry, Task
 
 logger = logging.getLogger(__name__)
 
-_NOT_FAILED = frozenset({"ok", "skipped"})
+_NOT_FAILED = frozenset({"ok", "skipped", "pruned"})
 _FINAL, _BEATEN, _SCREENED = "final", "beaten", "screened"
 """How far a candidate came: into the finals, not into finals that were held, or there were none."""
-
-
-@dataclass(frozen=True)
-class Offer:
-    """One candidate as it is offered, before anything is spent on it.
-
-    Attributes:
-        candidate_id: Stable identity.
-        name: What people read.
-        kind: ``extern``, ``cpp``, ``triton`` or ``template``.
-        description: Configuration in words.
-        library: True for a library kernel.
-        make_entry: Prepares it for compiling and measuring; called only if it is unseen.
-    """
-
-    candidate_id: str
-    name: str
-    kind: str
-    description: str
-    library: bool
-    make_entry: Callable[[], Entry]
 
 
 @dataclass
@@ -111,8 +91,9 @@ class Selection:
         """Return a ticket; it has a task to submit if something must be measured."""
         digest = digest_of(problem.fields())
         record = self._store.record(self._environment, problem.op, digest)
-        known = dict(record.candidates) if record else {}
-        offered = _limited(offers, self._config.max_candidates)
+        # What was measured already still has to be compiled where a pack is made.
+        known = dict(record.candidates) if record and self._config.policy != "build" else {}
+        offered = limited(offers, self._config.max_candidates)
         measured = {
             o.candidate_id: known[o.candidate_id]
             for o in offered
@@ -129,7 +110,7 @@ class Selection:
             record_hits=int(ticket.hit),
             record_misses=int(not ticket.hit),
         )
-        if unseen and self._config.policy == "tune":
+        if unseen and self._config.policy in ("tune", "build"):
             if deadline is not None and time.monotonic() > deadline:
                 why = "the tuning budget ended"
                 for offer in unseen:  # preparing them takes time, too
@@ -223,9 +204,10 @@ class Selection:
             entries=[o.make_entry() for o in chosen],
             tolerance=tolerance if self._config.verify_numerics else None,
             deadline=deadline,
-            exclusive=ticket.problem.output.device == "cpu",
+            exclusive=ticket.problem.output.device == "cpu" and self._config.policy == "tune",
             refresh=lambda task: self._refresh(ticket, task),
             finish=lambda task: self._finish(ticket, task),
+            measured=self._config.policy == "tune",
         )
 
     def _refresh(self, ticket: Ticket, task: Task) -> int:
@@ -262,6 +244,8 @@ class Selection:
             # A library kernel is tried again: without it there is no reference and no guard.
             if one.status not in _NOT_FAILED and not entry.library:
                 self._quarantine(ticket, one)
+        if not task.measured:  # a record that says nothing of speed would say nothing
+            return
         verdict = self.decide(ticket)
         fresh = {e.candidate_id for e in task.entries}
         merged = self._store.put_record(self._record(ticket, verdict, fresh))
@@ -343,15 +327,6 @@ def _usable(ticket: Ticket, offer: Offer) -> bool:
     return known is None or known.status in _NOT_FAILED
 
 
-def _limited(offers: Sequence[Offer], limit: int) -> list[Offer]:
-    """Return the library kernels and the best-ranked ``limit`` others; 0 keeps all."""
-    others = [o for o in offers if not o.library]
-    if not limit or len(others) <= limit:
-        return list(offers)
-    kept = {o.candidate_id for o in others[:limit]}
-    return [o for o in offers if o.library or o.candidate_id in kept]
-
-
 def _entry_measured(offer: Offer, entry: Entry, noted: Mapping[str, Any]) -> Measured:
     outcome = entry.outcome
     status = outcome.status if outcome else "skipped"
@@ -366,7 +341,7 @@ def _entry_measured(offer: Offer, entry: Entry, noted: Mapping[str, Any]) -> Mea
         spread_ms=middle.spread_ms if middle else None,
         error=outcome.error if outcome else None,
         compile_s=entry.compile_s,
-        kernel=getattr(getattr(entry.build, "key", None), "digest", None),
+        kernel=entry.kernel,
     )
 
 

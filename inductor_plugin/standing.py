@@ -25,6 +25,8 @@ def stands(one: Measured, config: Config, *, library: bool) -> bool:
         library: True for a library kernel; one that took too long once is tried again, since
             without it there is no reference and no guard.
     """
+    if one.status == "pruned":  # neither numbers nor limits have a part in it
+        return True
     if one.status == "skipped" or (library and one.status in LIMITING):
         return False
     if config.verify_numerics and one.provenance.get(_NUMBERS) == _UNCHECKED:

@@ -314,14 +314,12 @@ def target(name: str) -> Target:
 
 
 def from_properties(facts: Mapping[str, Any]) -> Target:
-    """Return the target for a device that is there, known or not.
+    """Return the target for a device that is there: a known one, or one with its own figures.
 
-    A device that is not known, or a slice of a known one, gets the tensor-core rate per clock and
-    multiprocessor of the known target with the same cores, and its own figures otherwise.
+    A slice of a known one, or an unknown one, gets the rate per clock of the same tensor cores.
 
     Args:
-        facts: What ``torch.cuda.get_device_properties`` says, by name; see `Target.properties`.
-            Only ``name``, ``major``, ``minor`` and ``multi_processor_count`` have to be there.
+        facts: Its `Target.properties`; name, capability and multiprocessors have to be there.
 
     Raises:
         TargetError: It is no NVIDIA GPU, or one whose tensor cores are not known.
@@ -330,7 +328,9 @@ def from_properties(facts: Mapping[str, Any]) -> Target:
     capability = (int(facts["major"]), int(facts["minor"]))
     for one in _KNOWN:
         if _plain(one.device_name) == _plain(device_name) and capability == one.capability:
-            return _measured(one, one, facts)
+            # A whole one is as the table says: a pack made without it has to name its kernels.
+            whole = facts["multi_processor_count"] == one.multiprocessors
+            return one if whole else _measured(one, one, facts)
     if str(facts.get("gcnArchName", "")).startswith("gfx"):
         raise TargetError(f"{device_name} is an AMD GPU; only NVIDIA GPUs have targets so far")
     if capability not in _LIKE:

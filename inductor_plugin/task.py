@@ -70,6 +70,13 @@ class Entry:
     candidate: BenchCandidate | None = None
 
     @property
+    def kernel(self) -> str | None:
+        """Digest of the kernel in the cache; None if it has none there."""
+        key = self.build.kernel if isinstance(self.build, TritonCompileJob) else None
+        key = self.build.key if isinstance(self.build, CppBuild) else key
+        return key.digest if key else None
+
+    @property
     def alive(self) -> bool:
         """True if it ran and is right."""
         return self.outcome is not None and self.outcome.status == "ok"
@@ -86,6 +93,7 @@ class Task:
         tolerance: Largest accepted error; None leaves the numbers unchecked.
         deadline: ``time.monotonic()`` after which nothing more is started; None for no limit.
         exclusive: True if measuring and compiling disturb each other (CPU devices).
+        measured: False if the candidates are only to be compiled (``policy=build``).
         refresh: Drops entries that another process has measured meanwhile; returns how many.
         finish: Called once, from the benchmark thread, when the race is over.
         done: Set when the race is over, or will not be run.
@@ -104,6 +112,7 @@ class Task:
     exclusive: bool
     refresh: Callable[[Task], int]
     finish: Callable[[Task], None]
+    measured: bool = True
     done: threading.Event = field(default_factory=threading.Event)
     legs: int = 0
     racing: tuple[str, ...] | None = None

@@ -69,8 +69,10 @@ class CudaSource:
         op: The operator, ``namespace::name.overload``. Behind the operands it takes the kernel's name
             and then ``arguments``, and writes to ``out=``.
         symbol: The kernel's C function; stable and readable, it is in profiles.
-        text: The translation unit, its includes first.
+        text: The translation unit, its includes first; empty where what generates it is not
+            installed: then only a kernel that came in a pack can run.
         arch: What nvcc compiles for: ``sm_90a``.
+        interface: Version of the C function's arguments; a kernel of another one is not called.
         arguments: What follows the kernel's name in each call; not compiled in.
         imports: Modules that define the operator.
     """
@@ -79,6 +81,7 @@ class CudaSource:
     symbol: str
     text: str
     arch: str
+    interface: str = ""
     arguments: tuple[int | float | str, ...] = ()
     imports: tuple[str, ...] = ()
 

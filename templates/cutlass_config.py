@@ -9,7 +9,7 @@ problems of its types and layouts. D is row-major.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 Arch: TypeAlias = Literal["sm_80", "sm_90a", "sm_100a"]
 """The family of kernels; an ``sm_80`` kernel also compiles for and runs on newer devices."""
@@ -154,7 +154,8 @@ class GemmConfig:
         plain: dict[str, int | str | bool | list[int]] = {}
         for one in fields(self):
             value = getattr(self, one.name)
-            plain[one.name] = list(value) if isinstance(value, tuple) else value
+            many = isinstance(value, tuple)
+            plain[one.name] = list(cast("tuple[int, ...]", value)) if many else value
         return plain
 
     def _alignment(self) -> str:

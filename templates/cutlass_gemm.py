@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -11,9 +10,10 @@ from inductor_plugin.problem import Problem
 from inductor_plugin.template import Candidate, CudaSource, Json
 from inductor_plugin.templates.cutlass_choices import Choice, choices, family
 from inductor_plugin.templates.cutlass_config import GemmConfig
+from inductor_plugin.templates.cutlass_groups import GROUPED_OPS, grouped_facts_of
 from inductor_plugin.templates.cutlass_order import order
 from inductor_plugin.templates.cutlass_problem import OPS, GemmFacts, facts_of
-from inductor_plugin.templates.cutlass_source import source
+from inductor_plugin.templates.cutlass_source import generator_reason, interface, source
 
 RASTERS = ("heuristic", "along_m", "along_n")
 """In the order of their numbers in ``cutlass_call.h``."""
@@ -24,10 +24,14 @@ _OFFERED = 1000
 
 
 class CutlassGemm:
-    """CUTLASS kernels for ``mm``, ``addmm``, ``bmm``, ``baddbmm``, ``_int_mm`` and ``_scaled_mm``."""
+    """CUTLASS kernels for plain, batched, int8, scaled and grouped matrix products.
+
+    Where no kernel can be generated (`generator_reason`), candidates have no text: what they are
+    called and compiled for still names a kernel that another machine has built.
+    """
 
     name = "cutlass"
-    ops = OPS
+    ops = (*OPS, *GROUPED_OPS)
     backend = "CUTLASS"
 
     def reject(self, problem: Problem) -> str | None:
@@ -48,14 +52,13 @@ def _found(problem: Problem) -> tuple[GemmFacts, tuple[Choice, ...]] | str:
     target = problem.target
     if target is None or target.capability < (8, 0):
         return "CUTLASS kernels are for NVIDIA GPUs from compute capability 8.0 on"
-    facts = facts_of(problem, allow_tf32=problem.tf32)
+    grouped = problem.op in GROUPED_OPS
+    facts = grouped_facts_of(problem) if grouped else facts_of(problem, allow_tf32=problem.tf32)
     if isinstance(facts, str):
         return facts
     chosen = choices(facts, target.arch, limit=_OFFERED)
     if isinstance(chosen, str):
         return chosen
-    if importlib.util.find_spec("cutlass_library") is None:
-        return 'nvidia-cutlass is not installed: pip install "inductor-plugin[cutlass]"'
     return facts, order(target, facts, chosen)
 
 
@@ -65,7 +68,7 @@ def _candidate(problem: Problem, facts: GemmFacts, choice: Choice) -> Candidate:
     arguments: tuple[int | float | str, ...] = (
         *(order, launch.swizzle, RASTERS.index(launch.raster), launch.split_k),
     )
-    op = "cutlass_mm"
+    op = "cutlass_grouped_mm" if facts.grouped else "cutlass_mm"
     if facts.scale != "none":
         op = "cutlass_scaled_mm" if facts.bias == "none" else "cutlass_scaled_addmm"
     elif facts.bias != "none":
@@ -81,6 +84,7 @@ def _candidate(problem: Problem, facts: GemmFacts, choice: Choice) -> Candidate:
             symbol=config.name,
             text=_text(config),
             arch=arch,
+            interface=interface(),
             arguments=arguments,
             imports=("inductor_plugin.gemm_op",),
         ),
@@ -102,4 +106,4 @@ def _device_arch(config: GemmConfig, problem: Problem) -> str:
 
 @lru_cache(maxsize=1024)
 def _text(config: GemmConfig) -> str:
-    return source(config)
+    return "" if generator_reason() else source(config)

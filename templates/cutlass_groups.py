@@ -28,7 +28,8 @@ def grouped_facts_of(problem: Problem) -> GemmFacts | str:
     a, b = problem.inputs[:2]
     single = replace(b, size=b.size[1:], stride=b.stride[1:])
     plain = replace(problem, op="mm", inputs=(a, single), dynamic=_without_groups(problem))
-    facts = facts_of(plain)
+    # Float32 is refused for what it is, grouped; no option would change that.
+    facts = facts_of(plain, allow_tf32=True)
     if isinstance(facts, str):
         return facts
     if facts.layout_a != "row":

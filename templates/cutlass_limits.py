@@ -6,6 +6,7 @@ from inductor_plugin.templates.cutlass_config import (
     BITS,
     OUTPUTS,
     TMA_BYTES,
+    Element,
     GemmConfig,
     Schedule,
     full_alignment,
@@ -76,12 +77,13 @@ def _layouts(config: GemmConfig) -> str | None:
 
 
 def _alignments(config: GemmConfig) -> str | None:
-    for name, element, align in (
+    operands: tuple[tuple[str, Element, int], ...] = (
         ("A", config.a, config.align_a),
         ("B", config.b, config.align_b),
         ("C", config.c, config.align_c),
         ("D", config.d, config.align_d),
-    ):
+    )
+    for name, element, align in operands:
         if align & (align - 1) or not 1 <= align <= full_alignment(element):
             return (
                 f"alignment of {name} is {align} elements of {element}; use a power of two up to "
@@ -89,7 +91,7 @@ def _alignments(config: GemmConfig) -> str | None:
             )
     if config.arch == "sm_80":
         return _sm80_alignments(config)
-    for name, element, align in (("A", config.a, config.align_a), ("B", config.b, config.align_b)):
+    for name, element, align in operands[:2]:
         if align < full_alignment(element):
             return (
                 f"{config.arch} loads {name} by TMA, which needs {TMA_BYTES} bytes of alignment, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from inductor_plugin.rank import ranked
@@ -50,8 +51,10 @@ def order(
 
 def shape_of(facts: GemmFacts) -> GemmShape:
     """Return a product as the ranking sees it."""
+    # Only the device knows how long each group is: as if all were equal.
+    rows = math.ceil(facts.m / facts.batch) if facts.grouped else facts.m
     return GemmShape(
-        m=facts.m,
+        m=rows,
         n=facts.n,
         k=facts.k,
         batch=facts.batch,

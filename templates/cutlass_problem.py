@@ -124,7 +124,8 @@ def _facts(problem: Problem, *, allow_tf32: bool) -> GemmFacts:
     output = problem.output
     if 0 in (*a.size, *b.size):
         raise _UnfitError(f"a dimension is empty: {a.shape} and {b.shape}")
-    element_a, element_b = (_input_element(one, allow_tf32=allow_tf32) for one in (a, b))
+    element_a = _input_element(a, allow_tf32=allow_tf32)
+    element_b = _input_element(b, allow_tf32=allow_tf32)
     element_d = _element(output)
     if element_d not in OUTPUTS[element_a]:
         raise _UnfitError(f"{a.dtype} inputs do not give {output.dtype}")

@@ -8,7 +8,10 @@ first and the C function last, so that several sources fit into one unit.
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
+import importlib.metadata
+import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
@@ -41,8 +44,21 @@ _INCLUDES_2X = (
     "cutlass/epilogue/thread/linear_combination.h",
 )
 
+MAJOR = 4
+"""The major version of CUTLASS these texts are written for."""
+
+_INSTALL = 'pip install "inductor-plugin[cutlass]"'
 _INSTRUCTION_K = {8: 32, 16: 16, 32: 8}
 """Elements of K one tensor core instruction takes, by the bits of an element."""
+
+
+@functools.cache
+def interface() -> str:
+    """Return the version of everything around a kernel's own type: arguments and host side."""
+    found = hashlib.sha256()
+    for path in sorted(_SOURCE.iterdir()):
+        found.update(path.read_bytes())
+    return found.hexdigest()[:12]
 
 
 class _Functor:
@@ -54,6 +70,32 @@ class _Functor:
     def emit_declaration(self) -> str:
         """Return the C++ type."""
         return self.text
+
+
+@functools.cache
+def generator_reason() -> str | None:
+    """Return why no kernel can be generated here, or None if kernels can.
+
+    The first call takes 40 ms, for it imports cutlass_library; the answer is kept.
+    """
+    if importlib.util.find_spec("cutlass_library") is None:
+        return f"nvidia-cutlass is not installed: {_INSTALL}"
+    version = _installed_version()
+    if version and version.partition(".")[0] != str(MAJOR):
+        return f"nvidia-cutlass {version} is installed, kernels need {MAJOR}.x: {_INSTALL}"
+    try:
+        _modules()
+    except Exception as error:  # noqa: BLE001 - whatever its import says, other templates go on
+        return f"nvidia-cutlass cannot be imported ({type(error).__name__}: {error}): {_INSTALL}"
+    return None
+
+
+def _installed_version() -> str:
+    """Return the version of nvidia-cutlass; empty for a cutlass_library from elsewhere."""
+    try:
+        return importlib.metadata.version("nvidia-cutlass")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def source(config: GemmConfig) -> str:

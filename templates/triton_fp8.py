@@ -11,7 +11,15 @@ from dataclasses import dataclass
 
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.template import Candidate, TritonSource
-from inductor_plugin.templates.triton_product import MULTIPROCESSORS, cdiv, text_of, unfit_for_tma
+from inductor_plugin.templates.triton_order import GROUP_M, LIMIT, Tile, ordered
+from inductor_plugin.templates.triton_product import (
+    TMA_CAPABILITY,
+    cdiv,
+    text_of,
+    too_old,
+    unfit_for_tma,
+)
+from inductor_plugin.tile import GemmShape
 
 BLOCK = 128
 """Length in K of what one scale of a block stands for."""
@@ -44,31 +52,27 @@ class Scaled:
     biased: bool
 
 
-@dataclass(frozen=True)
-class Tile:
-    """What one program computes at a time.
-
-    Attributes:
-        block_m: Rows.
-        block_n: Columns.
-        stages: Steps of 128 in flight.
-        warps: Warps.
-    """
-
-    block_m: int
-    block_n: int
-    stages: int
-    warps: int
-
-    def cost(self, scaled: Scaled) -> float:
-        """Return how long all rounds of tiles take; small tiles reuse less of what they load."""
-        tiles = cdiv(scaled.m, self.block_m) * cdiv(scaled.n, self.block_n)
-        work, loads = self.block_m * self.block_n, 64 * (self.block_m + self.block_n)
-        return cdiv(tiles, MULTIPROCESSORS) * (work + loads)
-
-
-_LARGE = (Tile(128, 256, 3, 8), Tile(128, 128, 4, 8), Tile(64, 256, 3, 8), Tile(64, 128, 4, 4))
-_SMALL = (Tile(128, 128, 4, 8), Tile(64, 128, 4, 4), Tile(64, 64, 4, 4))
+_WIDE = (
+    Tile(128, 128, BLOCK, 3, 8),
+    Tile(64, 128, BLOCK, 4, 4),
+    Tile(128, 256, BLOCK, 3, 8),
+    Tile(128, 256, BLOCK, 4, 8),
+    Tile(256, 128, BLOCK, 3, 8),
+    Tile(128, 128, BLOCK, 4, 8),
+    Tile(64, 256, BLOCK, 3, 8),
+    Tile(64, 256, BLOCK, 4, 8),
+    Tile(64, 64, BLOCK, 4, 4),
+    Tile(64, 64, BLOCK, 6, 4),
+)
+_NARROW = (
+    Tile(128, 128, BLOCK, 3, 8),
+    Tile(64, 128, BLOCK, 4, 4),
+    Tile(128, 128, BLOCK, 4, 8),
+    Tile(64, 64, BLOCK, 4, 4),
+    Tile(64, 64, BLOCK, 6, 4),
+    Tile(64, 128, BLOCK, 6, 4),
+)
+"""Where a step's sum is kept apart from the others', a program needs registers for two tiles."""
 
 
 class TritonFp8:
@@ -81,14 +85,20 @@ class TritonFp8:
     def reject(self, problem: Problem) -> str | None:
         """Return why the template cannot run the problem, or None if it can."""
         found = scaled_of(problem)
-        return found if isinstance(found, str) else None
+        return found if isinstance(found, str) else too_old(problem, TMA_CAPABILITY)
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
         """Return the kernels to try, the most promising first."""
         scaled = scaled_of(problem)
         if isinstance(scaled, str):
             return ()
-        return [_candidate(scaled, tile) for tile in ranked(scaled)]
+        a, b = problem.inputs[:2]
+        shape = GemmShape(
+            scaled.m, scaled.n, scaled.k, 1, a.dtype, b.dtype, problem.output.dtype,
+            b_row_major=False,
+        )  # fmt: skip
+        tiles = ordered(problem.target, shape, tiles_of(scaled), LIMIT)
+        return [candidate(scaled, tile) for tile in tiles]
 
 
 def scaled_of(problem: Problem) -> Scaled | str:
@@ -114,13 +124,9 @@ def scaled_of(problem: Problem) -> Scaled | str:
     )
 
 
-def ranked(scaled: Scaled) -> list[Tile]:
-    """Return the tiles for a product, best first.
-
-    Where a step's sum is kept apart from the others', a program needs registers for two tiles.
-    """
-    tiles = _LARGE if scaled.fast and not scaled.blockwise else _SMALL
-    return sorted(tiles, key=lambda tile: tile.cost(scaled))
+def tiles_of(scaled: Scaled) -> tuple[Tile, ...]:
+    """Return all tiles for a product."""
+    return _WIDE if scaled.fast and not scaled.blockwise else _NARROW
 
 
 def _granularity(
@@ -130,8 +136,9 @@ def _granularity(
     blocks = cdiv(k, BLOCK)
     if a_scale.size == (m, 1) and b_scale.size == (1, n):
         return 1, 1, False
-    rows = {(m, blocks): 1, (cdiv(m, BLOCK), blocks): BLOCK}.get(a_scale.size)
-    columns = {(blocks, n): 1, (blocks, cdiv(n, BLOCK)): BLOCK}.get(b_scale.size)
+    by_a: dict[tuple[int, ...], int] = {(m, blocks): 1, (cdiv(m, BLOCK), blocks): BLOCK}
+    by_b: dict[tuple[int, ...], int] = {(blocks, n): 1, (blocks, cdiv(n, BLOCK)): BLOCK}
+    rows, columns = by_a.get(a_scale.size), by_b.get(b_scale.size)
     if rows is None or columns is None or rows == columns == BLOCK:
         return None
     return rows, columns, True
@@ -155,9 +162,7 @@ def _unfit(problem: Problem) -> str | None:
             problem.output.dtype not in _WRITTEN
         ),
         "which sizes its scales have is known only at run time": bool(problem.dynamic),
-        f"{a.shape} by {b.shape} is too small for a tile": (
-            a.size[0] < 16 or b.size[1] < 64 or a.size[1] < BLOCK
-        ),
+        f"{a.shape} by {b.shape} is too small for a tile": (b.size[1] < 64 or a.size[1] < BLOCK),
         f"A must lie by rows and B by columns, the strides are {a.stride} and {b.stride}": (
             a.stride[1] != 1 or b.stride[0] != 1
         ),
@@ -166,22 +171,22 @@ def _unfit(problem: Problem) -> str | None:
     return found or unfit_for_tma("A", a, 1) or unfit_for_tma("B", b, 1)
 
 
-def _candidate(scaled: Scaled, tile: Tile) -> Candidate:
+def candidate(scaled: Scaled, tile: Tile) -> Candidate:
+    """Return the kernel that computes a product by a tile."""
     constants: dict[str, bool | int | str] = {
-        "BLOCK_M": tile.block_m,
-        "BLOCK_N": tile.block_n,
-        "BLOCK_K": BLOCK,
-        "GROUP_M": 8,
+        "BLOCK_M": tile.m,
+        "BLOCK_N": tile.n,
+        "BLOCK_K": tile.k,
+        "GROUP_M": GROUP_M,
         "A_ROWS_PER_SCALE": scaled.a_rows,
         "B_COLUMNS_PER_SCALE": scaled.b_columns,
         "BLOCKWISE": scaled.blockwise,
         "FAST_ACCUM": scaled.fast,
     }
-    shape = f"{tile.block_m}x{tile.block_n}x{BLOCK}"
     kind = "block" if scaled.blockwise else "row"
     return Candidate(
         template=TritonFp8.name,
-        name=f"{kind}_{shape}_s{tile.stages}_w{tile.warps}",
+        name=f"{kind}_{tile.shape}_s{tile.stages}_w{tile.warps}",
         config={**constants, "num_stages": tile.stages, "num_warps": tile.warps},
         kernel=TritonSource(
             name="fp8",
@@ -191,8 +196,8 @@ def _candidate(scaled: Scaled, tile: Tile) -> Candidate:
             num_stages=tile.stages,
             num_warps=tile.warps,
             epilogue="bias" if scaled.biased else "none",
-            capability=(9, 0),
+            capability=TMA_CAPABILITY,
             descriptors=(0, 1),
         ),
-        description=f"{shape}, scales by {kind}",
+        description=f"{tile.shape}, scales by {kind}",
     )

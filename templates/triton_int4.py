@@ -12,12 +12,18 @@ from dataclasses import dataclass
 
 from inductor_plugin.problem import Problem
 from inductor_plugin.template import Candidate, TritonSource
-from inductor_plugin.templates.triton_product import PROGRAMS, cdiv, text_of
+from inductor_plugin.templates.triton_order import LIMIT, Tile, ordered
+from inductor_plugin.templates.triton_product import text_of
+from inductor_plugin.tile import GemmShape
 
 GROUPS = (32, 64, 128, 256)
 """Lengths of a group that the operator knows."""
 MAX_ROWS = 64
 """With more rows the work of unpacking is repeated for each tile of rows."""
+_SHAPES = ((64, 128, 4, 4), (32, 256, 3, 4), (32, 128, 4, 4), (16, 256, 4, 4))
+"""(n, k, stages, warps) of tiles."""
+_PACKED = "int8"
+"""What the model takes the weight for: the smallest it knows. All tiles read the same of it."""
 
 
 @dataclass(frozen=True)
@@ -39,25 +45,6 @@ class Weighted:
     group: int
 
 
-@dataclass(frozen=True)
-class Tile:
-    """What one program computes.
-
-    Attributes:
-        block_m: Rows.
-        block_n: Columns.
-        block_k: Length of one step.
-        stages: Steps in flight.
-        warps: Warps.
-    """
-
-    block_m: int
-    block_n: int
-    block_k: int
-    stages: int
-    warps: int
-
-
 class TritonInt4:
     """Triton kernels for ``weight_int4pack_mm`` with at most 64 rows."""
 
@@ -75,7 +62,9 @@ class TritonInt4:
         weighted = weighted_of(problem)
         if isinstance(weighted, str):
             return ()
-        return [_candidate(weighted, tile) for tile in ranked(weighted)]
+        shape = GemmShape(weighted.m, weighted.n, weighted.k, b=_PACKED)
+        tiles = ordered(problem.target, shape, tiles_of(weighted), LIMIT)
+        return [candidate(weighted, tile) for tile in tiles]
 
 
 def weighted_of(problem: Problem) -> Weighted | str:
@@ -110,33 +99,26 @@ def weighted_of(problem: Problem) -> Weighted | str:
     return reason or Weighted(m, n, k, words, int(group))
 
 
-def ranked(weighted: Weighted) -> list[Tile]:
-    """Return the tiles for a product, best first: those that fill the device, the largest of them."""
-    block_m = 16 if weighted.m <= 16 else 32 if weighted.m <= 32 else 64
-    shapes = ((64, 128, 4, 4), (32, 256, 3, 4), (32, 128, 4, 4), (16, 256, 4, 4))
-    tiles = [Tile(block_m, n, k, stages, warps) for n, k, stages, warps in shapes]
-
-    def vacancy(tile: Tile) -> int:
-        programs = cdiv(weighted.m, tile.block_m) * cdiv(weighted.n, tile.block_n)
-        return max(0, PROGRAMS - programs)
-
-    return sorted(tiles, key=vacancy)
+def tiles_of(weighted: Weighted) -> list[Tile]:
+    """Return all tiles for a product."""
+    rows = 16 if weighted.m <= 16 else 32 if weighted.m <= 32 else 64
+    return [Tile(rows, n, k, stages, warps) for n, k, stages, warps in _SHAPES]
 
 
-def _candidate(weighted: Weighted, tile: Tile) -> Candidate:
+def candidate(weighted: Weighted, tile: Tile) -> Candidate:
+    """Return the kernel that computes a product by a tile."""
     constants: dict[str, bool | int | str] = {
-        "BLOCK_M": tile.block_m,
-        "BLOCK_N": tile.block_n,
-        "BLOCK_K": tile.block_k,
+        "BLOCK_M": tile.m,
+        "BLOCK_N": tile.n,
+        "BLOCK_K": tile.k,
         "STAGES": tile.stages,
         "WORDS": weighted.words,
         "GROUP": weighted.group,
-        "EVEN_K": weighted.k % tile.block_k == 0,
+        "EVEN_K": weighted.k % tile.k == 0,
     }
-    shape = f"{tile.block_m}x{tile.block_n}x{tile.block_k}"
     return Candidate(
         template=TritonInt4.name,
-        name=f"{shape}_s{tile.stages}_w{tile.warps}",
+        name=f"{tile.shape}_s{tile.stages}_w{tile.warps}",
         config={**constants, "num_warps": tile.warps},
         kernel=TritonSource(
             name="int4",
@@ -146,5 +128,5 @@ def _candidate(weighted: Weighted, tile: Tile) -> Candidate:
             num_stages=tile.stages,
             num_warps=tile.warps,
         ),
-        description=f"{shape}, groups of {weighted.group}",
+        description=f"{tile.shape}, groups of {weighted.group}",
     )

@@ -6,109 +6,131 @@ A program goes from tile to tile, and loads the next tile's operands while it wr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from inductor_plugin.problem import Problem
+from inductor_plugin.target import KIB
 from inductor_plugin.template import Candidate, TritonSource
+from inductor_plugin.templates.triton_order import GROUP_M, SHARED, Tile, ordered, room_of
 from inductor_plugin.templates.triton_product import (
-    MULTIPROCESSORS,
+    OPS,
+    TMA_CAPABILITY,
     Product,
-    cdiv,
     product_of,
     text_of,
+    too_old,
     unfit_for_tma,
 )
 
-SMALLEST = 64
-"""Below, in any dimension, a tile is mostly padding."""
-
-
-@dataclass(frozen=True)
-class Tile:
-    """What one program computes at a time.
-
-    Attributes:
-        block_m: Rows.
-        block_n: Columns.
-        block_k: Length of one step.
-        stages: Steps in flight.
-        warps: Warps that multiply.
-        specialize: True for warps of their own that only load.
-        rate: Share of a multiprocessor's peak the tile can reach, as its operands' reuse allows.
-    """
-
-    block_m: int
-    block_n: int
-    block_k: int
-    stages: int
-    warps: int
-    specialize: bool
-    rate: float
-
-    def cost(self, product: Product) -> float:
-        """Return how long all rounds of tiles take, in units that compare tiles of one product."""
-        tiles = cdiv(product.m, self.block_m) * cdiv(product.n, self.block_n)
-        return cdiv(tiles, MULTIPROCESSORS) * self.block_m * self.block_n / self.rate
-
+SMALLEST = 33
+"""Below, in rows or columns, a tile of 64 is mostly padding."""
+SHORTEST_K = 64
+"""One step of the shortest tiles."""
+_BARRIER_BYTES = 512
+"""Barriers of the loads in flight, and what warps of their own say to each other."""
 
 TILES = (
-    Tile(128, 256, 64, 3, 8, specialize=False, rate=1.0),
-    Tile(256, 128, 64, 3, 8, specialize=False, rate=1.0),
-    Tile(128, 128, 64, 4, 8, specialize=False, rate=0.9),
-    Tile(128, 128, 64, 3, 4, specialize=True, rate=0.9),
-    Tile(64, 256, 64, 4, 4, specialize=False, rate=0.85),
-    Tile(64, 128, 64, 5, 4, specialize=False, rate=0.75),
-    Tile(64, 64, 128, 4, 4, specialize=False, rate=0.5),
+    Tile(128, 256, 64, 3, 8),
+    Tile(128, 128, 64, 3, 8),
+    Tile(64, 128, 64, 4, 4),
+    Tile(256, 128, 64, 3, 8),
+    Tile(128, 256, 64, 4, 8),
+    Tile(256, 128, 64, 4, 8),
+    Tile(128, 128, 64, 4, 8),
+    Tile(128, 128, 64, 5, 4),
+    Tile(128, 128, 64, 3, 4, specialize=True),
+    Tile(128, 128, 128, 3, 8),
+    Tile(64, 256, 64, 4, 4),
+    Tile(256, 64, 64, 4, 8),
+    Tile(128, 64, 64, 4, 4),
+    Tile(64, 128, 128, 3, 4),
+    Tile(64, 64, 128, 3, 4),
+    Tile(64, 64, 128, 5, 4),
 )
-_KEPT = 5
+"""The first three fit every GPU with TMA, and are in a good order for a large product."""
 
 
 class TritonPersistentTma:
-    """Triton kernels for ``mm`` and ``addmm`` of aligned operands."""
+    """Triton kernels for products of aligned operands, alone or in a batch."""
 
     name = "triton_persistent_tma"
     backend = "TRITON"
-    ops = ("mm", "addmm")
+    ops = OPS
 
     def reject(self, problem: Problem) -> str | None:
         """Return why the template cannot run the problem, or None if it can."""
         product = product_of(problem)
         if isinstance(product, str):
             return product
-        if min(product.m, product.n, product.k) < SMALLEST:
+        if min(product.m, product.n) < SMALLEST or product.k < SHORTEST_K:
             shape = f"{product.m}x{product.n}x{product.k}"
-            return f"each dimension must be at least {SMALLEST}, this is {shape}"
-        return unfit_for_tma("A", product.a, 2) or unfit_for_tma("B", product.b, 2)
+            return (
+                f"M and N must be at least {SMALLEST} and K at least {SHORTEST_K}, this is {shape}"
+            )
+        return (
+            too_old(problem, TMA_CAPABILITY)
+            or unfit_for_tma("A", product.a, 2)
+            or unfit_for_tma("B", product.b, 2)
+        )
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
         """Return the kernels to try, the most promising first."""
         product = product_of(problem)
         if isinstance(product, str):
             return ()
-        return [_candidate(product, tile) for tile in ranked(product)]
+        tiles = tiles_of(product, room_of(problem.target))
+        tiles = ordered(problem.target, product.shape, tiles, SHARED)
+        return [candidate(product, tile) for tile in tiles]
 
 
-def ranked(product: Product) -> list[Tile]:
-    """Return the tiles for a product, best first."""
-    return sorted(TILES, key=lambda tile: tile.cost(product))[:_KEPT]
+def tiles_of(product: Product, room: int) -> list[Tile]:
+    """Return all tiles for a product, each flat where shared memory holds the result's tile as well.
+
+    Where it does not, the result's tile takes the place of the operands, whose loads then wait.
+
+    Args:
+        product: The product.
+        room: Bytes of shared memory of a block.
+    """
+    made: list[Tile] = []
+    for tile in TILES:
+        if tile.specialize and product.batched:
+            # Triton 3.8 fails on Hopper: its pass takes a load of [1, m, k] as [m, k] for half a tile.
+            continue
+        beside = replace(tile, flat=not tile.specialize, beside=written_bytes(product, tile))
+        fits = tile.specialize or beside.held(product.shape) <= room
+        made.append(beside if fits else tile)
+    return made
 
 
-def _candidate(product: Product, tile: Tile) -> Candidate:
+def written_bytes(product: Product, tile: Tile) -> int:
+    """Return the most shared memory that Triton 3.6 to 3.9 takes to write a tile by whole rows.
+
+    Tiles of 16 bits are stored in parts of at most 32 KiB, by stmatrix; those of 32 bits in one.
+    """
+    elements = tile.m * tile.n
+    kept = 4 * elements if product.out == "float32" else min(2 * elements, 32 * KIB)
+    return kept + _BARRIER_BYTES
+
+
+def candidate(product: Product, tile: Tile) -> Candidate:
+    """Return the kernel that computes a product by a tile."""
     constants: dict[str, bool | int | str] = {
-        "BLOCK_M": tile.block_m,
-        "BLOCK_N": tile.block_n,
-        "BLOCK_K": tile.block_k,
-        "GROUP_M": 8,
+        "BATCHED": product.batched,
+        "BLOCK_M": tile.m,
+        "BLOCK_N": tile.n,
+        "BLOCK_K": tile.k,
+        "GROUP_M": GROUP_M,
+        "FLATTEN": tile.flat,
         "WARP_SPECIALIZE": tile.specialize,
-        "A_ROWS": product.a.stride[1] == 1,
-        "B_ROWS": product.b.stride[1] == 1,
+        "A_ROWS": product.a.stride[-1] == 1,
+        "B_ROWS": product.b.stride[-1] == 1,
     }
     first = 1 if product.biased else 0
-    shape = f"{tile.block_m}x{tile.block_n}x{tile.block_k}"
-    kind = "_ws" if tile.specialize else ""
+    kind = "_ws" if tile.specialize else "_flat" if tile.flat else ""
     return Candidate(
         template=TritonPersistentTma.name,
-        name=f"{shape}_s{tile.stages}_w{tile.warps}{kind}",
+        name=f"{tile.shape}_s{tile.stages}_w{tile.warps}{kind}",
         config={**constants, "num_stages": tile.stages, "num_warps": tile.warps},
         kernel=TritonSource(
             name="persistent_tma",
@@ -120,8 +142,8 @@ def _candidate(product: Product, tile: Tile) -> Candidate:
             epilogue="addmm" if product.biased else "none",
             alpha=product.alpha,
             beta=product.beta,
-            capability=(9, 0),
+            capability=TMA_CAPABILITY,
             descriptors=(first, first + 1),
         ),
-        description=f"{shape}, warps of their own load" if tile.specialize else shape,
+        description=f"{tile.shape}, warps of their own load" if tile.specialize else tile.shape,
     )

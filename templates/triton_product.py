@@ -7,43 +7,59 @@ from functools import cache
 from pathlib import Path
 
 from inductor_plugin.problem import Operand, Problem
+from inductor_plugin.tile import GemmShape
 
 HALVES = ("float16", "bfloat16")
 """Types whose products tensor cores sum in float32."""
-
-MULTIPROCESSORS = 132
-"""Of an H100; the order of candidates depends on it, no kernel does."""
-PROGRAMS = 2 * MULTIPROCESSORS
-"""Programs that fill a device."""
+OPS = ("mm", "addmm", "bmm", "baddbmm")
+"""Operators that compute a `Product`."""
 TMA_ALIGNMENT_BYTES = 16
 """Of addresses and strides in a TMA descriptor (CUDA driver API, cuTensorMapEncodeTiled)."""
+TMA_CAPABILITY = (9, 0)
+"""The first with tensor descriptors in hardware."""
+_BIASED = ("addmm", "baddbmm")
+_DIMS = {2: ("mk", "kn"), 3: ("bmk", "bkn")}
 
 
 @dataclass(frozen=True)
 class Product:
-    """C[m, n] = alpha * A[m, k] @ B[k, n] + beta * bias.
+    """C[b, m, n] = alpha * A[b, m, k] @ B[b, k, n] + beta * bias, without b where ``batched`` is False.
 
     Attributes:
+        batch: Products side by side; 1 where it is not batched.
         m: Rows of A; for a dynamic dimension the size it is measured at.
         n: Columns of B.
         k: The dimension that is summed.
         a: Operand A.
         b: Operand B.
+        out: Dtype of C.
+        batched: True if the operands have three dimensions.
         biased: True if the first input of the call is a bias.
         alpha: Factor of the product.
         beta: Factor of the bias.
-        dynamic: Which of ``m``, ``n``, ``k`` are known only at run time.
+        dynamic: Which of ``b``, ``m``, ``n``, ``k`` are known only at run time.
     """
 
+    batch: int
     m: int
     n: int
     k: int
     a: Operand
     b: Operand
+    out: str
+    batched: bool
     biased: bool
     alpha: float
     beta: float
     dynamic: frozenset[str]
+
+    @property
+    def shape(self) -> GemmShape:
+        """The product as the ranking sees it."""
+        return GemmShape(
+            self.m, self.n, self.k, self.batch, self.a.dtype, self.b.dtype, self.out,
+            self.a.stride[-1] == 1, self.b.stride[-1] == 1,
+        )  # fmt: skip
 
     def even(self, dim: str, block: int) -> bool:
         """Return True if a dimension is a multiple of ``block`` whenever the kernel runs."""
@@ -51,27 +67,30 @@ class Product:
 
 
 def product_of(problem: Problem) -> Product | str:
-    """Return the product an ``mm`` or ``addmm`` computes, or why there is none for Triton."""
+    """Return the product an operator of `OPS` computes, or why there is none for Triton."""
     reason = _unfit(problem)
     if reason is not None:
         return reason
-    first = 1 if problem.op == "addmm" else 0
+    first = 1 if problem.op in _BIASED else 0
     a, b = problem.inputs[first : first + 2]
     scalars = _scalars(problem)
     if scalars is None:
         return f"alpha and beta must be numbers, these are {dict(problem.arguments)}"
-    names = {(first, 0): "m", (first, 1): "k", (first + 1, 0): "k", (first + 1, 1): "n"}
-    dynamic = {names.get((one.operand, one.dim), "") for one in problem.dynamic}
+    names = dict(zip((first, first + 1), _DIMS[len(a.size)], strict=True))
+    dynamic = {names[one.operand][one.dim] for one in problem.dynamic if one.operand in names}
     return Product(
-        m=a.size[0],
-        n=b.size[1],
-        k=a.size[1],
+        batch=a.size[0] if len(a.size) == 3 else 1,
+        m=a.size[-2],
+        n=b.size[-1],
+        k=a.size[-1],
         a=a,
         b=b,
+        out=problem.output.dtype,
+        batched=len(a.size) == 3,
         biased=first == 1,
         alpha=scalars[0],
         beta=scalars[1],
-        dynamic=frozenset(dynamic - {""}),
+        dynamic=frozenset(dynamic),
     )
 
 
@@ -80,17 +99,29 @@ def cdiv(size: int, block: int) -> int:
     return -(-size // block)
 
 
+def too_old(problem: Problem, capability: tuple[int, int]) -> str | None:
+    """Return why a GPU that is known cannot run a kernel, None if it can or is not known."""
+    if problem.target is None or problem.target.capability >= capability:
+        return None
+    need, have = (".".join(map(str, one)) for one in (capability, problem.target.capability))
+    return f"it needs compute capability {need}, the device has {have}"
+
+
 def unfit_for_tma(name: str, operand: Operand, item_bytes: int) -> str | None:
-    """Return why a TMA descriptor cannot hold a matrix with a unit stride, None if it can."""
-    unit = 1 if operand.stride[1] == 1 else 0
-    outer, inner = operand.stride[1 - unit], operand.size[unit]
+    """Return why a TMA descriptor cannot hold matrices with a unit stride, None if it can."""
+    unit = -1 if operand.stride[-1] == 1 else -2
+    outer, inner = operand.stride[-3 - unit], operand.size[unit]
     lengths = {"offset": operand.offset, "stride": outer, "inner extent": inner}
+    if len(operand.size) == 3:
+        lengths["batch stride"] = operand.stride[0]
     for what, length in lengths.items():
         if item_bytes * length % TMA_ALIGNMENT_BYTES:
             return (
                 f"TMA needs multiples of {TMA_ALIGNMENT_BYTES} bytes, {name}'s {what} is "
                 f"{length} elements"
             )
+    if 0 in operand.stride and operand.size[operand.stride.index(0)] > 1:
+        return f"{name} is broadcast: its strides are {operand.stride}"
     if outer < inner:
         return f"{name}'s rows overlap: its strides are {operand.stride}"
     return None
@@ -116,7 +147,7 @@ def _unfit(problem: Problem) -> str | None:
         ),
         "a dimension is empty": 0 in (*a.size, *b.size),
         f"each matrix needs a unit stride, the strides are {a.stride} and {b.stride}": (
-            1 not in a.stride or 1 not in b.stride
+            1 not in a.stride[-2:] or 1 not in b.stride[-2:]
         ),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)

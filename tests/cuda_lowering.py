@@ -192,7 +192,7 @@ class Lab:
             tracing(TracingContext(mode)),
             V.set_fake_mode(mode),
         ):
-            compile_fx_inner(graph, tensors)
+            compile_fx_inner(graph, tensors, cpp_wrapper=inductor_config.cpp_wrapper)
         (code,) = codes
         return code
 

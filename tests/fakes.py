@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inductor_plugin.cache import KernelKey
+from inductor_plugin.cache import KernelKey, Resources
 from inductor_plugin.jobs import (
     BenchCandidate,
     Compiled,
@@ -235,6 +235,7 @@ class FakePool:
         memory: Bytes each of them was said to need.
         gate: Closed, it holds every job back.
         status: How kernels fare that do not compile, by a word in their source.
+        resources: What kernels take of a GPU, by a word in their source.
         running: Jobs that are being compiled.
         error: Raised when a job is handed over.
     """
@@ -247,6 +248,7 @@ class FakePool:
         self.gate = threading.Event()
         self.gate.set()
         self.status: dict[str, Status] = {}
+        self.resources: dict[str, Resources] = {}
         self.answers = True
         self.running = 0
         self.error: Exception | None = None
@@ -278,7 +280,8 @@ class FakePool:
                 own = Path(folder) / "HASH"
                 own.mkdir(parents=True, exist_ok=True)
                 (own / f"{job.kernel_name}.cubin").write_text(job.key)
-            done([Compiled(job.key, status, elapsed_s=self.compile_s)])
+            taken = self._takes(job.key)
+            done([Compiled(job.key, status, elapsed_s=self.compile_s, resources=taken)])
 
     def _cpp(self, job: CppCompileJob, source: CppSource) -> Compiled:
         status = self._fares(source.source)
@@ -287,7 +290,11 @@ class FakePool:
             return Compiled(source.key, status, "error: no such thing", elapsed_s=share_s)
         library = Path(job.workdir) / f"{source.key}.so"
         library.write_bytes(source.source.encode())
-        return Compiled(source.key, "ok", library=str(library), elapsed_s=share_s)
+        taken = self._takes(source.source)
+        return Compiled(source.key, "ok", library=str(library), elapsed_s=share_s, resources=taken)
+
+    def _takes(self, text: str) -> Resources | None:
+        return next((one for word, one in self.resources.items() if word in text), None)
 
     def _fares(self, text: str) -> Status:
         found: list[Status] = [how for word, how in self.status.items() if word in text]

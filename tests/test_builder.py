@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.builder import MAX_BATCH, Builder, spread
-from inductor_plugin.cache import KernelKey, Store, open_store
+from inductor_plugin.cache import KernelKey, Resources, Store, open_store
 from inductor_plugin.counters import Counters
 from inductor_plugin.errors import CacheError, WorkerError
 from inductor_plugin.jobs import CppCompileJob
+from inductor_plugin.target import Target, target
 from inductor_plugin.task import CppBuild, Entry
 from inductor_plugin.trace import Trace
 from tests.fakes import LIMIT_S, FakePool, cpp_build, entry, task, triton_job, until
@@ -29,10 +30,12 @@ class Rig:
     store: Store
     counters: Counters
     trace: Trace
+    target: Target | None = None
 
     def build(self, entries: Sequence[Entry], deadline: float | None = None) -> None:
         """Build entries and wait until each has an answer and nothing runs."""
         one = task(entries, deadline=deadline)
+        one.problem = replace(one.problem, target=self.target)
         for each in entries:
             self.builder.add(one, each, lambda: None)
         self.builder.flush()
@@ -43,9 +46,9 @@ class Rig:
         return [len(job.sources) for job in self.pool.jobs if isinstance(job, CppCompileJob)]
 
 
-def rig(path: Path, *, hold_back: bool = True, timeout_s: float = LIMIT_S) -> Rig:
+def rig(path: Path, *, timeout_s: float = LIMIT_S) -> Rig:
     pool, counters, trace, store = FakePool(), Counters(), Trace("trace.json"), open_store(path)
-    builder = Builder(store, pool, counters, trace, timeout_s, hold_back=hold_back)
+    builder = Builder(store, pool, counters, trace, timeout_s)
     return Rig(builder, pool, store, counters, trace)
 
 
@@ -110,21 +113,15 @@ def test_full_batches_start_by_themselves(tmp_path: Path) -> None:
     assert one.batches() == [MAX_BATCH, MAX_BATCH]
 
 
-@pytest.mark.parametrize("hold_back", [True, False])
-def test_kernels_of_one_problem_share_units_and_wait_for_others_only_if_told(
-    tmp_path: Path, *, hold_back: bool
-) -> None:
-    one = rig(tmp_path, hold_back=hold_back)
+def test_kernels_wait_for_those_of_other_problems_and_share_units(tmp_path: Path) -> None:
+    one = rig(tmp_path)
     entries = cpp_entries(*(f"k{i}" for i in range(4)))
     owner = task(entries)
     for each in entries:
         one.builder.add(owner, each, lambda: None)
+    time.sleep(0.05)
     assert one.pool.jobs == []
-    one.builder.added()
-    if hold_back:
-        time.sleep(0.05)
-        assert one.pool.jobs == []
-        one.builder.flush()
+    one.builder.flush()
     until(lambda: all(e.ready for e in entries))
     assert one.batches() == [2, 2]
 
@@ -177,6 +174,92 @@ def test_one_kernel_that_does_not_compile_costs_itself(tmp_path: Path) -> None:
     assert (status(good), status(bad)) == ("ready", "compile_failed")
     assert bad.outcome is not None
     assert "error" in bad.outcome.reason
+
+
+SPILLING, SMALL = Resources(255, 4096), Resources(168, 64)
+WIDE = Resources(64, 0, shared_bytes=200 << 10, threads=256)
+
+
+def test_a_kernel_that_spills_is_kept_and_not_measured(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    one.target = target("H100")
+    one.pool.resources = {"bad": SPILLING, "good": SMALL}
+    good, bad, unknown = entries = cpp_entries("good", "bad", "unknown")
+    one.build(entries)
+    assert [status(e) for e in (good, bad, unknown)] == ["ready", "pruned", "ready"]
+    assert bad.outcome is not None
+    assert "spills 4096 bytes" in bad.outcome.reason
+    assert isinstance(bad.build, CppBuild)
+    kept = one.store.kernel(bad.build.key.digest)
+    assert kept is not None
+    assert kept.resources == SPILLING
+
+
+def test_a_kernel_out_of_the_cache_is_judged_for_the_gpu_of_its_problem(tmp_path: Path) -> None:
+    first = rig(tmp_path)
+    first.target = target("H100")
+    first.pool.resources = {"wide": WIDE, "bad": SPILLING}
+    first.build(cpp_entries("wide", "bad"))
+    for gpu, wanted in (
+        (target("H100"), ["ready", "pruned"]),
+        (target("L40S"), ["pruned", "pruned"]),
+        (None, ["ready", "ready"]),
+    ):
+        again = rig(tmp_path)
+        again.target = gpu
+        entries = cpp_entries("wide", "bad")
+        again.build(entries)
+        assert [status(e) for e in entries] == wanted
+        assert again.pool.jobs == []
+
+
+def test_a_kernel_that_another_process_built_is_judged_too(tmp_path: Path) -> None:
+    one, other = rig(tmp_path), open_store(tmp_path)
+    one.target = target("H100")
+    mine, theirs = entries = cpp_entries("mine", "theirs")
+    assert isinstance(theirs.build, CppBuild)
+    key = theirs.build.key
+    lock = other.lock_kernel(key.digest)
+    lock.__enter__()
+
+    def publish() -> None:
+        until(lambda: mine.ready)
+        other.put_kernel(key, {"kernel.so": b"theirs", "source.cpp": b""}, SPILLING)
+        lock.__exit__(None, None, None)
+
+    threading.Thread(target=publish).start()
+    one.build(entries)
+    assert [status(e) for e in entries] == ["ready", "pruned"]
+
+
+def test_a_triton_kernel_that_spills_is_kept_and_not_measured(tmp_path: Path) -> None:
+    cache, folder = tmp_path / "cache", tmp_path / "triton"
+    for compiled in (1, 0):  # built, and out of the cache
+        one = rig(cache)
+        one.target = target("H100")
+        one.pool.resources = {"bad": SPILLING, "wide": WIDE}
+        entries = [entry(n, build=triton_job(n, folder)) for n in ("bad", "wide", "good")]
+        one.build(entries)
+        assert [status(e) for e in entries] == ["pruned", "ready", "ready"]
+        assert len(one.pool.jobs) == 3 * compiled
+        assert not (folder / "HASH" / "bad.cubin").exists()
+        assert {e.resources for e in one.store.iter_kernels()} == {SPILLING, WIDE, Resources()}
+
+
+def test_a_triton_kernel_that_is_not_kept_is_judged_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(folder: Path) -> dict[str, bytes]:
+        return {}
+
+    monkeypatch.setattr("inductor_plugin.triton_files.collect", none)
+    one = rig(tmp_path / "cache")
+    one.target = target("H100")
+    one.pool.resources = {"bad": SPILLING}
+    entries = [entry("bad", build=triton_job("bad", folder)) for folder in (None, tmp_path / "t")]
+    one.build(entries)
+    assert [status(e) for e in entries] == ["pruned", "pruned"]
+    assert len(one.pool.jobs) == 2
 
 
 def test_a_triton_kernel_needs_no_library(tmp_path: Path) -> None:

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from inductor_plugin.cache import Store, digest_of, open_store
+from inductor_plugin.cache import Resources, Store, digest_of, open_store
 from inductor_plugin.cli import main
 from inductor_plugin.cli_shared import seconds, size_bytes
 from inductor_plugin.config import Config
 from inductor_plugin.counters import Counters
+from inductor_plugin.offer import Offer
 from inductor_plugin.pins import read_pins
 from inductor_plugin.problem import Problem
-from inductor_plugin.selection import Offer, Selection, quarantine_name
+from inductor_plugin.selection import Selection, quarantine_name
 from tests.cache.samples import ENVIRONMENT, decision, kernel_key, measured, record
 from tests.fakes import entry, problem
 
@@ -165,6 +166,44 @@ def test_explain_tells_why_and_what_would_be_a_miss(
         "size:",
     ):
         assert words in said
+
+
+def test_the_winner_s_kernel_is_shown_with_what_it_takes(
+    store: Store, capsys: pytest.CaptureFixture[str]
+):
+    assert told(store, capsys, "show", key())["winner_kernel"]["registers"] is None
+    run(store, "explain", key())
+    assert "what it takes is not known" in capsys.readouterr().out
+    spilling = store.put_kernel(kernel_key("k2"), {"kernel.so": b"2"}, Resources(168, 8, 512, 384))
+    store.put_record(
+        record(
+            measured("fast", 1.0, kernel=spilling.digest),
+            measured("wide", None, status="pruned", reason="it spills 96 bytes a thread"),
+            problem=3,
+            decision=decision("fast"),
+        )
+    )
+    name = f"{record().environment[:12]}/{record(problem=3).digest[:12]}"
+    wanted = {
+        "key": spilling.digest,
+        "registers": 168,
+        "spills": 8,
+        "shared_bytes": 512,
+        "threads": 384,
+    }
+    assert told(store, capsys, "show", name)["winner_kernel"] == wanted
+    assert told(store, capsys, "explain", name)["kernel"] == wanted
+    for verb in ("show", "explain"):
+        run(store, verb, name)
+        said = capsys.readouterr().out
+        assert f"{spilling.digest[:12]}, 168 registers a thread, 8 bytes spilled a thread" in said
+        assert "512 bytes of shared memory a block, 384 threads a block" in said
+        assert "pruned" in said
+        assert "it spills 96 bytes a thread" in said
+    store.layout.kernel(spilling.digest).joinpath("entry.json").write_bytes(b"damaged")
+    assert told(store, capsys, "explain", name)["kernel"] is None
+    nothing = f"{record().environment[:12]}/{record(problem=2).digest[:12]}"
+    assert told(store, capsys, "show", nothing)["winner_kernel"] is None
 
 
 def test_explain_of_a_kernel_says_what_to_use(store: Store, capsys: pytest.CaptureFixture[str]):

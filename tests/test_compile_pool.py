@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
-from inductor_plugin.compile_child import one_unit, unique_symbol
+from inductor_plugin import compile_pool
+from inductor_plugin.cache import Resources
+from inductor_plugin.compile_child import last_lines, one_unit, unique_symbol
 from inductor_plugin.compile_pool import CompilePool, available_bytes
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.jobs import (
     Compiled,
+    CompileJob,
     CppCompileJob,
     CppSource,
     TritonCompileJob,
@@ -23,6 +26,8 @@ from inductor_plugin.jobs import (
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SETTINGS = WorkerSettings(sys_path=(str(REPOSITORY), *sys.path), kind="compile")
+NVCC_BYTES = 6 << 30
+BLOCK = 'extern "C" __attribute__((used)) int32_t const kernel_block[2] = {65536, 128};'
 GXX = ("g++", "{source}", "-O0", "-shared", "-fPIC", "-o", "{output}")
 
 TRITON_SOURCE = """
@@ -137,6 +142,48 @@ def test_a_unit_has_each_include_once_and_renames_only_the_function():
     assert "void kernel(" not in unit
 
 
+def test_what_nvcc_says_of_each_kernel_comes_back_with_it(pool: CompilePool, tmp_path: Path):
+    sources = source("a" * 64, 2, "// TRAP"), source("b" * 64, 3)
+    names = [f"unit_{unique_symbol(one)}" for one in sources]
+
+    def says(*kernels: tuple[str, int, int]) -> None:
+        lines = [
+            f"ptxas info    : Compiling entry function '{name}' for 'sm_80'\n"
+            f"    8 bytes stack frame, {spills} bytes spill stores, {spills} bytes spill loads\n"
+            f"ptxas info    : Used {registers} registers, used 0 barriers"
+            for name, registers, spills in kernels
+        ]
+        (tmp_path / "said").write_text("\n".join(lines))
+
+    command = shell_compiler(tmp_path, f"cat {tmp_path}/said")
+    first, second = (f"_ZN{len(name)}{name}1kEv" for name in names)
+    says((first, 255, 68), (second, 40, 0), ("_Z7helperv", 8, 0))
+    both = build(pool, tmp_path, *sources, command=command)
+    assert [both[one.key].resources for one in sources] == [Resources(255, 68), Resources(40, 0)]
+    says(("_Z1kv", 168, 4), ("_Z6helperv", 32, 12))
+    alone = build(pool, tmp_path, sources[0], command=command)
+    assert alone[sources[0].key].resources == Resources(168, 12)
+    block = source("d" * 64, 2, f"// TRAP\n{BLOCK}")
+    exporting = build(pool, tmp_path, block, command=command)
+    assert exporting[block.key].resources == Resources(168, 12, shared_bytes=65536, threads=128)
+    other = build(pool, tmp_path, sources[1], command=command)
+    assert other[sources[1].key].resources is None
+    assert times(other[sources[1].key], 7) == 21
+
+
+def test_what_a_compiler_says_of_good_kernels_is_no_reason():
+    figures = (
+        "ptxas info    : 0 bytes gmem\n    0 bytes stack frame, 0 bytes spill stores, 0 bytes "
+        "spill loads\nptxas info    : Used 24 registers\n"
+    )
+    assert last_lines(f"{figures}Segmentation fault\n{figures}") == "Segmentation fault"
+    died = "nvcc error   : 'ptxas' died due to signal 11 (Invalid memory reference)"
+    assert last_lines(f"nvcc warning : old\n{died}\n{figures}") == died
+    assert (
+        last_lines(f"x.cu(3): error: no such thing\n{figures}") == "x.cu(3): error: no such thing"
+    )
+
+
 def test_a_compiler_that_hangs_costs_its_kernel_alone(pool: CompilePool, tmp_path: Path):
     command = shell_compiler(tmp_path, "echo $$ > pid; sleep 600")
     started = time.monotonic()
@@ -157,6 +204,10 @@ def test_a_compiler_that_hangs_costs_its_kernel_alone(pool: CompilePool, tmp_pat
         ("echo 'virtual memory exhausted: Cannot allocate memory'; exit 1", "out_of_memory"),
         (
             "echo 'g++: fatal error: Killed signal terminated program cc1plus'; exit 1",
+            "out_of_memory",
+        ),
+        (
+            "echo \"nvcc error   : 'cicc' died due to signal 9 (Kill signal)\"; exit 9",
             "out_of_memory",
         ),
     ],
@@ -205,6 +256,84 @@ def test_a_job_waits_for_memory_unless_it_is_the_only_one(tmp_path: Path):
     assert pool.wait_idle(60.0)
     moments = [float(line) for line in (tmp_path / "times").read_text().split()]
     assert moments == sorted(moments)
+    pool.close()
+
+
+def give_cores(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    def cores(process: int) -> set[int]:
+        return set(range(count))
+
+    monkeypatch.setattr("os.sched_getaffinity", cores)
+
+
+class Nvcc:
+    """Compilers that take memory only after a while; counts how many run at once."""
+
+    def __init__(self, free_bytes: int) -> None:
+        self.free_bytes = free_bytes
+        self.running = self.most = self.ended = 0
+        self._guard = threading.Lock()
+
+    def compile(self, process: object, job: CompileJob) -> list[Compiled]:
+        with self._guard:
+            self.running += 1
+            self.most = max(self.most, self.running)
+        time.sleep(0.1)
+        with self._guard:
+            self.running -= 1
+            self.ended += 1
+        return []
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "at_once"),
+    [
+        (6 * 10**9, 1),
+        (6 << 30, 1),  # the second would find as much free, as long as the first has just begun
+        (11 << 30, 1),
+        (12 << 30, 2),
+        (20 << 30, 3),
+        (64 << 30, 4),
+    ],
+)
+def test_as_many_compilers_run_as_the_memory_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_bytes: int, at_once: int
+):
+    nvcc = Nvcc(free_bytes)
+    monkeypatch.setattr(compile_pool, "compile_all", nvcc.compile)
+    monkeypatch.setattr(compile_pool, "available_bytes", lambda: nvcc.free_bytes)
+    give_cores(monkeypatch, 4)
+    pool = CompilePool(4, SETTINGS, 1 << 30)
+    job = CppCompileJob((source("a", 2),), GXX, str(tmp_path), 60.0)
+    for _ in range(6):
+        pool.submit(job, lambda _: None, NVCC_BYTES)
+    assert pool.wait_idle(20.0)
+    pool.close()
+    assert (nvcc.most, nvcc.ended) == (at_once, 6)
+
+
+def test_memory_that_others_give_back_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    free = [6 << 30]
+    started, gate = threading.Semaphore(0), threading.Event()
+
+    def compile_all(process: object, job: CompileJob) -> list[Compiled]:
+        started.release()
+        gate.wait(60.0)
+        return []
+
+    monkeypatch.setattr(compile_pool, "compile_all", compile_all)
+    monkeypatch.setattr(compile_pool, "available_bytes", lambda: free[0])
+    give_cores(monkeypatch, 2)
+    pool = CompilePool(2, SETTINGS, 6 << 30)
+    job = CppCompileJob((source("a", 2),), GXX, str(tmp_path), 60.0)
+    for _ in range(2):
+        pool.submit(job, lambda _: None)
+    assert started.acquire(timeout=10.0)
+    assert not started.acquire(timeout=0.5)
+    free[0] = 12 << 30
+    assert started.acquire(timeout=10.0)
+    gate.set()
+    assert pool.wait_idle(20.0)
     pool.close()
 
 
@@ -268,3 +397,9 @@ def test_triton_compiles_for_a_gpu_that_is_not_there(pool: CompilePool, tmp_path
     assert built["bad"].status == "compile_failed"
     assert "no_such_function" in built["bad"].reason
     assert len(list((tmp_path / "triton").rglob("*.cubin"))) == 1
+    taken = built["good"].resources
+    assert taken is not None
+    assert taken.registers is not None
+    assert 8 <= taken.registers <= 64
+    assert (taken.spills, taken.shared_bytes, taken.threads) == (0, 0, 128)
+    assert built["bad"].resources is None

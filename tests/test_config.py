@@ -26,6 +26,7 @@ CODE_CHANGES: dict[str, object] = {
     "policy": "cached",
     "tune_budget_s": 60,
     "max_candidates": 3,
+    "decompose_k": False,
     "never_slower_margin": 1.5,
     "verify_numerics": False,
 }

@@ -42,25 +42,83 @@ def test_an_option_may_name_the_program_itself(tmp_path: Path) -> None:
     assert found == Place("option", tmp_path / "bin" / "nvcc")
 
 
-def test_the_first_place_with_an_nvcc_is_taken(tmp_path: Path) -> None:
+def test_places_with_an_nvcc_are_tried(tmp_path: Path) -> None:
     nvcc = toolkit_at(tmp_path / "there")
     missing = Place("CUDA_HOME", tmp_path / "gone" / "bin" / "nvcc")
-    assert cuda_toolkit.choose([missing, Place("PATH", nvcc)]) == Place("PATH", nvcc)
+    assert cuda_toolkit.present([missing, Place("PATH", nvcc)]) == (Place("PATH", nvcc),)
 
 
 def test_a_wrong_option_is_not_passed_over(tmp_path: Path) -> None:
     nvcc = toolkit_at(tmp_path / "there")
     wrong = Place("option", tmp_path / "gone" / "bin" / "nvcc")
-    chosen = cuda_toolkit.choose([wrong, Place("PATH", nvcc)], "gone")
-    assert isinstance(chosen, NoToolkit)
-    assert "option nvcc is 'gone'" in chosen.reason
+    found = cuda_toolkit.present([wrong, Place("PATH", nvcc)], "gone")
+    assert isinstance(found, NoToolkit)
+    assert "option nvcc is 'gone'" in found.reason
+    assert not found.missing
+    named = cuda_toolkit.present([Place("option", nvcc), Place("PATH", nvcc)], "there")
+    assert named == (Place("option", nvcc),)
 
 
 def test_without_nvcc_the_reason_says_where_it_was_looked_for_and_what_to_install() -> None:
-    chosen = cuda_toolkit.choose([Place("CUDA_HOME", Path("/gone/bin/nvcc"))])
-    assert isinstance(chosen, NoToolkit)
-    assert "/gone/bin/nvcc (CUDA_HOME)" in chosen.reason
-    assert cuda_toolkit.INSTALL_NVCC in chosen.reason
+    found = cuda_toolkit.present([Place("CUDA_HOME", Path("/gone/bin/nvcc"))])
+    assert isinstance(found, NoToolkit)
+    assert "/gone/bin/nvcc (CUDA_HOME)" in found.reason
+    assert cuda_toolkit.INSTALL_NVCC in found.reason
+    assert found.missing
+
+
+def says(nvcc: Path, version: str) -> Path:
+    """Let a toolkit's nvcc say which version it is."""
+    nvcc.write_text(f"#!/bin/sh\necho release {version[:4]}, V{version}\n")
+    return nvcc
+
+
+def test_an_nvcc_that_cannot_be_used_is_passed_over_unless_it_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_packages(name: str) -> tuple[Path, ...]:
+        return ()
+
+    monkeypatch.setattr(cuda_toolkit, "package_folders", no_packages)
+    old = says(toolkit_at(tmp_path / "old", major=11), "11.8.89")
+    good = says(toolkit_at(tmp_path / "good"), "13.0.88")
+    environ = {"CUDA_HOME": str(tmp_path / "old"), "PATH": str(good.parent)}
+    found = cuda_toolkit.find("", environ, headers=HEADERS)
+    assert isinstance(found, Toolkit)
+    assert (found.nvcc, found.origin) == (str(good), "PATH")
+    named = cuda_toolkit.find(str(old), environ, headers=HEADERS)
+    alone = cuda_toolkit.find("", {**environ, "PATH": ""}, headers=HEADERS)
+    for refused in (named, alone):
+        assert isinstance(refused, NoToolkit)
+        assert "is CUDA 11.8.89, CUTLASS needs 12.3" in refused.what
+        assert refused.remedy == cuda_toolkit.INSTALL_NVCC
+        assert not refused.missing
+
+
+def test_a_cutlass_of_another_major_version_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header = tmp_path / "source" / "include" / "cutlass" / "version.h"
+    header.parent.mkdir(parents=True)
+
+    def the_package(name: str) -> tuple[Path, ...]:
+        return (tmp_path,)
+
+    monkeypatch.setattr(cuda_toolkit, "package_folders", the_package)
+    for major, minor in ((3, 9), (5, 0)):
+        header.write_text(
+            f"#define CUTLASS_MAJOR {major}\n#define CUTLASS_MINOR {minor}\n#define CUTLASS_PATCH 1\n"
+        )
+        found = cuda_toolkit.cutlass_headers()
+        assert isinstance(found, NoToolkit)
+        assert f"nvidia-cutlass {major}.{minor}.1 is installed, kernels need 4.x" in found.reason
+        assert cuda_toolkit.INSTALL_CUTLASS in found.reason
+    header.write_text(header.read_text().replace("MAJOR 5", "MAJOR 4"))
+    assert not isinstance(cuda_toolkit.cutlass_headers(), NoToolkit)
+    header.unlink()
+    found = cuda_toolkit.cutlass_headers()
+    assert isinstance(found, NoToolkit)
+    assert "holds no CUTLASS headers" in found.what
 
 
 @pytest.mark.parametrize("lib", ["lib64", "lib"])
@@ -139,6 +197,8 @@ def test_the_command_links_the_runtime_by_its_full_name_and_no_driver(tmp_path: 
     # The pool names its sources .cpp.
     assert words.index("cu") < words.index("{source}")
     assert "-lcuda" not in words
+    assert "-Xptxas=-v" in words
+    assert "-Xptxas" not in found.key_text("sm_90a")
     assert not any("EXTENDED_MMA" in word for word in words)
 
 
@@ -185,3 +245,6 @@ def test_an_nvcc_of_another_cuda_than_torch_is_refused(
     found = cuda_toolkit.find(str(nvcc), {}, major=12)
     assert isinstance(found, NoToolkit)
     assert "is CUDA 13.0.88, but torch was built for CUDA 12" in found.reason
+    # The wheels of the extra bring CUDA 13: no help here.
+    assert cuda_toolkit.INSTALL_NVCC not in found.reason
+    assert "toolkit of CUDA 12" in found.remedy

@@ -3,11 +3,18 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from inductor_plugin import doctor
+from inductor_plugin.cache import open_store
+from inductor_plugin.cache.archive import import_archive
+from inductor_plugin.cuda_toolkit import NoToolkit, Toolkit
+from inductor_plugin.target import target
+from tests.test_wheel import pack_file
 
 
 def test_every_finding_that_is_not_ok_says_what_to_do(cache_dir: Path):
@@ -91,3 +98,136 @@ def test_a_cache_that_cannot_be_written_is_broken(tmp_path: Path):
     finding = doctor.cache(tmp_path / "below")
     assert finding.state == "broken"
     assert "cannot be written" in finding.detail
+
+
+TOOLKIT = Toolkit("/cuda/bin/nvcc", "13.0.88", "PATH", (), (), "/cuda/lib64/libcudart.so.13", "")
+
+
+def toolkit_is(monkeypatch: pytest.MonkeyPatch, found: Toolkit | NoToolkit) -> None:
+    def find(*_: object, **__: object) -> Toolkit | NoToolkit:
+        return found
+
+    monkeypatch.setattr("inductor_plugin.cuda_toolkit.find", find)
+
+
+def cutlass_is_installed(monkeypatch: pytest.MonkeyPatch, *, installed: bool) -> None:
+    def package_folders(name: str) -> tuple[Path, ...]:
+        return (Path("/site/cutlass_library"),) if installed else ()
+
+    monkeypatch.setattr("inductor_plugin.cuda_toolkit.package_folders", package_folders)
+
+
+def test_a_compiler_for_cutlass_kernels_is_named_with_its_place(monkeypatch: pytest.MonkeyPatch):
+    toolkit_is(monkeypatch, TOOLKIT)
+    finding = doctor.nvcc()
+    assert (finding.state, finding.remedy) == ("ok", "")
+    assert finding.detail == "13.0.88 (/cuda/bin/nvcc, from PATH)"
+
+
+@pytest.mark.parametrize(
+    ("missing", "installed", "option", "state"),
+    [
+        (True, False, "", "off"),
+        (True, True, "", "off"),
+        (False, False, "", "off"),
+        (False, True, "", "broken"),
+        (False, False, "/old", "broken"),
+    ],
+)
+def test_a_compiler_that_cannot_be_used_is_broken_where_somebody_wants_it(
+    monkeypatch: pytest.MonkeyPatch, *, missing: bool, installed: bool, option: str, state: str
+):
+    toolkit_is(monkeypatch, NoToolkit("nvcc is CUDA 11.8, too old", "install another", missing))
+    cutlass_is_installed(monkeypatch, installed=installed)
+    finding = doctor.nvcc(option)
+    assert (finding.state, finding.remedy) == (state, "install another")
+    assert "CUDA 11.8, too old" in finding.detail
+
+
+def test_the_compiler_is_judged_though_cutlass_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    cutlass_is_installed(monkeypatch, installed=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    finding = doctor.nvcc()
+    assert finding.state == "off"
+    assert "no nvcc: looked at" in finding.detail
+    assert "inductor-plugin[nvcc]" in finding.remedy
+    finding = doctor.cutlass()
+    assert finding.state == "off"
+    assert "not installed" in finding.detail
+    assert "inductor-plugin[cutlass]" in finding.remedy
+
+
+def test_a_cutlass_that_cannot_be_used_is_broken(monkeypatch: pytest.MonkeyPatch):
+    def reason() -> str:
+        return "it cannot be imported"
+
+    def headers() -> NoToolkit:
+        return NoToolkit("nvidia-cutlass 3.9.0 is installed, kernels need 4.x", "pip install it")
+
+    def good_headers() -> tuple[str, tuple[str, ...]]:
+        return "4.2.0", ("/include",)
+
+    monkeypatch.setattr(doctor, "generator_reason", reason)
+    monkeypatch.setattr("inductor_plugin.cuda_toolkit.cutlass_headers", headers)
+    finding = doctor.cutlass()
+    assert (finding.state, finding.remedy) == ("broken", "pip install it")
+    assert "3.9.0" in finding.detail
+    monkeypatch.setattr("inductor_plugin.cuda_toolkit.cutlass_headers", good_headers)
+    finding = doctor.cutlass()
+    assert finding.state == "broken"
+    assert "it cannot be imported" in finding.detail
+    monkeypatch.setattr(doctor, "generator_reason", lambda: None)
+    assert (doctor.cutlass().state, doctor.cutlass().remedy) == ("ok", "")
+
+
+def test_numpy_is_told_of_and_not_needed(monkeypatch: pytest.MonkeyPatch):
+    def find_spec(name: str) -> None:
+        assert name == "numpy"
+
+    monkeypatch.setattr("importlib.util.find_spec", find_spec)
+    finding = doctor.numpy()
+    assert (finding.state, finding.remedy) == ("off", "pip install numpy")
+
+
+def test_kernels_are_generated_without_numpy(repository: Path):
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    script = (
+        "import sys; sys.modules['numpy'] = None\n"
+        "from inductor_plugin.templates.cutlass_source import generator_reason\n"
+        "print(generator_reason())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=repository, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "None"
+
+
+def test_the_option_that_names_a_compiler_is_looked_at(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("INDUCTOR_PLUGIN_NVCC", "/nowhere/nvcc")
+    found = {one.name: one for one in doctor.examine()}
+    assert found["nvcc"].state == "broken"
+    assert "/nowhere/nvcc" in found["nvcc"].detail
+
+
+def test_packs_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.packs(tmp_path / "nowhere").detail.startswith("none")
+    folder = tmp_path / "cache"
+    store = open_store(folder)
+    import_archive(store, pack_file(tmp_path, "H200", "sm_90a"))
+    found = doctor.packs(folder)
+    assert (found.state, found.detail) == ("ok", "H200 (1 kernels)")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(doctor, "cuda_major", lambda: 13)
+    monkeypatch.setattr(doctor, "target_of", lambda device: target("A100"))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    found = doctor.packs(folder)
+    assert found.state == "off"
+    assert "this GPU is sm_80" in found.detail
+    assert "precompile --target" in found.remedy
+    (kernel,) = store.iter_kernels()
+    kernel.path("kernel.so").write_bytes(b"x")
+    found = doctor.packs(folder)
+    assert found.state == "broken"
+    assert "lost 1 of its 1 kernels" in found.detail

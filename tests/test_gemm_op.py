@@ -17,6 +17,9 @@ from inductor_plugin import gemm_op
 from inductor_plugin.cache import KernelKey, open_store
 from inductor_plugin.errors import KernelError
 from inductor_plugin.gemm_abi import GemmCall, GemmFunction, run
+from inductor_plugin.gemm_call import CALLS
+from inductor_plugin.jobs import OpKernel
+from inductor_plugin.problem import Operand
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 STANDS_IN = """
@@ -40,12 +43,25 @@ static int32_t product(GemmCall const& call, bool ta, bool tb, int bias) {{
   }}
   return kOk;
 }}
+// Groups of rows of A, each with a B of its own.
+static int32_t groups(GemmCall call, bool tb) {{
+  int64_t begin = 0;
+  for (int64_t g = 0; g < call.batch; ++g, begin = call.offsets[g - 1]) {{
+    GemmCall one = call;
+    one.batch = 1, one.m = call.offsets[g] - begin;
+    one.a = (float const*)call.a + begin * call.lead_a;
+    one.b = (float const*)call.b + g * call.batch_b;
+    one.d = (float*)call.d + begin * call.lead_d;
+    product(one, true, tb, 0);
+  }}
+  return kOk;
+}}
 template <bool TA, bool TB, int BIAS>
 int32_t entry(int32_t mode, GemmCall* call, uint64_t* bytes) {{
   if (mode == kWorkspaceBytes) *bytes = call->split_k > 1 ? 64 : 0;
   if (mode != kRun) return kOk;
   if (call->split_k > 1 && (!call->workspace || call->workspace_bytes < 64)) return kWorkspace;
-  return product(*call, TA, TB, BIAS);
+  return call->offsets ? groups(*call, TB) : product(*call, TA, TB, BIAS);
 }}
 """
 NAMES = [(a, b, bias) for a in "tn" for b in "tn" for bias in range(3)]
@@ -161,6 +177,104 @@ def test_a_kernel_gets_the_workspace_it_asks_for(library: Path) -> None:
     assert torch.allclose(out, a @ b, atol=1e-5)
 
 
+def test_a_workspace_that_is_handed_over_is_used(
+    library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, out = torch.randn(4, 8), torch.randn(8, 5), torch.empty(4, 5)
+    given = torch.empty(64, dtype=torch.uint8)
+    seen: list[tuple[int | None, int]] = []
+
+    def launch(function: GemmFunction, call: GemmCall, device: torch.device) -> None:
+        seen.append((call.workspace, call.workspace_bytes))
+        run(function, call, 0)
+
+    monkeypatch.setattr(gemm_op, "_launch", launch)
+    gemm_op.cutlass_mm(a, b, f"k_tt_row@{library}", "tt", 1, 0, 4, workspace=given, out=out)
+    assert seen == [(given.data_ptr(), 64)]
+    assert torch.allclose(out, a @ b, atol=1e-5)
+
+
+def test_a_workspace_that_is_too_small_is_refused_and_nothing_is_written(library: Path) -> None:
+    a, b, out = torch.randn(4, 8), torch.randn(8, 5), torch.full((4, 5), 7.0)
+    given = torch.zeros(128, dtype=torch.uint8)
+    with pytest.raises(KernelError, match=r"missing or too small .*: 63 bytes of 64"):
+        gemm_op.cutlass_mm(
+            *(a, b, f"k_tt_row@{library}", "tt", 1, 0, 4), workspace=given[:63], out=out
+        )
+    assert torch.equal(out, torch.full((4, 5), 7.0))
+    assert not given.any()
+
+
+@pytest.mark.parametrize(
+    ("unfit", "reason"),
+    [
+        (torch.empty(64, dtype=torch.float32), "contiguous uint8"),
+        (torch.empty(128, dtype=torch.uint8)[::2], "contiguous uint8"),
+        (torch.empty(128, dtype=torch.uint8)[1:], "a multiple of 64 bytes"),
+        (torch.empty(128, dtype=torch.uint8, device="meta"), "the workspace is on meta"),
+    ],
+)
+def test_a_workspace_that_does_not_fit_is_refused(
+    library: Path, unfit: torch.Tensor, reason: str
+) -> None:
+    a, b, out = torch.randn(4, 8), torch.randn(8, 5), torch.empty(4, 5)
+    with pytest.raises(KernelError, match=reason):
+        gemm_op.cutlass_mm(a, b, f"k_tt_row@{library}", "tt", 1, 0, 4, workspace=unfit, out=out)
+
+
+def test_a_call_says_before_it_is_made_what_it_needs(
+    library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def processors(device: torch.device) -> int:
+        return 132
+
+    monkeypatch.setattr(gemm_op, "_multiprocessors", processors)
+    a, b = Operand((4, 8), (8, 1), "float32", "cuda"), Operand((8, 5), (5, 1), "float32", "cuda")
+    out = Operand((4, 5), (5, 1), "float32", "cuda")
+
+    def needed(kernel: str, split_k: int, inputs: tuple[Operand, ...] = (a, b)) -> int:
+        call = OpKernel("inductor_plugin::cutlass_mm.out", (kernel, "tt", 1, 0, split_k))
+        return gemm_op.workspace_needed(call, inputs, out, torch.device("cuda:0"))
+
+    assert needed(f"k_tt_row@{library}", 4) == 64
+    assert needed(f"k_tt_row@{library}", 1) == 0
+    assert needed(f"k_tt_row@{library.parent}/no.so", 4) == 0
+    with warnings.catch_warnings():  # that it is gone is said when the graph runs
+        warnings.simplefilter("error")
+        assert needed("k_tt_row@0123", 4) == 0
+
+
+ENDS = [[3, 5, 9], [0, 5, 9], [4, 4, 4], [0, 0, 9], [0, 0, 0], [9, 9, 9]]
+
+
+@pytest.mark.parametrize("order", ["tt", "tn"])
+@pytest.mark.parametrize("ends", ENDS)
+def test_groups_of_rows_empty_ones_too(library: Path, order: str, ends: list[int]) -> None:
+    a, b = operand(9, 8, "t"), operand(8, 6, order[1], 3)
+    out = torch.full((9, 6), 7.0)
+    offsets = torch.tensor(ends, dtype=torch.int32)
+    gemm_op.cutlass_grouped_mm(a, b, offsets, f"k_{order}_row@{library}", order, 1, 0, 1, out=out)
+    begin = 0
+    for group, end in enumerate(ends):
+        assert torch.allclose(out[begin:end], a[begin:end] @ b[group], atol=1e-5)
+        begin = end
+    assert torch.equal(out[begin:], torch.full((9 - begin, 6), 7.0))
+
+
+def test_groups_without_rows_or_without_a_length_to_sum(library: Path) -> None:
+    offsets = torch.zeros(2, dtype=torch.int32)
+    kernel = f"k_tt_row@{library}"
+    empty = torch.empty(0, 6)
+    gemm_op.cutlass_grouped_mm(
+        *(torch.randn(0, 8), torch.randn(2, 8, 6), offsets, kernel, "tt", 1, 0, 1), out=empty
+    )
+    out = torch.full((4, 6), 7.0)
+    gemm_op.cutlass_grouped_mm(
+        *(torch.randn(4, 0), torch.randn(2, 0, 6), offsets, kernel, "tt", 1, 0, 1), out=out
+    )
+    assert torch.equal(out, torch.zeros(4, 6))
+
+
 @pytest.mark.parametrize("sizes", [(0, 8, 5), (4, 0, 5), (4, 8, 0)])
 def test_an_empty_dimension(library: Path, sizes: tuple[int, int, int]) -> None:
     m, k, n = sizes
@@ -198,6 +312,18 @@ def test_where_the_library_is_gone_the_product_is_still_right(
     assert not (tmp_path / "none").exists()
 
 
+def test_where_the_library_is_gone_groups_are_still_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gemm_op, "default_cache_dir", lambda: tmp_path / "none")
+    a, b = torch.randn(9, 16).bfloat16(), torch.randn(3, 16, 8).bfloat16()
+    out = torch.empty(9, 8).bfloat16()
+    ends = torch.tensor([3, 3, 9], dtype=torch.int32)
+    with pytest.warns(RuntimeWarning, match="compile the model again"):
+        gemm_op.cutlass_grouped_mm(a, b, ends, "k@0123", "tt", 1, 0, 1, out=out)
+    torch.testing.assert_close(out, torch.cat([a[:3] @ b[0], a[3:] @ b[2]]))
+
+
 def test_nothing_stands_in_for_a_library_that_is_named_by_its_path(tmp_path: Path) -> None:
     a, b, out = torch.randn(4, 8), torch.randn(8, 5), torch.empty(4, 5)
     with pytest.raises(KernelError, match="cannot load k"):
@@ -205,7 +331,7 @@ def test_nothing_stands_in_for_a_library_that_is_named_by_its_path(tmp_path: Pat
 
 
 def test_the_operators_are_there_and_write_to_out() -> None:
-    for name in ("cutlass_mm", "cutlass_addmm", "cutlass_scaled_mm", "cutlass_scaled_addmm"):
+    for name in CALLS:
         overload = getattr(torch.ops.inductor_plugin, name).out
         assert overload._schema.is_mutable
         assert overload._schema.arguments[-1].name == "out"

@@ -175,7 +175,7 @@ def test_what_is_built_is_what_the_call_finds(lab: Lab, tmp_path: Path) -> None:
     store = open_store(tmp_path / "kernels")
     settings = WorkerSettings(sys_path=tuple(sys.path), kind="compile")
     pool = CompilePool(1, settings, memory_bytes_per_job=0)
-    builder = Builder(store, pool, Counters(), Trace(), 500, hold_back=True)
+    builder = Builder(store, pool, Counters(), Trace(), 500)
     fresh = [replace(one, ready=False, outcome=None) for one in (*chosen, *more)]
     try:
         for one in fresh:

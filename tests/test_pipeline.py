@@ -205,7 +205,7 @@ def test_measuring_starts_with_the_first_ready_candidate_while_others_compile(
 ) -> None:
     pool = FakePool(compile_s=0.15)
     trace = Trace("trace.json")
-    builder = Builder(open_store(tmp_path), pool, Counters(), trace, LIMIT_S, hold_back=False)
+    builder = Builder(open_store(tmp_path), pool, Counters(), trace, LIMIT_S)
     rig = rigs(builder)
     rig.bench.during = lambda _name: time.sleep(0.03)
     names = [f"k{i}" for i in range(3)]
@@ -220,7 +220,7 @@ def test_measuring_starts_with_the_first_ready_candidate_while_others_compile(
 def test_on_a_cpu_nothing_is_measured_while_anything_compiles(rigs: Rigs, tmp_path: Path) -> None:
     pool = FakePool(workers=2, compile_s=0.02)
     trace = Trace("trace.json")
-    builder = Builder(open_store(tmp_path), pool, Counters(), trace, LIMIT_S, hold_back=True)
+    builder = Builder(open_store(tmp_path), pool, Counters(), trace, LIMIT_S)
     rig = rigs(builder, device="cpu")
     compiling_meanwhile: list[int] = []
 
@@ -260,7 +260,7 @@ def test_on_a_cpu_a_compile_asked_for_while_measuring_starts_afterwards(
     rigs: Rigs, tmp_path: Path
 ) -> None:
     pool = FakePool()
-    builder = Builder(open_store(tmp_path), pool, Counters(), Trace(), LIMIT_S, hold_back=True)
+    builder = Builder(open_store(tmp_path), pool, Counters(), Trace(), LIMIT_S)
     rig = rigs(builder, device="cpu")
     other = task([entry("k", build=cpp_build("k"))], digest="of another thread")
     jobs: list[int] = []

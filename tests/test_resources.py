@@ -15,6 +15,8 @@ from inductor_plugin.resources import (
     TritonLaunch,
     cuobjdump,
     fits,
+    misfit,
+    of_unit,
     parse_ptxas,
     parse_triton,
     parse_usage,
@@ -146,7 +148,52 @@ def test_what_fits_one_gpu_may_not_fit_another():
 
 def test_the_cache_keeps_registers_spills_and_shared_memory():
     kernel = replace(KERNEL, static_shared_bytes=48, spill_store_bytes=4, spill_load_bytes=8)
-    assert kernel.stored() == Resources(registers=168, spills=8, shared_bytes=(200 << 10) + 48)
+    assert kernel.stored() == Resources(
+        registers=168, spills=8, shared_bytes=(200 << 10) + 48, threads=384
+    )
+
+
+UNIT = """
+ptxas info    : Compiling entry function '_ZN7cutlass13device_kernelIN8unit_k_a1KEEEvNT_6ParamsE' for 'sm_90a'
+ptxas info    : Function properties for _ZN7cutlass13device_kernelIN8unit_k_a1KEEEvNT_6ParamsE
+    16 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 168 registers, used 1 barriers
+ptxas info    : Compiling entry function '_ZN8unit_k_a6reduceEv' for 'sm_90a'
+ptxas info    : Function properties for _ZN8unit_k_a6reduceEv
+    80 bytes stack frame, 72 bytes spill stores, 76 bytes spill loads
+ptxas info    : Used 32 registers, used 0 barriers, 80 bytes cumulative stack size
+ptxas info    : Compiling entry function '_ZN9unit_k_ab1KEv' for 'sm_90a'
+ptxas info    : Function properties for _ZN9unit_k_ab1KEv
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 200 registers, used 0 barriers, 512 bytes smem
+"""
+
+
+def test_kernels_of_one_unit_are_told_apart_by_their_namespace():
+    found = of_unit(UNIT, ["unit_k_a", "unit_k_ab", "unit_gone"])
+    assert found == {
+        "unit_k_a": Resources(registers=168, spills=76),
+        "unit_k_ab": Resources(registers=200, spills=0),
+    }
+    assert of_unit(UNIT, [""]) == {"": Resources(registers=200, spills=76)}
+    assert of_unit("", [""]) == {}
+
+
+@pytest.mark.parametrize(
+    ("known", "reason"),
+    [
+        (Resources(255, 64, 227 << 10, 256), None),
+        (Resources(255, 65), "it spills 65 bytes a thread; 64 are accepted"),
+        (Resources(32, 0, (227 << 10) + 1), "232449 bytes of shared memory"),
+        (Resources(168, 0, 0, 512), "512 threads of 168 registers"),
+        (Resources(), None),
+    ],
+)
+def test_what_the_cache_keeps_is_enough_to_judge(known: Resources, reason: str | None):
+    said = misfit(target("H100"), known)
+    assert said is None if reason is None else reason in (said or "")
+    assert misfit(None, known) is None
+    assert misfit(target("H100"), None) is None
 
 
 def test_tritons_metadata_is_read():

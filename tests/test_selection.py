@@ -15,9 +15,10 @@ from inductor_plugin.cache import Record, Store, open_store
 from inductor_plugin.config import Config
 from inductor_plugin.counters import Counters
 from inductor_plugin.jobs import Outcome, Status
+from inductor_plugin.offer import Offer
 from inductor_plugin.pins import Pins
 from inductor_plugin.problem import Problem
-from inductor_plugin.selection import Offer, Selection, Ticket, quarantine_name
+from inductor_plugin.selection import Selection, Ticket, quarantine_name
 from inductor_plugin.task import Entry
 from tests.fakes import entry, problem, spread
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from inductor_plugin.cache import Measured
+from inductor_plugin.cache.record import failed
 from inductor_plugin.config import Config
 from inductor_plugin.jobs import Outcome, Status
 from inductor_plugin.standing import advice, checked, limits, stands, was_limited
@@ -99,6 +100,23 @@ def test_a_candidate_ended_by_the_users_limit_comes_back_with_a_higher_one(
     assert rig(tmp_path, **low).plan(offers("a")).task is None
     again = rig(tmp_path, worker_memory_bytes=0).plan(offers("a"))
     assert "a" in entries(again)
+
+
+def test_what_does_not_fit_is_remembered_and_not_quarantined(tmp_path: Path) -> None:
+    one: Rig = rig(tmp_path, verify_numerics=False)
+    ticket = one.plan(offers("a", "b"))
+    fail(ticket, "a", "pruned")
+    assert one.record(ticket).candidates["a"].status == "pruned"
+    assert one.record(ticket).candidates["a"].reason == "ended"
+    assert list(one.store.iter_quarantine()) == []
+    assert one.counters.snapshot().failed == 0
+    assert not failed(one.record(ticket).candidates["a"])
+    again = rig(tmp_path, verify_numerics=False).plan(offers("a", "b"))
+    assert again.hit
+    assert again.task is None
+    # With the check on, the others are measured again; what cannot be fast stays out.
+    checking = rig(tmp_path).plan(offers("a", "b"))
+    assert entries(checking) == ["library", "b"]
 
 
 def test_a_library_kernel_is_never_put_into_quarantine(tmp_path: Path) -> None:

@@ -121,10 +121,19 @@ def test_its_own_properties_give_it_back(one: Target):
     assert replace(found, rates=one.rates) == one
 
 
-def test_the_properties_found_on_the_device_win():
+def test_a_whole_known_gpu_is_as_the_table_says():
     facts = target("H100").properties() | {"total_memory": 1 << 30, "clock_rate": 990000}
+    assert from_properties(facts) == target("H100")
+
+
+def test_the_properties_found_on_another_device_win():
+    facts = target("H100").properties() | {
+        "name": "NVIDIA H100 of another make",
+        "total_memory": 1 << 30,
+        "clock_rate": 990000,
+    }
     found = from_properties(facts)
-    assert found.name == "H100"
+    assert found.name == "H100 of another make"
     assert (found.memory_bytes, found.max_clock_mhz, found.clock_mhz) == (1 << 30, 990, 915)
     assert found.rate("bfloat16") == pytest.approx(989.4e12 / 2)
 

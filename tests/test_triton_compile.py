@@ -116,7 +116,7 @@ def test_a_kernel_out_of_the_cache_is_found_without_a_compile(
             job = replace(first.build, environment=tuple(environment.items()))
             one = replace(first, build=job, ready=False, outcome=None)
             counters = Counters()
-            builder = Builder(store, pool, counters, Trace(), 120, hold_back=False)
+            builder = Builder(store, pool, counters, Trace(), 120)
             builder.add(task([one]), one, lambda: None)
             until(lambda one=one: one.ready or one.outcome is not None, 120)
             assert one.outcome is None

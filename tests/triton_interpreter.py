@@ -98,11 +98,14 @@ def _resources(ptx: str, arch: int) -> tuple[int, int]:
     What cuobjdump calls STACK is no measure: for sm_100a it is 8 or 16 where nothing is spilled.
     """
     import triton
+    from triton import knobs
 
     folder = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-    # Triton brings an assembler for each generation; which one takes its PTX depends on the version.
+    # Triton brings an assembler for each generation, torch may have told it to take another one;
+    # which one takes its PTX depends on the version.
     names = ("ptxas", "ptxas-blackwell") if arch < 100 else ("ptxas-blackwell", "ptxas")
-    tools = [one for name in names if (one := folder / name).exists()]
+    found = [Path(knobs.nvidia.ptxas.path), *(folder / name for name in names)]
+    tools = [one for one in found if one.exists()]
     name = f"sm_{arch}a" if arch >= 90 else f"sm_{arch}"
     with tempfile.TemporaryDirectory() as made:
         path = Path(made) / "kernel.ptx"
@@ -243,10 +246,28 @@ def _let_bfloat16_multiply() -> None:
     builder.create_dot = create_dot
 
 
+def _let_libdevice_compute() -> None:
+    """Give the interpreter what epilogues call in CUDA's library, which gives nothing there."""
+    from torch._inductor.runtime import triton_helpers
+    from triton import language as tl
+    from triton.runtime import interpreter
+
+    def elementwise(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any], Any]:
+        def call(given: Any) -> Any:
+            values = function(torch.from_numpy(given.handle.data)).numpy()
+            return tl.tensor(interpreter.TensorHandle(values, given.handle.dtype), given.type)
+
+        return call
+
+    library: Any = triton_helpers.libdevice
+    library.erf = elementwise(torch.erf)
+
+
 def main() -> None:
     """Run all cases of a file."""
     _let_numpy_count()
     _let_bfloat16_multiply()
+    _let_libdevice_compute()
     given, made = (Path(one) for one in sys.argv[1:])
     guard: Any = contextlib.nullcontext
     torch.cuda._DeviceGuard, torch.cuda.set_device = guard, lambda index: None

@@ -1,3 +1,7 @@
+// What a block takes at launch, which ptxas does not see; read from the library's file, without loading it.
+extern "C" __attribute__((visibility("default"), used)) int32_t const @symbol@_block[2] = {
+    kSharedBytes, kThreads};
+
 extern "C" __attribute__((visibility("default"))) int32_t @symbol@(
     int32_t mode, GemmCall* call, uint64_t* workspace_bytes, void* stream) {
   call->cutlass_status = 0;

@@ -1,6 +1,7 @@
 // Host side of a grouped CUTLASS 3.x kernel: one product a group, sizes known to the device alone.
 using Adapter = cutlass::gemm::device::GemmUniversalAdapter<@kernel@>;
 using Kernel = typename Adapter::GemmKernel;
+constexpr int32_t kSharedBytes = Kernel::SharedStorageSize, kThreads = Kernel::MaxThreadsPerBlock;
 using Shape = typename Kernel::ProblemShape::UnderlyingProblemShape;
 using StrideA = typename Kernel::InternalStrideA;
 using StrideB = typename Kernel::InternalStrideB;
@@ -37,12 +38,18 @@ inline uint64_t lay_out(Groups& groups, void* workspace, int64_t count) {
   return next - static_cast<uint8_t*>(workspace);
 }
 
+static __device__ int64_t within(int64_t number, int64_t low, int64_t high) {
+  return number < low ? low : number > high ? high : number;
+}
+
 static __global__ void fill_groups(Groups groups, GemmCall call) {
   int64_t const group = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   if (group >= call.batch) return;
-  int64_t const begin = group ? call.offsets[group - 1] : 0;
+  // Offsets that run backwards or past A would make the kernel read and write elsewhere.
+  int64_t const begin = group ? within(call.offsets[group - 1], 0, call.m) : 0;
+  int64_t const end = within(call.offsets[group], begin, call.m);
   int64_t const lead_a = call.lead_a, lead_b = call.lead_b, lead_d = call.lead_d;
-  groups.shapes[group] = Shape{int(call.offsets[group] - begin), int(call.n), int(call.k)};
+  groups.shapes[group] = Shape{int(end - begin), int(call.n), int(call.k)};
   groups.a[group] = static_cast<typename Kernel::ElementA const*>(call.a) + begin * lead_a;
   groups.b[group] = static_cast<typename Kernel::ElementB const*>(call.b) + group * call.batch_b;
   groups.d[group] = static_cast<typename Kernel::ElementD*>(call.d) + begin * lead_d;

@@ -1,6 +1,7 @@
 // Host side of a CUTLASS 2.x kernel (sm_80 and everything newer).
 using Kernel = @kernel@;
 using Adapter = cutlass::gemm::device::GemmUniversalBase<Kernel>;
+constexpr int32_t kSharedBytes = sizeof(typename Kernel::SharedStorage), kThreads = Kernel::kThreadCount;
 
 inline typename Adapter::Arguments arguments_of(GemmCall const& call) {
   int64_t const m = call.m, n = call.n, k = call.k;

@@ -1,6 +1,7 @@
 // Host side of a CUTLASS 3.x kernel (sm_90a, sm_100a).
 using Adapter = cutlass::gemm::device::GemmUniversalAdapter<@kernel@>;
 using Kernel = typename Adapter::GemmKernel;
+constexpr int32_t kSharedBytes = Kernel::SharedStorageSize, kThreads = Kernel::MaxThreadsPerBlock;
 
 inline typename Adapter::Arguments arguments_of(GemmCall const& call) {
   int64_t const m = call.m, n = call.n, k = call.k;

@@ -10,8 +10,8 @@ import pytest
 
 from inductor_plugin.cache import (
     Store,
-    archive,
     open_store,
+    tape,
 )
 from inductor_plugin.cache.archive import (
     Imported,
@@ -50,7 +50,7 @@ def write_archive(file: Path, members: list[tuple[tarfile.TarInfo, bytes]], *, l
     hashes = {info.name: hashlib.sha256(data).hexdigest() for info, data in members if listed}
     manifest = json.dumps({"format": 1, "members": hashes}).encode()
     with tarfile.open(file, "w:gz") as out:
-        head = tarfile.TarInfo(archive.MANIFEST)
+        head = tarfile.TarInfo(tape.MANIFEST)
         head.size = len(manifest)
         out.addfile(head, io.BytesIO(manifest))
         for info, data in members:
@@ -61,7 +61,7 @@ def write_archive(file: Path, members: list[tuple[tarfile.TarInfo, bytes]], *, l
 def test_what_is_exported_comes_back_byte_for_byte(tmp_path: Path):
     source = filled(tmp_path / "a")
     counts = export_archive(source, tmp_path / "x.tar.gz")
-    assert counts == {"records": 2, "kernels": 2, "environments": 1, "quarantined": 1}
+    assert counts == {"records": 2, "kernels": 2, "environments": 1, "quarantined": 1, "packs": 0}
     target = open_store(tmp_path / "b")
     taken = import_archive(target, tmp_path / "x.tar.gz")
     assert (taken.records, taken.kernels, taken.quarantined, taken.environments) == (2, 2, 1, 1)
@@ -170,7 +170,7 @@ def test_links_devices_and_folders_are_refused(tmp_path: Path, kind: bytes):
 
 
 def test_a_member_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(archive, "MAX_MEMBER_BYTES", 10)
+    monkeypatch.setattr(tape, "MAX_MEMBER_BYTES", 10)
     write_archive(tmp_path / "x", [(tarfile.TarInfo("records/e/mm/x.json"), b"x" * 11)])
     with pytest.raises(ArchiveError, match="limit is 10"):
         import_archive(open_store(tmp_path / "b"), tmp_path / "x")

@@ -17,7 +17,7 @@ def test_a_record_comes_back_from_its_document():
     assert from_fields(document.load(document.dump(to_fields(one)))) == one
 
 
-def test_merging_keeps_every_candidate_and_the_newer_measurement():
+def test_merging_keeps_every_candidate_the_newer_measurement_and_the_newer_refusals():
     old = record(measured("a", 1.0), measured("b", 2.0), rejected={"t": "old"})
     new = record(
         measured("b", 3.0, measured_at=2000.0),
@@ -27,7 +27,7 @@ def test_merging_keeps_every_candidate_and_the_newer_measurement():
     )
     for both in (merge(old, new), merge(new, old)):
         assert {n: one.median_ms for n, one in both.candidates.items()} == {"a": 1, "b": 3, "c": 4}
-        assert both.rejected == {"t": "old", "u": "new"}
+        assert both.rejected == {"u": "new"}
         assert (both.created, both.updated) == (1000.0, 2000.0)
 
 

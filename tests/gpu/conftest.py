@@ -1,13 +1,18 @@
-"""Closes a run of the GPU tests with a short table, and writes it as JSON."""
+"""What a run of the GPU tests keeps: a JSON file after every test, a table at the end, a way to resume.
+
+    pytest tests/gpu --resume       leaves out what has passed on this GPU with these sources
+
+Kernels go to ``INDUCTOR_PLUGIN_CACHE_DIR`` where it is set, so that those compiled on another machine
+are found; otherwise pytest's cache keeps them from one run to the next.
+"""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false, reportMissingTypeStubs=false
-# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportCallIssue=false
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 
 from __future__ import annotations
 
-import json
-import time
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,10 +23,55 @@ import torch._dynamo
 import torch._inductor.config as inductor_config
 
 import inductor_plugin
+from tests.gpu.results import Results, machine
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "test_gpu.json"
+_CARRIED = os.environ.get("INDUCTOR_PLUGIN_CACHE_DIR", "")  # the fixtures below take it away
 
-_rows: list[dict[str, Any]] = []
+_run = pytest.StashKey[Results]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--resume`` and ``--gpu-results``."""
+    parser.addoption(
+        "--resume", action="store_true", help="leave out GPU tests that have passed before"
+    )
+    parser.addoption(
+        "--gpu-results", type=Path, default=RESULTS, help="file of the GPU tests' outcomes"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what has passed, if asked to."""
+    here = Path(__file__).parent
+    mine = [one for one in items if here in one.path.parents]
+    if not mine or not torch.cuda.is_available():
+        return
+    path = Path(config.getoption("--gpu-results", default=None) or RESULTS)
+    resumed = bool(config.getoption("--resume", default=False))
+    # A file of one's own that is not there yet goes on from the committed one.
+    results = Results(path, machine(), before=(path, RESULTS) if resumed else ())
+    config.stash[_run] = results
+    config.pluginmanager.register(_Reporter(results), "inductor-plugin-gpu-results")
+    for one in mine:
+        if results.passed(one.name):
+            one.add_marker(pytest.mark.skip(reason="passed before, on this GPU with these sources"))
+
+
+class _Reporter:
+    """Writes the file after each test."""
+
+    def __init__(self, results: Results) -> None:
+        self._results = results
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note how a test went."""
+        ended = report.when == "call" or (report.when == "setup" and report.outcome != "passed")
+        if ended and "tests/gpu/" in report.nodeid:
+            name = report.nodeid.rpartition("::")[2]
+            reason = "" if report.passed else str(report.longrepr)[-600:]
+            notes = dict(report.user_properties)
+            self._results.add(name, report.outcome, report.duration, reason, notes)
 
 
 @pytest.fixture(autouse=True)
@@ -36,46 +86,22 @@ def fresh(inductor_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     torch.cuda.synchronize()  # a test that breaks the device fails itself, not the next one
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note how a test went."""
-    if report.when == "call" or (report.when == "setup" and report.outcome != "passed"):
-        _rows.append(
-            {
-                "test": report.nodeid.rpartition("::")[2],
-                "outcome": report.outcome,
-                "seconds": round(report.duration, 1),
-                **dict(report.user_properties),
-            }
-        )
+@pytest.fixture(scope="session")
+def kernels_dir(pytestconfig: pytest.Config) -> Path:
+    """Return the cache directory of the kernels that are built for the GPU cases."""
+    if _CARRIED:
+        return Path(_CARRIED)
+    cache = pytestconfig.cache
+    assert cache is not None
+    return cache.mkdir("gpu-kernels")
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the table and write the file, if anything has run."""
-    if not _rows:
-        return
-    if all(row["outcome"] == "skipped" for row in _rows):
-        terminalreporter.write_line(
-            f"No CUDA device: {len(_rows)} GPU tests skipped, {RESULTS.name} is not written."
-        )
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Print the table."""
+    results = config.stash.get(_run, None)
+    if results is None or not results.ran:
         return
     terminalreporter.section("GPU tests")
-    width = max(len(row["test"]) for row in _rows)
-    for row in _rows:
-        notes = ", ".join(
-            f"{name} {value}"
-            for name, value in row.items()
-            if name not in ("test", "outcome", "seconds")
-        )
-        line = f"{row['test']:{width}}  {row['outcome']:7}  {row['seconds']:6.1f} s  {notes}"
+    for line in results.table():
         terminalreporter.write_line(line)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps({**_machine(), "tests": _rows}, indent=1) + "\n")
-    terminalreporter.write_line(f"Written to {RESULTS}.")
-
-
-def _machine() -> dict[str, Any]:
-    from inductor_plugin.environment import environment
-
-    return {"written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())} | environment(
-        "cuda:0"
-    )
+    terminalreporter.write_line(f"Written to {results.path}.")

@@ -9,12 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
-from inductor_plugin import compile_child, cuda_toolkit, gemm_abi, resources
+from inductor_plugin import compile_child, cuda_toolkit, gemm_abi, gemm_op, resources
 from inductor_plugin.cuda_toolkit import Toolkit
 from inductor_plugin.errors import KernelError
 from inductor_plugin.gemm_abi import GemmCall, GemmFunction
-from inductor_plugin.jobs import Compiled, CppCompileJob, CppSource, Event
+from inductor_plugin.jobs import Compiled, CppCompileJob, CppSource, Event, OpKernel
+from inductor_plugin.problem import Operand
 from inductor_plugin.templates.cutlass_config import GemmConfig
 from inductor_plugin.templates.cutlass_source import source
 
@@ -233,7 +235,9 @@ def test_every_epilogue_and_type_compiles(toolkit: Toolkit, tmp_path: Path) -> N
     assert set(spilled(kernels["odd"]).values()) == {0}
 
 
-def test_grouped_kernels_compile(toolkit: Toolkit, tmp_path: Path) -> None:
+def test_grouped_kernels_compile(
+    toolkit: Toolkit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = replace(BF16, grouped=True)
     kernel = loaded(toolkit, {"grouped": config}, tmp_path)["grouped"]
     given = call(config, batch=8, batch_b=N * K)
@@ -248,6 +252,25 @@ def test_grouped_kernels_compile(toolkit: Toolkit, tmp_path: Path) -> None:
     given = call(config, batch=8, batch_b=N * K, a=256, b=256, d=256)
     with pytest.raises(KernelError, match="a pointer is missing"):
         gemm_abi.run(kernel, given, 0)
+    given.offsets, given.workspace, given.workspace_bytes = 256, 256, few - 1
+    with pytest.raises(KernelError, match=f"too small .*: {few - 1} bytes of {few}"):
+        gemm_abi.run(kernel, given, 0)
+    used = resources.usage(Path(kernel.library))
+    assert not isinstance(used, str), used
+    assert len(used) == 2  # the product, and what writes the arrays CUTLASS reads of each group
+    assert {one.stack_bytes for one in used} == {0}
+
+    def processors(device: torch.device) -> int:
+        return 132
+
+    # What generated code allocates is what the kernel asks for, by the operands' sizes and strides.
+    monkeypatch.setattr(gemm_op, "_multiprocessors", processors)
+    a = Operand((M, K), (K, 1), "bfloat16", "cuda")
+    b = Operand((8, K, N), (K * N, 1, K), "bfloat16", "cuda")
+    ends, d = Operand((8,), (1,), "int32", "cuda"), Operand((M, N), (N, 1), "bfloat16", "cuda")
+    name = f"{kernel.symbol}@{kernel.library}"
+    op = OpKernel("inductor_plugin::cutlass_grouped_mm.out", (name, "tn", 1, 0, 1))
+    assert gemm_op.workspace_needed(op, (a, b, ends), d, torch.device("cuda:0")) == few
 
 
 def test_blackwell_kernels_compile(toolkit: Toolkit, tmp_path: Path) -> None:

@@ -6,8 +6,12 @@ from typing import Any
 import pytest
 
 from inductor_plugin.problem import Operand, Problem, SizeClass
+from inductor_plugin.target import target
+from inductor_plugin.template import CudaSource
 from inductor_plugin.templates.cutlass_choices import choices
+from inductor_plugin.templates.cutlass_gemm import CutlassGemm
 from inductor_plugin.templates.cutlass_groups import grouped_facts_of
+from inductor_plugin.templates.cutlass_order import shape_of
 from inductor_plugin.templates.cutlass_problem import GemmFacts
 
 
@@ -69,7 +73,47 @@ def test_choices_of_groups_are_grouped_hopper_kernels() -> None:
         ({"inputs": (A, B, replace(OFFSETS, stride=(2,)))}, "must be contiguous"),
         ({"inputs": (replace(A, stride=(1, 4096)), B, OFFSETS)}, "must lie together"),
         ({"inputs": (replace(A, dtype="float64"), B, OFFSETS)}, "float64"),
+        ({"op": "scaled_grouped_mm"}, "it serves grouped_mm, not scaled_grouped_mm"),
     ],
 )
 def test_what_cannot_be_grouped_says_why(change: dict[str, Any], reason: str) -> None:
     assert reason in str(grouped_facts_of(replace(PROBLEM, **change)))
+
+
+def test_the_template_serves_groups_on_hopper_alone() -> None:
+    template = CutlassGemm()
+    on = {name: replace(PROBLEM, target=target(name)) for name in ("H100", "A100", "B200")}
+    assert template.reject(on["H100"]) is None
+    for name in ("A100", "B200"):
+        assert "grouped kernels are sm_90a" in str(template.reject(on[name]))
+    assert "grouped_mm" in template.ops
+    assert "scaled_grouped_mm" not in template.ops
+
+
+def test_float32_is_refused_for_what_it_is() -> None:
+    single = tuple(replace(one, dtype="float32") for one in (A, B))
+    problem = replace(
+        PROBLEM,
+        inputs=(*single, OFFSETS),
+        output=replace(OUTPUT, dtype="float32"),
+        target=target("H100"),
+    )
+    reason = str(CutlassGemm().reject(problem))
+    assert "from 16-bit floats or fp8, not from tf32" in reason
+
+
+def test_a_candidate_calls_the_operator_of_groups() -> None:
+    found = CutlassGemm().candidates(replace(PROBLEM, target=target("H100")))
+    kernels = [one.kernel for one in found]
+    assert 4 <= len(kernels) <= 16
+    for kernel in kernels:
+        assert isinstance(kernel, CudaSource)
+        assert kernel.op == "inductor_plugin::cutlass_grouped_mm.out"
+        assert kernel.arguments == ("tn", 1, 0, 1)
+        assert kernel.arch == "sm_90a"
+        assert kernel.symbol.endswith("_grouped")
+
+
+def test_tiles_are_ranked_by_the_rows_of_one_group() -> None:
+    shape = shape_of(facts(PROBLEM))
+    assert (shape.m, shape.n, shape.k, shape.batch) == (512, 1024, 512, 8)

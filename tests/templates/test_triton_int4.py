@@ -17,10 +17,26 @@ from inductor_plugin import int4_op, lowering_int4
 from inductor_plugin.jobs import ExternKernel
 from inductor_plugin.lowering_runner import extern_function
 from inductor_plugin.problem import Operand, Problem, SizeClass
-from inductor_plugin.templates.triton_int4 import TritonInt4, Weighted, ranked, weighted_of
-from tests import fake_cuda, triton_interpreter
+from inductor_plugin.templates.triton_int4 import (
+    TritonInt4,
+    Weighted,
+    candidate,
+    tiles_of,
+    weighted_of,
+)
+from tests import fake_cuda
 from tests.cuda_lowering import BF16, Arg, Lab, library_first
-from tests.templates.triton_cases import Case, check, lowered, matrix, offered
+from tests.templates.triton_cases import (
+    H100,
+    Case,
+    Every,
+    check,
+    compiled,
+    epilogues,
+    lowered,
+    matrix,
+    offered,
+)
 
 pytestmark = [
     pytest.mark.compat,
@@ -48,7 +64,11 @@ def problem(a: Operand | None = None, b: Operand | None = None, **facts: Any) ->
     n = b.size[0] * 8
     scales = Operand((a.size[1] // 64, n, 2), (2 * n, 2, 1), "bfloat16", "cuda")
     given = Problem(
-        int4_op.NAME, (a, b, scales), matrix(a.size[0], n), arguments=(("group", "64"),)
+        int4_op.NAME,
+        (a, b, scales),
+        matrix(a.size[0], n),
+        arguments=(("group", "64"),),
+        target=H100,
     )
     return replace(given, **facts)
 
@@ -76,15 +96,13 @@ def test_a_dynamic_number_of_rows_is_taken() -> None:
     assert TEMPLATE.reject(problem(dynamic=(SizeClass(0, 0, 4, 4, 4),))) is None
 
 
-def test_tiles_that_fill_the_device_come_first() -> None:
-    wide = ranked(Weighted(4, 65536, 4096, 4, 64))
-    narrow = ranked(Weighted(4, 2048, 4096, 4, 64))
-    assert (wide[0].block_n, narrow[0].block_n) == (64, 16)
-    found = weighted_of(problem())
-    assert isinstance(found, Weighted)
-    assert [one.config["BLOCK_N"] for one in TEMPLATE.candidates(problem())] == [
-        one.block_n for one in ranked(found)
-    ]
+def test_wide_tiles_come_first_where_they_fill_the_device_and_narrow_ones_else() -> None:
+    wide, narrow = (
+        [one.config["BLOCK_N"] for one in TEMPLATE.candidates(problem(b=weight(n)))]
+        for n in (65536, 1024)
+    )
+    assert wide[0] == 64
+    assert narrow[0] == 16
 
 
 def int4(group: int) -> Any:
@@ -135,12 +153,30 @@ CASES: dict[str, Case] = {
         lambda a, b, s: (torch.relu(reference(256)(a, b, s)[0]),),
         1e-2,
     ),
+    "padded rows": Case(
+        int4(32),
+        (Arg((5, 192), BF16, (200, 1)), *given(5, 72, 192, 2, 32)[1:]),
+        0,
+        reference(32),
+        1e-2,
+    ),
 }
+BEHIND = epilogues(
+    lambda *given: int4(64)(*given)[0],
+    given(6, 72, 256, 4, 64),
+    (6, 72),
+    lambda *given: reference(64)(*given)[0],
+)
 
 
 @pytest.mark.slow
 def test_generated_kernels_compute_what_the_packed_weight_means() -> None:
     check(TEMPLATE, NAME, CASES)
+
+
+@pytest.mark.slow
+def test_epilogues_fuse_and_are_right() -> None:
+    check(TEMPLATE, NAME, BEHIND)
 
 
 def test_where_the_library_is_faster_its_operator_is_called(cache_dir: Path) -> None:
@@ -177,13 +213,22 @@ def test_uninstalled_it_leaves_the_operator_to_inductor() -> None:
     assert not lowering_int4.installed()
 
 
+def test_default_kernels_compile_without_spilling() -> None:
+    made = lowered(TEMPLATE, NAME, int4(64), given(16, 4096, 4096, 4, 64))
+    for arch in (80, 90, 100):
+        compiled(made, arch, [0])
+
+
+def all_kernels(problem: Problem) -> list[Any]:
+    found = weighted_of(problem)
+    assert isinstance(found, Weighted)
+    return [candidate(found, one) for one in tiles_of(found)]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", [80, 90, 100])
-def test_default_kernels_compile_without_spilling(arch: int) -> None:
-    for rows in (1, 32, 64):
-        made = lowered(TEMPLATE, NAME, int4(64), given(rows, 4096, 4096, 4, 64))
-        assert len(made.entries) == 4
-        for index, entry in enumerate(made.entries):
-            usage = triton_interpreter.compiled(made.job(index).source, arch)
-            assert usage.spills == 0, f"{entry.description}: {usage.spills} bytes spilled"
-            assert usage.shared <= (163 if arch == 80 else 227) << 10, entry.description
+def test_all_tiles_compile_without_spilling(arch: int) -> None:
+    for rows in (16, 32, 64):
+        arguments = given(rows, 4096, 4096, 4, 64)
+        made = lowered(Every(TEMPLATE, all_kernels), NAME, int4(64), arguments)
+        assert len(compiled(made, arch)) == 4

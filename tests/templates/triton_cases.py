@@ -1,6 +1,7 @@
 """Lowers products whose winner is a Triton template, and keeps what the interpreter needs of them."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false, reportUnknownLambdaType=false
 
 from __future__ import annotations
 
@@ -10,16 +11,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
 from inductor_plugin.jobs import BenchCandidate, TritonCompileJob
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.registry import default_registry
+from inductor_plugin.target import target
 from inductor_plugin.task import Entry
-from inductor_plugin.template import Template
+from inductor_plugin.template import Candidate, Template
 from tests import triton_interpreter
 from tests.cuda_lowering import Arg, Lab
+from tests.triton_interpreter import Usage
+
+H100 = target("H100")
+SMALLEST_OF = {80: target("A100"), 90: H100, 100: target("B200")}
+"""The GPU of a compute capability whose shared memory its kernels must fit into."""
 
 
 def matrix(rows: int, columns: int, **facts: Any) -> Operand:
@@ -28,8 +36,19 @@ def matrix(rows: int, columns: int, **facts: Any) -> Operand:
 
 
 def problem(m: int = 4, n: int = 4096, k: int = 4096, **facts: Any) -> Problem:
-    """Return a product of two such matrices."""
-    return replace(Problem("mm", (matrix(m, k), matrix(k, n)), matrix(m, n)), **facts)
+    """Return a product of two such matrices, on an H100."""
+    made = Problem("mm", (matrix(m, k), matrix(k, n)), matrix(m, n), target=H100)
+    return replace(made, **facts)
+
+
+def batch(b: int, m: int, n: int, k: int, **facts: Any) -> Problem:
+    """Return products of bfloat16 matrices side by side, on an H100."""
+
+    def operand(rows: int, columns: int) -> Operand:
+        return Operand((b, rows, columns), (rows * columns, columns, 1), "bfloat16", "cuda")
+
+    made = Problem("bmm", (operand(m, k), operand(k, n)), operand(m, n), target=H100)
+    return replace(made, **facts)
 
 
 @dataclass(frozen=True)
@@ -55,16 +74,40 @@ class Lowered:
 
 @contextmanager
 def offered(template: Template) -> Any:
-    """Offer a template for the block, where it is not built in."""
-    registry = default_registry()
-    known = template.name in registry.names()
-    if not known:
-        registry.register(template)
-    try:
+    """Offer a template for the block, in the place of the one that has its name."""
+    with mock.patch.dict(default_registry()._templates, {template.name: template}):
         yield
-    finally:
-        if not known:
-            registry.unregister(template.name)
+
+
+@dataclass(frozen=True)
+class Every:
+    """A template in whose place all kernels it can make are offered.
+
+    Attributes:
+        template: The template.
+        make: What returns all its candidates for a problem.
+    """
+
+    template: Template
+    make: Callable[[Problem], Sequence[Candidate]]
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.template.name
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The operators it serves."""
+        return self.template.ops
+
+    def reject(self, problem: Problem) -> str | None:
+        """Return why it cannot run the problem."""
+        return self.template.reject(problem)
+
+    def candidates(self, problem: Problem) -> Sequence[Candidate]:
+        """Return all kernels, those too that would not fit."""
+        return self.make(problem)
 
 
 def lowered(
@@ -155,3 +198,58 @@ def check(template: Template, kernel: str, cases: Mapping[str, Case]) -> None:
         assert torch.isfinite(found).all(), name
         difference = (found.float() - expected).abs() / (1 + expected.abs())
         assert difference.max() <= one.tolerance, f"{name}: {difference.max()}"
+
+
+def epilogues(
+    product: Callable[..., torch.Tensor],
+    arguments: tuple[Arg, ...],
+    shape: tuple[int, ...],
+    reference: Callable[..., torch.Tensor] | None = None,
+) -> dict[str, Case]:
+    """Return a case for each kind of epilogue behind a product.
+
+    Args:
+        product: Computes the product of its arguments.
+        arguments: Its arguments; the result has the dtype of the first, but for 8-bit ones.
+        shape: Of the result.
+        reference: The same in float32, where the product cannot be called with it.
+    """
+    dtype = arguments[0].dtype if arguments[0].dtype.itemsize > 1 else torch.bfloat16
+    many = len(arguments)
+
+    def behind(after: Callable[..., torch.Tensor], *more: Arg) -> Case:
+        return Case(
+            lambda *given: (after(product(*given[:many]), *given[many:]),),
+            (*arguments, *more),
+            reference=lambda *given: (after((reference or product)(*given[:many]), *given[many:]),),
+            tolerance=2e-2 if dtype == torch.bfloat16 else 4e-3,
+        )
+
+    return {
+        "relu": behind(lambda out: out.relu()),
+        "a bias added": behind(lambda out, c: out + c, Arg(shape[-1:], dtype)),
+        "a residual": behind(lambda out, r: out + r, Arg(shape, dtype)),
+        "gelu": behind(torch.nn.functional.gelu),
+        "a cast to float32": behind(lambda out: out.float()),
+    }
+
+
+def compiled(made: Lowered, arch: int, indices: Sequence[int] | None = None) -> list[Usage]:
+    """Compile candidates for a compute capability, and check that they neither spill nor overflow.
+
+    Args:
+        made: The candidates.
+        arch: 90 for 9.0.
+        indices: Which of them; all by default.
+    """
+    wanted = range(len(made.entries)) if indices is None else indices
+    assert wanted
+    found: list[Usage] = []
+    for index in wanted:
+        what = f"{made.entries[index].description} for sm_{arch}"
+        usage = triton_interpreter.compiled(made.job(index).source, arch)
+        print(f"{what}: {usage.registers} registers, {usage.shared} bytes of shared memory")
+        assert usage.spills == 0, f"{what}: {usage.spills} bytes spilled"
+        assert usage.shared <= SMALLEST_OF[arch].shared_per_block, what
+        found.append(usage)
+    return found

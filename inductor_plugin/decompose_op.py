@@ -1,0 +1,46 @@
+"""``inductor_plugin::decompose_k.out``: what Inductor's decompose-K computes, as one call to measure.
+
+Inductor's own choice is a subgraph (torch/_inductor/kernel/mm.py, ``decomposeK``, torch 2.11-2.15),
+which it compiles before it can be measured. The same two steps as library calls need no compile.
+What runs where the choice wins is Inductor's subgraph: it sums and casts in one kernel, here casting
+is a second small one, so the measurement is on the slow side by one launch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+OP = "inductor_plugin::decompose_k.out"
+
+_OPERATORS: Any = torch.library.Library("inductor_plugin", "FRAGMENT")
+
+
+def decompose_k(a: torch.Tensor, b: torch.Tensor, parts: int, *, out: torch.Tensor) -> torch.Tensor:
+    """Write A @ B to ``out``, as a batch of ``parts`` products whose float32 results are summed.
+
+    Args:
+        a: [m, k].
+        b: [k, n].
+        parts: Divides k.
+        out: [m, n].
+    """
+    m, k = a.shape
+    left = a.reshape(m, parts, k // parts).permute(1, 0, 2)
+    right = b.reshape(parts, k // parts, b.shape[1])
+    return out.copy_(_products(left, right).sum(0))
+
+
+def _products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return the products of a batch in float32; ATen on a CPU writes its inputs' type alone."""
+    if left.dtype == torch.float32:
+        return torch.bmm(left, right)
+    if left.device.type == "cpu":
+        return torch.bmm(left.float(), right.float())
+    batched: Any = torch.bmm
+    return batched(left, right, out_dtype=torch.float32)
+
+
+_OPERATORS.define("decompose_k.out(Tensor a, Tensor b, int parts, *, Tensor(a!) out) -> Tensor(a!)")
+_OPERATORS.impl("decompose_k.out", decompose_k, "CompositeExplicitAutograd")

@@ -1,0 +1,69 @@
+"""Why a call has one candidate only: a record without measurements, which `explain` shows.
+
+Nothing was tuned, so nothing counts it: no hit, no miss, no worker. A record that knows as much is
+left as it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from inductor_plugin.cache import Decision, Record, Store, digest_of
+from inductor_plugin.problem import Problem
+
+REASON = "the only candidate there is; nothing was measured"
+
+
+def remember(
+    store: Store, environment: str, problem: Problem, only: str, rejected: Mapping[str, str]
+) -> bool:
+    """Write down who refused a problem that one candidate is left for.
+
+    Args:
+        store: Where records are kept.
+        environment: Digest of the environment in the store.
+        problem: The problem.
+        only: The candidate that runs.
+        rejected: Who refused it, and why.
+
+    Returns:
+        False if there was nothing new to say.
+    """
+    digest = digest_of(problem.fields())
+    record = store.record(environment, problem.op, digest)
+    if not rejected or (record is not None and _says(record, only, rejected)):
+        return False
+    now = time.time()
+    store.put_record(
+        Record(
+            environment=environment,
+            op=problem.op,
+            digest=digest,
+            problem=problem.fields(),
+            describe=problem.describe(),
+            candidates={},
+            rejected=dict(rejected),
+            # Made from no candidate, it gives way to any decision between several.
+            decision=Decision(
+                winner=only,
+                library=None,
+                reason=REASON,
+                margin=1.0,
+                speedup=None,
+                decided_at=now,
+                candidates=0,
+            ),
+            created=now,
+            updated=now,
+        )
+    )
+    return True
+
+
+def _says(record: Record, only: str, rejected: Mapping[str, str]) -> bool:
+    """Return True for a record that knows as much, or more: one of a race says what it was about."""
+    if record.candidates:
+        return True
+    winner = record.decision.winner if record.decision else None
+    return winner == only and record.rejected == rejected

@@ -1,0 +1,270 @@
+"""The benchmarks' lists and claims, and that a GPU benchmark runs without a GPU."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import compile_speed, coverage, gemm, gemm_arm
+from benchmarks.products import KINDS, ORDERS, kind, problem
+from benchmarks.shapes import LAYERS, ROWS, SOURCES, Layer, Shape, by_interest, shapes
+from inductor_plugin.problem import Problem
+from inductor_plugin.target import target
+from inductor_plugin.template import Candidate, TritonSource
+
+RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
+
+
+def layer(label: str) -> Layer:
+    return next(one for one in LAYERS if one.label == label)
+
+
+def test_the_list_has_every_product_once_and_in_order_of_interest() -> None:
+    assert len(shapes()) == len(LAYERS) * len(ROWS)
+    assert set(by_interest()) == set(shapes())
+    assert len(by_interest()) == len(shapes())
+    assert len({one.label for one in shapes()}) == len(shapes())
+    assert {one.model for one in LAYERS} == set(SOURCES)
+
+
+def test_the_parameters_of_a_model_add_up() -> None:
+    # Llama 3 8B has 8.03e9 parameters, 2 x 128256 x 4096 of them in its embeddings; 32 blocks.
+    block = sum(one.n * one.k for one in LAYERS if one.model == "llama3-8b")
+    assert 32 * block + 2 * 128256 * 4096 == pytest.approx(8.03e9, rel=0.001)
+    # Llama 3 70B: 70.6e9, 80 blocks; one GPU of eight holds an eighth of a block.
+    whole, part = (
+        sum(one.n * one.k for one in LAYERS if one.model == "llama3-70b" and one.parallel == shared)
+        for shared in (1, 8)
+    )
+    assert 80 * whole + 2 * 128256 * 8192 == pytest.approx(70.6e9, rel=0.001)
+    assert 8 * part == whole
+    # Qwen2.5 7B: 7.62e9, 28 blocks, 152064 words of 3584.
+    block = sum(one.n * one.k for one in LAYERS if one.model == "qwen2.5-7b")
+    assert 28 * block + 2 * 152064 * 3584 == pytest.approx(7.62e9, rel=0.001)
+
+
+@pytest.mark.parametrize("types", KINDS, ids=lambda one: one.name)
+@pytest.mark.parametrize("order", ORDERS)
+def test_operands_lie_as_the_order_says(types: Any, order: str) -> None:
+    given = problem(Shape(layer("llama3-8b o"), 64), types, order, target("H200"))
+    assert isinstance(given, Problem)
+    a, b = given.inputs[:2]
+    assert (a.size, b.size, given.output.size) == ((64, 4096), (4096, 4096), (64, 4096))
+    assert (a.stride[1] == 1) == (order[0] == "t")
+    assert (b.stride[1] == 1) == (order[1] == "t")
+    assert given.op == {"none": "int_mm" if types.a == "int8" else "mm"}.get(
+        types.scale, "scaled_mm"
+    )
+
+
+def test_a_bias_makes_another_operator() -> None:
+    given = problem(Shape(layer("dit-xl fc1"), 64), kind("bf16"), "tn", None)
+    assert isinstance(given, Problem)
+    assert given.op == "addmm"
+    assert given.inputs[0].size == (4608,)
+    groups = problem(Shape(layer("mixtral-8x7b grouped_w2"), 64), kind("bf16"), "tn", None)
+    assert isinstance(groups, Problem)
+    assert groups.inputs[1].size == (8, 14336, 4096)
+    assert groups.output.size == (128, 4096)
+
+
+CHOSEN = [Shape(layer("llama3-8b o"), rows) for rows in (1, 64, 4096)]
+TENSOR_CORES = ("bf16", "fp16")
+
+
+@pytest.mark.parametrize("gpu", ["H200", "A100", "B200"])
+def test_the_committed_coverage_is_what_the_templates_say(gpu: str) -> None:
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    report = json.loads((RESULTS / "coverage.json").read_text())["gpus"][gpu]
+    dense = [one for one in LAYERS if one.label in ("llama3-8b o", "dit-xl fc2")]
+    some = [Shape(one, rows) for one in dense for rows in (1, 256, 8192)]
+    for key, cell in coverage.coverage(target(gpu), some).items():
+        committed = report["/".join(key)]
+        for side in ("cutlass", "triton"):
+            missing = cell.products - getattr(cell, side)
+            assert missing <= committed["products"] - committed[side], (gpu, key, side)
+            reasons = {one["reason"] for one in committed["reasons"] if one["side"] == side}
+            assert {why for where, why in cell.reasons if where == side} <= reasons
+        assert cell.neither == []
+
+
+def test_what_is_served_and_what_is_not_on_a_hopper() -> None:
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    cells = coverage.coverage(target("H200"), CHOSEN)
+    for (types, order), cell in cells.items():
+        assert cell.products + sum(cell.no_call.values()) == len(CHOSEN)
+        tn_only = types == "int8"
+        assert cell.cutlass == (0 if tn_only and order != "tn" else cell.products)
+        if types in TENSOR_CORES:
+            assert cell.triton == cell.products
+        assert cell.triton + cell.stock == cell.products
+
+
+def test_a_kernel_for_a_newer_gpu_does_not_count() -> None:
+    shape = Shape(layer("llama3-8b o"), 4096)
+    cells = coverage.coverage(target("A100"), [shape], [kind("bf16")])
+    reasons = [why for cell in cells.values() for side, why in cell.reasons if side == "triton"]
+    assert reasons
+    assert all(why.startswith(coverage.STOCK) for why in reasons)
+    source = TritonSource("one", "", "tiles", (), 1, 4, capability=(9, 0))
+    for gpu, reason in (("A100", "needs compute capability 9.0, A100 has less"), ("H200", "")):
+        given = problem(shape, kind("bf16"), "tn", target(gpu))
+        assert isinstance(given, Problem)
+        assert reason in coverage.able(Candidate("one", "one", {}, source), given)
+        assert bool(reason) == bool(coverage.able(Candidate("one", "one", {}, source), given))
+
+
+def test_reasons_are_grouped_without_their_figures() -> None:
+    said = "triton_fp8: 1 by 28672x4096 of float16 is too small for an sm_80 tile of 16"
+    assert coverage.general(said) == (
+        "triton_fp8: N by N of float16 is too small for an sm_80 tile of N"
+    )
+
+
+def test_built_kernels_are_counted_up_to_the_first_good_one() -> None:
+    tried = gemm_arm.Tried([1.0, None, 0.52, 0.505, 0.5], [False, True, True, True, True])
+    assert tried.to_reach() == 3
+    assert tried.to_reach(0.5) == 0
+    assert gemm_arm.Tried().to_reach() is None
+
+
+def test_what_stock_measures_is_noted() -> None:
+    import torch._inductor.select_algorithm as selecting
+
+    cache: Any = selecting.get_algorithm_selector_cache()
+    tried = gemm_arm.Tried()
+    kept = list(cache.feedback_saver_fns)
+    try:
+        gemm_arm.note_stock(tried)
+        extern: Any = object.__new__(selecting.ExternKernelCaller)
+        timings = {extern: 2.0, object(): 1.0, object(): float("inf")}
+        for saver in cache.feedback_saver_fns[-1:]:
+            saver(timings, "mm", [], [], None)
+    finally:
+        cache.feedback_saver_fns[:] = kept
+    assert tried.times_ms == [2.0, 1.0, None]
+    assert tried.built == [False, True, True]
+    assert tried.to_reach() == 1
+
+
+@pytest.mark.parametrize("label", ["llama3-8b o", "dit-xl fc1", "mixtral-8x7b grouped_w2"])
+def test_a_product_computes_what_it_is_compared_with(label: str) -> None:
+    shape = Shape(layer(label), 64)
+    function, tensors = gemm_arm.product(shape, kind("bf16"), "cpu", dry=True)
+    again = gemm_arm.product(shape, kind("bf16"), "cpu", dry=True)[1]
+    assert all(torch.equal(one, other) for one, other in zip(tensors, again, strict=True))
+    if shape.layer.groups:
+        parts = zip(tensors[0].chunk(8), tensors[1], strict=True)
+        answer = torch.cat([rows @ weight.t() for rows, weight in parts])
+    else:
+        answer = function(*tensors)
+    wanted = gemm_arm.expected(shape, kind("bf16"), tensors)
+    assert gemm_arm.error_of(answer, wanted) < 0.005
+    assert gemm_arm.error_of(answer * 1.1, wanted) > 0.05
+
+
+def test_rows_of_another_machine_are_not_continued(tmp_path: Path) -> None:
+    facts = {"gpu": "H200", "driver": "1", "torch": "2", "triton": "3", "dry": False}
+    path = tmp_path / "results" / "gemm.json"
+    gemm.write(path, {**facts, "rows": [{"product": "one"}]})
+    assert gemm.finished(path, facts) == [{"product": "one"}]
+    assert gemm.finished(path, facts | {"gpu": "A100"}) == []
+    assert gemm.finished(tmp_path / "none.json", facts) == []
+
+
+def test_the_table_says_what_failed_and_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    good = {"median_ms": 0.5, "error": 0.001, "first_call_s": 3.0, "built_to_99": 2}
+    row = {
+        "product": "a product",
+        "arms": {
+            "cublas": good | {"median_ms": 1.0},
+            "stock": {"failed": "no Triton"},
+            "ours": good,
+        },
+    }
+    wrong = {"product": "another", "arms": {"ours": good | {"error": 0.5}}}
+    gemm.show([row, wrong])
+    shown = capsys.readouterr().out
+    assert "2.00" in shown
+    assert "wrong" in shown
+    assert "a product: stock: no Triton" in shown
+
+
+def dry(out: Path, repository: Path, folder: Path, *more: str) -> dict[str, Any]:
+    """Run the GPU benchmark on a CPU."""
+    command = [sys.executable, "-m", "benchmarks.gemm", "--dry", "--kinds", "bf16", "--rounds", "2"]
+    environment = {name: text for name, text in os.environ.items() if name != "TRITON_CACHE_DIR"}
+    subprocess.run(
+        [*command, "--arms", "cublas", "ours", "--out", str(out), *more],
+        cwd=repository,
+        env=environment | {"TMPDIR": str(folder)},
+        timeout=500,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    return json.loads(out.read_text())
+
+
+@pytest.mark.slow
+def test_the_gpu_benchmark_runs_dry_and_goes_on(repository: Path, tmp_path: Path) -> None:
+    out = tmp_path / "gemm.json"
+    first = dry(out, repository, tmp_path, "--limit", "1")
+    (row,) = first["rows"]
+    assert set(row["arms"]) == {"cublas", "ours"}
+    for answer in row["arms"].values():
+        assert len(answer["samples_ms"]) == 2
+        assert answer["error"] < 0.01
+    ours = row["arms"]["ours"]
+    assert ours["tried"] == 2
+    assert ours["built_to_99"] in (0, 1)
+    assert ours["winner"]
+    second = dry(out, repository, tmp_path, "--limit", "2")
+    assert second["rows"][0] == row
+    assert len(second["rows"]) == 2
+
+
+def test_limits_are_judged_by_the_figures() -> None:
+    report: dict[str, Any] = {
+        "ranking": {"p95_ms": 4.0},
+        "batch": {"cpu_s_per_kernel": 8.0, "mb_per_kernel": 0.06},
+        "ratio": 0.13,
+    }
+    assert all(compile_speed.verdict(report).values())
+    report["ratio"] = 0.3
+    report["ranking"]["p95_ms"] = 5.5
+    kept = compile_speed.verdict(report)
+    assert [name for name, good in kept.items() if not good] == ["ranking_ms", "ratio"]
+
+
+def test_the_committed_compile_figures_keep_the_limits() -> None:
+    report = json.loads((RESULTS / "compile_speed_cpu.json").read_text())
+    assert report["limits"] == compile_speed.LIMITS
+    assert report["batch"]["kernels"] == 8
+    assert report["ratio"] == pytest.approx(
+        report["batch"]["cpu_s"] / report["batch"]["kernels"] / report["inductor"]["cpu_s"]
+    )
+    assert all(compile_speed.verdict(report).values())
+    assert "-DCUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED" in report["inductor"]["flags"]
+
+
+def test_ranking_takes_less_than_five_milliseconds() -> None:
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    assert compile_speed.ranking()["median_ms"] < compile_speed.LIMITS["ranking_ms"]
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
+def test_inductors_way_is_inductors_own() -> None:
+    headers = compile_speed.inductors_headers()
+    assert '#include "cutlass/gemm/device/gemm_universal_adapter.h"' in headers
+    assert "#include <iostream>" in headers
+    assert len(headers) > 20

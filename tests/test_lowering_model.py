@@ -1,0 +1,113 @@
+"""Whole models lowered for a GPU that is not there; compiling is Triton's alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from inductor_plugin import stats
+from inductor_plugin.config import Config
+from inductor_plugin.lowering_model import Lowered, lower_model
+from inductor_plugin.lowering_target import as_target
+from inductor_plugin.runtime import RUNTIME
+from tests import small_model
+
+pytestmark = [
+    pytest.mark.compat,
+    pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
+]
+
+
+@pytest.fixture
+def config(cache_dir: Path, inductor_cache: Path) -> Iterator[Config]:
+    chosen = {
+        "cache_dir": str(cache_dir),
+        "policy": "build",
+        "gemm_backends": "ATEN,TRITON",
+        "max_candidates": 2,
+        "table": "off",
+        "progress": "off",
+    }
+    RUNTIME.forget()
+    yield Config.load(chosen, environ={})
+    RUNTIME.forget()
+
+
+def lowered(make: Callable[[], Any], config: Config, **options: Any) -> list[Lowered]:
+    with as_target("H200"):
+        return lower_model(make, config, **options)
+
+
+def test_every_set_of_inputs_gives_its_problems_with_their_kernels(config: Config) -> None:
+    before = stats()
+    found = lowered(small_model.half, config)
+    assert [one.problem for one in found] == [
+        "mm(128x256, 256x512)",
+        "mm(64x256, 256x512)",
+    ]
+    store = RUNTIME.store(config)
+    for one in found:
+        assert len(one.offered) == 3
+        assert len(one.kernels) == 2
+        assert one.failed == ()
+        assert all(store.kernel(digest) is not None for digest in one.kernels)
+    spent = stats().since(before)
+    assert (spent.compiled, spent.benchmarked) == (4, 0)
+    # Nothing was measured, so nothing is known: a record would say that the library kernel wins.
+    assert list(store.iter_records()) == []
+    # And what is compiled is not compiled again, nor does it count as known.
+    before = stats()
+    assert [one.kernels for one in lowered(small_model.half, config)] == [
+        one.kernels for one in found
+    ]
+    spent = stats().since(before)
+    assert (spent.compiled, spent.record_misses) == (0, 2)
+
+
+def test_making_a_model_takes_no_memory_and_leaves_tied_weights_tied(config: Config) -> None:
+    seen: list[Any] = []
+
+    def make() -> Any:
+        model, sets = small_model.half()
+        seen.append(model)
+        return model, sets[:1]
+
+    lowered(make, config)
+    (model,) = seen
+    assert model.first.weight is model.tied.weight
+    assert type(model.first.weight.data).__name__ == "FakeTensor"
+    assert (model.first.weight.dtype, model.first.weight.device.type) == (torch.bfloat16, "cuda")
+
+
+def test_a_model_that_wants_values_is_made_with_real_tensors(
+    config: Config, caplog: pytest.LogCaptureFixture
+) -> None:
+    def make() -> Any:
+        model, inputs = small_model.wants_values()
+        return model, [inputs]
+
+    (found,) = lowered(make, config)
+    assert found.problem == "mm(128x256, 256x512)"
+    assert "made with real tensors" in caplog.text
+
+
+def test_unknown_sizes_stay_unknown(config: Config) -> None:
+    found = lowered(small_model.half, config, dynamic=True)
+    assert len(found) >= 1
+    assert all(one.kernels for one in found)
+
+
+def test_nothing_is_left_behind(config: Config) -> None:
+    from inductor_plugin import lowering_session
+
+    def make() -> Any:
+        raise RuntimeError("no model")
+
+    with pytest.raises(RuntimeError, match="no model"):
+        lowered(make, config)
+    assert lowering_session.OBSERVERS == []
+    assert not torch.cuda.is_available()

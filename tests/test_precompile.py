@@ -1,0 +1,183 @@
+"""A model compiled for a GPU that is not there, and taken over by a process without a compiler."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from inductor_plugin.cache import open_store
+from inductor_plugin.cache.archive import export_archive
+from inductor_plugin.config import Config, process_environment
+from inductor_plugin.cuda_toolkit import NoToolkit, find
+from inductor_plugin.errors import ArchiveError, OptionError, PackError, TargetError
+from inductor_plugin.precompile import Request, check
+from inductor_plugin.precompile import precompile as run
+from inductor_plugin.runtime import RUNTIME
+from tests.cache.samples import kernel_key
+from tests.conftest import REPOSITORY
+
+pytestmark = pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
+NVCC = not isinstance(find("", process_environment()), NoToolkit)
+
+HALF = "tests.small_model:half"
+
+
+@pytest.fixture
+def request_(tmp_path: Path, cache_dir: Path, inductor_cache: Path) -> Iterator[Request]:
+    options = {
+        "cache_dir": str(cache_dir),
+        "gemm_backends": "ATEN,TRITON",
+        "max_candidates": 2,
+        "table": "off",
+        "progress": "off",
+    }
+    RUNTIME.forget()
+    yield Request(
+        target="H200",
+        models=(HALF,),
+        out=tmp_path / "half.pack",
+        config=Config.load(options, environ={}),
+    )
+    RUNTIME.forget()
+
+
+def quiet(text: str) -> None:
+    del text
+
+
+def command(*arguments: str) -> dict[str, Any]:
+    """Run the command line in a process of its own, and return what it prints as JSON."""
+    done = subprocess.run(
+        [sys.executable, "-m", "inductor_plugin.cli", *arguments, "--json"],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=1500,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def test_another_process_takes_the_pack_and_compiles_nothing(
+    request_: Request, tmp_path: Path
+) -> None:
+    made = run(request_, quiet)
+    assert made.stats.compiled == 4
+    assert made.count("triton") == len(made.pack.kernels) == 4
+    assert (made.pack.target, made.pack.arch, made.pack.models) == ("H200", "sm_90a", (HALF,))
+    assert made.pack.problems == ("mm(128x256, 256x512)", "mm(64x256, 256x512)")
+    assert made.pack.software["torch"] == torch.__version__
+    assert made.bytes == request_.out.stat().st_size > 10_000
+    other = str(tmp_path / "other")
+    taken = command("import", str(request_.out), "--cache-dir", other)
+    assert taken["kernels"] == 4
+    again = command(
+        *("precompile", "--target", "H200", "--model", HALF, "--cache-dir", other),
+        *("--backends", "ATEN,TRITON", "--max-candidates", "2", "--nvcc", "/nowhere"),
+        *("--out", str(tmp_path / "again.pack")),
+    )
+    assert again["stats"]["compiled"] == 0
+    assert again["stats"]["candidates"] == made.stats.candidates
+    assert again["pack"]["kernels"] == list(made.pack.kernels)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not NVCC, reason="needs nvcc and nvidia-cutlass")
+def test_cutlass_kernels_come_with_it_and_need_no_compiler(
+    request_: Request, tmp_path: Path
+) -> None:
+    config = replace(request_.config, gemm_backends="ATEN,CUTLASS", max_candidates=3)
+    made = run(replace(request_, config=config), quiet)
+    assert made.count("cutlass") >= 3
+    for one in made.kernels:
+        assert one.instructions == ("HGMMA",)
+        assert one.spills == 0
+        assert one.registers is not None
+        assert one.registers <= 168
+    assert made.bytes < 200_000 * made.count("cutlass")
+    other = str(tmp_path / "other")
+    command("import", str(request_.out), "--cache-dir", other)
+    arguments = ("precompile", "--target", "H200", "--model", HALF, "--backends", "ATEN,CUTLASS")
+    again = command(
+        *(*arguments, "--max-candidates", "3", "--nvcc", "/nowhere", "--cache-dir", other),
+        *("--out", str(tmp_path / "again.pack")),
+    )
+    assert again["stats"]["compiled"] == 0
+    assert again["pack"]["kernels"] == list(made.pack.kernels)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ({"target": "H300"}, TargetError, "did you mean"),
+        ({"models": ()}, OptionError, "name a model"),
+        ({"models": ("tests.small_model:nothing",)}, OptionError, "has no 'nothing'"),
+        ({"models": ("tests.small_model:sequence",)}, PackError, "no product that is tuned"),
+        ({"out": Path("/nowhere/x.pack")}, OptionError, "there is no folder"),
+    ],
+)
+def test_what_cannot_be_compiled_is_said(
+    request_: Request, change: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        run(replace(request_, **change), quiet)
+
+
+def test_without_a_compiler_the_rest_is_compiled_and_the_lack_is_said(request_: Request) -> None:
+    config = replace(
+        request_.config, gemm_backends="ATEN,TRITON,CUTLASS", nvcc="/nowhere", max_candidates=1
+    )
+    made = run(replace(request_, config=config), quiet)
+    assert made.count("triton") == 2
+    (warning,) = made.warnings
+    assert "no CUTLASS kernels" in warning
+    assert "/nowhere" in warning
+
+
+def test_a_kernel_that_is_not_compiled_is_said(
+    request_: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from inductor_plugin.jobs import Compiled, CompileJob
+
+    class Broken:
+        workers = 1
+
+        def submit(self, job: CompileJob, done: Any, memory_bytes: int | None = None) -> None:
+            done([Compiled(job.key, "compile_failed", "error: no such thing")])  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownArgumentType]
+
+    monkeypatch.setattr(RUNTIME, "_pool", lambda config: Broken())  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    with pytest.raises(PackError, match="nothing was compiled: error: no such thing"):
+        run(request_, quiet)
+    assert not request_.out.exists()
+
+
+def test_an_archive_without_a_pack_is_none(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "cache")
+    store.put_kernel(kernel_key(), {"kernel.so": b"library"})
+    export_archive(store, tmp_path / "x")
+    with pytest.raises(PackError, match="holds no pack"):
+        check(tmp_path / "x")
+    (tmp_path / "x").write_bytes(b"no archive")
+    with pytest.raises(ArchiveError, match="damaged"):
+        check(tmp_path / "x")
+
+
+def test_the_general_set_knows_every_architecture_and_keeps_its_sizes() -> None:
+    from inductor_plugin import standard
+    from inductor_plugin.target import names, target
+
+    for name in names():
+        assert standard.for_arch(target(name).arch).arch == target(name).arch
+    with pytest.raises(TargetError, match="known are: sm_100a"):
+        standard.for_arch("sm_70")
+    model, sets = standard.products("sm_80")
+    assert not model.eight_bit
+    assert [len(one[0]) for one in sets if isinstance(one, tuple)] == [len(standard.LAYERS)] * 5
