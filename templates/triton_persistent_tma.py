@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from inductor_plugin.problem import Problem
-from inductor_plugin.target import KIB
 from inductor_plugin.template import Candidate, TritonSource
 from inductor_plugin.templates.triton_order import GROUP_M, SHARED, Tile, ordered, room_of
 from inductor_plugin.templates.triton_product import (
@@ -97,20 +96,18 @@ def tiles_of(product: Product, room: int) -> list[Tile]:
         if tile.specialize and product.batched:
             # Triton 3.8 fails on Hopper: its pass takes a load of [1, m, k] as [m, k] for half a tile.
             continue
-        beside = replace(tile, flat=not tile.specialize, beside=written_bytes(product, tile))
+        beside = replace(tile, flat=not tile.specialize, beside=written_bytes(tile))
         fits = tile.specialize or beside.held(product.shape) <= room
         made.append(beside if fits else tile)
     return made
 
 
-def written_bytes(product: Product, tile: Tile) -> int:
+def written_bytes(tile: Tile) -> int:
     """Return the most shared memory that Triton 3.6 to 3.9 takes to write a tile by whole rows.
 
-    Tiles of 16 bits are stored in parts of at most 32 KiB, by stmatrix; those of 32 bits in one.
+    An epilogue may read or write float32, whatever the product's own type: 4 bytes an element.
     """
-    elements = tile.m * tile.n
-    kept = 4 * elements if product.out == "float32" else min(2 * elements, 32 * KIB)
-    return kept + _BARRIER_BYTES
+    return 4 * tile.m * tile.n + _BARRIER_BYTES
 
 
 def candidate(product: Product, tile: Tile) -> Candidate:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -122,14 +123,26 @@ def test_tiles_that_leave_the_fewest_multiprocessors_idle_come_first() -> None:
 
 
 def test_tiles_overlap_where_shared_memory_holds_the_result_too() -> None:
-    halves = tiles_of(a_product(512, 512, 512), 227 << 10)
-    floats = tiles_of(a_product(512, 512, 512, output=matrix(512, 512, dtype="float32")), 227 << 10)
-    assert all(one.flat or one.specialize for one in halves)
-    assert not any(one.flat for one in floats if one.m * one.n == 128 * 256)
-    assert all(one.flat for one in floats if one.m * one.n < 128 * 128)
-    for one in (*halves, *floats):
+    found = tiles_of(a_product(512, 512, 512), 227 << 10)
+    assert not any(one.flat for one in found if one.m * one.n == 128 * 256)
+    assert all(one.flat for one in found if one.m * one.n < 128 * 128)
+    for one in found:
         assert not (one.flat and one.specialize)
         assert (one.beside > 0) is (one.flat or one.specialize)
+
+
+def behind(a: torch.Tensor, b: torch.Tensor, r: torch.Tensor) -> tuple[torch.Tensor]:
+    return ((torch.mm(a, b) + r).float(),)
+
+
+@pytest.mark.parametrize("size", [512, 4096])
+def test_an_epilogue_of_float32_finds_its_shared_memory(size: int) -> None:
+    square = Arg((size, size), F16)
+    made = lowered(TEMPLATE, NAME, behind, (square, square, square))
+    (source,) = re.findall(r"async_compile\.triton\(.*?'''(.*?)'''", made.code, re.S)
+    usage = triton_interpreter.compiled(source, 90)
+    assert usage.spills == 0
+    assert usage.shared <= SMALLEST_OF[90].shared_per_block
 
 
 def test_candidates_say_how_their_operands_lie_and_what_device_they_need() -> None:
