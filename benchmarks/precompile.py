@@ -72,6 +72,11 @@ def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
             "cutlass_registers_max": max(registers, default=None),
             "triton_kernels": first["counts"]["triton"],
             "pack_bytes": first["bytes"],
+            "cutlass_mb_per_kernel": round(
+                _library_bytes(folder / "second") / 1e6 / len(cutlass), 3
+            )
+            if cutlass
+            else None,
             "imported_kernels": taken["kernels"],
             "first_s": round(first_s, 1),
             "first_compile_s": round(first["stats"]["compile_s"], 1),
@@ -86,6 +91,12 @@ def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
             for one in first["problems"]
         ],
     }
+
+
+def _library_bytes(cache: Path) -> float:
+    """Return what libraries take in a cache; one of several kernels has several names."""
+    found = [path.stat() for path in cache.glob("kernels/*/*/kernel.so")]
+    return sum(one.st_size / one.st_nlink for one in found)
 
 
 def _run(*arguments: str, cache: Path) -> tuple[dict[str, Any], float]:

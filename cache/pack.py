@@ -21,7 +21,8 @@ class Pack:
         target: The GPU they were compiled for, by name: ``H200``.
         arch: Its architecture: ``sm_90a``.
         created: When, in seconds since 1970.
-        software: What compiled them: versions of the plugin, torch, Triton, nvcc and CUTLASS.
+        software: What compiled them: versions of the plugin, torch, Triton, nvcc and CUTLASS; and
+            ``machine``, the processor of the host they run on, as `platform.machine` names it.
         models: Where their problems come from: ``module:function``, or the name of a standard set.
         problems: The problems they serve, each in one line.
         kernels: Digests of the kernels, sorted.
@@ -40,6 +41,12 @@ class Pack:
         """Its name in a cache, which follows from the target and the kernels alone."""
         found = digest_of({"target": self.target, "arch": self.arch, "kernels": self.kernels})
         return f"{self.arch}-{found[:_NAME_DIGITS]}"
+
+    @property
+    def machine(self) -> str:
+        """The host's processor: a CUTLASS kernel is a library of the host that launches it."""
+        # Packs from before this was noted were made on x86-64.
+        return self.software.get("machine", "x86_64")
 
     def fields(self) -> dict[str, Any]:
         """Return it as plain JSON values."""

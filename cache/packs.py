@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from inductor_plugin.cache import atomic
 from inductor_plugin.cache.entry import damage_of_folder
 from inductor_plugin.cache.folder import MISSING, Folder, Signature, signature
@@ -20,8 +22,9 @@ class PackShelf:
     def put(self, pack: Pack) -> bool:
         """Note a pack; return False if it was noted before."""
         path = self._folder.layout.pack(pack.name)
-        if pack.name in self._memory or path.exists():
+        if pack.name in self._memory or _is_sound(path):
             return False
+        self._folder.forget_damage(path)
         self._memory[pack.name] = pack
         self._digests = None
         if self._folder.degraded is None:
@@ -69,3 +72,11 @@ class PackShelf:
                 continue
             found[pack.name] = pack
         return list({**found, **self._memory}.values())
+
+
+def _is_sound(path: Path) -> bool:
+    try:
+        parse_pack(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return True

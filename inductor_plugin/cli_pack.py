@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 def _precompile_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--target", metavar="GPU", help="the GPU to compile for: H100, H200, A100, B200 ..."
+        "--target",
+        metavar="GPU",
+        help="the GPU to compile for: H100, H200, A100, B200 ...; `here` for this machine's",
     )
     parser.add_argument(
         "--model",
@@ -71,7 +73,7 @@ def _precompile(arguments: Namespace) -> int:
         out=arguments.out or Path(f"{gpu.replace(' ', '_')}.pack"),
         config=config,
         dynamic=arguments.dynamic,
-        standard=arguments.standard is not None,
+        standard=arguments.standard or "",
     )
     made = precompile(request, say=_quiet if arguments.json else _say)
     say(arguments, made.to_dict(), _text(made))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from inductor_plugin import elf, resources
 from inductor_plugin.cache import Resources
+from inductor_plugin.config import process_environment
 from inductor_plugin.failure import says_no_memory
 from inductor_plugin.jobs import (
     Compiled,
@@ -138,6 +139,7 @@ def _call(command: Sequence[str], folder: Path) -> tuple[int, str]:
         done = subprocess.run(
             command,
             cwd=folder,
+            env=_without_extra_flags(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -146,6 +148,12 @@ def _call(command: Sequence[str], folder: Path) -> tuple[int, str]:
     except FileNotFoundError as error:
         return 127, f"the compiler is missing: {error}"
     return done.returncode, done.stdout.decode(errors="replace")
+
+
+def _without_extra_flags() -> dict[str, str]:
+    """Return this process's variables but those that add flags to nvcc: the key does not know them."""
+    extra = ("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS")
+    return {name: text for name, text in process_environment().items() if name not in extra}
 
 
 def _filled(argument: str, words: dict[str, str]) -> str:

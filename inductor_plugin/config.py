@@ -74,7 +74,8 @@ class Config:
         default="",
         metadata=_how(
             "list",
-            "Backends to choose matrix products from; empty for Inductor's own list.",
+            "Backends to choose matrix products from; empty for Inductor's own list. Without `ATEN` "
+            "a library kernel runs only where no other can.",
             choices=_GEMM_BACKENDS,
             code=True,
         ),

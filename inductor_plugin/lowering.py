@@ -120,8 +120,10 @@ def _with_carrier(config: Config, accepted: Mapping[str, Any]) -> dict[str, Any]
         result["max_autotune"] = True
     if config.gemm_backends and "max_autotune_gemm_backends" not in accepted:
         # Inductor's own CUTLASS backend would keep the whole call to itself.
-        theirs = [one for one in config.gemm_backends.split(",") if one != "CUTLASS"]
-        result["max_autotune_gemm_backends"] = ",".join(theirs) or "ATEN"
+        theirs = {one for one in config.gemm_backends.split(",") if one != "CUTLASS"}
+        # The library kernel is asked for always: it is the reference, the way out, and the only
+        # choice that tells a call's scalars. Where it is not wanted, `Selection` lets others win.
+        result["max_autotune_gemm_backends"] = ",".join(sorted(theirs | {"ATEN"}))
     return result
 
 

@@ -26,11 +26,15 @@ def obstacle(nvcc: str) -> str | None:
     return generator_reason() or (toolkit.reason if isinstance(toolkit, NoToolkit) else None)
 
 
-def warn_without_cutlass(config: Config) -> None:
+def warn_without_cutlass(config: Config, *, some: bool = False) -> None:
     """Say what keeps CUTLASS kernels away: once a process and reason, to who wants them.
 
     Who names CUTLASS in ``gemm_backends`` or has nvidia-cutlass installed wants them. All others
     read it in `inductor-plugin doctor`.
+
+    Args:
+        config: The options.
+        some: True if some kernels came in a pack, and others could not be built.
     """
     wanted = "CUTLASS" in config.gemm_backends.split(",") or package_folders("cutlass_library")
     reason = obstacle(config.nvcc) if wanted else None
@@ -40,4 +44,5 @@ def warn_without_cutlass(config: Config) -> None:
         said = reason in _SAID
         _SAID.add(reason)
     if not said:
-        logger.warning("the compile goes on without CUTLASS kernels: %s", reason)
+        what = "the CUTLASS kernels that no pack has" if some else "CUTLASS kernels"
+        logger.warning("the compile goes on without %s: %s", what, reason)

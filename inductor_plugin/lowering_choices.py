@@ -86,6 +86,12 @@ def unwrapped(choice: Any) -> Any:
     return choice._wrapped if isinstance(choice, wrapper) else choice
 
 
+def is_library(choice: Any) -> bool:
+    """Return True for a library kernel (ATen, oneDNN, MKL)."""
+    extern: Any = select_algorithm.ExternKernelCaller
+    return isinstance(unwrapped(choice), extern)
+
+
 def foreign(choice: Any) -> str | None:
     """Return why the plugin cannot measure a choice, or None if it can."""
     inner = unwrapped(choice)

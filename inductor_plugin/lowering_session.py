@@ -19,7 +19,7 @@ from inductor_plugin.config import Config
 from inductor_plugin.counters import COUNTERS
 from inductor_plugin.decision import guarded
 from inductor_plugin.environment import float32_precision, provenance
-from inductor_plugin.lowering_choices import Call, misread, offer_of, unwrapped
+from inductor_plugin.lowering_choices import Call, is_library, misread, offer_of, unwrapped
 from inductor_plugin.lowering_packs import make_ready
 from inductor_plugin.lowering_problem import device_text, problem_of, reduction_length
 from inductor_plugin.lowering_template import template_choices
@@ -39,6 +39,9 @@ logger = logging.getLogger(__name__)
 
 OBSERVERS: list[Callable[[Sequence[Ticket]], None]] = []
 """Are given all problems of a graph once they are decided."""
+
+_SCALED = frozenset({"addmm", "baddbmm", "scaled_mm"})
+"""Operators with scalars (alpha, beta ...), which only Inductor's library kernels carry."""
 
 _SESSIONS: weakref.WeakKeyDictionary[GraphLowering, Session] = weakref.WeakKeyDictionary()
 
@@ -63,7 +66,12 @@ class Claim:
         if chosen is not None and chosen in self._choices:
             return self._choices[chosen]
         for choice in self._choices.values():
-            if isinstance(unwrapped(choice), select_algorithm.ExternKernelCaller):
+            if is_library(choice):
+                return choice
+        # Nothing was measured, or not yet: what has not failed may run.
+        measured = self.ticket.measured
+        for name, choice in self._choices.items():
+            if name not in measured or measured[name].status == "skipped":
                 return choice
         raise select_algorithm.NoValidChoicesError(
             f"no candidate for {self.ticket.problem.describe()} could be used"
@@ -80,7 +88,7 @@ class Claim:
         timed = timed if winner in timed else {winner: 1.0}
         # Where a template does not fit the layout, it looks up every library kernel, failed or not.
         for choice in self._choices.values():
-            if isinstance(unwrapped(choice), select_algorithm.ExternKernelCaller):
+            if is_library(choice):
                 timed.setdefault(choice, float("inf"))
         return timed
 
@@ -121,6 +129,9 @@ class Session:
         wrong = {id(one): misread(one, nodes) for one in choices}
         choices = [one for one in choices if wrong[id(one)] is None]
         make_ready(self.config, problem.target)
+        if problem.op in _SCALED and not any(map(is_library, choices)):
+            why = "no library kernel among the choices tells the call's scalars; add ATEN to the backends"
+            return choices, {one.name: why for one in default_registry().for_op(problem.op)}
         ours, rejected = template_choices(default_registry(), problem, nodes, layout, self.config)
         rejected.update(("cpp", reason) for reason in wrong.values() if reason is not None)
         return [*choices, *ours], rejected
@@ -165,7 +176,7 @@ class Session:
         rejected: Mapping[str, str],
     ) -> None:
         """Remember why a call has one choice only, for `explain`; nothing is measured."""
-        if self.config.policy != "tune":
+        if self.config.policy not in ("tune", "build"):
             return
         site, _ = self._site(layout.device)
         for choice in choices[:1]:
@@ -306,11 +317,9 @@ def _watch(graph: GraphLowering, before: Callable[[], None], after: Callable[[],
 
 def _arguments(choices: Sequence[Any]) -> tuple[tuple[str, str], ...]:
     """Return the scalar arguments of a call, which its library kernel carries."""
-    extern: Any = select_algorithm.ExternKernelCaller
-    for choice in choices:
-        inner = unwrapped(choice)
-        if isinstance(inner, extern):
-            return tuple((name, repr(value)) for name, value in sorted(inner.kwargs.items()))
+    for choice in filter(is_library, choices):
+        scalars: dict[str, Any] = unwrapped(choice).kwargs
+        return tuple((name, repr(value)) for name, value in sorted(scalars.items()))
     return ()
 
 

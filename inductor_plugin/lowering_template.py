@@ -225,11 +225,16 @@ def template_choices(
             continue
         made = [_choice(one, nodes, layout, config) for one in template.candidates(problem)]
         fit = [one for one in made if not isinstance(one, Failed)]
+        failed = [one for one in made if isinstance(one, Failed)]
         choices += fit
-        if made and not fit:
-            rejected[template.name] = next(one.reason for one in made if isinstance(one, Failed))
-            if getattr(template, "backend", None) == "CUTLASS":
-                warn_without_cutlass(config)
+        if not failed:
+            continue
+        rejected[template.name] = failed[0].reason
+        if fit:
+            count = f"{len(failed)} of its {len(made)} kernels are left out"
+            rejected[template.name] = f"{count}: {failed[0].reason}"
+        if getattr(template, "backend", None) == "CUTLASS":
+            warn_without_cutlass(config, some=bool(fit))
     return choices, rejected
 
 

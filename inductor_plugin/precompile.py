@@ -7,6 +7,7 @@ model, target ─► fake lowering ─► problems ─► candidates, ranked ─
 from __future__ import annotations
 
 import importlib.metadata
+import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -23,14 +24,18 @@ from inductor_plugin.cache.archive import export_archive, import_archive
 from inductor_plugin.compile_child import unique_symbol
 from inductor_plugin.config import Config
 from inductor_plugin.counters import COUNTERS, Stats
-from inductor_plugin.errors import KernelError, OptionError, PackError
+from inductor_plugin.errors import KernelError, OptionError, PackError, TargetError
 from inductor_plugin.gemm_abi import load
 from inductor_plugin.jobs import CppSource
 from inductor_plugin.lowering_model import Lowered, Made, lower_model
+from inductor_plugin.lowering_problem import target_of
 from inductor_plugin.lowering_target import as_target
 from inductor_plugin.runtime import RUNTIME
 from inductor_plugin.sass import instructions
-from inductor_plugin.target import Target, target
+from inductor_plugin.target import Target, names, target
+
+HERE = "here"
+"""As a target: this machine's GPU."""
 
 _TIMEOUT_S = 900.0
 """Nobody waits for one kernel here; an nvcc takes 33 s alone, and three times that on busy cores."""
@@ -43,12 +48,13 @@ class Request:
     """What to compile.
 
     Attributes:
-        target: The GPU, by name.
+        target: The GPU, by name, or `HERE`.
         models: ``module:function`` of each model.
         out: The file to write.
         config: The options; ``policy`` is ``build``.
         dynamic: Let all sizes be unknown.
-        standard: Add the products of common language models for the target.
+        standard: Add the products of common language models for this architecture, which must be
+            the target's; empty for none.
     """
 
     target: str
@@ -56,7 +62,7 @@ class Request:
     out: Path
     config: Config
     dynamic: bool = False
-    standard: bool = False
+    standard: str = ""
 
 
 @dataclass(frozen=True)
@@ -136,9 +142,13 @@ def precompile(request: Request, say: Callable[[str], None] = print) -> Report:
         ArchiveError: The file cannot be written.
     """
     started, before = time.perf_counter(), COUNTERS.snapshot()
-    gpu = target(request.target)
+    gpu = _gpu(request.target)
     if not request.models and not request.standard:
         raise OptionError("nothing to compile; name a model with --model, or --standard")
+    if request.standard and standard.for_arch(request.standard).arch != gpu.arch:
+        raise OptionError(
+            f"the set for {request.standard} is not for {gpu.name}, which is {gpu.arch}; leave out one"
+        )
     if not request.out.parent.is_dir():
         raise OptionError(
             f"there is no folder {request.out.parent} for {request.out.name}; make it"
@@ -154,12 +164,11 @@ def precompile(request: Request, say: Callable[[str], None] = print) -> Report:
         arch=gpu.arch,
         created=round(time.time(), 3),
         software=_software(store, digests),
-        models=(*request.models, *(["standard"] if request.standard else [])),
+        models=(*request.models, *([f"standard {request.standard}"] if request.standard else [])),
         problems=tuple(sorted({one.problem for one in lowered})),
         kernels=tuple(digests),
     )
-    export_archive(store, request.out, pack=pack)
-    kernels = check(request.out)
+    kernels = _written(store, pack, request.out)
     return Report(
         file=str(request.out),
         bytes=request.out.stat().st_size,
@@ -170,6 +179,31 @@ def precompile(request: Request, say: Callable[[str], None] = print) -> Report:
         stats=COUNTERS.snapshot().since(before),
         seconds=round(time.perf_counter() - started, 3),
     )
+
+
+def _gpu(name: str) -> Target:
+    """Return the GPU of a name, or this machine's."""
+    if name != HERE:
+        return target(name)
+    found = target_of(torch.device("cuda")) if torch.cuda.is_available() else None
+    if found is None:
+        raise TargetError(
+            f"target is {HERE!r}, but there is no GPU whose figures are known; name one of "
+            f"{', '.join(names())}"
+        )
+    return found
+
+
+def _written(store: Store, pack: Pack, file: Path) -> tuple[Built, ...]:
+    """Write a pack where it has proved sound, and return its kernels; an old file stays till then."""
+    draft = file.with_name(f".{file.name}.unchecked")
+    try:
+        export_archive(store, draft, pack=pack)
+        kernels = check(draft)
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)
+    return kernels
 
 
 def check(file: Path) -> tuple[Built, ...]:
@@ -211,7 +245,11 @@ def _lower(
 
 
 def _software(store: Store, digests: Sequence[str]) -> dict[str, str]:
-    found = {"inductor-plugin": __version__, "torch": str(torch.__version__)}
+    found = {
+        "inductor-plugin": __version__,
+        "torch": str(torch.__version__),
+        "machine": platform.machine(),
+    }
     for name in ("triton", "nvidia-cutlass"):
         with suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
@@ -264,6 +302,10 @@ def _warnings(lowered: Sequence[Lowered], kernels: Sequence[Built]) -> list[str]
     if not any(one.kind == "cutlass" for one in kernels):
         reasons = sorted({one.rejected.get("cutlass", "not asked for") for one in lowered})
         found.append(f"no CUTLASS kernels: {'; '.join(reasons)}")
+    spilling = [one.name for one in kernels if one.kind == "cutlass" and one.spills]
+    found += [f"{name} spills registers" for name in spilling]
+    plain = [one.name for one in kernels if one.kind == "cutlass" and not one.instructions]
+    found += [f"{name} shows no tensor core instruction" for name in plain]
     failed = {name: reason for one in lowered for name, reason in one.failed}
     found += [f"{name} is not in the pack: {reason}" for name, reason in sorted(failed.items())]
     return found

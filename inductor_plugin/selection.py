@@ -124,12 +124,20 @@ class Selection:
     def decide(self, ticket: Ticket) -> Verdict:
         """Return what runs; the task, if any, has ended."""
         if ticket.verdict is None:
+            libraries = [o.candidate_id for o in ticket.offers if o.library and _usable(ticket, o)]
+            contending = self._contending(ticket)
+            if self._unwanted_libraries() and contending.keys() - set(libraries):
+                contending = {n: ms for n, ms in contending.items() if n not in libraries}
+                libraries = []
             ticket.verdict = self._pinned(ticket) or decide(
-                self._contending(ticket),
-                [o.candidate_id for o in ticket.offers if o.library and _usable(ticket, o)],
-                self._config.never_slower_margin,
+                contending, libraries, self._config.never_slower_margin
             )
         return ticket.verdict
+
+    def _unwanted_libraries(self) -> bool:
+        """Return True if the user named backends, and not the library's."""
+        named = self._config.gemm_backends
+        return bool(named) and "ATEN" not in named.split(",")
 
     def medians(self, ticket: Ticket) -> dict[str, float]:
         """Return milliseconds of every offered candidate that ran and is right."""
@@ -244,9 +252,7 @@ class Selection:
             # A library kernel is tried again: without it there is no reference and no guard.
             if one.status not in _NOT_FAILED and not entry.library:
                 self._quarantine(ticket, one)
-        if not task.measured:  # a record that says nothing of speed would say nothing
-            return
-        verdict = self.decide(ticket)
+        verdict = self.decide(ticket) if task.measured else None
         fresh = {e.candidate_id for e in task.entries}
         merged = self._store.put_record(self._record(ticket, verdict, fresh))
         # Decide again from what is on disk now: all processes of a job then decide from the same
@@ -279,10 +285,10 @@ class Selection:
             },
         )
 
-    def _record(self, ticket: Ticket, verdict: Verdict, fresh: set[str]) -> Record:
+    def _record(self, ticket: Ticket, verdict: Verdict | None, fresh: set[str]) -> Record:
         now = time.time()
         decision = None
-        if verdict.winner is not None:
+        if verdict is not None and verdict.winner is not None:
             decision = Decision(
                 winner=verdict.winner,
                 library=verdict.library,

@@ -40,6 +40,12 @@ def wants_values() -> tuple[nn.Module, Inputs]:
     return layer, (rows(128).half(),)
 
 
+def odd() -> tuple[nn.Module, Inputs]:
+    """Return a product whose sizes are multiples of nothing."""
+    layer = nn.Linear(4001, 97, bias=False).to(torch.bfloat16)
+    return layer, (torch.zeros(33, 4001, dtype=torch.bfloat16),)
+
+
 def single() -> tuple[nn.Module, Inputs]:
     """Return a model in float32, which no tensor core kernel takes."""
     return Layer(), (rows(128).float(),)

@@ -7,14 +7,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from inductor_plugin.builder import MAX_BATCH, Builder, spread
+from inductor_plugin.builder import MAX_BATCH, Builder, cuda_batch, spread
 from inductor_plugin.cache import KernelKey, Resources, Store, open_store
 from inductor_plugin.counters import Counters
 from inductor_plugin.errors import CacheError, WorkerError
-from inductor_plugin.jobs import CppCompileJob
+from inductor_plugin.jobs import Compiled, CppCompileJob
 from inductor_plugin.target import Target, target
 from inductor_plugin.task import CppBuild, Entry
 from inductor_plugin.trace import Trace
@@ -156,6 +157,31 @@ def test_batches_are_even_and_as_few_as_keep_workers_busy(
     batches = spread(items, workers)  # pyright: ignore
     assert [len(batch) for batch in batches] == sizes
     assert sorted(i for batch in batches for i in batch) == items  # pyright: ignore
+
+
+@pytest.mark.parametrize(
+    ("count", "workers", "size"),
+    [(0, 2, 1), (1, 4, 1), (8, 1, 8), (16, 2, 8), (16, 16, 3), (64, 16, 7), (200, 16, 8)],
+)
+def test_cuda_units_trade_cpu_seconds_for_wall_seconds(count: int, workers: int, size: int) -> None:
+    assert cuda_batch(count, workers) == size
+
+
+def test_kernels_of_one_unit_share_the_file_of_their_library(tmp_path: Path) -> None:
+    one = rig(tmp_path / "cache")
+    library = tmp_path / "unit.so"
+
+    def submit(job: Any, done: Any, memory_bytes: int | None = None) -> None:
+        library.write_bytes(b"both")
+        done([Compiled(each.key, "ok", library=str(library)) for each in job.sources])
+
+    one.pool.submit = submit
+    builds = [replace(cpp_build(f"k{i}"), language="cuda") for i in range(2)]
+    one.build([entry(f"k{i}", build=build) for i, build in enumerate(builds)])
+    first, second = (one.store.kernel(build.key.digest) for build in builds)
+    assert first is not None
+    assert second is not None
+    assert first.path("kernel.so").samefile(second.path("kernel.so"))
 
 
 def test_two_problems_that_need_one_kernel_build_it_once(tmp_path: Path) -> None:

@@ -403,3 +403,17 @@ def test_triton_compiles_for_a_gpu_that_is_not_there(pool: CompilePool, tmp_path
     assert 8 <= taken.registers <= 64
     assert (taken.spills, taken.shared_bytes, taken.threads) == (0, 0, 128)
     assert built["bad"].resources is None
+
+
+def test_flags_from_the_environment_do_not_reach_nvcc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from inductor_plugin import compile_child
+
+    for name in ("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS", "NVCC_OTHER"):
+        monkeypatch.setenv(name, "-G")
+    code, said = compile_child._call(["env"], tmp_path)  # pyright: ignore[reportPrivateUsage]
+    assert code == 0
+    assert "NVCC_OTHER=-G" in said
+    assert "NVCC_APPEND_FLAGS" not in said
+    assert "NVCC_PREPEND_FLAGS" not in said

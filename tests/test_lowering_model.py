@@ -57,8 +57,10 @@ def test_every_set_of_inputs_gives_its_problems_with_their_kernels(config: Confi
         assert all(store.kernel(digest) is not None for digest in one.kernels)
     spent = stats().since(before)
     assert (spent.compiled, spent.benchmarked) == (4, 0)
-    # Nothing was measured, so nothing is known: a record would say that the library kernel wins.
-    assert list(store.iter_records()) == []
+    # Nothing was measured, so nothing is decided; who refused, and why, is kept for `explain`.
+    records = list(store.iter_records())
+    assert [one.decision for one in records] == [None, None]
+    assert all("triton_decode" in one.rejected for one in records)
     # And what is compiled is not compiled again, nor does it count as known.
     before = stats()
     assert [one.kernels for one in lowered(small_model.half, config)] == [

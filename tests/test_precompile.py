@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from inductor_plugin.cache import open_store
+from inductor_plugin import precompile
+from inductor_plugin.cache import Pack, open_store
 from inductor_plugin.cache.archive import export_archive
 from inductor_plugin.config import Config, process_environment
 from inductor_plugin.cuda_toolkit import NoToolkit, find
@@ -21,6 +22,7 @@ from inductor_plugin.errors import ArchiveError, OptionError, PackError, TargetE
 from inductor_plugin.precompile import Request, check
 from inductor_plugin.precompile import precompile as run
 from inductor_plugin.runtime import RUNTIME
+from inductor_plugin.target import Target, target
 from tests.cache.samples import kernel_key
 from tests.conftest import REPOSITORY
 
@@ -122,6 +124,9 @@ def test_cutlass_kernels_come_with_it_and_need_no_compiler(
         ({"models": ("tests.small_model:nothing",)}, OptionError, "has no 'nothing'"),
         ({"models": ("tests.small_model:sequence",)}, PackError, "no product that is tuned"),
         ({"out": Path("/nowhere/x.pack")}, OptionError, "there is no folder"),
+        ({"standard": "nonsense"}, TargetError, "unknown architecture"),
+        ({"standard": "sm_80"}, OptionError, "H200, which is sm_90a"),
+        ({"target": "here"}, TargetError, "there is no GPU"),
     ],
 )
 def test_what_cannot_be_compiled_is_said(
@@ -129,6 +134,118 @@ def test_what_cannot_be_compiled_is_said(
 ) -> None:
     with pytest.raises(error, match=said):
         run(replace(request_, **change), quiet)
+
+
+def test_a_pack_that_does_not_load_leaves_the_old_file(
+    request_: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request_.out.write_bytes(b"the old one")
+
+    def broken(file: Path) -> None:
+        assert file.is_file()
+        raise PackError("a kernel of the pack cannot be loaded")
+
+    monkeypatch.setattr(precompile, "check", broken)
+    with pytest.raises(PackError, match="cannot be loaded"):
+        run(request_, quiet)
+    assert request_.out.read_bytes() == b"the old one"
+    assert [one.name for one in request_.out.parent.glob("*.unchecked")] == []
+
+
+def test_a_library_that_is_none_is_found_when_the_pack_is_read_back(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "cache")
+    files: dict[str, Path | bytes] = {"kernel.so": b"no library", "source.cu": b"int f();"}
+    kernel = store.put_kernel(kernel_key(), files)
+    pack = Pack("H200", "sm_90a", 1.0, {}, (), (), (kernel.digest,))
+    export_archive(store, tmp_path / "x", pack=pack)
+    with pytest.raises(PackError, match="cannot be loaded"):
+        check(tmp_path / "x")
+
+
+def test_this_machines_gpu_is_a_target(request_: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(precompile, "target_of", lambda device: target("A100"))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    lowered: list[Any] = []
+
+    def lower(request: Request, gpu: Target, config: Config, say: Any) -> Any:
+        lowered.append(gpu.name)
+        return []
+
+    monkeypatch.setattr(precompile, "_lower", lower)
+    with pytest.raises(PackError, match="no product"):
+        run(replace(request_, target="here"), quiet)
+    assert lowered == ["A100"]
+
+
+def test_a_backend_without_a_library_kernel_is_compiled_too(request_: Request) -> None:
+    config = replace(request_.config, gemm_backends="TRITON", max_candidates=1)
+    assert run(replace(request_, config=config), quiet).count("triton") == 2
+
+
+def test_odd_sizes_are_compiled_and_refusals_are_remembered(request_: Request) -> None:
+    made = run(replace(request_, models=("tests.small_model:odd",)), quiet)
+    assert made.pack.problems == ("mm(33x4001, 4001x97)",)
+    assert "triton_persistent_tma" in made.problems[0].rejected
+    (record,) = RUNTIME.store(request_.config).iter_records()
+    assert record.decision is None
+    assert record.rejected == made.problems[0].rejected
+
+
+def test_the_general_set_is_compiled(request_: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+    from inductor_plugin import lowering_model, standard
+
+    seen: list[tuple[Any, Config]] = []
+
+    def lower(make: Any, config: Config, **options: Any) -> list[Any]:
+        seen.append((make, config))
+        return []
+
+    monkeypatch.setattr(precompile, "lower_model", lower)
+    assert lowering_model.lower_model is not lower
+    with pytest.raises(PackError):
+        run(replace(request_, models=(), standard="sm_90a"), quiet)
+    ((make, config),) = seen
+    model, _ = make()
+    assert isinstance(model, standard.Products)
+    assert model.eight_bit
+    assert config.gemm_backends == "ATEN,CUTLASS"
+
+
+def test_the_command_line_hands_everything_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from inductor_plugin import cli
+
+    seen: list[Request] = []
+
+    def stop(request: Request, say: Any) -> None:
+        seen.append(request)
+        raise PackError("enough")
+
+    monkeypatch.setattr(precompile, "precompile", stop)
+    arguments = ["precompile", "--target", "A100", "--model", "a:b", "--model", "c:d", "--dynamic"]
+    arguments += [
+        "--backends",
+        "TRITON",
+        "--max-candidates",
+        "3",
+        "--nvcc",
+        "/x",
+        "--standard",
+        "sm_80",
+    ]
+    arguments += ["--out", "x.pack", "--cache-dir", str(tmp_path)]
+    assert cli.main(arguments) == 2
+    assert "enough" in capsys.readouterr().err
+    (request,) = seen
+    assert request.target == "A100"
+    assert request.models == ("a:b", "c:d")
+    assert (request.dynamic, request.standard, request.out) == (True, "sm_80", Path("x.pack"))
+    config = request.config
+    assert (config.gemm_backends, config.max_candidates, config.nvcc) == ("TRITON", 3, "/x")
+    assert (config.policy, config.cache_dir) == ("build", tmp_path)
+    assert cli.main(["precompile", "--standard", "sm_80", "--cache-dir", str(tmp_path)]) == 2
+    assert seen[1].target == "A100"
 
 
 def test_without_a_compiler_the_rest_is_compiled_and_the_lack_is_said(request_: Request) -> None:

@@ -144,6 +144,20 @@ def test_merging_takes_packs_over(tmp_path: Path) -> None:
     assert other.packs() == [pack_of(*digests)]
 
 
+def test_a_damaged_note_is_written_again(tmp_path: Path) -> None:
+    store, digests = two_in_one_library(tmp_path)
+    pack = pack_of(*digests)
+    export_archive(store, tmp_path / "x", pack=pack)
+    path = store.layout.pack(pack.name)
+    path.write_bytes(b"{}")
+    assert open_store(store.root).packs() == []
+    import_archive(open_store(store.root), tmp_path / "x")
+    assert open_store(store.root).packs() == [pack]
+    path.write_bytes(b"{}")
+    export_archive(open_store(store.root), tmp_path / "x", pack=pack)
+    assert import_archive(open_store(tmp_path / "other"), tmp_path / "x").packs == (pack,)
+
+
 def test_a_damaged_note_of_a_pack_is_found_and_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
