@@ -30,7 +30,7 @@ test-compat-%:
 	$(MAKE) test VENV=.venv-$* TORCH=$* ARGS='-m "compat and not slow" $(ARGS)'
 
 test-gpu: $(READY)
-	$(PY) -m pytest tests/gpu -m "gpu or sm90" $(ARGS)
+	$(PY) -m pytest tests/gpu -m "gpu or sm90" --resume $(ARGS)
 
 bench: $(READY)
 	$(PY) benchmarks/cold_warm.py $(ARGS)

@@ -3,9 +3,10 @@
     python -m benchmarks.coverage [--gpu H200 ...] [--out benchmarks/results/coverage.json]
 
 Nothing is lowered: each product is a `Problem` with a named GPU, asked of each registered template.
-``cutlass`` and ``triton`` count the products for which that side has a candidate. Where our Triton
-templates refuse, Inductor's own Triton kernels serve the call, and the reason says so. Products with
-neither a CUTLASS nor a Triton kernel are listed one by one.
+``cutlass`` and ``triton`` count the products for which that side has a candidate. Where we have no
+Triton kernel, the reason says which of Inductor's own templates serves the call (`stock`, which
+tests/test_stock_coverage.py holds against real lowerings), and why ours do not. Products with neither
+a CUTLASS nor a Triton kernel are listed one by one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,25 @@ from inductor_plugin.template import Candidate
 
 OUT = Path(__file__).resolve().parent / "results" / "coverage.json"
 GPUS = ("H200", "A100", "B200")
-STOCK = "Inductor's own Triton kernels serve it"
+SCALED_BLAS = "aten/src/ATen/native/cuda/ScaledBlas.cpp"
+META = "torch/_meta_registrations.py"
+
+
+@dataclass(frozen=True)
+class Stock:
+    """What Inductor offers of its own.
+
+    Attributes:
+        template: Its Triton template; empty if there is none.
+        reason: Why there is none.
+    """
+
+    template: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        """Return it as a sentence."""
+        return self.reason or f"Inductor's own Triton template {self.template!r} serves it"
 
 
 @dataclass(frozen=True)
@@ -41,12 +60,14 @@ class Answer:
     Attributes:
         counts: Candidates of each template that has some.
         reasons: Why each other template of this operator refuses.
-        stock: Why Inductor's own Triton kernels do not serve it; empty if they do.
+        stock: What Inductor offers of its own.
+        purpose: Why we have no kernel of a side for such products at all, by side.
     """
 
     counts: dict[str, int]
     reasons: dict[str, str]
-    stock: str = ""
+    stock: Stock
+    purpose: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def cutlass(self) -> bool:
@@ -61,16 +82,17 @@ class Answer:
     @property
     def served(self) -> bool:
         """Whether anything but the library has a kernel."""
-        return self.cutlass or self.triton or not self.stock
+        return self.cutlass or self.triton or bool(self.stock.template)
 
     def why(self, side: str) -> str:
         """Return why there is no candidate of a side, ``cutlass`` or ``triton``."""
-        said = {name: text for name, text in self.reasons.items() if name.startswith(side)}
-        reason = "; ".join(f"{name}: {text}" for name, text in said.items())
-        reason = reason or f"no {side} template of ours is for this operator"
-        if side == "triton":
-            return f"{self.stock or STOCK} ({reason})"
-        return reason
+        named: dict[str, list[str]] = defaultdict(list)
+        for name, text in self.reasons.items():
+            if name.startswith(side):
+                named[text].append(name)
+        reason = "; ".join(f"{', '.join(names)}: {text}" for text, names in named.items())
+        reason = self.purpose.get(side, reason)
+        return f"{self.stock}; {reason}" if side == "triton" else reason
 
 
 @dataclass
@@ -100,7 +122,7 @@ class Cell:
         self.products += 1
         self.cutlass += answer.cutlass
         self.triton += answer.triton
-        self.stock += not answer.triton and not answer.stock
+        self.stock += not answer.triton and bool(answer.stock.template)
         for side in ("cutlass", "triton"):
             if not getattr(answer, side):
                 self.reasons[side, general(answer.why(side))] += 1
@@ -158,9 +180,14 @@ def uncallable(shape: Shape, types: Kind, order: str, gpu: Target) -> str | None
     """Return why torch has no such call on a GPU, None if it has one."""
     if types.scale != "none" and gpu.capability < (8, 9):
         return f"fp8 needs compute capability 8.9, {gpu.name} has no fp8 tensor cores"
-    if types.scale != "none" and order != "tn" and gpu.capability < (10, 0):
-        return "torch._scaled_mm wants A by rows and B by columns (aten/src/ATen/native/cuda/ScaledBlas.cpp)"
-    return missing_call(shape, types)
+    if types.scale == "blockwise" and gpu.capability[0] != 9:
+        return f"torch._scaled_mm takes block-wise scales on Hopper alone ({SCALED_BLAS})"
+    if types.scale != "none" and order != "tn":
+        return f"torch._scaled_mm wants A by rows and B by columns, in a graph on any GPU ({META})"
+    reason = missing_call(shape, types)
+    if reason is None and shape.layer.groups and order[0] == "n" and shape.m % 8:
+        return f"torch._grouped_mm wants strides of 16 bytes, A by columns has one of M ({META})"
+    return reason
 
 
 def answer(registry: Registry, given: Problem) -> Answer:
@@ -176,7 +203,7 @@ def answer(registry: Registry, given: Problem) -> Answer:
         else:
             silent = "it has no candidate, though it does not refuse"
             reasons[one.name] = reason or next(iter(found), silent)
-    return Answer(counts, reasons, stock(given))
+    return Answer(counts, reasons, stock(given), purpose(given))
 
 
 def able(candidate: Candidate, given: Problem) -> str:
@@ -187,20 +214,52 @@ def able(candidate: Candidate, given: Problem) -> str:
     return f"it needs compute capability {need[0]}.{need[1]}, {given.target.name} has less"
 
 
-def stock(given: Problem) -> str:
-    """Return why Inductor has no Triton kernel of its own, empty if it has one (torch 2.11-2.15).
+def stock(given: Problem) -> Stock:
+    """Return Inductor's own Triton template for a product with its default options (torch 2.11-2.15).
 
-    Its templates for ``mm``, ``addmm``, ``int_mm`` and ``scaled_mm`` are in
-    torch/_inductor/kernel/mm.py, that for ``grouped_mm`` in mm_grouped.py.
+    Those for ``mm``, ``addmm``, ``int_mm`` and ``scaled_mm`` are in torch/_inductor/kernel/mm.py, that
+    for ``grouped_mm`` in mm_grouped.py.
     """
-    if given.op == "grouped_mm" and given.target is not None and given.target.capability < (9, 0):
-        return "Inductor's grouped Triton kernel is for Hopper and newer"
-    return ""
+    if given.op == "grouped_mm":
+        if given.target is not None and given.target.capability < (9, 0):
+            return Stock("", "Inductor's own Triton template 'grouped_mm' is for Hopper and newer")
+        return Stock("grouped_mm")
+    if given.op == "scaled_mm" and is_blockwise(given):
+        option = "triton.enable_persistent_tma_matmul"
+        return Stock(
+            "", f"Inductor's own template for block-wise scales needs {option}, off by default"
+        )
+    return Stock("mm")
+
+
+def purpose(given: Problem) -> dict[str, str]:
+    """Return why none of our kernels of a side is for such a product; a side that has some is left out."""
+    if given.op == "grouped_mm":
+        return {
+            "triton": "ours are not for groups: Inductor's is persistent and loads by TMA already"
+        }
+    if given.op == "int_mm":
+        return {"triton": "ours are for floats and int4 weights: Inductor's has tiles for int8"}
+    if given.op in ("mm", "addmm") and given.output.dtype == "float32":
+        kinds = "16-bit and 8-bit floats and int4 weights"
+        return {"triton": f"ours are for {kinds}, this is float32 (TF32)"}
+    if given.op == "scaled_mm" and is_blockwise(given):
+        return {
+            "cutlass": "ours scale the whole sum, by matrix or by row and column, not each block"
+        }
+    if given.op == "scaled_mm" and given.inputs[2].size == given.inputs[3].size == (1, 1):
+        return {"triton": "ours are for scales of rows and blocks, this has one for each matrix"}
+    return {}
+
+
+def is_blockwise(given: Problem) -> bool:
+    """Return whether a scaled product has several scales along K."""
+    return given.inputs[2].size[1] > 1
 
 
 def general(reason: str) -> str:
     """Return a reason without the figures of one product, so that like reasons are counted together."""
-    return re.sub(r"(?<![\w.])\d[\dx.]*(?![\w])", "N", reason)
+    return re.sub(r"(?<![\w.])\d[\dx.]*(?!\w|-bit)", "N", reason)
 
 
 def plain(cell: Cell) -> dict[str, Any]:

@@ -5,11 +5,14 @@
 Each arm is a process of its own that stays; all get the same inputs. A product is compiled by one arm
 after the other (nothing else runs meanwhile), captured in a CUDA graph, and then sampled in turns with
 a cold L2. Products come in the order of interest (`shapes.by_interest`). What is finished stands in
-the JSON file at once: a run that is stopped, or whose budget ends, is continued by the next one.
+the JSON file at once: a run that is stopped, or whose budget ends, is continued by the next one, on
+the same machine with the same sources. Products of which an arm has failed are tried again, last.
 
 ``first call`` is the first call's seconds, tuning included; caches fill as the list goes on, as they
-do in use. ``built`` counts kernels compiled up to the first within 1 % of the arm's own best, in the
-arm's own order. ``--dry`` goes the same way with tiny sizes on a CPU, to check the benchmark itself.
+do in use. Stock CUTLASS takes minutes a product, so that it is sampled: one product of each type and
+class of M (`M_CLASSES`), as far as ``--cutlass-s`` seconds of a run go; ``sampled`` in the file says so,
+and a row has no such arm where it was not asked. ``built`` counts kernels compiled up to the first
+within 1 % of the arm's own best, in the arm's own order. ``--dry`` goes the same way with tiny sizes on a CPU, to check the benchmark itself.
 """
 
 from __future__ import annotations
@@ -30,16 +33,28 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.products import kind, missing_call
+from benchmarks.resume import Budget, finished, put, waiting
 from benchmarks.shapes import Shape, by_interest
+from benchmarks.sources import PLUGIN, sources_digest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
 ARMS = ("cublas", "stock", "stock_cutlass", "ours")
 KINDS = ("bf16", "e4m3_row")
 ROUNDS = 15
+SAMPLED = "stock_cutlass"
+"""The arm that is asked for some products alone."""
+M_CLASSES = (("decode", 16), ("batch", 256), ("prefill", 1 << 30))
+"""Names of the classes of M, and the most rows of each."""
 ACCEPTED = 0.05
 """Largest error that counts as right: fp8 with fast sums has 0.02."""
-_SAME = ("gpu", "driver", "torch", "triton", "dry")
+SAMPLE_S = 60.0
+OVER = "the budget ended before its answer"
+SOURCES = (
+    *PLUGIN,
+    *(f"benchmarks/{name}.py" for name in ("check", "gemm", "gemm_arm", "products", "shapes")),
+)
+"""What a row is measured with; another version begins anew."""
 
 
 class Arm:
@@ -114,7 +129,7 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="+", default=list(KINDS))
     parser.add_argument("--match", default="", help="only products whose name has this in it")
     parser.add_argument("--limit", type=int, default=0, help="most products; 0 for all")
-    parser.add_argument("--cutlass", type=int, default=1, help="first products with stock CUTLASS")
+    parser.add_argument("--cutlass-s", type=float, default=150.0, help="seconds of stock CUTLASS")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--arm-s", type=float, default=180.0, help="most seconds an arm compiles")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
@@ -122,6 +137,7 @@ def main() -> int:
     parser.add_argument("--dry", action="store_true", help="tiny sizes on the CPU")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
+    budget = Budget(given.budget_s)
     facts = machine(dry=given.dry)
     if facts is None:
         print("No CUDA device here; --dry checks the benchmark without one.")
@@ -132,9 +148,10 @@ def main() -> int:
     out = given.out or usual
     # A file of one's own that is not there yet goes on from the usual one.
     before = out if out.is_file() else usual
-    report = {**facts, "rows": [] if given.fresh else finished(before, facts)}
+    rows = [] if given.fresh else finished(before, facts)
+    report: dict[str, Any] = {**facts, "sampled": {SAMPLED: sampling(given.kinds)}, "rows": rows}
     products = [one for one in todo(given.kinds) if given.match in name_of(*one)]
-    left = run(report, products[: given.limit or None], out, given)
+    left = run(report, products[: given.limit or None], out, given, budget)
     show(report["rows"])
     if left:
         print(f"{len(left)} products are left ({left[0]} is next); run it again to go on.")
@@ -143,57 +160,119 @@ def main() -> int:
 
 
 def run(
-    report: dict[str, Any], products: Sequence[tuple[Shape, str]], out: Path, given: Any
+    report: dict[str, Any],
+    products: Sequence[tuple[Shape, str]],
+    out: Path,
+    given: Any,
+    budget: Budget,
 ) -> list[str]:
     """Measure products until the budget ends; return the names of those that are left."""
-    started = time.monotonic()
-    done = {row["product"] for row in report["rows"]}
-    left = [one for one in products if name_of(*one) not in done]
-    count, longest = len(done), 0.0
+    rows: list[dict[str, Any]] = report["rows"]
+    named = {name_of(*one): one for one in products}
+    left = waiting(rows, list(named), given.arms)
+    longest_s = cutlass_s = 0.0
+    begun = 0
     with arms(given.arms, dry=given.dry) as processes:
-        while left:
-            begun = time.monotonic()
-            rest = given.budget_s - (begun - started)
-            if rest < longest or rest <= 0:
-                break
-            able = [
-                one for one in processes if one.name != "stock_cutlass" or count < given.cutlass
-            ]
-            row = measured(*left[0], able, min(given.arm_s, rest), given.rounds)
-            cut = any("no answer" in one.get("failed", "") for one in row["arms"].values())
-            if cut and rest < given.arm_s:
-                break  # the budget ended it, so it says nothing of the arm
-            left, count = left[1:], count + 1
-            longest = max(longest, time.monotonic() - begun)
-            report["rows"].append(row)
+        while left and budget.rest_s() > longest_s:
+            before_s = budget.spent_s()
+            others = [row for row in rows if row["product"] != left[0]]
+            sampled = is_sampled(*named[left[0]], others) and cutlass_s < given.cutlass_s
+            able = [one for one in processes if sampled or one.name != SAMPLED]
+            row, whole = measured(*named[left[0]], able, budget, given.arm_s, given.rounds)
+            begun += 1
+            if not whole and begun > 1:
+                break  # the budget ended it, so it says nothing of the arms
+            # The first one stands even so: a product that takes all of a run would be begun for ever.
+            left = left[1:]
+            spent_s = row["prepare_s"].get(SAMPLED, 0.0)
+            cutlass_s += spent_s
+            # A product with stock CUTLASS takes long, and the next one is none.
+            longest_s = max(longest_s, budget.spent_s() - before_s - spent_s)
+            put(rows, row)
             write(out, report)
-            print(f"[{time.monotonic() - started:5.0f} s] {line(row)}", flush=True)
-    return [name_of(*one) for one in left]
+            print(f"[{budget.spent_s():5.0f} s] {line(row)}", flush=True)
+    return left
+
+
+def m_class(m: int) -> str:
+    """Return the name of the class a number of rows belongs to."""
+    return next(name for name, most in M_CLASSES if m <= most)
+
+
+def is_sampled(shape: Shape, types: str, rows: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether the sampled arm is asked for a product: as the first of its type and class."""
+    mine = (types, m_class(shape.m))
+    seen = {(row["kind"], m_class(row["m"])) for row in rows if SAMPLED in row["arms"]}
+    return mine not in seen
+
+
+def sampling(kinds: Sequence[str]) -> str:
+    """Return how the sampled arm's products are chosen."""
+    classes = ", ".join(f"{name} (M up to {most})" for name, most in M_CLASSES[:-1])
+    return (
+        f"one product of each type ({', '.join(kinds)}) and class of M ({classes}, "
+        f"{M_CLASSES[-1][0]}), the first in the order of interest, as far as --cutlass-s goes"
+    )
 
 
 def measured(
-    shape: Shape, types: str, processes: Sequence[Arm], limit_s: float, rounds: int
-) -> dict[str, Any]:
-    """Return one product's row: each arm compiles, then all are sampled in turns."""
+    shape: Shape,
+    types: str,
+    processes: Sequence[Arm],
+    budget: Budget,
+    arm_s: float,
+    rounds: int,
+) -> tuple[dict[str, Any], bool]:
+    """Return one product's row, and whether the budget let all arms end.
+
+    Each arm compiles, then all are sampled in turns. None gets more than what is left at its turn.
+    """
     request = {"do": "prepare", "shape": shape.label, "kind": types}
-    reports = {one.name: one.ask(request, limit_s) for one in processes}
+    reports: dict[str, dict[str, Any]] = {}
+    prepare_s: dict[str, float] = {}
+    for one in processes:
+        before_s = budget.spent_s()
+        reports[one.name] = asked(one, request, budget, arm_s)
+        prepare_s[one.name] = round(budget.spent_s() - before_s, 3)
+    whole = all(one.get("failed") != OVER for one in reports.values())
     able = [one for one in processes if "failed" not in reports[one.name]]
     samples: dict[str, list[float]] = {one.name: [] for one in able}
-    for number in range(rounds):
-        first = number % max(1, len(able))
-        for one in able[first:] + able[:first]:
-            if "failed" in reports[one.name]:
-                continue
-            answer = one.ask({"do": "sample"}, 60)
-            if "failed" in answer:
-                reports[one.name] = answer
-            else:
-                samples[one.name].append(answer["ms"])
+    turns = [one for number in range(rounds) for one in turned(able, number)]
+    for one in turns:
+        if "failed" in reports[one.name]:
+            continue
+        answer = asked(one, {"do": "sample"}, budget, SAMPLE_S)
+        if answer.get("failed") == OVER:
+            whole = False
+            break
+        if "failed" in answer:
+            reports[one.name] = answer
+        else:
+            samples[one.name].append(answer["ms"])
     for name, taken in samples.items():
         if taken and "failed" not in reports[name]:
             reports[name] |= {"median_ms": statistics.median(taken), "samples_ms": taken}
+        elif not whole and "failed" not in reports[name]:
+            reports[name] = {"failed": OVER}
     sizes = {"m": shape.m, "n": shape.n, "k": shape.k, "groups": shape.layer.groups}
-    return {"product": name_of(shape, types), "kind": types, **sizes, "arms": reports}
+    row = {"product": name_of(shape, types), "kind": types, **sizes}
+    return row | {"prepare_s": prepare_s, "arms": reports}, whole
+
+
+def turned(processes: Sequence[Arm], number: int) -> list[Arm]:
+    """Return the arms in the order of a round: another one begins each time."""
+    first = number % max(1, len(processes))
+    return [*processes[first:], *processes[:first]]
+
+
+def asked(one: Arm, request: Mapping[str, Any], budget: Budget, most_s: float) -> dict[str, Any]:
+    """Return an arm's answer; it has what is left of the budget at this moment, at most ``most_s``."""
+    limit_s = min(most_s, budget.rest_s())
+    if limit_s <= 0:
+        return {"failed": OVER}
+    answer = one.ask(request, limit_s)
+    late = "no answer" in answer.get("failed", "")
+    return {"failed": OVER} if late and limit_s < most_s else answer
 
 
 @contextlib.contextmanager
@@ -232,6 +311,7 @@ def machine(*, dry: bool) -> dict[str, Any] | None:
         "torch": str(torch.__version__),
         "triton": importlib.import_module("triton").__version__,
         "driver": "" if dry else driver(),
+        "sources": sources_digest(SOURCES),
     }
     return facts | {"environment": environment.environment("cpu" if dry else "cuda:0")}
 
@@ -244,18 +324,6 @@ def driver() -> str:
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return done.stdout.splitlines()[0].strip()
-
-
-def finished(out: Path, facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of an earlier run on the same machine."""
-    try:
-        content = json.loads(out.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return []
-    if any(content.get(name) != facts[name] for name in _SAME):
-        print(f"{out} is of another machine or version; it begins anew.")
-        return []
-    return content["rows"]
 
 
 def write(out: Path, report: Mapping[str, Any]) -> None:
@@ -280,18 +348,27 @@ def _cell(answer: Mapping[str, Any] | None, name: str, text: Callable[[Any], str
         return ""
     if "failed" in answer:
         return "failed"
-    if answer.get("error", 0.0) > ACCEPTED:
+    if not is_right(answer):
         return "wrong"
     return "" if answer.get(name) is None else text(answer[name])
+
+
+def is_right(answer: Mapping[str, Any]) -> bool:
+    """Return whether an arm's numbers are accepted; one that is not a number is not."""
+    return answer.get("error", 0.0) <= ACCEPTED
 
 
 def show(rows: Iterable[Mapping[str, Any]]) -> None:
     """Print the table, and why an arm failed."""
     rich_table: Any = importlib.import_module("rich.table")
     console: Any = importlib.import_module("rich.console").Console(width=150)
-    table = rich_table.Table(title="microseconds, cold L2, median", title_justify="left")
+    rows = list(rows)
+    count = sum(SAMPLED in row["arms"] for row in rows)
+    title = "microseconds, cold L2, median; st.CUTLASS is a sample"
+    title = f"{title}: {count} of {len(rows)} products"
+    table = rich_table.Table(title=title, title_justify="left")
     table.add_column("product")
-    heads = ("cuBLAS", "stock", "st.CUTLASS", "plugin", "x cuBLAS", "x stock")
+    heads = ("cuBLAS", "stock", "st.CUTLASS (sample)", "plugin", "x cuBLAS", "x stock")
     more = ("first call s: stock", "plugin", "built: stock", "plugin")
     for head in (*heads, *more):
         table.add_column(head, justify="right")
@@ -313,7 +390,8 @@ def show(rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _gain(found: Mapping[str, Any], arm: str) -> str:
-    times = [found.get(one, {}).get("median_ms") for one in (arm, "ours")]
+    answers = [found.get(one, {}) for one in (arm, "ours")]
+    times: list[Any] = [one.get("median_ms") if is_right(one) else None for one in answers]
     return f"{times[0] / times[1]:.2f}" if all(times) else ""
 
 

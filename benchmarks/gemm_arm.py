@@ -12,8 +12,8 @@ a cold L2. The parent asks the processes of all arms in turns, so that a driftin
 
 from __future__ import annotations
 
-import itertools
 import json
+import math
 import os
 import sys
 import time
@@ -25,7 +25,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.products import Kind, kind
+from benchmarks.check import error_of, expected, rows_of
+from benchmarks.products import BLOCK, Kind, kind
 from benchmarks.shapes import Shape, shapes
 from inductor_plugin.jobs import OpKernel, Sampling
 from inductor_plugin.measure import repeats_for, timer_for
@@ -65,10 +66,12 @@ class Tried:
     Attributes:
         times_ms: Milliseconds of each candidate, None for one that failed.
         built: Whether the candidate had to be compiled.
+        winner: Who won; empty where nothing was decided.
     """
 
     times_ms: list[float | None] = field(default_factory=list[float | None])
     built: list[bool] = field(default_factory=list[bool])
+    winner: str = ""
 
     def to_reach(self, share: float = 0.99) -> int | None:
         """Return how many kernels were built up to the first that is as fast as ``share`` of the best."""
@@ -149,7 +152,10 @@ def prepare(
     answer = compiled(*tensors)
     timer.synchronize()
     first_call_s = time.perf_counter() - started
-    error = error_of(answer, expected(shape, types, tensors))
+    rows = rows_of(shape, tensors[0].shape[0])
+    error = error_of(answer, expected(shape, types, tensors, rows), rows)
+    if not math.isfinite(error):
+        raise ArithmeticError("its result has values that are not finite, or another size")
     call, captured = graphed(lambda: compiled(*tensors), device)
     sampling = Sampling(warmup=5, samples=1, min_sample_ms=2.0, max_total_s=5.0, cold_cache=True)
     report: dict[str, Any] = {
@@ -160,7 +166,7 @@ def prepare(
         "built": sum(tried.built),
         "built_to_99": tried.to_reach(),
     }
-    report |= {"winner": winner()} if arm == "ours" else {}
+    report |= {"winner": tried.winner} if arm == "ours" else {}
     return report, Prepared(call, device, repeats_for(timer, call, sampling))
 
 
@@ -188,34 +194,34 @@ def product(
         ends = (numbers * m // groups).to(torch.int32)  # with few rows some groups are empty
         return lambda a, w, ends: ATEN._grouped_mm(a, w.mT, ends), [a, w, ends]
     if types.scale != "none":
-        scales = [
-            torch.rand(size, generator=generator, device=device) + 0.5 for size in ((m, 1), (1, n))
-        ]
-        facts: dict[str, Any] = {"out_dtype": torch.bfloat16, "use_fast_accum": True}
-        return lambda a, w, x, y: ATEN._scaled_mm(a, w.t(), x, y, **facts), [a, w, *scales]
+        fast = types.scale != "blockwise"
+        facts: dict[str, Any] = {"out_dtype": torch.bfloat16, "use_fast_accum": fast}
+        scales = drawn_scales(types, (m, n, k), generator)
+        last = [drawn(n, dtype=types.out)] if shape.layer.bias else []
+        return (
+            lambda a, w, x, y, *c: ATEN._scaled_mm(a, w.t(), x, y, *c, **facts),
+            [a, w, *scales, *last],
+        )
     if shape.layer.bias:
         bias = drawn(n, dtype=types.out)
         return lambda a, w, c: torch.addmm(c, a, w.t()), [a, w, bias]
     return lambda a, w: torch.mm(a, w.t()), [a, w]
 
 
-def expected(shape: Shape, types: Kind, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the first 256 rows of a product in float32 (all of them of a grouped one)."""
-    a, w, *more = tensors
-    if shape.layer.groups:
-        bounds = [0, *more[0].tolist()]
-        pairs = itertools.pairwise(bounds)
-        return torch.cat([a[i:j].float() @ w[g].float().t() for g, (i, j) in enumerate(pairs)])
-    wide = a[:256].float() @ w.float().t()
-    if types.scale != "none":
-        return wide * more[0][:256] * more[1]
-    return wide + more[0].float() if more else wide
-
-
-def error_of(answer: torch.Tensor, wanted: torch.Tensor) -> float:
-    """Return the root mean square of the error, relative."""
-    difference = answer[: wanted.shape[0]].float() - wanted
-    return float(difference.square().mean().sqrt() / wanted.square().mean().sqrt())
+def drawn_scales(
+    types: Kind, sizes: tuple[int, int, int], generator: torch.Generator
+) -> list[torch.Tensor]:
+    """Return scales from 0.5 to 1.5 of A and B; those of blocks lie as torch wants them, by columns."""
+    m, n, k = sizes
+    shapes_of = {
+        "tensor": ((1, 1), (1, 1)),
+        "rowwise": ((m, 1), (1, n)),
+        "blockwise": ((m, k // BLOCK), (k // BLOCK, n // BLOCK)),
+    }
+    return [
+        (torch.rand(columns, rows, generator=generator, device=generator.device) + 0.5).t()
+        for rows, columns in shapes_of[types.scale]
+    ]
 
 
 def ways(arm: str, cache_dir: Path, tried: Tried) -> Callable[[Function], Function]:
@@ -267,24 +273,19 @@ def cutlass_checkout(folder: Path) -> Path:
     return folder
 
 
-_last: dict[str, Any] = {}
-
-
-def winner() -> str:
-    """Return who won the product that was compiled last."""
-    verdict = _last.get("verdict")
-    return str(verdict.winner) if verdict is not None else ""
+_kept: dict[str, Any] = {}
+"""What `note_ours` has replaced, as it was."""
 
 
 def note_ours(tried: Tried) -> None:
     """Note what the plugin measures, by looking over the shoulder of its selection."""
     from inductor_plugin.selection import Selection
 
-    kept: Any = _last.setdefault("decide", Selection.decide)
+    kept: Any = _kept.setdefault("decide", Selection.decide)
 
     def decide(selection: Any, ticket: Any) -> Any:
         verdict = kept(selection, ticket)
-        _last["verdict"] = verdict
+        tried.winner = str(verdict.winner)
         tried.times_ms[:] = [_median(ticket, offer) for offer in ticket.offers]
         tried.built[:] = [not offer.library for offer in ticket.offers]
         return verdict

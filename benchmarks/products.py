@@ -13,6 +13,10 @@ ORDERS = ("tn", "tt", "nn", "nt")
 is ``tn``."""
 
 
+BLOCK = 128
+"""Length in K, and width of B, of what one block-wise scale stands for."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """Types of a product.
@@ -22,7 +26,8 @@ class Kind:
         a: Type of A.
         b: Type of B.
         out: Type of the result.
-        scale: ``none``, ``tensor`` or ``rowwise``.
+        scale: ``none``, ``tensor``, ``rowwise``, or ``blockwise``: one for 128 elements of a row of A,
+            and one for 128 by 128 of B.
     """
 
     name: str
@@ -46,6 +51,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("tf32", "float32", "float32", "float32"),
     Kind("e4m3_row", _E4M3, _E4M3, "bfloat16", "rowwise"),
     Kind("e4m3_tensor", _E4M3, _E4M3, "bfloat16", "tensor"),
+    Kind("e4m3_block", _E4M3, _E4M3, "bfloat16", "blockwise"),
     # torch._scaled_mm multiplies e5m2 by e4m3 alone, as cuBLAS does.
     Kind("e5m2_row", _E5M2, _E4M3, "bfloat16", "rowwise"),
     Kind("e5m2_tensor", _E5M2, _E4M3, "bfloat16", "tensor"),
@@ -78,14 +84,29 @@ def problem(shape: Shape, types: Kind, order: str, target: Target | None) -> Pro
     bias = Operand((shape.n,), (1,), types.out, "cuda")
     op, inputs, arguments = types.op, (a, b), ()
     if types.scale != "none":
-        rows, columns = (shape.m, shape.n) if types.scale == "rowwise" else (1, 1)
-        one = Operand((rows, 1), (1, 1), "float32", "cuda")
-        two = Operand((1, columns), (columns, 1), "float32", "cuda")
-        inputs = (a, b, one, two, *((bias,) if shape.layer.bias else ()))
-        arguments = (("use_fast_accum", "True"),)
+        inputs = (a, b, *_scales(shape, types), *((bias,) if shape.layer.bias else ()))
+        arguments = (("use_fast_accum", str(types.scale != "blockwise")),)
     elif shape.layer.bias:
         op, inputs = "addmm", (bias, a, b)
     return Problem(op, inputs, out, arguments, target=target, tf32=types.name == "tf32")
+
+
+def _scales(shape: Shape, types: Kind) -> tuple[Operand, Operand]:
+    """Return the scales of A and B; those of blocks lie by columns, as torch._scaled_mm wants them."""
+    blocks = shape.k // BLOCK
+    rows, columns, strides = {
+        "tensor": ((1, 1), (1, 1), ((1, 1), (1, 1))),
+        "rowwise": ((shape.m, 1), (1, shape.n), ((1, 1), (shape.n, 1))),
+        "blockwise": (
+            (shape.m, blocks),
+            (blocks, shape.n // BLOCK),
+            ((1, shape.m), (1, blocks)),
+        ),
+    }[types.scale]
+    return (
+        Operand(rows, strides[0], "float32", "cuda"),
+        Operand(columns, strides[1], "float32", "cuda"),
+    )
 
 
 def missing_call(shape: Shape, types: Kind) -> str | None:

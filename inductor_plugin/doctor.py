@@ -19,7 +19,7 @@ from typing import Any, Literal, cast
 import torch
 
 from inductor_plugin import compat, cuda_toolkit
-from inductor_plugin.cache import open_store
+from inductor_plugin.cache import Pack, open_store
 from inductor_plugin.config import (
     Config,
     default_cache_dir,
@@ -27,11 +27,13 @@ from inductor_plugin.config import (
     process_environment,
 )
 from inductor_plugin.cuda_toolkit import NoToolkit, Toolkit
-from inductor_plugin.errors import CacheError, OptionError
-from inductor_plugin.installed import installed_packs, mismatch
+from inductor_plugin.errors import CacheError, OptionError, PackError, TargetError
+from inductor_plugin.installed import Mismatch, installed_packs, mismatch
 from inductor_plugin.lowering_cuda import cuda_major
-from inductor_plugin.lowering_problem import target_of
+from inductor_plugin.lowering_packs import host_of
+from inductor_plugin.lowering_problem import UNKNOWN_GPU, known_target
 from inductor_plugin.templates.cutlass_source import generator_reason
+from inductor_plugin.wheel import read_pack
 
 State = Literal["ok", "off", "broken"]
 
@@ -212,6 +214,10 @@ def gpu() -> Finding:
     properties = cast("Any", torch.cuda).get_device_properties(0)
     sms: int = properties.multi_processor_count
     detail = f"{properties.name}, sm_{properties.major}{properties.minor}, {sms} SMs"
+    try:
+        known_target(torch.device("cuda", 0))
+    except TargetError as error:
+        return Finding(name, "off", f"{detail}: {error}", f"none on this GPU; {UNKNOWN_GPU}")
     if sms < _BIG_GPU_SMS:
         return Finding(
             name,
@@ -269,26 +275,53 @@ def numpy() -> Finding:
 def packs(folder: Path) -> Finding:
     """Judge the kernels that were compiled ahead of time: whole, and for the GPU that is here."""
     name = "packs"
+    found = installed_packs()
+    read = [_read(one, file) for one, file in found.files.items()]
+    sound = [one for one in read if isinstance(one, Pack)]
+    broken = [*found.problems, *(one for one in read if isinstance(one, str))]
     try:
         store = open_store(folder, create=False)
-        known = store.packs()
-        broken = [one for one in store.verify_packs() if one]
+        noted = store.packs()
+        lacking = store.verify_packs()
     except CacheError as error:
         return Finding(name, "off", f"the cache cannot be read: {error}", "see the finding `cache`")
-    lost = [f"{file} is not there" for file in installed_packs().values() if not file.is_file()]
-    if broken or lost:
-        remedy = "import the pack again, or install its wheel again"
-        return Finding(name, "broken", "; ".join([*broken, *lost]), remedy)
-    if not known and not installed_packs():
+    # What an installed pack has lost in the cache is taken from it again.
+    broken += [one for one in lacking if not any(pack.name in one for pack in sound)]
+    if broken:
+        remedy = "import the pack again, or install its wheel again, or uninstall it"
+        return Finding(name, "broken", "; ".join(broken), remedy)
+    ready = {one.name: one for one in noted if not any(one.name in line for line in lacking)}
+    coming = {one.name: one for one in sound if one.name not in ready}
+    listed = [f"{one.target} ({len(one.kernels)} kernels)" for one in ready.values()]
+    listed += [
+        f"{one.target} ({len(one.kernels)} kernels, installed: taken into the cache at the first compile)"
+        for one in coming.values()
+    ]
+    if not listed:
         return Finding(name, "ok", "none; `inductor-plugin precompile` makes one")
-    listed = ", ".join(f"{one.target} ({len(one.kernels)} kernels)" for one in known)
-    detail = listed or "installed ones, taken into the cache at the first compile"
-    gpu_here = target_of(torch.device("cuda")) if torch.cuda.is_available() else None
-    reason = mismatch(known, gpu_here.arch, cuda_major()) if gpu_here is not None else None
+    reason = _mismatch([*ready.values(), *coming.values()])
     if reason is not None:
-        remedy = "make one for this GPU with `inductor-plugin precompile --target`"
-        return Finding(name, "off", reason, remedy)
-    return Finding(name, "ok", detail)
+        return Finding(name, "off", reason.what, reason.remedy)
+    return Finding(name, "ok", ", ".join(listed))
+
+
+def _read(name: str, file: Path) -> Pack | str:
+    """Return an installed pack, or what is wrong with it."""
+    try:
+        return read_pack(file)
+    except (PackError, CacheError, OSError) as error:
+        return f"the installed pack {name} cannot be used: {error}"
+
+
+def _mismatch(found: list[Pack]) -> Mismatch | None:
+    """Return why packs are of no full use for the GPU that is here, None if they are."""
+    if not torch.cuda.is_available():
+        return None
+    try:
+        gpu_here = known_target(torch.device("cuda"))
+    except TargetError:  # another finding
+        return None
+    return mismatch(found, host_of(gpu_here))
 
 
 def cache(folder: Path) -> Finding:

@@ -6,6 +6,7 @@ InductorPluginError
 ├── TargetError            a GPU that is not known
 ├── PackError              kernels compiled ahead of time that are none, or do not load
 ├── KernelError            a compiled kernel that cannot be loaded, or refuses a call
+│   └── CallRefusedError   it does not take the operands, and nothing was launched
 ├── CacheError             the cache as a whole cannot be used or asked
 │   ├── CacheRefusedError  a directory that someone else owns or may write
 │   └── ArchiveError       an export file that is damaged or unsafe
@@ -39,6 +40,10 @@ class PackError(InductorPluginError):
 
 class KernelError(InductorPluginError):
     """A compiled kernel that cannot be loaded, or that refuses a call."""
+
+
+class CallRefusedError(KernelError):
+    """A compiled kernel does not take a call's operands; nothing was launched, another kernel may."""
 
 
 class CacheError(InductorPluginError):

@@ -13,7 +13,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from inductor_plugin.errors import KernelError
+from inductor_plugin.errors import CallRefusedError, KernelError
 
 RASTERS: dict[str, int] = {"heuristic": 0, "along_m": 1, "along_n": 2}
 """`GemmCall.raster` by its name."""
@@ -88,6 +88,15 @@ _REASONS: dict[GemmStatus, str] = {
     GemmStatus.BAD_MODE: "the library is of another version",
 }
 
+_REFUSALS = (
+    GemmStatus.POINTER,
+    GemmStatus.STRIDE,
+    GemmStatus.EXTENT,
+    GemmStatus.SCALAR,
+    GemmStatus.REFUSED,
+)
+"""What a kernel says of its operands before anything is launched: another kernel may take them."""
+
 _CAN_IMPLEMENT, _WORKSPACE_BYTES, _RUN = 0, 1, 2
 
 
@@ -152,12 +161,13 @@ def workspace_bytes(kernel: GemmFunction, call: GemmCall) -> int:
     """Return how much device memory a call needs besides its operands.
 
     Raises:
-        KernelError: The kernel refuses the call.
+        CallRefusedError: The kernel does not take the operands.
+        KernelError: The library is of another version.
     """
     size = ctypes.c_uint64(0)
     status = kernel.entry(_WORKSPACE_BYTES, ctypes.byref(call), ctypes.byref(size), None)
     if reason := _refusal(kernel, call, status):
-        raise KernelError(reason)
+        raise _error(status, reason)
     return size.value
 
 
@@ -170,19 +180,24 @@ def run(kernel: GemmFunction, call: GemmCall, stream: int) -> None:
         stream: Handle of the stream, e.g. ``torch.cuda.current_stream().cuda_stream``.
 
     Raises:
-        KernelError: The kernel refuses the call or did not start.
+        CallRefusedError: The kernel does not take the operands.
+        KernelError: Its workspace is too small, or it did not start.
     """
     status = kernel.entry(_RUN, ctypes.byref(call), None, ctypes.c_void_p(stream))
     if reason := _refusal(kernel, call, status):
         if status == GemmStatus.WORKSPACE:
             needed = workspace_bytes(kernel, call)
             reason = f"{reason}: {call.workspace_bytes} bytes of {needed}"
-        raise KernelError(reason)
+        raise _error(status, reason)
 
 
 @functools.cache
 def _cudart(path: str) -> ctypes.CDLL:
     return ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+
+
+def _error(status: int, reason: str) -> KernelError:
+    return CallRefusedError(reason) if status in _REFUSALS else KernelError(reason)
 
 
 def _refusal(kernel: GemmFunction, call: GemmCall, status: int) -> str | None:

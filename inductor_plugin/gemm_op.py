@@ -8,8 +8,9 @@
 
 They are written into generated code. A kernel is named ``SYMBOL@DIGEST``; its library is looked for
 in the cache directories of this process's compiles, then in the default one. Where it is gone (a
-trimmed cache, a compiled graph from another machine), the library product is computed instead, and
-one warning says so. ``SYMBOL@/a/path`` names a library itself, and then nothing stands in for it.
+trimmed cache, a compiled graph from another machine), or where the kernel does not take the operands
+(sizes that another compile saw, a shifted input), the library product is computed instead, and one
+warning a kernel says so. ``SYMBOL@/a/path`` names a library itself, and then nothing stands in for it.
 
 Nothing here waits for the device, and what is allocated comes from torch's allocator on the stream
 the kernel runs on: calls can be captured into a CUDA graph.
@@ -27,8 +28,14 @@ import torch
 
 from inductor_plugin.cache import open_store
 from inductor_plugin.config import default_cache_dir
-from inductor_plugin.errors import CacheError, KernelError
-from inductor_plugin.gemm_abi import GemmCall, GemmFunction, load, run, workspace_bytes
+from inductor_plugin.errors import CacheError, CallRefusedError, KernelError
+from inductor_plugin.gemm_abi import (
+    GemmCall,
+    GemmFunction,
+    load,
+    run,
+    workspace_bytes,
+)
 from inductor_plugin.gemm_call import (
     CALLS,
     Matrix,
@@ -65,6 +72,7 @@ _ATEN: Any = torch
 """Some of its functions are public in all but name."""
 _OPERATORS: Any = torch.library.Library("inductor_plugin", "FRAGMENT")
 _folders: list[Path] = []
+_warned: set[str] = set()
 
 
 def look_in(folder: Path) -> None:
@@ -123,13 +131,10 @@ def cutlass_mm(
         workspace: Memory of the kernel's, uint8; None to allocate what it needs.
         out: [m, n] or [batch, m, n], rows contiguous.
     """
-    function = found(kernel)
-    if function is None or not a.shape[-1]:
-        return _product(a, b, out)
-    call = product(
-        _matrix(a), _matrix(b), *launch, out=_matrix(out), sm_count=multiprocessors(out.device)
-    )
-    return _started(function, call, workspace, out)
+    make = functools.partial(_call, product, (a, b), launch, out)
+    multiply = _ATEN._int_mm if a.dtype == torch.int8 else torch.matmul
+    library = functools.partial(multiply, a, b, out=out)
+    return _answered(kernel, make, library, workspace, out)
 
 
 def cutlass_addmm(
@@ -142,20 +147,11 @@ def cutlass_addmm(
     out: torch.Tensor,
 ) -> torch.Tensor:
     """Write alpha * A @ B + beta * C to ``out``; as `cutlass_mm`, with `gemm_call.added`."""
-    function = found(kernel)
-    if function is None or not a.shape[-1]:
-        add = torch.baddbmm if a.dim() > 2 else torch.addmm
-        alpha, beta = launch[-2:]
-        return add(c, a, b, alpha=alpha, beta=beta, out=out)
-    call = added(
-        _matrix(c),
-        _matrix(a),
-        _matrix(b),
-        *launch,
-        out=_matrix(out),
-        sm_count=multiprocessors(out.device),
-    )
-    return _started(function, call, workspace, out)
+    make = functools.partial(_call, added, (c, a, b), launch, out)
+    add: Any = torch.baddbmm if a.dim() > 2 else torch.addmm
+    alpha, beta = launch[-2:]
+    library = functools.partial(add, c, a, b, alpha=alpha, beta=beta, out=out)
+    return _answered(kernel, make, library, workspace, out)
 
 
 def cutlass_scaled_mm(
@@ -169,19 +165,11 @@ def cutlass_scaled_mm(
     out: torch.Tensor,
 ) -> torch.Tensor:
     """Write scale_a * scale_b * (A @ B) to ``out``; as `cutlass_mm`, with `gemm_call.scaled`."""
-    function = found(kernel)
-    if function is None or not a.shape[-1]:
-        return _ATEN._scaled_mm(a, b, scale_a, scale_b, out_dtype=out.dtype, out=out)
-    call = scaled(
-        _matrix(a),
-        _matrix(b),
-        _matrix(scale_a),
-        _matrix(scale_b),
-        *launch,
-        out=_matrix(out),
-        sm_count=multiprocessors(out.device),
+    make = functools.partial(_call, scaled, (a, b, scale_a, scale_b), launch, out)
+    library = functools.partial(
+        _ATEN._scaled_mm, a, b, scale_a, scale_b, out_dtype=out.dtype, out=out
     )
-    return _started(function, call, workspace, out)
+    return _answered(kernel, make, library, workspace, out)
 
 
 def cutlass_scaled_addmm(
@@ -196,20 +184,11 @@ def cutlass_scaled_addmm(
     out: torch.Tensor,
 ) -> torch.Tensor:
     """Write scale_a * scale_b * (A @ B) + C[n] to ``out``; the rest as in `cutlass_scaled_mm`."""
-    function = found(kernel)
-    if function is None or not a.shape[-1]:
-        return _ATEN._scaled_mm(a, b, scale_a, scale_b, bias=c, out_dtype=out.dtype, out=out)
-    call = scaled_added(
-        _matrix(a),
-        _matrix(b),
-        _matrix(scale_a),
-        _matrix(scale_b),
-        _matrix(c),
-        *launch,
-        out=_matrix(out),
-        sm_count=multiprocessors(out.device),
+    make = functools.partial(_call, scaled_added, (a, b, scale_a, scale_b, c), launch, out)
+    library = functools.partial(
+        _ATEN._scaled_mm, a, b, scale_a, scale_b, bias=c, out_dtype=out.dtype, out=out
     )
-    return _started(function, call, workspace, out)
+    return _answered(kernel, make, library, workspace, out)
 
 
 def cutlass_grouped_mm(
@@ -236,18 +215,12 @@ def cutlass_grouped_mm(
     """
     if not a.shape[-1]:
         return out.zero_()
-    function = found(kernel)
-    if function is None:
+    make = functools.partial(_call, grouped, (a, b, offsets), launch, out)
+
+    def library() -> torch.Tensor:
         return out.copy_(_ATEN._grouped_mm(a, b, offsets))
-    call = grouped(
-        _matrix(a),
-        _matrix(b),
-        _matrix(offsets),
-        *launch,
-        out=_matrix(out),
-        sm_count=multiprocessors(out.device),
-    )
-    return _started(function, call, workspace, out)
+
+    return _answered(kernel, make, library, workspace, out)
 
 
 def found(kernel: str) -> GemmFunction | None:
@@ -274,7 +247,8 @@ def _found(kernel: str) -> GemmFunction:
     """Return a kernel; what is not found is looked for again next time (exceptions are not kept)."""
     function = _located(kernel)
     if function is None:
-        _warn(kernel.partition("@")[0])
+        symbol = kernel.partition("@")[0]
+        _warn(symbol, f"the library of {symbol} is not in the cache any more")
         raise KernelError(f"the library of {kernel} is in no cache directory")
     return function
 
@@ -301,24 +275,62 @@ def _library_in(folder: Path, digest: str) -> Path | None:
     return entry.path(LIBRARY_FILE) if entry is not None else None
 
 
-@functools.cache
-def _warn(symbol: str) -> None:
+def _warn(kernel: str, reason: str) -> None:
+    """Say once why a kernel is not used."""
+    if kernel in _warned:
+        return
+    _warned.add(kernel)
     warnings.warn(
-        f"the library of {symbol} is not in the cache any more, the library product is computed "
-        "instead; compile the model again to choose anew",
+        f"{reason}, the library product is computed instead; compile the model again to choose anew",
         RuntimeWarning,
-        stacklevel=4,
+        stacklevel=6,
     )
 
 
-def _product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    if a.dtype == torch.int8:
-        return _ATEN._int_mm(a, b, out=out)
-    return torch.matmul(a, b, out=out)
+def _call(
+    make: Callable[..., GemmCall],
+    operands: Sequence[torch.Tensor],
+    launch: Sequence[Any],
+    out: torch.Tensor,
+) -> GemmCall:
+    processors = multiprocessors(out.device)
+    return make(*map(_matrix, operands), *launch, out=_matrix(out), sm_count=processors)
 
 
 def _matrix(operand: torch.Tensor) -> Matrix:
     return Matrix(operand.shape, operand.stride(), operand.data_ptr())
+
+
+def _answered(
+    kernel: str,
+    make: Callable[[], GemmCall],
+    library: Callable[[], torch.Tensor],
+    memory: torch.Tensor | None,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """Start a kernel, or compute the library product where it is gone or does not take the operands.
+
+    Args:
+        kernel: ``SYMBOL@DIGEST``.
+        make: Gives its call.
+        library: Writes the same to ``out``.
+        memory: Its workspace, if the caller has one.
+        out: What is written.
+
+    Raises:
+        KernelError: It did not start, its workspace does not fit, or its library is named by a path.
+    """
+    function = found(kernel)
+    call = make()
+    if function is None or call.k == 0:
+        return library()
+    try:
+        return _started(function, call, memory, out)
+    except CallRefusedError as refusal:
+        if "@/" in kernel:
+            raise
+        _warn(kernel, str(refusal))
+    return library()
 
 
 def _started(

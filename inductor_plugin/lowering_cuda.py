@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import platform
 
 import torch
 
@@ -68,6 +69,11 @@ def cuda_major() -> int:
     return int((torch.version.cuda or "0").partition(".")[0])
 
 
+def machine() -> str:
+    """Return the processor that a library's host functions are for: ``x86_64``, ``aarch64``."""
+    return platform.machine()
+
+
 def _own(source: CudaSource, template: str, toolkit: Toolkit) -> CppBuild:
     """Return the build of a text by this machine's compiler."""
     key = KernelKey(
@@ -75,7 +81,7 @@ def _own(source: CudaSource, template: str, toolkit: Toolkit) -> CppBuild:
         source=hashlib.sha256(source.text.encode()).hexdigest(),
         config=_config_text(source),
         target=source.arch,
-        toolchain=f"nvcc {toolkit.version}; CUTLASS {toolkit.cutlass_version}",
+        toolchain=f"nvcc {toolkit.version}; CUTLASS {toolkit.cutlass_version}; {machine()}",
         flags=toolkit.key_text(source.arch),
     )
     unit = CppSource(key.digest, source.text, source.symbol)
@@ -100,6 +106,7 @@ def _made_elsewhere(
             (among is None or entry.digest in among)
             and text in ("", key.source)
             and key.toolchain.startswith(f"nvcc {cuda_major()}.")
+            and key.toolchain.endswith(f"; {machine()}")
             and store.kernel(entry.digest) is not None
         ):
             return CppBuild(key, CppSource(entry.digest, "", source.symbol), (), "cuda", NVCC_BYTES)

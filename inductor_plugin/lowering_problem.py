@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +20,9 @@ from inductor_plugin.problem import Operand, Problem, SizeClass, size_class
 from inductor_plugin.target import Target, from_properties, target
 
 logger = logging.getLogger(__name__)
+
+UNKNOWN_GPU = "library kernels and Triton templates are measured for it; there are no CUTLASS kernels and no packs"
+"""What becomes of calls on a GPU that has no target."""
 
 
 def problem_of(
@@ -43,17 +48,26 @@ def problem_of(
 
 
 def target_of(device: torch.device) -> Target | None:
-    """Return the GPU behind a device, None where its figures are not known or it is no NVIDIA GPU."""
+    """Return the GPU behind a device; None for a CPU, and, with one warning, for an unknown GPU."""
     if device.type != "cuda":
         return None
+    try:
+        return known_target(device)
+    except TargetError as error:
+        _warn_of_unknown(str(error))
+        return None
+
+
+def known_target(device: torch.device) -> Target:
+    """Return the GPU behind a CUDA device.
+
+    Raises:
+        TargetError: Its figures are not known, or it is no NVIDIA GPU.
+    """
     cuda: Any = torch.cuda
     properties = cuda.get_device_properties(device)
     names = target("H100").properties()
-    try:
-        return from_properties({n: getattr(properties, n) for n in names if hasattr(properties, n)})
-    except TargetError as error:
-        logger.debug("no templates that need a known GPU: %s", error)
-        return None
+    return from_properties({n: getattr(properties, n) for n in names if hasattr(properties, n)})
 
 
 def base_operand(node: Any, seeds: dict[str, int]) -> Tensor:
@@ -126,6 +140,12 @@ def reduction_length(problem: Problem) -> int:
     return max((operand.size[-1] for operand in problem.inputs if operand.size), default=1)
 
 
+@functools.cache
+def _warn_of_unknown(reason: str) -> None:
+    """Say what an unknown GPU goes without: once a process for each kind."""
+    logger.warning("%s; %s", reason, UNKNOWN_GPU)
+
+
 def _tensor(node: Any, offset: int, seeds: dict[str, int]) -> Tensor:
     name = node.get_name()
     base = node.unwrap_view() if isinstance(node, ir.BaseView) else node
@@ -165,6 +185,14 @@ def _operand(node: Any) -> Operand:
         if value is not None and opaque
         else "strided",
         constant=value is not None,
+        divisors=()
+        if opaque
+        else _divisors(
+            node.get_device(),
+            compat.strides(node),
+            node.get_layout().offset,
+            aligned=node.get_name() not in V.graph.unaligned_buffers,
+        ),
     )
 
 
@@ -176,14 +204,41 @@ def layout_operand(layout: ir.Layout) -> Operand:
         dtype=_dtype(layout.dtype),
         device=layout.device.type,
         offset=compat.hints([layout.offset])[0],
+        divisors=_divisors(layout.device, layout.stride, layout.offset),
     )
+
+
+def _divisors(
+    device: torch.device, stride: Sequence[Any], offset: Any, *, aligned: bool = True
+) -> tuple[int, ...]:
+    """Return `Operand.divisors`.
+
+    Only GPU kernels ask for them. What is not ``aligned`` begins anywhere: Inductor copies an input
+    that was aligned when it compiled and is not later, but takes one that never was as it comes.
+    """
+    steps = (*stride, offset)
+    if device.type != "cuda" or (aligned and not any(map(_is_symbolic, steps))):
+        return ()
+    found = [_divisor(one) for one in steps]
+    return (*found[:-1], found[-1] if aligned else 1)
+
+
+def _divisor(expression: Any) -> int:
+    if not _is_symbolic(expression):
+        return math.gcd(int(expression), 16)
+    proven = V.graph.sizevars.statically_known_multiple_of
+    return next((number for number in (16, 8, 4, 2) if proven(expression, number)), 1)
+
+
+def _is_symbolic(expression: Any) -> bool:
+    return bool(getattr(expression, "free_symbols", None))
 
 
 def _classes(nodes: Sequence[Any]) -> list[SizeClass]:
     found: list[SizeClass] = []
     for index, node in enumerate(nodes):
         for dim, extent in enumerate(node.get_size()):
-            if isinstance(extent, int) or not getattr(extent, "free_symbols", None):
+            if not _is_symbolic(extent):
                 continue
             measured = compat.hints([extent])[0]
             low, high = size_class(measured)

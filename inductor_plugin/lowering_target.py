@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 import sys
+import threading
 from collections.abc import Callable, Generator, Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
@@ -70,6 +72,16 @@ _GUARDED = (
 )
 """What asks `torch.cuda.is_available` before it looks at the device, and remembers the answer."""
 
+_ASKING = (
+    "torch._inductor.kernel.mm_grouped:can_use_triton_kernel",
+    "torch._meta_registrations:_grouped_mm_fp16_cublaslt_supported",
+    "torch._inductor.heuristics.template.triton:BaseConfigHeuristic._get_exceeding_shared_memory_checker",
+)
+"""What asks `torch.cuda.is_available` each time: it alone sees an available device."""
+
+_SEEING = threading.RLock()
+"""Two threads that made the device available at once would leave it so."""
+
 
 @contextmanager
 def as_target(
@@ -104,6 +116,7 @@ def as_target(
         _answer(stack, properties, devices)
         _stay_off_the_device(stack)
         _ask_as_if_available()
+        _let_see(stack)
         yield properties
 
 
@@ -199,8 +212,9 @@ def _stay_off_the_device(stack: ExitStack) -> None:
         config.patch(
             compile_threads=1,
             fx_graph_cache=False,
-            # It folds by computing on the device.
+            # It folds by computing on the device, and pads by measuring there.
             joint_graph_constant_folding=False,
+            shape_padding=False,
         )
     )
     for name in ("benchmark_fused_nodes", "benchmark_codegened_module"):
@@ -220,6 +234,28 @@ def _ask_as_if_available() -> None:
             guarded = _found(path)
             if guarded is not None:
                 guarded()
+
+
+def _let_see(stack: ExitStack) -> None:
+    """Let what asks each time see an available device."""
+    # It imports the modules of `torch._inductor.kernel`, which cannot be loaded before it.
+    importlib.import_module("torch._inductor.lowering")
+    for path in _ASKING:
+        asking = _found(path)
+        if asking is not None:
+            place, name = re.split(r"[:.](?=\w+$)", path)
+            stack.enter_context(replaced(_found(place), name, _seeing(asking)))
+
+
+def _seeing(asking: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that runs as if the device were available."""
+
+    @functools.wraps(asking)
+    def asked(*args: Any, **kwargs: Any) -> Any:
+        with _SEEING, replaced(torch.cuda, "is_available", _yes):
+            return asking(*args, **kwargs)
+
+    return asked
 
 
 def _yes(*_: Any, **__: Any) -> bool:
@@ -242,7 +278,7 @@ def _found(path: str) -> Any:
     def part(owner: Any, one: str) -> Any:
         return getattr(owner, one, None)
 
-    return functools.reduce(part, name.split("."), sys.modules.get(module))
+    return functools.reduce(part, name.split(".") if name else [], sys.modules.get(module))
 
 
 def _clear() -> None:

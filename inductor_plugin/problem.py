@@ -23,6 +23,8 @@ class Operand:
         offset: Storage offset in elements.
         layout: ``strided``, or the name of an opaque layout (``mkldnn``).
         constant: True for a frozen weight, whose value the compiler may repack.
+        divisors: For each stride and, last, for the offset: a number up to 16 that divides it whenever
+            the call runs. Empty where all of them are known while compiling.
     """
 
     size: tuple[int, ...]
@@ -32,6 +34,16 @@ class Operand:
     offset: int = 0
     layout: str = "strided"
     constant: bool = False
+    divisors: tuple[int, ...] = ()
+
+    def stride_divisor(self, dim: int) -> int:
+        """Return what divides a stride whenever the call runs: itself, where it is known."""
+        return (self.divisors[:-1] or self.stride)[dim]
+
+    @property
+    def offset_divisor(self) -> int:
+        """What divides the offset whenever the call runs: itself, where it is known."""
+        return self.divisors[-1] if self.divisors else self.offset
 
     @property
     def shape(self) -> str:
@@ -94,6 +106,9 @@ class Problem:
         """
         plain: dict[str, Any] = json.loads(json.dumps(asdict(replace(self, target=None))))
         del plain["target"], plain["tf32"]
+        for operand in (*plain["inputs"], plain["output"]):
+            if not operand["divisors"]:  # so that it costs no record of what is known throughout
+                del operand["divisors"]
         for one in plain["dynamic"]:
             del one["measured"]
         for one in self.dynamic:

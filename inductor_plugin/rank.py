@@ -59,7 +59,7 @@ class Prediction:
         l2_s: Loads from L2.
         memory_s: Loads and stores of device memory.
         fill_s: Filling the pipeline and storing, where nothing else hides it.
-        reduce_s: Summing what split-K or stream-K left.
+        reduce_s: Summing what split-K or stream-K left, and zeroing the sums where a kernel needs it.
         tiles: Blocks of work.
         waves: How often the multiprocessors are filled.
         occupancy: Blocks on one multiprocessor at once.
@@ -295,4 +295,10 @@ def _reduce_s(target: Target, shape: GemmShape, config: TileConfig, blocks: int)
     fast = partial <= target.l2_bytes / 2
     bandwidth = _l2_bandwidth(target) / 2 if fast else target.memory_bandwidth * DRAM_PEAK
     written = shape.m * shape.n * shape.batch * BYTES[shape.out] / target.memory_bandwidth
-    return LAUNCH_S + 2 * partial / bandwidth + written
+    zeroing_s = 0.0
+    if config.zeroed:
+        # A launch of its own, and whole tiles of sums.
+        rows, columns = ceil_div(shape.m, config.m), ceil_div(shape.n, config.n)
+        tiles = rows * columns * shape.batch * config.split_k
+        zeroing_s = LAUNCH_S + tiles * config.m * config.n * 4 / bandwidth
+    return LAUNCH_S + 2 * partial / bandwidth + written + zeroing_s

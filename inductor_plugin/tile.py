@@ -79,6 +79,7 @@ class TileConfig:
         group: Width of a panel of tiles that is walked as one (Triton's GROUP_M, CUTLASS's swizzle).
         along: Dimension along which a panel is walked: ``n`` for Triton's groups of rows.
         epilogue_bytes: Shared memory beside the stages.
+        zeroed: True if all of what ``split_k`` leaves is zeroed before each call.
     """
 
     m: int
@@ -93,6 +94,7 @@ class TileConfig:
     group: int = 8
     along: Literal["m", "n"] = "n"
     epilogue_bytes: int = 0
+    zeroed: bool = False
 
     @property
     def specialized(self) -> bool:

@@ -21,9 +21,9 @@ from inductor_plugin.errors import PackError
 
 ENTRY_POINTS = "inductor_plugin.packs"
 PACK_FILE = "kernels.pack"
-_TAG = "py3-none-linux_x86_64"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The oldest time a zip file can hold: equal packs give equal wheels."""
+_NAME_DIGITS = 8
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _VERSION = re.compile(r"\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?(\+[a-z0-9.]+)?")
 
@@ -51,15 +51,16 @@ def write_wheel(pack: Path, folder: Path, *, name: str | None = None, version: s
     Args:
         pack: The file of the pack.
         folder: Where the wheel goes; it must be there.
-        name: Name of the distribution; by default from the pack's GPU.
+        name: Name of the distribution; by default of the pack's GPU and its kernels.
         version: Its version, as PEP 440 says.
 
     Raises:
-        PackError: The file holds no pack, or name or version cannot be those of a wheel.
+        PackError: The file holds no pack, name or version cannot be those of a wheel, or there is a
+            wheel of another pack in its place.
         ArchiveError: The file is damaged.
     """
-    found = _pack_of(pack)
-    name = name or f"inductor-plugin-pack-{_slug(found.target)}"
+    found = read_pack(pack)
+    name = name or _default_name(found)
     if not _NAME.fullmatch(name):
         raise PackError(f"name is {name!r}; use letters, digits, '-', '_' and '.'")
     if not _VERSION.fullmatch(version):
@@ -67,10 +68,12 @@ def write_wheel(pack: Path, folder: Path, *, name: str | None = None, version: s
     if not folder.is_dir():
         raise PackError(f"there is no folder {folder}; make it, or name another with --out")
     stem = f"{_slug(name)}-{version}"
+    tag = f"py3-none-linux_{_slug(found.machine)}"
     package = f"{_slug(name)}_kernels"
     metadata = (
         f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
         f"Summary: Kernels for {found.target}, compiled ahead of time for inductor-plugin\n"
+        f"Keywords: {found.name}\n"
         "Requires-Dist: inductor-plugin\n"
     )
     members: dict[str, bytes] = {
@@ -78,19 +81,28 @@ def write_wheel(pack: Path, folder: Path, *, name: str | None = None, version: s
         f"{package}/{PACK_FILE}": pack.read_bytes(),
         f"{stem}.dist-info/METADATA": metadata.encode(),
         f"{stem}.dist-info/WHEEL": (
-            f"Wheel-Version: 1.0\nGenerator: inductor-plugin\nRoot-Is-Purelib: false\nTag: {_TAG}\n"
+            f"Wheel-Version: 1.0\nGenerator: inductor-plugin\nRoot-Is-Purelib: false\nTag: {tag}\n"
         ).encode(),
         f"{stem}.dist-info/entry_points.txt": (
             f"[{ENTRY_POINTS}]\n{_slug(name)} = {package}\n"
         ).encode(),
     }
-    file = folder / f"{stem}-{_TAG}.whl"
+    file = folder / f"{stem}-{tag}.whl"
+    if file.exists() and not _holds(file, f"{stem}.dist-info/METADATA", metadata.encode()):
+        raise PackError(
+            f"{file} is there and holds another pack; use another --version or --name, or delete it"
+        )
     _write(file, members, f"{stem}.dist-info/RECORD")
     return Wheel(file, name, version, len(found.kernels))
 
 
-def _pack_of(file: Path) -> Pack:
-    """Return the pack a file holds, every checksum of it checked."""
+def read_pack(file: Path) -> Pack:
+    """Return the pack a file holds, every checksum of it checked.
+
+    Raises:
+        PackError: The file holds no pack, or several.
+        ArchiveError: The file is not there or damaged.
+    """
     with tempfile.TemporaryDirectory(prefix="inductor-plugin-pack-") as folder:
         taken = import_archive(open_store(Path(folder) / "cache"), file)
     if len(taken.packs) != 1:
@@ -98,6 +110,21 @@ def _pack_of(file: Path) -> Pack:
             f"{file} holds {len(taken.packs)} packs; name a file that `precompile` wrote"
         )
     return taken.packs[0]
+
+
+def _default_name(pack: Pack) -> str:
+    """Return a name that another pack for the same GPU does not have."""
+    kernels = pack.name.rpartition("-")[2][:_NAME_DIGITS]
+    return f"inductor-plugin-pack-{_slug(pack.target)}-{kernels}"
+
+
+def _holds(wheel: Path, member: str, content: bytes) -> bool:
+    """Return True if a file is a wheel with a member of this content."""
+    try:
+        with zipfile.ZipFile(wheel) as found:
+            return found.read(member) == content
+    except (OSError, KeyError, zipfile.BadZipFile):
+        return False
 
 
 def _write(file: Path, members: Mapping[str, bytes], record: str) -> None:

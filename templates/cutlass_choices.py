@@ -119,8 +119,14 @@ def choices(facts: GemmFacts, arch: str, limit: int = LIMIT) -> tuple[Choice, ..
         limit: How many at most.
     """
     newest = family(arch)
+    fp8 = facts.a in ("e4m3", "e5m2")
+    if fp8 and newest == "sm_80":
+        return (
+            f"no CUTLASS kernel for fp8 on {arch} here: the 2.x kernels are built for 16-bit floats, "
+            "TF32 and int8"
+        )
     reasons: list[str] = []
-    for one in dict.fromkeys((newest, "sm_80")):
+    for one in (newest,) if fp8 else dict.fromkeys((newest, "sm_80")):
         offered = [choice for shape in _shapes(one) for choice in _variants(facts, one, shape)]
         fitting = [choice for choice in offered if unbuildable(choice.config) is None]
         if fitting:
@@ -137,6 +143,7 @@ def _variants(facts: GemmFacts, arch: Arch, shape: _Shape) -> Iterable[Choice]:
     """Return the choices of one tile: several ways to start it, on sm_80 several lengths of K."""
     schedule, (tile_m, tile_n), (cluster_m, cluster_n) = shape
     row_bytes = (128, 64) if arch == "sm_80" else (128,)
+    align_c, align_d = _epilogue_alignments(facts, arch)
     for length in row_bytes:
         k = length * 8 // BITS[facts.a]
         stages = _stages(facts, (tile_m, tile_n, k)) if arch == "sm_80" else 0
@@ -158,8 +165,8 @@ def _variants(facts: GemmFacts, arch: Arch, shape: _Shape) -> Iterable[Choice]:
             layout_b=facts.layout_b,
             align_a=facts.align_a,
             align_b=facts.align_b,
-            align_c=facts.align_c,
-            align_d=facts.align_d,
+            align_c=align_c,
+            align_d=align_d,
             bias=facts.bias,
             scale=facts.scale,
             stages=stages,
@@ -168,6 +175,14 @@ def _variants(facts: GemmFacts, arch: Arch, shape: _Shape) -> Iterable[Choice]:
         )
         for launch in _launches(facts, config):
             yield Choice(config, launch)
+
+
+def _epilogue_alignments(facts: GemmFacts, arch: Arch) -> tuple[int, int]:
+    """Return the alignments of C and D: an sm_80 epilogue reads a bias as wide as it writes D."""
+    if arch != "sm_80" or facts.bias == "none":
+        return facts.align_c, facts.align_d
+    both = min(facts.align_c, facts.align_d)
+    return both, both
 
 
 def _stages(facts: GemmFacts, tile: tuple[int, int, int]) -> int:

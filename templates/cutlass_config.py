@@ -75,7 +75,7 @@ class GemmConfig:
         layout_b: Order of B[k, n]; ``column`` means that K is contiguous.
         align_a: Elements: pointer, strides and contiguous extent of A are multiples of it.
         align_b: The same of B.
-        align_c: The same of a full C.
+        align_c: The same of a full C; always 16 bytes where C is not read in full.
         align_d: The same of D.
         bias: What is added.
         scale: What the sums are multiplied with, besides alpha.
@@ -105,6 +105,11 @@ class GemmConfig:
     fast_accumulation: bool = True
     grouped: bool = False
 
+    def __post_init__(self) -> None:
+        # Neither the name nor the kernel depends on what is not read: one name, one text.
+        if self.bias != "full":
+            object.__setattr__(self, "align_c", full_alignment(self.c))
+
     @property
     def name(self) -> str:
         """The kernel's readable and stable name: its C symbol, and what a profile shows.
@@ -112,12 +117,11 @@ class GemmConfig:
         Example: ``cutlass_sm90_128x128x64_2x1x1_pingpong_bf16_bf16_f32_bf16_tn_align8``.
         """
         family = self.arch.removesuffix("a").replace("_", "")
-        order = ("t" if self.layout_a == "row" else "n") + ("t" if self.layout_b == "row" else "n")
         parts = [
             f"cutlass_{family}",
             "x".join(map(str, self.tile)),
             "x".join(map(str, self.cluster)),
-            f"{self.schedule}_{self.a}_{self.b}_{self.accumulator}_{self.d}_{order}",
+            f"{self.schedule}_{self.a}_{self.b}_{self.accumulator}_{self.d}_{self.order}",
             self._alignment(),
         ]
         if self.scale != "none":
@@ -133,6 +137,11 @@ class GemmConfig:
         if self.grouped:
             parts.append("grouped")
         return "_".join(parts)
+
+    @property
+    def order(self) -> str:
+        """Orders of A and B in CUTLASS's letters: ``t`` for row-major, ``n`` for column-major."""
+        return ("t" if self.layout_a == "row" else "n") + ("t" if self.layout_b == "row" else "n")
 
     @property
     def is_fp8(self) -> bool:

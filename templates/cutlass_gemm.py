@@ -64,9 +64,8 @@ def _found(problem: Problem) -> tuple[GemmFacts, tuple[Choice, ...]] | str:
 
 def _candidate(problem: Problem, facts: GemmFacts, choice: Choice) -> Candidate:
     config, launch = choice.config, choice.launch
-    order = ("t" if config.layout_a == "row" else "n") + ("t" if config.layout_b == "row" else "n")
     arguments: tuple[int | float | str, ...] = (
-        *(order, launch.swizzle, RASTERS.index(launch.raster), launch.split_k),
+        *(config.order, launch.swizzle, RASTERS.index(launch.raster), launch.split_k),
     )
     op = "cutlass_grouped_mm" if facts.grouped else "cutlass_mm"
     if facts.scale != "none":

@@ -9,7 +9,7 @@ import math
 from dataclasses import replace
 
 from inductor_plugin.problem import Operand, Problem, SizeClass
-from inductor_plugin.templates.cutlass_problem import GemmFacts, facts_of
+from inductor_plugin.templates.cutlass_problem import GemmFacts, facts_of, too_many
 
 GROUPED_OPS = ("grouped_mm",)
 
@@ -26,7 +26,7 @@ def grouped_facts_of(problem: Problem) -> GemmFacts | str:
     if reason := _unfit(problem):
         return reason
     a, b = problem.inputs[:2]
-    single = replace(b, size=b.size[1:], stride=b.stride[1:])
+    single = replace(b, size=b.size[1:], stride=b.stride[1:], divisors=b.divisors[1:])
     plain = replace(problem, op="mm", inputs=(a, single), dynamic=_without_groups(problem))
     # Float32 is refused for what it is, grouped; no option would change that.
     facts = facts_of(plain, allow_tf32=True)
@@ -34,7 +34,7 @@ def grouped_facts_of(problem: Problem) -> GemmFacts | str:
         return facts
     if facts.layout_a != "row":
         return f"the rows of a group must lie together, A has strides {a.stride}"
-    align_b = math.gcd(facts.align_b, b.stride[0]) if b.size[0] > 1 else facts.align_b
+    align_b = math.gcd(facts.align_b, b.stride_divisor(0)) if b.size[0] > 1 else facts.align_b
     return replace(facts, batch=b.size[0], align_b=align_b, grouped=True)
 
 
@@ -50,7 +50,7 @@ def _unfit(problem: Problem) -> str | None:
         return f"groups must divide the rows of A alone, A is {a.shape} and B {b.shape}"
     if b.size[0] == 0:
         return "there are no groups"
-    return _unfit_offsets(offsets, b.size[0])
+    return too_many(b.size[0]) or _unfit_offsets(offsets, b.size[0])
 
 
 def _unfit_offsets(offsets: Operand, groups: int) -> str | None:

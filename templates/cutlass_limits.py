@@ -35,10 +35,33 @@ SM80_SHARED_BYTES = 99 * 1024
 
 SM90_SHARED_BYTES = 227 * 1024
 
+_SM90_TF32_SPILLS: dict[tuple[Schedule, tuple[int, int], str], int] = {
+    ("cooperative", (256, 128), "nn"): 104,
+    ("cooperative", (256, 128), "nt"): 152,
+    ("cooperative", (256, 128), "tt"): 100,
+    ("cooperative", (128, 256), "nt"): 152,
+    ("stream_k", (128, 256), "nt"): 264,
+}
+"""Bytes ptxas (CUDA 13.0) spills of each thread of a TF32 kernel, by schedule, tile and orders of A
+and B, without a bias in a cluster of 2x1: what does not lie along K is turned in registers."""
+
+_SM80_NARROW_SPILLS = "272 to 364"
+"""The same of an sm_80 tile of 128x128 with rows of 128 bytes of K in two stages: by the orders."""
+
 
 def unbuildable(config: GemmConfig) -> str | None:
     """Return why a configuration has no kernel, or None if it has one."""
-    rules = (_schedule, _types, _layouts, _alignments, _meaning, _epilogue, _grouped, _tile)
+    rules = (
+        _schedule,
+        _types,
+        _layouts,
+        _alignments,
+        _meaning,
+        _epilogue,
+        _grouped,
+        _tile,
+        _spills,
+    )
     return next(filter(None, (rule(config) for rule in rules)), None)
 
 
@@ -47,7 +70,7 @@ def _schedule(config: GemmConfig) -> str | None:
         known = ", ".join(SCHEDULES[config.arch])
         return f"{config.arch} has no schedule {config.schedule!r}; it has {known}"
     if config.is_fp8 and config.arch == "sm_80":
-        return "sm_80 tensor cores have no fp8"
+        return "sm_80 kernels are built for 16-bit floats, TF32 and int8, not for fp8"
     if config.a == "s8" and config.arch == "sm_100a":
         return "sm_100a int8 kernels are not offered"
     return None
@@ -95,7 +118,7 @@ def _alignments(config: GemmConfig) -> str | None:
         if align < full_alignment(element):
             return (
                 f"{config.arch} loads {name} by TMA, which needs {TMA_BYTES} bytes of alignment, "
-                f"not {align * BITS[element] // 8}; use an sm_80 kernel"
+                f"not {align * BITS[element] // 8}"
             )
     return None
 
@@ -132,6 +155,11 @@ def _epilogue(config: GemmConfig) -> str | None:
             return "sm_80 epilogues have no column bias"
         if config.c != config.d:
             return f"an sm_80 epilogue reads its bias as {config.d}, D's type, not {config.c}"
+        if config.align_c < config.align_d and config.bias == "full":
+            return (
+                f"an sm_80 epilogue reads C as wide as it writes D, {config.align_d} elements; C is "
+                f"aligned to {config.align_c}"
+            )
         return None
     plain = config.scale == "none" and config.bias in ("none", "full")
     simple = plain and config.schedule in ("pingpong", "cooperative")
@@ -228,3 +256,13 @@ def _cluster(config: GemmConfig) -> str | None:
     if z != 1 or x * y > 8 or x & (x - 1) or y & (y - 1):
         return f"a cluster has 1, 2, 4 or 8 blocks along m and n, not {config.cluster}"
     return None
+
+
+def _spills(config: GemmConfig) -> str | None:
+    """Return what a kernel is known to spill; it would be compiled and then not measured."""
+    spilled: int | str | None = None
+    if config.arch == "sm_90a" and config.a == "tf32":
+        spilled = _SM90_TF32_SPILLS.get((config.schedule, config.tile[:2], config.order))
+    elif config.arch == "sm_80" and config.stages == 2 and config.tile[:2] == (128, 128):
+        spilled = _SM80_NARROW_SPILLS if config.tile[2] * BITS[config.a] == 128 * 8 else None
+    return f"each thread would spill {spilled} bytes" if spilled else None

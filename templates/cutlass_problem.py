@@ -21,6 +21,9 @@ from inductor_plugin.templates.cutlass_config import (
 
 OPS = ("mm", "addmm", "bmm", "baddbmm", "int_mm", "scaled_mm")
 
+MAX_BATCH = 65535
+"""The grid counts batches in 16 bits (``cutlass_call.h``)."""
+
 _ELEMENTS: dict[str, Element] = {
     "float16": "f16",
     "bfloat16": "bf16",
@@ -50,7 +53,7 @@ class GemmFacts:
         align_a: Elements that pointer, strides and contiguous extent of A are multiples of, a power
             of two up to 16 bytes.
         align_b: The same of B.
-        align_c: The same of a full bias; of another bias only of its pointer.
+        align_c: The same of a full bias; of another bias of its pointer and batch stride.
         align_d: The same of D.
         bias: Shape of the bias.
         scale: Shape of the scales.
@@ -101,6 +104,13 @@ def facts_of(problem: Problem, *, allow_tf32: bool = False) -> GemmFacts | str:
         return str(unfit)
 
 
+def too_many(batch: int) -> str | None:
+    """Return why a batch has no kernel, None if it has; a dynamic one is judged as it is measured."""
+    if batch <= MAX_BATCH:
+        return None
+    return f"a kernel takes {MAX_BATCH} products at once, these are {batch}"
+
+
 def steps(size: Sequence[int], stride: Sequence[int], major: Major) -> tuple[int, int]:
     """Return (leading, batch) stride of a matrix or a batch of them, in elements.
 
@@ -130,19 +140,27 @@ def _facts(problem: Problem, *, allow_tf32: bool) -> GemmFacts:
     if element_d not in OUTPUTS[element_a]:
         raise _UnfitError(f"{a.dtype} inputs do not give {output.dtype}")
     layout_a, layout_b = _major(a, "A"), _major(b, "B")
+    _check_rows(a, layout_a, "A")
+    _check_rows(b, layout_b, "B")
     if not _fits(output, "row"):
         raise _UnfitError(
             f"the output must be row-major, its strides are {output.stride}; hand over the "
             "transposed problem"
         )
+    _check_rows(output, "row", "the output")
+    batch = output.size[0] if len(output.size) == 3 else 1
+    if reason := too_many(batch):
+        raise _UnfitError(reason)
     alpha, beta = (_number(problem, name) for name in ("alpha", "beta"))
     added = _bias_operand(problem, beta)
     bias: Bias = "none" if added is None else _bias(added, output)
+    if added is not None and bias == "full":
+        _check_rows(added, "row", "the bias")
     return GemmFacts(
         m=a.size[-2],
         n=b.size[-1],
         k=a.size[-1],
-        batch=output.size[0] if len(output.size) == 3 else 1,
+        batch=batch,
         a=element_a,
         b=element_b,
         c=element_d if added is None else _element(added),
@@ -194,17 +212,28 @@ def _major(operand: Operand, name: str) -> Major:
     return max(fitting, key=lambda one: operand.size[-1 if one == "row" else -2])
 
 
+def _check_rows(operand: Operand, major: Major, name: str) -> None:
+    """Refuse rows that share memory: a kernel is told one stride, as long as a row or longer."""
+    inner, outer = (-1, -2) if major == "row" else (-2, -1)
+    if operand.size[outer] == 1:
+        return
+    if operand.stride[outer] == 0:
+        raise _UnfitError(f"{name} is expanded, its strides are {operand.stride}")
+    if operand.stride[outer] < operand.size[inner]:
+        raise _UnfitError(f"the rows of {name} overlap, its strides are {operand.stride}")
+
+
 def _alignment(problem: Problem, operand: Operand, major: Major) -> int:
     """Return how many elements, up to 16 bytes, all of an operand's rows start at multiples of."""
     inner, outer = (-1, -2) if major == "row" else (-2, -1)
     rank = len(operand.size)
     if _is_dynamic(problem, operand, inner % rank):
         return 1
-    numbers = [operand.offset, operand.size[inner]]
+    numbers = [operand.offset_divisor, operand.size[inner]]
     if operand.size[outer] > 1:
-        numbers.append(operand.stride[outer])
+        numbers.append(operand.stride_divisor(outer))
     if rank == 3 and operand.size[0] > 1:
-        numbers.append(operand.stride[0])
+        numbers.append(operand.stride_divisor(0))
     element = _ELEMENTS[operand.dtype]
     return math.gcd(full_alignment(element), *numbers)
 
@@ -262,7 +291,10 @@ def _bias_alignment(problem: Problem, bias: Operand | None, shape: Bias) -> int:
         return 0
     if shape == "full":
         return _alignment(problem, bias, "row")
-    return math.gcd(full_alignment(_element(bias)), bias.offset)
+    numbers = [bias.offset_divisor]
+    if len(bias.size) == 3 and bias.size[0] > 1:
+        numbers.append(bias.stride_divisor(0))
+    return math.gcd(full_alignment(_element(bias)), *numbers)
 
 
 def _scale(problem: Problem, m: int, n: int, alpha: float) -> Scale:

@@ -132,7 +132,6 @@ def _words(config: GemmConfig) -> dict[str, str]:
     full = config.bias == "full"
     vector = config.bias in ("row", "column")
     old = config.arch == "sm_80"
-    size_c = BITS[config.c] // 8
     splits = config.schedule == "stream_k"
     return {
         "symbol": config.name,
@@ -153,12 +152,12 @@ def _words(config: GemmConfig) -> dict[str, str]:
         "align_d": str(config.align_d),
         "bytes_a": str(BITS[config.a] // 8),
         "bytes_b": str(BITS[config.b] // 8),
-        "bytes_c": str(size_c),
+        "bytes_c": str(BITS[config.c] // 8),
         "bytes_d": str(BITS[config.d] // 8),
         "has_full_c": _cpp(full),
         "full_c": _cpp(full),
         # An sm_80 epilogue reads its bias as wide as it writes D.
-        "bias_alignment": str(size_c * config.align_d if old and vector else size_c),
+        "align_bias": str(config.align_d if old and vector else 1),
         "whole_scalars": _cpp(config.a == "s8"),
         "ignores_alpha": _cpp(config.scale == "rowwise"),
         "can_split": _cpp(old or splits),

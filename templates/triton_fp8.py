@@ -25,6 +25,8 @@ BLOCK = 128
 """Length in K of what one scale of a block stands for."""
 _EIGHT_BIT = ("float8_e4m3fn", "float8_e5m2")
 _WRITTEN = ("bfloat16", "float16", "float32")
+_ROWS = ((0, 0), (2, 0))
+"""The (operand, dimension) that M, and the rows of A's scales with it, may leave to run time."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,9 @@ def scaled_of(problem: Problem) -> Scaled | str:
     if granularity is None:
         return f"no row-wise or block-wise scales have the sizes {a_scale.size} and {b_scale.size}"
     a_rows, b_columns, blockwise = granularity
+    dynamic = {(one.operand, one.dim) for one in problem.dynamic}
+    if a_rows == 1 and len(dynamic) == 1:
+        return "how many rows of A share a scale is known only at run time"
     return Scaled(
         m=m,
         n=n,
@@ -132,13 +137,15 @@ def tiles_of(scaled: Scaled) -> tuple[Tile, ...]:
 def _granularity(
     m: int, n: int, k: int, a_scale: Operand, b_scale: Operand
 ) -> tuple[int, int, bool] | None:
-    """Return (rows of A, columns of B that share a scale, whether K is in blocks)."""
+    """Return (rows of A, columns of B that share a scale, whether K is in blocks).
+
+    The scale of one row, or of one column, is no block's: 1 is tried before 128.
+    """
     blocks = cdiv(k, BLOCK)
     if a_scale.size == (m, 1) and b_scale.size == (1, n):
         return 1, 1, False
-    by_a: dict[tuple[int, ...], int] = {(m, blocks): 1, (cdiv(m, BLOCK), blocks): BLOCK}
-    by_b: dict[tuple[int, ...], int] = {(blocks, n): 1, (blocks, cdiv(n, BLOCK)): BLOCK}
-    rows, columns = by_a.get(a_scale.size), by_b.get(b_scale.size)
+    rows = next((s for s in (1, BLOCK) if a_scale.size == (cdiv(m, s), blocks)), None)
+    columns = next((s for s in (1, BLOCK) if b_scale.size == (blocks, cdiv(n, s))), None)
     if rows is None or columns is None or rows == columns == BLOCK:
         return None
     return rows, columns, True
@@ -161,7 +168,9 @@ def _unfit(problem: Problem) -> str | None:
         f"it writes {', '.join(_WRITTEN)}; this asks for {problem.output.dtype}": (
             problem.output.dtype not in _WRITTEN
         ),
-        "which sizes its scales have is known only at run time": bool(problem.dynamic),
+        "K or N is known only at run time": any(
+            (one.operand, one.dim) not in _ROWS for one in problem.dynamic
+        ),
         f"{a.shape} by {b.shape} is too small for a tile": (b.size[1] < 64 or a.size[1] < BLOCK),
         f"A must lie by rows and B by columns, the strides are {a.stride} and {b.stride}": (
             a.stride[1] != 1 or b.stride[0] != 1

@@ -1,4 +1,4 @@
-"""The order in which the tiles of a Triton template are tried, by the model in `rank`; no more than a few.
+"""The order in which the tiles of a Triton template are tried: the model in `rank`, and NVIDIA's; only a few.
 
 Triton holds every step that is in flight in shared memory, and its warps load what they multiply.
 """
@@ -6,9 +6,10 @@ Triton holds every step that is in flight in shared memory, and its warps load w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from inductor_plugin import rank_nvidia
 from inductor_plugin.rank import ranked
 from inductor_plugin.target import KIB, Target
 from inductor_plugin.tile import GemmShape, TileConfig
@@ -71,6 +72,7 @@ class Tile:
             split_k=self.parts,
             group=GROUP_M,
             epilogue_bytes=self.beside,
+            zeroed=self.parts > 1,
         )
 
     def held(self, product: GemmShape) -> int:
@@ -94,8 +96,21 @@ def ordered(
         placed = [one for one in tiles if one.held(product) <= room_of(target)]
     else:
         by_config = {one.config: one for one in tiles}
-        placed = [by_config[one.config] for one in ranked(target, product, by_config)]
+        placed = [by_config[one] for one in _placed(target, product, by_config)]
     return _varied(placed)[:limit]
+
+
+def _placed(target: Target, product: GemmShape, configs: Iterable[TileConfig]) -> list[TileConfig]:
+    """Return tiles by the better of two places: in our ranking and, where installed, in NVIDIA's.
+
+    NVIDIA's alone would leave out a large product's 128x256 on an H100, which it does not name, and
+    it expects the same time of the first eight that it names for 4096x4096x4096.
+    """
+    ours = ranked(target, product, configs)
+    theirs, _ = rank_nvidia.ordered(target, product, ours, backend="TRITON")
+    places = {one.config: place for place, one in enumerate(theirs)}
+    better = {one.config: min(place, places[one.config]) for place, one in enumerate(ours)}
+    return sorted(better, key=better.__getitem__)
 
 
 def room_of(target: Target | None) -> int:

@@ -111,13 +111,18 @@ def unfit_for_tma(name: str, operand: Operand, item_bytes: int) -> str | None:
     """Return why a TMA descriptor cannot hold matrices with a unit stride, None if it can."""
     unit = -1 if operand.stride[-1] == 1 else -2
     outer, inner = operand.stride[-3 - unit], operand.size[unit]
-    lengths = {"offset": operand.offset, "stride": outer, "inner extent": inner}
+    lengths = {
+        "offset": operand.offset_divisor,
+        "stride": operand.stride_divisor(-3 - unit),
+        "inner extent": inner,
+    }
     if len(operand.size) == 3:
-        lengths["batch stride"] = operand.stride[0]
+        lengths["batch stride"] = operand.stride_divisor(0)
     for what, length in lengths.items():
         if item_bytes * length % TMA_ALIGNMENT_BYTES:
+            known = "is" if not operand.divisors else "is some multiple of"
             return (
-                f"TMA needs multiples of {TMA_ALIGNMENT_BYTES} bytes, {name}'s {what} is "
+                f"TMA needs multiples of {TMA_ALIGNMENT_BYTES} bytes, {name}'s {what} {known} "
                 f"{length} elements"
             )
     if 0 in operand.stride and operand.size[operand.stride.index(0)] > 1:

@@ -1,4 +1,4 @@
-"""The benchmarks' lists and claims, and that a GPU benchmark runs without a GPU."""
+"""The benchmarks' lists and claims."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false, reportPrivateUsage=false
@@ -6,16 +6,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from benchmarks import compile_speed, coverage, gemm, gemm_arm
+from benchmarks import compile_speed, coverage
 from benchmarks.products import KINDS, ORDERS, kind, problem
 from benchmarks.shapes import LAYERS, ROWS, SOURCES, Layer, Shape, by_interest, shapes
 from inductor_plugin.problem import Problem
@@ -103,11 +100,56 @@ def test_what_is_served_and_what_is_not_on_a_hopper() -> None:
     cells = coverage.coverage(target("H200"), CHOSEN)
     for (types, order), cell in cells.items():
         assert cell.products + sum(cell.no_call.values()) == len(CHOSEN)
-        tn_only = types == "int8"
-        assert cell.cutlass == (0 if tn_only and order != "tn" else cell.products)
+        refused = types == "e4m3_block" or (types == "int8" and order != "tn")
+        assert cell.cutlass == (0 if refused else cell.products)
         if types in TENSOR_CORES:
             assert cell.triton == cell.products
         assert cell.triton + cell.stock == cell.products
+        assert not [why for _, why in cell.reasons if "for this operator" in why]
+
+
+WHY_NOT_OURS = {
+    "tf32": (
+        "llama3-8b o",
+        "'mm' serves it; ours are for 16-bit and 8-bit floats and int4 weights",
+    ),
+    "int8": ("llama3-8b o", "'mm' serves it; ours are for floats and int4 weights"),
+    "e4m3_tensor": ("dit-xl fc1", "'mm' serves it; ours are for scales of rows and blocks"),
+    "bf16": ("mixtral-8x7b grouped_w2", "'grouped_mm' serves it; ours are not for groups"),
+}
+
+
+@pytest.mark.parametrize("types", WHY_NOT_OURS)
+def test_a_type_without_a_triton_template_of_ours_says_why(types: str) -> None:
+    label, reason = WHY_NOT_OURS[types]
+    cells = coverage.coverage(target("H200"), [Shape(layer(label), 64)], [kind(types)])
+    (found,) = [why for side, why in cells[types, "tn"].reasons if side == "triton"]
+    assert reason in found
+
+
+@pytest.mark.parametrize("types", KINDS, ids=lambda one: one.name)
+def test_no_purpose_is_denied_where_a_template_of_ours_serves(types: Any) -> None:
+    for label in ("llama3-8b o", "dit-xl fc1", "mixtral-8x7b grouped_w2"):
+        shape = Shape(layer(label), 64)
+        if coverage.uncallable(shape, types, "tn", target("H200")) is not None:
+            continue
+        given = problem(shape, types, "tn", target("H200"))
+        assert isinstance(given, Problem)
+        found = coverage.answer(coverage.default_registry(), given)
+        for side in ("cutlass", "triton"):
+            assert getattr(found, side) == (side not in coverage.purpose(given)), found
+
+
+def test_what_torch_does_not_take_is_no_product() -> None:
+    def reason(label: str, rows: int, types: str, order: str, gpu: str) -> str | None:
+        return coverage.uncallable(Shape(layer(label), rows), kind(types), order, target(gpu))
+
+    assert "on Hopper alone" in str(reason("llama3-8b o", 64, "e4m3_block", "tn", "B200"))
+    assert reason("llama3-8b o", 64, "e4m3_block", "tn", "H200") is None
+    assert "B by columns" in str(reason("llama3-8b o", 64, "e4m3_row", "tt", "B200"))
+    assert "16 bytes" in str(reason("mixtral-8x7b grouped_w2", 1, "bf16", "nt", "H200"))
+    assert reason("mixtral-8x7b grouped_w2", 16, "bf16", "nt", "H200") is None
+    assert reason("mixtral-8x7b grouped_w2", 1, "bf16", "tn", "H200") is None
 
 
 def test_a_kernel_for_a_newer_gpu_does_not_count() -> None:
@@ -115,7 +157,7 @@ def test_a_kernel_for_a_newer_gpu_does_not_count() -> None:
     cells = coverage.coverage(target("A100"), [shape], [kind("bf16")])
     reasons = [why for cell in cells.values() for side, why in cell.reasons if side == "triton"]
     assert reasons
-    assert all(why.startswith(coverage.STOCK) for why in reasons)
+    assert all(why.startswith("Inductor's own Triton template 'mm' serves it") for why in reasons)
     source = TritonSource("one", "", "tiles", (), 1, 4, capability=(9, 0))
     for gpu, reason in (("A100", "needs compute capability 9.0, A100 has less"), ("H200", "")):
         given = problem(shape, kind("bf16"), "tn", target(gpu))
@@ -129,108 +171,6 @@ def test_reasons_are_grouped_without_their_figures() -> None:
     assert coverage.general(said) == (
         "triton_fp8: N by N of float16 is too small for an sm_80 tile of N"
     )
-
-
-def test_built_kernels_are_counted_up_to_the_first_good_one() -> None:
-    tried = gemm_arm.Tried([1.0, None, 0.52, 0.505, 0.5], [False, True, True, True, True])
-    assert tried.to_reach() == 3
-    assert tried.to_reach(0.5) == 0
-    assert gemm_arm.Tried().to_reach() is None
-
-
-def test_what_stock_measures_is_noted() -> None:
-    import torch._inductor.select_algorithm as selecting
-
-    cache: Any = selecting.get_algorithm_selector_cache()
-    tried = gemm_arm.Tried()
-    kept = list(cache.feedback_saver_fns)
-    try:
-        gemm_arm.note_stock(tried)
-        extern: Any = object.__new__(selecting.ExternKernelCaller)
-        timings = {extern: 2.0, object(): 1.0, object(): float("inf")}
-        for saver in cache.feedback_saver_fns[-1:]:
-            saver(timings, "mm", [], [], None)
-    finally:
-        cache.feedback_saver_fns[:] = kept
-    assert tried.times_ms == [2.0, 1.0, None]
-    assert tried.built == [False, True, True]
-    assert tried.to_reach() == 1
-
-
-@pytest.mark.parametrize("label", ["llama3-8b o", "dit-xl fc1", "mixtral-8x7b grouped_w2"])
-def test_a_product_computes_what_it_is_compared_with(label: str) -> None:
-    shape = Shape(layer(label), 64)
-    function, tensors = gemm_arm.product(shape, kind("bf16"), "cpu", dry=True)
-    again = gemm_arm.product(shape, kind("bf16"), "cpu", dry=True)[1]
-    assert all(torch.equal(one, other) for one, other in zip(tensors, again, strict=True))
-    if shape.layer.groups:
-        parts = zip(tensors[0].chunk(8), tensors[1], strict=True)
-        answer = torch.cat([rows @ weight.t() for rows, weight in parts])
-    else:
-        answer = function(*tensors)
-    wanted = gemm_arm.expected(shape, kind("bf16"), tensors)
-    assert gemm_arm.error_of(answer, wanted) < 0.005
-    assert gemm_arm.error_of(answer * 1.1, wanted) > 0.05
-
-
-def test_rows_of_another_machine_are_not_continued(tmp_path: Path) -> None:
-    facts = {"gpu": "H200", "driver": "1", "torch": "2", "triton": "3", "dry": False}
-    path = tmp_path / "results" / "gemm.json"
-    gemm.write(path, {**facts, "rows": [{"product": "one"}]})
-    assert gemm.finished(path, facts) == [{"product": "one"}]
-    assert gemm.finished(path, facts | {"gpu": "A100"}) == []
-    assert gemm.finished(tmp_path / "none.json", facts) == []
-
-
-def test_the_table_says_what_failed_and_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    good = {"median_ms": 0.5, "error": 0.001, "first_call_s": 3.0, "built_to_99": 2}
-    row = {
-        "product": "a product",
-        "arms": {
-            "cublas": good | {"median_ms": 1.0},
-            "stock": {"failed": "no Triton"},
-            "ours": good,
-        },
-    }
-    wrong = {"product": "another", "arms": {"ours": good | {"error": 0.5}}}
-    gemm.show([row, wrong])
-    shown = capsys.readouterr().out
-    assert "2.00" in shown
-    assert "wrong" in shown
-    assert "a product: stock: no Triton" in shown
-
-
-def dry(out: Path, repository: Path, folder: Path, *more: str) -> dict[str, Any]:
-    """Run the GPU benchmark on a CPU."""
-    command = [sys.executable, "-m", "benchmarks.gemm", "--dry", "--kinds", "bf16", "--rounds", "2"]
-    environment = {name: text for name, text in os.environ.items() if name != "TRITON_CACHE_DIR"}
-    subprocess.run(
-        [*command, "--arms", "cublas", "ours", "--out", str(out), *more],
-        cwd=repository,
-        env=environment | {"TMPDIR": str(folder)},
-        timeout=500,
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
-    return json.loads(out.read_text())
-
-
-@pytest.mark.slow
-def test_the_gpu_benchmark_runs_dry_and_goes_on(repository: Path, tmp_path: Path) -> None:
-    out = tmp_path / "gemm.json"
-    first = dry(out, repository, tmp_path, "--limit", "1")
-    (row,) = first["rows"]
-    assert set(row["arms"]) == {"cublas", "ours"}
-    for answer in row["arms"].values():
-        assert len(answer["samples_ms"]) == 2
-        assert answer["error"] < 0.01
-    ours = row["arms"]["ours"]
-    assert ours["tried"] == 2
-    assert ours["built_to_99"] in (0, 1)
-    assert ours["winner"]
-    second = dry(out, repository, tmp_path, "--limit", "2")
-    assert second["rows"][0] == row
-    assert len(second["rows"]) == 2
 
 
 def test_limits_are_judged_by_the_figures() -> None:

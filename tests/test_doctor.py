@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,8 +14,16 @@ from inductor_plugin import doctor
 from inductor_plugin.cache import open_store
 from inductor_plugin.cache.archive import import_archive
 from inductor_plugin.cuda_toolkit import NoToolkit, Toolkit
-from inductor_plugin.target import target
+from inductor_plugin.installed import take_installed
+from inductor_plugin.target import Target, target
+from inductor_plugin.wheel import PACK_FILE
+from tests.test_installed import install, stale
 from tests.test_wheel import pack_file
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return install(tmp_path, monkeypatch)
 
 
 def test_every_finding_that_is_not_ok_says_what_to_do(cache_dir: Path):
@@ -220,8 +229,7 @@ def test_packs_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     found = doctor.packs(folder)
     assert (found.state, found.detail) == ("ok", "H200 (1 kernels)")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr(doctor, "cuda_major", lambda: 13)
-    monkeypatch.setattr(doctor, "target_of", lambda device: target("A100"))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    gpu_is(monkeypatch, "A100")
     found = doctor.packs(folder)
     assert found.state == "off"
     assert "this GPU is sm_80" in found.detail
@@ -231,3 +239,87 @@ def test_packs_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     found = doctor.packs(folder)
     assert found.state == "broken"
     assert "lost 1 of its 1 kernels" in found.detail
+
+
+def gpu_is(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def known_target(device: object) -> Target:
+        return target(name)
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(doctor, "known_target", known_target)
+    monkeypatch.setattr("inductor_plugin.lowering_packs.cuda_major", lambda: 13)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ({"triton": "1.0"}, "Triton's are compiled anew"),
+        ({"torch": "1.0"}, "its CUTLASS kernels serve"),
+        ({"machine": "riscv64"}, "made on riscv64"),
+    ],
+)
+def test_a_pack_made_otherwise_is_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: dict[str, str], said: str
+) -> None:
+    gpu_is(monkeypatch, "H200")
+    for folder, how, state in (("fit", {}, "ok"), ("other", made, "off")):
+        (tmp_path / folder).mkdir()
+        file = pack_file(tmp_path / folder, "H200", "sm_90a", **how)
+        import_archive(open_store(tmp_path / folder / "cache"), file)
+        found = doctor.packs(tmp_path / folder / "cache")
+        assert (found.state, said in found.detail) == (state, state == "off")
+
+
+def test_an_installed_pack_is_read_through(site: Path, tmp_path: Path) -> None:
+    found = doctor.packs(tmp_path / "cache")
+    assert found.state == "ok"
+    assert found.detail.startswith("RTX 4090 (1 kernels, installed: taken")
+    (file,) = site.glob(f"*/{PACK_FILE}")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    file.write_bytes(data)
+    found = doctor.packs(tmp_path / "cache")
+    assert found.state == "broken"
+    assert "the installed pack inductor_plugin_pack_rtx_4090_" in found.detail
+    assert "install its wheel again" in found.remedy
+    file.unlink()
+    assert doctor.packs(tmp_path / "cache").state == "broken"
+
+
+def test_an_installed_pack_that_lost_kernels_is_nothing_to_repair(
+    site: Path,
+    tmp_path: Path,
+) -> None:
+    store = open_store(tmp_path / "cache")
+    assert take_installed(store) == []
+    assert doctor.packs(tmp_path / "cache").detail == "RTX 4090 (1 kernels)"
+    store.prune(max_bytes=0)
+    found = doctor.packs(tmp_path / "cache")
+    assert found.state == "ok"
+    assert "taken into the cache at the first compile" in found.detail
+
+
+def test_an_entry_point_that_leads_nowhere_is_broken(site: Path, tmp_path: Path) -> None:
+    stale(site, "gone.kernels")
+    found = doctor.packs(tmp_path / "cache")
+    assert found.state == "broken"
+    assert "the installed pack stale cannot be used" in found.detail
+    assert "uninstall it" in found.remedy
+
+
+def test_an_unknown_gpu_is_off_and_told_what_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = {"name": "Tesla V100", "major": 7, "minor": 0, "multi_processor_count": 80}
+
+    def properties(device: object) -> SimpleNamespace:
+        return SimpleNamespace(**facts)
+
+    monkeypatch.setattr("torch.version.cuda", "13.0")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_properties", properties)
+    found = doctor.gpu()
+    assert found.state == "off"
+    assert "compute capability 7.0, whose tensor cores are not known" in found.detail
+    assert "library kernels and Triton templates are measured" in found.remedy
+    assert "no CUTLASS kernels and no packs" in found.remedy
+    facts.update(major=8)
+    assert doctor.gpu().state == "ok"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,8 @@ import torch
 
 from inductor_plugin import gemm_op
 from inductor_plugin.cache import KernelKey, open_store
-from inductor_plugin.errors import KernelError
-from inductor_plugin.gemm_abi import GemmCall, GemmFunction, run
+from inductor_plugin.errors import CallRefusedError, KernelError
+from inductor_plugin.gemm_abi import GemmCall, GemmFunction, GemmStatus, run
 from inductor_plugin.gemm_call import CALLS
 from inductor_plugin.jobs import OpKernel
 from inductor_plugin.problem import Operand
@@ -56,6 +56,7 @@ static int32_t groups(GemmCall call, bool tb) {{
   }}
   return kOk;
 }}
+static uint64_t* bytes_or(uint64_t* bytes) {{ static uint64_t none; return bytes ? bytes : &none; }}
 template <bool TA, bool TB, int BIAS>
 int32_t entry(int32_t mode, GemmCall* call, uint64_t* bytes) {{
   if (mode == kWorkspaceBytes) *bytes = call->split_k > 1 ? 64 : 0;
@@ -79,6 +80,13 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f" {{ return entry<{int(a == 't')}, {int(b == 't')}, {bias}>(m, c, w); }}"
         for a, b, bias in NAMES
     )
+    # Refuses with a status: at once, or not before it is started.
+    text += "\n".join(
+        f'extern "C" int32_t {name}_{int(status)}(int32_t mode, GemmCall*, uint64_t* bytes, void*)'
+        f" {{ *bytes_or(bytes) = 0; return {condition} ? {int(status)} : kOk; }}"
+        for status in GemmStatus
+        for name, condition in (("never", "true"), ("late", "mode == kRun"))
+    )
     (folder / "kernel.cpp").write_text(text)
     made = folder / "kernel.so"
     subprocess.run(
@@ -99,8 +107,8 @@ def on_the_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(gemm_op, "_launch", launch)
     monkeypatch.setattr(gemm_op, "multiprocessors", processors)
     monkeypatch.setattr(gemm_op, "_folders", [])
+    monkeypatch.setattr(gemm_op, "_warned", set[str]())
     gemm_op._found.cache_clear()
-    gemm_op._warn.cache_clear()
     yield
     gemm_op._found.cache_clear()
 
@@ -328,6 +336,80 @@ def test_nothing_stands_in_for_a_library_that_is_named_by_its_path(tmp_path: Pat
     a, b, out = torch.randn(4, 8), torch.randn(8, 5), torch.empty(4, 5)
     with pytest.raises(KernelError, match="cannot load k"):
         gemm_op.cutlass_mm(a, b, f"k@{tmp_path}/no.so", "tt", 1, 0, 1, out=out)
+
+
+REFUSED = [
+    GemmStatus.POINTER,
+    GemmStatus.STRIDE,
+    GemmStatus.EXTENT,
+    GemmStatus.SCALAR,
+    GemmStatus.REFUSED,
+]
+
+
+@pytest.fixture
+def cached(library: Path, tmp_path: Path) -> Callable[[str], str]:
+    """Return a function that names a kernel as generated code does."""
+    key = KernelKey("cutlass", "source", "k", "sm_90a", "nvcc", "")
+    open_store(tmp_path / "cache").put_kernel(key, {"kernel.so": library})
+    gemm_op.look_in(tmp_path / "cache")
+    return lambda symbol: f"{symbol}@{key.digest}"
+
+
+@pytest.mark.parametrize("status", REFUSED)
+@pytest.mark.parametrize("when", ["never", "late"])
+def test_a_call_the_kernel_refuses_is_answered_by_the_library(
+    cached: Callable[[str], str], status: GemmStatus, when: str
+) -> None:
+    kernel = cached(f"{when}_{int(status)}")
+    a, b, c = torch.randn(4, 8), torch.randn(8, 5), torch.randn(5)
+    out = torch.empty(4, 5)
+    reason = rf"{when}_{int(status)}: .*m=4 n=5 k=8.*the library product is computed instead"
+    with pytest.warns(RuntimeWarning, match=reason):
+        gemm_op.cutlass_mm(a, b, kernel, "tt", 1, 0, 1, out=out)
+    assert torch.allclose(out, a @ b, atol=1e-5)
+    with warnings.catch_warnings():  # once a kernel is enough
+        warnings.simplefilter("error")
+        gemm_op.cutlass_addmm(*(c, a, b, kernel, "tt", 1, 0, 1, "row", 0.5, 2.0), out=out)
+    assert torch.allclose(out, torch.addmm(c, a, b, alpha=0.5, beta=2.0), atol=1e-5)
+
+
+def test_every_kernel_that_refuses_says_so_for_itself(cached: Callable[[str], str]) -> None:
+    a, b, out = torch.randn(4, 8), torch.randn(8, 5), torch.empty(4, 5)
+    for symbol in ("never_1", "never_2"):
+        with pytest.warns(RuntimeWarning, match=symbol):
+            gemm_op.cutlass_mm(a, b, cached(symbol), "tt", 1, 0, 1, out=out)
+
+
+def test_grouped_and_batched_calls_are_answered_too(cached: Callable[[str], str]) -> None:
+    a, b = torch.randn(9, 16).bfloat16(), torch.randn(3, 16, 8).bfloat16()
+    out = torch.empty(9, 8).bfloat16()
+    ends = torch.tensor([3, 3, 9], dtype=torch.int32)
+    with pytest.warns(RuntimeWarning, match="never_2"):
+        gemm_op.cutlass_grouped_mm(a, b, ends, cached("never_2"), "tt", 1, 0, 1, out=out)
+    torch.testing.assert_close(out, torch.cat([a[:3] @ b[0], a[3:] @ b[2]]))
+    left, right, added = torch.randn(2, 4, 8), torch.randn(2, 8, 5), torch.randn(2, 4, 5)
+    written = torch.empty(2, 4, 5)
+    launch = (cached("never_3"), "tt", 1, 0, 1, "full", 1.0, 1.0)
+    with pytest.warns(RuntimeWarning, match="never_3"):
+        gemm_op.cutlass_addmm(added, left, right, *launch, out=written)
+    assert torch.allclose(written, torch.baddbmm(added, left, right), atol=1e-5)
+
+
+@pytest.mark.parametrize("status", [GemmStatus.WORKSPACE, GemmStatus.START, GemmStatus.BAD_MODE])
+def test_what_fails_for_another_reason_is_raised(
+    cached: Callable[[str], str], status: GemmStatus
+) -> None:
+    a, b, out = torch.randn(4, 8), torch.randn(8, 5), torch.empty(4, 5)
+    with pytest.raises(KernelError, match=f"late_{int(status)}"):
+        gemm_op.cutlass_mm(a, b, cached(f"late_{int(status)}"), "tt", 1, 0, 1, out=out)
+
+
+@pytest.mark.parametrize("when", ["never", "late"])
+def test_nothing_stands_in_for_a_kernel_that_is_named_by_its_path(library: Path, when: str) -> None:
+    a, b, out = torch.randn(4, 8), torch.randn(8, 5), torch.empty(4, 5)
+    with pytest.raises(CallRefusedError, match=f"{when}_2: a stride"):
+        gemm_op.cutlass_mm(a, b, f"{when}_2@{library}", "tt", 1, 0, 1, out=out)
 
 
 def test_the_operators_are_there_and_write_to_out() -> None:

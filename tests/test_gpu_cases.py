@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +22,7 @@ from tests.gpu import cases, check, graphs
 from tests.gpu.cases import case, case_ids
 from tests.gpu.offers import Offered, all_offered, belongs, built, chosen, offered
 from tests.gpu.product import Case, Spec, by_columns, by_rows
-from tests.gpu.results import Results, sources_digest
+from tests.gpu.test_candidates_gpu import built_slice
 
 needs_cuda_build = pytest.mark.skipif(
     torch.version.cuda is None, reason="needs a CUDA build of torch"
@@ -123,6 +121,17 @@ def test_kernels_are_built_once_and_found_again(tmp_path: Path) -> None:
         assert set(made) == {(one.case, one.identity) for one in picked}
         assert not [one for one in made.values() if isinstance(one, str)]
     assert len(list((tmp_path / "kernels").glob("kernels/*/*/entry.json"))) == 2
+
+
+@needs_cuda_build
+@pytest.mark.slow
+@pytest.mark.usefixtures("grad", "inductor_cache")
+def test_a_slice_has_a_reason_for_each_case_it_cannot_build(tmp_path: Path) -> None:
+    good, bad = "triton_decode: mm fp16, 7 rows", "no such case"
+    found = built_slice([good, bad], tmp_path, 1)
+    assert isinstance(found[good], list), found[good]
+    assert len(found[good]) == case(good).first
+    assert "KeyError" in found[bad]
 
 
 def test_a_library_takes_the_place_of_its_stand_in() -> None:
@@ -266,49 +275,6 @@ def test_every_template_is_forced_to_win_once() -> None:
     begun = {name.partition(" ")[0] for name, one in FORCED.items() if one.device == "cuda"}
     assert begun == {one.name for one in BUILTIN}
     assert begun <= set(default_registry().names())
-
-
-FACTS = {"gpu": "H200", "sources": "abc", "torch": "2.11", "triton": "3.6"}
-
-
-def test_a_run_is_resumed_where_it_was_stopped(tmp_path: Path) -> None:
-    path = tmp_path / "results" / "test_gpu.json"
-    first = Results(path, FACTS)
-    first.add("one", "passed", 1.0, "", {"error": 0.1})
-    assert [row["test"] for row in json.loads(path.read_text())["tests"]] == ["one"]
-    first.add("two", "failed", 2.0, "why", {})
-    again = Results(path, FACTS, [path])
-    assert [again.passed(name) for name in ("one", "two", "three")] == [True, False, False]
-    again.add("one", "skipped", 0.0, "passed before", {})
-    again.add("two", "passed", 2.0, "", {})
-    elsewhere = Results(tmp_path / "new.json", FACTS, [tmp_path / "new.json", path])
-    assert elsewhere.passed("one")
-    rows = {row["test"]: row for row in json.loads(path.read_text())["tests"]}
-    assert {name: row["outcome"] for name, row in rows.items()} == {
-        "one": "passed",
-        "two": "passed",
-    }
-    assert rows["one"]["error"] == 0.1
-    assert "2 passed; 1 of them from before" in again.table()[-1]
-
-
-@pytest.mark.parametrize("fact", FACTS)
-def test_what_passed_elsewhere_does_not_count(tmp_path: Path, fact: str) -> None:
-    path = tmp_path / "test_gpu.json"
-    Results(path, FACTS).add("one", "passed", 1.0, "", {})
-    assert Results(path, FACTS, [path]).passed("one")
-    assert not Results(path, FACTS | {fact: "another"}, [path]).passed("one")
-    assert not Results(path, FACTS).passed("one")
-
-
-def test_sources_have_a_digest_without_git(tmp_path: Path) -> None:
-    kernel = tmp_path / "templates" / "source" / "one.cuh"
-    kernel.parent.mkdir(parents=True)
-    kernel.write_text("first")
-    before = sources_digest(tmp_path)
-    kernel.write_text("second")
-    assert re.fullmatch(r"[0-9a-f]{16}", before)
-    assert sources_digest(tmp_path) != before
 
 
 def test_a_spec_of_one_number_has_no_strides() -> None:

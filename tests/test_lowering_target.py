@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 
+from inductor_plugin import lowering_target
 from inductor_plugin.config import restore_environment
 from inductor_plugin.errors import TargetError
 from inductor_plugin.lowering_target import as_target, replaced, updated
@@ -36,9 +38,11 @@ def state() -> dict[str, Any]:
     import triton.runtime
     from torch._dynamo import device_interface
     from torch._inductor import config, scheduler
+    from torch._inductor.kernel import mm_grouped
     from torch._inductor.runtime import triton_helpers, triton_heuristics
 
     owners: dict[str, Any] = {
+        "grouped": mm_grouped,
         "cuda": torch.cuda,
         "interface": device_interface.CudaInterface,
         "driver": triton.runtime.driver,
@@ -46,6 +50,10 @@ def state() -> dict[str, Any]:
         "helpers": triton_helpers,
         "scheduler": scheduler.Scheduler,
     }
+    with suppress(ImportError):  # torch 2.11 has it elsewhere, and it asks nothing there
+        from torch._inductor.heuristics.template.triton import BaseConfigHeuristic
+
+        owners["tiles"] = BaseConfigHeuristic
     found = {
         f"{name}.{one}": value
         for name, owner in owners.items()
@@ -106,6 +114,7 @@ def test_leaving_restores_everything(how: str, monkeypatch: pytest.MonkeyPatch):
         "tuner._make_launchers",
         "helpers.set_driver_to_gpu",
         "scheduler.benchmark_fused_nodes",
+        "grouped.can_use_triton_kernel",
         "environ.TRITON_CACHE_DIR",
         "properties.cuda",
     ):
@@ -171,6 +180,66 @@ def test_a_matrix_product_becomes_a_cubin_of_the_target(
         expected = {"backend": "cuda", "arch": major * 10 + minor, "warp_size": 32}
         assert facts["target"] == expected
         assert 0 < facts["shared"] <= wanted.shared_per_block
+
+
+def experts(a: Any, b: Any, ends: Any) -> tuple[torch.Tensor]:
+    aten: Any = torch
+    return (aten._grouped_mm(a, b.transpose(1, 2), ends),)
+
+
+@needs_cuda_build
+@pytest.mark.parametrize(("name", "offered"), [("H200", True), ("A100", False)])
+def test_a_grouped_product_has_stocks_kernels_as_on_the_device(
+    name: str, offered: bool, cache_dir: Path, inductor_cache: Path
+):
+    operands = (Arg((4000, 512)), Arg((8, 1024, 512)), Arg((8,), torch.int32))
+    with as_target(name), Lab(library_last, cache_dir).open() as lab:
+        code = lab.lower(experts, *operands, gemm_backends="ATEN,TRITON")
+    assert ("triton_grouped_mm" in {one.name for one in lab.entries("triton")}) is offered
+    assert ("def triton_tem_fused" in code) is offered
+    assert bool(list(inductor_cache.glob("triton/0/*/triton_tem*.cubin"))) is offered
+
+
+@needs_cuda_build
+def test_stocks_tiles_are_those_that_fit_the_device():
+    pruning: Any = pytest.importorskip("torch._inductor.heuristics.template.triton")
+    heuristic = pruning.CUDAConfigHeuristic()
+    checker = heuristic._get_exceeding_shared_memory_checker
+    large = pruning.GemmConfig(128, 128, 128, 3, 8)  # 192 KiB of 16-bit operands
+    for name, too_large in (("H200", False), ("L40S", True)):
+        with as_target(name):
+            exceeds = heuristic._get_exceeding_shared_memory_checker(False, 0)
+            assert exceeds(large, 2) is too_large, name
+    assert heuristic._get_exceeding_shared_memory_checker == checker
+
+
+def test_two_threads_that_ask_leave_the_device_as_it_was(monkeypatch: pytest.MonkeyPatch):
+    there = torch.cuda.is_available
+    monkeypatch.setattr(torch.cuda, "is_available", there)  # put back behind a failure
+    inside, both, left = (threading.Event() for _ in range(3))
+
+    def first() -> None:
+        inside.set()
+        both.wait(0.3)  # the other one has to stay outside
+
+    def second() -> None:
+        both.set()
+        left.wait(10)
+
+    def ask_first() -> None:
+        lowering_target._seeing(first)()
+        left.set()
+
+    def ask_second() -> None:
+        inside.wait(10)
+        lowering_target._seeing(second)()
+
+    threads = [threading.Thread(target=one) for one in (ask_first, ask_second)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert torch.cuda.is_available is there
 
 
 def test_an_unknown_name_is_refused_before_anything_changes():

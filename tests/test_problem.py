@@ -53,6 +53,7 @@ def test_fields_are_plain_json_with_a_schema_number():
         dataclasses.replace(STATIC, inputs=(dataclasses.replace(A, offset=4), B)),
         dataclasses.replace(STATIC, inputs=(A, dataclasses.replace(B, constant=True))),
         dataclasses.replace(STATIC, inputs=(A, dataclasses.replace(B, layout="mkldnn"))),
+        dataclasses.replace(STATIC, inputs=(dataclasses.replace(A, divisors=(1, 1, 16)), B)),
         dataclasses.replace(STATIC, output=dataclasses.replace(C, dtype="bfloat16")),
         dataclasses.replace(STATIC, arguments=(("alpha", "2"),)),
         dataclasses.replace(STATIC, epilogue="relu"),
@@ -61,6 +62,21 @@ def test_fields_are_plain_json_with_a_schema_number():
 )
 def test_every_fact_tells_problems_apart(other: Problem):
     assert other.fields() != STATIC.fields()
+
+
+def test_what_is_known_throughout_costs_the_key_nothing():
+    # A record of a static problem made before divisors were stated is found after.
+    names = {"size", "stride", "dtype", "device", "offset", "layout", "constant"}
+    plain = STATIC.fields()
+    assert [set(one) for one in (*plain["inputs"], plain["output"])] == [names] * 3
+
+
+def test_a_divisor_is_the_number_itself_where_it_is_known():
+    known = dataclasses.replace(A, offset=24)
+    assert (known.stride_divisor(0), known.stride_divisor(-1), known.offset_divisor) == (64, 1, 24)
+    unknown = dataclasses.replace(known, divisors=(2, 1, 4))
+    assert (unknown.stride_divisor(-2), unknown.stride_divisor(1)) == (2, 1)
+    assert unknown.offset_divisor == 4
 
 
 def test_sizes_of_one_class_are_one_problem():

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import platform
+import re
 import subprocess
 import sys
 import zipfile
@@ -14,13 +16,15 @@ from inductor_plugin.wheel import PACK_FILE, write_wheel
 from tests.cache.samples import kernel_key
 
 
-def pack_file(folder: Path, target: str = "RTX 4090", arch: str = "sm_89") -> Path:
-    """Return the file of a pack with one kernel."""
+def pack_file(
+    folder: Path, target: str = "RTX 4090", arch: str = "sm_89", source: str = "", **made: str
+) -> Path:
+    """Return the file of a pack with one kernel; ``made`` is added to what has made it."""
     store = open_store(folder / f"cache-{arch}")
-    kernel = store.put_kernel(kernel_key(arch), {"kernel.so": b"library"})
-    software = {"nvcc": "nvcc 13.0.88"}
+    kernel = store.put_kernel(kernel_key(f"{arch}{source}"), {"kernel.so": b"library"})
+    software = {"nvcc": "nvcc 13.0.88", "machine": platform.machine(), **made}
     pack = Pack(target, arch, 1000.0, software, ("m:f",), ("mm(1x2, 2x3)",), (kernel.digest,))
-    file = folder / f"{arch}.pack"
+    file = folder / f"{arch}{source}.pack"
     export_archive(store, file, pack=pack)
     return file
 
@@ -28,8 +32,11 @@ def pack_file(folder: Path, target: str = "RTX 4090", arch: str = "sm_89") -> Pa
 def test_the_wheel_is_one_that_pip_installs(tmp_path: Path) -> None:
     file = pack_file(tmp_path)
     made = write_wheel(file, tmp_path, version="1.2")
-    assert made.file.name == "inductor_plugin_pack_rtx_4090-1.2-py3-none-linux_x86_64.whl"
-    assert (made.name, made.kernels) == ("inductor-plugin-pack-rtx_4090", 1)
+    machine = platform.machine()
+    stem = r"inductor_plugin_pack_rtx_4090_[0-9a-f]{8}"
+    assert re.fullmatch(rf"{stem}-1\.2-py3-none-linux_{machine}\.whl", made.file.name)
+    assert re.fullmatch(r"inductor-plugin-pack-rtx_4090-[0-9a-f]{8}", made.name)
+    assert made.kernels == 1
     site = tmp_path / "site"
     # Without an index, and without the plugin that it depends on.
     command = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--quiet"]
@@ -44,6 +51,35 @@ def test_equal_packs_give_equal_wheels(tmp_path: Path) -> None:
     file = pack_file(tmp_path)
     first = write_wheel(file, tmp_path).file.read_bytes()
     assert write_wheel(file, tmp_path).file.read_bytes() == first
+
+
+def test_a_wheel_is_for_the_machine_its_pack_was_made_on(tmp_path: Path) -> None:
+    made = write_wheel(pack_file(tmp_path, machine="aarch64"), tmp_path)
+    assert made.file.name.endswith("-1-py3-none-linux_aarch64.whl")
+    with zipfile.ZipFile(made.file) as wheel:
+        facts = wheel.read(next(n for n in wheel.namelist() if n.endswith("/WHEEL"))).decode()
+    assert "Tag: py3-none-linux_aarch64\n" in facts
+    # Packs from before it was noted.
+    assert Pack("H200", "sm_90a", 1.0, {}, (), (), ()).machine == "x86_64"
+
+
+def test_two_packs_for_a_gpu_have_two_names(tmp_path: Path) -> None:
+    files = [write_wheel(pack_file(tmp_path, source=one), tmp_path).file for one in ("a", "b")]
+    assert len({one.name.split("-")[0] for one in files}) == 2
+    assert all(one.is_file() for one in files)
+
+
+def test_a_wheel_of_another_pack_is_not_overwritten(tmp_path: Path) -> None:
+    first = write_wheel(pack_file(tmp_path, source="a"), tmp_path, name="ours")
+    before = first.file.read_bytes()
+    with pytest.raises(PackError, match="holds another pack; use another --version"):
+        write_wheel(pack_file(tmp_path, source="b"), tmp_path, name="ours")
+    assert first.file.read_bytes() == before
+    second = write_wheel(pack_file(tmp_path, source="b"), tmp_path, name="ours", version="2")
+    assert second.file != first.file
+    first.file.write_bytes(b"no wheel")
+    with pytest.raises(PackError, match="holds another pack"):
+        write_wheel(pack_file(tmp_path, source="a"), tmp_path, name="ours")
 
 
 def test_the_pack_is_stored_and_listed(tmp_path: Path) -> None:

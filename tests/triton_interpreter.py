@@ -44,12 +44,14 @@ class Usage:
         spills: Bytes a thread writes to memory and reads again for want of registers.
         shared: Bytes of shared memory of a block.
         ptx: Its assembly.
+        ttir: What the assembly is made from, in Triton's own words.
     """
 
     registers: int
     spills: int
     shared: int
     ptx: str
+    ttir: str
 
 
 def outputs(cases: Sequence[tuple[str, Sequence[torch.Tensor]]]) -> list[tuple[torch.Tensor, ...]]:
@@ -89,7 +91,8 @@ def compiled(source: str, arch: int) -> Usage:
                 target=GPUTarget("cuda", arch, 32),
                 options={"num_warps": facts["num_warps"], "num_stages": facts["num_stages"]},
             )
-        return Usage(*_resources(made.asm["ptx"], arch), made.metadata.shared, made.asm["ptx"])
+        ptx, ttir = str(made.asm["ptx"]), str(made.asm["ttir"])
+        return Usage(*_resources(ptx, arch), made.metadata.shared, ptx, ttir)
 
 
 def _resources(ptx: str, arch: int) -> tuple[int, int]:
@@ -205,7 +208,17 @@ def _call(code: str, tensors: list[torch.Tensor], folder: Path) -> tuple[torch.T
     exec(compile(code, "generated.py", "exec"), scope)
     scope["empty_strided_cuda"] = _dirty
     scope["get_raw_stream"] = lambda index: 0
-    return scope["call"](list(tensors))
+    return scope["call"](_arguments(code, tensors))
+
+
+def _arguments(code: str, tensors: Sequence[torch.Tensor]) -> list[Any]:
+    """Return what generated code takes: the tensors, and the first one's rows where they are unknown."""
+    (taken,) = re.findall(r"^ +([\w, ]+) = args$", code, re.MULTILINE)
+    rows = re.findall(r"^ +s\d+ = (\w+)$", code, re.MULTILINE)
+    rest = iter(tensors)
+    return [
+        tensors[0].size(0) if name in rows else next(rest) for name in re.findall(r"\w+", taken)
+    ]
 
 
 class _Whole(type):

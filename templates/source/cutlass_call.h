@@ -70,8 +70,9 @@ inline int32_t check_call(GemmCall const& call) {
   if (@has_full_c@) {
     if (int32_t status = check_operand(call.c, m, n, lead_of(call.lead_c, m, n, @align_c@),
                                        call.batch, call.batch_c, @align_c@, @bytes_c@)) return status;
-  } else if (reinterpret_cast<uintptr_t>(call.c) % @bias_alignment@) {
-    return kPointer;
+  } else {
+    if (reinterpret_cast<uintptr_t>(call.c) % (@align_bias@ * @bytes_c@)) return kPointer;
+    if (call.batch > 1 && call.batch_c % @align_bias@) return kStride;
   }
   if (@whole_scalars@ && (call.alpha != int32_t(call.alpha) || call.beta != int32_t(call.beta))) return kScalar;
   if (@ignores_alpha@ && call.alpha != 1.0f) return kScalar;

@@ -1,6 +1,8 @@
 """What a run of the GPU tests keeps: a JSON file after every test, a table at the end, a way to resume.
 
-    pytest tests/gpu --resume       leaves out what has passed on this GPU with these sources
+    make test-gpu                   leaves out what has passed on this GPU with these sources
+    make test-gpu ARGS=--fresh      forgets earlier runs
+    pytest tests/gpu -k TEXT        runs what it is told to, and keeps the rows of the others
 
 Kernels go to ``INDUCTOR_PLUGIN_CACHE_DIR`` where it is set, so that those compiled on another machine
 are found; otherwise pytest's cache keeps them from one run to the next.
@@ -32,9 +34,12 @@ _run = pytest.StashKey[Results]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--resume`` and ``--gpu-results``."""
+    """Add ``--resume``, ``--fresh`` and ``--gpu-results``."""
     parser.addoption(
         "--resume", action="store_true", help="leave out GPU tests that have passed before"
+    )
+    parser.addoption(
+        "--fresh", action="store_true", help="forget earlier runs of the GPU tests, --resume or not"
     )
     parser.addoption(
         "--gpu-results", type=Path, default=RESULTS, help="file of the GPU tests' outcomes"
@@ -48,9 +53,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not mine or not torch.cuda.is_available():
         return
     path = Path(config.getoption("--gpu-results", default=None) or RESULTS)
-    resumed = bool(config.getoption("--resume", default=False))
+    resumed, fresh = (bool(config.getoption(one, default=False)) for one in ("--resume", "--fresh"))
     # A file of one's own that is not there yet goes on from the committed one.
-    results = Results(path, machine(), before=(path, RESULTS) if resumed else ())
+    before = () if fresh else (path, RESULTS)
+    results = Results(path, machine(), before, resumed=resumed)
     config.stash[_run] = results
     config.pluginmanager.register(_Reporter(results), "inductor-plugin-gpu-results")
     for one in mine:
@@ -59,14 +65,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class _Reporter:
-    """Writes the file after each test."""
+    """Writes the file before and after each test."""
 
     def __init__(self, results: Results) -> None:
         self._results = results
 
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Note that a test begins, before any of its fixtures does."""
+        if "tests/gpu/" in nodeid:
+            self._results.begin(nodeid.rpartition("::")[2])
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note how a test went."""
-        ended = report.when == "call" or (report.when == "setup" and report.outcome != "passed")
+        # What fails behind a test fails the test: the device may be broken.
+        ended = report.when == "call" or report.outcome != "passed"
         if ended and "tests/gpu/" in report.nodeid:
             name = report.nodeid.rpartition("::")[2]
             reason = "" if report.passed else str(report.longrepr)[-600:]
@@ -99,9 +111,13 @@ def kernels_dir(pytestconfig: pytest.Config) -> Path:
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Print the table."""
     results = config.stash.get(_run, None)
-    if results is None or not results.ran:
+    if results is None:
+        return
+    if not (results.ran or results.note):
         return
     terminalreporter.section("GPU tests")
+    if results.note:
+        terminalreporter.write_line(results.note)
     for line in results.table():
         terminalreporter.write_line(line)
     terminalreporter.write_line(f"Written to {results.path}.")

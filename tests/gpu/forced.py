@@ -199,7 +199,7 @@ def _compiled(given: Forced, cache_dir: Path, **options: Any) -> Function:
         "table": "off",
         "progress": "off",
         "gemm_backends": given.backends,
-        "compile_timeout_s": 400,
+        "compile_timeout_s": 150,
         "compile_workers": 4,
         "max_candidates": 6,  # in turns from each template, so that the forced one is among them
     }

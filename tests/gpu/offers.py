@@ -12,6 +12,7 @@ import re
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -163,7 +164,7 @@ def settings(kind: str) -> WorkerSettings:
 def all_offered(
     identities: Sequence[str], inductor_dir: Path, workers: int
 ) -> dict[str, list[Offered] | str]:
-    """Lower all cases, in several workers that see no GPU."""
+    """Lower cases, in several workers that see no GPU; one of them has 60 s, and 20 s for each case."""
 
     def part(number: int) -> dict[str, list[Offered] | str]:
         mine = list(identities[number::workers])
@@ -187,8 +188,12 @@ def all_offered(
 def built(
     offers: Sequence[Offered], folder: Path, workers: int, timeout_s: float
 ) -> dict[tuple[str, str], Offered | str]:
-    """Build kernels into a cache directory, or find them there; by case and identity, or why not."""
+    """Build kernels into a cache directory, or find them there; by case and identity, or why not.
+
+    What is not ready after ``timeout_s`` is not waited for; what is ready by then stays in the cache.
+    """
     pool = CompilePool(workers, settings("compile"), memory_bytes_per_job=2 << 30)
+    ends = time.monotonic() + timeout_s
     builder = Builder(open_store(folder), pool, Counters(), Trace(), timeout_s)
     found: dict[tuple[str, str], Offered | str] = {}
     waiting: list[tuple[Offered, Entry, threading.Event]] = []
@@ -205,7 +210,7 @@ def built(
             builder.add(task([entry]), entry, done)
         builder.flush()
         for one, entry, ended in waiting:
-            ended.wait(timeout_s)
+            ended.wait(max(0.0, ends - time.monotonic()))
             reason = entry.outcome.reason if entry.outcome else "not built in time"
             place = str(entry.description).split("@", 1)
             ready = entry.ready and len(place) == 2

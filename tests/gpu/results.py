@@ -1,8 +1,7 @@
-"""The JSON file of a run of the GPU tests: written after every test, read again to resume."""
+"""The JSON file of a run of the GPU tests: written before and after every test, read again to resume."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -12,8 +11,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
+from benchmarks.sources import PLUGIN, sources_digest
+
 REPOSITORY = Path(__file__).resolve().parents[2]
-_FOLDERS = ("inductor_plugin", "templates", "cache", "tests/gpu")
+SOURCES = (*PLUGIN, "tests/gpu")
 _SAME = ("gpu", "sources", "torch", "triton")
 """What must be as it was for a test that passed to count."""
 
@@ -21,48 +22,74 @@ _SAME = ("gpu", "sources", "torch", "triton")
 class Results:
     """How each test went, in a file."""
 
-    def __init__(self, path: Path, facts: Mapping[str, Any], before: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        path: Path,
+        facts: Mapping[str, Any],
+        before: Sequence[Path] = (),
+        *,
+        resumed: bool = False,
+    ) -> None:
         """Begin a run.
 
         Args:
             path: The file.
             facts: What the run is done on; see `machine`.
-            before: Files of earlier runs: of the first one that is there, what has passed under the
-                same facts is taken over.
+            before: Files of earlier runs: the rows of the first one that is there are kept, if its
+                facts are the same.
+            resumed: What has passed there counts, and need not run again.
         """
         self.path = path
+        self.note = ""
         self._facts = dict(facts)
         self._rows: dict[str, dict[str, Any]] = {}
         earlier = next((one for one in before if one.is_file()), None)
-        self._before = _passed(earlier, facts) if earlier is not None else {}
-        self._rows.update(self._before)
-        self.ran = 0
+        if earlier is not None:
+            self._rows, self.note = _read(earlier, facts)
+        passed = {test for test, row in self._rows.items() if row["outcome"] == "passed"}
+        self._before = passed if resumed else set[str]()
+        self._earlier = dict(self._rows)
+        self._fresh: set[str] = set()
+
+    @property
+    def ran(self) -> int:
+        """The number of tests that have run, not been skipped."""
+        return len(self._fresh)
 
     def passed(self, test: str) -> bool:
         """Return whether a test has passed before, in a run that is resumed."""
         return test in self._before
 
+    def begin(self, test: str) -> None:
+        """Note that a test begins, and write the file: one that ends the whole run is named there."""
+        if not self.passed(test):
+            self._rows[test] = {"test": test, "outcome": "begun", "seconds": 0.0}
+            self._write()
+
     def add(
         self, test: str, outcome: str, seconds: float, reason: str, notes: Mapping[str, Any]
     ) -> None:
-        """Note how a test went, and write the file."""
-        if outcome == "skipped" and self.passed(test):
-            return
-        self.ran += outcome != "skipped"
+        """Note how a test went, and write the file; one that is skipped keeps its earlier row."""
         row = {"test": test, "outcome": outcome, "seconds": round(seconds, 1), **notes}
-        self._rows[test] = row | ({"reason": reason} if reason else {})
+        row |= {"reason": reason} if reason else {}
+        if outcome == "skipped":
+            self._rows[test] = self._earlier.get(test, row)
+        else:
+            self._rows[test] = row
+            self._fresh.add(test)
         self._write()
 
     def table(self) -> list[str]:
         """Return a line for each test, and the counts."""
-        width = max(len(test) for test in self._rows)
+        width = max((len(test) for test in self._rows), default=0)
         lines = [
             f"{test:{width}}  {row['outcome']:7}  {row['seconds']:6.1f} s  {_short(row)}"
             for test, row in self._rows.items()
         ]
         outcomes = [row["outcome"] for row in self._rows.values()]
         counts = ", ".join(f"{outcomes.count(one)} {one}" for one in sorted(set(outcomes)))
-        return [*lines, f"{counts}; {len(self._before)} of them from before"]
+        before = len(self._rows.keys() & self._earlier.keys() - self._fresh)
+        return [*lines, f"{counts}; {before} of them from before"]
 
     def _write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,20 +111,9 @@ def machine() -> dict[str, Any]:
         "torch": str(torch.__version__),
         "triton": version("triton"),
         "commit": _commit(),
-        "sources": sources_digest(),
+        "sources": sources_digest(SOURCES),
         **environment("cuda:0"),
     }
-
-
-def sources_digest(repository: Path = REPOSITORY) -> str:
-    """Return a digest of all that the GPU tests run; a checkout without git has one, too."""
-    digest = hashlib.sha256()
-    for folder in _FOLDERS:
-        for path in sorted((repository / folder).rglob("*")):
-            if path.is_file() and path.suffix in (".py", ".jinja", ".h", ".cuh"):
-                digest.update(str(path.relative_to(repository)).encode())
-                digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def _commit() -> str:
@@ -109,14 +125,21 @@ def _commit() -> str:
     return done.stdout.strip()
 
 
-def _passed(path: Path, facts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _read(path: Path, facts: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], str]:
+    """Return the rows of a file by their tests, and why there are none."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    if any(content.get(name) != facts.get(name) for name in _SAME):
-        return {}
-    return {row["test"]: row for row in content["tests"] if row["outcome"] == "passed"}
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        return {}, f"{path} cannot be read ({error}); it begins anew."
+    found = cast("dict[str, Any]", content if isinstance(content, dict) else {})
+    if not isinstance(found.get("tests"), list):
+        return {}, f"{path} holds no tests; it begins anew."
+    others = [name for name in _SAME if found.get(name) != facts.get(name)]
+    if others:
+        return {}, f"{path} has another {', '.join(others)}; it begins anew."
+    rows = [cast("dict[str, Any]", one) for one in found["tests"] if isinstance(one, dict)]
+    whole = [one for one in rows if {"test", "outcome", "seconds"} <= one.keys()]
+    return {str(one["test"]): one for one in whole}, ""
 
 
 def _short(row: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """Each template's candidates on a GPU, one by one, none chosen by luck. Compiled, not yet run on a GPU.
 
-All cases are lowered and built first, once a session, in as many processes as there are cores; then
-each candidate runs in a worker of its own kind, which a broken kernel may take down.
+Cases are lowered and built in slices, ahead of the tests, in as many processes as there are cores; each
+candidate then runs in a worker of its own kind, which a broken kernel may take down.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -9,7 +9,8 @@ each candidate runs in a worker of its own kind, which a broken kernel may take 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +20,35 @@ import torch
 from inductor_plugin.jobs import CallJob, JobFailed
 from inductor_plugin.process import WorkerProcess
 from tests.gpu.cases import case, case_ids
+from tests.gpu.kernels import TEST_S, Built, Kernels
 from tests.gpu.offers import Offered, all_offered, built, chosen, settings
 from tests.gpu.selected import selected
 
 pytestmark = [pytest.mark.sm90, pytest.mark.filterwarnings("default")]
 
-BUILD_S = 600.0
-"""Longest build of all kernels; 130 CUTLASS kernels take about 1,000 CPU seconds, in batches."""
+BUILD_S = 300.0
+"""Longest build of a slice; 130 CUTLASS kernels take about 1,000 CPU seconds, in batches."""
 RUN_S = 60.0
 
 Note = Callable[[str, Any], None]
-Built = Mapping[str, list[Offered] | str]
 
 
 @pytest.fixture(scope="session", name="kernels")
-def all_kernels(request: pytest.FixtureRequest, kernels_dir: Path) -> Built:
-    """Return the candidates of each case that is going to run, built; or why there are none."""
+def all_kernels(request: pytest.FixtureRequest, kernels_dir: Path) -> Iterator[Kernels]:
+    """Begin to build the candidates of each case that is going to run; two a process in a slice."""
     wanted = selected(request.session, "identity")
-    cores = len(os.sched_getaffinity(0))
-    offers = all_offered(wanted, kernels_dir / "inductor", max(1, cores // 2))
+    workers = max(1, len(os.sched_getaffinity(0)) // 2)
+    kernels = Kernels(wanted, lambda some: built_slice(some, kernels_dir, workers), 2 * workers)
+    yield kernels
+    kernels.close()
+
+
+def built_slice(wanted: Sequence[str], kernels_dir: Path, workers: int) -> Built:
+    """Return the candidates of some cases, built; or why there are none."""
+    offers = all_offered(wanted, kernels_dir / "inductor", workers)
     picked = {identity: picked_of(identity, found) for identity, found in offers.items()}
     lists = [one for one in picked.values() if not isinstance(one, str)]
-    made = built([one for each in lists for one in each], kernels_dir, cores, BUILD_S)
+    made = built([one for each in lists for one in each], kernels_dir, 2 * workers, BUILD_S)
     for identity, found in picked.items():
         if isinstance(found, str):
             continue
@@ -69,15 +77,20 @@ def bench_worker() -> Iterator[WorkerProcess]:
 
 @pytest.mark.parametrize("identity", case_ids())
 def test_every_candidate_is_right(
-    identity: str, kernels: Built, worker: WorkerProcess, record_property: Note
+    identity: str, kernels: Kernels, worker: WorkerProcess, record_property: Note
 ) -> None:
-    candidates = kernels[identity]
+    ends = time.monotonic() + TEST_S
+    candidates = kernels.of(identity)
     assert not isinstance(candidates, str), candidates
     wrong: list[str] = []
     rows: list[dict[str, Any]] = []
     for one in candidates:
+        rest_s = ends - time.monotonic()
+        if rest_s <= 0:
+            wrong.append(f"{one.about}: not run, {TEST_S:.0f} s are over")
+            continue
         job = CallJob("tests.gpu.check", "checked", (identity, one.candidate))
-        report = worker.attempt(job, RUN_S)
+        report = worker.attempt(job, min(RUN_S, rest_s))
         if isinstance(report, JobFailed):
             worker.stop()  # its context may be broken
             rows.append({"candidate": one.about, "failed": f"{report.status}: {report.reason}"})

@@ -24,6 +24,7 @@ from inductor_plugin.jobs import OpKernel
 from inductor_plugin.problem import Problem
 from inductor_plugin.registry import default_registry
 from inductor_plugin.template import Candidate
+from tests.gpu.kernels import TEST_S
 
 # What a device makes torch warn of is not known yet; it must not hide what the tests find.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
@@ -251,7 +252,7 @@ def test_the_next_process_tunes_nothing(cache_dir: Path, tmp_path: Path, reposit
             env=environment,
             stdout=subprocess.PIPE,
             text=True,
-            timeout=600,
+            timeout=TEST_S / 2,
             check=True,
         )
         reports.append(json.loads(done.stdout.splitlines()[-1]))

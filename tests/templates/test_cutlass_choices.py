@@ -7,6 +7,7 @@ import pytest
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.templates import cutlass_choices
 from inductor_plugin.templates.cutlass_choices import Choice, choices, family, reject
+from inductor_plugin.templates.cutlass_config import Bias
 from inductor_plugin.templates.cutlass_limits import unbuildable
 from inductor_plugin.templates.cutlass_problem import GemmFacts
 
@@ -102,6 +103,24 @@ def test_tiles_that_spill_are_not_offered() -> None:
     assert all(choice.config.tile[0] * choice.config.tile[1] <= 128 * 128 for choice in found)
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("bias", ["none", "full"])
+def test_products_whose_best_tiles_spill_keep_others(arch: str, bias: Bias) -> None:
+    half = replace(FACTS, align_a=1, align_b=1, bias=bias)
+    tf32 = replace(
+        *(replace(FACTS, a="tf32", b="tf32", c="f32", d="f32", bias=bias),),
+        align_a=4,
+        align_b=4,
+        align_c=4,
+        align_d=4,
+        layout_a="column",
+        layout_b="row",
+    )
+    for facts in (half, tf32):
+        tiles = {choice.config.tile[:2] for choice in some(facts, arch)}
+        assert (128, 128) in tiles
+
+
 def test_what_tma_cannot_write_keeps_hopper_kernels_without_a_bias() -> None:
     odd = replace(FACTS, align_d=1)
     found = some(odd)
@@ -121,8 +140,8 @@ def test_eight_bit_inputs_have_choices() -> None:
 @pytest.mark.parametrize(
     ("facts", "arch", "reason"),
     [
-        (FP8, "sm_80", "no fp8"),
-        (FP8, "sm_89", "no fp8"),
+        (FP8, "sm_80", "no CUTLASS kernel for fp8 on sm_80 here: the 2.x kernels are built for"),
+        (FP8, "sm_89", "no CUTLASS kernel for fp8 on sm_89 here: the 2.x kernels are built for"),
         (replace(FP8, layout_b="row"), "sm_90a", "K contiguous"),
         (replace(INT8, layout_a="column"), "sm_80", "K contiguous"),
         (replace(FACTS, bias="column"), "sm_80", "no column bias"),
@@ -133,6 +152,28 @@ def test_where_there_is_no_kernel_the_reason_is_given(
     facts: GemmFacts, arch: str, reason: str
 ) -> None:
     assert reason in str(choices(facts, arch))
+
+
+@pytest.mark.parametrize("facts", [replace(FP8, layout_b="row"), replace(FP8, align_a=8)])
+def test_a_refusal_on_hopper_does_not_speak_of_older_kernels(facts: GemmFacts) -> None:
+    reason = str(choices(facts, "sm_90a"))
+    assert reason.startswith(("e4m3 tensor cores want K", "sm_90a loads A by TMA"))
+    assert "sm_80" not in reason
+    assert "2.x" not in reason
+
+
+@pytest.mark.parametrize("bias", ["row", "full"])
+@pytest.mark.parametrize(("align_c", "align_d"), [(1, 8), (4, 8), (8, 4), (8, 8)])
+def test_an_sm80_kernel_reads_a_bias_no_wider_than_it_lies(
+    bias: Bias, align_c: int, align_d: int
+) -> None:
+    for choice in some(replace(FACTS, bias=bias, align_c=align_c, align_d=align_d), "sm_80"):
+        assert choice.config.align_d == min(align_c, align_d)
+        assert choice.config.align_c == (min(align_c, align_d) if bias == "full" else 8)
+
+
+def test_what_hopper_writes_does_not_depend_on_how_a_row_of_bias_lies() -> None:
+    assert some(replace(FACTS, bias="row", align_c=1)) == some(replace(FACTS, bias="row"))
 
 
 def test_a_problem_is_rejected_for_the_device_it_is_for() -> None:
@@ -151,5 +192,5 @@ def test_a_problem_is_rejected_for_the_device_it_is_for() -> None:
         operand((64, 128), "bfloat16", (128, 1)),
     )
     assert reject(problem, "sm_90a") is None
-    assert "no fp8" in str(reject(problem, "sm_80"))
+    assert "fp8 on sm_80" in str(reject(problem, "sm_80"))
     assert "not softmax" in str(reject(replace(problem, op="softmax"), "sm_90a"))

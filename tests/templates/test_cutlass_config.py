@@ -69,6 +69,16 @@ def test_every_field_changes_the_name() -> None:
     assert len(names | {base.name}) == len(other) + 1
 
 
+def test_how_c_lies_is_no_part_of_a_kernel_that_does_not_read_it_in_full() -> None:
+    for bias in ("none", "row", "column"):
+        one = replace(SM90, bias=bias)
+        assert replace(one, align_c=1) == one
+        assert replace(one, align_c=1).align_c == 8
+    full = replace(SM90, bias="full")
+    assert replace(full, align_c=1) != full
+    assert replace(full, align_c=1).name != full.name
+
+
 def test_a_name_is_a_c_identifier() -> None:
     for config in (SM90, SM80, FP8, INT8):
         assert re.fullmatch(r"[a-z]\w*", config.name)

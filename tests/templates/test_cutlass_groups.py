@@ -44,6 +44,22 @@ def test_the_step_between_groups_counts_for_the_alignment() -> None:
     assert facts(replace(PROBLEM, inputs=(A, odd, OFFSETS))).align_b == 2
 
 
+def test_what_divides_the_steps_of_a_group_counts() -> None:
+    def aligned(*divisors: int) -> int:
+        return facts(replace(PROBLEM, inputs=(A, replace(B, divisors=divisors), OFFSETS))).align_b
+
+    assert aligned(16, 1, 16, 16) == 8
+    assert aligned(2, 1, 16, 16) == 2
+    assert aligned(16, 1, 4, 16) == 4
+    assert aligned(16, 1, 16, 1) == 1
+
+
+def test_groups_are_counted_in_sixteen_bits() -> None:
+    many = 65536
+    inputs = (A, replace(B, size=(many, 512, 1024)), replace(OFFSETS, size=(many,)))
+    assert "65535 products at once" in str(grouped_facts_of(replace(PROBLEM, inputs=inputs)))
+
+
 def test_the_number_of_rows_may_be_dynamic() -> None:
     rows = SizeClass(0, 0, 2049, 4096, 4096)
     groups = SizeClass(1, 0, 8, 8, 8)

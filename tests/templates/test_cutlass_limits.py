@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from inductor_plugin.templates.cutlass_config import GemmConfig
+from inductor_plugin.templates.cutlass_config import GemmConfig, Major, Schedule
 from inductor_plugin.templates.cutlass_limits import unbuildable
 
 SM90 = GemmConfig(
@@ -13,6 +13,13 @@ SM90 = GemmConfig(
 GROUPED = replace(SM90, grouped=True)
 SM80 = GemmConfig(
     "sm_80", (128, 128, 32), (1, 1, 1), "multistage", "f16", "f16", "f16", "f16", "f32", stages=4
+)
+TF32 = GemmConfig(
+    *("sm_90a", (256, 128, 32), (2, 1, 1), "cooperative", "tf32", "tf32", "f32", "f32", "f32"),
+    align_a=4,
+    align_b=4,
+    align_c=4,
+    align_d=4,
 )
 FP8 = replace(
     SM90, tile=(128, 128, 128), a="e4m3", b="e4m3", align_a=16, align_b=16, scale="rowwise"
@@ -35,7 +42,7 @@ def test_good_configurations_are_buildable(config: GemmConfig) -> None:
         (replace(SM90, b="f16"), "only fp8 types can be mixed"),
         (replace(SM90, d="f16", c="f16"), "bf16 inputs give bf16, f32, not f16"),
         (replace(SM90, accumulator="s32"), "bf16 is summed in f32"),
-        (replace(FP8, arch="sm_80", schedule="multistage"), "sm_80 tensor cores have no fp8"),
+        (replace(FP8, arch="sm_80", schedule="multistage"), "not for fp8"),
         (replace(FP8, layout_b="row"), "K contiguous in both inputs"),
         (replace(INT8, layout_a="column"), "K contiguous in both inputs"),
         (replace(SM90, align_a=3), "alignment of A is 3 elements"),
@@ -47,6 +54,7 @@ def test_good_configurations_are_buildable(config: GemmConfig) -> None:
         (replace(INT8, bias="row"), "int8 sums stay whole numbers"),
         (replace(SM80, bias="column"), "no column bias"),
         (replace(SM80, bias="row", c="f32", align_c=4), "reads its bias as f16"),
+        (replace(SM80, bias="full", align_c=4), "reads C as wide as it writes D, 8 elements"),
         (replace(SM90, align_d=1, bias="row"), "rows that are not 16-byte aligned"),
         (replace(SM90, align_d=1, schedule="stream_k"), "rows that are not 16-byte aligned"),
         (replace(FP8, align_d=2), "rows that are not 16-byte aligned"),
@@ -84,6 +92,48 @@ def test_rows_that_tma_cannot_write_get_the_other_epilogue() -> None:
     assert not odd.tma_epilogue
     assert SM90.tma_epilogue
     assert not replace(SM90, bias="full", align_c=4).tma_epilogue
+
+
+def test_an_sm80_bias_may_be_more_aligned_than_what_is_written() -> None:
+    assert unbuildable(replace(SM80, bias="full", align_c=8, align_d=4)) is None
+    assert unbuildable(replace(SM80, bias="full", align_c=4, align_d=4)) is None
+
+
+ORDERS: dict[str, tuple[Major, Major]] = {
+    "tn": ("row", "column"),
+    "nn": ("column", "column"),
+    "nt": ("column", "row"),
+    "tt": ("row", "row"),
+}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "tile", "spilling"),
+    [
+        ("cooperative", (256, 128, 32), {"nn": 104, "nt": 152, "tt": 100}),
+        ("cooperative", (128, 256, 32), {"nt": 152}),
+        ("stream_k", (128, 256, 32), {"nt": 264}),
+        ("cooperative", (128, 128, 32), {}),
+    ],
+)
+@pytest.mark.parametrize("order", ORDERS)
+def test_tf32_kernels_that_spill_are_not_built(
+    schedule: Schedule, tile: tuple[int, int, int], spilling: dict[str, int], order: str
+) -> None:
+    a, b = ORDERS[order]
+    config = replace(TF32, schedule=schedule, tile=tile, layout_a=a, layout_b=b)
+    expected = f"each thread would spill {spilling[order]} bytes" if order in spilling else None
+    assert unbuildable(config) == expected
+
+
+def test_two_stages_of_a_large_sm80_tile_spill() -> None:
+    narrow = replace(SM80, stages=2, align_a=1, align_b=1)
+    large = replace(narrow, tile=(128, 128, 64))
+    for bias in ("none", "row", "full"):
+        assert "each thread would spill" in str(unbuildable(replace(large, bias=bias)))
+        assert unbuildable(replace(narrow, bias=bias)) is None
+    assert unbuildable(replace(large, tile=(128, 64, 64))) is None
+    assert unbuildable(replace(large, stages=3)) != unbuildable(large)
 
 
 def test_two_stages_copy_single_elements_through_registers() -> None:

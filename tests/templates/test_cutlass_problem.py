@@ -68,6 +68,10 @@ def test_a_plain_product() -> None:
         (dense((64, 32), stride=(34, 1)), 2),
         (dense((64, 31), stride=(32, 1)), 1),
         (dense((64, 12), stride=(16, 1)), 4),
+        (dense((64, 32), stride=(4096, 1), divisors=(1, 1, 16)), 1),
+        (dense((64, 32), stride=(4096, 1), divisors=(4, 1, 16)), 4),
+        (dense((64, 32), divisors=(16, 1, 1)), 1),
+        (dense((64, 32), divisors=(16, 1, 2)), 2),
     ],
 )
 def test_the_alignment_counts_offset_stride_and_extent(operand: Operand, align: int) -> None:
@@ -91,6 +95,13 @@ def test_a_batch_counts_its_stride_and_may_be_shared() -> None:
     odd = dense((3, 64, 32), stride=(64 * 32 + 2, 32, 1))
     found = facts(product(odd, shared))
     assert (found.batch, found.align_a) == (3, 2)
+
+
+def test_a_batch_stride_known_at_run_time_has_the_alignment_that_is_proven() -> None:
+    b = dense((3, 32, 128))
+    for divisor in (1, 2, 16):
+        a = dense((3, 64, 32), divisors=(divisor, 16, 1, 16))
+        assert facts(product(a, b)).align_a == min(divisor, 8)
 
 
 def test_a_dynamic_contiguous_extent_has_no_known_alignment() -> None:
@@ -146,6 +157,18 @@ def test_a_bias_times_zero_is_not_read() -> None:
 def test_the_alignment_of_a_full_bias_counts() -> None:
     assert facts(with_bias(dense((64, 128), stride=(130, 1)))).align_c == 2
     assert facts(with_bias(dense((128,), offset=3))).align_c == 1
+    assert facts(with_bias(dense((128,), divisors=(1, 2)))).align_c == 2
+    batched = Problem(
+        "baddbmm",
+        (
+            dense((3, 64, 128), stride=(132, 0, 1)),
+            dense((3, 64, 32)),
+            dense((3, 32, 128)),
+        ),
+        dense((3, 64, 128)),
+    )
+    found = facts(batched)
+    assert (found.bias, found.align_c) == ("row", 4)
 
 
 def test_float32_needs_leave_to_be_rounded() -> None:
@@ -198,10 +221,32 @@ def test_other_scales_are_refused(scale_a: Operand, scale_b: Operand, reason: st
             "strided CUDA tensors",
         ),
         (with_bias(dense((128,)), alpha="s0"), "alpha must be a number"),
+        (product(dense((64, 32), stride=(0, 1)), dense((32, 8))), "A is expanded"),
+        (product(dense((64, 32), stride=(1, 0)), dense((32, 8))), "A is expanded"),
+        (product(dense((64, 32)), dense((32, 8), stride=(0, 1))), "B is expanded"),
+        (product(dense((64, 32), stride=(8, 1)), dense((32, 8))), "the rows of A overlap"),
+        (product(dense((64, 32)), dense((32, 8), stride=(1, 16))), "the rows of B overlap"),
+        (
+            product(dense((3, 64, 32), stride=(2048, 8, 1)), dense((3, 32, 8))),
+            "the rows of A overlap",
+        ),
+        (with_bias(dense((64, 128), stride=(8, 1))), "the rows of the bias overlap"),
+        (
+            Problem("mm", (dense((64, 32)), dense((32, 8))), dense((64, 8), stride=(4, 1))),
+            "the rows of the output overlap",
+        ),
+        (product(dense((65536, 2, 8)), dense((65536, 8, 8))), "65535 products at once"),
     ],
 )
 def test_what_cutlass_cannot_run_says_why(problem: Problem, reason: str) -> None:
     assert reason in str(facts_of(problem))
+
+
+def test_the_largest_batch_and_shared_matrices_are_taken() -> None:
+    assert facts(product(dense((65535, 2, 8)), dense((65535, 8, 8)))).batch == 65535
+    shared = dense((3, 32, 128), stride=(0, 128, 1))
+    assert facts(product(dense((3, 64, 32)), shared)).batch == 3
+    assert facts(product(dense((64, 1), stride=(1, 1)), dense((1, 128)))).k == 1
 
 
 def test_steps_are_the_strides_a_call_wants() -> None:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +20,10 @@ from inductor_plugin.problem import Operand, Problem, SizeClass
 from inductor_plugin.target import target
 from inductor_plugin.template import TritonSource
 from inductor_plugin.templates.triton_fp8 import (
+    BLOCK,
     Scaled,
     TritonFp8,
+    _granularity,
     candidate,
     scaled_of,
     tiles_of,
@@ -99,9 +102,13 @@ REJECTED: dict[str, tuple[Problem, str]] = {
     ),
     "an 8-bit result": (problem(output=matrix(256, 512, **E4)), "this asks for float8_e4m3fn"),
     "a CPU": (problem(output=matrix(256, 512, device="cpu")), "not all on a CUDA device"),
-    "a dynamic size": (
+    "a dynamic K": (
+        problem(dynamic=(SizeClass(0, 1, 513, 1024, 1024), SizeClass(1, 0, 513, 1024, 1024))),
+        "K or N is known only at run time",
+    ),
+    "dynamic rows without their scales": (
         problem(dynamic=(SizeClass(0, 0, 129, 256, 256),)),
-        "known only at run time",
+        "how many rows of A share a scale is known only at run time",
     ),
 }
 
@@ -137,6 +144,31 @@ def test_one_row_is_taken() -> None:
     few = problem(*operands((1, 1), a=matrix(1, 1024, **E4)))
     assert TEMPLATE.reject(few) is None
     assert TEMPLATE.candidates(few)[0].config["BLOCK_M"] == 64
+
+
+@pytest.mark.parametrize(("b_scale", "columns"), [((8, 4), 128), ((8, 512), 1)])
+def test_the_scales_of_one_row_are_no_blocks(b_scale: tuple[int, int], columns: int) -> None:
+    few = problem(*operands((1, 8), b_scale, a=matrix(1, 1024, **E4)))
+    assert TEMPLATE.reject(few) is None
+    (found,) = {
+        (one.config["A_ROWS_PER_SCALE"], one.config["B_COLUMNS_PER_SCALE"])
+        for one in TEMPLATE.candidates(few)
+    }
+    assert found == (1, columns)
+
+
+def test_the_scales_of_one_column_are_no_blocks() -> None:
+    scales = matrix(2, 8, dtype="float32"), matrix(8, 1, dtype="float32")
+    assert _granularity(256, 1, 1024, *scales) == (BLOCK, 1, True)
+
+
+@pytest.mark.parametrize("a_scale", [(256, 1), (256, 8)])
+def test_a_dynamic_number_of_rows_is_taken(a_scale: tuple[int, int]) -> None:
+    rows = tuple(SizeClass(operand, 0, 129, 256, 256) for operand in (0, 2))
+    b_scale = (1, 512) if a_scale[1] == 1 else (8, 4)
+    many = problem(*operands(a_scale, b_scale), dynamic=rows)
+    assert TEMPLATE.reject(many) is None
+    assert TEMPLATE.candidates(many)
 
 
 def test_the_callers_wish_for_exact_sums_is_kept() -> None:
@@ -214,6 +246,9 @@ CASES: dict[str, Case] = {
     "one row": Case(
         scaled, given(1, 80, 144, Arg((1, 1), F32), Arg((1, 80), F32)), 0, reference, 1e-2
     ),
+    "one row, blocks": Case(
+        scaled, given(1, 144, 384, Arg((1, 3), F32), Arg((3, 2), F32, (1, 3))), 0, reference, 1e-2
+    ),
     "padded strides": Case(
         scaled,
         (
@@ -274,6 +309,11 @@ def test_default_kernels_compile_without_spilling(kind: str) -> None:
         (usage,) = compiled(made, arch, [0])
         assert "cp.async.bulk.tensor" in usage.ptx
         assert ("wgmma.mma_async" if arch == 90 else "tcgen05.mma") in usage.ptx
+        if arch == 90:
+            # Hopper's tensor cores sum 8-bit products with fewer bits than float32 has: exact sums
+            # are added up outside, those of 128x128 elements by 256 threads.
+            additions = len(re.findall(r"\b(?:add|fma)\S*\.f32", usage.ptx))
+            assert additions == 0 if kind == "fast" else additions >= 128 * 128 // 256
 
 
 def all_kernels(given: Problem) -> list[Any]:

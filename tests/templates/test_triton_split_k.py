@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from inductor_plugin.problem import Problem, SizeClass
+from inductor_plugin.rank import LAUNCH_S, Prediction, predict
 from inductor_plugin.target import target
 from inductor_plugin.template import TritonSource
 from inductor_plugin.templates.triton_order import Tile
@@ -27,9 +28,11 @@ from inductor_plugin.templates.triton_split_k import (
     scratch_bytes,
     tiles_of,
 )
+from inductor_plugin.tile import GemmShape
 from tests import fake_cuda
 from tests.cuda_lowering import Arg
 from tests.templates.triton_cases import (
+    H100,
     Case,
     Every,
     batch,
@@ -120,6 +123,22 @@ def test_scratch_memory_holds_all_parts_and_one_counter_a_tile() -> None:
     for one in TEMPLATE.candidates(problem(40, 200, 4096)):
         assert isinstance(one.kernel, TritonSource)
         assert one.kernel.scratch_bytes % 16 == 0
+
+
+def test_the_ranking_counts_that_all_sums_are_zeroed() -> None:
+    # Whole tiles, in L2 at half of its 5120 bytes a clock, and a launch of their own.
+    tile = Tile(16, 64, 64, 3, 4, 8)
+    for rows, tiles in ((40, 12), (33, 12), (16, 4)):
+        shape = GemmShape(rows, 200, 4096)
+        counted, free = (
+            predict(H100, shape, replace(tile.config, zeroed=zeroed)) for zeroed in (True, False)
+        )
+        assert isinstance(counted, Prediction)
+        assert isinstance(free, Prediction)
+        zeroing_s = LAUNCH_S + tiles * 8 * 16 * 64 * 4 / (2560 * H100.clock_mhz * 1e6)
+        assert counted.seconds - free.seconds == pytest.approx(zeroing_s)
+        assert predict(H100, shape, tile.config) == counted
+    assert not replace(tile, parts=1).config.zeroed
 
 
 def mm(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor]:
@@ -215,6 +234,12 @@ def test_default_kernels_compile_without_spilling() -> None:
             (usage,) = compiled(made, arch, [0])
             assert re.search(r"atom\S*\.acq_rel\S*\.add", usage.ptx)
             assert "ld.global.cg" in usage.ptx
+            # All threads have stored before one counts: the kernel asks for it, whatever Triton adds.
+            said = re.findall(r"tt\.(?:store|atomic_rmw)|(?:gpu|ttg)\.barrier", usage.ttir)
+            assert said[1].endswith(".barrier"), said
+            assert (said[0], said[2]) == ("tt.store", "tt.atomic_rmw")
+            before = usage.ptx[: usage.ptx.index("atom.global")]
+            assert before.rindex("bar.sync") > before.rindex("st.global")
 
 
 def all_kernels(given: Problem) -> list[Any]:

@@ -14,6 +14,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch._inductor import config as inductor_config
 
 from inductor_plugin.jobs import BenchCandidate, TritonCompileJob
 from inductor_plugin.problem import Operand, Problem
@@ -26,6 +27,8 @@ from tests.cuda_lowering import Arg, Lab
 from tests.triton_interpreter import Usage
 
 H100 = target("H100")
+BEHIND = 1 << 16
+"""Elements behind an argument, more than the last step of K reads without a mask."""
 SMALLEST_OF = {80: target("A100"), 90: H100, 100: target("B200")}
 """The GPU of a compute capability whose shared memory its kernels must fit into."""
 
@@ -144,14 +147,17 @@ def values(argument: Arg, seed: int) -> torch.Tensor:
     """Return random values for an argument of a graph, on the CPU.
 
     Floats are small multiples of 1/8, so that even 8-bit ones hold them and their products are exact:
-    what differs then is a wrong element, not a rounding.
+    what differs then is a wrong element, not a rounding. Between its rows and behind it is NaN, which
+    times zero is NaN: what is read there without a mask is seen.
     """
     generator = torch.Generator().manual_seed(seed)
     size, stride = argument.size, argument.stride or _contiguous(argument.size)
-    made = torch.zeros(
-        1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)), dtype=argument.dtype
-    ).as_strided(size, stride)
-    if not argument.dtype.is_floating_point:
+    elements = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    beyond = torch.full((elements + BEHIND,), torch.nan)
+    if argument.dtype.is_floating_point:
+        made = beyond.to(argument.dtype).as_strided(size, stride)
+    else:
+        made = torch.zeros(len(beyond), dtype=argument.dtype).as_strided(size, stride)
         low, high = torch.iinfo(argument.dtype).min, torch.iinfo(argument.dtype).max
         return made.copy_(torch.randint(low, high, size, generator=generator))
     return made.copy_((torch.randn(size, generator=generator) * 2).round() / 8)
@@ -175,6 +181,8 @@ class Case:
         winner: Which candidate of the template wins.
         reference: The same in float32, where ``function`` itself cannot be called with it.
         tolerance: Largest accepted difference, absolute and relative.
+        rows: How many the first argument has when it runs, where it is lowered for any number of
+            them; 0 for a static one.
     """
 
     function: Callable[..., Any]
@@ -182,18 +190,42 @@ class Case:
     winner: int = 0
     reference: Callable[..., Any] | None = None
     tolerance: float = 2e-3
+    rows: int = 0
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """What it is run with."""
+        first, *others = self.arguments
+        if self.rows:
+            first = replace(first, size=(self.rows, *first.size[1:]))
+        return [values(one, seed) for seed, one in enumerate((first, *others))]
 
 
 def check(template: Template, kernel: str, cases: Mapping[str, Case]) -> None:
     """Lower all cases, run what was generated, and compare it with float32."""
+    assert kernel == template.name
+    check_all([(template, name, one) for name, one in cases.items()])
+
+
+def check_all(cases: Sequence[tuple[Template, str, Case]]) -> None:
+    """Do as `check` for (template, name, case), all in one process, which takes seconds to start."""
     given: list[tuple[str, list[torch.Tensor]]] = []
-    for name, one in cases.items():
-        code = lowered(template, kernel, one.function, one.arguments, winner=one.winner).code
+    for template, name, one in cases:
+        # Padding of unknown sizes is decided by a measurement on the device.
+        with inductor_config.patch({"shape_padding": False} if one.rows else {}):
+            code = lowered(
+                template,
+                template.name,
+                one.function,
+                one.arguments,
+                winner=one.winner,
+                dynamic=one.rows > 0,
+            ).code
         assert code.count(".run(") == 1, name
         assert "extern_kernels" not in code.split("async_compile.wait", 1)[1], name
-        given.append((code, [values(arg, i) for i, arg in enumerate(one.arguments)]))
+        given.append((code, one.tensors))
     results = triton_interpreter.outputs(given)
-    for (name, one), (_, tensors), (found,) in zip(cases.items(), given, results, strict=True):
+    for (_, name, one), (_, tensors), (found,) in zip(cases, given, results, strict=True):
         (expected,) = (one.reference or one.function)(*map(_float, tensors))
         assert torch.isfinite(found).all(), name
         difference = (found.float() - expected).abs() / (1 + expected.abs())
