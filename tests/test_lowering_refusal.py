@@ -111,10 +111,15 @@ def test_it_is_written_once(lab: Lab, cache_dir: Path) -> None:
     assert written() == first
 
 
-@pytest.mark.parametrize("policy", ["cached", "build"])
-def test_who_does_not_tune_writes_nothing(lab: Lab, cache_dir: Path, policy: str) -> None:
-    lab.lower(product, SINGLE, SINGLE, gemm_backends="ATEN,CUTLASS", policy=policy)
+def test_who_only_reads_writes_nothing(lab: Lab, cache_dir: Path) -> None:
+    lab.lower(product, SINGLE, SINGLE, gemm_backends="ATEN,CUTLASS", policy="cached")
     assert list(cache_dir.glob("records/*/*/*.json")) == []
+
+
+def test_who_only_compiles_is_told_who_refused(lab: Lab) -> None:
+    lab.lower(product, SINGLE, SINGLE, gemm_backends="ATEN,CUTLASS", policy="build")
+    assert "float32" in lab.record()["rejected"]["cutlass"]
+    assert lab.screens == []
 
 
 def test_tuning_later_replaces_it(lab: Lab) -> None:
