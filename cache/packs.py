@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from inductor_plugin.cache import atomic
@@ -22,7 +23,7 @@ class PackShelf:
     def put(self, pack: Pack) -> bool:
         """Note a pack; return False if it was noted before."""
         path = self._folder.layout.pack(pack.name)
-        if pack.name in self._memory or _is_sound(path):
+        if pack.name in self._memory or isinstance(_pack_of(path), Pack):
             return False
         self._folder.forget_damage(path)
         self._memory[pack.name] = pack
@@ -45,13 +46,9 @@ class PackShelf:
     def problems(self) -> list[str]:
         """Return what is wrong with each pack that is not whole, in one line."""
         found: list[str] = []
-        for path in pack_files(self._folder.layout.packs):
-            try:
-                pack = parse_pack(path.read_bytes())
-            except MISSING:
-                continue
-            except (OSError, ValueError) as error:
-                found.append(f"pack {path.stem} is damaged: {error}")
+        for path, pack in self._read():
+            if isinstance(pack, str):
+                found.append(f"pack {path.stem} is damaged: {pack}")
                 continue
             folders = [self._folder.layout.kernel(one) for one in pack.kernels]
             lost = sum(damage_of_folder(one) is not None or not one.is_dir() for one in folders)
@@ -62,21 +59,26 @@ class PackShelf:
     def everything(self) -> list[Pack]:
         """Return all packs; damaged ones are reported and left out."""
         found: dict[str, Pack] = {}
-        for path in pack_files(self._folder.layout.packs):
-            try:
-                pack = parse_pack(path.read_bytes())
-            except MISSING:
-                continue
-            except (OSError, ValueError) as error:
-                self._folder.report_damage(path, str(error))
-                continue
-            found[pack.name] = pack
+        for path, pack in self._read():
+            if isinstance(pack, str):
+                self._folder.report_damage(path, pack)
+            else:
+                found[pack.name] = pack
         return list({**found, **self._memory}.values())
 
+    def _read(self) -> Iterator[tuple[Path, Pack | str]]:
+        """Yield each file with its pack, or with what is wrong with it."""
+        for path in pack_files(self._folder.layout.packs):
+            pack = _pack_of(path)
+            if pack is not None:
+                yield path, pack
 
-def _is_sound(path: Path) -> bool:
+
+def _pack_of(path: Path) -> Pack | str | None:
+    """Return the pack in a file, what is wrong with it, or None where there is no file."""
     try:
-        parse_pack(path.read_bytes())
-    except (OSError, ValueError):
-        return False
-    return True
+        return parse_pack(path.read_bytes())
+    except MISSING:
+        return None
+    except (OSError, ValueError) as error:
+        return str(error)

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 _LOCK_S = 60.0
 _MEMO = 8192
 _ENVIRONMENT = "environment.json"
-_MEASURED = b'"samples_ms"'
+_MEASURED = b'"status": "ok"'
 
 _Place = tuple[str, str, str]
 
@@ -178,7 +178,10 @@ class RecordShelf:
 
     def has(self, environment: str) -> bool:
         """Return True if the environment has at least one record with a measurement."""
-        if any(p[0] == environment and one.candidates for p, one in list(self._memory.items())):
+        if any(
+            p[0] == environment and any(m.status == "ok" for m in one.candidates.values())
+            for p, one in list(self._memory.items())
+        ):
             return True
         ops = self._folder.layout.environment(environment).parent
         try:

@@ -278,8 +278,10 @@ class Builder:
             self._fail(item, Compiled(_digest(item), "skipped", str(error)))
 
     def _build_cpp(self, items: Sequence[_Item]) -> None:
-        unique = {_digest(item): item for item in items}
-        builds = [item.entry.build for item in unique.values()]
+        wanted: dict[str, list[_Item]] = {}  # several problems may want one kernel
+        for item in items:
+            wanted.setdefault(_digest(item), []).append(item)
+        builds = [twins[0].entry.build for twins in wanted.values()]
         sources = tuple(b.source for b in builds if isinstance(b, CppBuild))
         assert isinstance(builds[0], CppBuild)
         folder = tempfile.mkdtemp(prefix="inductor-plugin-")
@@ -291,23 +293,29 @@ class Builder:
                 # A kernel more costs a quarter of the first one (CUTLASS: 33 s alone, 64 s for 8).
                 timeout_s=self._timeout_s * (3 + len(sources)) / 4,
             )
-            names = [item.entry.name for item in unique.values()]
+            names = [twins[0].entry.name for twins in wanted.values()]
             results = self._dispatch.compile(job, names, builds[0].memory_bytes)
             by_key = {compiled.key: compiled for compiled in results}
             published: dict[str, Path] = {}
-            for item in items:
-                compiled = by_key.get(_digest(item)) or unanswered(_digest(item))
-                self._publish(item, compiled, published)
+            for digest, twins in wanted.items():
+                compiled = by_key.get(digest) or unanswered(digest)
+                kernel = self._published(twins[0], compiled, published)
+                for item in twins:
+                    item.entry.compile_s = compiled.elapsed_s
+                    if kernel is None:
+                        self._fail(item, compiled)
+                    else:
+                        self._take(item, kernel)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _publish(self, item: _Item, compiled: Compiled, published: dict[str, Path]) -> None:
-        """Publish a kernel; ``published`` says where libraries lie that have several of them."""
-        item.entry.compile_s = compiled.elapsed_s
+    def _published(
+        self, item: _Item, compiled: Compiled, published: dict[str, Path]
+    ) -> KernelEntry | None:
+        """Publish a kernel if it compiled; ``published`` says where libraries of several lie."""
         build = item.entry.build
         if compiled.status != "ok" or compiled.library is None or not isinstance(build, CppBuild):
-            self._fail(item, compiled)
-            return
+            return None
         kernel = self._store.put_kernel(
             build.key,
             {
@@ -318,7 +326,7 @@ class Builder:
         )
         published[compiled.library] = kernel.path("kernel.so")
         self._counters.add(compiled=1)
-        self._take(item, kernel)
+        return kernel
 
 
 def cuda_batch(count: int, workers: int) -> int:

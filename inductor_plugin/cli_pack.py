@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inductor_plugin.cache import report
-from inductor_plugin.cli_shared import say
+from inductor_plugin.cli_shared import lines_to, say
 from inductor_plugin.config import Config, default_cache_dir
 from inductor_plugin.verb import Verb
 
@@ -75,7 +75,7 @@ def _precompile(arguments: Namespace) -> int:
         dynamic=arguments.dynamic,
         standard=arguments.standard or "",
     )
-    made = precompile(request, say=_quiet if arguments.json else _say)
+    made = precompile(request, say=lines_to(arguments))
     say(arguments, made.to_dict(), _text(made))
     return 0
 
@@ -125,14 +125,6 @@ def _wheel(arguments: Namespace) -> int:
     fields = {**asdict(made), "file": str(made.file)}
     say(arguments, json.loads(json.dumps(fields)), f"{made.file}: pip install it beside the plugin")
     return 0
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
-
-
-def _quiet(text: str) -> None:
-    del text
 
 
 VERBS = (

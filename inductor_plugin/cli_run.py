@@ -7,6 +7,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from inductor_plugin.cli_shared import lines_to
 from inductor_plugin.errors import InductorPluginError
 from inductor_plugin.verb import Verb
 
@@ -25,7 +26,7 @@ def _demo(arguments: Namespace) -> int:
 
     folder = Path(arguments.cache_dir).expanduser() if arguments.cache_dir else None
     try:
-        report = run_demo(arguments.model, folder, say=_quiet if arguments.json else _say)
+        report = run_demo(arguments.model, folder, say=lines_to(arguments))
     except InductorPluginError as error:
         print(f"inductor-plugin demo: {error}", file=sys.stderr)
         return 1
@@ -56,14 +57,6 @@ def _doctor(arguments: Namespace) -> int:
     else:
         print(render(findings))
     return 1 if any(one.state == "broken" for one in findings) else 0
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
-
-
-def _quiet(text: str) -> None:
-    del text
 
 
 VERBS = (

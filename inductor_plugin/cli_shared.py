@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,16 @@ def open_cache(arguments: Namespace, *, must_exist: bool = True, create: bool = 
 def say(arguments: Namespace, fields: Any, text: str) -> None:
     """Print the fields as JSON, or the text."""
     print(json.dumps(fields, indent=2) if arguments.json else text)
+
+
+def lines_to(arguments: Namespace) -> Callable[[str], None]:
+    """Return what takes a verb's lines for people while it runs; with ``--json`` they are dropped."""
+
+    def take(text: str) -> None:
+        if not arguments.json:
+            print(text, flush=True)
+
+    return take
 
 
 def counted(counts: dict[str, int]) -> str:

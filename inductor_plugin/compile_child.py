@@ -53,13 +53,14 @@ def one_unit(sources: Sequence[CppSource]) -> str:
     bodies: list[str] = []
     for source in sources:
         includes.update(dict.fromkeys(line.strip() for line in _INCLUDE.findall(source.source)))
-        name = _namespace(source)
+        name = namespace(source)
         body = _renamed(source, _INCLUDE.sub("", source.source))
         bodies.append(f"namespace {name} {{\n{body}\n}}  // namespace {name}\n")
     return "\n".join([*includes, *bodies])
 
 
-def _namespace(source: CppSource) -> str:
+def namespace(source: CppSource) -> str:
+    """Return the C++ namespace of a kernel that shares a unit with others; it is in mangled names."""
     return f"unit_{unique_symbol(source)}"
 
 
@@ -117,7 +118,7 @@ def _resources(sources: Sequence[CppSource], output: str, library: Path) -> dict
     ``SYMBOL_block``: bytes of shared memory, and threads. A kernel alone in its unit is in no
     namespace, and all functions there are its own.
     """
-    names = {one.key: _namespace(one) if len(sources) > 1 else "" for one in sources}
+    names = {one.key: namespace(one) if len(sources) > 1 else "" for one in sources}
     found = resources.of_unit(output, list(names.values()))
     if not found:
         return {}

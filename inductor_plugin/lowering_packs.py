@@ -7,14 +7,17 @@ import logging
 import platform
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from inductor_plugin.config import Config
-from inductor_plugin.installed import Host, mismatch, take_installed
 from inductor_plugin.lowering_cuda import cuda_major
 from inductor_plugin.runtime import RUNTIME
 from inductor_plugin.target import Target
+
+if TYPE_CHECKING:
+    from inductor_plugin.installed import Host
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +42,8 @@ def make_ready(config: Config, gpu: Target | None) -> None:
 
 def host_of(gpu: Target) -> Host:
     """Return what a pack has to fit in this process, on this machine."""
+    from inductor_plugin.installed import Host  # noqa: PLC0415  8 ms that a CPU's compile needs not
+
     triton = ""
     with suppress(importlib.metadata.PackageNotFoundError):
         triton = importlib.metadata.version("triton")
@@ -46,6 +51,8 @@ def host_of(gpu: Target) -> Host:
 
 
 def _problems(config: Config, gpu: Target) -> list[str]:
+    from inductor_plugin.installed import mismatch, take_installed  # noqa: PLC0415  the same
+
     store = RUNTIME.store(config)
     problems = take_installed(store)
     if config.policy != "build":

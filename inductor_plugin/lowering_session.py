@@ -129,10 +129,13 @@ class Session:
         wrong = {id(one): misread(one, nodes) for one in choices}
         choices = [one for one in choices if wrong[id(one)] is None]
         make_ready(self.config, problem.target)
+        registry = default_registry()
         if problem.op in _SCALED and not any(map(is_library, choices)):
             why = "no library kernel among the choices tells the call's scalars; add ATEN to the backends"
-            return choices, {one.name: why for one in default_registry().for_op(problem.op)}
-        ours, rejected = template_choices(default_registry(), problem, nodes, layout, self.config)
+            ours: list[Any] = []
+            rejected = {one.name: why for one in registry.for_op(problem.op)}
+        else:
+            ours, rejected = template_choices(registry, problem, nodes, layout, self.config)
         rejected.update(("cpp", reason) for reason in wrong.values() if reason is not None)
         return [*choices, *ours], rejected
 
@@ -179,8 +182,8 @@ class Session:
         if self.config.policy not in ("tune", "build"):
             return
         site, _ = self._site(layout.device)
-        for choice in choices[:1]:
-            only = offer_of(choice, self._call(nodes, layout, None)).candidate_id
+        if choices:
+            only = offer_of(choices[0], self._call(nodes, layout, None)).candidate_id
             remember(site.store, site.environment, problem, only, rejected)
 
     def defer(self, claim: Claim, nodes: list[Any], choices: list[Any], layout: ir.Layout) -> Any:

@@ -10,7 +10,8 @@ import importlib.metadata
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ import torch
 from inductor_plugin import __version__, models, standard
 from inductor_plugin.cache import KernelEntry, Pack, Store, open_store
 from inductor_plugin.cache.archive import export_archive, import_archive
-from inductor_plugin.compile_child import unique_symbol
+from inductor_plugin.compile_child import namespace, unique_symbol
 from inductor_plugin.config import Config
 from inductor_plugin.counters import COUNTERS, Stats
 from inductor_plugin.errors import KernelError, OptionError, PackError, TargetError
@@ -123,7 +124,7 @@ class Report:
             "triton": self.count("triton"),
             "spilling": sum(bool(one.spills) for one in self.kernels),
             "unknown_spills": sum(one.spills is None for one in self.kernels),
-            "instructions": _tally(one.instructions for one in self.kernels),
+            "instructions": Counter(name for one in self.kernels for name in one.instructions),
         }
         return plain
 
@@ -271,10 +272,10 @@ def _built(entry: KernelEntry, known: dict[str, dict[str, frozenset[str]] | str]
     if LIBRARY_FILE not in entry.files:
         return Built(entry.digest, entry.key.config, "triton", used.registers, used.spills)
     symbol = entry.key.config.split()[0]
-    unique = unique_symbol(CppSource(entry.digest, "", symbol))
+    source = CppSource(entry.digest, "", symbol)
     path = entry.path(LIBRARY_FILE)
     try:
-        load(path, unique)
+        load(path, unique_symbol(source))
     except KernelError as error:
         raise PackError(f"a kernel of the pack cannot be loaded: {error}") from error
     stated = entry.files[LIBRARY_FILE]
@@ -283,7 +284,7 @@ def _built(entry: KernelEntry, known: dict[str, dict[str, frozenset[str]] | str]
     functions = known[stated]
     own: set[str] = set()
     if not isinstance(functions, str):
-        several = [name for name in functions if f"unit_{unique}" in name]
+        several = [name for name in functions if namespace(source) in name]
         for name in several or functions:
             own |= functions[name]
     kind = "cutlass" if SOURCE_FILE in entry.files else "cpp"
@@ -308,12 +309,4 @@ def _warnings(lowered: Sequence[Lowered], kernels: Sequence[Built]) -> list[str]
     found += [f"{name} shows no tensor core instruction" for name in plain]
     failed = {name: reason for one in lowered for name, reason in one.failed}
     found += [f"{name} is not in the pack: {reason}" for name, reason in sorted(failed.items())]
-    return found
-
-
-def _tally(sets: Iterable[Sequence[str]]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for one in sets:
-        for name in one:
-            found[name] = found.get(name, 0) + 1
     return found

@@ -81,9 +81,6 @@ def suggestions(
         return f"nvidia-matmul-heuristics models no {target.name}"
     if precision is None:
         return f"nvidia-matmul-heuristics has no {shape.a} times {shape.b} to {shape.out}"
-    if backend == "TRITON" and precision[0] in "QR" and target.capability >= (9, 0):
-        # 0.1.0.27 expects 2.1 ms of 4096x4096x4096 on an H100, seven times what it does in bfloat16.
-        return f"nvidia-matmul-heuristics misjudges Triton's 8-bit products on {target.name}"
     try:
         with _LOCK:
             return _asked(target, shape, count, backend, precision)
@@ -93,11 +90,7 @@ def suggestions(
 
 
 def ordered(
-    target: Target,
-    shape: GemmShape,
-    ours: Iterable[Ranked],
-    count: int = 32,
-    backend: str = "CUTLASS3",
+    target: Target, shape: GemmShape, ours: Iterable[Ranked], count: int = 32
 ) -> tuple[list[Ranked], str]:
     """Return our ranking with what NVIDIA would try first in front, and what that rests on.
 
@@ -106,13 +99,12 @@ def ordered(
         shape: The product.
         ours: What can be built, ranked by `rank.ranked`.
         count: How many suggestions to ask for.
-        backend: As in `suggestions`.
 
     Returns:
         The ranking, and one line for people.
     """
     given = list(ours)
-    found = suggestions(target, shape, count, backend)
+    found = suggestions(target, shape, count)
     if isinstance(found, str):
         return given, found
     places: dict[tuple[int, ...], int] = {}

@@ -7,10 +7,10 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from inductor_plugin.cache import Resources
 from inductor_plugin.target import RESERVED_SHARED_BYTES, Target
@@ -18,7 +18,10 @@ from inductor_plugin.target import RESERVED_SHARED_BYTES, Target
 SPILL_LIMIT_BYTES = 64
 """Spills per thread that are still taken: 16 registers, as Inductor's ``triton.spill_threshold``."""
 
-_TOOL_TIMEOUT_S = 60
+_TOOL_TIMEOUT_S = 300
+"""The machine code of a unit of eight CUTLASS kernels is megabytes of text."""
+
+_Found = TypeVar("_Found", bound=Sized)
 
 
 @dataclass(frozen=True)
@@ -283,24 +286,38 @@ def usage(
         arch: What a cubin was compiled for.
         tool: cuobjdump; looked for if not given.
     """
-    found = tool or cuobjdump()
-    if found is None:
+    return dumped("-res-usage", path, lambda text: parse_usage(text, arch), tool)
+
+
+def dumped(
+    option: str, path: Path, parse: Callable[[str], _Found], tool: Path | None = None
+) -> _Found | str:
+    """Return what is read from cuobjdump's output, or the reason why there is nothing.
+
+    Args:
+        option: What it is to print: ``-res-usage`` or ``-sass``.
+        path: The cubin or shared library.
+        parse: Reads what it prints; empty for no kernels.
+        tool: cuobjdump; looked for if not given.
+    """
+    program = tool or cuobjdump()
+    if program is None:
         return "cuobjdump was not found beside nvcc, on the path, or in Triton"
     try:
         done = subprocess.run(
-            [found, "-res-usage", path],
+            [program, option, path],
             capture_output=True,
             text=True,
             timeout=_TOOL_TIMEOUT_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{found} did not run: {error}"
-    kernels = parse_usage(done.stdout, arch)
-    if done.returncode != 0 or not kernels:
+        return f"{program} did not run: {error}"
+    found = parse(done.stdout)
+    if done.returncode != 0 or not found:
         said = (done.stderr or done.stdout).strip().splitlines()
         return f"{path.name} shows no kernels: {said[-1] if said else 'no output'}"
-    return kernels
+    return found
 
 
 def triton_usage(cubin: Path, tool: Path | None = None) -> KernelResources | str:

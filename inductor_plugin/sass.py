@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
-from inductor_plugin.resources import cuobjdump
+from inductor_plugin.resources import dumped
 
-_TIMEOUT_S = 300
 _FUNCTION = re.compile(r"^\s*Function : (\S+)")
 _INSTRUCTION = re.compile(r"\b(HGMMA|QGMMA|IGMMA|UTC\w*MMA|HMMA|QMMA|IMMA)\b")
 """wgmma for Hopper by element (16 and 19 bits, 8-bit floats, int8), tcgen05 for Blackwell, mma.sync."""
@@ -33,21 +31,4 @@ def instructions(path: Path, tool: Path | None = None) -> dict[str, frozenset[st
         path: The library or cubin.
         tool: cuobjdump; looked for if not given.
     """
-    found = tool or cuobjdump()
-    if found is None:
-        return "cuobjdump was not found beside nvcc, on the path, or in Triton"
-    try:
-        done = subprocess.run(
-            [found, "-sass", path],
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{found} did not run: {error}"
-    functions = parse_sass(done.stdout)
-    if done.returncode != 0 or not functions:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        return f"{path.name} shows no kernels: {said[-1] if said else 'no output'}"
-    return functions
+    return dumped("-sass", path, parse_sass, tool)

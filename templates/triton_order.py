@@ -1,15 +1,18 @@
-"""The order in which the tiles of a Triton template are tried: the model in `rank`, and NVIDIA's; only a few.
+"""The order in which the tiles of a Triton template are tried: what the model in `rank` says; only a few.
 
 Triton holds every step that is in flight in shared memory, and its warps load what they multiply.
+
+NVIDIA's heuristics (0.1.0.27) are not asked about Triton: an answer takes 1 to 5 ms, more than all
+the rest of a problem's ranking; they name no 128x256 for an H100, expect one time of the first eight
+tiles they name for 4096x4096x4096, and seven times bfloat16's for 8-bit floats.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inductor_plugin import rank_nvidia
 from inductor_plugin.rank import ranked
 from inductor_plugin.target import KIB, Target
 from inductor_plugin.tile import GemmShape, TileConfig
@@ -20,8 +23,6 @@ SHARED = LIMIT // 2
 """Candidates of one template where a second one may serve the same problem."""
 ALIKE = 2
 """Candidates that differ in stages, warps or parts only: the model cannot tell them apart well."""
-ASKED = 8
-"""Suggestions asked of NVIDIA's heuristics: 1.8 ms for 8 of them, 2.4 ms for 32."""
 GROUP_M = 8
 """Rows of tiles that are walked as one panel, so that they find their columns of B in L2."""
 LEAST_SHARED_BYTES = 99 * KIB
@@ -98,21 +99,8 @@ def ordered(
         placed = [one for one in tiles if one.held(product) <= room_of(target)]
     else:
         by_config = {one.config: one for one in tiles}
-        placed = [by_config[one] for one in _placed(target, product, by_config)]
+        placed = [by_config[one.config] for one in ranked(target, product, by_config)]
     return _varied(placed)[:limit]
-
-
-def _placed(target: Target, product: GemmShape, configs: Iterable[TileConfig]) -> list[TileConfig]:
-    """Return tiles by the better of two places: in our ranking and, where installed, in NVIDIA's.
-
-    NVIDIA's alone would leave out a large product's 128x256 on an H100, which it does not name, and
-    it expects the same time of the first eight that it names for 4096x4096x4096.
-    """
-    ours = ranked(target, product, configs)
-    theirs, _ = rank_nvidia.ordered(target, product, ours, ASKED, "TRITON")
-    places = {one.config: place for place, one in enumerate(theirs)}
-    better = {one.config: min(place, places[one.config]) for place, one in enumerate(ours)}
-    return sorted(better, key=better.__getitem__)
 
 
 def room_of(target: Target | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,12 @@ def inductor_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def repository() -> Path:
     """Return the root of the checkout."""
     return REPOSITORY
+
+
+@pytest.fixture
+def fake_gpu(inductor_cache: Path) -> Iterator[None]:
+    """Lower for two CUDA devices that are not there."""
+    from tests import fake_cuda
+
+    with fake_cuda.installed(devices=2):
+        yield

@@ -190,6 +190,7 @@ def test_two_problems_that_need_one_kernel_build_it_once(tmp_path: Path) -> None
     one.build(entries)
     assert [status(e) for e in entries] == ["ready"] * 3
     assert sum(one.batches()) == 1
+    assert one.counters.snapshot().compiled == 1
 
 
 def test_one_kernel_that_does_not_compile_costs_itself(tmp_path: Path) -> None:

@@ -260,10 +260,10 @@ def test_a_whole_compile_takes_the_forced_candidate(
 ) -> None:
     from tests.gpu.test_forced_gpu import run
 
-    report = run("cpu_twin", cache_dir, repository, tmp_path)
+    report = run("dry_twin", cache_dir, repository, tmp_path)
     assert report.get("failed") is None
     assert report["taken"]
-    assert all(one.startswith("cpu_twin.mm") for one in report["taken"])
+    assert all(one.startswith("dry_twin.mm") for one in report["taken"])
     assert max(report["plain"], report["dynamic"]) < report["accepted"]
     assert report["dynamic_graphs"] == 1
     assert "no such graph" in run("no such graph", cache_dir, repository, tmp_path)["failed"]

@@ -309,5 +309,5 @@ def test_no_test_may_take_as_long_as_ends_the_run(pytestconfig: pytest.Config) -
 
 
 def test_a_process_that_hangs_is_reported(repository: Path, tmp_path: Path) -> None:
-    report = test_forced_gpu.run("cpu_twin", tmp_path, repository, tmp_path, limit_s=0.2)
+    report = test_forced_gpu.run("dry_twin", tmp_path, repository, tmp_path, limit_s=0.2)
     assert report == {"failed": "not ready after 0 s"}

@@ -13,30 +13,34 @@ from typing import Any
 
 import pytest
 import torch
-from torch._inductor import config as inductor_config
 
 from inductor_plugin import lowering_template
 from inductor_plugin.config import Config
 from inductor_plugin.template import Failed
-from tests import fake_cuda
 from tests.cuda_lowering import Arg, Lab, library_first
 
 pytestmark = [
+    pytest.mark.usefixtures("fake_gpu"),
     pytest.mark.compat,
     pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def device(inductor_cache: Path) -> Iterator[None]:
-    with fake_cuda.installed():
-        yield
 
 
 @pytest.fixture
 def lab(cache_dir: Path) -> Iterator[Lab]:
     with Lab(library_first, cache_dir).open() as opened:
         yield opened
+
+
+@pytest.fixture
+def without_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name Inductor's backends as a user may who does not know of the plugin's option."""
+    original = Lab._patches
+
+    def patches(self: Lab, options: dict[str, Any]) -> dict[str, Any]:
+        return original(self, options) | {"max_autotune_gemm_backends": "TRITON"}
+
+    monkeypatch.setattr(Lab, "_patches", patches)
 
 
 def scaled(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor]:
@@ -72,34 +76,22 @@ def test_nothing_measured_is_no_error(lab: Lab, policy: str) -> None:
     assert "extern_kernels." in lab.lower(scaled, *ADDMM, gemm_backends="TRITON", policy=policy)
 
 
-def test_templates_stay_away_where_nobody_tells_the_scalars(lab: Lab) -> None:
-    original = Lab._patches
-
-    def without_library(self: Lab, options: dict[str, Any]) -> dict[str, Any]:
-        return original(self, options) | {"max_autotune_gemm_backends": "TRITON"}
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Lab, "_patches", without_library)
-        lab.lower(scaled, *ADDMM)
+def test_templates_stay_away_where_nobody_tells_the_scalars(
+    lab: Lab, without_library: None
+) -> None:
+    lab.lower(scaled, *ADDMM)
     (task,) = lab.tasks
     assert not any(one.library for one in task.entries)
     assert all(one.name.startswith("triton_") for one in task.entries)
     rejected = lab.record()["rejected"]
     assert "add ATEN to the backends" in rejected["triton_split_k"]
-    assert inductor_config.max_autotune_gemm_backends != "TRITON"
 
 
-def test_a_cached_miss_without_any_library_runs_what_there_is(lab: Lab) -> None:
-    original = Lab._patches
-
-    def without_library(self: Lab, options: dict[str, Any]) -> dict[str, Any]:
-        return original(self, options) | {"max_autotune_gemm_backends": "TRITON"}
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Lab, "_patches", without_library)
-        code = lab.lower(
-            lambda a, b: (torch.mm(a, b),), Arg((256, 128)), Arg((128, 512)), policy="cached"
-        )
+def test_a_cached_miss_without_any_library_runs_what_there_is(
+    lab: Lab, without_library: None
+) -> None:
+    function = lambda a, b: (torch.mm(a, b),)  # noqa: E731
+    code = lab.lower(function, Arg((256, 128)), Arg((128, 512)), policy="cached")
     assert "triton_tem_fused" in code
     assert lab.screens == []
 

@@ -33,15 +33,10 @@ from tests import fake_cuda
 from tests.cuda_lowering import Arg, Lab, Milliseconds, library_first, library_last
 
 pytestmark = [
+    pytest.mark.usefixtures("fake_gpu"),
     pytest.mark.compat,
     pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def device(inductor_cache: Path) -> Iterator[None]:
-    with fake_cuda.installed(devices=2):
-        yield
 
 
 @pytest.fixture

@@ -26,12 +26,12 @@ from inductor_plugin.cuda_toolkit import NoToolkit, find
 from inductor_plugin.jobs import BenchCandidate, OpKernel, WorkerSettings
 from inductor_plugin.task import CppBuild
 from inductor_plugin.trace import Trace
-from tests import fake_cuda
 from tests.cuda_lowering import Arg, Lab
 from tests.fakes import task, until
 
 pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
 pytestmark = [
+    pytest.mark.usefixtures("fake_gpu"),
     pytest.mark.compat,
     pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
 ]
@@ -44,12 +44,6 @@ FP8 = torch.float8_e4m3fn
 def cutlass_first(candidate: BenchCandidate) -> float:
     """Say that CUTLASS kernels are ten times faster than all others."""
     return 1.0 if isinstance(candidate.kernel, OpKernel) else 10.0
-
-
-@pytest.fixture(autouse=True)
-def device(inductor_cache: Path) -> Iterator[None]:
-    with fake_cuda.installed():
-        yield
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,10 @@ from inductor_plugin.jobs import BenchCandidate, OpKernel
 from inductor_plugin.lowering_choices import foreign
 from inductor_plugin.lowering_decompose import allowed, parts_of
 from inductor_plugin.lowering_selector import PluginSelector
-from tests import fake_cuda
 from tests.cuda_lowering import Arg, Lab, library_first, library_last
 
 pytestmark = [
+    pytest.mark.usefixtures("fake_gpu"),
     pytest.mark.compat,
     pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
 ]
@@ -50,12 +50,6 @@ def decomposed(candidate: BenchCandidate) -> bool:
 def decomposed_first(candidate: BenchCandidate) -> float:
     """Say that decompose-K is ten times faster than all others."""
     return 0.1 if decomposed(candidate) else 1.0
-
-
-@pytest.fixture(autouse=True)
-def device(inductor_cache: Path) -> Iterator[None]:
-    with fake_cuda.installed():
-        yield
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,10 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from inductor_plugin.jobs import BenchCandidate, RequestKernel, TritonCompileJob, TritonTarget
 from inductor_plugin.problem import Problem
-from tests import fake_cuda
 from tests.cuda_lowering import BF16, Arg, Lab, Milliseconds, library_first, library_last
 
 pytestmark = [
+    pytest.mark.usefixtures("fake_gpu"),
     pytest.mark.compat,
     pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
 ]
@@ -32,12 +32,6 @@ pytestmark = [
 FP8 = torch.float8_e4m3fn
 CONVOLUTION = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
 A, B = Arg((256, 128)), Arg((128, 512))
-
-
-@pytest.fixture(autouse=True)
-def device(inductor_cache: Path) -> Iterator[None]:
-    with fake_cuda.installed(devices=2):
-        yield
 
 
 @pytest.fixture

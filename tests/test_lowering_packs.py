@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from inductor_plugin import lowering_cuda, lowering_packs
+from inductor_plugin import installed, lowering_cuda, lowering_packs
 from inductor_plugin.cache import KernelEntry, KernelKey, Pack, Store, open_store
 from inductor_plugin.config import Config
 from inductor_plugin.cuda_toolkit import NoToolkit, Toolkit
@@ -151,7 +153,6 @@ def test_packs_for_another_gpu_are_named_once(
 def test_an_installed_pack_is_ready_before_the_first_call(
     store: Store, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from inductor_plugin import installed
 
     file = pack_file(tmp_path, "H200", "sm_90a")
     monkeypatch.setattr(installed, "installed_packs", lambda: Installed({"ours": file}))
@@ -203,7 +204,7 @@ def test_what_goes_wrong_with_packs_is_one_warning(
     def fails(store: Store) -> list[str]:
         raise ValueError("no such luck")
 
-    monkeypatch.setattr(lowering_packs, "take_installed", fails)
+    monkeypatch.setattr(installed, "take_installed", fails)
     for _ in range(2):
         lowering_packs.make_ready(config, target("H200"))
     (record,) = caplog.records
@@ -238,3 +239,12 @@ def test_an_unknown_gpu_is_said_once(
 def test_a_cpu_is_no_unknown_gpu(caplog: pytest.LogCaptureFixture) -> None:
     assert target_of(torch.device("cpu")) is None
     assert caplog.records == []
+
+
+def test_a_compile_for_a_cpu_does_not_pay_for_packs() -> None:
+    code = (
+        "import sys, inductor_plugin.lowering\n"
+        "sys.exit(any(one in sys.modules for one in "
+        "('inductor_plugin.cache.archive', 'inductor_plugin.installed', 'inductor_plugin.wheel')))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

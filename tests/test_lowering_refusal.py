@@ -17,10 +17,10 @@ from inductor_plugin.cli import main
 from inductor_plugin.counters import COUNTERS
 from inductor_plugin.refusal import REASON
 from inductor_plugin.runtime import RUNTIME
-from tests import fake_cuda
 from tests.cuda_lowering import Arg, Lab, library_first
 
 pytestmark = [
+    pytest.mark.usefixtures("fake_gpu"),
     pytest.mark.compat,
     pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
 ]
@@ -34,12 +34,6 @@ def product(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor]:
 
 def plus_one(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor]:
     return (torch.mm(a, b) + 1,)
-
-
-@pytest.fixture(autouse=True)
-def device(inductor_cache: Path) -> Iterator[None]:
-    with fake_cuda.installed():
-        yield
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,20 +30,14 @@ from inductor_plugin.jobs import (
 )
 from inductor_plugin.process import WorkerProcess
 from inductor_plugin.trace import Trace
-from tests import fake_cuda
 from tests.cuda_lowering import Arg, Lab, library_first
 from tests.fakes import task, until
 
 pytestmark = [
+    pytest.mark.usefixtures("fake_gpu"),
     pytest.mark.compat,
     pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def device(inductor_cache: Path) -> Iterator[None]:
-    with fake_cuda.installed():
-        yield
 
 
 def test_compile_workers_see_no_gpu() -> None:

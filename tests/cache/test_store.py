@@ -136,6 +136,14 @@ def test_a_record_comes_back_in_this_store_and_the_next(cache_dir: Path):
     assert not store.has_records("0" * 64)
 
 
+def test_what_was_only_compiled_is_no_measurement(tmp_path: Path):
+    store = open_store(tmp_path)
+    one = record(measured("a", None, status="skipped"))
+    store.put_record(one)
+    assert not store.has_records(one.environment)
+    assert not open_store(tmp_path).has_records(one.environment)
+
+
 def test_a_record_changed_by_another_process_is_seen(cache_dir: Path):
     mine, theirs = open_store(cache_dir), open_store(cache_dir)
     one = record(measured("a"))

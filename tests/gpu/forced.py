@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,10 @@ from unittest import mock
 import torch
 import torch._dynamo
 
+from benchmarks.gemm_arm import DryTwin
 from inductor_plugin import selection
 from inductor_plugin.decision import Verdict
-from inductor_plugin.jobs import OpKernel
-from inductor_plugin.problem import Problem
 from inductor_plugin.registry import default_registry
-from inductor_plugin.template import Candidate
 from tests.gpu import graphs
 from tests.gpu.check import error_of, made
 from tests.gpu.product import BF16, E4M3, FP32, Spec, by_columns, by_rows
@@ -126,7 +124,7 @@ FORCED: dict[str, Forced] = {
     "triton_split_k": Forced(product, product, (by_rows(64, 8192), by_columns(8192, 512))),
     "triton_fp8": Forced(_scaled, _unscaled, _FP8),
     "triton_int4": Forced(_int4, _int4_reference, _PACKED, accepted=0.02),
-    "cpu_twin": Forced(
+    "dry_twin": Forced(
         product,
         product,
         (by_rows(64, 256), by_rows(256, 128)),
@@ -137,22 +135,6 @@ FORCED: dict[str, Forced] = {
 }
 """By the beginning of the candidates' identity; behind a space follows which graph. The last one needs
 no GPU, and proves the rest of this file."""
-
-
-class CpuTwin:
-    """Offers torch's own product once more, on a CPU, so that there is something to force."""
-
-    name = "cpu_twin"
-    ops = ("mm",)
-
-    def reject(self, problem: Problem) -> str | None:
-        """Return why it cannot run the problem."""
-        return None if problem.output.device == "cpu" else "it is for a CPU"
-
-    def candidates(self, problem: Problem) -> Sequence[Candidate]:
-        """Return the one kernel."""
-        del problem
-        return [Candidate(self.name, "mm", {}, OpKernel("aten::mm.out"))]
 
 
 def forced_decision(prefix: str, taken: list[str]) -> Callable[..., Verdict]:
@@ -175,8 +157,8 @@ def forced_decision(prefix: str, taken: list[str]) -> Callable[..., Verdict]:
 def report(name: str, cache_dir: Path) -> dict[str, Any]:
     """Compile and run a forced graph; return its errors and what was taken."""
     given, taken = FORCED[name], list[str]()
-    if name == CpuTwin.name:
-        default_registry().register(CpuTwin())
+    if name == DryTwin.name:
+        default_registry().register(DryTwin())
     started = time.monotonic()
     with mock.patch.object(selection, "decide", forced_decision(name.partition(" ")[0], taken)):
         found: dict[str, Any] = {"plain": _plain(given, cache_dir)}
