@@ -49,7 +49,41 @@ def _count(facts: Sequence[Any], cdiv: Any) -> Any:
     return batch[0] * tiles if batch else tiles
 
 
-_GRIDS: dict[str, Any] = {"tiles": _tiles, "split_k": _split_k, "persistent": _persistent}
+@SymbolicGridFn
+def _rows(batch: Any, heads: Any, queries: Any, meta: Any, *, cdiv: Any) -> _Grid:
+    return cdiv(queries, meta["BLOCK_M"]) * batch * heads * meta["SPLITS"], 1, 1
+
+
+@SymbolicGridFn
+def _tokens(ends: Any, heads: Any, tokens: Any, meta: Any, *, cdiv: Any) -> _Grid:
+    return (cdiv(tokens, meta["BLOCK_M"]) + ends - 1) * heads, 1, 1
+
+
+@SymbolicGridFn
+def _rows_backward(
+    batch: Any, heads: Any, queries: Any, kv_heads: Any, keys: Any, meta: Any, *, cdiv: Any
+) -> _Grid:
+    by_keys = cdiv(keys, meta["BLOCK_N1"]) * kv_heads
+    return (by_keys + cdiv(queries, meta["BLOCK_M2"]) * heads) * batch, 1, 1
+
+
+@SymbolicGridFn
+def _tokens_backward(
+    ends: Any, heads: Any, queries: Any, kv_heads: Any, keys: Any, meta: Any, *, cdiv: Any
+) -> _Grid:
+    by_keys = (cdiv(keys, meta["BLOCK_N1"]) + ends - 1) * kv_heads
+    return by_keys + (cdiv(queries, meta["BLOCK_M2"]) + ends - 1) * heads, 1, 1
+
+
+_GRIDS: dict[str, Any] = {
+    "tiles": _tiles,
+    "split_k": _split_k,
+    "persistent": _persistent,
+    "rows": _rows,
+    "tokens": _tokens,
+    "rows_backward": _rows_backward,
+    "tokens_backward": _tokens_backward,
+}
 
 
 def triton_choice(source: TritonSource, nodes: Sequence[Any], layout: ir.Layout) -> Any | Failed:
@@ -74,6 +108,10 @@ def triton_choice(source: TritonSource, nodes: Sequence[Any], layout: ir.Layout)
             device=layout.device,
             outer_name=WorkspaceArg.unique_name(),
         )
+    if source.mutated:
+        extra["mutated_inputs"] = [inputs[i] for i in source.mutated]
+    if source.extents:
+        extra["call_sizes"] = [inputs[i].get_size()[dim] for i, dim in source.extents]
     made: list[Any] = []
     error: Any = _template(source.name, source.text, source.grid).maybe_append_choice(
         made,

@@ -34,6 +34,11 @@ class TritonSource:
         text: The template.
         grid: ``tiles`` starts one program a tile of BLOCK_M x BLOCK_N, ``split_k`` SPLIT_K of them,
             ``persistent`` as many as the device has multiprocessors, which NUM_SMS then tells.
+            The others are for ``extents``, all programs on the grid's first axis: ``rows`` (B, H, Sq)
+            starts SPLITS programs a head and BLOCK_M queries; ``tokens`` (B + 1, H, Tq) one a head
+            and block, of which B sequences begin at most B + ceil(Tq / BLOCK_M); ``rows_backward``
+            (B, H, Sq, Hkv, Sk) and ``tokens_backward`` (B + 1, H, Tq, Hkv, Tk) first one for each
+            BLOCK_N1 keys of a key head, then one for each BLOCK_M2 queries of a head.
         constants: What the text is compiled with, as (name, value) pairs; a text value is code.
         num_stages: Loads in flight.
         num_warps: Warps of one program.
@@ -45,11 +50,21 @@ class TritonSource:
             zero what it relies on.
         capability: The oldest device that can run it.
         descriptors: Indices of the operands it reads through tensor descriptors (TMA).
+        mutated: Indices of the operands it writes besides its output.
+        extents: What the grid is made from, as (operand, dimension) pairs; empty: the output's.
     """
 
     name: str
     text: str
-    grid: Literal["tiles", "split_k", "persistent"]
+    grid: Literal[
+        "tiles",
+        "split_k",
+        "persistent",
+        "rows",
+        "tokens",
+        "rows_backward",
+        "tokens_backward",
+    ]
     constants: tuple[tuple[str, bool | int | str], ...]
     num_stages: int
     num_warps: int
@@ -59,6 +74,8 @@ class TritonSource:
     scratch_bytes: int = 0
     capability: tuple[int, int] = (8, 0)
     descriptors: tuple[int, ...] = ()
+    mutated: tuple[int, ...] = ()
+    extents: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
