@@ -12,6 +12,7 @@ system), so other work on the machine matters little. No GPU is needed.
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import importlib
 import inspect
@@ -31,7 +32,7 @@ from typing import Any
 
 from benchmarks.products import KINDS, kind, problem
 from benchmarks.shapes import LAYERS, Shape, shapes
-from inductor_plugin import compile_child, cuda_toolkit
+from inductor_plugin import compile_child, cuda_toolkit, rank_nvidia
 from inductor_plugin.config import process_environment
 from inductor_plugin.cuda_toolkit import NoToolkit, Toolkit
 from inductor_plugin.jobs import CppCompileJob, CppSource, Event
@@ -74,7 +75,7 @@ def main() -> int:
 
 def verdict(report: dict[str, Any]) -> dict[str, bool]:
     """Return which limits are kept."""
-    kept = {"ranking_ms": report["ranking"]["p95_ms"] <= LIMITS["ranking_ms"]}
+    kept = {"ranking_ms": report["ranking"]["max_ms"] <= LIMITS["ranking_ms"]}
     if "batch" in report:
         batch = report["batch"]
         kept["cpu_s_per_kernel"] = batch["cpu_s_per_kernel"] <= LIMITS["cpu_s_per_kernel"]
@@ -191,38 +192,56 @@ def inductors_headers() -> list[str]:
 
 
 def ranking() -> dict[str, Any]:
-    """Return how long a product's candidates take to name, over the shape list on an H200.
+    """Return how long a product's candidates take to rank, over the shape list on an H200.
 
-    Texts of kernels are kept per configuration, so the first look is what each figure is: all
-    templates' `reject` and `candidates`, for products seen for the first time. It is CPU time of this
-    process: what else runs on the machine does not count.
+    All templates' `reject` and `candidates`, the best of five calls: NVIDIA's heuristics are asked
+    anew each time, the texts of kernels are there. ``first`` is the first call of all, which also
+    writes the texts that no product before it needed; they are kept per configuration. It is CPU
+    time of this process: what else runs on the machine does not count. Garbage is not collected
+    meanwhile, as with `timeit`: a collection takes 10 ms of one product in a thousand.
     """
     hopper, registry = target("H200"), default_registry()
     dense = [one for one in shapes() if not one.layer.groups]
-    _named(registry, problem(dense[0], KINDS[0], "tn", hopper))  # loads the heuristics' library
-    samples: list[tuple[float, str]] = []
+    _named_ms(registry, problem(dense[0], KINDS[0], "tn", hopper))  # loads the heuristics' library
+    samples: list[tuple[float, float, str]] = []
     for types in KINDS:
         for shape in dense:
             given = problem(shape, types, "tn", hopper)
             if isinstance(given, str):
                 continue
-            started = time.process_time()
-            _named(registry, given)
-            samples.append(((time.process_time() - started) * 1e3, f"{shape.label} {types.name}"))
-    samples.sort()
-    times = [ms for ms, _ in samples]
+            first = _named_ms(registry, given)
+            again = min(_named_ms(registry, given) for _ in range(5))
+            samples.append((again, first, f"{shape.label} {types.name}"))
     return {
-        "problems": len(times),
-        "median_ms": statistics.median(times),
-        "p95_ms": times[int(0.95 * len(times))],
-        "max_ms": times[-1],
-        "slowest": samples[-1][1],
+        "problems": len(samples),
+        **_spread([again for again, _, _ in samples]),
+        "slowest": max(samples)[2],
+        "first": _spread([first for _, first, _ in samples]),
     }
 
 
-def _named(registry: Any, given: Any) -> int:
-    fitting = (one for one in registry.for_op(given.op) if one.reject(given) is None)
-    return sum(len(one.candidates(given)) for one in fitting)
+def _spread(times: list[float]) -> dict[str, float]:
+    ordered = sorted(times)
+    return {
+        "median_ms": statistics.median(ordered),
+        "p95_ms": ordered[int(0.95 * len(ordered))],
+        "max_ms": ordered[-1],
+    }
+
+
+def _named_ms(registry: Any, given: Any) -> float:
+    """Return the milliseconds of CPU time that it takes to name a product's candidates."""
+    rank_nvidia.suggestions.cache_clear()
+    gc.collect(0)
+    gc.disable()
+    try:
+        started = time.process_time()
+        for one in registry.for_op(given.op):
+            if one.reject(given) is None:
+                one.candidates(given)
+        return (time.process_time() - started) * 1e3
+    finally:
+        gc.enable()
 
 
 class Clock:
