@@ -36,7 +36,8 @@ bench: $(READY)
 	$(PY) benchmarks/cold_warm.py $(ARGS)
 
 bench-gpu: $(READY)
-	$(PY) -m benchmarks.gemm $(ARGS)
+	$(PY) -m benchmarks.gemm --budget-s 280 $(ARGS)
+	$(PY) -m benchmarks.attention --budget-s 170 $(ARGS)
 
 docs: $(READY)
 	$(PY) docs/generate.py

@@ -18,27 +18,20 @@ within 1 % of the arm's own best, in the arm's own order. ``--dry`` goes the sam
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
-import json
-import os
-import select
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.arms import RESULTS, Arm, arms, machine, raced, write
 from benchmarks.products import kind, missing_call
 from benchmarks.resume import Budget, finished, put, waiting
 from benchmarks.shapes import Shape, by_interest
-from benchmarks.sources import PLUGIN, sources_digest
+from benchmarks.sources import PLUGIN
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-RESULTS = REPOSITORY / "benchmarks" / "results"
+ARM_MODULE = "benchmarks.gemm_arm"
 ARMS = ("cublas", "stock", "stock_cutlass", "ours")
 KINDS = ("bf16", "e4m3_row")
 ROUNDS = 15
@@ -48,71 +41,14 @@ M_CLASSES = (("decode", 16), ("batch", 256), ("prefill", 1 << 30))
 """Names of the classes of M, and the most rows of each."""
 ACCEPTED = 0.05
 """Largest error that counts as right: fp8 with fast sums has 0.02."""
-SAMPLE_S = 60.0
-OVER = "the budget ended before its answer"
 SOURCES = (
     *PLUGIN,
-    *(f"benchmarks/{name}.py" for name in ("check", "gemm", "gemm_arm", "products", "shapes")),
+    *(
+        f"benchmarks/{name}.py"
+        for name in ("arms", "check", "gemm", "gemm_arm", "products", "shapes")
+    ),
 )
 """What a row is measured with; another version begins anew."""
-
-
-class Arm:
-    """The process of one arm; it starts with its first question, and again after it has died."""
-
-    def __init__(self, name: str, folder: Path, *, dry: bool) -> None:
-        """Keep the caches of an arm under ``folder``."""
-        self.name = name
-        self._folder = folder / name
-        self._dry = dry
-        self._process: subprocess.Popen[str] | None = None
-
-    def ask(self, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
-        """Return the answer, or why there is none: ``{"failed": reason}``."""
-        process = self._running()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(json.dumps(request) + "\n")
-            process.stdin.flush()
-            ready, _, _ = select.select([process.stdout], [], [], limit_s)
-            line = process.stdout.readline() if ready else ""
-        except OSError as error:
-            self.stop()
-            return {"failed": f"its process ended: {error}"}
-        if not line:
-            code = process.poll()
-            self.stop()
-            why = f"no answer within {limit_s:.0f} s" if code is None else f"it ended with {code}"
-            return {"failed": why}
-        return json.loads(line)
-
-    def stop(self) -> None:
-        """End the process and all it started."""
-        process, self._process = self._process, None
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, 9)
-            process.wait()
-
-    def _running(self) -> subprocess.Popen[str]:
-        if self._process is None or self._process.poll() is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(self._folder / "inductor")}
-            environment.pop("TRITON_CACHE_DIR", None)
-            command = [sys.executable, "-m", "benchmarks.gemm_arm", self.name, str(self._folder)]
-            with (self._folder / "stderr.txt").open("a") as log:
-                self._process = subprocess.Popen(
-                    [*command, *(["--dry"] if self._dry else [])],
-                    cwd=REPOSITORY,
-                    env=environment,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    text=True,
-                    start_new_session=True,
-                )
-        return self._process
 
 
 def main() -> int:
@@ -138,7 +74,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     budget = Budget(given.budget_s)
-    facts = machine(dry=given.dry)
+    facts = machine(SOURCES, dry=given.dry)
     if facts is None:
         print("No CUDA device here; --dry checks the benchmark without one.")
         return 0
@@ -172,7 +108,7 @@ def run(
     left = waiting(rows, list(named), given.arms)
     longest_s = cutlass_s = 0.0
     begun = 0
-    with arms(given.arms, dry=given.dry) as processes:
+    with arms(given.arms, ARM_MODULE, dry=given.dry) as processes:
         while left and budget.rest_s() > longest_s:
             before_s = budget.spent_s()
             others = [row for row in rows if row["product"] != left[0]]
@@ -223,68 +159,11 @@ def measured(
     arm_s: float,
     rounds: int,
 ) -> tuple[dict[str, Any], bool]:
-    """Return one product's row, and whether the budget let all arms end.
-
-    Each arm compiles, then all are sampled in turns. None gets more than what is left at its turn.
-    """
+    """Return one product's row, and whether the budget let all arms end."""
     request = {"do": "prepare", "shape": shape.label, "kind": types}
-    reports: dict[str, dict[str, Any]] = {}
-    prepare_s: dict[str, float] = {}
-    for one in processes:
-        before_s = budget.spent_s()
-        reports[one.name] = asked(one, request, budget, arm_s)
-        prepare_s[one.name] = round(budget.spent_s() - before_s, 3)
-    whole = all(one.get("failed") != OVER for one in reports.values())
-    able = [one for one in processes if "failed" not in reports[one.name]]
-    samples: dict[str, list[float]] = {one.name: [] for one in able}
-    turns = [one for number in range(rounds) for one in turned(able, number)]
-    for one in turns:
-        if "failed" in reports[one.name]:
-            continue
-        answer = asked(one, {"do": "sample"}, budget, SAMPLE_S)
-        if answer.get("failed") == OVER:
-            whole = False
-            break
-        if "failed" in answer:
-            reports[one.name] = answer
-        else:
-            samples[one.name].append(answer["ms"])
-    for name, taken in samples.items():
-        if taken and "failed" not in reports[name]:
-            reports[name] |= {"median_ms": statistics.median(taken), "samples_ms": taken}
-        elif not whole and "failed" not in reports[name]:
-            reports[name] = {"failed": OVER}
+    found, whole = raced(request, processes, budget, arm_s, rounds)
     sizes = {"m": shape.m, "n": shape.n, "k": shape.k, "groups": shape.layer.groups}
-    row = {"product": name_of(shape, types), "kind": types, **sizes}
-    return row | {"prepare_s": prepare_s, "arms": reports}, whole
-
-
-def turned(processes: Sequence[Arm], number: int) -> list[Arm]:
-    """Return the arms in the order of a round: another one begins each time."""
-    first = number % max(1, len(processes))
-    return [*processes[first:], *processes[:first]]
-
-
-def asked(one: Arm, request: Mapping[str, Any], budget: Budget, most_s: float) -> dict[str, Any]:
-    """Return an arm's answer; it has what is left of the budget at this moment, at most ``most_s``."""
-    limit_s = min(most_s, budget.rest_s())
-    if limit_s <= 0:
-        return {"failed": OVER}
-    answer = one.ask(request, limit_s)
-    late = "no answer" in answer.get("failed", "")
-    return {"failed": OVER} if late and limit_s < most_s else answer
-
-
-@contextlib.contextmanager
-def arms(names: Iterable[str], *, dry: bool) -> Generator[list[Arm], None, None]:
-    """Give the arms, each with empty caches; end them behind the block."""
-    with tempfile.TemporaryDirectory(prefix="gemm-", ignore_cleanup_errors=True) as folder:
-        made = [Arm(name, Path(folder), dry=dry) for name in names]
-        try:
-            yield made
-        finally:
-            for one in made:
-                one.stop()
+    return {"product": name_of(shape, types), "kind": types, **sizes, **found}, whole
 
 
 def todo(kinds: Sequence[str]) -> list[tuple[Shape, str]]:
@@ -296,42 +175,6 @@ def todo(kinds: Sequence[str]) -> list[tuple[Shape, str]]:
 def name_of(shape: Shape, types: str) -> str:
     """Return a product's name."""
     return f"{shape.label} {types}"
-
-
-def machine(*, dry: bool) -> dict[str, Any] | None:
-    """Return what the figures are taken on, None where there is no GPU."""
-    torch = importlib.import_module("torch")
-    environment = importlib.import_module("inductor_plugin.environment")
-    if not dry and not torch.cuda.is_available():
-        return None
-    facts: dict[str, Any] = {
-        "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "dry": dry,
-        "gpu": "cpu" if dry else torch.cuda.get_device_name(),
-        "torch": str(torch.__version__),
-        "triton": importlib.import_module("triton").__version__,
-        "driver": "" if dry else driver(),
-        "sources": sources_digest(SOURCES),
-    }
-    return facts | {"environment": environment.environment("cpu" if dry else "cuda:0")}
-
-
-def driver() -> str:
-    """Return the version of NVIDIA's driver."""
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
-    return done.stdout.splitlines()[0].strip()
-
-
-def write(out: Path, report: Mapping[str, Any]) -> None:
-    """Write the file, whole or not at all."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    private = out.with_suffix(f".{os.getpid()}")
-    private.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    private.replace(out)
 
 
 def line(row: Mapping[str, Any]) -> str:

@@ -103,14 +103,19 @@ class DryTwin:
 
 def main() -> int:
     """Answer requests until stdin ends."""
+    if "--dry" in sys.argv and sys.argv[1] == "ours":
+        default_registry().register(DryTwin())
+    return serve(prepare)
+
+
+def serve(prepare: Callable[..., tuple[dict[str, Any], Prepared]]) -> int:
+    """Answer requests until stdin ends; ``prepare`` compiles what a request names."""
     arm, cache_dir = sys.argv[1:3]
     dry = "--dry" in sys.argv[3:]
     # What libraries print goes to stderr; answers have the line for themselves.
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
     prepared: Prepared | None = None
-    if dry and arm == "ours":
-        default_registry().register(DryTwin())
     warm(arm, Path(cache_dir), "cpu" if dry else "cuda:0")
     for line in sys.stdin:
         request = json.loads(line)
@@ -226,8 +231,8 @@ def drawn_scales(
 
 def ways(arm: str, cache_dir: Path, tried: Tried) -> Callable[[Function], Function]:
     """Return what compiles a function for an arm; it notes in ``tried`` what was tried."""
-    if arm == "cublas":
-        return lambda function: function
+    if arm not in ("ours", "stock", "stock_cutlass"):
+        return lambda function: function  # a library, called as it is
     if arm == "ours":
         note_ours(tried)
         options: dict[str, Any] = {

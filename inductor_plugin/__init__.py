@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from inductor_plugin.activation import disable, enable, options
     from inductor_plugin.counters import Stats, stats
+    from inductor_plugin.fmha_function import fmha
     from inductor_plugin.registry import Registry, register, unregister
 
 __version__ = "0.1.0"
@@ -22,6 +23,7 @@ __all__ = [
     "__version__",
     "disable",
     "enable",
+    "fmha",
     "options",
     "register",
     "stats",
@@ -33,6 +35,7 @@ _HOMES = {
     "Stats": "inductor_plugin.counters",
     "disable": "inductor_plugin.activation",
     "enable": "inductor_plugin.activation",
+    "fmha": "inductor_plugin.fmha_function",
     "options": "inductor_plugin.activation",
     "register": "inductor_plugin.registry",
     "stats": "inductor_plugin.counters",

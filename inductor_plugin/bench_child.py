@@ -13,11 +13,13 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from inductor_plugin import lowering_runner
+from inductor_plugin.attention_check import Judgement
+from inductor_plugin.attention_trial import Trial, trial_of
 from inductor_plugin.jobs import (
     BenchCandidate,
     CppKernel,
@@ -30,17 +32,12 @@ from inductor_plugin.jobs import (
     Tensor,
 )
 from inductor_plugin.measure import repeats_for, take_samples, timer_for
+from inductor_plugin.operand import Guarded, build
 
 Call = Callable[[], object]
 Emit = Callable[[Event], None]
 
 KEPT_PROBLEMS = 2
-ZONE_BYTES = (64 << 10, 8 << 20)
-"""Least and most guard bytes on each side of an output."""
-ZONE_ROWS = 128
-"""A tile that forgets its bounds writes up to so many rows too far."""
-_ZONE_BYTE = 0xA5
-_UNWRITTEN_BYTE = 0xFF  # NaN in every float format but fnuz, -1 in the integers
 
 
 @dataclass
@@ -49,11 +46,19 @@ class _Problem:
 
     tensors: dict[Tensor, torch.Tensor] = field(default_factory=dict[Tensor, torch.Tensor])
     reference: torch.Tensor | None = None
+    trial: Trial | None = None
 
     def operand(self, spec: Tensor) -> torch.Tensor:
         if spec not in self.tensors:
             self.tensors[spec] = build(spec)
+            if self.trial is not None:
+                self.trial.fill(spec, self.tensors[spec])
         return self.tensors[spec]
+
+    @property
+    def known(self) -> bool:
+        """Whether there is something to hold a candidate against."""
+        return self.reference is not None if self.trial is None else self.trial.known
 
 
 _kept: OrderedDict[str, _Problem] = OrderedDict()
@@ -78,28 +83,31 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
     candidate, library = job.candidate, job.library
     problem = _problem(job.problem_id)
     is_library = library is not None and library.candidate_id == candidate.candidate_id
-    checked = library is not None and not is_library and job.tolerance is not None
-    if library is not None and checked and problem.reference is None:
-        problem.reference = _first_run(library, problem, emit).result.clone()
+    _prepare(job, problem, emit)
+    checked = not is_library and job.tolerance is not None
+    if library is not None and checked and not problem.known:
+        _keep(_first_run(library, problem, emit), library, problem, emit)
     first = _first_run(candidate, problem, emit)
+    verdict = Judgement(None)
     if is_library:
-        problem.reference = first.result.clone()
-    error = None
-    if first.overrun() is None and checked and problem.reference is not None:
-        error = error_of(first.result, problem.reference)
-        if error is None or error > (job.tolerance or 0.0):
-            first, error = _second_opinion(job, emit)
-    outcome = functools.partial(Outcome, candidate.candidate_id, error=error)
+        verdict = _keep(first, candidate, problem, emit)
+    elif first.overrun() is None and checked:
+        verdict = _judged(first, job, problem, emit)
+        if verdict.reason:
+            first, verdict = _second_opinion(job, emit)
+    outcome = functools.partial(Outcome, candidate.candidate_id, error=verdict.error)
     reason = first.overrun()
     if reason is not None:
         return outcome("red_zone", reason, elapsed_s=time.monotonic() - started)
-    if checked and (error is None or error > (job.tolerance or 0.0)):
-        return outcome("wrong", _wrong(error, job.tolerance), elapsed_s=time.monotonic() - started)
+    if verdict.reason and not is_library:
+        return outcome("wrong", verdict.reason, elapsed_s=time.monotonic() - started)
+    emit(Event("start", candidate.candidate_id))
     samples = take_samples(timer_for(candidate.output.device), first.call, job.sampling)
     reason = first.overrun()
     if reason is not None:
         return outcome("red_zone", reason, elapsed_s=time.monotonic() - started)
-    return outcome("ok", samples_ms=samples, elapsed_s=time.monotonic() - started)
+    elapsed_s = time.monotonic() - started
+    return outcome("ok", verdict.reason, samples_ms=samples, elapsed_s=elapsed_s)
 
 
 def final(job: FinalJob, emit: Emit) -> tuple[Outcome, ...]:
@@ -136,48 +144,19 @@ def final(job: FinalJob, emit: Emit) -> tuple[Outcome, ...]:
     )
 
 
-class Guarded:
-    """An output inside a larger buffer: guard bytes on both sides, and nothing written yet."""
-
-    def __init__(self, spec: Tensor) -> None:
-        dtype = dtype_of(spec)
-        payload = -(-storage_elements(spec) * dtype.itemsize // 64) * 64
-        row_bytes = max([0, *spec.stride]) * dtype.itemsize
-        zone = min(max(ZONE_ROWS * row_bytes, ZONE_BYTES[0]), ZONE_BYTES[1])
-        self._zone = -(-zone // 4096) * 4096
-        self._end = self._zone + payload
-        self._buffer = torch.empty(self._end + self._zone, dtype=torch.uint8, device=spec.device)
-        self._buffer.fill_(_ZONE_BYTE)
-        self._buffer[self._zone : self._end].fill_(_UNWRITTEN_BYTE)
-        self.tensor = torch.as_strided(
-            self._buffer.view(dtype),
-            spec.size,
-            spec.stride,
-            self._zone // dtype.itemsize + spec.offset,
-        )
-
-    def overrun(self) -> str | None:
-        """Return what was written outside, or None."""
-        for where, zone in (
-            ("before", self._buffer[: self._zone]),
-            ("behind", self._buffer[self._end :]),
-        ):
-            damaged = int((zone != _ZONE_BYTE).sum().item())
-            if damaged:
-                return f"it wrote {damaged} bytes {where} its output"
-        return None
-
-
 @dataclass(frozen=True)
 class _Running:
-    """A candidate that has run once."""
+    """A candidate that has run once; ``written`` are the inputs it writes besides its output."""
 
     call: Call
+    inputs: Sequence[torch.Tensor]
     result: torch.Tensor
     guarded: Guarded | None
+    written: dict[int, Guarded]
 
     def overrun(self) -> str | None:
-        return None if self.guarded is None else self.guarded.overrun()
+        zones = [*([self.guarded] if self.guarded else ()), *self.written.values()]
+        return next(filter(None, (zone.overrun() for zone in zones)), None)
 
 
 def _problem(problem_id: str) -> _Problem:
@@ -188,10 +167,26 @@ def _problem(problem_id: str) -> _Problem:
     return problem
 
 
+def _prepare(job: ScreenJob, problem: _Problem, emit: Emit) -> None:
+    """Compute in float64 what an attention is held against, if there is none yet."""
+    if job.attention is None or problem.trial is not None:
+        return
+    emit(Event("build", job.candidate.candidate_id))
+    problem.trial = trial_of(job, problem.operand)
+    for spec, tensor in problem.tensors.items():
+        if problem.trial is not None:
+            problem.trial.fill(spec, tensor)
+
+
 def _first_run(candidate: BenchCandidate, problem: _Problem, emit: Emit) -> _Running:
     """Build the operands, say who runs, and run it once."""
     emit(Event("build", candidate.candidate_id))
-    inputs = [problem.operand(spec) for spec in candidate.inputs]
+    views = problem.trial.written(candidate) if problem.trial is not None else {}
+    written = {i: Guarded(candidate.inputs[i]) for i in views}
+    inputs = [
+        written[i].tensor if i in written else problem.operand(spec)
+        for i, spec in enumerate(candidate.inputs)
+    ]
     kernel = candidate.kernel
     returns = isinstance(kernel, ExternKernel) and not kernel.has_out
     guarded = None if returns else Guarded(candidate.output)
@@ -202,17 +197,73 @@ def _first_run(candidate: BenchCandidate, problem: _Problem, emit: Emit) -> _Run
     result = value if guarded is None else guarded.tensor
     if not isinstance(result, torch.Tensor):
         raise TypeError(f"{candidate.candidate_id} returned {type(result).__name__}, not a tensor")
-    return _Running(call, result, guarded)
+    return _Running(call, inputs, result, guarded, written)
 
 
-def _second_opinion(job: ScreenJob, emit: Emit) -> tuple[_Running, float | None]:
+def _outputs(
+    running: _Running, candidate: BenchCandidate, trial: Trial, result: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """Return all a kernel of an attention has written."""
+    views = trial.written(candidate)
+    written = {i: running.written[i].seen_as(view) for i, view in views.items()}
+    return trial.outputs(candidate, running.inputs, result, written)
+
+
+def _poisoned(
+    running: _Running, candidate: BenchCandidate, trial: Trial, emit: Emit, *, library: bool
+) -> str:
+    """Run a kernel of an attention once more, with NaN in its operands, and return what is wrong."""
+
+    def run() -> dict[str, torch.Tensor]:
+        emit(Event("start", candidate.candidate_id))
+        value = running.call()
+        timer_for(candidate.output.device).synchronize()
+        emit(Event("build", candidate.candidate_id))
+        result = (
+            value if isinstance(value, torch.Tensor) and not running.guarded else running.result
+        )
+        return _outputs(running, candidate, trial, result)
+
+    return trial.poisoned(candidate, running.inputs, run, library=library)
+
+
+def _keep(running: _Running, candidate: BenchCandidate, problem: _Problem, emit: Emit) -> Judgement:
+    """Keep the numbers of the library kernel; a reason is what is wrong with them."""
+    trial = problem.trial
+    if trial is None:
+        problem.reference = running.result.clone()
+        return Judgement(None)
+    emit(Event("build", candidate.candidate_id))
+    verdict = trial.take(_outputs(running, candidate, trial, running.result))
+    poisoned = _poisoned(running, candidate, trial, emit, library=True)
+    return replace(verdict, reason="; ".join(filter(None, (verdict.reason, poisoned))))
+
+
+def _judged(running: _Running, job: ScreenJob, problem: _Problem, emit: Emit) -> Judgement:
+    """Return what is thought of a candidate's numbers; a reason is what is wrong with them."""
+    trial = problem.trial
+    if trial is not None:
+        emit(Event("build", job.candidate.candidate_id))
+        verdict = trial.judge(_outputs(running, job.candidate, trial, running.result))
+        if verdict.reason:
+            return verdict
+        reason = _poisoned(running, job.candidate, trial, emit, library=False)
+        return replace(verdict, reason=reason)
+    if problem.reference is None:
+        return Judgement(None)
+    error = error_of(running.result, problem.reference)
+    if error is None or error > (job.tolerance or 0.0):
+        return Judgement(error, _wrong(error, job.tolerance))
+    return Judgement(error)
+
+
+def _second_opinion(job: ScreenJob, emit: Emit) -> tuple[_Running, Judgement]:
     """Run a candidate with wrong numbers again on fresh operands: another may have damaged them."""
     problem = _problem(job.problem_id)
     problem.tensors.clear()
     again = _first_run(job.candidate, problem, emit)
     problem.tensors.clear()  # if it is this one that damages its operands, the next gets fresh ones
-    assert problem.reference is not None
-    return again, error_of(again.result, problem.reference)
+    return again, _judged(again, job, problem, emit)
 
 
 def _wrong(error: float | None, tolerance: float | None) -> str:
@@ -275,53 +326,3 @@ def error_of(result: torch.Tensor, reference: torch.Tensor) -> float | None:
     scale = float(expected.square().mean(dtype=torch.float64).sqrt().item())
     error = largest / scale if scale > 0 else largest
     return error if math.isfinite(error) else None
-
-
-def dtype_of(spec: Tensor) -> torch.dtype:
-    """Return the torch type a specification names."""
-    dtype = getattr(torch, spec.dtype, None)
-    if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"torch {torch.__version__} has no dtype {spec.dtype!r}")
-    return dtype
-
-
-def storage_elements(spec: Tensor) -> int:
-    """Return how many elements the storage of a tensor needs."""
-    if 0 in spec.size:
-        return spec.offset
-    pairs = zip(spec.size, spec.stride, strict=True)
-    return spec.offset + 1 + sum((size - 1) * stride for size, stride in pairs)
-
-
-def build(spec: Tensor) -> torch.Tensor:
-    """Return the operand a specification describes."""
-    storage = _from_file(spec) if spec.file is not None else _random(spec)
-    dense = torch.as_strided(storage, spec.size, spec.stride, spec.offset)
-    if spec.packing is None:
-        return dense
-    if spec.packing == "mkldnn_linear":
-        return torch.ops.mkldnn._reorder_linear_weight(dense, spec.packing_batch)
-    if spec.packing == "mkl_linear":
-        return torch.ops.mkl._mkl_reorder_linear_weight(dense, spec.packing_batch)
-    raise ValueError(f"unknown packing {spec.packing!r}; known are mkldnn_linear and mkl_linear")
-
-
-def _from_file(spec: Tensor) -> torch.Tensor:
-    dtype, elements = dtype_of(spec), storage_elements(spec)
-    mapped = torch.from_file(
-        str(spec.file), shared=False, size=elements * dtype.itemsize, dtype=torch.uint8
-    )
-    return mapped.clone().view(dtype).to(spec.device)
-
-
-def _random(spec: Tensor) -> torch.Tensor:
-    """Return normal floats or small integers; a seed gives the same values in every process."""
-    dtype, elements = dtype_of(spec), storage_elements(spec)
-    generator = torch.Generator(device=spec.device).manual_seed(spec.seed)
-    if dtype.is_floating_point or dtype.is_complex:
-        drawn = torch.complex64 if dtype.is_complex else torch.float32
-        values = torch.randn(elements, generator=generator, dtype=drawn, device=spec.device)
-        return (values.abs() if spec.dtype == "float8_e8m0fnu" else values).to(dtype)
-    low, high = (0, 2) if dtype == torch.bool else (0, 8) if spec.dtype == "uint8" else (-8, 8)
-    values = torch.randint(low, high, (elements,), generator=generator, device=spec.device)
-    return values.to(dtype)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import ir, select_algorithm
+from torch._inductor import lowering as inductor_lowering
 from torch._inductor.graph import GraphLowering
 from torch._inductor.virtualized import V
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.nn.attention import SDPBackend
 
 OLDEST = (2, 11)
 NEWEST = (2, 15)
@@ -85,3 +88,79 @@ def strides(node: Any) -> Sequence[Any]:
 def uses_multi_kernel_hints() -> bool:
     """Return True if the user asked for one kernel per size hint, which stock handles."""
     return bool(getattr(inductor_config, "multi_kernel_hints", None))
+
+
+def is_unbacked(expression: Any) -> bool:
+    """Return whether an extent depends on data, so that nothing is known of it while compiling."""
+    return bool(free_unbacked_symbols(expression))
+
+
+def varlen_calls_cudnn(told: Mapping[str, Any]) -> bool | None:
+    """Return whether torch's varlen operator calls cuDNN; None where it decides when it runs.
+
+    Args:
+        told: Its arguments. torch 2.11 never does; from 2.15 on an argument says it.
+    """
+    if "backend" in told:
+        return told["backend"] == SDPBackend.CUDNN_ATTENTION.value
+    return False if torch_version() < (2, 13) else None
+
+
+def select(
+    name: str,
+    choices: list[Any],
+    nodes: Sequence[Any],
+    layout: ir.Layout,
+    generated: Mapping[int, Callable[[Any], torch.Tensor]],
+) -> tuple[Any, ir.ChoiceCaller]:
+    """Return what the chosen kernel's `output_node` gives, and the choice, decided at once."""
+    untyped: Any = select_algorithm
+    more = {"return_choice": True} if torch_version() < (2, 13) else {}
+    return untyped.autotune_select_algorithm(
+        name,
+        choices,
+        list(nodes),
+        layout,
+        input_gen_fns=dict(generated),
+        return_multi_template=False,
+        **more,
+    )
+
+
+def replace_lowering(op: Any, lower: Callable[..., Any]) -> Callable[[], None]:
+    """Ask ``lower`` first for an operator; where it returns None, go on as before.
+
+    torch 2.13 has a table for this; in 2.11 Inductor's own entry is wrapped.
+
+    Returns:
+        What takes it back.
+    """
+    table: dict[Any, Any] | None = getattr(inductor_lowering, "user_lowerings", None)
+    if table is not None:
+        before = table.get(op)
+        stock: Callable[..., Any] = before or (lambda *_args, **_kwargs: None)
+    else:
+        table = inductor_lowering.lowerings
+        if op not in table:
+            # A custom operator: what Inductor does when it first meets one.
+            untyped: Any = inductor_lowering
+            tag = untyped.get_layout_constraint_tag(op, with_default=True)
+            constraint = untyped.tag_to_layout_constraint(tag)
+            untyped.make_fallback(op, layout_constraint=constraint, warn=False)
+        before = stock = table[op]
+
+    def lowered(*args: Any, **kwargs: Any) -> Any:
+        made = lower(*args, **kwargs)
+        return stock(*args, **kwargs) if made is None else made
+
+    table[op] = lowered
+
+    def restore() -> None:
+        if table.get(op) is not lowered:
+            return
+        if before is None:
+            del table[op]
+        else:
+            table[op] = before
+
+    return restore

@@ -256,13 +256,14 @@ def _found(kernel: str) -> GemmFunction:
 def _located(kernel: str) -> GemmFunction | None:
     """Return a kernel, or None where no cache directory has its library."""
     symbol, _, place = kernel.partition("@")
-    if place.startswith("/"):
-        return _loaded(symbol, place)
-    for folder in [*_folders, default_cache_dir()]:
-        path = _library_in(folder, place)
-        if path is not None:
-            return _loaded(symbol, str(path))
-    return None
+    path = place if place.startswith("/") else library_path(place)
+    return None if path is None else _loaded(symbol, str(path))
+
+
+def library_path(digest: str) -> Path | None:
+    """Return where the library of a kernel is, or None where no cache directory has it."""
+    found_in = (_library_in(folder, digest) for folder in [*_folders, default_cache_dir()])
+    return next((path for path in found_in if path is not None), None)
 
 
 def _library_in(folder: Path, digest: str) -> Path | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from inductor_plugin.attention import Attention
 from inductor_plugin.cache import KernelKey, Resources
 
 Status = Literal[
@@ -172,6 +173,7 @@ class ScreenJob:
         sampling: How much to measure.
         tolerance: Largest accepted error, relative to the reference's root mean square; None skips
             the check of numbers.
+        attention: What is computed where it is one; `attention_check` then judges the numbers.
     """
 
     problem_id: str
@@ -179,6 +181,7 @@ class ScreenJob:
     candidate: BenchCandidate
     sampling: Sampling
     tolerance: float | None
+    attention: Attention | None = None
 
 
 @dataclass(frozen=True)

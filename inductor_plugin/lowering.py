@@ -10,7 +10,14 @@ import torch
 from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
 
-from inductor_plugin import compat, lowering_int4, lowering_jinja, lowering_vector
+from inductor_plugin import (
+    compat,
+    lowering_attention,
+    lowering_flex,
+    lowering_int4,
+    lowering_jinja,
+    lowering_vector,
+)
 from inductor_plugin.config import Config, option_names
 from inductor_plugin.errors import OptionError
 from inductor_plugin.gemm_op import look_in
@@ -82,6 +89,8 @@ def unwrap_backend(stock: dict[str, Any]) -> None:
     lowering_vector.uninstall()
     lowering_jinja.uninstall()
     lowering_int4.uninstall()
+    lowering_flex.uninstall()
+    lowering_attention.uninstall()
     RUNTIME.forget()
 
 
@@ -139,3 +148,5 @@ def _hook() -> None:
     lowering_vector.install()
     lowering_jinja.install()
     lowering_int4.install()
+    lowering_flex.install()
+    lowering_attention.install()

@@ -87,9 +87,10 @@ def unwrapped(choice: Any) -> Any:
 
 
 def is_library(choice: Any) -> bool:
-    """Return True for a library kernel (ATen, oneDNN, MKL)."""
+    """Return True for a library kernel (ATen, oneDNN, MKL) that Inductor alone would call."""
     extern: Any = select_algorithm.ExternKernelCaller
-    return isinstance(unwrapped(choice), extern)
+    inner = unwrapped(choice)
+    return isinstance(inner, extern) and getattr(inner, "stock", True)
 
 
 def foreign(choice: Any) -> str | None:
@@ -133,7 +134,7 @@ def offer_of(choice: Any, call: Call) -> Offer:
     """
     inner = unwrapped(choice)
     if isinstance(inner, select_algorithm.ExternKernelCaller):
-        identity = _Identity(inner.name, "extern", inner.hash_key(), "", library=True)
+        identity = _Identity(inner.name, "extern", inner.hash_key(), "", is_library(inner))
         return identity.offer(lambda own: _extern_entry(own, inner, call))
     if isinstance(inner, CppTemplateCaller):
         toolchain = call.toolchain()

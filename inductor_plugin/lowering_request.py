@@ -1,11 +1,13 @@
-"""How a Triton kernel with scratch memory is measured: with the zeroing that comes before each call.
+"""How a Triton kernel is measured that needs something before each call: zeroed scratch memory, or delta.
 
 Inductor's own request zeroes the memory once, before the clock runs; generated code does so each time.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,11 +20,67 @@ class ZeroedRequest(TritonGPUBenchmarkRequest):
     def make_run_fn(self, *input_tensors: torch.Tensor, out: torch.Tensor) -> Callable[[], None]:
         """Return the call to measure."""
         run: Any = super().make_run_fn(*input_tensors, out=out)
+        if not self.workspace_size:
+            return run
         # Memory of its own: the kernel leaves its counters at zero, and nothing else has to be.
-        scratch = torch.empty(self.workspace_size or 0, dtype=torch.uint8, device=out.device)
+        scratch = torch.empty(self.workspace_size, dtype=torch.uint8, device=out.device)
 
         def call() -> None:
             scratch.zero_()
+            run()
+
+        return call
+
+
+@dataclass(frozen=True)
+class View:
+    """Where an operand lies in the buffers of a request.
+
+    Attributes:
+        index: Which buffer.
+        size: Its extents.
+        stride: Its strides in elements.
+        offset: Where it begins.
+    """
+
+    index: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    def of(self, buffers: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Return the operand."""
+        return torch.as_strided(buffers[self.index], self.size, self.stride, self.offset)
+
+
+class DeltaRequest(ZeroedRequest):
+    """A benchmark request of an attention's gradient: its call begins with delta = sum(out * do).
+
+    Where it wins, generated code computes delta before it; the library's kernels do so inside.
+    """
+
+    delta_views: tuple[View, View, View]
+    """Where do, out and delta lie."""
+
+    def make_run_fn(self, *input_tensors: torch.Tensor, out: torch.Tensor) -> Callable[[], None]:
+        """Return the call to measure."""
+        run = super().make_run_fn(*input_tensors, out=out)
+        do, forward, delta = (one.of(input_tensors) for one in self.delta_views)
+        if do.dim() == 3:
+            do, forward = (one.transpose(0, 1).unsqueeze(0) for one in (do, forward))
+            delta = delta.unsqueeze(0)
+        if out.device.type == "cpu":
+
+            def write() -> None:
+                delta.copy_((do.float() * forward.float()).sum(-1))
+        else:
+            kernel: Any = importlib.import_module("inductor_plugin.delta_kernel")
+
+            def write() -> None:
+                kernel.write_delta(do, forward, delta)
+
+        def call() -> None:
+            write()
             run()
 
         return call

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from inductor_plugin import int4_op, resources
+from inductor_plugin import attention_library, int4_op, resources
 from inductor_plugin.cache import Resources
 from inductor_plugin.config import set_environment
 from inductor_plugin.jobs import (
@@ -66,6 +66,8 @@ def extern_function(name: str) -> Callable[..., Any]:
     """
     if name == int4_op.NAME:
         return int4_op.weight_int4pack_mm
+    if name in attention_library.FUNCTIONS:
+        return attention_library.FUNCTIONS[name]
     path = SHORT_CUTS.get(name)
     if path is not None:
         return functools.reduce(getattr, path.split(".")[1:], torch)

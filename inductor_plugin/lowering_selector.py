@@ -19,6 +19,7 @@ from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
 from inductor_plugin import compat
+from inductor_plugin.attention import BACKWARD, FORWARD
 from inductor_plugin.errors import OptionError
 from inductor_plugin.lowering_choices import foreign
 from inductor_plugin.lowering_decompose import allowed, promising
@@ -58,7 +59,7 @@ class PluginSelector(select_algorithm.AlgorithmSelectorCache):
             problem = session.problem(name, choices, input_nodes, layout)
             choices, rejected = session.with_templates(problem, choices, input_nodes, layout)
             choices, hopeless = promising(choices, problem)
-            rejected = {**unwanted, **hopeless, **rejected}
+            rejected = {**_refused(choices), **unwanted, **hopeless, **rejected}
             if len(choices) < 2:
                 session.note(problem, choices, input_nodes, layout, rejected)
                 return self._only(name, choices, kwargs)
@@ -69,6 +70,8 @@ class PluginSelector(select_algorithm.AlgorithmSelectorCache):
         except (OptionError, select_algorithm.NoValidChoicesError):
             raise
         except Exception:  # the border where Inductor calls us: its own choices stand
+            if name in (FORWARD, BACKWARD):
+                raise  # those are not Inductor's: `lowering_attention` leaves the call to it
             logger.exception("the plugin could not tune %s; Inductor's own selection is used", name)
             return self._stock(name, offered, input_nodes, layout, input_gen_fns, kwargs)
 
@@ -145,8 +148,20 @@ def _steps_aside(name: str, choices: Sequence[Any], layout: Any, kwargs: Mapping
 def _reason_to_step_aside(choices: Sequence[Any], layout: Any, kwargs: Mapping[str, Any]) -> str:
     if not isinstance(layout, ir.Layout) or isinstance(layout, ir.MultiOutputLayout):
         return "its output is not one tensor"
+    given = reason_to_step_aside(layout.device, kwargs)
+    return given or next((why for why in map(foreign, choices) if why), "")
+
+
+def reason_to_step_aside(device: torch.device, kwargs: Mapping[str, Any] | None = None) -> str:
+    """Return why the plugin leaves any call on a device to Inductor, empty if it does not.
+
+    Args:
+        device: Where the call runs.
+        kwargs: What Inductor's selector was called with besides the choices.
+    """
+    kwargs = kwargs or {}
     tunes = inductor_config.max_autotune or inductor_config.max_autotune_gemm
-    pipelined = inductor_config.pipeline_max_autotune_gemm and layout.device.type != "cpu"
+    pipelined = inductor_config.pipeline_max_autotune_gemm and device.type != "cpu"
     reasons: dict[str, Any] = {
         "max_autotune is off": not tunes,
         "torch._inductor.config.deterministic allows no timing": getattr(
@@ -157,8 +172,16 @@ def _reason_to_step_aside(choices: Sequence[Any], layout: Any, kwargs: Mapping[s
         "multi_kernel_hints is set": compat.uses_multi_kernel_hints(),
         "pipeline_max_autotune_gemm is on": pipelined,
     }
-    given = (reason for reason, holds in reasons.items() if holds)
-    return next(given, "") or next((why for why in map(foreign, choices) if why), "")
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+def _refused(choices: Sequence[Any]) -> dict[str, str]:
+    """Return who else could have been among the choices, and why it is not."""
+    return {
+        name: reason
+        for choice in choices
+        for name, reason in getattr(choice, "rejected", {}).items()
+    }
 
 
 def _runs_cpp(layout: ir.Layout) -> bool:

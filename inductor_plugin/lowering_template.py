@@ -13,10 +13,12 @@ from torch._inductor import ir
 from torch._inductor.codegen.common import WorkspaceArg, WorkspaceZeroMode
 from torch._inductor.virtualized import V
 
+from inductor_plugin.attention import BACKWARD
 from inductor_plugin.config import Config
 from inductor_plugin.jobs import OpKernel
 from inductor_plugin.lowering_advice import warn_without_cutlass
 from inductor_plugin.lowering_cuda import build_of
+from inductor_plugin.lowering_delta import measured_with_delta
 from inductor_plugin.lowering_problem import layout_operand
 from inductor_plugin.lowering_triton import triton_choice
 from inductor_plugin.problem import Problem
@@ -103,6 +105,8 @@ class _OperatorCall(ir.ExternKernelOut):
 
     A compiled graph out of Inductor's cache is run by a process that has lowered nothing.
 
+    Operands that its schema says it writes are written in the graph, too: whoever reads them next waits.
+
     Where a module that defines the operator has a function ``workspace_needed(kernel, operands,
     output, device)``, which returns bytes, the generated code allocates them and hands them over as
     ``workspace=``, so that Inductor plans them with all other memory.
@@ -111,6 +115,12 @@ class _OperatorCall(ir.ExternKernelOut):
     def __init__(self, kernel: OpKernel, **node: Any) -> None:
         made: Any = super()
         made.__init__(**node)
+        written = zip(self.op_overload._schema.arguments, self.inputs, strict=False)
+        self.mutation_outputs = [
+            ir.MutationOutput(ir.NoneLayout(device=self.get_device()), one, self)
+            for argument, one in written
+            if argument.is_write
+        ]
         self._kernel = kernel
         self._workspace = ""
 
@@ -224,6 +234,8 @@ def template_choices(
             rejected[template.name] = reason
             continue
         made = [_choice(one, nodes, layout, config) for one in template.candidates(problem)]
+        if problem.op == BACKWARD:
+            made = [measured_with_delta(one, problem, nodes) for one in made]
         fit = [one for one in made if not isinstance(one, Failed)]
         failed = [one for one in made if isinstance(one, Failed)]
         choices += fit

@@ -7,6 +7,8 @@ keeps one number meaningful for the whole tensor.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 _UNIT_ROUNDOFF = {
     "float64": 2.0**-53,
     "float32": 2.0**-24,
@@ -47,3 +49,56 @@ def tolerance(output_dtype: str, input_dtype: str, reduction: int, *, tf32: bool
     # Accuracy and Stability, 4.2); 8 covers the maximum over millions of outputs.
     summed = 8.0 * max(reduction, 1) ** 0.5 * _UNIT_ROUNDOFF["float32"]
     return _OUTPUT_ULPS * unit + 8.0 * operand + summed
+
+
+_ATTENTION_ORDER = 32.0
+"""Units of float32 by which one order of summation may differ from another, and one exp2 from another:
+the interpreter's Triton kernels are off float64 by 8e-7 at most with float32 operands."""
+_ATTENTION_TIMES = 2.0
+"""A candidate may be this many times as far from float64 as the library kernel is."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How far an output of an attention may be from the exact one.
+
+    Attributes:
+        relative: In units of its row's scale, the root of the sum of squares of what is added up.
+        unit: In units of each number itself: it is rounded once when it is written.
+    """
+
+    relative: float
+    unit: float
+
+    def __add__(self, other: Bound) -> Bound:
+        """Return how far two kernels may be from one another that keep a bound each."""
+        return Bound(self.relative + other.relative, self.unit + other.unit)
+
+
+def attention_bound(
+    library_error: float | None,
+    *,
+    output_dtype: str,
+    input_dtype: str,
+    reduction: int,
+    tf32: bool,
+) -> Bound:
+    """Return how far a candidate's output may be from float64, given how far the library's is.
+
+    Args:
+        library_error: The library kernel's largest error beyond the rounding of its output, in units
+            of the row's scale; None if it gives no such output, or a wrong one: then the bound for
+            any two kernels holds, `tolerance`, which is also the most that is ever accepted.
+        output_dtype: Type the kernel writes, without ``torch.``.
+        input_dtype: Type of q, k and v.
+        reduction: Keys of a query.
+        tf32: True if float32 operands may be rounded to TF32.
+    """
+    unit = _UNIT_ROUNDOFF.get(output_dtype, 0.0)
+    if library_error is None:
+        # lse is float32, but where q is not, ATen's own on a CPU is off by 5.5e-5: a quicker exp.
+        return Bound(2.0 * tolerance(input_dtype, input_dtype, reduction, tf32=tf32), unit)
+    wide = "float64" if input_dtype == "float64" else "float32"
+    floor = _ATTENTION_ORDER * _UNIT_ROUNDOFF[wide]
+    floor += 8.0 * _TF32_ROUNDOFF if tf32 and input_dtype == "float32" else 0.0
+    return Bound(_ATTENTION_TIMES * library_error + floor, unit)

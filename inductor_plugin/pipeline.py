@@ -337,6 +337,7 @@ class Pipeline:
                 candidate=_argument(entry),
                 sampling=race.screening(self.device),
                 tolerance=task.tolerance,
+                attention=task.attention,
             )
         )
 

@@ -90,7 +90,9 @@ def fits(
     return None
 
 
-def misfit(target: Target | None, known: Resources | None) -> str | None:
+def misfit(
+    target: Target | None, known: Resources | None, spill_limit_bytes: int = SPILL_LIMIT_BYTES
+) -> str | None:
     """Return why a kernel need not be measured, from what the cache keeps of it.
 
     Returns:
@@ -108,7 +110,7 @@ def misfit(target: Target | None, known: Resources | None) -> str | None:
         dynamic_shared_bytes=known.shared_bytes or 0,
         threads=known.threads,
     )
-    return fits(target, kernel)
+    return fits(target, kernel, spill_limit_bytes)
 
 
 _FUNCTION = re.compile(r"^\s*Function (?P<name>\S+):\s*$")

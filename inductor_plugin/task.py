@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from inductor_plugin.attention import BACKWARD, FORWARD, Attention, attention_of
 from inductor_plugin.cache import KernelKey
 from inductor_plugin.jobs import BenchCandidate, CppSource, Outcome, TritonCompileJob
 from inductor_plugin.problem import Problem
@@ -124,6 +125,14 @@ class Task:
     def late(self) -> bool:
         """True if its time is over."""
         return self.deadline is not None and time.monotonic() > self.deadline
+
+    @property
+    def attention(self) -> Attention | None:
+        """What is computed, if it is an attention whose library kernel tells its scalars."""
+        told = any(name == "operands" for name, _ in self.problem.arguments)
+        return (
+            attention_of(self.problem) if told and self.problem.op in (FORWARD, BACKWARD) else None
+        )
 
     @property
     def reference(self) -> Entry | None:

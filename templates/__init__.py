@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from inductor_plugin.templates.attention_math import AttentionMath
+from inductor_plugin.templates.cutlass_fmha import CutlassFmha
 from inductor_plugin.templates.cutlass_gemm import CutlassGemm
+from inductor_plugin.templates.triton_attention import TritonAttention
+from inductor_plugin.templates.triton_attention_backward import TritonAttentionBackward
+from inductor_plugin.templates.triton_attention_decode import TritonAttentionDecode
 from inductor_plugin.templates.triton_decode import TritonDecode
 from inductor_plugin.templates.triton_fp8 import TritonFp8
 from inductor_plugin.templates.triton_int4 import TritonInt4
@@ -31,11 +36,16 @@ class Registers(Protocol):
 
 BUILTIN: tuple[Template, ...] = (
     CutlassGemm(),
+    CutlassFmha(),
     TritonPersistentTma(),
     TritonDecode(),
     TritonSplitK(),
     TritonFp8(),
     TritonInt4(),
+    TritonAttention(),
+    TritonAttentionDecode(),
+    TritonAttentionBackward(),
+    AttentionMath(),
 )
 """All built-in templates, in the order in which they are registered."""
 

@@ -328,6 +328,12 @@ def test_operands_are_as_specified_and_the_same_each_time(spec: Tensor):
     assert not one.numel() or not torch.equal(one.to(torch.complex64), changed.to(torch.complex64))
 
 
+def test_a_view_and_its_base_hold_the_same_values():
+    base = tensor(5, 12, seed=4, storage=60)
+    view = replace(base, size=(5, 4), offset=4)
+    assert torch.equal(bench_child.build(view), bench_child.build(base)[:, 4:8])
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int32", "float8_e5m2"])
 def test_a_guarded_output_is_whole_until_someone_writes_outside(dtype: str):
     spec = tensor(5, 7, dtype=dtype, stride=(9, 1), offset=3)

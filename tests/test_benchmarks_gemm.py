@@ -20,8 +20,10 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks import arms as arms_module
 from benchmarks import check, gemm, gemm_arm
 from benchmarks.products import kind, problem
+from benchmarks.resume import Budget, finished
 from benchmarks.shapes import LAYERS, Layer, Shape
 from inductor_plugin.problem import Problem
 
@@ -231,7 +233,7 @@ class FakeArm:
 def test_arms_are_sampled_in_turns_that_rotate() -> None:
     log: list[tuple[str, str]] = []
     arms: Any = [FakeArm(name, log) for name in "abc"]
-    budget = gemm.Budget(1e6)
+    budget = Budget(1e6)
     row, whole = gemm.measured(Shape(layer("llama3-8b o"), 64), "bf16", arms, budget, 10.0, 4)
     assert whole
     assert [name for name, do in log if do == "prepare"] == ["a", "b", "c"]
@@ -246,13 +248,13 @@ def sampled(
     """Run over all products with arms that answer at once; return what stock CUTLASS was asked."""
 
     @contextmanager
-    def arms(names: Any, *, dry: bool) -> Generator[list[Any]]:
+    def arms(names: Any, module: str, *, dry: bool) -> Generator[list[Any]]:
         yield [FakeArm(name, []) for name in names]
 
     monkeypatch.setattr(gemm, "arms", arms)
     facts = {"arms": gemm.ARMS, "dry": True, "arm_s": 9.0, "rounds": 1}
     products = [one for one in gemm.todo(gemm.KINDS) if "o m" in gemm.name_of(*one)]
-    gemm.run(report, products, out, SimpleNamespace(**facts, **given), gemm.Budget(1e6))
+    gemm.run(report, products, out, SimpleNamespace(**facts, **given), Budget(1e6))
     rows = [row for row in report["rows"] if "stock_cutlass" in row["arms"]]
     found = [(row["kind"], gemm.m_class(row["m"])) for row in rows]
     assert len(found) == len(set(found))
@@ -290,10 +292,10 @@ def test_a_wrong_arm_gains_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 def test_rows_of_another_machine_are_not_continued(tmp_path: Path) -> None:
     facts = {"gpu": "H200", "driver": "1", "torch": "2", "triton": "3", "dry": False}
     path = tmp_path / "results" / "gemm.json"
-    gemm.write(path, {**facts, "rows": [{"product": "one"}]})
-    assert gemm.finished(path, facts) == [{"product": "one"}]
-    assert gemm.finished(path, facts | {"gpu": "A100"}) == []
-    assert gemm.finished(tmp_path / "none.json", facts) == []
+    arms_module.write(path, {**facts, "rows": [{"product": "one"}]})
+    assert finished(path, facts) == [{"product": "one"}]
+    assert finished(path, facts | {"gpu": "A100"}) == []
+    assert finished(tmp_path / "none.json", facts) == []
 
 
 def test_the_table_says_what_failed_and_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,11 +32,12 @@ class Rig:
     counters: Counters
     trace: Trace
     target: Target | None = None
+    op: str = "mm"
 
     def build(self, entries: Sequence[Entry], deadline: float | None = None) -> None:
         """Build entries and wait until each has an answer and nothing runs."""
         one = task(entries, deadline=deadline)
-        one.problem = replace(one.problem, target=self.target)
+        one.problem = replace(one.problem, target=self.target, op=self.op)
         for each in entries:
             self.builder.add(one, each, lambda: None)
         self.builder.flush()
@@ -220,6 +221,15 @@ def test_a_kernel_that_spills_is_kept_and_not_measured(tmp_path: Path) -> None:
     kept = one.store.kernel(bad.build.key.digest)
     assert kept is not None
     assert kept.resources == SPILLING
+
+
+def test_without_a_library_kernel_what_spills_is_measured(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    one.target, one.op = target("H100"), "flex_attention_backward"
+    one.pool.resources = {"bad": SPILLING, "huge": Resources(64, 0, shared_bytes=300 << 10)}
+    entries = cpp_entries("bad", "huge")
+    one.build(entries)
+    assert [status(e) for e in entries] == ["ready", "pruned"]
 
 
 def test_a_kernel_out_of_the_cache_is_judged_for_the_gpu_of_its_problem(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from inductor_plugin.numerics import tolerance
+from inductor_plugin.numerics import Bound, attention_bound, tolerance
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -70,3 +70,26 @@ def test_every_floating_type_of_torch_has_a_tolerance() -> None:
 
 def test_an_empty_sum_has_a_tolerance() -> None:
     assert tolerance("float32", "float32", 0, tf32=False) > 0
+
+
+def bound(library_error: float | None, dtype: str, *, tf32: bool = False) -> Bound:
+    return attention_bound(
+        library_error, output_dtype=dtype, input_dtype=dtype, reduction=1024, tf32=tf32
+    )
+
+
+def test_an_attention_may_be_twice_as_far_off_as_the_library_kernel() -> None:
+    assert bound(0.01, "bfloat16").relative == pytest.approx(0.02, rel=1e-3)
+    assert bound(0.01, "bfloat16").unit == 2.0**-8
+    assert 1e-6 < bound(0.0, "float32").relative < 3e-6  # another order of summation
+    assert bound(0.0, "float64").relative < 1e-14
+    assert bound(0.0, "float32", tf32=True).relative > 1e-3
+
+
+def test_without_a_library_kernel_the_types_bound_an_attention() -> None:
+    limits = [bound(None, dtype).relative for dtype in ("float32", "float16", "bfloat16")]
+    assert limits == sorted(limits)
+    assert limits[-1] < 0.2
+    assert bound(0.01, "bfloat16") + Bound(1.0, 2.0) == Bound(
+        bound(0.01, "bfloat16").relative + 1.0, 2.0**-8 + 2.0
+    )

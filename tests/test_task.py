@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from inductor_plugin import task as task_module
+from inductor_plugin.attention import FORWARD, Mask, arguments, attention_of
 from inductor_plugin.jobs import Outcome, Status
+from inductor_plugin.problem import Operand
 from inductor_plugin.task import Entry
 from tests.fakes import FakeClock, entry, task
 
@@ -65,3 +69,15 @@ def test_a_task_is_late_once_its_deadline_has_passed(monkeypatch: pytest.MonkeyP
 def test_equal_tasks_are_two_tasks() -> None:
     assert task([]) != task([])
     assert entry("a") != entry("a")
+
+
+def test_a_task_knows_the_attention_it_is_about() -> None:
+    one = task([entry("a", library=True)])
+    assert one.attention is None
+    q = Operand((2, 4, 8, 16), (512, 128, 16, 1), "float32", "cuda")
+    one.problem = replace(one.problem, op=FORWARD, inputs=(q, q, q), output=q)
+    assert one.attention is None  # no library kernel tells its scalars
+    told = arguments(scale=0.25, mask=Mask(right=0), operands=("q", "k", "v"))
+    texts = tuple((name, repr(value)) for name, value in told.items())
+    one.problem = replace(one.problem, arguments=texts)
+    assert one.attention == attention_of(one.problem)

@@ -31,14 +31,19 @@ Note = Callable[[str, Any], None]
 
 
 def run(
-    name: str, kernels_dir: Path, repository: Path, folder: Path, limit_s: float = LIMIT_S
+    name: str,
+    kernels_dir: Path,
+    repository: Path,
+    folder: Path,
+    limit_s: float = LIMIT_S,
+    module: str = "tests.gpu.forced",
 ) -> dict[str, Any]:
     """Return what one process reports, or why it does not: ``{"failed": reason}``."""
     environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
     environment.pop("TRITON_CACHE_DIR", None)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "tests.gpu.forced", name, str(kernels_dir)],
+            [sys.executable, "-m", module, name, str(kernels_dir)],
             cwd=repository,
             env=environment,
             capture_output=True,

@@ -102,6 +102,7 @@ OTHERS: list[tuple[Template, str, Case]] = [
 
 def test_odd_products_and_other_sizes_than_the_measured_are_right() -> None:
     taken = {template.name for template, _, _ in ODD}
-    assert taken == {one.name for one in BUILTIN if one.name.startswith("triton_")}
+    products = [one.name for one in BUILTIN if not one.ops[0].startswith("attention")]
+    assert taken == {name for name in products if name.startswith("triton_")}
     # One process for all: it takes as long to start as ten cases.
     check_all([*ODD, *((template, f"{name}, other rows", one) for template, name, one in OTHERS)])

@@ -1,0 +1,199 @@
+"""What each Triton attention kernel takes of a GPU: registers, spills and shared memory, without one.
+
+    python -m benchmarks.attention_compile [--gpu A100 ...] [--dim 64 ...] [--mask causal ...]
+                                           [--first 3] [--out benchmarks/results/attention_triton.json]
+
+Every candidate of a head dim is lowered by Inductor and compiled by Triton and ptxas for the GPU's
+architecture. What is measured is joined with what the file holds for other head dims, masks and GPUs
+of the same sources. Ends with 1 where a kernel spills, or takes more shared memory than predicted or
+than there is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.sources import sources_digest
+from inductor_plugin.attention import Mask
+from inductor_plugin.lowering_target import as_target
+from inductor_plugin.problem import Problem
+from inductor_plugin.target import Target, target
+from inductor_plugin.template import Candidate, Template, TritonSource
+from inductor_plugin.templates.triton_attention import TritonAttention
+from inductor_plugin.templates.triton_attention_decode import TritonAttentionDecode
+from tests import triton_interpreter
+from tests.templates.attention_backward_cases import Case
+from tests.templates.attention_cases import meta_operands_of, problem_of
+from tests.templates.attention_lowering import graph, source_of
+
+OUT = Path(__file__).resolve().parent / "results" / "attention_triton.json"
+GPUS = ("A100", "H200", "B200")
+DIMS = (32, 40, 64, 72, 80, 96, 128, 160, 192, 256)
+MASKS = {
+    "none": Mask(),
+    "causal": Mask(right=0),
+    "window": Mask(100, 50, bottom_right=True),
+}
+KINDS = (*MASKS, "varlen", "decode")
+"""What is compiled for each head dim: dense with each mask, sequences with a causal one, decoding."""
+LENGTH = 4096
+"""Queries and keys; more than enough programs for the largest block."""
+SOURCES = (
+    "templates/triton_attention.jinja",
+    "templates/triton_attention_decode.jinja",
+)
+"""What a kernel is made of but for its constants: its name and its row tell them."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one kernel takes.
+
+    Attributes:
+        gpu: The GPU it is compiled for.
+        template: Its template.
+        head_dim: D and Dv.
+        mask: One of `KINDS`.
+        dtype: Type of q, k and v.
+        name: Name of the candidate.
+        registers: Registers of a thread.
+        spills: Bytes a thread writes to memory for want of registers, and reads.
+        shared: Bytes of shared memory of a block.
+    """
+
+    gpu: str
+    template: str
+    head_dim: int
+    mask: str
+    dtype: str
+    name: str
+    registers: int
+    spills: int
+    shared: int
+
+    @property
+    def key(self) -> tuple[str | int, ...]:
+        """What tells it from other rows."""
+        return self.gpu, self.template, self.head_dim, self.mask, self.dtype, self.name
+
+
+def problems(
+    gpu: Target, dims: Sequence[int], masks: Sequence[str], dtype: str
+) -> Iterator[tuple[Template, str, Problem]]:
+    """Yield the attentions whose candidates are compiled, and the template each is for."""
+    for dim in dims:
+        facts: dict[str, Any] = {"head_dim": dim, "dtype": getattr(torch, dtype)}
+        for name in masks:
+            if name == "decode":
+                case = Case(1, LENGTH, Mask(), heads=32, kv_heads=8, batch=4, **facts)
+                template: Template = TritonAttentionDecode()
+            elif name == "varlen":
+                lengths = (LENGTH // 2,) * 4
+                case = Case(lengths, lengths, MASKS["causal"], heads=8, kv_heads=8, **facts)
+                template = TritonAttention()
+            else:
+                case = Case(LENGTH, LENGTH, MASKS[name], heads=8, kv_heads=8, batch=2, **facts)
+                template = TritonAttention()
+            yield template, name, problem_of(case, meta_operands_of(case), gpu)
+
+
+def compiled(gpu: Target, mask: str, problem: Problem, candidate: Candidate) -> Row:
+    """Compile one candidate; called where the GPU is the one that is lowered for."""
+    arch = gpu.capability[0] * 10 + gpu.capability[1]
+    assert isinstance(candidate.kernel, TritonSource)
+    usage = triton_interpreter.compiled(source_of(problem, candidate), arch)
+    q = problem.inputs[0]
+    return Row(
+        gpu=gpu.name,
+        template=candidate.template,
+        head_dim=q.size[-1],
+        mask=mask,
+        dtype=q.dtype,
+        name=candidate.name,
+        registers=usage.registers,
+        spills=usage.spills,
+        shared=usage.shared,
+    )
+
+
+def complaints(rows: Sequence[Row]) -> list[str]:
+    """Return what is wrong with kernels, one line each."""
+    found: list[str] = []
+    for row in rows:
+        what = f"{row.template} {row.name}, head dim {row.head_dim}, {row.mask}, {row.dtype}, {row.gpu}"
+        if row.spills:
+            found.append(f"{what}: {row.spills} bytes spilled with {row.registers} registers")
+        room = target(row.gpu).shared_per_block
+        if row.shared > room:
+            found.append(f"{what}: {row.shared} bytes of shared memory of {room}")
+    return found
+
+
+def joined(out: Path, rows: Sequence[Row]) -> list[Row]:
+    """Return these rows, and those of a file that were made with the same sources."""
+    kept = {row.key: row for row in stored(out)}
+    measured = {(row.gpu, row.template, row.head_dim, row.mask, row.dtype) for row in rows}
+    same = [row for key, row in kept.items() if key[:5] not in measured]
+    return sorted([*same, *rows], key=lambda row: row.key)
+
+
+def stored(out: Path) -> list[Row]:
+    """Return what a file holds, if it was made with these sources."""
+    if not out.exists():
+        return []
+    told = json.loads(out.read_text())
+    return [Row(**one) for one in told["kernels"]] if told["sources"] == _digest() else []
+
+
+def _digest() -> str:
+    return sources_digest(SOURCES)
+
+
+def main() -> int:
+    """Compile, write the file, and say what spills."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--gpu", nargs="+", default=list(GPUS))
+    parser.add_argument("--dim", nargs="+", type=int, default=list(DIMS))
+    parser.add_argument("--mask", nargs="+", default=list(KINDS), choices=KINDS)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--first", type=int, default=12, help="candidates of each")
+    parser.add_argument("--out", type=Path, default=OUT)
+    given = parser.parse_args()
+    digest = _digest()
+    rows: list[Row] = []
+    for gpu in map(target, given.gpu):
+        for template, mask, problem in problems(gpu, given.dim, given.mask, given.dtype):
+            with as_target(gpu), graph():
+                for candidate in template.candidates(problem)[: given.first]:
+                    rows.append(compiled(gpu, mask, problem, candidate))
+                    print(" ".join(map(str, asdict(rows[-1]).values())), flush=True)
+            write(given.out, digest, joined(given.out, rows))
+    wrong = complaints(rows)
+    print("\n".join(wrong) or f"{len(rows)} kernels, none spills")
+    return 1 if wrong else 0
+
+
+def write(out: Path, digest: str, rows: Sequence[Row]) -> None:
+    """Write the file."""
+    told = {
+        "torch": torch.__version__,
+        "triton": importlib.metadata.version("triton"),
+        "sources": digest,
+        "kernels": [asdict(one) for one in rows],
+    }
+    out.write_text(json.dumps(told, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

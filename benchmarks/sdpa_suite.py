@@ -1,0 +1,314 @@
+"""PyTorch's own SDPA tests on a CPU: do they fare the same with the plugin's lowering on?
+
+    python -m benchmarks.sdpa_suite PATH/test_transformers.py [--limit 8] [--out results/sdpa_suite.json]
+
+PATH is ``test/test_transformers.py`` of a PyTorch checkout. Its tests run in two processes: ``plain``,
+and ``plugin``, in which `torch.nn.functional.scaled_dot_product_attention` is compiled with the plugin
+for each new kind of call. Outcomes are compared test by test. What differs runs a third time, with
+Inductor alone (``stock``), which tells what is not the plugin's doing.
+
+Calls that stay eager are counted with the reason: those whose backend is forced to MATH (the reference
+the tests compare with) and nested tensors. Up to ``--limit`` variants of each test function run, evenly
+chosen; 0 is all of them (3267 in torch 2.6's file, 3072 of them of one function).
+
+Tests that differ in ``stock`` too are those that script or compile what calls SDPA, or read logs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.sdpa_call import Calls
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+OUT = Path(__file__).resolve().parent / "results" / "sdpa_suite.json"
+ARM_S = 3600.0
+
+
+class Recorder(unittest.TestResult):
+    """Keeps the outcome of each test."""
+
+    def __init__(self, stream: Any) -> None:
+        """Write each outcome to ``stream`` as soon as it is there: a crash leaves the others."""
+        super().__init__()
+        self._stream = stream
+        self._told: set[str] = set()
+
+    def addSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802  unittest's names
+        """Note a test that passed."""
+        self._tell(test, "passed")
+
+    def addError(self, test: unittest.TestCase, err: Any) -> None:  # noqa: N802
+        """Note a test that raised."""
+        self._tell(test, "failed", err)
+
+    def addFailure(self, test: unittest.TestCase, err: Any) -> None:  # noqa: N802
+        """Note a test whose assertion failed."""
+        self._tell(test, "failed", err)
+
+    def addSkip(self, test: unittest.TestCase, reason: str) -> None:  # noqa: N802
+        """Note a test that was skipped."""
+        self._tell(test, "skipped", reason)
+
+    def addExpectedFailure(self, test: unittest.TestCase, err: Any) -> None:  # noqa: N802
+        """Note a test that failed as it says."""
+        self._tell(test, "expected failure", err)
+
+    def addUnexpectedSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802
+        """Note a test that passed although it says it fails."""
+        self._tell(test, "unexpected success")
+
+    def addSubTest(self, test: unittest.TestCase, subtest: Any, err: Any) -> None:  # noqa: ARG002, N802
+        """Note a part of a test that failed."""
+        if err is not None:
+            self._tell(test, "failed", err)
+
+    def _tell(self, test: unittest.TestCase, outcome: str, why: Any = None) -> None:
+        if test.id() in self._told:
+            return
+        self._told.add(test.id())
+        reason = why if isinstance(why, str) else repr(why[1]) if why else ""
+        reason = reason.replace(f"{REPOSITORY}/", "").partition("\\n\\nTo execute this test")[0]
+        line = {"test": short(test.id()), "outcome": outcome, "reason": reason[:400]}
+        self._stream.write(json.dumps(line) + "\n")
+        self._stream.flush()
+
+
+def short(test_id: str) -> str:
+    """Return class and method of a test's name."""
+    return ".".join(test_id.split(".")[-2:])
+
+
+def loaded(path: Path) -> tuple[Any, dict[str, unittest.TestCase]]:
+    """Return the module of a test file, and its tests by class and method."""
+    sys.path.insert(0, str(path.parent))
+    module = import_module(path.stem)
+    found: dict[str, unittest.TestCase] = {}
+
+    def walk(suite: Iterable[Any]) -> None:
+        for one in suite:
+            if isinstance(one, unittest.TestSuite):
+                walk(one)
+            else:
+                found[short(one.id())] = one
+
+    walk(unittest.defaultTestLoader.loadTestsFromModule(module))
+    return module, found
+
+
+def chosen(names: Iterable[str], functions: Sequence[str], limit: int) -> list[str]:
+    """Return up to ``limit`` evenly spaced variants of each test function; 0 is all.
+
+    Args:
+        names: Class and method of each test; a method is its function's name and what it is given.
+        functions: Names of the functions in the file.
+        limit: How many of each.
+    """
+    groups: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name in names:
+        owner, _, method = name.partition(".")
+        fitting = [one for one in functions if method == one or method.startswith(f"{one}_")]
+        groups[owner, max(fitting, key=len, default=method)].append(name)
+    picked: list[str] = []
+    for group in groups.values():
+        count = len(group)
+        if limit == 0 or count <= limit:
+            picked += group
+        else:
+            # The step between variants is odd, so that no option of two is always the same.
+            step = count // limit | 1
+            picked += [group[i * step % count] for i in range(limit)]
+    return picked
+
+
+def functions_of(path: Path) -> list[str]:
+    """Return the names of the test functions of a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    named = (one.name for one in ast.walk(tree) if isinstance(one, ast.FunctionDef))
+    return sorted({name for name in named if name.startswith("test")})
+
+
+def run_arm(path: Path, arm: str, listed: Path, answers: Path) -> None:
+    """Run the listed tests in this process, with SDPA compiled or not."""
+    module, tests = loaded(path)
+    calls = Calls(arm, answers.parent / "cache")
+    calls.install(module)
+    with answers.open("w", encoding="utf-8") as stream:
+        recorder = Recorder(stream)
+        for name in listed.read_text(encoding="utf-8").split():
+            started = time.perf_counter()
+            before = calls.counts["compiled"]
+            stream.write(json.dumps({"started": name}) + "\n")
+            stream.flush()
+            tests[name].run(recorder)
+            spent = {"ended": name, "seconds": round(time.perf_counter() - started, 2)}
+            spent["compiled"] = calls.counts["compiled"] - before
+            stream.write(json.dumps(spent) + "\n")
+            stream.write(json.dumps({"calls": calls.told()}) + "\n")
+
+
+@dataclass
+class Fared:
+    """How the tests of one arm fared.
+
+    Attributes:
+        outcomes: By test: outcome, reason, seconds, compiled calls.
+        calls: What became of the calls of SDPA.
+        not_run: Tests the time did not suffice for.
+    """
+
+    outcomes: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    calls: Counter[str] = field(default_factory=Counter[str])
+    not_run: list[str] = field(default_factory=list[str])
+
+
+def arm(path: Path, name: str, tests: Sequence[str], limit_s: float) -> Fared:
+    """Run tests in a process of their own; one that dies is started again behind the culprit."""
+    fared = Fared()
+    outcomes = fared.outcomes
+    left: list[str] = [*tests]
+    ends = time.monotonic() + limit_s
+    with tempfile.TemporaryDirectory() as folder:
+        listed, answers = Path(folder) / "tests", Path(folder) / "answers"
+        while left and time.monotonic() < ends:
+            listed.write_text("\n".join(left), encoding="utf-8")
+            answers.write_text("", encoding="utf-8")
+            command = [sys.executable, "-m", "benchmarks.sdpa_suite", str(path), "--arm", name]
+            command += ["--tests", str(listed), "--answers", str(answers)]
+            limit = max(ends - time.monotonic(), 1.0)
+            died = ended(command, limit)
+            started = take(read(answers), outcomes, fared.calls)
+            if died and started and started not in outcomes:
+                outcomes[started] = {"outcome": "crashed", "reason": died}
+            left = [one for one in left if one not in outcomes]
+            if not died or started is None:
+                break
+    fared.not_run = left
+    return fared
+
+
+def ended(command: Sequence[str], limit_s: float) -> str:
+    """Run a process; return how it died, empty if it ended by itself or its time was over."""
+    try:
+        done = subprocess.run(
+            command, cwd=REPOSITORY, check=False, timeout=limit_s, stdout=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        return ""
+    return f"the process ended with {done.returncode}" if done.returncode else ""
+
+
+def read(answers: Path) -> list[dict[str, Any]]:
+    """Return the lines a process has written, whole ones."""
+    text = answers.read_text(encoding="utf-8")
+    return [json.loads(one) for one in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def take(
+    lines: Iterable[dict[str, Any]], outcomes: dict[str, dict[str, Any]], calls: Counter[str]
+) -> str | None:
+    """Take over what a process has written; return the last test it began."""
+    started = None
+    counted: dict[str, int] = {}
+    for line in lines:
+        if "started" in line:
+            started = str(line["started"])
+        elif "ended" in line and line["ended"] in outcomes:
+            outcomes[line["ended"]] |= {"seconds": line["seconds"], "compiled": line["compiled"]}
+        elif "test" in line:
+            outcomes[line["test"]] = {"outcome": line["outcome"], "reason": line["reason"]}
+        elif "calls" in line:
+            counted = line["calls"]  # all since the process began
+    calls.update(counted)
+    return started
+
+
+def compared(plain: Fared, plugin: Fared) -> tuple[Counter[str], list[str]]:
+    """Return how often tests fared how in both, and which fared otherwise."""
+    same: Counter[str] = Counter()
+    differing: list[str] = []
+    for name, one in plugin.outcomes.items():
+        before = plain.outcomes.get(name, {"outcome": "not run"})["outcome"]
+        if one["outcome"] == before:
+            same[before] += 1
+        else:
+            differing.append(name)
+    return same, differing
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compare both, write the file, and return 1 if a test fares otherwise because of the plugin."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sdpa_suite")
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--limit", type=int, default=8, help="variants of each test; 0 for all")
+    parser.add_argument("--only", default="", help="only tests whose name contains this")
+    parser.add_argument("--limit-s", type=float, default=ARM_S, help="seconds one arm may take")
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--arm", choices=("plain", "stock", "plugin"), help=argparse.SUPPRESS)
+    parser.add_argument("--tests", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--answers", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args(argv)
+    path = given.path.resolve()
+    if given.arm:
+        run_arm(path, given.arm, given.tests, given.answers)
+        return 0
+    _, tests = loaded(path)
+    names = [one for one in tests if given.only in one and "PrivateUse1" not in one]
+    picked = chosen(names, functions_of(path), given.limit)
+    print(f"{len(picked)} of {len(names)} tests")
+    plain = arm(path, "plain", picked, given.limit_s)
+    plugin = arm(path, "plugin", picked, given.limit_s)
+    same, differing = compared(plain, plugin)
+    stock = arm(path, "stock", differing, given.limit_s) if differing else Fared()
+    rows = [_row(name, plain, plugin, stock) for name in differing]
+    ours = [row for row in rows if row["plugin"] != row["stock"]]
+    report = {
+        "torch": str(torch.__version__),
+        "file_sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "tests": {"in the file": len(names), "chosen": len(picked)},
+        "not_run": plugin.not_run,
+        "same": dict(sorted(same.items())),
+        "compiled": sum(bool(one.get("compiled")) for one in plugin.outcomes.values()),
+        "calls": dict(sorted(plugin.calls.items())),
+        "differing": rows,
+        "differing_because_of_the_plugin": [row["test"] for row in ours],
+        "failing_in_both": [
+            {"test": name, "reason": one["reason"]}
+            for name, one in plugin.outcomes.items()
+            if one["outcome"] in ("failed", "crashed") and name not in differing
+        ],
+    }
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps({k: v for k, v in report.items() if k != "failing_in_both"}, indent=1))
+    return 1 if ours else 0
+
+
+def _row(name: str, *arms: Fared) -> dict[str, str]:
+    row = {"test": name}
+    for arm_name, one in zip(("plain", "plugin", "stock"), arms, strict=True):
+        found = one.outcomes.get(name, {"outcome": "not run", "reason": ""})
+        row[arm_name] = found["outcome"]
+        if found["reason"]:
+            row[f"{arm_name}_reason"] = found["reason"]
+    return row
+
+
+if __name__ == "__main__":
+    sys.exit(main())

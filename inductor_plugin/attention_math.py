@@ -1,0 +1,259 @@
+"""``inductor_plugin::attention_math``: attention as two batched products and a softmax, on a CPU.
+
+What `torch.nn.functional.scaled_dot_product_attention` decomposes to where no fused kernel fits
+(aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_attention_math), with fewer
+passes over the scores. For short sequences MKL's products are faster than ATen's fused kernel; the
+scores [B, H, Sq, Sk] are in memory, so that long ones are not.
+
+The operators write to ``out=``; their variants with ``bias`` and ``lse`` take and write those, too.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FORWARD_OP = "inductor_plugin::attention_math"
+BACKWARD_OP = "inductor_plugin::attention_math_backward"
+
+_OPERATORS: Any = torch.library.Library("inductor_plugin", "FRAGMENT")
+_TOLD = "float scale, int left, int right, bool bottom_right"
+
+
+def attention_math(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    lse: Tensor | None,
+    scale: float,
+    left: int,
+    right: int,
+    bottom_right: bool,  # noqa: FBT001  a schema's arguments
+    *,
+    out: Tensor,
+) -> Tensor:
+    """Write attention to ``out``, and to ``lse`` if there is one.
+
+    Args:
+        q: [B, H, Sq, D].
+        k: [B, Hkv, Sk, D]; Hkv divides H.
+        v: [B, Hkv, Sk, Dv].
+        bias: Broadcast to [B, H, Sq, Sk], added to the scores.
+        lse: [B, H, Sq]; where a row sees no key, +inf is written to it, and 0 to ``out``.
+        scale: Factor of q @ k.T.
+        left: Keys before the diagonal that a query sees; negative: all.
+        right: Keys behind it; negative: all.
+        bottom_right: Whether the last query's diagonal is the last key; else the first ones'.
+        out: [B, H, Sq, Dv].
+    """
+    shape = (*q.shape[:3], k.shape[2])
+    q, k, v = _wide(q, k, v)
+    added = _added(shape, q, bias, left, right, bottom_right)
+    scores = _scores(q, k, scale, added, shape)
+    if lse is None and not _may_be_empty(shape, bias, left, right, bottom_right):
+        weights = torch.softmax(scores, -1, out=scores)
+    else:
+        most = scores.amax(-1, keepdim=True)
+        most.masked_fill_(most == -math.inf, 0.0)
+        weights = scores.sub_(most).exp_()
+        total = weights.sum(-1, keepdim=True)
+        if lse is not None:
+            rows = torch.where(total == 0, math.inf, most + total.log())
+            lse.copy_(rows.view(shape[:3]))
+        weights.div_(torch.where(total == 0, 1.0, total))
+    return _product(weights, _flat(v, q.shape[1]), out)
+
+
+def attention_math_backward(
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    forward: Tensor,
+    lse: Tensor,
+    bias: Tensor | None,
+    dq: Tensor,
+    dv: Tensor,
+    scale: float,
+    left: int,
+    right: int,
+    bottom_right: bool,  # noqa: FBT001  a schema's arguments
+    *,
+    out: Tensor,
+) -> Tensor:
+    """Write the gradients to ``dq``, ``dv`` and ``out`` (dk).
+
+    Args:
+        do: [B, H, Sq, Dv].
+        q: As in the forward pass; so are k, v, bias, scale and the mask.
+        k: [B, Hkv, Sk, D].
+        v: [B, Hkv, Sk, Dv].
+        forward: What the forward pass wrote.
+        lse: [B, H, Sq].
+        bias: Broadcast to [B, H, Sq, Sk].
+        dq: As q.
+        dv: As v.
+        scale: Factor of q @ k.T.
+        left: Keys before the diagonal that a query sees.
+        right: Keys behind it.
+        bottom_right: Where the diagonal ends.
+        out: As k.
+    """
+    shape = (*q.shape[:3], k.shape[2])
+    heads, kv_heads = q.shape[1], k.shape[1]
+    do, q, k, v, forward = _wide(do, q, k, v, forward)
+    added = _added(shape, q, bias, left, right, bottom_right)
+    weights = _scores(q, k, scale, added, shape)
+    weights.sub_(lse.reshape(-1, shape[2], 1)).exp_()
+    grads, values = _flat(do, heads), _flat(v, heads)
+    _summed(torch.bmm(weights.transpose(1, 2), grads), dv, heads // kv_heads)
+    delta = (do * forward).sum(-1).reshape(-1, shape[2], 1)
+    scores = weights.mul_(torch.bmm(grads, values.transpose(1, 2)).sub_(delta)).mul_(scale)
+    _product(scores, _flat(k, heads), dq)
+    return _summed(torch.bmm(scores.transpose(1, 2), _flat(q, heads)), out, heads // kv_heads)
+
+
+def _wide(*operands: Tensor) -> tuple[Tensor, ...]:
+    """Return operands of 16 bits in float32: scores must not be rounded to as many."""
+    return tuple(one.float() if one.dtype.itemsize < 4 else one for one in operands)
+
+
+def _flat(x: Tensor, heads: int) -> Tensor:
+    """Return [B * heads, S, D] of [B, Hkv, S, D], the key heads repeated."""
+    if x.shape[1] != heads:
+        x = x.repeat_interleave(heads // x.shape[1], 1)
+    return x.reshape(-1, *x.shape[2:])
+
+
+def _scores(
+    q: Tensor, k: Tensor, scale: float, added: Tensor | None, shape: tuple[int, ...]
+) -> Tensor:
+    """Return scale * q @ k.T and what is added, [B * H, Sq, Sk]."""
+    left, right = _flat(q, shape[1]), _flat(k, shape[1]).transpose(1, 2)
+    size = (left.shape[0], *shape[2:])
+    if added is None or added.dim() == 2:
+        base = torch.empty((), dtype=q.dtype) if added is None else added
+        return torch.baddbmm(
+            base.expand(size), left, right, beta=int(added is not None), alpha=scale
+        )
+    scores = torch.baddbmm(
+        torch.empty((), dtype=q.dtype).expand(size), left, right, beta=0, alpha=scale
+    )
+    return scores.view(shape).add_(added).view(size)
+
+
+def _product(weights: Tensor, values: Tensor, out: Tensor) -> Tensor:
+    """Write weights @ values to [B, H, S, D] of any strides."""
+    if out.is_contiguous() and out.dtype == weights.dtype:
+        torch.bmm(weights, values, out=out.view(-1, *out.shape[2:]))
+        return out
+    return out.copy_(torch.bmm(weights, values).view(out.shape))
+
+
+def _summed(by_head: Tensor, out: Tensor, group: int) -> Tensor:
+    """Write [B * H, S, D], summed over the query heads of each key head, to [B, Hkv, S, D]."""
+    batch, kv_heads, rows, width = out.shape
+    if group == 1:
+        return out.copy_(by_head.view(out.shape))
+    grouped = by_head.view(batch, kv_heads, group, rows, width)
+    return out.copy_(grouped.sum(2))
+
+
+def _may_be_empty(
+    shape: tuple[int, ...],
+    bias: Tensor | None,
+    left: int,
+    right: int,
+    bottom_right: bool,  # noqa: FBT001
+) -> bool:
+    """Return whether a row might see no key."""
+    if bias is not None or left >= 0:
+        return True
+    return right >= 0 and bottom_right and shape[2] > shape[3] + right
+
+
+def _added(
+    shape: tuple[int, ...],
+    like: Tensor,
+    bias: Tensor | None,
+    left: int,
+    right: int,
+    bottom_right: bool,  # noqa: FBT001
+) -> Tensor | None:
+    """Return what is added to the scores: the bias, -inf where the mask hides; [Sq, Sk] or more."""
+    if left < 0 and right < 0:
+        return None if bias is None else bias
+    hidden = _hidden(shape[2], shape[3], left, right, bottom_right, like.dtype)
+    return hidden if bias is None else bias.to(hidden.dtype) + hidden
+
+
+@functools.lru_cache(maxsize=2)
+def _hidden(
+    queries: int,
+    keys: int,
+    left: int,
+    right: int,
+    bottom_right: bool,  # noqa: FBT001
+    dtype: torch.dtype,
+) -> Tensor:
+    """Return 0 where a query sees a key, -inf elsewhere, [Sq, Sk]."""
+    shift = keys - queries if bottom_right else 0
+    distance = torch.arange(keys) - torch.arange(queries).unsqueeze(-1) - shift
+    hidden = torch.zeros(queries, keys, dtype=torch.bool)
+    if left >= 0:
+        hidden |= distance < -left
+    if right >= 0:
+        hidden |= distance > right
+    return torch.zeros(queries, keys, dtype=dtype).masked_fill_(hidden, -math.inf)
+
+
+def _define(with_bias: bool, with_lse: bool) -> None:  # noqa: FBT001
+    """Define one overload: a schema's optional tensors cannot be left out of the middle."""
+    overload = "_".join([*(["bias"] if with_bias else []), *(["lse"] if with_lse else []), "out"])
+    bias = "Tensor bias, " if with_bias else ""
+    lse = "Tensor(b!) lse, " if with_lse else ""
+    name = f"attention_math.{overload}"
+    _OPERATORS.define(
+        f"{name}(Tensor q, Tensor k, Tensor v, {bias}{lse}{_TOLD}, *, Tensor(a!) out) -> Tensor(a!)"
+    )
+
+    def call(q: Tensor, k: Tensor, v: Tensor, *more: Any, out: Tensor) -> Tensor:
+        given = list(more)
+        bias = given.pop(0) if with_bias else None
+        lse = given.pop(0) if with_lse else None
+        return attention_math(q, k, v, bias, lse, *given, out=out)
+
+    _implement(name, call)
+
+
+def _define_backward(with_bias: bool) -> None:  # noqa: FBT001
+    name = f"attention_math_backward.{'bias_out' if with_bias else 'out'}"
+    bias = "Tensor bias, " if with_bias else ""
+    _OPERATORS.define(
+        f"{name}(Tensor do, Tensor q, Tensor k, Tensor v, Tensor forward, Tensor lse, {bias}"
+        f"Tensor(b!) dq, Tensor(c!) dv, {_TOLD}, *, Tensor(a!) out) -> Tensor(a!)"
+    )
+
+    def call(*operands: Any, out: Tensor) -> Tensor:
+        given: list[Any] = [*operands]
+        if not with_bias:
+            given.insert(6, None)
+        return attention_math_backward(*given, out=out)
+
+    _implement(name, call)
+
+
+def _implement(name: str, call: Callable[..., Tensor]) -> None:
+    _OPERATORS.impl(name, call, "CPU")
+
+
+for _bias in (False, True):
+    for _lse in (False, True):
+        _define(_bias, _lse)
+    _define_backward(_bias)

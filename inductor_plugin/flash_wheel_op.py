@@ -1,0 +1,120 @@
+"""``inductor_plugin::flash_wheel``: FlashAttention 3 and 4 from their own packages, forward, as one operator.
+
+Both packages have ``flash_attn_func`` and ``flash_attn_varlen_func`` (hopper/flash_attn_interface.py and
+flash_attn/cute/interface.py of https://github.com/Dao-AILab/flash-attention). What else they take has
+changed from release to release; so what is passed is what the function's signature names.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PACKAGES = {"flash3": "flash_attn_interface", "flash4": "flash_attn.cute"}
+"""Where each is imported from."""
+
+_ASKS_FOR_LSE = ("return_attn_probs", "return_lse", "return_softmax_lse")
+_LIBRARY: Any = torch.library
+_OPERATORS: Any = _LIBRARY.Library("inductor_plugin", "FRAGMENT")
+
+
+def flash_wheel(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_q: Tensor | None,
+    cu_k: Tensor | None,
+    max_q: int,
+    max_k: int,
+    scale: float,
+    softcap: float,
+    left: int,
+    right: int,
+    package: str,
+) -> tuple[Tensor, Tensor]:
+    """Return out and lse; the diagonal of a limited mask ends at the last key.
+
+    Args:
+        q: [B, S, H, D], with ``cu_q`` [T, H, D].
+        k: [B, Sk, Hkv, D], or [Tk, Hkv, D].
+        v: As k.
+        cu_q: Where sequences begin, int32 [B + 1].
+        cu_k: The same of the keys.
+        max_q: Tokens of the longest sequence.
+        max_k: Keys of the longest.
+        scale: Factor of q @ k.T.
+        softcap: Soft cap of the scores; 0: none.
+        left: Keys before the diagonal that a query sees; negative: all.
+        right: Keys behind it; negative: all.
+        package: One of `PACKAGES`.
+
+    Raises:
+        RuntimeError: The package gives no lse, or cannot express the call.
+    """
+    function, parameters = _function(package, cu_q is not None)
+    wanted: dict[str, Any] = {
+        "softmax_scale": scale,
+        "causal": left < 0 and right == 0,
+        **({"softcap": softcap} if softcap else {}),
+        **dict.fromkeys(_ASKS_FOR_LSE, True),
+    }
+    if not wanted["causal"] and max(left, right) >= 0:
+        wanted["window_size"] = _window(parameters, left, right)
+    if cu_q is not None:
+        wanted |= {
+            "cu_seqlens_q": cu_q,
+            "cu_seqlens_k": cu_k,
+            "max_seqlen_q": max_q,
+            "max_seqlen_k": max_k,
+        }
+    missing = [one for one in wanted if one not in parameters and one not in _ASKS_FOR_LSE]
+    if missing:
+        raise RuntimeError(f"{package}'s {function.__name__} has no {', '.join(missing)}")
+    made = function(q, k, v, **{name: wanted[name] for name in wanted if name in parameters})
+    if not isinstance(made, (tuple, list)) or len(made) < 2:  # pyright: ignore[reportUnknownArgumentType]
+        raise RuntimeError(f"{package}'s {function.__name__} gives no lse")
+    return made[0], made[1]  # pyright: ignore[reportUnknownVariableType]
+
+
+def _window(parameters: Mapping[str, inspect.Parameter], left: int, right: int) -> tuple[Any, Any]:
+    """Return a window in the package's terms: unlimited is -1 in one, None in the other."""
+    default: Any = parameters["window_size"].default if "window_size" in parameters else None
+    unlimited: Any = None if default == (None, None) else -1
+    return unlimited if left < 0 else left, unlimited if right < 0 else right
+
+
+@functools.cache
+def _function(
+    package: str,
+    varlen: bool,  # noqa: FBT001
+) -> tuple[Callable[..., Any], Mapping[str, inspect.Parameter]]:
+    module = importlib.import_module(PACKAGES[package])
+    function = module.flash_attn_varlen_func if varlen else module.flash_attn_func
+    return function, inspect.signature(function).parameters
+
+
+def _fake(
+    q: Tensor,
+    k: Tensor,  # noqa: ARG001  the schema's
+    v: Tensor,
+    cu_q: Tensor | None,
+    *_: Any,
+) -> tuple[Tensor, Tensor]:
+    out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+    rows = (q.shape[1], q.shape[0]) if cu_q is not None else (q.shape[0], q.shape[2], q.shape[1])
+    return out, q.new_empty(rows, dtype=torch.float32)
+
+
+_OPERATORS.define(
+    "flash_wheel(Tensor q, Tensor k, Tensor v, Tensor? cu_q, Tensor? cu_k, SymInt max_q, "
+    "SymInt max_k, float scale, float softcap, int left, int right, str package) -> (Tensor, Tensor)"
+)
+_OPERATORS.impl("flash_wheel", flash_wheel, "CUDA")
+_OPERATORS.impl("flash_wheel", flash_wheel, "CPU")
+_LIBRARY.register_fake("inductor_plugin::flash_wheel", _fake, lib=_OPERATORS)

@@ -1,0 +1,61 @@
+"""Attention by two products and a softmax, on a CPU; see `inductor_plugin.attention_math`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from inductor_plugin.attention import BACKWARD, FORWARD, attention_of
+from inductor_plugin.jobs import OpKernel
+from inductor_plugin.problem import Problem
+from inductor_plugin.template import Candidate
+
+_MODULE = "inductor_plugin.attention_math"
+_DTYPES = ("float32", "float64", "bfloat16", "float16")
+_SCORES_BYTES = 1 << 30
+"""Scores lie in memory, up to four times over for gradients."""
+
+
+class AttentionMath:
+    """The decomposed form, forward and backward."""
+
+    name = "attention_math"
+    ops = (FORWARD, BACKWARD)
+    device = "cpu"
+    """There is nothing of it to test on a GPU."""
+
+    def reject(self, problem: Problem) -> str | None:
+        """Return why the template cannot run the problem."""
+        if problem.output.device != "cpu":
+            return f"it is for CPUs, this is {problem.output.device}"
+        a = attention_of(problem)
+        scores = 4 * a.batch * a.heads * a.queries * a.keys
+        reasons = {
+            "sequences of different lengths": a.varlen,
+            "a soft cap": a.softcap,
+            f"{a.dtype} operands": a.dtype not in _DTYPES,
+            f"{a.heads} heads are no multiple of {a.kv_heads} key heads": a.heads % a.kv_heads,
+            f"{scores >> 20} MiB of scores, it takes {_SCORES_BYTES >> 20}": scores > _SCORES_BYTES,
+        }
+        return next((reason for reason, holds in reasons.items() if holds), None)
+
+    def candidates(self, problem: Problem) -> Sequence[Candidate]:
+        """Return the one kernel."""
+        a = attention_of(problem)
+        parts = ["bias"] if a.biased else []
+        if "lse" in a.operands and not a.backward:
+            parts.append("lse")
+        operator = "attention_math_backward" if a.backward else "attention_math"
+        mask = a.mask
+        return [
+            Candidate(
+                template=self.name,
+                name=operator,
+                config={},
+                kernel=OpKernel(
+                    f"inductor_plugin::{operator}.{'_'.join([*parts, 'out'])}",
+                    (a.scale, mask.left, mask.right, mask.bottom_right),
+                    (_MODULE,),
+                ),
+                description="two products and a softmax",
+            )
+        ]

@@ -1,0 +1,65 @@
+"""One CUTLASS attention kernel, as plain facts: what its text is generated from, and its name."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from inductor_plugin.template import Json
+
+Element = Literal["f16", "bf16"]
+Schedule = Literal["cooperative", "pingpong"]
+
+SHARED_BYTES = 232448
+"""Of a block on sm_90 (CUDA C++ Programming Guide 13.0, table of compute capabilities)."""
+
+_BARRIER_BYTES = 1024
+"""Barriers of the pipelines, with room."""
+
+
+@dataclass(frozen=True)
+class FmhaConfig:
+    """What one kernel is compiled for; masks, scale, sizes and strides are arguments of its calls.
+
+    Attributes:
+        backward: Whether it computes gradients.
+        rows: Queries of a tile, half of them for each of two warp groups; in the backward all for both.
+        columns: Keys of a tile; in the backward half of them for each warp group.
+        dim: Largest head; smaller ones are filled up with zeros by TMA.
+        element: Type of all operands but lse and delta.
+        schedule: ``cooperative`` starts a block a tile; ``pingpong`` starts one a multiprocessor, which
+            goes on to the next tile, and loads Q by a warp of its own. The backward is cooperative.
+        stages: Tiles of K and of V in flight, counted together. The backward always has two of each.
+    """
+
+    backward: bool
+    rows: int
+    columns: int
+    dim: int
+    element: Element
+    schedule: Schedule = "cooperative"
+    stages: int = 5
+
+    @property
+    def name(self) -> str:
+        """The kernel's readable and stable name: its C symbol, and what a profile shows.
+
+        Example: ``cutlass_fmha_sm90_128x128x128_pingpong_bf16_stages5``.
+        """
+        family = "cutlass_fmha_backward_sm90" if self.backward else "cutlass_fmha_sm90"
+        parts = [family, f"{self.rows}x{self.columns}x{self.dim}"]
+        if not self.backward:
+            parts.append(self.schedule)
+        parts.append(self.element)
+        if not self.backward:
+            parts.append(f"stages{self.stages}")
+        return "_".join(parts)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a forward block: a tile of Q and the stages; nothing is written through it."""
+        return (self.rows + self.stages * self.columns) * 2 * self.dim + _BARRIER_BYTES
+
+    def to_dict(self) -> dict[str, Json]:
+        """Return the configuration as plain JSON values."""
+        return dict(asdict(self))

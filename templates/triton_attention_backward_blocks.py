@@ -1,0 +1,131 @@
+"""What one program of the Triton attention backward computes at a time, and which GPU can hold it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inductor_plugin.attention import attention_of
+from inductor_plugin.problem import Problem
+from inductor_plugin.target import Target
+from inductor_plugin.templates.triton_attention_facts import padded, unfit_for_tma
+from inductor_plugin.templates.triton_order import LIMIT, room_of
+from inductor_plugin.tile import BYTES
+
+BESIDE_BYTES = 2560
+"""Shared memory beside the blocks and steps: what barriers and changes of layout take, at most."""
+
+_READ = ("do", "q", "k", "v")
+"""Operands that are read by tiles."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """What one program computes at a time.
+
+    Attributes:
+        n1: Keys of a program of dk and dv.
+        m1: Queries of one of its steps.
+        m2: Queries of a program of dq.
+        n2: Keys of one of its steps.
+        stages: Steps in flight.
+        warps: Warps that compute.
+        tma: True if it loads through tensor descriptors.
+    """
+
+    n1: int
+    m1: int
+    m2: int
+    n2: int
+    stages: int
+    warps: int
+    tma: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its name, unique among those of one problem."""
+        kind = "_tma" if self.tma else ""
+        return f"{self.n1}x{self.m1}_{self.m2}x{self.n2}_s{self.stages}_w{self.warps}{kind}"
+
+
+_KERNELS: dict[tuple[int, int], tuple[Blocks, ...]] = {
+    (8, 64): (Blocks(128, 64, 128, 64, 2, 8), Blocks(64, 32, 64, 64, 3, 4)),
+    (8, 128): (Blocks(64, 64, 64, 64, 2, 8), Blocks(64, 32, 64, 32, 2, 4)),
+    (8, 256): (Blocks(32, 32, 64, 32, 2, 8), Blocks(32, 32, 32, 32, 2, 8)),
+    (9, 64): (
+        Blocks(128, 64, 128, 64, 2, 8, tma=True), Blocks(128, 64, 128, 64, 2, 8),
+        Blocks(64, 64, 64, 64, 3, 4, tma=True), Blocks(64, 64, 64, 64, 3, 4),
+        Blocks(64, 32, 64, 64, 3, 4),
+    ),
+    (9, 128): (
+        Blocks(64, 64, 128, 64, 2, 8, tma=True), Blocks(64, 64, 128, 64, 2, 8),
+        Blocks(128, 32, 128, 64, 2, 8), Blocks(64, 64, 64, 64, 2, 8), Blocks(64, 32, 64, 32, 2, 4),
+    ),
+    (9, 256): (Blocks(64, 32, 64, 32, 2, 8), Blocks(32, 32, 64, 32, 2, 8)),
+    (10, 64): (
+        Blocks(128, 64, 128, 64, 2, 8, tma=True), Blocks(128, 64, 128, 64, 2, 8),
+        Blocks(64, 64, 64, 64, 3, 4),
+    ),
+    (10, 128): (
+        Blocks(128, 64, 128, 64, 2, 8, tma=True), Blocks(128, 64, 128, 64, 2, 8),
+        Blocks(64, 64, 64, 64, 2, 8),
+    ),
+    (10, 256): (
+        Blocks(64, 32, 64, 32, 2, 8, tma=True), Blocks(64, 32, 64, 32, 2, 8),
+        Blocks(32, 32, 64, 32, 2, 8),
+    ),
+}  # fmt: skip
+"""By compute capability and the wider of the padded head dims, best first. All compile with Triton 3.8
+without spilling, for bfloat16, a causal mask and four heads of q that share one of k and v. Those of 8
+are for all GPUs with tensor cores of that kind. With 128x64 at a width of 128, compute capability 9.0
+spills 8 bytes (by descriptors 24), 8.0 some hundred."""
+_FLOAT32: dict[int, tuple[Blocks, ...]] = {64: (Blocks(32, 32, 32, 32, 2, 4),)}
+"""The same for float32, whose halves of TF32 take twice the registers; none at 128 and more."""
+
+
+def blocks_of(problem: Problem) -> list[Blocks]:
+    """Return what a program may compute at a time, best first; all of it fits the device."""
+    attention, target = attention_of(problem), problem.target
+    width = max(padded(attention.head_dim), padded(attention.value_dim), 64)
+    if attention.dtype == "float32":
+        known = _FLOAT32.get(width, ())
+    else:
+        known = _KERNELS[family(target), width]
+    fitting = [one for one in known if shared_bytes(one, problem) <= room_of(target)]
+    tma = unfit_for_descriptors(problem) is None
+    return [one for one in fitting if tma or not one.tma][:LIMIT]
+
+
+def unfit_for_descriptors(problem: Problem) -> str | None:
+    """Return why q, k, v and do cannot be read through tensor descriptors, None if they can.
+
+    A sequence of a varlen call may have no keys, and a descriptor of no rows is none.
+    """
+    attention = attention_of(problem)
+    if attention.varlen:
+        return "sequences of different lengths may be empty"
+    for name in _READ:
+        operand = problem.inputs[attention.operands.index(name)]
+        if any(
+            step == 0 < size - 1 for size, step in zip(operand.size, operand.stride, strict=True)
+        ):
+            return f"{name} is broadcast: its strides are {operand.stride}"
+    return unfit_for_tma(problem, _READ)
+
+
+def family(target: Target | None) -> int:
+    """Return the compute capability whose tensor cores a GPU has: 8, 9 or 10."""
+    major = target.capability[0] if target else 8
+    return major if major in (9, 10) else 8
+
+
+def shared_bytes(blocks: Blocks, problem: Problem) -> int:
+    """Return the shared memory that blocks take, at most.
+
+    Triton 3.8 holds a program's own block and the steps in flight; for compute capability 10 one step
+    more, since what a tensor core takes in another order is copied. Before 9.0 it may be less.
+    """
+    attention = attention_of(problem)
+    row_bytes = BYTES[attention.dtype] * (padded(attention.head_dim) + padded(attention.value_dim))
+    steps = blocks.stages + (1 if family(problem.target) == 10 else 0)
+    rows = max(blocks.n1 + steps * blocks.m1, blocks.m2 + steps * blocks.n2)
+    return rows * row_bytes + BESIDE_BYTES
