@@ -5,7 +5,7 @@
 
 Every candidate of a head dim is lowered by Inductor and compiled by Triton and ptxas for the GPU's
 architecture. What is measured is joined with what the file holds for other head dims, masks and GPUs
-of the same sources. Ends with 1 where a kernel spills, or takes more shared memory than predicted or
+of the same sources. Ends with 1 where a kernel spills, computes nothing, or takes more shared memory
 than there is.
 """
 
@@ -45,6 +45,8 @@ MASKS = {
 }
 KINDS = (*MASKS, "varlen", "decode")
 """What is compiled for each head dim: dense with each mask, sequences with a causal one, decoding."""
+FEWEST_REGISTERS = 32
+"""With fewer nothing is computed: Triton compiles what it cannot to a trap, and says nothing."""
 LENGTH = 4096
 """Queries and keys; more than enough programs for the largest block."""
 SOURCES = (
@@ -132,6 +134,8 @@ def complaints(rows: Sequence[Row]) -> list[str]:
         what = f"{row.template} {row.name}, head dim {row.head_dim}, {row.mask}, {row.dtype}, {row.gpu}"
         if row.spills:
             found.append(f"{what}: {row.spills} bytes spilled with {row.registers} registers")
+        if row.registers < FEWEST_REGISTERS:
+            found.append(f"{what}: {row.registers} registers, so that it can compute nothing")
         room = target(row.gpu).shared_per_block
         if row.shared > room:
             found.append(f"{what}: {row.shared} bytes of shared memory of {room}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain, zip_longest
 
-from inductor_plugin.attention import FORWARD, attention_of
+from inductor_plugin.attention import FORWARD, Attention, attention_of
 from inductor_plugin.problem import Problem
 from inductor_plugin.template import Candidate, TritonSource
 from inductor_plugin.templates.triton_attention_block import Block, fits
@@ -19,6 +19,7 @@ from inductor_plugin.templates.triton_attention_facts import (
     constants_of,
     even,
     padded,
+    pieces_of,
     unfit,
     unfit_for_tma,
 )
@@ -39,7 +40,8 @@ _POINTER: dict[int, tuple[Block, ...]] = {
     ),
     128: (
         Block(128, 64, 3, 8), Block(128, 128, 2, 8), Block(64, 64, 3, 4), Block(64, 32, 3, 4),
-        Block(64, 64, 2, 4), Block(32, 64, 2, 4), Block(16, 64, 2, 4),
+        Block(64, 64, 2, 4), Block(128, 32, 3, 8), Block(64, 64, 3, 8), Block(32, 64, 2, 4),
+        Block(16, 64, 2, 4),
     ),
     256: (
         Block(64, 64, 2, 8), Block(128, 64, 2, 8), Block(128, 32, 2, 8), Block(64, 32, 3, 8),
@@ -47,9 +49,9 @@ _POINTER: dict[int, tuple[Block, ...]] = {
     ),
 }  # fmt: skip
 _POINTER_FLOAT32: dict[int, tuple[Block, ...]] = {
-    64: (Block(64, 32, 2, 8), Block(32, 32, 2, 4), Block(64, 64, 2, 8), Block(16, 32, 2, 4)),
-    128: (Block(64, 32, 2, 8), Block(32, 32, 2, 8), Block(32, 32, 2, 4), Block(16, 32, 2, 4)),
-    256: (Block(32, 32, 2, 8), Block(16, 32, 2, 4), Block(16, 16, 2, 4)),
+    64: (Block(64, 32, 2, 8), Block(32, 32, 2, 4), Block(32, 32, 2, 8), Block(16, 32, 2, 4)),
+    128: (Block(32, 16, 2, 8), Block(16, 16, 2, 4)),
+    256: (Block(32, 32, 2, 8), Block(32, 16, 2, 8), Block(16, 16, 2, 4)),
 }
 """Multiplied without tensor cores where TF32 is not allowed, which takes registers."""
 _TMA: dict[int, tuple[Block, ...]] = {
@@ -135,10 +137,17 @@ def _kinds(problem: Problem) -> list[tuple[Block, ...]]:
         return [_POINTER_FLOAT32[width]]
     if unfit_for_tma(problem) or too_old(problem, TMA_CAPABILITY):
         return [_POINTER[width]]
+    return [_TMA[width], _POINTER[width], _specialized(problem, attention, width)]
+
+
+def _specialized(problem: Problem, attention: Attention, width: int) -> tuple[Block, ...]:
+    """Return the blocks with warps of their own that load."""
     major = problem.target.capability[0] if problem.target else 0
-    # Where a bias is loaded in the loop, Triton cannot give all loads to warps of their own.
-    specialized = () if attention.biased else _SPECIALIZED.get(major, {}).get(width, ())
-    return [_TMA[width], _POINTER[width], specialized]
+    # Where a bias is loaded in the loop, Triton cannot give all loads to warps of their own. For 10.0
+    # Triton 3.8 makes one `trap` of a kernel whose scores are the sum of two products.
+    if attention.biased or (major == 10 and pieces_of(attention.head_dim).second):
+        return ()
+    return _SPECIALIZED.get(major, {}).get(width, ())
 
 
 def candidate(problem: Problem, block: Block) -> Candidate:
@@ -158,7 +167,8 @@ def candidate(problem: Problem, block: Block) -> Candidate:
         name=block.name,
         config={**constants, "num_stages": block.stages, "num_warps": block.warps},
         kernel=TritonSource(
-            name="attention",
+            # Inductor has one grid for a name; another would be named by who came first.
+            name="attention" if cu_q is None else "attention_varlen",
             text=text_of(__file__),
             grid="rows" if cu_q is None else "tokens",
             constants=tuple(constants.items()),

@@ -57,7 +57,7 @@ def candidate(problem: Problem, blocks: Blocks) -> Candidate:
         name=blocks.name,
         config={**constants, "num_stages": blocks.stages, "num_warps": blocks.warps},
         kernel=TritonSource(
-            name="attention_backward",
+            name=f"attention{'_varlen' if attention.varlen else ''}_backward",
             text=text_of(__file__),
             grid="tokens_backward" if attention.varlen else "rows_backward",
             constants=tuple(constants.items()),

@@ -49,8 +49,13 @@ class Blocks:
 
 _KERNELS: dict[tuple[int, int], tuple[Blocks, ...]] = {
     (8, 64): (Blocks(128, 64, 128, 64, 2, 8), Blocks(64, 32, 64, 64, 3, 4)),
-    (8, 128): (Blocks(64, 64, 64, 64, 2, 8), Blocks(64, 32, 64, 32, 2, 4)),
-    (8, 256): (Blocks(32, 32, 64, 32, 2, 8), Blocks(32, 32, 32, 32, 2, 8)),
+    (8, 128): (
+        Blocks(64, 64, 64, 64, 2, 8), Blocks(64, 32, 64, 64, 2, 8), Blocks(64, 32, 64, 32, 2, 4),
+    ),
+    (8, 256): (
+        Blocks(32, 32, 64, 32, 2, 8), Blocks(32, 16, 64, 32, 2, 8), Blocks(32, 32, 32, 32, 2, 8),
+        Blocks(32, 16, 32, 32, 2, 8),
+    ),
     (9, 64): (
         Blocks(128, 64, 128, 64, 2, 8, tma=True), Blocks(128, 64, 128, 64, 2, 8),
         Blocks(64, 64, 64, 64, 3, 4, tma=True), Blocks(64, 64, 64, 64, 3, 4),
@@ -78,18 +83,31 @@ _KERNELS: dict[tuple[int, int], tuple[Blocks, ...]] = {
 without spilling, for bfloat16, a causal mask and four heads of q that share one of k and v. Those of 8
 are for all GPUs with tensor cores of that kind. With 128x64 at a width of 128, compute capability 9.0
 spills 8 bytes (by descriptors 24), 8.0 some hundred."""
-_FLOAT32: dict[int, tuple[Blocks, ...]] = {64: (Blocks(32, 32, 32, 32, 2, 4),)}
-"""The same for float32, whose halves of TF32 take twice the registers; none at 128 and more."""
+_SPILLING = frozenset(
+    {
+        (8, Blocks(64, 64, 64, 64, 2, 8)),
+        (8, Blocks(32, 32, 64, 32, 2, 8)),
+        (8, Blocks(32, 32, 32, 32, 2, 8)),
+    }
+)
+"""Those, by compute capability, that spill up to 48 bytes where a head dim is no power of two, whose
+loads take a mask for what is padded."""
+_FLOAT32: dict[tuple[int, int], tuple[Blocks, ...]] = {
+    (8, 64): (Blocks(32, 16, 32, 32, 2, 4),),
+    (9, 64): (Blocks(32, 32, 32, 32, 2, 4), Blocks(32, 16, 32, 32, 2, 4)),
+    (10, 64): (Blocks(32, 32, 32, 32, 2, 4),),
+}
+"""The same for float32, whose halves of TF32 take twice the registers; none is found at 128 and more."""
 
 
 def blocks_of(problem: Problem) -> list[Blocks]:
     """Return what a program may compute at a time, best first; all of it fits the device."""
     attention, target = attention_of(problem), problem.target
     width = max(padded(attention.head_dim), padded(attention.value_dim), 64)
-    if attention.dtype == "float32":
-        known = _FLOAT32.get(width, ())
-    else:
-        known = _KERNELS[family(target), width]
+    kind = (family(target), width)
+    known = _FLOAT32.get(kind, ()) if attention.dtype == "float32" else _KERNELS[kind]
+    ragged = any(dim != padded(dim) for dim in (attention.head_dim, attention.value_dim))
+    known = [one for one in known if not ragged or (family(target), one) not in _SPILLING]
     fitting = [one for one in known if shared_bytes(one, problem) <= room_of(target)]
     tma = unfit_for_descriptors(problem) is None
     return [one for one in fitting if tma or not one.tma][:LIMIT]

@@ -11,13 +11,16 @@ from inductor_plugin.templates.triton_order import room_of
 from inductor_plugin.tile import BYTES
 
 MOST_SUMS, MOST_SUMS_AMPERE, MOST_SUMS_TWO_PIECES = 160, 144, 112
-"""Sums and scores a thread can hold beside what else it needs: with operands in shared memory, without
-(before compute capability 9.0), and where a head dim in two pieces needs addresses for both. Of what
+"""Sums and scores a thread can hold beside what else it needs: with operands in shared memory, in
+registers (see `multiplies_shared`), and where a head dim in two pieces needs addresses for both. Of what
 was compiled with Triton 3.8, those with more (192; 160; 128 and 144) had spills."""
+MOST_SUMS_LOADED = 80
+"""The same in registers, where two sides of a window, lengths or a bias take more of them."""
+_SHARED_ROWS = 64
 _BARRIER_BYTES = 1 << 10
-"""Barriers of the loads in flight."""
-_HANDED_BYTES = 128
-"""For each query: what warps that load and warps that compute hand to each other."""
+"""Barriers of the loads in flight; Triton takes up to twice as many."""
+_ROW_BYTES = 4
+"""For each query: its maximum, where more than one warp has a part of it."""
 
 
 @dataclass(frozen=True)
@@ -56,42 +59,58 @@ class Block:
 
 def fits(block: Block, problem: Problem) -> bool:
     """Return True if a block has the shared memory and the registers it takes, as far as predicted."""
-    target = problem.target
-    old = target is not None and target.capability < (9, 0)
-    most = MOST_SUMS_AMPERE if old else MOST_SUMS
-    if not block.tma and pieces_of(attention_of(problem).head_dim).second:
+    most = MOST_SUMS if multiplies_shared(block, problem) else MOST_SUMS_AMPERE
+    attention = attention_of(problem)
+    if not block.tma and pieces_of(attention.head_dim).second:
         most = MOST_SUMS_TWO_PIECES
-    shared = shared_bytes(block, problem, old=old)
-    return shared <= room_of(target) and sums_of_thread(block, problem) <= most
+    loaded = attention.mask.left >= 0 or attention.varlen or attention.biased
+    if loaded and not multiplies_shared(block, problem):
+        most = MOST_SUMS_LOADED
+    shared = shared_bytes(block, problem)
+    return shared <= room_of(problem.target) and sums_of_thread(block, problem) <= most
 
 
-def shared_bytes(block: Block, problem: Problem, *, old: bool) -> int:
+def multiplies_shared(block: Block, problem: Problem) -> bool:
+    """Return True if the tensor cores read operands from shared memory, not from registers.
+
+    Those of compute capability 9.0 and 10.0 do, for at least 64 rows. A GPU that is not known may.
+    Exact float32 is no work for tensor cores.
+    """
+    exact = problem.inputs[0].dtype == "float32" and not problem.tf32
+    known_without = problem.target is not None and problem.target.capability[0] not in (9, 10)
+    return block.m >= _SHARED_ROWS and not exact and not known_without
+
+
+def shared_bytes(block: Block, problem: Problem) -> int:
     """Return the shared memory a block takes, at most.
 
-    Triton 3.8 holds q and the steps in flight. Before compute capability 9.0 it is one step less, since
-    the last one is in registers, and the weights where they change their layout: in blocks of fewer
-    rows than columns of v.
-
-    Args:
-        block: The block.
-        problem: What it computes.
-        old: Whether it is for a GPU before compute capability 9.0.
+    Triton 3.8 holds q and the steps in flight. Where operands are multiplied from registers it is one
+    step less, since the last one is in them, and the weights where they change their layout: in blocks
+    of fewer rows than columns of v, and always in float32.
     """
     attention = attention_of(problem)
     item_bytes = BYTES[attention.dtype]
     width = pieces_of(attention.head_dim).whole
     value_width = padded(attention.value_dim)
     step = block.n * (width + value_width)
-    steps = block.stages - 1 if old else block.stages
-    beside = block.m * (width + (block.n if old and block.m < value_width else 0))
-    handed = block.m * _HANDED_BYTES + _BARRIER_BYTES if block.specialize else 0
-    return item_bytes * (steps * step + beside) + handed + (0 if old else _BARRIER_BYTES)
+    if multiplies_shared(block, problem):
+        # What warps that load and warps that compute hand to each other, on 9.0, for each query.
+        handed = max(2 * min(value_width, 64), value_width) if block.specialize else 0
+        held = block.stages * step + block.m * width
+        handed_bytes = block.m * handed if _is_hopper(problem) else 0
+        return item_bytes * held + handed_bytes + 2 * _BARRIER_BYTES
+    moved = block.m < value_width or attention.dtype == "float32"
+    weights = block.n if moved else 0
+    held = (block.stages - 1) * step + block.m * (width + weights)
+    return item_bytes * held + _ROW_BYTES * block.m
 
 
 def sums_of_thread(block: Block, problem: Problem) -> int:
     """Return how many sums of the result and scores a thread holds."""
     columns = padded(attention_of(problem).value_dim) + block.n
-    target = problem.target
-    hopper = target is not None and target.capability[0] == 9
-    threads = 32 * block.warps * (2 if block.specialize and hopper else 1)
-    return -(-block.m * columns // threads)
+    groups = 2 if block.specialize and _is_hopper(problem) else 1
+    return -(-block.m * columns // (32 * block.warps * groups))
+
+
+def _is_hopper(problem: Problem) -> bool:
+    return problem.target is not None and problem.target.capability[0] == 9

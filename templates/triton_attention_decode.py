@@ -41,7 +41,7 @@ _STEPS: dict[int, tuple[tuple[int, int], ...]] = {
     256: ((64, 2), (32, 3), (32, 2), (16, 3)),
 }
 """Keys of a step and steps in flight by the wider of the padded head dims, long reads first."""
-_FLOAT32_STEPS = ((32, 2), (16, 2))
+_FLOAT32_STEPS = ((16, 2),)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from inductor_plugin import lowering_attention
+from inductor_plugin.attention_tools import overload
 from inductor_plugin.jobs import BenchCandidate
 from tests.cuda_lowering import Lab
 
@@ -189,8 +190,7 @@ def varlen(
     *, gradient: bool = False, window: tuple[int, int] = (-1, 0), keep: tuple[int, ...] = (0, 1)
 ) -> Graph:
     """Return the graph of torch's varlen operator or its gradient: 4 sequences, 1000 tokens."""
-    import torch.nn.attention.varlen
-
+    overload("torch_attn._varlen_attn")  # registers it
     ops: Any = torch.ops.torch_attn
     causal = window == (-1, 0)
 

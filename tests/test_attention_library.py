@@ -73,7 +73,12 @@ CAUSAL, AT_END = Mask(-1, 0), Mask(-1, 0, bottom_right=True)
             replace(H100, aligned_bias=False),
             "not aligned",
         ),
-        ("efficient", replace(A, backward=True), replace(H100, deterministic=True), "deterministic"),
+        (
+            "efficient",
+            replace(A, backward=True),
+            replace(H100, deterministic=True),
+            "deterministic",
+        ),
         ("cudnn", replace(A, kv_heads=2, mask=CAUSAL), H100, None),
         ("cudnn", A, replace(H100, cudnn=0), "no cuDNN"),
         ("cudnn", A, replace(H100, dynamic=True), "a plan for each"),

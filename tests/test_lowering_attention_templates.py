@@ -221,7 +221,9 @@ def test_the_two_directions_are_decided_apart(cache_dir: Path) -> None:
 @pytest.mark.parametrize("gradient", [False, True])
 def test_packed_sequences(gradient: bool, cache_dir: Path) -> None:
     graph = varlen(gradient=gradient, window=(100, 0))
-    code, lab = lowered(graph, f"triton_attention{'_backward' if gradient else ''}", cache_dir)
+    code, lab = lowered(
+        graph, f"triton_attention_varlen{'_backward' if gradient else ''}", cache_dir
+    )
     (task,) = lab.tasks
     a = attention_of(task.problem)
     assert (a.varlen, a.batch, a.queries) == (True, 4, 1000)

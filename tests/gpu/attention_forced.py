@@ -73,7 +73,13 @@ class Family:
 FAMILIES: dict[str, Family] = {
     "triton dims": Family(("triton_attention-", "triton_attention_backward-"), _DIMS),
     "triton masks": Family(
-        ("triton_attention-", "triton_attention_backward-"), (*_MASKS, *_VARLEN)
+        (
+            "triton_attention-",
+            "triton_attention_backward-",
+            "triton_attention_varlen-",
+            "triton_attention_varlen_backward-",
+        ),
+        (*_MASKS, *_VARLEN),
     ),
     "triton decode": Family(("triton_attention_decode-",), _DECODE),
     "cutlass": Family(
@@ -122,7 +128,9 @@ def report(name: str, cache_dir: Path) -> dict[str, Any]:
     return {"graphs": graphs, "seconds": round(time.monotonic() - started, 1)}
 
 
-def _compiled(given: Family, shape: Shape, cache_dir: Path, **options: Any) -> Any:
+def _compiled(
+    given: Family, shape: Shape, cache_dir: Path, *, dynamic: bool | None = None, **options: Any
+) -> Any:
     torch._dynamo.reset()
     settings: dict[str, Any] = {
         "cache_dir": str(cache_dir),
@@ -134,7 +142,9 @@ def _compiled(given: Family, shape: Shape, cache_dir: Path, **options: Any) -> A
         "max_candidates": 6,  # in turns from each template, so that the forced one is among them
     }
     function = attention("ours", shape, given.device)
-    return torch.compile(function, backend="inductor_plugin", options=settings | options)
+    return torch.compile(
+        function, backend="inductor_plugin", options=settings | options, dynamic=dynamic
+    )
 
 
 def _plain(given: Family, shape: Shape, cache_dir: Path) -> float:

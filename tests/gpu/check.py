@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from inductor_plugin import bench_child
+from inductor_plugin import bench_child, operand
 from inductor_plugin.jobs import BenchCandidate, OpKernel, Tensor
 from tests.gpu.cases import case
 from tests.gpu.product import ROUNDING, Case, Spec
@@ -61,7 +61,7 @@ def checked(identity: str, candidate: BenchCandidate, device: str = "cuda:0") ->
     tensors, expected = made(given.specs, device, seed=1), wanted(identity, device, 1)
     output = replace(candidate.output, device=device)
     accepted = (
-        ROUNDING[bench_child.dtype_of(output)] if given.tolerance is None else given.tolerance
+        ROUNDING[operand.dtype_of(output)] if given.tolerance is None else given.tolerance
     )
     guarded = bench_child.Guarded(output)
     call = bound(candidate, tensors, guarded.tensor)
@@ -151,8 +151,8 @@ def error_of(answer: torch.Tensor, expected: torch.Tensor) -> float:
 def _fresh(candidate: BenchCandidate, device: str) -> torch.Tensor:
     """Return memory for the result, full of what is not a number."""
     spec = replace(candidate.output, device=device)
-    elements = bench_child.storage_elements(spec)
-    dtype = bench_child.dtype_of(spec)
+    elements = operand.storage_elements(spec)
+    dtype = operand.dtype_of(spec)
     filled = torch.full((elements * dtype.itemsize,), 0xFF, dtype=torch.uint8, device=device)
     return filled.view(dtype).as_strided(spec.size, spec.stride, spec.offset)
 

@@ -23,10 +23,11 @@ from inductor_plugin.templates.triton_attention_backward_blocks import Blocks
 H100 = target("H100")
 BEHIND = 4096
 """Elements of NaN behind each operand."""
-TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 """Largest error of a gradient, relative to its largest value or 1: rounding of weights and results.
 
-The interpreter cuts bfloat16 off where a GPU rounds: twice the error.
+In float32 the last place of a score of 64 is 4e-6, and moves its weight by as much. The interpreter
+cuts bfloat16 off where a GPU rounds: twice the error.
 """
 SHAPES = (
     Blocks(32, 32, 32, 32, 1, 4),

@@ -1,0 +1,107 @@
+"""What the Triton attention kernels take of a GPU, as measured without one, against what is predicted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.attention_compile import (
+    DIMS,
+    GPUS,
+    MASKS,
+    OUT,
+    Row,
+    compiled,
+    complaints,
+    problems,
+    stored,
+)
+from inductor_plugin.lowering_target import as_target
+from inductor_plugin.problem import Problem
+from inductor_plugin.target import target
+from inductor_plugin.templates.triton_attention import TritonAttention, blocks_of
+from inductor_plugin.templates.triton_attention_block import Block, shared_bytes
+from tests.templates.attention_backward_cases import Case
+from tests.templates.attention_cases import meta_operands_of, problem_of
+from tests.templates.attention_lowering import graph
+
+FORWARD = TritonAttention()
+
+
+def causal(gpu: str, dim: int, dtype: str = "bfloat16") -> Problem:
+    """Return an attention with the shapes that are compiled."""
+    (found,) = problems(target(gpu), [dim], ["causal"], dtype)
+    return found[-1]
+
+
+def test_the_first_of_every_head_dim_are_compiled_and_none_spills() -> None:
+    """The committed measurements (python -m benchmarks.attention_compile) against the tables."""
+    rows = stored(OUT)
+    found: dict[tuple[str, int], set[str]] = {}
+    for row in rows:
+        if (row.mask, row.dtype, row.template) == ("causal", "bfloat16", FORWARD.name):
+            found.setdefault((row.gpu, row.head_dim), set()).add(row.name)
+    for gpu, dim in product(GPUS, DIMS):
+        offered = [one.name for one in FORWARD.candidates(causal(gpu, dim))]
+        assert set(offered[:3]) <= found[gpu, dim] <= set(offered)
+    assert complaints(rows) == []
+
+
+def test_a_kernel_that_computes_nothing_is_complained_about() -> None:
+    row = Row("B200", FORWARD.name, 96, "causal", "bfloat16", "128x128_s2_w8_ws", 4, 0, 141096)
+    (told,) = complaints([row])
+    assert "4 registers, so that it can compute nothing" in told
+    assert "bytes spilled" in complaints([replace(row, registers=255, spills=8)])[0]
+    assert (
+        "bytes of shared memory of" in complaints([replace(row, registers=255, shared=1 << 20)])[0]
+    )
+
+
+def test_shared_memory_of_what_was_compiled_is_predicted() -> None:
+    rows = [one for one in stored(OUT) if one.template == FORWARD.name]
+    assert len(rows) >= 3 * len(GPUS) * len(DIMS)
+    for row in rows:
+        problem = causal(row.gpu, row.head_dim, row.dtype)
+        (block,) = [one for one in blocks_of(problem) if one.name == row.name]
+        predicted = shared_bytes(block, problem)
+        assert 0.85 * predicted <= row.shared <= predicted, row
+
+
+MEASURED_SHARED = {
+    # Triton 3.8, causal, bfloat16: bytes for (GPU, D, block).
+    ("A100", 128, Block(128, 64, 3, 8)): 98304,
+    ("A100", 128, Block(64, 64, 3, 4)): 90112,
+    ("A100", 64, Block(128, 128, 2, 8)): 49152,
+    ("A100", 256, Block(64, 32, 3, 8)): 102400,
+    ("H100", 128, Block(128, 64, 3, 8)): 131072,
+    ("H100", 256, Block(64, 64, 2, 8)): 163840,
+    ("H100", 96, Block(128, 128, 2, 8, tma=True)): 140288,
+    ("H100", 128, Block(128, 128, 2, 4, tma=True, specialize=True)): 180608,
+    ("B200", 128, Block(128, 64, 3, 8, tma=True)): 132096,
+}
+
+
+@pytest.mark.parametrize("what", MEASURED_SHARED)
+def test_shared_memory_is_predicted_from_above(what: tuple[str, int, Block]) -> None:
+    gpu, dim, block = what
+    problem = causal(gpu, dim)
+    predicted = shared_bytes(block, problem)
+    assert MEASURED_SHARED[what] <= predicted <= 1.03 * MEASURED_SHARED[what]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
+@pytest.mark.parametrize("gpu", GPUS)
+def test_the_first_kernels_compile_without_spills(gpu: str, inductor_cache: Path) -> None:
+    case = Case(2000, 3000, MASKS["window"], heads=8, kv_heads=2, batch=2, dtype=torch.bfloat16)
+    for dim in (64, 96, 128):
+        sized = replace(case, head_dim=dim)
+        problem = problem_of(sized, meta_operands_of(sized), target(gpu))
+        with as_target(gpu), graph():
+            first, *_ = FORWARD.candidates(problem)
+            row = compiled(target(gpu), "window", problem, first)
+        assert complaints([row]) == []
