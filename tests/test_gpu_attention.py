@@ -44,7 +44,7 @@ def test_a_missing_candidate_is_named() -> None:
 # The plugin compiles here with warnings that are no errors in a user's process.
 @pytest.mark.filterwarnings("default")
 def test_a_forced_attention_runs_forward_and_backward(tmp_path: Path) -> None:
-    torch._dynamo.reset()
+    torch.compiler.reset()
     found = attention_forced.report("math on a CPU", tmp_path)
     graph = found["graphs"]["causal"]
     assert graph["taken"]
