@@ -23,14 +23,16 @@ from typing import Any
 import torch
 
 from benchmarks.sources import sources_digest
-from inductor_plugin.attention import Mask
+from inductor_plugin.attention import Mask, attention_of
 from inductor_plugin.lowering_target import as_target
 from inductor_plugin.problem import Problem
 from inductor_plugin.target import Target, target
 from inductor_plugin.template import Candidate, Template, TritonSource
 from inductor_plugin.templates.triton_attention import TritonAttention
+from inductor_plugin.templates.triton_attention_backward import TritonAttentionBackward
 from inductor_plugin.templates.triton_attention_decode import TritonAttentionDecode
 from tests import triton_interpreter
+from tests.templates import attention_backward_cases as backward_cases
 from tests.templates.attention_backward_cases import Case
 from tests.templates.attention_cases import meta_operands_of, problem_of
 from tests.templates.attention_lowering import graph, source_of
@@ -43,17 +45,16 @@ MASKS = {
     "causal": Mask(right=0),
     "window": Mask(100, 50, bottom_right=True),
 }
-KINDS = (*MASKS, "varlen", "decode")
-"""What is compiled for each head dim: dense with each mask, sequences with a causal one, decoding."""
+BACKWARD = "backward"
+KINDS = (*MASKS, "varlen", "decode", BACKWARD, f"{BACKWARD} window", f"{BACKWARD} varlen")
+"""What is compiled for each head dim: dense with each mask, sequences with a causal one, decoding, and
+gradients: dense with a causal mask, with a window, sequences."""
 FEWEST_REGISTERS = 32
 """With fewer nothing is computed: Triton compiles what it cannot to a trap, and says nothing."""
 LENGTH = 4096
 """Queries and keys; more than enough programs for the largest block."""
-SOURCES = (
-    "templates/triton_attention.jinja",
-    "templates/triton_attention_decode.jinja",
-)
-"""What a kernel is made of but for its constants: its name and its row tell them."""
+TEMPLATES = ("triton_attention", "triton_attention_decode", "triton_attention_backward")
+"""Their texts are what a kernel is made of, but for its constants: its name and its row tell them."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,9 @@ def problems(
     for dim in dims:
         facts: dict[str, Any] = {"head_dim": dim, "dtype": getattr(torch, dtype)}
         for name in masks:
+            if name.startswith(BACKWARD):
+                yield TritonAttentionBackward(), name, _gradient(name, facts, gpu)
+                continue
             if name == "decode":
                 case = Case(1, LENGTH, Mask(), heads=32, kv_heads=8, batch=4, **facts)
                 template: Template = TritonAttentionDecode()
@@ -108,12 +112,20 @@ def problems(
             yield template, name, problem_of(case, meta_operands_of(case), gpu)
 
 
+def _gradient(kind: str, facts: dict[str, Any], gpu: Target) -> Problem:
+    """Return a backward pass to compile for."""
+    lengths: Any = (LENGTH // 2,) * 4 if kind.endswith("varlen") else LENGTH
+    mask = MASKS["window" if kind.endswith("window") else "causal"]
+    case = Case(lengths, lengths, mask, heads=8, kv_heads=2, batch=2, **facts)
+    return backward_cases.problem_of(case, backward_cases.meta_operands_of(case), gpu)
+
+
 def compiled(gpu: Target, mask: str, problem: Problem, candidate: Candidate) -> Row:
     """Compile one candidate; called where the GPU is the one that is lowered for."""
     arch = gpu.capability[0] * 10 + gpu.capability[1]
     assert isinstance(candidate.kernel, TritonSource)
     usage = triton_interpreter.compiled(source_of(problem, candidate), arch)
-    q = problem.inputs[0]
+    q = problem.inputs[attention_of(problem).operands.index("q")]
     return Row(
         gpu=gpu.name,
         template=candidate.template,
@@ -151,15 +163,18 @@ def joined(out: Path, rows: Sequence[Row]) -> list[Row]:
 
 
 def stored(out: Path) -> list[Row]:
-    """Return what a file holds, if it was made with these sources."""
+    """Return what a file holds of templates whose texts are as they were."""
     if not out.exists():
         return []
     told = json.loads(out.read_text())
-    return [Row(**one) for one in told["kernels"]] if told["sources"] == _digest() else []
+    rows = [Row(**one) for one in told["kernels"]]
+    now = digests()
+    return [row for row in rows if told["sources"].get(row.template) == now[row.template]]
 
 
-def _digest() -> str:
-    return sources_digest(SOURCES)
+def digests() -> dict[str, str]:
+    """Return a digest of each template's text."""
+    return {name: sources_digest((f"templates/{name}.jinja",)) for name in TEMPLATES}
 
 
 def main() -> int:
@@ -174,7 +189,6 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=12, help="candidates of each")
     parser.add_argument("--out", type=Path, default=OUT)
     given = parser.parse_args()
-    digest = _digest()
     rows: list[Row] = []
     for gpu in map(target, given.gpu):
         for template, mask, problem in problems(gpu, given.dim, given.mask, given.dtype):
@@ -182,18 +196,18 @@ def main() -> int:
                 for candidate in template.candidates(problem)[: given.first]:
                     rows.append(compiled(gpu, mask, problem, candidate))
                     print(" ".join(map(str, asdict(rows[-1]).values())), flush=True)
-            write(given.out, digest, joined(given.out, rows))
+            write(given.out, joined(given.out, rows))
     wrong = complaints(rows)
     print("\n".join(wrong) or f"{len(rows)} kernels, none spills")
     return 1 if wrong else 0
 
 
-def write(out: Path, digest: str, rows: Sequence[Row]) -> None:
+def write(out: Path, rows: Sequence[Row]) -> None:
     """Write the file."""
     told = {
         "torch": torch.__version__,
         "triton": importlib.metadata.version("triton"),
-        "sources": digest,
+        "sources": digests(),
         "kernels": [asdict(one) for one in rows],
     }
     out.write_text(json.dumps(told, indent=1) + "\n")

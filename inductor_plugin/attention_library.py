@@ -109,10 +109,8 @@ def reformed(tools: Tools, lse: Any, have: str, want: str, rows: Callable[[], An
         return lse
     if have == "column":
         lse = tools.squeeze(lse)
-    elif have == "padded":
-        lse = tools.dense(tools.head(lse, rows()), (0, 1, 2))
-    elif have == "cpu":
-        lse = tools.dense(lse, (0, 1, 2))
+    elif have != "rows":
+        lse = tools.dense(lse if have == "cpu" else tools.head(lse, rows()), (0, 1, 2))
     if want == "column":
         return tools.unsqueeze(lse)
     if want == "padded":
@@ -382,7 +380,7 @@ def _activate(implementation: str | None) -> None:
 
 def _measured(name: str, gradient: bool) -> Callable[..., torch.Tensor]:  # noqa: FBT001
     def attention(*tensors: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-        return results(name, gradient, tensors, kwargs)[1 if gradient else 0]
+        return results(name, gradient, tensors, kwargs)[int(gradient)]
 
     attention.__name__ = extern_name(name, gradient=gradient)
     return attention

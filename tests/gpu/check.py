@@ -60,9 +60,7 @@ def checked(identity: str, candidate: BenchCandidate, device: str = "cuda:0") ->
     given = case(identity)
     tensors, expected = made(given.specs, device, seed=1), wanted(identity, device, 1)
     output = replace(candidate.output, device=device)
-    accepted = (
-        ROUNDING[operand.dtype_of(output)] if given.tolerance is None else given.tolerance
-    )
+    accepted = ROUNDING[operand.dtype_of(output)] if given.tolerance is None else given.tolerance
     guarded = bench_child.Guarded(output)
     call = bound(candidate, tensors, guarded.tensor)
     call()
