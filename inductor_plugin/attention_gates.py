@@ -26,6 +26,7 @@ class Setting:
         aligned_bias: Whether each row of the bias begins at a multiple of 8 elements.
         cudnn: Version of cuDNN as its library tells it (92400); 0 without it.
         packages: Which of ``flash_attn_interface`` and ``flash_attn.cute`` can be imported.
+        backends: What the option ``attention_backends`` names; empty for all.
     """
 
     capability: tuple[int, int] | None = None
@@ -35,6 +36,7 @@ class Setting:
     aligned_bias: bool = True
     cudnn: int = 0
     packages: frozenset[str] = frozenset()
+    backends: tuple[str, ...] = ()
 
 
 def refusal(name: str, a: Attention, s: Setting) -> str | None:
@@ -45,7 +47,14 @@ def refusal(name: str, a: Attention, s: Setting) -> str | None:
         a: The attention.
         s: What else decides.
     """
-    return _shape(a) or _GATES[name](a, s)
+    return _unwanted(name, s) or _shape(a) or _GATES[name](a, s)
+
+
+def _unwanted(name: str, s: Setting) -> str | None:
+    backend = "FLASH" if name.startswith("flash") else name.upper()
+    if not s.backends or backend in s.backends:
+        return None
+    return f"attention_backends is {','.join(s.backends)}, without {backend}"
 
 
 def _shape(a: Attention) -> str | None:

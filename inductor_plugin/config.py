@@ -84,7 +84,7 @@ class Config:
         default="",
         metadata=_how(
             "list",
-            "Backends to choose attention from; of no effect until an attention template is there.",
+            "Backends to choose attention from; empty for all. The operator that was traced is always one of them.",
             choices=("FLASH", "EFFICIENT", "CUDNN", "TRITON", "CUTLASS"),
             code=True,
         ),

@@ -27,6 +27,7 @@ def decide(
     medians_ms: Mapping[str, float],
     libraries: Collection[str],
     margin: float,
+    spreads: Mapping[str, float] | None = None,
 ) -> Verdict:
     """Return what runs.
 
@@ -35,6 +36,8 @@ def decide(
         libraries: Which of the offered candidates are library kernels, measured or not, in
             Inductor's order of preference.
         margin: A candidate must be this many times faster than the library kernel to replace it.
+        spreads: Distance between the quartiles of candidates' samples, as a share of their median,
+            where they are not steady: the gain must be larger than half of both distances together.
     """
     measured_libraries = [name for name in libraries if name in medians_ms]
     library = min(measured_libraries, key=medians_ms.__getitem__, default=None)
@@ -53,9 +56,15 @@ def decide(
     speedup = medians_ms[library] / medians_ms[winner] if medians_ms[winner] > 0 else 1.0
     if winner == library:
         return Verdict(library, library, "the library kernel is the fastest", 1.0)
-    if speedup < margin:
+    unsteady = 1 + sum((spreads or {}).get(name, 0.0) for name in (library, winner)) / 2
+    if speedup < max(margin, unsteady):
+        limit = (
+            f"the margin of {margin:g}x"
+            if unsteady <= margin
+            else f"{unsteady:.3f}x, as far as their samples are apart"
+        )
         reason = (
-            f"{winner} is {speedup:.3f}x the library kernel, below the margin of {margin:g}x, "
+            f"{winner} is {speedup:.3f}x the library kernel, below {limit}, "
             "so the library kernel stays"
         )
         return Verdict(library, library, reason, speedup)

@@ -121,8 +121,9 @@ def _tuned(traced: Traced, config: Config) -> Any:
     op = BACKWARD if traced.gradient else FORWARD
     problem = session_of(V.graph, config).problem(op, [stock], nodes, layout)
     finish = _finish(given_back, device)
+    wanted = tuple(filter(None, config.attention_backends.split(",")))
     others, stock.rejected = other_choices(
-        traced, names, nodes, layout, problem, given_back, finish, made
+        traced, names, nodes, layout, problem, given_back, finish, made, wanted
     )
     generated = {
         names.index(cu): lengths(traced.given[side].get_size()[0], longest)

@@ -99,6 +99,7 @@ def other_choices(
     given_back: Sequence[Any],
     finish: Callable[..., Any],
     made: Provisional,
+    backends: tuple[str, ...],
 ) -> tuple[list[Any], dict[str, str]]:
     """Return the library's other kernels for a call, and why the rest are none.
 
@@ -111,10 +112,12 @@ def other_choices(
         given_back: What the traced operator gives, as fake tensors.
         finish: Makes of (out, lse) or (dq, dk, dv) what the traced operator gives.
         made: Buffers of the other candidates.
+        backends: What the option ``attention_backends`` names; empty for all.
     """
     if problem.output.device == "cpu":
         return [], {}
-    attention, setting = attention_of(problem), _setting(traced, problem)
+    attention = attention_of(problem)
+    setting = replace(_setting(traced, problem), backends=backends)
     choices: list[Any] = []
     rejected: dict[str, str] = {}
     for name in offered(attention):

@@ -13,7 +13,7 @@ from torch._inductor import ir
 from torch._inductor.codegen.common import WorkspaceArg, WorkspaceZeroMode
 from torch._inductor.virtualized import V
 
-from inductor_plugin.attention import BACKWARD
+from inductor_plugin.attention import BACKWARD, FORWARD
 from inductor_plugin.config import Config
 from inductor_plugin.jobs import OpKernel
 from inductor_plugin.lowering_advice import warn_without_cutlass
@@ -229,7 +229,7 @@ def template_choices(
     choices: list[Any] = []
     rejected: dict[str, str] = {}
     for template in registry.for_op(problem.op):
-        reason = _unwanted(template, config) or template.reject(problem)
+        reason = _unwanted(template, problem.op, config) or template.reject(problem)
         if reason is not None:
             rejected[template.name] = reason
             continue
@@ -250,13 +250,14 @@ def template_choices(
     return choices, rejected
 
 
-def _unwanted(template: Template, config: Config) -> str | None:
+def _unwanted(template: Template, op: str, config: Config) -> str | None:
     """Return why the user does not want a template, None where nothing is said."""
     backend = getattr(template, "backend", None)
-    wanted = config.gemm_backends.split(",")
-    if backend is None or not config.gemm_backends or backend in wanted:
+    option = "attention_backends" if op in (FORWARD, BACKWARD) else "gemm_backends"
+    named: str = getattr(config, option)
+    if backend is None or not named or backend in named.split(","):
         return None
-    return f"gemm_backends is {config.gemm_backends}, without {backend}"
+    return f"{option} is {named}, without {backend}"
 
 
 def _choice(
@@ -268,6 +269,8 @@ def _choice(
         return Failed(f"AOTInductor's code runs without Python, which {candidate.kernel.op} needs")
     if not isinstance(candidate.kernel, CudaSource):
         return TemplateChoice(candidate, nodes, layout)
+    if not candidate.kernel.deterministic and torch.are_deterministic_algorithms_enabled():
+        return Failed("it adds up in no fixed order, and torch.use_deterministic_algorithms is on")
     built = build_of(candidate.kernel, candidate.template, config)
     if isinstance(built, Failed):
         return built

@@ -75,6 +75,8 @@ def _tokens_backward(
     return by_keys + (cdiv(queries, meta["BLOCK_M2"]) + ends - 1) * heads, 1, 1
 
 
+_PRODUCTS = ("tiles", "split_k", "persistent")
+"""Grids of matrix products, whose backends have an option of Inductor's."""
 _GRIDS: dict[str, Any] = {
     "tiles": _tiles,
     "split_k": _split_k,
@@ -147,7 +149,7 @@ def _unfit(source: TritonSource, nodes: Sequence[Any], layout: ir.Layout) -> str
     backends = [
         one.strip() for one in inductor_config.max_autotune_gemm_backends.upper().split(",")
     ]
-    if "TRITON" not in backends:
+    if "TRITON" not in backends and source.grid in _PRODUCTS:
         return f"max_autotune_gemm_backends is {inductor_config.max_autotune_gemm_backends}"
     have = _properties(layout.device).cc
     need = source.capability[0] * 10 + source.capability[1]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from inductor_plugin import race
+from inductor_plugin.attention import BACKWARD, FORWARD
 from inductor_plugin.cache import Decision, Measured, Record, Store, digest_of
 from inductor_plugin.config import Config
 from inductor_plugin.counters import Counters
@@ -20,6 +21,8 @@ from inductor_plugin.standing import advice, checked, limits, stands, was_limite
 from inductor_plugin.task import Entry, Task
 
 logger = logging.getLogger(__name__)
+
+_ATTENTION = (FORWARD, BACKWARD)
 
 _NOT_FAILED = frozenset({"ok", "skipped", "pruned"})
 _FINAL, _BEATEN, _SCREENED = "final", "beaten", "screened"
@@ -126,18 +129,18 @@ class Selection:
         if ticket.verdict is None:
             libraries = [o.candidate_id for o in ticket.offers if o.library and _usable(ticket, o)]
             contending = self._contending(ticket)
-            if self._unwanted_libraries() and contending.keys() - set(libraries):
+            if self._unwanted_libraries(ticket.problem) and contending.keys() - set(libraries):
                 contending = {n: ms for n, ms in contending.items() if n not in libraries}
                 libraries = []
             ticket.verdict = self._pinned(ticket) or decide(
-                contending, libraries, self._config.never_slower_margin
+                contending, libraries, self._config.never_slower_margin, _spreads(ticket)
             )
         return ticket.verdict
 
-    def _unwanted_libraries(self) -> bool:
-        """Return True if the user named backends, and not the library's."""
+    def _unwanted_libraries(self, problem: Problem) -> bool:
+        """Return True if the user named backends for matrix products, and not the library's."""
         named = self._config.gemm_backends
-        return bool(named) and "ATEN" not in named.split(",")
+        return bool(named) and "ATEN" not in named.split(",") and problem.op not in _ATTENTION
 
     def medians(self, ticket: Ticket) -> dict[str, float]:
         """Return milliseconds of every offered candidate that ran and is right."""
@@ -326,6 +329,20 @@ def _stage(task: Task, entry: Entry) -> str:
         return _FINAL
     # What is measured in this process takes no part in finals, so it cannot be beaten there.
     return _BEATEN if task.legs and entry.bench is not None else _SCREENED
+
+
+def _spreads(ticket: Ticket) -> dict[str, float]:
+    """Return the relative spread of each candidate's samples on a CPU, which other work disturbs.
+
+    Two kernels of one speed were measured up to 1.7x apart on two cores with ten processes.
+    """
+    if ticket.problem.output.device != "cpu":
+        return {}
+    return {
+        name: (one.spread_ms or 0.0) / one.median_ms
+        for name, one in ticket.measured.items()
+        if one.status == "ok" and one.median_ms
+    }
 
 
 def _usable(ticket: Ticket, offer: Offer) -> bool:

@@ -92,6 +92,8 @@ class CudaSource:
         interface: Version of the C function's arguments; a kernel of another one is not called.
         arguments: What follows the kernel's name in each call; not compiled in.
         imports: Modules that define the operator.
+        deterministic: Whether the same operands give the same bits each time; if not, it is not
+            offered under `torch.use_deterministic_algorithms`.
     """
 
     op: str
@@ -101,6 +103,7 @@ class CudaSource:
     interface: str = ""
     arguments: tuple[int | float | str, ...] = ()
     imports: tuple[str, ...] = ()
+    deterministic: bool = True
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,7 @@ def _candidate(attention: Attention, target: Target, config: FmhaConfig) -> Cand
             interface=interface(),
             arguments=(attention.scale, mask.left, mask.right, mask.bottom_right),
             imports=("inductor_plugin.cutlass_fmha_op",),
+            deterministic=not config.backward,
         ),
         description=f"{config.rows}x{config.columns}x{config.dim} {config.schedule}",
     )

@@ -64,3 +64,12 @@ def test_in_guarded_timings_the_verdict_is_the_minimum_and_others_keep_their_ord
 def test_timings_without_a_measured_winner_stay_as_they_are(winner: str | None) -> None:
     medians = {"a": 1.0, "b": 2.0}
     assert guarded(medians, Verdict(winner, None, "")) == medians
+
+
+def test_a_gain_within_the_spread_of_the_samples_is_none():
+    medians = {"library": 1.2, "a": 1.0}
+    verdict = decide(medians, ["library"], 1.02, {"library": 0.3, "a": 0.2})
+    assert verdict.winner == "library"
+    assert "below 1.250x, as far as their samples are apart" in verdict.reason
+    assert decide(medians, ["library"], 1.02, {"library": 0.2, "a": 0.1}).winner == "a"
+    assert decide(medians, ["library"], 1.02, {"other": 9.0}).winner == "a"

@@ -101,9 +101,9 @@ def forced_decision(prefixes: tuple[str, ...], taken: list[str]) -> Callable[...
     """Return a decision that takes the first candidate whose identity begins with one of these."""
 
     def decide(
-        medians_ms: Mapping[str, float], libraries: Collection[str], margin: float
+        medians_ms: Mapping[str, float], libraries: Collection[str], *limits: Any
     ) -> Verdict:
-        del margin
+        del limits
         fitting = [name for name in medians_ms if name.startswith(prefixes)]
         library = next(iter(libraries), None)
         taken.append(fitting[0] if fitting else f"none of {sorted(medians_ms)}")

@@ -141,9 +141,9 @@ def forced_decision(prefix: str, taken: list[str]) -> Callable[..., Verdict]:
     """Return a decision that takes the first candidate whose identity begins with ``prefix``."""
 
     def decide(
-        medians_ms: Mapping[str, float], libraries: Collection[str], margin: float
+        medians_ms: Mapping[str, float], libraries: Collection[str], *limits: Any
     ) -> Verdict:
-        del margin
+        del limits
         fitting = [name for name in medians_ms if name.startswith(prefix)]
         library = next(iter(libraries), None)
         if not fitting:
