@@ -31,7 +31,7 @@ def operands(dtype: torch.dtype, kv_heads: int, queries: int, keys: int) -> list
 @pytest.mark.parametrize(("queries", "keys"), [(33, 33), (20, 45), (45, 20)])
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_it_agrees_with_float64(
     dtype: torch.dtype, biased: bool, kv_heads: int, queries: int, keys: int, mask: Mask
 ) -> None:
