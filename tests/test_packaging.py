@@ -109,8 +109,9 @@ def test_the_folder_refuses_another_name(folder: str, repository: Path):
 def _docstring_lines(node: ast.FunctionDef) -> int:
     """Return how long a function's docstring is: what is public tells shapes, units and sources."""
     first = node.body[0]
-    told = ast.get_docstring(node) is not None and first.end_lineno is not None
-    return first.end_lineno - first.lineno + 1 if told else 0
+    if ast.get_docstring(node) is None or first.end_lineno is None:
+        return 0
+    return first.end_lineno - first.lineno + 1
 
 
 def test_files_and_functions_are_small(repository: Path):
