@@ -36,7 +36,7 @@ _INCLUDES = (
     "cutlass/gemm/collective/sm90_mma_tma_gmma_ss_warpspecialized.hpp",
     "cutlass/gemm/collective/builders/sm90_gmma_builder.inl",
 )
-"""Of the products only Hopper's are read: all that collective_builder.hpp brings costs 3 s a unit."""
+"""Of the products only Hopper's are read: collective_builder.hpp brings all, 1 to 3 s a unit."""
 _OF_EXAMPLE = (
     "collective/fmha_common.hpp",
     "collective/fmha_collective_load.hpp",

@@ -1,4 +1,4 @@
-// CUTLASS's own entry, but that nvcc's passes over host code leave its body out: 1 to 2 s a kernel.
+// CUTLASS's own entry, but that nvcc's passes over host code leave its body out: 0.2 of 5.8 s cudafe++ takes for four.
 template <class Kernel>
 __global__ void __launch_bounds__(Kernel::MaxThreadsPerBlock, Kernel::MinBlocksPerMultiprocessor)
 attend(CUTLASS_GRID_CONSTANT typename Kernel::Params const params) {
