@@ -105,7 +105,8 @@ class _OperatorCall(ir.ExternKernelOut):
 
     A compiled graph out of Inductor's cache is run by a process that has lowered nothing.
 
-    Operands that its schema says it writes are written in the graph, too: whoever reads them next waits.
+    Operands that its schema says it writes are written in the graph, too: whoever reads them next
+    waits. An output that nobody reads has memory all the same, for the call writes it.
 
     Where a module that defines the operator has a function ``workspace_needed(kernel, operands,
     output, device)``, which returns bytes, the generated code allocates them and hands them over as
@@ -126,6 +127,15 @@ class _OperatorCall(ir.ExternKernelOut):
 
     def codegen(self, wrapper: Any) -> None:
         """Write the call."""
+        # The scheduler allocates nothing for what nobody reads: gradients of q and v alone, say.
+        unread = self.get_name() in V.graph.removed_buffers
+        if unread:
+            wrapper.writeline(wrapper.make_buffer_allocation(self))
+        self._write(wrapper)
+        if unread:
+            wrapper.writeline(wrapper.make_buffer_free(self))
+
+    def _write(self, wrapper: Any) -> None:
         if V.graph.cpp_wrapper:
             self._write_cpp(wrapper)
             return

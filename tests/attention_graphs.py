@@ -51,12 +51,13 @@ class Shape:
         """Return Sq and Sk, as symbols if they are to be unknown; one symbol if they agree."""
         if not self.dynamic:
             return self.queries, self.keys
-        first = _symbol(env, "queries", self.queries)
+        first = symbol(env, "queries", self.queries)
         same = self.queries == self.keys
-        return first, first if same else _symbol(env, "keys", self.keys)
+        return first, first if same else symbol(env, "keys", self.keys)
 
 
-def _symbol(env: ShapeEnv, name: str, hint: int) -> Any:
+def symbol(env: ShapeEnv, name: str, hint: int) -> Any:
+    """Return an extent that is known at run time only."""
     source = ConstantSource(name)
     made = env.create_symbol(hint, source=source, dynamic_dim=DimDynamic.DYNAMIC)
     return env.create_symintnode(made, hint=hint, source=source)
@@ -147,8 +148,10 @@ def forward(
     return traced(function, make)
 
 
-def backward(kind: str, shape: Shape, *, causal: bool = True) -> Graph:
-    """Return the graph of a gradient: dq, dk and dv of do and what the forward pass kept."""
+def backward(
+    kind: str, shape: Shape, *, causal: bool = True, keep: tuple[int, ...] = (0, 1, 2)
+) -> Graph:
+    """Return the graph of a gradient: of dq, dk and dv those that ``keep`` says are read."""
 
     def function(do: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *seeds: Any) -> Any:
         sizes = (q.size(2), k.size(2))
@@ -165,7 +168,7 @@ def backward(kind: str, shape: Shape, *, causal: bool = True) -> Graph:
             made = ATEN._scaled_dot_product_cudnn_attention_backward.default(
                 do, q, k, v, out, lse, *seeds, None, None, None, *sizes, 0.0, causal, scale=0.125
             )
-        return tuple(made[:3])
+        return tuple(made[i] for i in keep)
 
     def make(env: ShapeEnv) -> list[Any]:
         q, k, v = qkv(shape, env)

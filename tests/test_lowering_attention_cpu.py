@@ -147,3 +147,20 @@ def test_two_candidates_are_measured(cache_dir: Path) -> None:
         assert len(measured) == 2
         assert all(one["samples_ms"] for one in measured)
         assert record["decision"]["library"].startswith("attention_cpu")
+
+
+@pytest.mark.parametrize("wanted", ["q", "k", "v", "qk", "qv", "kv"])
+@pytest.mark.parametrize("winner", [MATH, ATEN], ids=["math", "aten"])
+def test_gradients_of_some_alone(winner: str, wanted: str, cache_dir: Path) -> None:
+    given = [torch.randn(2, 3, 20, 16, requires_grad=one in wanted) for one in "qkv"]
+    with Lab(only(winner), cache_dir).open():
+        same(sdpa, compiled(lambda q, k, v: sdpa(q, k, v), cache_dir), given, 1e-5)
+
+
+def test_statistics_alone(cache_dir: Path) -> None:
+    def statistics(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        return inductor_plugin.fmha(q, k, v, causal=True, return_lse=True)[1]
+
+    given = inputs(*[(2, 3, 20, 16)] * 3, grad=False)
+    with Lab(only(MATH), cache_dir).open():
+        same(statistics, compiled(statistics, cache_dir), given, 1e-5)

@@ -102,6 +102,29 @@ def test_a_gradient(kind: str, shape: Shape, cache_dir: Path) -> None:
     assert lab.record()["decision"]["winner"].startswith("cutlass_fmha.")
 
 
+SUBSETS = [[0], [1], [2], [0, 1], [0, 2], [1, 2], [0, 1, 2]]
+
+
+@pytest.mark.parametrize("keep", SUBSETS, ids=str)
+def test_what_nobody_reads_has_memory_all_the_same(keep: list[int], cache_dir: Path) -> None:
+    code, _ = lowered(backward("flash", ODD, keep=tuple(keep)), OURS, cache_dir)
+    _, operands, rest = call(code)
+    dk = rest[-1].removeprefix("out=")
+    text = body(code)
+    for written in (operands[7], dk, operands[8]):
+        assert re.search(rf"^ *{written} = ", text, re.MULTILINE), f"{written} is not allocated"
+        assert text.index(f"{written} = ") < text.index("cutlass_fmha_backward.out(")
+    assert len(outputs(code)) == len(keep)
+
+
+def test_statistics_alone(cache_dir: Path) -> None:
+    code, _ = lowered(forward("flash", ODD, keep=(1,)), OURS, cache_dir)
+    _, operands, rest = call(code)
+    out = rest[-1].removeprefix("out=")
+    assert re.search(rf"^ *{out} = ", body(code), re.MULTILINE)
+    assert operands[3] in outputs(code)[0]
+
+
 def test_shared_heads_and_other_lengths(cache_dir: Path) -> None:
     code, _ = lowered(forward("flash", SHARED, causal=False), OURS, cache_dir)
     assert call(code)[0] == "cutlass_fmha"

@@ -28,6 +28,7 @@ def config(cache_dir: Path, inductor_cache: Path) -> Iterator[Config]:
         "cache_dir": str(cache_dir),
         "policy": "build",
         "gemm_backends": "ATEN,TRITON",
+        "attention_backends": "EFFICIENT,TRITON",
         "max_candidates": 2,
         "table": "off",
         "progress": "off",
