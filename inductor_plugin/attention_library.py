@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from inductor_plugin.attention import Mask
-from inductor_plugin.attention_tools import Tools, TorchTools
+from inductor_plugin.attention_tools import Once, Tools, TorchTools
 
 PREFIX = "attention_"
 """Before a kernel's name on Inductor's ``extern_kernels``."""
@@ -31,7 +31,6 @@ FORMS = {"efficient": "padded", "cudnn": "column", "cpu": "cpu"}
 """The form of a kernel's statistics, where it is not ``rows``."""
 
 _BSHD = (0, 2, 1, 3)
-_FROM_TOP_LEFT = 1  # aten/src/ATen/native/transformers/attention.h: CustomMaskType
 
 
 @dataclass(frozen=True)
@@ -86,8 +85,7 @@ def forward(name: str, tools: Tools, x: Operands, f: Facts) -> tuple[Any, Any]:
 
 def backward(name: str, tools: Tools, x: Operands, f: Facts) -> tuple[Any, Any, Any]:
     """Return (dq, dk, dv) of a kernel; ``x["lse"]`` has the form ``f.form``."""
-    own = FORMS.get(name, "rows")
-    own = "rows" if own == "cpu" else own  # it takes any strides
+    own = "rows" if name == "cpu" else FORMS.get(name, "rows")  # a CPU's takes any strides
     lse = reformed(tools, x["lse"], f.form or own, own, lambda: tools.size(x["q"], 2))
     grads = BACKWARD_KERNELS[name](tools, {**x, "lse": lse}, f)[:3]
     if f.order:
@@ -331,8 +329,8 @@ BACKWARD_KERNELS: dict[str, Kernel] = {
 }
 """What computes (dq, dk, dv, ...), by name."""
 
-
 _TENSORS = TorchTools()
+_PADDED = Once(lambda lse: reformed(_TENSORS, lse, "rows", "padded", lambda: lse.size(2)))
 
 
 def results(
@@ -347,12 +345,14 @@ def results(
         name: The kernel.
         gradient: Whether it is the gradient.
         tensors: All operands of the problem, in their order; nothing is written to them. lse of a
-            gradient is [B, H, Sq], whatever the kernel's own form is.
+            gradient is [B, H, Sq]; ``form="padded"`` pads it once, as the traced operator has it.
         kwargs: As in `inductor_plugin.attention.arguments`, and more of `Facts` by name.
     """
     names, facts = _told(gradient, tuple(kwargs.items()))
     _activate(facts.implementation)
     given = dict(zip(names, tensors, strict=True))
+    if gradient and facts.form == "padded":
+        given["lse"] = _PADDED(given["lse"])
     return (backward if gradient else forward)(name, _TENSORS, given, facts)
 
 
@@ -362,7 +362,7 @@ def _told(gradient: bool, kwargs: tuple[tuple[str, Any], ...]) -> tuple[list[str
     told = dict(kwargs)
     names = str(told.pop("operands")).split(",")
     mask = Mask(told.pop("left"), told.pop("right"), told.pop("bottom_right"))
-    form = "rows" if gradient else told.pop("form", "")
+    form = told.pop("form", "rows" if gradient else "")
     facts = Facts(mask=mask, lse="lse" in names, form=form, **told)
     return names, facts
 

@@ -54,8 +54,10 @@ def attention_math(
     """
     shape = (*q.shape[:3], k.shape[2])
     q, k, v = _wide(q, k, v)
-    added = _added(shape, q, bias, left, right, bottom_right)
-    scores = _scores(q, k, scale, added, shape)
+    scores = _scores(q, k, scale, bias, shape)
+    hidden = _hidden(shape[2], shape[3], left, right, bottom_right)
+    if hidden is not None:  # not added: NaN - inf is NaN, and rows that do not see it would have it
+        scores.masked_fill_(hidden, -math.inf)
     if lse is None and not _may_be_empty(shape, bias, left, right, bottom_right):
         weights = torch.softmax(scores, -1, out=scores)
     else:
@@ -63,10 +65,13 @@ def attention_math(
         most.masked_fill_(most == -math.inf, 0.0)
         weights = scores.sub_(most).exp_()
         total = weights.sum(-1, keepdim=True)
+        empty = total == 0
         if lse is not None:
-            rows = torch.where(total == 0, math.inf, most + total.log())
+            rows = torch.where(empty | (most == math.inf), math.inf, most + total.log())
             lse.copy_(rows.view(shape[:3]))
-        weights.div_(torch.where(total == 0, 1.0, total))
+        weights.div_(torch.where(empty, 1.0, total))
+        _product(weights, _flat(v, q.shape[1]), out)
+        return out.masked_fill_(empty.view(*shape[:3], 1), 0.0)  # 0 times NaN in v is NaN
     return _product(weights, _flat(v, q.shape[1]), out)
 
 
@@ -108,13 +113,17 @@ def attention_math_backward(
     shape = (*q.shape[:3], k.shape[2])
     heads, kv_heads = q.shape[1], k.shape[1]
     do, q, k, v, forward = _wide(do, q, k, v, forward)
-    added = _added(shape, q, bias, left, right, bottom_right)
-    weights = _scores(q, k, scale, added, shape)
+    weights = _scores(q, k, scale, bias, shape)
     weights.sub_(lse.reshape(-1, shape[2], 1)).exp_()
+    hidden = _hidden(shape[2], shape[3], left, right, bottom_right)
+    if hidden is not None:
+        weights.masked_fill_(hidden, 0.0)
     grads, values = _flat(do, heads), _flat(v, heads)
     _summed(torch.bmm(weights.transpose(1, 2), grads), dv, heads // kv_heads)
     delta = (do * forward).sum(-1).reshape(-1, shape[2], 1)
     scores = weights.mul_(torch.bmm(grads, values.transpose(1, 2)).sub_(delta)).mul_(scale)
+    if hidden is not None:  # 0 times NaN in v is NaN
+        scores.masked_fill_(hidden, 0.0)
     _product(scores, _flat(k, heads), dq)
     return _summed(torch.bmm(scores.transpose(1, 2), _flat(q, heads)), out, heads // kv_heads)
 
@@ -132,20 +141,17 @@ def _flat(x: Tensor, heads: int) -> Tensor:
 
 
 def _scores(
-    q: Tensor, k: Tensor, scale: float, added: Tensor | None, shape: tuple[int, ...]
+    q: Tensor, k: Tensor, scale: float, bias: Tensor | None, shape: tuple[int, ...]
 ) -> Tensor:
-    """Return scale * q @ k.T and what is added, [B * H, Sq, Sk]."""
+    """Return scale * q @ k.T and the bias, [B * H, Sq, Sk]."""
     left, right = _flat(q, shape[1]), _flat(k, shape[1]).transpose(1, 2)
     size = (left.shape[0], *shape[2:])
-    if added is None or added.dim() == 2:
-        base = torch.empty((), dtype=q.dtype) if added is None else added
-        return torch.baddbmm(
-            base.expand(size), left, right, beta=int(added is not None), alpha=scale
-        )
-    scores = torch.baddbmm(
-        torch.empty((), dtype=q.dtype).expand(size), left, right, beta=0, alpha=scale
-    )
-    return scores.view(shape).add_(added).view(size)
+    bias = None if bias is None else bias.to(q.dtype)
+    if bias is not None and bias.dim() == 2:
+        return torch.baddbmm(bias.expand(size), left, right, alpha=scale)
+    nothing = torch.empty((), dtype=q.dtype).expand(size)
+    scores = torch.baddbmm(nothing, left, right, beta=0, alpha=scale)
+    return scores if bias is None else scores.view(shape).add_(bias).view(size)
 
 
 def _product(weights: Tensor, values: Tensor, out: Tensor) -> Tensor:
@@ -178,21 +184,6 @@ def _may_be_empty(
     return right >= 0 and bottom_right and shape[2] > shape[3] + right
 
 
-def _added(
-    shape: tuple[int, ...],
-    like: Tensor,
-    bias: Tensor | None,
-    left: int,
-    right: int,
-    bottom_right: bool,  # noqa: FBT001
-) -> Tensor | None:
-    """Return what is added to the scores: the bias, -inf where the mask hides; [Sq, Sk] or more."""
-    if left < 0 and right < 0:
-        return None if bias is None else bias
-    hidden = _hidden(shape[2], shape[3], left, right, bottom_right, like.dtype)
-    return hidden if bias is None else bias.to(hidden.dtype) + hidden
-
-
 @functools.lru_cache(maxsize=2)
 def _hidden(
     queries: int,
@@ -200,9 +191,10 @@ def _hidden(
     left: int,
     right: int,
     bottom_right: bool,  # noqa: FBT001
-    dtype: torch.dtype,
-) -> Tensor:
-    """Return 0 where a query sees a key, -inf elsewhere, [Sq, Sk]."""
+) -> Tensor | None:
+    """Return which keys each query does not see, [Sq, Sk]; None where the mask hides none."""
+    if left < 0 and right < 0:
+        return None
     shift = keys - queries if bottom_right else 0
     distance = torch.arange(keys) - torch.arange(queries).unsqueeze(-1) - shift
     hidden = torch.zeros(queries, keys, dtype=torch.bool)
@@ -210,7 +202,7 @@ def _hidden(
         hidden |= distance < -left
     if right >= 0:
         hidden |= distance > right
-    return torch.zeros(queries, keys, dtype=dtype).masked_fill_(hidden, -math.inf)
+    return hidden
 
 
 def _define(with_bias: bool, with_lse: bool) -> None:  # noqa: FBT001

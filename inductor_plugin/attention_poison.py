@@ -7,9 +7,12 @@ gradients) and one in a key, and the kernel runs once more:
     planted in         must become NaN or infinite                    must stay as it is
     q[b, h, i]         out and lse of that row, if it sees a key      all else
     do[b, h, i]        dq of that row; dk, dv of the keys it sees     other sequences and key heads
-    k[b, hk, j]        out, lse, dq of the rows that see it; dk[j]    other sequences and key heads
+    k[b, hk, j]        out, lse, dq of the rows that see it; dk[j]    other sequences and key heads;
+                                                                      out, lse of the other rows
 
-Rows of the same head that do not see the key are left open: kernels differ there (0 * NaN is NaN).
+A mask that is added to the scores does not hide NaN (NaN - inf is NaN), one that replaces them does.
+Left open are dq of rows that do not see the key, and gradients of the same head's other keys: kernels
+differ there (0 * NaN is NaN). So would out, for NaN in v, which is not planted.
 """
 
 from __future__ import annotations
@@ -54,7 +57,10 @@ def places(facts: Attention, lengths: Sequence[tuple[int, int]]) -> tuple[Place,
     head, tail = filled[0], filled[-1]
     row = int((~blind_rows(facts, *lengths[head], cpu)).nonzero()[-1])
     first, last = span(facts, *lengths[tail], cpu)
-    key = int(first[last >= first][-1])
+    middle = (last >= first).nonzero().flatten()
+    # A mask hides this key from some rows and shows it to others; 0 would be seen by all causal ones.
+    limit = last if facts.mask.right >= 0 else first
+    key = int(limit[middle[len(middle) // 2]])
     return (
         Place("do" if facts.backward else "q", head, 0, row),
         Place("k", tail, facts.kv_heads - 1, key),
@@ -82,7 +88,7 @@ def spoilt(
         if by_key:
             must[place.head, place.row], may[place.head] = sees.any(), True
         else:
-            must[heads], may[heads] = sees, True
+            must[heads], may[heads] = sees, True if output == "dq" else sees
     elif by_key:
         j = torch.arange(keys, device=device)
         must[place.head // group] = (first[place.row] <= j) & (j <= last[place.row])

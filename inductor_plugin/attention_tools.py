@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 _DEFINED_BY = {
     "torch_attn._varlen_attn": "torch.nn.attention.varlen",
@@ -99,6 +100,25 @@ class TorchTools:
     def empty(self, like: torch.Tensor, size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Return memory on the device of a tensor."""
         return torch.empty(tuple(size), dtype=dtype, device=like.device)
+
+
+class Once:
+    """A function of one tensor that runs again only if the tensor was written to: no part of a measured call."""
+
+    def __init__(self, make: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Remember what ``make`` makes, for as long as there is the tensor."""
+        self._make = make
+        self._made: Any = WeakTensorKeyDictionary()
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return what is made of a tensor."""
+        version, made = self._made.get(tensor, (None, tensor))
+        if version == tensor._version:
+            return made
+        made = self._make(tensor)
+        if made is not tensor:  # it would keep itself alive
+            self._made[tensor] = tensor._version, made
+        return made
 
 
 @functools.cache

@@ -88,7 +88,7 @@ def forward(
     dtype = accumulator(q.dtype)
     out = q.new_empty((*q.shape[:-1], v.size(-1)))
     lse = q.new_empty(_lse_shape(q, lengths), dtype=dtype)
-    fold = bias is None
+    fold = bias is None and q.size(0) > 0
     views = zip(
         _split(q, lengths and lengths.queries, fold=fold),
         _split(k, lengths and lengths.keys, fold=fold),
@@ -132,7 +132,7 @@ def backward(
     delta = (do.to(dtype) * out.to(dtype)).sum(-1)  # [B, H, Sq] or [Tq, H]
     delta = delta if lengths is None else delta.transpose(0, 1)
     delta = delta if grad_lse is None else delta - grad_lse
-    fold = bias is None
+    fold = bias is None and q.size(0) > 0
     queries, keys = (None, None) if lengths is None else lengths
     views = zip(
         *(_split(one, queries, fold=fold) for one in (q, do, grads[0])),

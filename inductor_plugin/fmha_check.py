@@ -8,6 +8,7 @@ which only a kernel has.
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,15 +53,17 @@ class Operands:
         return self.cu_seqlens_q is not None
 
 
-def check(given: Operands, window: tuple[int, int], softcap: float) -> None:
+def check(
+    given: Operands, window: tuple[int, int], softcap: float, scale: float | None = None
+) -> None:
     """Refuse a call that has no meaning, by what is known without its values.
 
     Raises:
         TypeError: A type or a device is wrong or differs from q's.
-        ValueError: A shape, a window or the soft-cap is.
+        ValueError: A shape, a window, the soft-cap or the scale is.
     """
     _check_types(given)
-    _check_scalars(given, window, softcap)
+    _check_scalars(given, window, softcap, scale)
     _check_sequences(given)
     _check_shapes(given)
     if given.bias is not None:
@@ -99,9 +102,29 @@ def check_window(window: Any) -> None:
     pair = type(window) in (tuple, list) and len(window) == 2
     if not pair or not all(_is_integer(one) for one in window):
         raise TypeError(
-            f"fmha: window is {window!r}; it is two integers (left, right), the keys a query sees "
+            f"fmha: window is {written(window)}; it is two integers (left, right), the keys a query sees "
             "before and behind the diagonal, -1 for all of them"
         )
+
+
+def written(value: Any) -> str:
+    """Return an argument as a message shows it, while it is traced, too.
+
+    torch.compile (2.14) cannot take the ``repr`` of a tuple that holds symbols, and their names say
+    nothing to who gave the numbers.
+    """
+    if type(value) in (tuple, list):
+        inside = ", ".join([written(one) for one in value])
+        if type(value) is list:
+            return f"[{inside}]"
+        return f"({inside},)" if len(value) == 1 else f"({inside})"
+    if isinstance(value, Tensor):
+        return "a tensor"
+    if _is_integer(value):
+        return f"{int(value)}"
+    if isinstance(value, (float, torch.SymFloat)):
+        return f"{float(value)}"
+    return f"{value}"
 
 
 def _is_integer(value: object) -> bool:
@@ -140,31 +163,37 @@ def _check_types(given: Operands) -> None:
     )
 
 
-def _check_scalars(given: Operands, window: tuple[int, int], softcap: float) -> None:
+def _check_scalars(
+    given: Operands, window: tuple[int, int], softcap: float, scale: float | None
+) -> None:
     for name, keys in zip(("left", "right"), window, strict=True):
         _TORCH._check_value(
             keys >= -1,
             lambda name=name, keys=keys: (
-                f"fmha: window_{name} is {keys}; it is a number of keys, 0 or more, or -1 for all"
+                f"fmha: window_{name} is {_number(keys)}; it is a number of keys, 0 or more, or -1 for all"
             ),
         )
     _TORCH._check_value(
-        0.0 <= softcap < float("inf"),
+        0.0 <= softcap < math.inf,
         lambda: f"fmha: softcap is {softcap}; it is a positive number, or 0 for none",
+    )
+    _TORCH._check_value(
+        scale is None or -math.inf < scale < math.inf,
+        lambda: f"fmha: scale is {scale}; it is a finite number, or None for 1 / sqrt(head_dim)",
     )
     for name in ("max_seqlen_q", "max_seqlen_k"):
         longest = getattr(given, name)
         _TORCH._check_value(
             longest is None or given.varlen,
             lambda name=name, longest=longest: (
-                f"fmha: {name} is {longest} without cu_seqlens_q and cu_seqlens_k; leave it out, "
+                f"fmha: {name} is {_number(longest)} without cu_seqlens_q and cu_seqlens_k; leave it out, "
                 "the shapes of a dense call say it"
             ),
         )
         _TORCH._check_value(
             longest is None or longest >= 1,
             lambda name=name, longest=longest: (
-                f"fmha: {name} is {longest}; it is the length of the longest sequence, 1 or more"
+                f"fmha: {name} is {_number(longest)}; it is the length of the longest sequence, 1 or more"
             ),
         )
 
@@ -243,8 +272,8 @@ def _check_shapes(given: Operands) -> None:
     _TORCH._check_value(
         q.size(1) % k.size(1) == 0,
         lambda: (
-            f"fmha: q {_shape(q)} has {q.size(1)} heads and k {_shape(k)} has {k.size(1)}; the heads "
-            "of q are a multiple of those of k and v"
+            f"fmha: q {_shape(q)} has {_number(q.size(1))} heads and k {_shape(k)} has "
+            f"{_number(k.size(1))}; the heads of q are a multiple of those of k and v"
         ),
     )
 
@@ -298,4 +327,12 @@ def _ends(
 
 
 def _shape(sizes: Any) -> tuple[Any, ...]:
-    return tuple(getattr(sizes, "shape", sizes))
+    return tuple(_number(one) for one in getattr(sizes, "shape", sizes))
+
+
+def _number(size: Any) -> Any:
+    """Return a traced size's value, which only a message may ask for: it ties the graph to it."""
+    try:
+        return None if size is None else int(size)
+    except RuntimeError:  # it depends on data
+        return size

@@ -6,7 +6,7 @@ from typing import Literal, overload
 
 from torch import Tensor
 
-from inductor_plugin.fmha_check import check_window
+from inductor_plugin.fmha_check import check_window, written
 from inductor_plugin.fmha_op import FMHA
 
 
@@ -125,12 +125,12 @@ def fmha(
     Returns:
         out [B, H, Sq, Dv], dense, its dimensions in the order of q's strides; varlen [Tq, H, Dv]. With
         ``return_lse`` also lse [B, H, Sq], varlen [H, Tq]: natural logarithm, float32 (float64 for
-        float64 operands).
+        float64 operands). Of a batch of 0 all are empty.
 
     Raises:
         TypeError: A window that is no pair of integers; types or devices that differ.
         ValueError: Shapes that do not fit, a length or head count of 0, heads that do not divide, a
-            window below -1, cu_seqlens that decrease or end elsewhere than the tokens.
+            window below -1, a scale that is not finite, cu_seqlens that decrease or end elsewhere than the tokens.
 
     Alignment and empty rows are FlashAttention's (flash_attn_interface.py, 2.8: "if causal=True, the
     causal mask is aligned to the bottom right corner"), windows those of its ``window_size``; top-left
@@ -141,7 +141,7 @@ def fmha(
     if causal:
         if right > 0:
             raise ValueError(
-                f"fmha: causal is True and window is {window!r}, whose right side shows keys behind "
+                f"fmha: causal is True and window is {written(window)}, whose right side shows keys behind "
                 "the diagonal; leave one of them out"
             )
         right = 0

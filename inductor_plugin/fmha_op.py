@@ -301,7 +301,7 @@ def _checked(
     bottom_right: bool = True,
     softcap: float = 0.0,
 ) -> Rule:
-    check(given, (window_left, window_right), softcap)
+    check(given, (window_left, window_right), softcap, scale)
     factor: float = given.q.size(-1) ** -0.5 if scale is None else scale
     return Rule(Mask(window_left, window_right, bottom_right), factor, softcap)
 
@@ -309,6 +309,8 @@ def _checked(
 def _flash_fits(given: Operands, rule: Rule) -> bool:
     device = given.q.device
     if device.type != "cuda" or torch.version.hip is not None:
+        return False
+    if not given.q.size(0):  # FlashAttention: "batch size must be positive"
         return False
     return flash_refusal(given, rule, torch.cuda.get_device_capability(device)) is None
 

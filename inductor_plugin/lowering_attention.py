@@ -9,7 +9,9 @@
     what the traced operator gives back, from whichever won
 
 A forward pass and its gradient share q, k, v, out and lse in the form of the traced operator, so they
-are decided apart.
+are decided apart. Where ``efficient`` was traced and Sq is no multiple of 32, its lse is padded: library
+kernels and Triton gradients are measured with what that costs them, a copy; the templates' forward
+passes and CUTLASS gradients are not: their figures leave that copy out.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._inductor import config as inductor_config
 from torch._inductor import ir
 from torch._inductor import lowering as inductor_lowering
 from torch._inductor.virtualized import V
@@ -109,7 +112,11 @@ def _lowering(op: Any) -> Callable[..., Any]:
 def _tuned(traced: Traced, config: Config) -> Any:
     """Return what the traced operator gives, by whichever kernel wins; None to leave it alone."""
     device = traced.given["q"].get_device()
-    if reason_to_step_aside(device):
+    reason = reason_to_step_aside(device)
+    if reason:
+        # Without max_autotune nobody asked for another kernel.
+        if inductor_config.max_autotune or inductor_config.max_autotune_gemm:
+            _note(traced.op, traced.args, dict(traced.kwargs), config, reason)
         return None
     traced = placed(traced)
     given_back = _given_back(traced)

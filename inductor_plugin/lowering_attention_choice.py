@@ -21,6 +21,7 @@ from inductor_plugin.flash_wheel_op import PACKAGES
 from inductor_plugin.lowering_attention_nodes import (
     NodeTools,
     Provisional,
+    equal,
     example,
     fallback,
     same_order,
@@ -165,12 +166,13 @@ def _adapted(name: str, traced: Traced, given_back: Sequence[Any]) -> Facts | st
     )
     count = 3 if traced.gradient else 1
 
-    def run(given: dict[str, Any]) -> Any:
+    def run(given: dict[str, Any], max_q: Any, max_k: Any) -> Any:
         # Without what is done to lse: sizes would be compared, and the answers become guards.
-        return kernels[name](TorchTools(), given, facts)[:count]
+        told = replace(facts, max_q=max_q, max_k=max_k)
+        return kernels[name](TorchTools(), given, told)[:count]
 
     try:
-        theirs = example(run, dict(traced.given))
+        theirs = example(run, dict(traced.given), facts.max_q, facts.max_k)
     except (RuntimeError, ValueError, NotImplementedError) as error:
         return f"it takes no such operands: {str(error).splitlines()[0][:120]}"
     ours = given_back[:count]
@@ -198,12 +200,21 @@ def _told(facts: Facts, traced: Traced, names: Sequence[str]) -> dict[str, Any]:
     own = attention_library.FORMS.get(traced.name, "rows")
     if not traced.gradient and facts.lse and facts.form != own:
         told["form"] = facts.form
+    if traced.gradient and _is_padded(traced):
+        told["form"] = "padded"
     for name in ("order", "implementation", "backend"):
         if getattr(facts, name):
             told[name] = getattr(facts, name)
     if traced.varlen:
         told |= {"max_q": _longest(facts.max_q), "max_k": _longest(facts.max_k)}
     return told
+
+
+def _is_padded(traced: Traced) -> bool:
+    """Return whether statistics that are given may be longer than the queries."""
+    if traced.form != "padded":
+        return False
+    return not equal(traced.given["lse"].get_size()[-1], traced.given["q"].get_size()[2])
 
 
 def _longest(length: Any) -> int:

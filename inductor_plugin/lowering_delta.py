@@ -31,6 +31,9 @@ def measured_with_delta(choice: Any, problem: Problem, nodes: Sequence[Any]) -> 
     request: Any = choice.bmreq
     request.__class__ = DeltaRequest
     request.delta_views = tuple(_view(nodes[i], buffers) for i in places if i is not None)
+    lse = attention.index("lse")
+    if lse is not None and dict(problem.arguments).get("form") == repr("padded"):
+        request.padded_rows = compat.hints(nodes[lse].get_size())
     return choice
 
 

@@ -92,6 +92,8 @@ _SPILLING = frozenset(
 )
 """Those, by compute capability, that spill up to 48 bytes where a head dim is no power of two, whose
 loads take a mask for what is padded."""
+_SPILLING_VARLEN = frozenset({(8, Blocks(128, 64, 128, 64, 2, 8))})
+"""Those that spill there (68 bytes at 40, 48 and 56) only where sequences have lengths of their own."""
 _FLOAT32: dict[tuple[int, int], tuple[Blocks, ...]] = {
     (8, 64): (Blocks(32, 16, 32, 32, 2, 4),),
     (9, 64): (Blocks(32, 32, 32, 32, 2, 4), Blocks(32, 16, 32, 32, 2, 4)),
@@ -107,7 +109,8 @@ def blocks_of(problem: Problem) -> list[Blocks]:
     kind = (family(target), width)
     known = _FLOAT32.get(kind, ()) if attention.dtype == "float32" else _KERNELS[kind]
     ragged = any(dim != padded(dim) for dim in (attention.head_dim, attention.value_dim))
-    known = [one for one in known if not ragged or (family(target), one) not in _SPILLING]
+    spilling = _SPILLING | _SPILLING_VARLEN if attention.varlen else _SPILLING
+    known = [one for one in known if not ragged or (family(target), one) not in spilling]
     fitting = [one for one in known if shared_bytes(one, problem) <= room_of(target)]
     tma = unfit_for_descriptors(problem) is None
     return [one for one in fitting if tma or not one.tma][:LIMIT]

@@ -10,10 +10,11 @@ from inductor_plugin.templates.triton_attention_facts import padded, pieces_of
 from inductor_plugin.templates.triton_order import room_of
 from inductor_plugin.tile import BYTES
 
-MOST_SUMS, MOST_SUMS_AMPERE, MOST_SUMS_TWO_PIECES = 160, 144, 112
+MOST_SUMS, MOST_SUMS_AMPERE, MOST_SUMS_PADDED = 160, 144, 112
 """Sums and scores a thread can hold beside what else it needs: with operands in shared memory, in
-registers (see `multiplies_shared`), and where a head dim in two pieces needs addresses for both. Of what
-was compiled with Triton 3.8, those with more (192; 160; 128 and 144) had spills."""
+registers (see `multiplies_shared`), and where a head dim in two pieces needs addresses for both, or one
+that is padded a mask in registers too. Of what was compiled with Triton 3.8, those with more (192; 160;
+128 and 144) had spills."""
 MOST_SUMS_LOADED = 80
 """The same in registers, where two sides of a window, lengths or a bias take more of them."""
 _SHARED_ROWS = 64
@@ -59,12 +60,14 @@ class Block:
 
 def fits(block: Block, problem: Problem) -> bool:
     """Return True if a block has the shared memory and the registers it takes, as far as predicted."""
-    most = MOST_SUMS if multiplies_shared(block, problem) else MOST_SUMS_AMPERE
     attention = attention_of(problem)
-    if not block.tma and pieces_of(attention.head_dim).second:
-        most = MOST_SUMS_TWO_PIECES
+    in_registers = not multiplies_shared(block, problem)
+    most = MOST_SUMS_AMPERE if in_registers else MOST_SUMS
+    ragged = any(dim != padded(dim) for dim in (attention.head_dim, attention.value_dim))
+    if not block.tma and (pieces_of(attention.head_dim).second or (ragged and in_registers)):
+        most = MOST_SUMS_PADDED
     loaded = attention.mask.left >= 0 or attention.varlen or attention.biased
-    if loaded and not multiplies_shared(block, problem):
+    if loaded and in_registers:
         most = MOST_SUMS_LOADED
     shared = shared_bytes(block, problem)
     return shared <= room_of(problem.target) and sums_of_thread(block, problem) <= most

@@ -32,7 +32,10 @@ def scores(q: Tensor, k: Tensor, facts: Facts) -> Tensor:
     bottom_right = bottom_right and fault != "top_left"
     group = q.size(1) // k.size(1)
     s = scale * (q.float() @ k.float().repeat_interleave(group, 1).transpose(-1, -2))
-    return s.masked_fill(~keep(q.size(2), k.size(2), left, right, bottom_right), -math.inf)
+    hidden = ~keep(q.size(2), k.size(2), left, right, bottom_right)
+    if fault == "adds_the_mask":
+        return s + torch.zeros(hidden.shape).masked_fill(hidden, -math.inf)
+    return s.masked_fill(hidden, -math.inf)
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, lse: Tensor, facts: Facts, out: Tensor) -> None:

@@ -145,6 +145,16 @@ BAD = {
         _set(window=(2, 3), causal=True), ValueError, "causal is True and window is (2, 3)"
     ),
     "negative cap": Bad(_set(softcap=-1.0), ValueError, "softcap is -1.0; it is a positive number"),
+    "a scale that is no number": Bad(
+        _set(scale=float("nan")), ValueError, "scale is nan; it is a finite number, or None for"
+    ),
+    "an infinite scale": Bad(_set(scale=float("-inf")), ValueError, "scale is -inf; it is a finite"),
+    "window of an integral float": Bad(
+        _set(window=(1.0, 0)), TypeError, "window is (1.0, 0); it is two integers"
+    ),
+    "a short window": Bad(_set(window=(-2, 0)), ValueError, "window_left is -2; it is a number"),
+    "window of one": Bad(_set(window=(7,)), TypeError, "window is (7,); it is two integers"),
+    "list of three": Bad(_set(window=[1, 2, 3]), TypeError, "window is [1, 2, 3]; it is two"),
     "no queries": Bad(
         _set(q=torch.ones(2, 4, 0, 8)), ValueError, "q has the shape (2, 4, 0, 8) [batch, heads"
     ),

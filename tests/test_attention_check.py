@@ -156,6 +156,8 @@ def test_a_kernel_is_held_against_aten_s(worker: BenchWorker, backward: bool, dt
         (WINDOW, False, "empty_lse", "lse: "),
         (WINDOW, False, "no_lse", "lse: error inf"),
         (WINDOW, False, "hides_nan", "is a number where an operand is NaN"),
+        (WINDOW, False, "adds_the_mask", "is NaN or infinite where all it depends on are numbers"),
+        (CAUSAL, False, "adds_the_mask", "is NaN or infinite where all it depends on are numbers"),
         (WINDOW, False, "coarse", "out: error"),
         (BOTTOM_RIGHT, False, "top_left", "out: error"),
         (WINDOW, True, "off_by_one", "error"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+import weakref
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -18,7 +19,7 @@ from inductor_plugin import attention_library, attention_reference, flash_wheel_
 from inductor_plugin.attention import Attention, Mask, arguments
 from inductor_plugin.attention_gates import Setting, offered, refusal
 from inductor_plugin.attention_library import reformed
-from inductor_plugin.attention_tools import TorchTools
+from inductor_plugin.attention_tools import Once, TorchTools
 
 A = Attention(
     backward=False,
@@ -158,6 +159,39 @@ def test_results_of_both_directions(name: str, biased: bool) -> None:
     exact = attention_reference.backward(do, q, k, v, mask=mask, scale=0.3, bias=bias)
     for got, wanted in zip(found, exact, strict=False):
         torch.testing.assert_close(got.double(), wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_padded_rows_are_made_once_and_again_if_they_were_written_to() -> None:
+    made: list[torch.Tensor] = []
+
+    def pad(lse: torch.Tensor) -> torch.Tensor:
+        made.append(reformed(TorchTools(), lse, "rows", "padded", lambda: lse.size(2)))
+        return made[-1]
+
+    once, lse = Once(pad), torch.randn(2, 3, 50)
+    assert once(lse) is once(lse)
+    assert len(made) == 1
+    lse[0].copy_(torch.zeros(3, 50))
+    assert not once(lse)[0, :, :50].any()
+    assert once(lse).isposinf()[..., 50:].all()
+    assert len(made) == 2
+    fits = torch.randn(2, 3, 64)
+    assert once(fits) is fits
+    gone = weakref.ref(fits)
+    made.clear()
+    del fits
+    assert gone() is None
+
+
+def test_a_gradient_told_of_padded_rows_is_the_same() -> None:
+    q, k, v, do, out = (torch.randn(2, 3, 20, 16) for _ in range(5))
+    names = ("do", "q", "k", "v", "out", "lse", "delta", "dq", "dv")
+    told = arguments(scale=0.3, mask=Mask(), operands=names)
+    out, lse = attention_reference.forward(q, k, v, mask=Mask(), scale=0.3)
+    given = [do, q, k, v, out.float(), lse.float(), lse, q, v]
+    plain = attention_library.results("fmha", True, given, told)
+    padded = attention_library.results("fmha", True, given, {**told, "form": "padded"})
+    assert all(map(torch.equal, plain, padded))
 
 
 def test_a_measured_call_gives_the_output_in_the_wanted_order() -> None:

@@ -60,6 +60,27 @@ def test_the_formulas_do_what_is_asked_and_nothing_hidden_passes(
         )
 
 
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize("mask", [*MASKS[1:], Mask(left=2)], ids=repr)
+def test_rows_that_do_not_see_the_key_stay_as_they_are(mask: Mask, backward: bool) -> None:
+    facts = facts_of(mask, backward=backward)
+    planted = places(facts, LENGTHS)
+    place = planted[-1]
+    sees = attention_reference.visible(12, 9, mask)
+    assert sees[:, place.row].any()
+    apart = ~sees[:, place.row] & sees.any(-1)
+    row = int(apart.nonzero()[0])
+    for name, found in outputs(facts).items():
+        if name in ("dk", "dv"):
+            continue
+        found[place.sequence][place.head * (H // HKV), row] = math.nan
+        wrong = hidden(facts, LENGTHS, planted, name, found)
+        if name == "dq":
+            assert wrong == ""
+        else:
+            assert f"numbers (sequence 1, head {place.head * (H // HKV)}, row {row})" in wrong
+
+
 def test_nothing_is_planted_where_no_query_sees_a_key() -> None:
     facts = facts_of(Mask(right=0, bottom_right=True), backward=False)
     assert places(facts, [(0, 5), (5, 0)]) == ()

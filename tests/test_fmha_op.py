@@ -85,6 +85,7 @@ def layouts() -> dict[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         "packed, another v": (q, k, torch.randn(2, 4, 6, 16)),
         "expanded": (dense, dense[:, :1].expand(-1, 4, -1, -1), dense[:1].expand(2, -1, -1, -1)),
         "last dimension not dense": (dense.transpose(-1, -2).contiguous().transpose(-1, -2),) * 3,
+        "no batch": (dense[:0], dense[:0].transpose(1, 2).contiguous().transpose(1, 2), dense[:0]),
         "one head": (dense[:, :1], dense[:, :1], torch.randn(2, 1, 6, 24)),
     }
 
@@ -184,6 +185,30 @@ def test_other_sizes_need_no_other_graph(backend: str, inductor_cache: Path):
     assert counters["stats"]["unique_graphs"] == 1
 
 
+@pytest.mark.parametrize("backend", [None, "aot_eager", "inductor"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_batch_of_none_gives_nothing(biased: bool, backend: str | None, inductor_cache: Path):
+    reset()
+    q = torch.randn(0, 6, 4, 8).transpose(1, 2)
+    k, v = torch.randn(0, 2, 7, 8), torch.randn(0, 2, 7, 16)
+    bias = torch.randn(4, 6, 7) if biased else None
+    leaves = [one.requires_grad_() for one in (q, k, v, bias) if one is not None]
+
+    def model(q: Any, k: Any, v: Any, bias: Any = None) -> Any:
+        return fmha(q, k, v, bias=bias, causal=True, return_lse=True)
+
+    call: Any = model if backend is None else torch.compile(model, backend=backend, fullgraph=True)
+    out, lse = call(*leaves)
+    assert (out.shape, lse.shape) == ((0, 4, 6, 16), (0, 4, 6))
+    assert (out.dtype, lse.dtype) == (torch.float32, torch.float32)
+    assert out.stride() == fmha(*(one.detach() for one in leaves[:3])).stride()
+    found = torch.autograd.grad((out, lse), leaves, (torch.ones_like(out), torch.ones_like(lse)))
+    for got, leaf in zip(found, leaves, strict=True):
+        assert (got.shape, got.dtype) == (leaf.shape, leaf.dtype)
+    if biased:
+        assert found[3].eq(0).all()
+
+
 def test_varlen_calls_of_other_lengths_and_windows_need_no_other_graph():
     reset()
     counters.clear()
@@ -220,26 +245,28 @@ def test_autocast_casts_what_it_casts_for_sdpa(backend: str | None):
     ]
 
 
+@pytest.mark.parametrize("dynamic", [None, True], ids=["fixed", "dynamic"])
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_call_is_refused_in_the_same_words_when_compiled(name: str):
+def test_a_bad_call_is_refused_in_the_same_words_when_compiled(name: str, dynamic: bool | None):
     reset()
     bad = BAD[name]
     arguments = good_arguments(varlen=bad.varlen)
     bad.change(arguments)
-    compiled = torch.compile(fmha, backend="aot_eager")
+    compiled = torch.compile(fmha, backend="aot_eager", dynamic=dynamic)
     with pytest.raises(Exception, match="fmha") as caught:
         compiled(**arguments)
     assert bad.text in str(caught.value)
 
 
+@pytest.mark.parametrize("dynamic", [None, True], ids=["fixed", "dynamic"])
 @pytest.mark.parametrize("name", [name for name, bad in BAD.items() if not bad.values])
-def test_a_bad_call_is_refused_before_there_is_a_graph(name: str):
+def test_a_bad_call_is_refused_before_there_is_a_graph(name: str, dynamic: bool | None):
     reset()
     bad = BAD[name]
     arguments = good_arguments(varlen=bad.varlen)
     bad.change(arguments)
     graphs = Graphs()
-    compiled = torch.compile(fmha, backend=graphs, fullgraph=True)
+    compiled = torch.compile(fmha, backend=graphs, fullgraph=True, dynamic=dynamic)
     with pytest.raises(Exception, match="fmha") as caught:
         compiled(**arguments)
     assert bad.text in str(caught.value)

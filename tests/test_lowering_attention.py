@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from inductor_plugin import attention_library
+from inductor_plugin.jobs import ExternKernel
 from tests.attention_graphs import (
     Shape,
     allocated,
@@ -89,6 +92,53 @@ def test_another_gradient_is_given_lse_in_its_own_form(
     assert task.problem.inputs[5].stride == (2000, 250, 1)
     # Neither delta nor memory for dq and dv is left in the code: the library needs none.
     assert len(re.findall(r"\.run\(", body(code))) <= 1
+
+
+class Operators(TorchDispatchMode):
+    """Keeps the names of what computes or copies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.name().removeprefix("aten::").partition(".")[0]
+        if name not in ("permute", "slice", "empty", "unsqueeze"):
+            self.names.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("shape", [ODD, UNKNOWN], ids=["static", "unknown"])
+@pytest.mark.parametrize(("other", "before"), [("efficient", []), ("flash", ["clone"])])
+def test_a_gradient_is_measured_on_the_rows_that_were_traced(
+    other: str, before: list[str], shape: Shape, cache_dir: Path
+) -> None:
+    name = f"attention_{other}_backward"
+    code, lab = lowered(backward("efficient", shape), name, cache_dir)
+    assert len(re.findall(r"\.run\(", body(code))) == len(before)
+    (kernel,) = {
+        one.candidate.kernel
+        for one in lab.screens
+        if isinstance(one.candidate.kernel, ExternKernel) and one.candidate.kernel.name == name
+    }
+    told = dict(kernel.kwargs)
+    assert told["form"] == "padded"
+    x = torch.empty(2, 250, 8, 64, dtype=torch.bfloat16, device="meta").transpose(1, 2)
+    rows = torch.empty(2, 8, 250, device="meta")
+    given = [rows if one in ("lse", "delta") else x for one in told["operands"].split(",")]
+    function = attention_library.FUNCTIONS[name]
+    function(*given, **told)  # a worker's first call, which nobody measures
+    with Operators() as log:
+        function(*given, **told)
+    assert log.names == [*before, f"{OPERATORS[other]}_backward"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"), [("efficient", Shape()), ("flash", ODD), ("cudnn", ODD)]
+)
+def test_rows_of_one_form_are_one_problem(kind: str, shape: Shape, cache_dir: Path) -> None:
+    _, lab = lowered(backward(kind, shape), f"attention_{kind}_backward", cache_dir)
+    assert "form" not in dict(lab.tasks[0].problem.arguments)
 
 
 def test_cudnn_is_offered_where_all_sizes_are_known(cache_dir: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._inductor import config as inductor_config
 from torch._inductor import lowering as inductor_lowering
 
 from inductor_plugin import attention_library, lowering_attention, lowering_attention_choice
@@ -35,9 +36,11 @@ from tests.attention_graphs import (
     lowered,
     outputs,
     qkv,
+    symbol,
     traced,
     varlen,
 )
+from tests.cuda_lowering import Lab
 
 pytestmark = [
     pytest.mark.usefixtures("fake_gpu"),
@@ -66,6 +69,50 @@ def fmha(shape: Shape, *, gradient: bool = False, lse: bool = True, **keywords: 
         return [q, k, v, *([torch.empty_like(q), torch.empty_like(q), rows] if gradient else [])]
 
     return traced(function, make)
+
+
+def packed(*, gradient: bool) -> Graph:
+    """Return the graph of the plugin's own operator for sequences of which nothing is known."""
+    overload("inductor_plugin.fmha")  # registers it
+    mask = {"window_left": -1, "window_right": 0, "bottom_right": True}
+
+    def function(q: Any, k: Any, v: Any, cu: Any, *more: Any) -> Any:
+        packs = (cu, cu, None, None)
+        if gradient:
+            do, out, rows = more
+            return FMHA.fmha_backward.default(do, q, k, v, out, rows, None, None, *packs, **mask)[
+                :3
+            ]
+        return FMHA.fmha.default(q, k, v, None, *packs, return_lse=True, **mask)
+
+    def make(env: Any) -> list[Any]:
+        tokens, ends = symbol(env, "tokens", 1000), symbol(env, "ends", 5)
+        q, k, v, do, out = (
+            torch.empty(tokens, heads, 64, dtype=BF16, device="cuda") for heads in (8, 2, 2, 8, 8)
+        )
+        cu = torch.empty(ends, dtype=torch.int32, device="cuda")
+        more = [do, out, torch.empty(8, tokens, device="cuda")]
+        return [q, k, v, cu, *(more if gradient else [])]
+
+    return traced(function, make)
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_sequences_of_any_number_and_length_are_for_flash_too(
+    gradient: bool, cache_dir: Path
+) -> None:
+    suffix = "_backward" if gradient else ""
+    code, lab = lowered(packed(gradient=gradient), f"attention_flash_varlen{suffix}", cache_dir)
+    assert calls(code) == ["_flash_attention_backward" if gradient else "_flash_attention_forward"]
+    (call,) = re.findall(r"aten\._flash_attention_\w+\.default\((.*)\)$", body(code), re.MULTILINE)
+    # The longest is at most all tokens, a symbol.
+    assert re.search(r", (s\d+), \1, 0\.0, True", call)
+    (chosen,) = [
+        one.candidate.kernel
+        for one in lab.screens
+        if one.candidate.candidate_id.startswith("attention_flash_varlen")
+    ]
+    assert dict(getattr(chosen, "kwargs", ()))["max_q"] >= 1000
 
 
 def test_another_order_in_memory_is_undone_and_measured(cache_dir: Path) -> None:
@@ -151,14 +198,17 @@ def test_measured_sequences_are_as_long_as_the_call_says() -> None:
 
     stand_in: Any = Graph()
     with V.set_graph_handler(stand_in):
-        for tokens, longest in ((1000, 400), (1000, 1000), (100, 400), (4000, 500)):
+        for tokens, longest, wanted in (
+            (1000, 400, [400, 200, 200, 200]),
+            (4000, 500, [500, 500, 500, 500]),
+            # That none is longer than all together says nothing: they are alike.
+            (1000, 1000, [250, 250, 250, 250]),
+            (102, 400, [25, 26, 25, 26]),
+        ):
             ends = lengths(tokens, longest)(Node())
             assert ends.dtype == torch.int32
-            steps = ends.diff().tolist()
             assert ends[0] == 0
-            assert min(steps) >= 0
-            assert max(steps) == min(longest, tokens)
-            assert ends[-1] == min(tokens, 4 * longest)
+            assert ends.diff().tolist() == wanted
 
 
 @pytest.mark.parametrize("what", ["dropout", "debug mask", "bias gradient"])
@@ -274,6 +324,28 @@ def test_nothing_is_left_behind() -> None:
     after = {op: table.get(op) for op in operators()}
     # torch 2.11 keeps its own entry for operators it had none for.
     assert all(after[op] is before[op] or before[op] is None for op in operators())
+
+
+@pytest.mark.parametrize("graph", [forward, backward])
+def test_what_inductor_decides_alone_is_said(graph: Any, cache_dir: Path) -> None:
+    made = graph("flash", SHAPE)
+    with inductor_config.patch("deterministic", True):
+        code, lab = lowered(made, "triton_attention", cache_dir)
+        assert body(code) == body(made.stock())
+    assert lab.tasks == []
+    assert "deterministic allows no timing" in lab.record()["rejected"]["attention"]
+
+
+def test_nothing_is_said_where_nobody_asked(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patches = Lab._patches
+    off = {"max_autotune": False, "max_autotune_gemm": False}
+    monkeypatch.setattr(Lab, "_patches", lambda self, options: patches(self, options) | off)
+    code, lab = lowered(forward("flash", SHAPE), "triton_attention", cache_dir)
+    assert calls(code) == ["_scaled_dot_product_flash_attention"]
+    assert lab.tasks == []
+    assert not list(cache_dir.glob("records/*/*/*.json"))
 
 
 def test_outside_the_plugins_scope_inductor_alone_decides() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from inductor_plugin.attention import BACKWARD, FORWARD, attention_of
 from inductor_plugin.jobs import OpKernel, RequestKernel
@@ -255,6 +256,23 @@ def test_a_gradient_is_measured_with_its_delta(cache_dir: Path) -> None:
     assert (do.index, out.index, delta.index) == (0, 4, 6)
     assert do == View(0, (2, 8, 250, 64), (128000, 64, 512, 1), 0)
     assert delta.size == (2, 8, 250)
+    assert request.padded_rows == ()
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows"), [(ODD, (2, 8, 250)), (Shape(), ())], ids=["padded", "as long"]
+)
+def test_a_gradient_is_measured_with_the_rows_it_takes_out_of_padded_ones(
+    shape: Shape, rows: tuple[int, ...], cache_dir: Path
+) -> None:
+    _, lab = lowered(backward("efficient", shape), "triton_attention_backward", cache_dir)
+    payloads = {
+        one.candidate.kernel.payload
+        for one in lab.screens
+        if isinstance(one.candidate.kernel, RequestKernel)
+    }
+    assert payloads
+    assert {pickle.loads(one).padded_rows for one in payloads} == {rows}
 
 
 def test_delta_is_written_before_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,6 +299,41 @@ def test_delta_is_written_before_each_call(monkeypatch: pytest.MonkeyPatch) -> N
             run()
             wanted = (do * out).sum(-1)
             torch.testing.assert_close(seen.pop(), wanted if do.dim() == 4 else wanted.t())
+
+
+def test_padded_rows_are_copied_in_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor.autotune_process import TritonGPUBenchmarkRequest
+
+    monkeypatch.setattr(TritonGPUBenchmarkRequest, "make_run_fn", lambda *_, **__: lambda: None)
+    request: Any = object.__new__(DeltaRequest)
+    request.workspace_size = None
+    do, out, delta = torch.randn(2, 3, 5, 8), torch.randn(2, 3, 5, 8), torch.zeros(2, 3, 5)
+    request.delta_views = tuple(
+        View(i, tuple(one.shape), tuple(one.stride()), 0) for i, one in enumerate((do, out, delta))
+    )
+    copied: dict[tuple[int, ...], list[tuple[Any, ...]]] = {}
+    for rows in ((), (2, 3, 5)):
+        request.padded_rows = rows
+        run = request.make_run_fn(do, out, delta, out=torch.empty(1))
+        with Copies() as log:
+            run()
+        copied[rows] = log.strides
+    # The first is delta's own.
+    assert copied[()] == [(15, 5, 1)]
+    assert copied[2, 3, 5] == [(15, 5, 1), (96, 32, 1)]
+
+
+class Copies(TorchDispatchMode):
+    """Keeps the strides of what is copied from one float32 tensor to another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.strides: list[tuple[Any, ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.copy_.default:
+            self.strides.append(args[1].stride())
+        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("kind", ["flash", "efficient", "cudnn"])
