@@ -92,8 +92,11 @@ _SPILLING = frozenset(
 )
 """Those, by compute capability, that spill up to 48 bytes where a head dim is no power of two, whose
 loads take a mask for what is padded."""
-_SPILLING_VARLEN = frozenset({(8, Blocks(128, 64, 128, 64, 2, 8))})
-"""Those that spill there (68 bytes at 40, 48 and 56) only where sequences have lengths of their own."""
+_SPILLING_LOADED = frozenset({(8, Blocks(128, 64, 128, 64, 2, 8))})
+"""Those that spill with two sides of a window (96 bytes at a head dim of 64; at 32 it is the next blocks
+that do), or where such a head dim meets sequences of different lengths (68 bytes at 40, 48 and 56)."""
+_SPILLING_VARLEN = frozenset({(9, Blocks(64, 32, 64, 32, 2, 8))})
+"""Those that spill about 500 bytes with sequences of different lengths, whatever the head dim."""
 _FLOAT32: dict[tuple[int, int], tuple[Blocks, ...]] = {
     (8, 64): (Blocks(32, 16, 32, 32, 2, 4),),
     (9, 64): (Blocks(32, 32, 32, 32, 2, 4), Blocks(32, 16, 32, 32, 2, 4)),
@@ -109,8 +112,12 @@ def blocks_of(problem: Problem) -> list[Blocks]:
     kind = (family(target), width)
     known = _FLOAT32.get(kind, ()) if attention.dtype == "float32" else _KERNELS[kind]
     ragged = any(dim != padded(dim) for dim in (attention.head_dim, attention.value_dim))
-    spilling = _SPILLING | _SPILLING_VARLEN if attention.varlen else _SPILLING
-    known = [one for one in known if not ragged or (family(target), one) not in spilling]
+    windowed = attention.mask.left >= 0 and max(attention.head_dim, attention.value_dim) > 32
+    loaded = windowed or (ragged and attention.varlen)
+    known = [one for one in known if not ragged or (family(target), one) not in _SPILLING]
+    known = [one for one in known if not loaded or (family(target), one) not in _SPILLING_LOADED]
+    if attention.varlen:
+        known = [one for one in known if (family(target), one) not in _SPILLING_VARLEN]
     fitting = [one for one in known if shared_bytes(one, problem) <= room_of(target)]
     tma = unfit_for_descriptors(problem) is None
     return [one for one in fitting if tma or not one.tma][:LIMIT]
