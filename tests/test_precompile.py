@@ -33,10 +33,14 @@ HALF = "tests.small_model:half"
 
 
 @pytest.fixture
-def request_(tmp_path: Path, cache_dir: Path, inductor_cache: Path) -> Iterator[Request]:
+def request_(
+    tmp_path: Path, cache_dir: Path, inductor_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Request]:
+    monkeypatch.setenv("INDUCTOR_PLUGIN_ATTENTION_BACKENDS", "EFFICIENT,TRITON")  # other processes
     options = {
         "cache_dir": str(cache_dir),
         "gemm_backends": "ATEN,TRITON",
+        "attention_backends": "EFFICIENT,TRITON",
         "max_candidates": 2,
         "table": "off",
         "progress": "off",
@@ -72,15 +76,20 @@ def test_another_process_takes_the_pack_and_compiles_nothing(
     request_: Request, tmp_path: Path
 ) -> None:
     made = run(request_, quiet)
-    assert made.stats.compiled == 4
-    assert made.count("triton") == len(made.pack.kernels) == 4
+    assert made.stats.compiled == 6
+    assert made.count("triton") == len(made.pack.kernels) == 6
     assert (made.pack.target, made.pack.arch, made.pack.models) == ("H200", "sm_90a", (HALF,))
-    assert made.pack.problems == ("mm(128x256, 256x512)", "mm(64x256, 256x512)")
+    assert made.pack.problems == (
+        "attention(1x4x128x64, 1x4x128x64, 1x4x128x64)",
+        "attention(1x4x64x64, 1x4x64x64, 1x4x64x64)",
+        "mm(128x256, 256x512)",
+        "mm(64x256, 256x512)",
+    )
     assert made.pack.software["torch"] == torch.__version__
     assert made.bytes == request_.out.stat().st_size > 10_000
     other = str(tmp_path / "other")
     taken = command("import", str(request_.out), "--cache-dir", other)
-    assert taken["kernels"] == 4
+    assert taken["kernels"] == 6
     again = command(
         *("precompile", "--target", "H200", "--model", HALF, "--cache-dir", other),
         *("--backends", "ATEN,TRITON", "--max-candidates", "2", "--nvcc", "/nowhere"),
