@@ -403,3 +403,18 @@ def test_compiling_disturbs_measuring_on_a_cpu_only(
     ticket = rig(tmp_path).plan(offers("a"), one=problem(device=device))
     assert ticket.task is not None
     assert ticket.task.exclusive is exclusive
+
+
+@pytest.mark.parametrize(("device", "winner"), [("cpu", "library"), ("cuda", "a")])
+def test_a_disturbed_cpu_needs_a_larger_gain(device: str, winner: str, tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    ticket = one.plan(offers("a"), one=problem(device=device))
+    assert ticket.task is not None
+    ticket.task.refresh(ticket.task)
+    wide = {"library": (0.8, 1.0, 1.2, 1.4, 1.6), "a": (0.7, 0.9, 1.1, 1.3, 1.5)}
+    for each in ticket.task.entries:
+        each.outcome = Outcome(each.candidate_id, "ok", error=1e-6)
+        each.samples_ms = list(wide[each.candidate_id])
+    ticket.task.finish(ticket.task)
+    ticket.task.done.set()
+    assert one.selection.decide(ticket).winner == winner
