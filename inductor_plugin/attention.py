@@ -30,6 +30,7 @@ from inductor_plugin.problem import Problem
 
 FORWARD = "attention"
 BACKWARD = "attention_backward"
+DIRECTIONS = (FORWARD, BACKWARD)
 FORWARD_OPERANDS = ("q", "k", "v", "bias", "cu_q", "cu_k", "lse")
 BACKWARD_OPERANDS = (
     "do", "q", "k", "v", "out", "lse", "delta", "bias", "cu_q", "cu_k", "dq", "dv",
@@ -132,7 +133,7 @@ def attention_of(problem: Problem) -> Attention:
     Raises:
         ValueError: It is none.
     """
-    if problem.op not in (FORWARD, BACKWARD):
+    if problem.op not in DIRECTIONS:
         raise ValueError(f"{problem.op} is no attention; those are {FORWARD} and {BACKWARD}")
     told = {name: ast.literal_eval(text) for name, text in problem.arguments}
     names = tuple(str(told["operands"]).split(","))

@@ -19,7 +19,7 @@ from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
 from inductor_plugin import compat
-from inductor_plugin.attention import BACKWARD, FORWARD
+from inductor_plugin.attention import DIRECTIONS
 from inductor_plugin.errors import OptionError
 from inductor_plugin.lowering_choices import foreign
 from inductor_plugin.lowering_decompose import allowed, promising
@@ -70,7 +70,7 @@ class PluginSelector(select_algorithm.AlgorithmSelectorCache):
         except (OptionError, select_algorithm.NoValidChoicesError):
             raise
         except Exception:  # the border where Inductor calls us: its own choices stand
-            if name in (FORWARD, BACKWARD):
+            if name in DIRECTIONS:
                 raise  # those are not Inductor's: `lowering_attention` leaves the call to it
             logger.exception("the plugin could not tune %s; Inductor's own selection is used", name)
             return self._stock(name, offered, input_nodes, layout, input_gen_fns, kwargs)

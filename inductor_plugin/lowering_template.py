@@ -13,7 +13,7 @@ from torch._inductor import ir
 from torch._inductor.codegen.common import WorkspaceArg, WorkspaceZeroMode
 from torch._inductor.virtualized import V
 
-from inductor_plugin.attention import BACKWARD, FORWARD
+from inductor_plugin.attention import BACKWARD, DIRECTIONS
 from inductor_plugin.config import Config
 from inductor_plugin.jobs import OpKernel
 from inductor_plugin.lowering_advice import warn_without_cutlass
@@ -263,7 +263,7 @@ def template_choices(
 def _unwanted(template: Template, op: str, config: Config) -> str | None:
     """Return why the user does not want a template, None where nothing is said."""
     backend = getattr(template, "backend", None)
-    option = "attention_backends" if op in (FORWARD, BACKWARD) else "gemm_backends"
+    option = "attention_backends" if op in DIRECTIONS else "gemm_backends"
     named: str = getattr(config, option)
     if backend is None or not named or backend in named.split(","):
         return None

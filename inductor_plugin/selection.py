@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from inductor_plugin import race
-from inductor_plugin.attention import BACKWARD, FORWARD
+from inductor_plugin.attention import DIRECTIONS
 from inductor_plugin.cache import Decision, Measured, Record, Store, digest_of
 from inductor_plugin.config import Config
 from inductor_plugin.counters import Counters
@@ -21,8 +21,6 @@ from inductor_plugin.standing import advice, checked, limits, stands, was_limite
 from inductor_plugin.task import Entry, Task
 
 logger = logging.getLogger(__name__)
-
-_ATTENTION = (FORWARD, BACKWARD)
 
 _NOT_FAILED = frozenset({"ok", "skipped", "pruned"})
 _FINAL, _BEATEN, _SCREENED = "final", "beaten", "screened"
@@ -140,7 +138,7 @@ class Selection:
     def _unwanted_libraries(self, problem: Problem) -> bool:
         """Return True if the user named backends for matrix products, and not the library's."""
         named = self._config.gemm_backends
-        return bool(named) and "ATEN" not in named.split(",") and problem.op not in _ATTENTION
+        return bool(named) and "ATEN" not in named.split(",") and problem.op not in DIRECTIONS
 
     def medians(self, ticket: Ticket) -> dict[str, float]:
         """Return milliseconds of every offered candidate that ran and is right."""

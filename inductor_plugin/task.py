@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from inductor_plugin.attention import BACKWARD, FORWARD, Attention, attention_of
+from inductor_plugin.attention import DIRECTIONS, Attention, attention_of
 from inductor_plugin.cache import KernelKey
 from inductor_plugin.jobs import BenchCandidate, CppSource, Outcome, TritonCompileJob
 from inductor_plugin.problem import Problem
@@ -130,9 +130,7 @@ class Task:
     def attention(self) -> Attention | None:
         """What is computed, if it is an attention whose library kernel tells its scalars."""
         told = any(name == "operands" for name, _ in self.problem.arguments)
-        return (
-            attention_of(self.problem) if told and self.problem.op in (FORWARD, BACKWARD) else None
-        )
+        return attention_of(self.problem) if told and self.problem.op in DIRECTIONS else None
 
     @property
     def reference(self) -> Entry | None:

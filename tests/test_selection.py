@@ -414,7 +414,7 @@ def test_a_disturbed_cpu_needs_a_larger_gain(device: str, winner: str, tmp_path:
     wide = {"library": (0.8, 1.0, 1.2, 1.4, 1.6), "a": (0.7, 0.9, 1.1, 1.3, 1.5)}
     for each in ticket.task.entries:
         each.outcome = Outcome(each.candidate_id, "ok", error=1e-6)
-        each.samples_ms = list(wide[each.candidate_id])
+        each.samples_ms = wide[each.candidate_id]
     ticket.task.finish(ticket.task)
     ticket.task.done.set()
     assert one.selection.decide(ticket).winner == winner
