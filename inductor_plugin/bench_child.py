@@ -29,6 +29,7 @@ from inductor_plugin.jobs import (
     OpKernel,
     Outcome,
     ScreenJob,
+    SequenceKernel,
     Tensor,
 )
 from inductor_plugin.measure import repeats_for, take_samples, timer_for
@@ -284,6 +285,8 @@ def bind(
         return lowering_runner.bind_op(kernel, inputs, out)
     if isinstance(kernel, CppKernel):
         return _bind_cpp(kernel, inputs, out)
+    if isinstance(kernel, SequenceKernel):
+        return lowering_runner.bind_sequence(kernel, inputs, out)
     return lowering_runner.bind_request(kernel, inputs, out)
 
 

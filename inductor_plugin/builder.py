@@ -181,6 +181,8 @@ class Builder:
         """Leave a kernel out if it does not fit the device; True if so."""
         problem = item.task.problem
         reason = misfit(problem.target, known, _spill_limit(problem.op))
+        if reason is None and known is not None and item.entry.judge is not None:
+            reason = item.entry.judge(known)
         if reason is None:
             return False
         item.entry.outcome = Outcome(item.entry.candidate_id, "pruned", reason)

@@ -7,11 +7,17 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
 
-from inductor_plugin import __version__, cli_cache, cli_carry, cli_pack, cli_run
+from inductor_plugin import __version__, cli_cache, cli_carry, cli_pack, cli_repro, cli_run
 from inductor_plugin.errors import InductorPluginError
 from inductor_plugin.verb import Verb
 
-VERBS: tuple[Verb, ...] = (*cli_run.VERBS, *cli_cache.VERBS, *cli_carry.VERBS, *cli_pack.VERBS)
+VERBS: tuple[Verb, ...] = (
+    *cli_run.VERBS,
+    *cli_cache.VERBS,
+    *cli_carry.VERBS,
+    *cli_pack.VERBS,
+    *cli_repro.VERBS,
+)
 """Every verb. What a verb needs beyond the standard library it imports when it runs."""
 
 _REFUSED = 2

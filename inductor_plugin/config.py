@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+from inductor_plugin import option_table
 from inductor_plugin.errors import OptionError
 from inductor_plugin.option_value import PARSERS, Kind, switch
 
@@ -157,6 +158,32 @@ class Config:
             code=True,
         ),
     )
+    max_fusion_buffers: str = field(
+        default="",
+        metadata=_how(
+            "limits",
+            "Most tensors a fused kernel may read and write; empty or 0 for no limit of the plugin's. "
+            "Sets Inductor's `max_fusion_unique_io_buffers`.",
+            code=True,
+        ),
+    )
+    max_kernel_arguments: str = field(
+        default="",
+        metadata=_how(
+            "limits",
+            "Most tensors a kernel combined of several, or of a product and what is fused with it, may "
+            "take. Sets Inductor's `combo_kernel_max_num_args`.",
+            code=True,
+        ),
+    )
+    max_fusion_registers: str = field(
+        default="",
+        metadata=_how(
+            "limits",
+            "Most registers a thread of a fused product may have, predicted and compiled.",
+            code=True,
+        ),
+    )
     cache_limit_bytes: int = field(
         default=10 * 2**30,
         metadata=_how(
@@ -184,6 +211,16 @@ class Config:
         default=True,
         metadata=_how(
             "on/off", "Compare the numbers of each candidate with the library kernel's.", code=True
+        ),
+    )
+    check_outputs: Literal["off", "nan", "nonfinite"] = field(
+        default="off",
+        metadata=_how(
+            "choice",
+            "What generated code looks for in the outputs of chosen kernels: NaN, or Inf too. It ends "
+            "with an error that names the kernel; CUDA graphs are off.",
+            choices=("off", "nan", "nonfinite"),
+            code=True,
         ),
     )
     trace_path: str = field(
@@ -303,17 +340,7 @@ def restore_environment(variables: Mapping[str, str]) -> None:
 
 def options_table() -> str:
     """Return the table of options in markdown, as the README shows it."""
-    rows = ["| Option and variable | Values | Default | What it does |", "|---|---|---|---|"]
-    for one in fields(Config):
-        how = one.metadata
-        shown = "~/.cache/inductor_plugin" if how["kind"] == "folder" else _show(one.default)
-        values = ", ".join(how["choices"]) or how["kind"]
-        unit = f" ({how['unit']})" if how["unit"] else ""
-        rows.append(
-            f"| `{one.name}`<br>`{PREFIX}{one.name.upper()}` | {values}{unit} "
-            f"| {shown and f'`{shown}`'} | {how['sentence']} |"
-        )
-    return "\n".join(rows) + "\n"
+    return option_table.table(fields(Config), PREFIX)
 
 
 def _own_variables(variables: Mapping[str, str]) -> Iterable[tuple[str, str]]:
@@ -354,11 +381,3 @@ def _sha256(path: str) -> str:
             f"option pin_file is {path!r}, which cannot be read ({error.strerror}); name a file "
             "written by `inductor-plugin pin FILE`"
         ) from error
-
-
-def _show(value: object) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, int) and value >= 2**30:
-        return f"{value / 2**30:g}GiB"
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -20,6 +20,8 @@ class Stats:
         benchmarked: Candidates measured.
         failed: Candidates that did not compile, run or agree.
         quarantined: Candidates put, or found, in quarantine.
+        fusions: Epilogues and prologues Inductor asked about.
+        fusions_pruned: Those that static analysis refused for every candidate: nothing was compiled.
         compile_s: Seconds spent compiling, summed over workers.
         benchmark_s: Seconds spent measuring.
         wall_s: Seconds the compile waited for tuning.
@@ -33,6 +35,8 @@ class Stats:
     benchmarked: int = 0
     failed: int = 0
     quarantined: int = 0
+    fusions: int = 0
+    fusions_pruned: int = 0
     compile_s: float = 0.0
     benchmark_s: float = 0.0
     wall_s: float = 0.0

@@ -5,6 +5,7 @@ InductorPluginError
 ├── RegistrationError      a template name taken, or not known
 ├── TargetError            a GPU that is not known
 ├── PackError              kernels compiled ahead of time that are none, or do not load
+├── OutputError            a chosen kernel that wrote NaN or Inf, where ``check_outputs`` looks
 ├── KernelError            a compiled kernel that cannot be loaded, or refuses a call
 │   └── CallRefusedError   it does not take the operands, and nothing was launched
 ├── CacheError             the cache as a whole cannot be used or asked
@@ -36,6 +37,10 @@ class TargetError(InductorPluginError, ValueError):
 
 class PackError(InductorPluginError):
     """A pack of kernels compiled ahead of time that is empty, or whose kernels do not load."""
+
+
+class OutputError(InductorPluginError):
+    """A chosen kernel wrote NaN or Inf though its inputs are finite."""
 
 
 class KernelError(InductorPluginError):

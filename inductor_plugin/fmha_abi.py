@@ -1,18 +1,16 @@
 """The C function of a compiled CUTLASS attention kernel, and how to call it.
 
-`FmhaCall` has the fields of ``templates/source/cutlass_fmha_call.h``. `can_implement` and
-`workspace_bytes` ask no device: they answer on a machine that has none.
+`FmhaCall` has the fields of ``templates/source/cutlass_fmha_call.h``; `cutlass_abi` says what the
+functions do.
 """
 
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from enum import IntEnum
-from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
-from inductor_plugin.errors import CallRefusedError, KernelError
+from inductor_plugin.cutlass_abi import Abi, Function
 
 WORKSPACE_ALIGNMENT = 128
 """Bytes; where the tensors in a workspace begin, so that TMA can read and add to them."""
@@ -80,7 +78,7 @@ class FmhaStatus(IntEnum):
     BAD_MODE = 9
 
 
-_REASONS: dict[FmhaStatus, str] = {
+_REASONS: dict[IntEnum, str] = {
     FmhaStatus.POINTER: "a pointer is missing or not aligned to 16 bytes",
     FmhaStatus.STRIDE: "a stride is no multiple of 16 bytes, too large, or rows overlap",
     FmhaStatus.EXTENT: "an extent is not positive or too large",
@@ -102,104 +100,22 @@ _REFUSALS = (
 )
 """What a kernel says of its operands before anything is launched: another kernel may take them."""
 
-_CAN_IMPLEMENT, _WORKSPACE_BYTES, _RUN = 0, 1, 2
+FmhaFunction: TypeAlias = Function[FmhaCall]
+"""A loaded kernel."""
 
 
-@dataclass(frozen=True)
-class FmhaFunction:
-    """A loaded kernel.
-
-    Attributes:
-        library: Path of its library.
-        symbol: Name of its C function.
-        entry: The function.
-    """
-
-    library: str
-    symbol: str
-    entry: Any
+def _errors(call: FmhaCall) -> str:
+    return f"CUDA error {call.cuda_error}"
 
 
-def load(path: str | Path, symbol: str, cudart: str = "") -> FmhaFunction:
-    """Return a kernel of a shared library.
-
-    Args:
-        path: The shared library. It needs ``libcudart.so.<major>``, which ``import torch`` has loaded
-            in a CUDA build.
-        symbol: Name of the C function.
-        cudart: Runtime library to load first; empty where torch is loaded.
-
-    Raises:
-        KernelError: The library cannot be loaded or has no such function.
-    """
-    try:
-        if cudart:
-            ctypes.CDLL(cudart, mode=ctypes.RTLD_GLOBAL)
-        entry = getattr(ctypes.CDLL(str(path)), symbol)
-    except (OSError, AttributeError) as error:
-        raise KernelError(f"cannot load {symbol} from {path}: {error}") from error
-    entry.argtypes = (
-        ctypes.c_int32,
-        ctypes.POINTER(FmhaCall),
-        ctypes.POINTER(ctypes.c_uint64),
-        ctypes.c_void_p,
-    )
-    entry.restype = ctypes.c_int32
-    return FmhaFunction(str(path), symbol, entry)
-
-
-def can_implement(kernel: FmhaFunction, call: FmhaCall) -> str | None:
-    """Return why a kernel refuses a call, or None if it takes it. Pointers may be missing."""
-    return _refusal(kernel, call, kernel.entry(_CAN_IMPLEMENT, ctypes.byref(call), None, None))
-
-
-def workspace_bytes(kernel: FmhaFunction, call: FmhaCall) -> int:
-    """Return how much device memory a call needs besides its operands.
-
-    Raises:
-        CallRefusedError: The kernel does not take the operands.
-        KernelError: The library is of another version.
-    """
-    size = ctypes.c_uint64(0)
-    status = kernel.entry(_WORKSPACE_BYTES, ctypes.byref(call), ctypes.byref(size), None)
-    if reason := _refusal(kernel, call, status):
-        raise _error(status, reason)
-    return size.value
-
-
-def run(kernel: FmhaFunction, call: FmhaCall, stream: int) -> None:
-    """Start a kernel on a CUDA stream of the call's device; it may not have ended on return.
-
-    Args:
-        kernel: The kernel.
-        call: Its operands and workspace.
-        stream: Handle of the stream; tensor maps, memsets and every launch are given it.
-
-    Raises:
-        CallRefusedError: The kernel does not take the operands.
-        KernelError: Its workspace does not fit, or it did not start.
-    """
-    status = kernel.entry(_RUN, ctypes.byref(call), None, ctypes.c_void_p(stream))
-    if reason := _refusal(kernel, call, status):
-        if status == FmhaStatus.WORKSPACE:
-            needed = workspace_bytes(kernel, call)
-            reason = f"{reason}: {call.workspace_bytes} bytes of {needed}"
-        raise _error(status, reason)
-
-
-def _error(status: int, reason: str) -> KernelError:
-    return CallRefusedError(reason) if status in _REFUSALS else KernelError(reason)
-
-
-def _refusal(kernel: FmhaFunction, call: FmhaCall, status: int) -> str | None:
-    if status == FmhaStatus.OK:
-        return None
-    known = status in FmhaStatus._value2member_map_
-    reason = _REASONS[FmhaStatus(status)] if known else f"it returned {status}"
-    if status == FmhaStatus.START:
-        reason += f" (CUDA error {call.cuda_error})"
-    shape = (
+def _sizes(call: FmhaCall) -> str:
+    return (
         f"batch={call.batch} heads={call.heads} heads_kv={call.heads_kv} "
         f"seq_q={call.seq_q} seq_k={call.seq_k} dim={call.dim} scale={call.scale:g}"
     )
-    return f"{kernel.symbol}: {reason} ({shape})"
+
+
+_ABI = Abi(FmhaCall, _REASONS, _REFUSALS, FmhaStatus.WORKSPACE, FmhaStatus.START, _errors, _sizes)
+
+load, can_implement = _ABI.load, _ABI.can_implement
+workspace_bytes, run = _ABI.workspace_bytes, _ABI.run

@@ -6,10 +6,10 @@ No tensors and no torch: a call can be asked how much workspace it needs before 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from inductor_plugin.gemm_abi import GemmCall, new_call
+from inductor_plugin.gemm_abi import GemmCall, GemmOperand, new_call
 
 
 class Matrix(NamedTuple):
@@ -157,12 +157,60 @@ def grouped(
     return call
 
 
+def fused(
+    slots: Sequence[Matrix],
+    a: Matrix,
+    b: Matrix,
+    order: str,
+    swizzle: int,
+    raster: int,
+    split_k: int,
+    *,
+    out: Matrix,
+    sm_count: int,
+) -> GemmCall:
+    """Return the call of A @ B with an epilogue; the rest as in `product`.
+
+    Args:
+        slots: What the epilogue reads, then what it writes besides ``out``: each with as many
+            dimensions as ``out``, as long as it or 1.
+        a: As in `product`.
+        b: As in `product`.
+        order: As in `product`.
+        swizzle: As in `product`.
+        raster: As in `product`.
+        split_k: 1.
+        out: As in `product`.
+        sm_count: As in `product`.
+    """
+    call = product(a, b, order, swizzle, raster, split_k, out=out, sm_count=sm_count)
+    for place, one in enumerate(slots):
+        strides = [
+            0 if extent == 1 else step for extent, step in zip(one.size, one.stride, strict=True)
+        ]
+        call.operands[place] = GemmOperand(
+            pointer=one.pointer,
+            along_m=strides[-2],
+            along_n=strides[-1],
+            batch=strides[0] if len(strides) > 2 else 0,
+        )
+    return call
+
+
+def _fused(*given: Any, out: Matrix, sm_count: int) -> GemmCall:
+    """Return the call of `fused` from A, B, its slots and its launch, one after the other."""
+    first = next(place for place, one in enumerate(given) if not isinstance(one, Matrix))
+    a, b, *slots = given[:first]
+    return fused(slots, a, b, *given[first : first + 4], out=out, sm_count=sm_count)
+
+
 CALLS: dict[str, Callable[..., GemmCall]] = {
     "cutlass_mm": product,
     "cutlass_addmm": added,
     "cutlass_scaled_mm": scaled,
     "cutlass_scaled_addmm": scaled_added,
     "cutlass_grouped_mm": grouped,
+    "cutlass_mm_epilogue": _fused,
 }
 """The call of each operator, by its name."""
 

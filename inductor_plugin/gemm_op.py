@@ -68,8 +68,7 @@ _SCHEMAS = {
     "cutlass_grouped_mm.out": f"(Tensor a, Tensor b, Tensor offsets, {_LAUNCH}, {_RESULT}",
 }
 
-_ATEN: Any = torch
-"""Some of its functions are public in all but name."""
+_ATEN: Any = torch  # some of its functions are public in all but name
 _OPERATORS: Any = torch.library.Library("inductor_plugin", "FRAGMENT")
 _folders: list[Path] = []
 _warned: set[str] = set()
@@ -131,10 +130,10 @@ def cutlass_mm(
         workspace: Memory of the kernel's, uint8; None to allocate what it needs.
         out: [m, n] or [batch, m, n], rows contiguous.
     """
-    make = functools.partial(_call, product, (a, b), launch, out)
+    make = functools.partial(call_of, product, (a, b), launch, out)
     multiply = _ATEN._int_mm if a.dtype == torch.int8 else torch.matmul
     library = functools.partial(multiply, a, b, out=out)
-    return _answered(kernel, make, library, workspace, out)
+    return answered(kernel, make, library, workspace, out)
 
 
 def cutlass_addmm(
@@ -147,11 +146,11 @@ def cutlass_addmm(
     out: torch.Tensor,
 ) -> torch.Tensor:
     """Write alpha * A @ B + beta * C to ``out``; as `cutlass_mm`, with `gemm_call.added`."""
-    make = functools.partial(_call, added, (c, a, b), launch, out)
+    make = functools.partial(call_of, added, (c, a, b), launch, out)
     add: Any = torch.baddbmm if a.dim() > 2 else torch.addmm
     alpha, beta = launch[-2:]
     library = functools.partial(add, c, a, b, alpha=alpha, beta=beta, out=out)
-    return _answered(kernel, make, library, workspace, out)
+    return answered(kernel, make, library, workspace, out)
 
 
 def cutlass_scaled_mm(
@@ -165,11 +164,11 @@ def cutlass_scaled_mm(
     out: torch.Tensor,
 ) -> torch.Tensor:
     """Write scale_a * scale_b * (A @ B) to ``out``; as `cutlass_mm`, with `gemm_call.scaled`."""
-    make = functools.partial(_call, scaled, (a, b, scale_a, scale_b), launch, out)
+    make = functools.partial(call_of, scaled, (a, b, scale_a, scale_b), launch, out)
     library = functools.partial(
         _ATEN._scaled_mm, a, b, scale_a, scale_b, out_dtype=out.dtype, out=out
     )
-    return _answered(kernel, make, library, workspace, out)
+    return answered(kernel, make, library, workspace, out)
 
 
 def cutlass_scaled_addmm(
@@ -184,11 +183,11 @@ def cutlass_scaled_addmm(
     out: torch.Tensor,
 ) -> torch.Tensor:
     """Write scale_a * scale_b * (A @ B) + C[n] to ``out``; the rest as in `cutlass_scaled_mm`."""
-    make = functools.partial(_call, scaled_added, (a, b, scale_a, scale_b, c), launch, out)
+    make = functools.partial(call_of, scaled_added, (a, b, scale_a, scale_b, c), launch, out)
     library = functools.partial(
         _ATEN._scaled_mm, a, b, scale_a, scale_b, bias=c, out_dtype=out.dtype, out=out
     )
-    return _answered(kernel, make, library, workspace, out)
+    return answered(kernel, make, library, workspace, out)
 
 
 def cutlass_grouped_mm(
@@ -215,12 +214,12 @@ def cutlass_grouped_mm(
     """
     if not a.shape[-1]:
         return out.zero_()
-    make = functools.partial(_call, grouped, (a, b, offsets), launch, out)
+    make = functools.partial(call_of, grouped, (a, b, offsets), launch, out)
 
     def library() -> torch.Tensor:
         return out.copy_(_ATEN._grouped_mm(a, b, offsets))
 
-    return _answered(kernel, make, library, workspace, out)
+    return answered(kernel, make, library, workspace, out)
 
 
 def found(kernel: str) -> GemmFunction | None:
@@ -288,21 +287,23 @@ def _warn(kernel: str, reason: str) -> None:
     )
 
 
-def _call(
+def call_of(
     make: Callable[..., GemmCall],
     operands: Sequence[torch.Tensor],
     launch: Sequence[Any],
     out: torch.Tensor,
 ) -> GemmCall:
+    """Return the call that a function of `gemm_call` makes of tensors."""
     processors = multiprocessors(out.device)
-    return make(*map(_matrix, operands), *launch, out=_matrix(out), sm_count=processors)
+    return make(*map(matrix, operands), *launch, out=matrix(out), sm_count=processors)
 
 
-def _matrix(operand: torch.Tensor) -> Matrix:
+def matrix(operand: torch.Tensor) -> Matrix:
+    """Return a tensor as `gemm_call` takes it."""
     return Matrix(operand.shape, operand.stride(), operand.data_ptr())
 
 
-def _answered(
+def answered(
     kernel: str,
     make: Callable[[], GemmCall],
     library: Callable[[], torch.Tensor],

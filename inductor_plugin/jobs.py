@@ -12,6 +12,53 @@ from typing import Any, Literal
 
 from inductor_plugin.attention import Attention
 from inductor_plugin.cache import KernelKey, Resources
+from inductor_plugin.job_kernel import (
+    Argument,
+    Buffer,
+    CppKernel,
+    ExternKernel,
+    Kernel,
+    ModuleKernel,
+    OpKernel,
+    Part,
+    RequestKernel,
+    SequenceKernel,
+    Single,
+    Tensor,
+    Zeros,
+)
+
+__all__ = [
+    "Argument",
+    "BenchCandidate",
+    "Buffer",
+    "CallJob",
+    "CompileJob",
+    "Compiled",
+    "CppCompileJob",
+    "CppKernel",
+    "CppSource",
+    "Event",
+    "ExternKernel",
+    "FinalJob",
+    "JobFailed",
+    "Kernel",
+    "ModuleKernel",
+    "OpKernel",
+    "Outcome",
+    "Part",
+    "RequestKernel",
+    "Sampling",
+    "ScreenJob",
+    "SequenceKernel",
+    "Single",
+    "Status",
+    "Tensor",
+    "TritonCompileJob",
+    "TritonTarget",
+    "WorkerSettings",
+    "Zeros",
+]
 
 Status = Literal[
     "ok",
@@ -28,100 +75,6 @@ Status = Literal[
 ]
 """How one candidate fared. All but ``ok``, ``skipped`` (tried again next time) and ``pruned`` (built,
 but not worth measuring on this device) put the candidate into quarantine."""
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """One operand as the benchmark worker builds it.
-
-    Attributes:
-        size: Elements along each dimension.
-        stride: Strides in elements.
-        dtype: Name without the ``torch.`` prefix.
-        device: ``cpu`` or ``cuda:0`` ...
-        offset: Storage offset in elements.
-        storage: Elements of the whole storage, where it is larger than the view needs; views of one
-            base must name the same length to see the same random values.
-        seed: Seed of the random values; the same seed gives the same values in every process.
-        file: Path of the raw bytes of the whole storage, for an operand whose values matter (a
-            repacked weight); None for random values.
-        packing: How the worker packs the dense tensor described here: ``mkldnn_linear``,
-            ``mkl_linear``, or None.
-        packing_batch: The batch size the packing was made for.
-    """
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: str
-    device: str
-    offset: int = 0
-    storage: int = 0
-    seed: int = 0
-    file: str | None = None
-    packing: str | None = None
-    packing_batch: int = 0
-
-
-@dataclass(frozen=True)
-class ExternKernel:
-    """A function registered on ``torch._inductor``'s ``extern_kernels`` (ATen, oneDNN, MKL).
-
-    Attributes:
-        name: Its name there.
-        kwargs: Keyword arguments of the call, as (name, value) pairs.
-        has_out: True if it writes to ``out=``; otherwise its result is returned.
-    """
-
-    name: str
-    kwargs: tuple[tuple[str, Any], ...] = ()
-    has_out: bool = True
-
-
-@dataclass(frozen=True)
-class OpKernel:
-    """A torch operator, named ``namespace::name.overload``, called with ``out=``.
-
-    Attributes:
-        op: Its qualified name.
-        args: Constant positional arguments behind the operands.
-        imports: Modules to import first, so that the operator exists.
-    """
-
-    op: str
-    args: tuple[Any, ...] = ()
-    imports: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class CppKernel:
-    """A function in a compiled C++ library, called with data pointers and then the sizes.
-
-    Attributes:
-        symbol: Name of the C function.
-        library: Path of the shared library.
-        sizes: Trailing integer arguments.
-    """
-
-    symbol: str
-    library: str
-    sizes: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class RequestKernel:
-    """An Inductor ``BenchmarkRequest`` (Triton templates), pickled by the parent.
-
-    Attributes:
-        payload: The pickled request. Its ``make_run_fn(*inputs, out=out)`` gives the launch.
-        environment: The variables its `TritonCompileJob` was compiled under, or Triton looks for the
-            kernel in another place and compiles it again while the clock runs.
-    """
-
-    payload: bytes
-    environment: tuple[tuple[str, str], ...] = ()
-
-
-Kernel = ExternKernel | OpKernel | CppKernel | RequestKernel
 
 
 @dataclass(frozen=True)

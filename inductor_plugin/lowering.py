@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +14,9 @@ from torch._inductor import config as inductor_config
 from inductor_plugin import (
     compat,
     lowering_attention,
+    lowering_evt,
     lowering_flex,
+    lowering_fusion,
     lowering_int4,
     lowering_jinja,
     lowering_vector,
@@ -21,6 +24,7 @@ from inductor_plugin import (
 from inductor_plugin.config import Config, option_names
 from inductor_plugin.errors import OptionError
 from inductor_plugin.gemm_op import look_in
+from inductor_plugin.lowering_guard import NEEDS_PYTHON
 from inductor_plugin.lowering_scope import (
     CARRIER,
     ConfigCarrier,
@@ -30,13 +34,25 @@ from inductor_plugin.lowering_scope import (
 )
 from inductor_plugin.lowering_selector import install, installed, uninstall
 from inductor_plugin.lowering_warmup import warm_up
+from inductor_plugin.option_value import limit_of
 from inductor_plugin.runtime import RUNTIME
+
+logger = logging.getLogger(__name__)
 
 
 def compile_options(
-    mode: str | None, config: Config, others: Mapping[str, object]
+    mode: str | None,
+    config: Config,
+    others: Mapping[str, object],
+    example_inputs: Sequence[Any] = (),
 ) -> dict[str, Any]:
     """Return Inductor's options with the plugin's configuration in them.
+
+    Args:
+        mode: Inductor's mode.
+        config: The plugin's options.
+        others: Inductor's.
+        example_inputs: Of the graph, where there is one already; they tell the device.
 
     Raises:
         OptionError: Inductor does not know one of ``others``.
@@ -44,7 +60,7 @@ def compile_options(
     accepted = _validated(mode, others)
     _hook()
     look_in(config.cache_dir)
-    return _with_carrier(config, accepted)
+    return _with_carrier(config, accepted, example_inputs)
 
 
 def wrap_backend(config: Config, others: Mapping[str, object], stock: dict[str, Any]) -> None:
@@ -73,7 +89,7 @@ def wrap_backend(config: Config, others: Mapping[str, object], stock: dict[str, 
             return original(model_, example_inputs_, *args, config_patches=config_patches, **kwargs)
         patches = {**defaults, **(config_patches or {})}
         if not _carried(patches):
-            patches = _with_carrier(config, patches)
+            patches = _with_carrier(config, patches, example_inputs_)
         lowering_vector.start_probe(example_inputs_)
         return original(model_, example_inputs_, *args, config_patches=patches, **kwargs)
 
@@ -90,6 +106,8 @@ def unwrap_backend(stock: dict[str, Any]) -> None:
     lowering_jinja.uninstall()
     lowering_int4.uninstall()
     lowering_flex.uninstall()
+    lowering_fusion.uninstall()
+    lowering_evt.uninstall()
     lowering_attention.uninstall()
     RUNTIME.forget()
 
@@ -98,7 +116,7 @@ def compile_graph(
     model: Any, example_inputs: Any, mode: str | None, config: Config, others: Mapping[str, object]
 ) -> Any:
     """Compile one graph: what the ``inductor_plugin`` backend does."""
-    patches = compile_options(mode, config, others)
+    patches = compile_options(mode, config, others, example_inputs)
     lowering_vector.start_probe(example_inputs)
     return compile_fx_module.compile_fx(model, example_inputs, config_patches=patches)
 
@@ -121,12 +139,17 @@ def _carried(patches: Mapping[str, Any]) -> bool:
     return any(isinstance(one, ConfigCarrier) for one in passes_in(patches.get(CARRIER)))
 
 
-def _with_carrier(config: Config, accepted: Mapping[str, Any]) -> dict[str, Any]:
+def _with_carrier(
+    config: Config, accepted: Mapping[str, Any], example_inputs: Sequence[Any]
+) -> dict[str, Any]:
     """Return Inductor's options with the carrier, tuning on, and the chosen backends."""
     inner = user_passes(accepted.get(CARRIER, getattr(inductor_config, CARRIER)))
     result = {**accepted, CARRIER: ConfigCarrier(config, inner, warm_up, installed)}
     if not {"max_autotune", "max_autotune_gemm"} & set(accepted):
         result["max_autotune"] = True
+    result |= _limits(config, accepted, example_inputs)
+    if config.check_outputs != "off":
+        result |= _checked_code(result)
     if config.gemm_backends and "max_autotune_gemm_backends" not in accepted:
         # Inductor's own CUTLASS backend would keep the whole call to itself.
         theirs = {one for one in config.gemm_backends.split(",") if one != "CUTLASS"}
@@ -134,6 +157,47 @@ def _with_carrier(config: Config, accepted: Mapping[str, Any]) -> dict[str, Any]
         # choice that tells a call's scalars. Where it is not wanted, `Selection` lets others win.
         result["max_autotune_gemm_backends"] = ",".join(sorted(theirs | {"ATEN"}))
     return result
+
+
+def _limits(
+    config: Config, accepted: Mapping[str, Any], example_inputs: Sequence[Any]
+) -> dict[str, int]:
+    """Return the plugin's limits under Inductor's names, but for those the user states there."""
+    stated = {
+        "max_fusion_unique_io_buffers": config.max_fusion_buffers,
+        "combo_kernel_max_num_args": config.max_kernel_arguments,
+    }
+    wanted = {name: text for name, text in stated.items() if text and name not in accepted}
+    if not wanted:
+        return {}
+    device_type = _device_type(example_inputs)
+    limits = {name: limit_of(text, device_type) for name, text in wanted.items()}
+    return {name: limit for name, limit in limits.items() if limit}
+
+
+def _device_type(example_inputs: Sequence[Any]) -> str:
+    """Return what a graph runs on; without its inputs, what this machine has."""
+    tensors = [one for one in example_inputs if isinstance(one, torch.Tensor)]
+    if tensors:
+        return next((one.device.type for one in tensors if one.device.type != "cpu"), "cpu")
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return accelerator.type if accelerator is not None else "cpu"
+
+
+def _checked_code(accepted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of Inductor's options changes so that outputs can be looked at.
+
+    Raises:
+        OptionError: They ask for C++.
+    """
+    if accepted.get("cpp_wrapper", inductor_config.cpp_wrapper):
+        raise OptionError(NEEDS_PYTHON)
+    graphs = "triton.cudagraphs"
+    if accepted.get(graphs, inductor_config.triton.cudagraphs):
+        logger.warning(
+            "check_outputs is on: CUDA graphs, in which nothing can be looked at, are off"
+        )
+    return {graphs: False}
 
 
 def unsupported() -> str | None:
@@ -149,4 +213,6 @@ def _hook() -> None:
     lowering_jinja.install()
     lowering_int4.install()
     lowering_flex.install()
+    lowering_fusion.install()
+    lowering_evt.install()
     lowering_attention.install()

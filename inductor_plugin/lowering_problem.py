@@ -87,7 +87,7 @@ def output_tensor(layout: ir.Layout) -> Tensor:
     return Tensor(
         size=compat.hints(layout.size),
         stride=compat.hints(layout.stride),
-        dtype=_dtype(layout.dtype),
+        dtype=dtype_name(layout.dtype),
         device=device_text(layout.device),
         offset=compat.hints([layout.offset])[0],
     )
@@ -152,7 +152,7 @@ def _tensor(node: Any, offset: int, seeds: dict[str, int]) -> Tensor:
     return Tensor(
         size=compat.hints(node.get_size()),
         stride=compat.hints(compat.strides(node)),
-        dtype=_dtype(node.get_dtype()),
+        dtype=dtype_name(node.get_dtype()),
         device=device_text(node.get_device()),
         offset=offset,
         seed=seeds.setdefault(name, len(seeds) + 1),
@@ -178,7 +178,7 @@ def _operand(node: Any) -> Operand:
         # on the packing's alignment: keep its rank, the dense weight beside it has the extents.
         size=() if opaque else size,
         stride=() if opaque else compat.hints(compat.strides(node)),
-        dtype=_dtype(node.get_dtype()),
+        dtype=dtype_name(node.get_dtype()),
         device=node.get_device().type,
         offset=compat.hints([node.get_layout().offset])[0],
         layout=str(value.layout).removeprefix("torch._")
@@ -201,7 +201,7 @@ def layout_operand(layout: ir.Layout) -> Operand:
     return Operand(
         size=compat.hints(layout.size),
         stride=compat.hints(layout.stride),
-        dtype=_dtype(layout.dtype),
+        dtype=dtype_name(layout.dtype),
         device=layout.device.type,
         offset=compat.hints([layout.offset])[0],
         divisors=_divisors(layout.device, layout.stride, layout.offset),
@@ -246,7 +246,7 @@ def _classes(nodes: Sequence[Any]) -> list[SizeClass]:
     return found
 
 
-def _dtype(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 

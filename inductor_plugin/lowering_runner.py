@@ -16,15 +16,21 @@ from typing import Any
 
 import torch
 
-from inductor_plugin import attention_library, int4_op, resources
+from inductor_plugin import attention_library, int4_op, operand, resources
 from inductor_plugin.cache import Resources
 from inductor_plugin.config import set_environment
 from inductor_plugin.jobs import (
+    Argument,
+    Buffer,
     ExternKernel,
+    ModuleKernel,
     OpKernel,
+    Part,
     RequestKernel,
+    SequenceKernel,
     TritonCompileJob,
     TritonTarget,
+    Zeros,
 )
 
 Call = Callable[[], object]
@@ -107,6 +113,54 @@ def bind_request(kernel: RequestKernel, inputs: Sequence[torch.Tensor], out: tor
         set_environment(dict(kernel.environment))
     request = pickle.loads(kernel.payload)  # noqa: S301 - from the parent's pipe, never from disk
     return request.make_run_fn(*inputs, out=out)
+
+
+def bind_sequence(
+    kernel: SequenceKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor
+) -> Call:
+    """Return the call of several kernels, one after the other, on one set of tensors."""
+    scratch = [operand.build(one) for one in kernel.scratch]
+    tensors = [*inputs, *scratch, out]
+    calls = [_bind_part(part, tensors) for part in kernel.parts]
+
+    def run() -> None:
+        for call in calls:
+            call()
+
+    return run
+
+
+def _bind_part(part: Part, tensors: Sequence[torch.Tensor]) -> Call:
+    kernel = part.kernel
+    arguments: list[Any] = [_argument(one, tensors) for one in part.arguments]
+    if isinstance(kernel, ModuleKernel):
+        return functools.partial(_module(kernel).call, arguments)
+    assert part.out is not None
+    out = _argument(part.out, tensors)
+    if isinstance(kernel, ExternKernel):
+        return bind_extern(kernel, arguments, out)
+    bind: Callable[..., Call] = bind_op if isinstance(kernel, OpKernel) else bind_request
+    return bind(kernel, arguments, out)
+
+
+def _argument(one: Argument, tensors: Sequence[torch.Tensor]) -> Any:
+    if isinstance(one, Buffer):
+        tensor = tensors[one.index]
+        return tensor if one.size is None else tensor.as_strided(one.size, one.stride, one.offset)
+    if isinstance(one, tuple):  # an operator's list of tensors
+        return [_argument(inner, tensors) for inner in one]
+    if not isinstance(one, Zeros):
+        return one
+    return torch.zeros(one.count, dtype=getattr(torch, one.dtype), device=tensors[-1].device)
+
+
+def _module(kernel: ModuleKernel) -> Any:
+    """Return the module of a generated kernel, loaded under its parent's variables."""
+    if kernel.environment:
+        importlib.import_module("torch._inductor.runtime.compile_tasks")._set_triton_ptxas_path()
+        set_environment(dict(kernel.environment))
+    cache: Any = importlib.import_module("torch._inductor.codecache").PyCodeCache
+    return cache.load(kernel.source)
 
 
 def compile_triton(job: TritonCompileJob) -> Resources | None:

@@ -101,7 +101,9 @@ class PluginSelector(select_algorithm.AlgorithmSelectorCache):
             prologues = _prologues(choices)
             buffer = ir.MultiTemplateBuffer(layout, nodes, claim.timings, choices, prologues)
             box: Any = ir.TensorBox.create(buffer)
+            session.keep(buffer.get_name(), claim)
             return compat.selected(box, None, kwargs)
+        claim.hold()
         winner = claim.winner()
         return compat.selected(winner.output_node(), winner, kwargs)
 

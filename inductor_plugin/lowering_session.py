@@ -11,15 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._inductor import ir, select_algorithm
+from torch._inductor import ir
 from torch._inductor.graph import GraphLowering
 
 from inductor_plugin import lowering_deferral, lowering_toolchain
+from inductor_plugin.cache import Resources
 from inductor_plugin.config import Config
 from inductor_plugin.counters import COUNTERS
-from inductor_plugin.decision import guarded
 from inductor_plugin.environment import float32_precision, provenance
 from inductor_plugin.lowering_choices import Call, is_library, misread, offer_of, unwrapped
+from inductor_plugin.lowering_claim import Claim
+from inductor_plugin.lowering_guard import OutputGuard
+from inductor_plugin.lowering_layout import before_layouts
 from inductor_plugin.lowering_packs import make_ready
 from inductor_plugin.lowering_problem import device_text, problem_of, reduction_length
 from inductor_plugin.lowering_template import template_choices
@@ -46,53 +49,6 @@ _SCALED = frozenset({"addmm", "baddbmm", "scaled_mm"})
 _SESSIONS: weakref.WeakKeyDictionary[GraphLowering, Session] = weakref.WeakKeyDictionary()
 
 
-class Claim:
-    """One call's ticket together with the choices it stands for."""
-
-    def __init__(self, session: Session, ticket: Ticket, choices: Mapping[str, Any]) -> None:
-        """Bind a ticket to the choices of one call, by candidate."""
-        self._session = session
-        self.ticket = ticket
-        self._choices = choices
-
-    def winner(self) -> ir.ChoiceCaller:
-        """Return the choice that runs, waiting for it if necessary.
-
-        Raises:
-            NoValidChoicesError: Nothing could be measured and there is no library kernel.
-        """
-        self._session.await_ticket(self.ticket)
-        chosen = self._session.selection(self.ticket).decide(self.ticket).winner
-        if chosen is not None and chosen in self._choices:
-            return self._choices[chosen]
-        for choice in self._choices.values():
-            if is_library(choice):
-                return choice
-        # Nothing was measured, or not yet: what has not failed may run.
-        measured = self.ticket.measured
-        for name, choice in self._choices.items():
-            if name not in measured or measured[name].status == "skipped":
-                return choice
-        raise select_algorithm.NoValidChoicesError(
-            f"no candidate for {self.ticket.problem.describe()} could be used"
-        )
-
-    def timings(self, _hint_override: int | None = None) -> dict[Any, float]:
-        """Return milliseconds by choice, the winner the fastest, as Inductor's scheduler asks."""
-        winner = self.winner()
-        selection = self._session.selection(self.ticket)
-        verdict = selection.decide(self.ticket)
-        values = guarded(selection.medians(self.ticket), verdict)
-        timed = {self._choices[n]: t for n, t in values.items() if n in self._choices}
-        # Without timings (a lost worker, a tight budget) the scheduler still needs one entry.
-        timed = timed if winner in timed else {winner: 1.0}
-        # Where a template does not fit the layout, it looks up every library kernel, failed or not.
-        for choice in self._choices.values():
-            if is_library(choice):
-                timed.setdefault(choice, float("inf"))
-        return timed
-
-
 class Session:
     """The plugin's part in the compile of one graph."""
 
@@ -107,9 +63,17 @@ class Session:
         self._tickets: dict[str, Ticket] = {}
         self._selections: dict[str, tuple[Site, Selection]] = {}
         self._deferred: list[lowering_deferral.Deferred] = []
+        self._claims: dict[str, Claim] = {}
+        self._made: list[Claim] = []
+        self.fused: dict[str, str] = {}
+        """Which candidate a fusion has settled, by the product's buffer."""
         self._before = COUNTERS.snapshot()
         self._deadline: float | None = None
         self._reported = False
+        self._guard = None
+        if config.check_outputs != "off":
+            self._guard = OutputGuard(graph, config.check_outputs)
+        before_layouts(graph, self._hold)
         _watch(graph, self._settle, self._end)
 
     def selection(self, ticket: Ticket) -> Selection:
@@ -150,7 +114,7 @@ class Session:
     ) -> Claim:
         """Hand a call over; it is being measured, if it must be, when this returns."""
         site, selection = self._site(layout.device)
-        call = self._call(nodes, layout, input_gen_fns)
+        call = self.call(nodes, layout, input_gen_fns)
         # Stock offers some convolution kernels twice, word for word.
         distinct: dict[str, tuple[Offer, Any]] = {}
         for choice in choices:
@@ -158,17 +122,51 @@ class Session:
             distinct.setdefault(offer.candidate_id, (offer, choice))
         offers = [offer for offer, _ in distinct.values()]
         by_id = {name: choice for name, (_, choice) in distinct.items()}
-        name = f"{site.device} {problem.fields()} {sorted(by_id)}"
+        ticket = self._enqueue(site, selection, problem, offers, rejected, self.tolerance(problem))
+        if self._guard is not None:
+            self._guard.follow(by_id, ticket, site.environment)
+        self._made.append(Claim(self, ticket, by_id, call))
+        return self._made[-1]
+
+    def enqueue(
+        self,
+        problem: Problem,
+        device: torch.device,
+        offers: Sequence[Offer],
+        rejected: Mapping[str, str],
+        tolerance: float | None,
+    ) -> Ticket:
+        """Hand over a problem whose candidates are not Inductor's choices."""
+        site, selection = self._site(device)
+        return self._enqueue(site, selection, problem, offers, rejected, tolerance)
+
+    def _enqueue(
+        self,
+        site: Site,
+        selection: Selection,
+        problem: Problem,
+        offers: Sequence[Offer],
+        rejected: Mapping[str, str],
+        tolerance: float | None,
+    ) -> Ticket:
+        names = sorted(one.candidate_id for one in offers)
+        name = f"{site.device} {problem.fields()} {names}"
         ticket = self._tickets.get(name)
         if ticket is None:
-            ticket = selection.plan(
-                problem, offers, rejected, self._tolerance(problem), self._budget()
-            )
+            ticket = selection.plan(problem, offers, rejected, tolerance, self._budget())
             self._tickets[name] = ticket
             if ticket.task is not None:
                 site.progress.expect(len(ticket.task.entries))
                 site.pipeline.submit(ticket.task)
-        return Claim(self, ticket, by_id)
+        return ticket
+
+    def keep(self, buffer: str, claim: Claim) -> None:
+        """Remember the claim behind a buffer whose kernel the scheduler decides."""
+        self._claims[buffer] = claim
+
+    def claim(self, buffer: str) -> Claim | None:
+        """Return the claim behind a buffer, None if it is not the plugin's."""
+        return self._claims.get(buffer)
 
     def note(
         self,
@@ -179,11 +177,16 @@ class Session:
         rejected: Mapping[str, str],
     ) -> None:
         """Remember why a call has one choice only, for `explain`; nothing is measured."""
-        if self.config.policy not in ("tune", "build"):
-            return
-        site, _ = self._site(layout.device)
         if choices:
-            only = offer_of(choices[0], self._call(nodes, layout, None)).candidate_id
+            only = offer_of(choices[0], self.call(nodes, layout, None)).candidate_id
+            self.remember(problem, layout.device, only, rejected)
+
+    def remember(
+        self, problem: Problem, device: torch.device, only: str, rejected: Mapping[str, str]
+    ) -> None:
+        """Remember why a problem has one candidate only, for `explain`."""
+        if self.config.policy in ("tune", "build"):
+            site, _ = self._site(device)
             remember(site.store, site.environment, problem, only, rejected)
 
     def defer(self, claim: Claim, nodes: list[Any], choices: list[Any], layout: ir.Layout) -> Any:
@@ -193,6 +196,11 @@ class Session:
         )
         self._deferred.append(deferred)
         return box
+
+    def resources(self, kernel: str | None, device: torch.device) -> Resources | None:
+        """Return what a kernel of the cache takes of a GPU; None where nobody has read it."""
+        known = self._site(device)[0].store.kernel(kernel) if kernel else None
+        return known.resources if known else None
 
     def await_ticket(self, ticket: Ticket) -> None:
         """Wait until a ticket's race, if it has one, has ended."""
@@ -214,12 +222,13 @@ class Session:
                 task.error,
             )
 
-    def _call(
+    def call(
         self,
         nodes: Sequence[Any],
         layout: ir.Layout,
         input_gen_fns: Mapping[int, Callable[[Any], torch.Tensor]] | None,
     ) -> Call:
+        """Return a call with what the options say of it."""
         return Call(
             nodes=nodes,
             layout=layout,
@@ -256,7 +265,8 @@ class Session:
             self._deadline = time.monotonic() + self.config.tune_budget_s
         return self._deadline
 
-    def _tolerance(self, problem: Problem) -> float:
+    def tolerance(self, problem: Problem) -> float:
+        """Return how far a candidate's numbers may be from the library kernel's."""
         return tolerance(
             problem.output.dtype,
             problem.inputs[0].dtype if problem.inputs else problem.output.dtype,
@@ -264,8 +274,14 @@ class Session:
             tf32=problem.output.device != "cpu" and float32_precision() != "highest",
         )
 
+    def _hold(self) -> None:
+        for claim in self._made:
+            claim.hold()
+
     def _settle(self) -> None:
         """Replace every buffer that stands in for a decision."""
+        for claim in self._made:
+            claim.compare()
         graph = self._graph()
         deferred, self._deferred = self._deferred, []
         for one in deferred:
@@ -274,6 +290,9 @@ class Session:
 
     def _end(self) -> None:
         """Report and clean up: everything is decided."""
+        graph = self._graph()
+        if self._guard is not None and graph is not None:
+            self._guard.watch(graph)
         if self._reported:
             return
         self._reported = True

@@ -19,6 +19,7 @@ from inductor_plugin.jobs import OpKernel
 from inductor_plugin.lowering_advice import warn_without_cutlass
 from inductor_plugin.lowering_cuda import build_of
 from inductor_plugin.lowering_delta import measured_with_delta
+from inductor_plugin.lowering_layout import offered
 from inductor_plugin.lowering_problem import layout_operand
 from inductor_plugin.lowering_triton import triton_choice
 from inductor_plugin.problem import Problem
@@ -239,11 +240,12 @@ def template_choices(
     choices: list[Any] = []
     rejected: dict[str, str] = {}
     for template in registry.for_op(problem.op):
-        reason = _unwanted(template, problem.op, config) or template.reject(problem)
-        if reason is not None:
+        if reason := unwanted(template, problem.op, config):
             rejected[template.name] = reason
             continue
-        made = [_choice(one, nodes, layout, config) for one in template.candidates(problem)]
+        candidates, refused = offered(template, problem)
+        rejected |= refused
+        made = [_choice(one, nodes, layout, config) for one in candidates]
         if problem.op == BACKWARD:
             made = [measured_with_delta(one, problem, nodes) for one in made]
         fit = [one for one in made if not isinstance(one, Failed)]
@@ -260,7 +262,7 @@ def template_choices(
     return choices, rejected
 
 
-def _unwanted(template: Template, op: str, config: Config) -> str | None:
+def unwanted(template: Template, op: str, config: Config) -> str | None:
     """Return why the user does not want a template, None where nothing is said."""
     backend = getattr(template, "backend", None)
     option = "attention_backends" if op in DIRECTIONS else "gemm_backends"

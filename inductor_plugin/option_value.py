@@ -9,9 +9,12 @@ from typing import Literal
 
 from inductor_plugin.errors import OptionError
 
-Kind = Literal["text", "list", "folder", "choice", "on/off", "whole number", "number", "size"]
+Kind = Literal[
+    "text", "list", "folder", "choice", "on/off", "whole number", "number", "size", "limits"
+]
 
 _SWITCHES = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
+_LIMIT = re.compile(r"(?:([a-z]\w*)=)?(\d+)")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
@@ -77,6 +80,33 @@ def _bytes(value: object, origin: str) -> int:
         raise OptionError(f"{origin} is {value!r}; use a size such as 10GiB or 500MB") from error
 
 
+def _limits(value: object, origin: str) -> str:
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    words = [one.strip() for one in text.split(",")] if isinstance(text, str) else [""]
+    if words == [""] and isinstance(text, str):
+        return ""
+    found = [_LIMIT.fullmatch(one) for one in words]
+    devices = [one[1] for one in found if one is not None]
+    if None in found or len(set(devices)) < len(words):
+        raise OptionError(
+            f"{origin} is {value!r}; use a whole number, or one for each device type as in "
+            "cuda=24,cpu=64"
+        )
+    return ",".join(words)
+
+
+def limit_of(text: str, device_type: str) -> int:
+    """Return the limit a device type has in the value of an option of kind ``limits``, 0 for none.
+
+    Args:
+        text: Such as ``64`` or ``cuda=24,64``: the number without a name is that of all others.
+        device_type: ``cuda``, ``cpu`` ...
+    """
+    found = [one for one in map(_LIMIT.fullmatch, text.split(",")) if one is not None]
+    named = {one[1]: int(one[2]) for one in found}
+    return named.get(device_type, named.get(None, 0))
+
+
 PARSERS: Mapping[Kind, Callable[[object, str], object]] = {
     "text": _text,
     "folder": _path,
@@ -86,5 +116,6 @@ PARSERS: Mapping[Kind, Callable[[object, str], object]] = {
     "whole number": _integer,
     "number": _number,
     "size": _bytes,
+    "limits": _limits,
 }
 """How to read a value of each kind, given the value and its origin for the error."""

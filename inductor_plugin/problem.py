@@ -120,9 +120,13 @@ class Problem:
         return {"schema": PROBLEM_SCHEMA, **plain}
 
     def describe(self) -> str:
-        """Return the short form people know from the AUTOTUNE table: ``mm(512x512, 512x2048)``."""
+        """Return the short form people know from the AUTOTUNE table: ``mm(512x512, 512x2048)``.
+
+        With an epilogue its operands are among the shapes and its operations follow: ``+ add.relu``.
+        """
         shapes = ", ".join(operand.shape for operand in self.inputs)
-        return f"{self.op}({shapes})"
+        behind = f" + {self.epilogue.partition('-')[0]}" if self.epilogue else ""
+        return f"{self.op}({shapes}){behind}"
 
 
 def size_class(size: int) -> tuple[int, int]:

@@ -138,7 +138,9 @@ class Selection:
     def _unwanted_libraries(self, problem: Problem) -> bool:
         """Return True if the user named backends for matrix products, and not the library's."""
         named = self._config.gemm_backends
-        return bool(named) and "ATEN" not in named.split(",") and problem.op not in DIRECTIONS
+        # A product with its epilogue: there, the "library" is two kernels instead of one.
+        ours = problem.op in DIRECTIONS or problem.epilogue
+        return bool(named) and "ATEN" not in named.split(",") and not ours
 
     def medians(self, ticket: Ticket) -> dict[str, float]:
         """Return milliseconds of every offered candidate that ran and is right."""

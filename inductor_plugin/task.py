@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from inductor_plugin.attention import DIRECTIONS, Attention, attention_of
-from inductor_plugin.cache import KernelKey
+from inductor_plugin.cache import KernelKey, Resources
 from inductor_plugin.jobs import BenchCandidate, CppSource, Outcome, TritonCompileJob
 from inductor_plugin.problem import Problem
 
@@ -47,6 +47,8 @@ class Entry:
         bench: Gives the job argument once compiled (library path, symbol); None if its operands
             cannot travel to a worker.
         home: Runs it in this process, for what cannot travel.
+        judge: Tells from what the compiled kernel takes why it need not be measured, None if it
+            must; asked besides what every kernel is asked (`resources.misfit`).
         outcome: How it fared, once known.
         compile_s: Seconds its compilation took.
         samples_ms: Its samples; those of the final rounds replace those of the screening.
@@ -63,6 +65,7 @@ class Entry:
     build: CppBuild | TritonCompileJob | None = None
     bench: Callable[[str, str], BenchCandidate] | None = None
     home: Callable[[], object] | None = None
+    judge: Callable[[Resources], str | None] | None = None
     outcome: Outcome | None = None
     compile_s: float | None = None
     samples_ms: tuple[float, ...] = ()

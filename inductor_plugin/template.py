@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
+from inductor_plugin.contract import Contract
 from inductor_plugin.jobs import OpKernel
 from inductor_plugin.problem import Problem
 
@@ -143,7 +144,8 @@ class Template(Protocol):
     """A family of kernels for some operators.
 
     A template with an attribute ``backend`` is offered only where the option ``gemm_backends`` is
-    empty or names it.
+    empty or names it. One that is `Contracted` says which layouts its operands may have; any other
+    is taken to read all of them.
 
     Attributes:
         name: Lower-case, stable, unique in a registry; part of every key.
@@ -166,4 +168,16 @@ class Template(Protocol):
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
         """Return the kernels to try, the most promising first. Only called if not rejected."""
+        ...
+
+
+@runtime_checkable
+class Contracted(Protocol):
+    """A template that declares which layouts its kernels take, instead of refusing the others alone.
+
+    Where copies of some operands would do, operators (`OpKernel`, `CudaSource`) are offered behind them.
+    """
+
+    def contract(self, op: str) -> Mapping[str, Contract]:
+        """Return what kernels of an operator ask of each operand's layout, by role (`contract.ROLES`)."""
         ...

@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal, TypeAlias, cast
 
+from inductor_plugin.templates.cutlass_evt import Evt
+
 Arch: TypeAlias = Literal["sm_80", "sm_90a", "sm_100a"]
 """The family of kernels; an ``sm_80`` kernel also compiles for and runs on newer devices."""
 
@@ -82,6 +84,7 @@ class GemmConfig:
         stages: Tiles of K in flight; 0 for as many as fit.
         fast_accumulation: fp8: leave all sums to the tensor cores, which keep fewer bits.
         grouped: Rows of A belong to groups, each with a B of its own (``_grouped_mm``).
+        epilogue: What is fused behind the product; then there are no alpha, bias and scales.
     """
 
     arch: Arch
@@ -104,6 +107,7 @@ class GemmConfig:
     stages: int = 0
     fast_accumulation: bool = True
     grouped: bool = False
+    epilogue: Evt | None = None
 
     def __post_init__(self) -> None:
         # Neither the name nor the kernel depends on what is not read: one name, one text.
@@ -136,6 +140,8 @@ class GemmConfig:
             parts.append("slow")
         if self.grouped:
             parts.append("grouped")
+        if self.epilogue is not None:
+            parts.append(self.epilogue.name)
         return "_".join(parts)
 
     @property
@@ -147,6 +153,13 @@ class GemmConfig:
     def is_fp8(self) -> bool:
         """Whether A and B are eight-bit floats."""
         return self.a in ("e4m3", "e5m2")
+
+    @property
+    def reads_c(self) -> bool:
+        """Whether a C as large as D is read."""
+        return self.bias == "full" or (
+            self.epilogue is not None and self.epilogue.source is not None
+        )
 
     @property
     def tma_epilogue(self) -> bool:
@@ -162,9 +175,14 @@ class GemmConfig:
         """Return the configuration as plain JSON values."""
         plain: dict[str, int | str | bool | list[int]] = {}
         for one in fields(self):
+            if one.name == "epilogue":
+                continue
             value = getattr(self, one.name)
             many = isinstance(value, tuple)
             plain[one.name] = list(cast("tuple[int, ...]", value)) if many else value
+        if self.epilogue is not None:
+            plain["epilogue"] = self.epilogue.describe()
+            plain["epilogue_digest"] = self.epilogue.digest
         return plain
 
     def _alignment(self) -> str:

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 from inductor_plugin.templates.cutlass_config import GemmConfig
 
-_FUSION = "cutlass::epilogue::fusion"
-_ROUND = "cutlass::FloatRoundStyle::round_to_nearest"
+FUSION = "cutlass::epilogue::fusion"
+"""Where CUTLASS has its visitors."""
+ROUND = "cutlass::FloatRoundStyle::round_to_nearest"
+"""To even where two are as near."""
 
 ELEMENT_TYPES: dict[str, str] = {
     "f16": "cutlass::half_t",
@@ -32,10 +34,12 @@ class Epilogue:
     Attributes:
         functor: The type of its tree; empty for CUTLASS's own linear combination.
         thread: The initializer of its arguments, over ``call``.
+        declarations: Types that it needs before it.
     """
 
     functor: str
     thread: str
+    declarations: str = ""
 
 
 def epilogue(config: GemmConfig) -> Epilogue:
@@ -52,13 +56,13 @@ def epilogue(config: GemmConfig) -> Epilogue:
 
 def _tree(operation: str, output: str, *children: Epilogue) -> Epilogue:
     """Return the tree that combines its children in float32 and gives ``output``."""
-    compute = f"{_FUSION}::Sm90Compute<{operation}, {ELEMENT_TYPES[output]}, float, {_ROUND}>"
+    compute = f"{FUSION}::Sm90Compute<{operation}, {ELEMENT_TYPES[output]}, float, {ROUND}>"
     types = ", ".join([compute, *(one.functor for one in children)])
     arguments = ", ".join([*(one.thread for one in children), "{}"])
-    return Epilogue(f"{_FUSION}::Sm90EVT<{types}>", f"{{{arguments}}}")
+    return Epilogue(f"{FUSION}::Sm90EVT<{types}>", f"{{{arguments}}}")
 
 
-_SUMS = Epilogue(f"{_FUSION}::Sm90AccFetch", "{}")
+_SUMS = Epilogue(f"{FUSION}::Sm90AccFetch", "{}")
 
 
 def _scaled(config: GemmConfig, output: str) -> Epilogue:
@@ -68,7 +72,7 @@ def _scaled(config: GemmConfig, output: str) -> Epilogue:
     else:
         # The pointers are read by the device; where one is null the number beside it stands.
         scalar = Epilogue(
-            f"{_FUSION}::Sm90ScalarBroadcast<float, {_stride('_0', '_0', '_0')}, 3>",
+            f"{FUSION}::Sm90ScalarBroadcast<float, {stride_type('_0', '_0', '_0')}, 3>",
             "{{call.alpha, 1.0f, 1.0f}, {nullptr, static_cast<float const*>(call.scale_a), "
             "static_cast<float const*>(call.scale_b)}, {}}",
         )
@@ -94,37 +98,38 @@ def _with_bias(config: GemmConfig, value: Epilogue) -> Epilogue:
     elif config.bias == "column":
         bias = _column(config, element, pointer, "batch_c")
     else:
-        bias = Epilogue(f"{_FUSION}::Sm90SrcFetch<{element}>", "{}")
+        bias = Epilogue(f"{FUSION}::Sm90SrcFetch<{element}>", "{}")
     operation = "cutlass::homogeneous_multiply_add"
     return _tree(operation, config.d, _scalar("call.beta"), bias, value)
 
 
 def _scalar(value: str) -> Epilogue:
-    return Epilogue(f"{_FUSION}::Sm90ScalarBroadcast<float>", f"{{{{{value}}}}}")
+    return Epilogue(f"{FUSION}::Sm90ScalarBroadcast<float>", f"{{{{{value}}}}}")
 
 
 def _row(config: GemmConfig, element: str, pointer: str, batch: str) -> Epilogue:
-    stride = _stride("_0", "_1", "int64_t")
+    stride = stride_type("_0", "_1", "int64_t")
     return Epilogue(
-        f"{_FUSION}::Sm90RowBroadcast<0, {_block(config)}, {element}, float, {stride}, 1>",
+        f"{FUSION}::Sm90RowBroadcast<0, {block_type(config)}, {element}, float, {stride}, 1>",
         f"{{{pointer}, {element}(0), {{cute::_0{{}}, cute::_1{{}}, {batch}}}}}",
     )
 
 
 def _column(config: GemmConfig, element: str, pointer: str, batch: str) -> Epilogue:
-    stride = _stride("_1", "_0", "int64_t")
+    stride = stride_type("_1", "_0", "int64_t")
     return Epilogue(
-        f"{_FUSION}::Sm90ColBroadcast<0, {_block(config)}, {element}, float, {stride}, 1>",
+        f"{FUSION}::Sm90ColBroadcast<0, {block_type(config)}, {element}, float, {stride}, 1>",
         f"{{{pointer}, {element}(0), {{cute::_1{{}}, cute::_0{{}}, {batch}}}}}",
     )
 
 
-def _stride(*parts: str) -> str:
+def stride_type(*parts: str) -> str:
+    """Return CuTe's type of strides along (m, n, batch), of ``_0``, ``_1`` and ``int64_t``."""
     named = (part if part == "int64_t" else f"cute::{part}" for part in parts)
     return f"cute::Stride<{', '.join(named)}>"
 
 
-def _block(config: GemmConfig) -> str:
+def block_type(config: GemmConfig) -> str:
     """Return the part of a tile one block writes; two_sm blocks halve its rows."""
     m, n, k = config.tile
     m = m // 2 if config.schedule == "two_sm" else m

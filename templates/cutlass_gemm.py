@@ -6,13 +6,21 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from inductor_plugin.contract import Contract
+from inductor_plugin.epilogue import Epilogue
+from inductor_plugin.epilogue_text import encode
 from inductor_plugin.problem import Problem
 from inductor_plugin.template import Candidate, CudaSource, Json
 from inductor_plugin.templates.cutlass_choices import Choice, choices, family
 from inductor_plugin.templates.cutlass_config import GemmConfig
-from inductor_plugin.templates.cutlass_groups import GROUPED_OPS, grouped_facts_of
+from inductor_plugin.templates.cutlass_fused import absorbed, fused
+from inductor_plugin.templates.cutlass_groups import (
+    GROUPED_CONTRACT,
+    GROUPED_OPS,
+    grouped_facts_of,
+)
 from inductor_plugin.templates.cutlass_order import order
-from inductor_plugin.templates.cutlass_problem import OPS, GemmFacts, facts_of
+from inductor_plugin.templates.cutlass_problem import CONTRACT, OPS, GemmFacts, facts_of
 from inductor_plugin.templates.cutlass_source import generator_reason, interface, source
 
 RASTERS = ("heuristic", "along_m", "along_n")
@@ -34,6 +42,10 @@ class CutlassGemm:
     ops = (*OPS, *GROUPED_OPS)
     backend = "CUTLASS"
 
+    def contract(self, op: str) -> Mapping[str, Contract]:
+        """Return what kernels of an operator ask of its operands' layouts."""
+        return GROUPED_CONTRACT if op in GROUPED_OPS else CONTRACT
+
     def reject(self, problem: Problem) -> str | None:
         """Return why the template cannot run the problem, or None if it can."""
         found = _found(problem)
@@ -46,6 +58,27 @@ class CutlassGemm:
             return ()
         facts, chosen = found
         return [_candidate(problem, facts, one) for one in chosen]
+
+    def with_epilogue(self, problem: Problem, epilogue: Epilogue) -> Sequence[Candidate] | str:
+        """Return kernels that compute a problem and what is fused behind it, the most promising first.
+
+        Their operator takes A, B, and what the epilogue reads: of ``addmm`` and ``baddbmm`` what is
+        added first (`cutlass_fused.absorbed`).
+
+        Args:
+            problem: The product alone, as in `candidates`.
+            epilogue: What stands behind it.
+
+        Returns:
+            A few candidates, or why there are none.
+        """
+        whole = absorbed(problem, epilogue)
+        found = fused(problem, whole)
+        if isinstance(found, str):
+            return found
+        facts, chosen = found
+        text = encode(whole)
+        return [_candidate(problem, facts, one, text) for one in chosen]
 
 
 def _found(problem: Problem) -> tuple[GemmFacts, tuple[Choice, ...]] | str:
@@ -62,7 +95,7 @@ def _found(problem: Problem) -> tuple[GemmFacts, tuple[Choice, ...]] | str:
     return facts, order(target, facts, chosen)
 
 
-def _candidate(problem: Problem, facts: GemmFacts, choice: Choice) -> Candidate:
+def _candidate(problem: Problem, facts: GemmFacts, choice: Choice, epilogue: str = "") -> Candidate:
     config, launch = choice.config, choice.launch
     arguments: tuple[int | float | str, ...] = (
         *(config.order, launch.swizzle, RASTERS.index(launch.raster), launch.split_k),
@@ -73,6 +106,10 @@ def _candidate(problem: Problem, facts: GemmFacts, choice: Choice) -> Candidate:
     elif facts.bias != "none":
         op = "cutlass_addmm"
         arguments = (*arguments, facts.bias, float(facts.alpha), float(facts.beta))
+    module = "inductor_plugin.gemm_op"
+    if epilogue:
+        op, module = "cutlass_mm_epilogue", "inductor_plugin.gemm_epilogue_op"
+        arguments = (*arguments, epilogue)
     arch = _device_arch(config, problem)
     return Candidate(
         template=CutlassGemm.name,
@@ -85,7 +122,7 @@ def _candidate(problem: Problem, facts: GemmFacts, choice: Choice) -> Candidate:
             arch=arch,
             interface=interface(),
             arguments=arguments,
-            imports=("inductor_plugin.gemm_op",),
+            imports=(module,),
         ),
         description=f"{'x'.join(map(str, config.tile))} {config.schedule}",
     )

@@ -8,10 +8,15 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from inductor_plugin.contract import MOST_BYTES, Contract
+from inductor_plugin.layout import judge_problem
 from inductor_plugin.problem import Operand, Problem, SizeClass
-from inductor_plugin.templates.cutlass_problem import GemmFacts, facts_of, too_many
+from inductor_plugin.templates.cutlass_problem import CONTRACT, GemmFacts, facts_of, too_many
 
 GROUPED_OPS = ("grouped_mm",)
+
+GROUPED_CONTRACT = {**CONTRACT, "a": Contract("A", ("row",), preferred=MOST_BYTES)}
+"""A group is some rows of A: they must lie together."""
 
 
 def grouped_facts_of(problem: Problem) -> GemmFacts | str:
@@ -32,8 +37,6 @@ def grouped_facts_of(problem: Problem) -> GemmFacts | str:
     facts = facts_of(plain, allow_tf32=True)
     if isinstance(facts, str):
         return facts
-    if facts.layout_a != "row":
-        return f"the rows of a group must lie together, A has strides {a.stride}"
     align_b = math.gcd(facts.align_b, b.stride_divisor(0)) if b.size[0] > 1 else facts.align_b
     return replace(facts, batch=b.size[0], align_b=align_b, grouped=True)
 
@@ -50,14 +53,13 @@ def _unfit(problem: Problem) -> str | None:
         return f"groups must divide the rows of A alone, A is {a.shape} and B {b.shape}"
     if b.size[0] == 0:
         return "there are no groups"
-    return too_many(b.size[0]) or _unfit_offsets(offsets, b.size[0])
+    found = too_many(b.size[0]) or _unfit_offsets(offsets, b.size[0])
+    return found or judge_problem(GROUPED_CONTRACT, problem).refusal
 
 
 def _unfit_offsets(offsets: Operand, groups: int) -> str | None:
     if offsets.dtype != "int32" or offsets.size != (groups,):
         return f"offsets must be {groups} int32 numbers, they are {offsets.shape} {offsets.dtype}"
-    if groups > 1 and offsets.stride != (1,):
-        return f"offsets must be contiguous, their stride is {offsets.stride[0]}"
     return None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from inductor_plugin.templates.cutlass_config import (
     BITS,
     OUTPUTS,
@@ -35,6 +37,9 @@ SM80_SHARED_BYTES = 99 * 1024
 
 SM90_SHARED_BYTES = 227 * 1024
 
+_BARRIER_BYTES = 2048
+"""For what else a kernel keeps there: barriers, the scheduler's answer, alignment."""
+
 _SM90_TF32_SPILLS: dict[tuple[Schedule, tuple[int, int], str], int] = {
     ("cooperative", (256, 128), "nn"): 104,
     ("cooperative", (256, 128), "nt"): 152,
@@ -58,8 +63,10 @@ def unbuildable(config: GemmConfig) -> str | None:
         _alignments,
         _meaning,
         _epilogue,
+        _tree,
         _grouped,
         _tile,
+        _shared,
         _spills,
     )
     return next(filter(None, (rule(config) for rule in rules)), None)
@@ -81,7 +88,7 @@ def _types(config: GemmConfig) -> str | None:
         return f"no tensor core multiplies {config.a}; use one of {', '.join(OUTPUTS)}"
     if config.a != config.b and not (config.is_fp8 and config.b in ("e4m3", "e5m2")):
         return f"A is {config.a} and B is {config.b}; only fp8 types can be mixed"
-    if config.d not in OUTPUTS[config.a]:
+    if config.epilogue is None and config.d not in OUTPUTS[config.a]:
         return f"{config.a} inputs give {', '.join(OUTPUTS[config.a])}, not {config.d}"
     expected = "s32" if config.a == "s8" else "f32"
     if config.accumulator != expected:
@@ -137,7 +144,7 @@ def _sm80_alignments(config: GemmConfig) -> str | None:
 
 def _meaning(config: GemmConfig) -> str | None:
     """Return why an epilogue has no meaning for its types."""
-    if config.bias == "none" and config.c != config.d:
+    if config.bias == "none" and config.epilogue is None and config.c != config.d:
         return f"without a bias C has D's type, {config.d}, not {config.c}"
     if config.scale != "none" and not config.is_fp8:
         return f"scales belong to fp8 inputs, A is {config.a}"
@@ -170,6 +177,36 @@ def _epilogue(config: GemmConfig) -> str | None:
             f"{config.d}"
         )
     return None
+
+
+def _tree(config: GemmConfig) -> str | None:
+    """Return why a kernel cannot have the tree of its epilogue."""
+    evt = config.epilogue
+    if evt is None:
+        return None
+    source = config.d if evt.source is None else evt.operands[evt.source].element
+    plain = config.schedule != "stream_k" and not config.grouped and config.tma_epilogue
+    many = bool(evt.aux) or any(one.kind == "full" for one in evt.operands)
+    rules = (
+        (config.arch == "sm_80", "sm_80 kernels have no epilogue of visitors"),
+        (
+            not plain,
+            "only pingpong, cooperative, one_sm and two_sm kernels that write D by TMA fuse more",
+        ),
+        (
+            config.bias != "none" or config.scale != "none",
+            "a bias and scales beside an epilogue are operands of it",
+        ),
+        (
+            (config.c, config.d) != (source, evt.result.element),
+            f"its epilogue reads {source} and writes {evt.result.element}, not {config.c} and {config.d}",
+        ),
+        (
+            many and config.arch == "sm_100a",
+            "sm_100a kernels read one operand as large as D and write D alone",
+        ),
+    )
+    return next((reason for wrong, reason in rules if wrong), None)
 
 
 def _grouped(config: GemmConfig) -> str | None:
@@ -235,6 +272,50 @@ def _sm90_depth(config: GemmConfig) -> str | None:
             f"two stages of {m}x{n}x{k} do not fit into {SM90_SHARED_BYTES} bytes of shared memory"
         )
     return None
+
+
+def _shared(config: GemmConfig) -> str | None:
+    """Return why an epilogue leaves too little shared memory for the tiles of A and B."""
+    if config.epilogue is None or config.arch != "sm_90a":
+        return None
+    m, n, k = config.tile
+    stage = (m * BITS[config.a] + n * BITS[config.b]) * k // 8
+    taken = epilogue_bytes(config)
+    if taken + 2 * stage + _BARRIER_BYTES > SM90_SHARED_BYTES:
+        return (
+            f"its epilogue takes {taken} bytes of shared memory, which leaves too little of "
+            f"{SM90_SHARED_BYTES} for two stages of {stage}"
+        )
+    return None
+
+
+def epilogue_bytes(config: GemmConfig) -> int:
+    """Return the shared memory an sm_90a kernel's epilogue takes (sm90_builder.inl, CUTLASS 4.2).
+
+    D and operands as large as D pass through it by parts of a tile, several in flight.
+    """
+    evt = config.epilogue
+    m, n, _ = config.tile
+    wide = 64 if BITS[config.d] == 8 and n % 64 == 0 and config.schedule == "pingpong" else 32
+    part_n = math.gcd(min(wide, n), n)
+    part = min(64 if config.schedule == "pingpong" else 128, m) * part_n
+    parts = m * n // part
+    read = config.reads_c
+    shared = read and BITS[config.c] == BITS[config.d] > 8
+    stages_d = min(parts, 2)
+    stages_c = max(min(parts, 4), stages_d + 1) if shared else min(parts, 4)
+    bits = (stages_c if shared else stages_d) * BITS[config.d] * part
+    if read and not shared:
+        bits += stages_c * BITS[config.c] * part
+    if evt is not None:
+        bits += sum(
+            stages_c * BITS[one.element] * part
+            if one.kind == "full"
+            else n * BITS[one.element] * (one.kind == "row")
+            for one in evt.operands
+        )
+        bits += sum(stages_d * BITS[one.element] * part for one in evt.aux)
+    return bits // 8
 
 
 def _sm100_tile(config: GemmConfig) -> str | None:

@@ -6,9 +6,11 @@ Problem ─► facts_of ─► GemmFacts      or the reason why CUTLASS cannot r
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from inductor_plugin.contract import MOST_BYTES, Contract, roles, run_time
+from inductor_plugin.layout import granularity, judge_problem, order_of
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.templates.cutlass_config import (
     OUTPUTS,
@@ -23,6 +25,20 @@ OPS = ("mm", "addmm", "bmm", "baddbmm", "int_mm", "scaled_mm")
 
 MAX_BATCH = 65535
 """The grid counts batches in 16 bits (``cutlass_call.h``)."""
+
+MAJORS: tuple[Major, ...] = ("row", "column")
+CONTRACT: Mapping[str, Contract] = {
+    # Any alignment has a kernel; multistage kernels load 16 bytes at once, and TMA takes nothing else.
+    "a": Contract("A", preferred=MOST_BYTES),
+    "b": Contract("B", preferred=MOST_BYTES),
+    "c": Contract("the bias", ("row",), preferred=MOST_BYTES, broadcast=True),
+    "d": Contract("the output", ("row",), copies=False),
+    "scale_a": Contract("the scale of A", ("dense",)),
+    "scale_b": Contract("the scale of B", ("dense",)),
+    "offsets": Contract("offsets", ("dense",)),
+}
+"""What kernels ask of each operand. They are told one stride of a matrix and one of a batch, so rows
+must lie apart, and a batch may share one matrix."""
 
 _ELEMENTS: dict[str, Element] = {
     "float16": "f16",
@@ -139,23 +155,17 @@ def _facts(problem: Problem, *, allow_tf32: bool) -> GemmFacts:
     element_d = _element(output)
     if element_d not in OUTPUTS[element_a]:
         raise _UnfitError(f"{a.dtype} inputs do not give {output.dtype}")
-    layout_a, layout_b = _major(a, "A"), _major(b, "B")
-    _check_rows(a, layout_a, "A")
-    _check_rows(b, layout_b, "B")
-    if not _fits(output, "row"):
-        raise _UnfitError(
-            f"the output must be row-major, its strides are {output.stride}; hand over the "
-            "transposed problem"
-        )
-    _check_rows(output, "row", "the output")
+    if reason := judge_problem(CONTRACT, problem).refusal:
+        raise _UnfitError(reason)
+    layout_a: Major = "row" if order_of(a, MAJORS) == "row" else "column"
+    layout_b: Major = "row" if order_of(b, MAJORS) == "row" else "column"
     batch = output.size[0] if len(output.size) == 3 else 1
     if reason := too_many(batch):
         raise _UnfitError(reason)
     alpha, beta = (_number(problem, name) for name in ("alpha", "beta"))
-    added = _bias_operand(problem, beta)
+    at = _bias_index(problem)
+    added = None if at is None else problem.inputs[at]
     bias: Bias = "none" if added is None else _bias(added, output)
-    if added is not None and bias == "full":
-        _check_rows(added, "row", "the bias")
     return GemmFacts(
         m=a.size[-2],
         n=b.size[-1],
@@ -167,10 +177,10 @@ def _facts(problem: Problem, *, allow_tf32: bool) -> GemmFacts:
         d=element_d,
         layout_a=layout_a,
         layout_b=layout_b,
-        align_a=_alignment(problem, a, layout_a),
-        align_b=_alignment(problem, b, layout_b),
-        align_c=_bias_alignment(problem, added, bias) or full_alignment(element_d),
-        align_d=_alignment(problem, output, "row"),
+        align_a=_alignment(problem, first, layout_a),
+        align_b=_alignment(problem, first + 1, layout_b),
+        align_c=_bias_alignment(problem, at, bias) or full_alignment(element_d),
+        align_d=_alignment(problem, len(problem.inputs), "row"),
         bias=bias,
         scale=_scale(problem, a.size[-2], b.size[-1], alpha),
         alpha=alpha,
@@ -199,51 +209,10 @@ def _input_element(operand: Operand, *, allow_tf32: bool) -> Element:
     return element
 
 
-def _fits(operand: Operand, major: Major) -> bool:
-    last = -1 if major == "row" else -2
-    return operand.size[last] == 1 or operand.stride[last] == 1
-
-
-def _major(operand: Operand, name: str) -> Major:
-    """Return the order; where both fit (a row, a column) the one with the longer contiguous run."""
-    fitting: list[Major] = [one for one in ("row", "column") if _fits(operand, one)]
-    if not fitting:
-        raise _UnfitError(f"{name} needs a unit stride, its strides are {operand.stride}")
-    return max(fitting, key=lambda one: operand.size[-1 if one == "row" else -2])
-
-
-def _check_rows(operand: Operand, major: Major, name: str) -> None:
-    """Refuse rows that share memory: a kernel is told one stride, as long as a row or longer."""
-    inner, outer = (-1, -2) if major == "row" else (-2, -1)
-    if operand.size[outer] == 1:
-        return
-    if operand.stride[outer] == 0:
-        raise _UnfitError(f"{name} is expanded, its strides are {operand.stride}")
-    if operand.stride[outer] < operand.size[inner]:
-        raise _UnfitError(f"the rows of {name} overlap, its strides are {operand.stride}")
-
-
-def _alignment(problem: Problem, operand: Operand, major: Major) -> int:
+def _alignment(problem: Problem, index: int, major: Major) -> int:
     """Return how many elements, up to 16 bytes, all of an operand's rows start at multiples of."""
-    inner, outer = (-1, -2) if major == "row" else (-2, -1)
-    rank = len(operand.size)
-    if _is_dynamic(problem, operand, inner % rank):
-        return 1
-    numbers = [operand.offset_divisor, operand.size[inner]]
-    if operand.size[outer] > 1:
-        numbers.append(operand.stride_divisor(outer))
-    if rank == 3 and operand.size[0] > 1:
-        numbers.append(operand.stride_divisor(0))
-    element = _ELEMENTS[operand.dtype]
-    return math.gcd(full_alignment(element), *numbers)
-
-
-def _is_dynamic(problem: Problem, operand: Operand, dim: int) -> bool:
-    """Return whether an extent is known only at run time; of the output, by the inputs' extents."""
-    if operand is problem.output:
-        first = 1 if problem.op in ("addmm", "baddbmm") else 0
-        return _is_dynamic(problem, problem.inputs[first + 1], dim)
-    return any(problem.inputs[one.operand] is operand and one.dim == dim for one in problem.dynamic)
+    operand = (*problem.inputs, problem.output)[index]
+    return granularity(operand, major, run_time(problem, index))
 
 
 def _number(problem: Problem, name: str) -> float:
@@ -254,13 +223,10 @@ def _number(problem: Problem, name: str) -> float:
         raise _UnfitError(f"{name} must be a number, it is {text}") from None
 
 
-def _bias_operand(problem: Problem, beta: float) -> Operand | None:
-    """Return what is added. A bias times zero is not read, whatever it holds, as in torch."""
-    if problem.op in ("addmm", "baddbmm"):
-        return problem.inputs[0] if beta else None
-    if problem.op == "scaled_mm" and len(problem.inputs) == 5:
-        return problem.inputs[4]
-    return None
+def _bias_index(problem: Problem) -> int | None:
+    """Return which input is added, None if there is none."""
+    named = roles(problem)
+    return named.index("c") if "c" in named else None
 
 
 def _bias(bias: Operand, output: Operand) -> Bias:
@@ -273,24 +239,22 @@ def _bias(bias: Operand, output: Operand) -> Bias:
         if along_m == 0 or m == 1:
             return "row" if n > 1 or m == 1 else _column(along_m, bias)
         return "column" if n == 1 and along_m == 1 else "full"
-    if along_n == 0:
-        return _column(along_m, bias)
-    raise _UnfitError(f"the bias must be contiguous along n, its strides are {bias.stride}")
+    return _column(along_m, bias)
 
 
 def _column(along_m: int, bias: Operand) -> Bias:
+    """Return the shape of a column; its contract does not know how wide the output is."""
     if along_m == 1:
         return "column"
-    if along_m == 0:
-        raise _UnfitError("a bias of one number for all of D has no kernel")
-    raise _UnfitError(f"a column of bias must be contiguous, its strides are {bias.stride}")
+    raise _UnfitError(f"{bias.shape} with strides {bias.stride} is no row and no column of D")
 
 
-def _bias_alignment(problem: Problem, bias: Operand | None, shape: Bias) -> int:
-    if bias is None:
+def _bias_alignment(problem: Problem, index: int | None, shape: Bias) -> int:
+    if index is None:
         return 0
+    bias = problem.inputs[index]
     if shape == "full":
-        return _alignment(problem, bias, "row")
+        return _alignment(problem, index, "row")
     numbers = [bias.offset_divisor]
     if len(bias.size) == 3 and bias.size[0] > 1:
         numbers.append(bias.stride_divisor(0))
@@ -310,15 +274,6 @@ def _scale(problem: Problem, m: int, n: int, alpha: float) -> Scale:
         raise _UnfitError(
             f"scales have {counts[0]} and {counts[1]} numbers; kernels take one each or {m} and {n}"
         )
-    if any(_gaps(operand) for operand in (one, two)):
-        raise _UnfitError(
-            f"scales must be contiguous, their strides are {one.stride}, {two.stride}"
-        )
     if alpha != 1:
         raise _UnfitError(f"row-wise scales leave no room for alpha, it is {alpha}")
     return "rowwise"
-
-
-def _gaps(operand: Operand) -> bool:
-    long = [(n, s) for n, s in zip(operand.size, operand.stride, strict=True) if n > 1]
-    return len(long) > 1 or any(stride != 1 for _, stride in long)

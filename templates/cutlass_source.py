@@ -18,7 +18,8 @@ from types import ModuleType
 from typing import Any
 
 from inductor_plugin.templates.cutlass_config import BITS, GemmConfig
-from inductor_plugin.templates.cutlass_epilogue import ELEMENT_TYPES, epilogue
+from inductor_plugin.templates.cutlass_epilogue import ELEMENT_TYPES, Epilogue, epilogue
+from inductor_plugin.templates.cutlass_evt_source import checks, evt_epilogue
 from inductor_plugin.templates.cutlass_limits import SM80_WARPS, unbuildable
 
 _SOURCE = Path(__file__).resolve().parent / "source"
@@ -157,18 +158,43 @@ def _words(config: GemmConfig) -> dict[str, str]:
         "bytes_d": str(BITS[config.d] // 8),
         "has_full_c": _cpp(full),
         "full_c": _cpp(full),
+        **_source_words(config),
         # An sm_80 epilogue reads its bias as wide as it writes D.
         "align_bias": str(config.align_d if old and vector else 1),
         "whole_scalars": _cpp(config.a == "s8"),
-        "ignores_alpha": _cpp(config.scale == "rowwise"),
+        "ignores_alpha": _cpp(config.scale == "rowwise" or config.epilogue is not None),
         "can_split": _cpp(old or splits),
         "needs_c": _cpp(config.bias != "none"),
         "batch_ad": "1" if config.grouped else "call.batch",
         "needs_offsets": _cpp(config.grouped),
         "needs_scales": _cpp(config.scale != "none"),
-        "thread": _thread_2x(config) if old else epilogue(config).thread,
+        "needs_operands": str(0 if config.epilogue is None else config.epilogue.slots),
+        "operand_checks": "" if config.epilogue is None else checks(config.epilogue),
+        "thread": _thread_2x(config) if old else _fusion(config).thread,
         "splits": "arguments.scheduler.splits = call.split_k;" if splits else "",
     }
+
+
+def _source_words(config: GemmConfig) -> dict[str, str]:
+    """Return where a 3.x kernel finds the C it reads: the bias, or an operand of its epilogue."""
+    evt = config.epilogue
+    place = None if evt is None else evt.source
+    if place is None:
+        pointer = "call.c" if config.bias == "full" else "nullptr"
+        return {"pointer_c": pointer, "lead_c": "call.lead_c", "batch_c": "call.batch_c"}
+    operand = f"call.operands[{place}]"
+    return {
+        "pointer_c": f"{operand}.pointer",
+        "lead_c": f"{operand}.along_m",
+        "batch_c": f"{operand}.batch",
+    }
+
+
+def _fusion(config: GemmConfig) -> Epilogue:
+    """Return the epilogue of a 3.x kernel."""
+    if config.epilogue is None:
+        return epilogue(config)
+    return evt_epilogue(config, config.epilogue)
 
 
 def _cpp(flag: bool) -> str:  # noqa: FBT001 - the value itself, not a mode
@@ -205,13 +231,15 @@ def _element(name: str, library: Any) -> Any:
 
 def _kernel_3x(config: GemmConfig) -> str:
     library, gemm = _modules()
-    functor = epilogue(config).functor
+    fusion = _fusion(config)
+    functor = fusion.functor
     operation = _operation_3x(config, library, gemm, _Functor(functor) if functor else None)
     emitter = gemm.EmitGemmUniversal3xInstance()
     if functor:
         alias = f"{_kernel_name(config)}_fusion"
         emitter.epilogue_functor = _Functor(alias)
-        return f"using {alias} = {functor};\n" + emitter.emit(operation)
+        declared = f"{fusion.declarations}\nusing {alias} = {functor};\n".lstrip()
+        return declared + emitter.emit(operation)
     return emitter.emit(operation)
 
 
@@ -224,7 +252,7 @@ def _operation_3x(config: GemmConfig, library: Any, gemm: Any, functor: _Functor
     kernel, writing = _schedules(config, library)
     sm100 = config.arch == "sm_100a"
     # A kernel that never reads C says so with void; the epilogue without TMA has no such form.
-    reads_c = config.bias == "full" or not config.tma_epilogue
+    reads_c = config.reads_c or not config.tma_epilogue
     element_c = _element(config.c, library) if reads_c else library.DataType.void
     schedulers = library.TileSchedulerType
     scheduler = schedulers.StreamK if config.schedule == "stream_k" else schedulers.Persistent
@@ -235,7 +263,7 @@ def _operation_3x(config: GemmConfig, library: Any, gemm: Any, functor: _Functor
         describe(_element(config.a, library), major[config.layout_a], config.align_a),
         describe(_element(config.b, library), major[config.layout_b], config.align_b),
         describe(element_c, library.LayoutType.RowMajor, config.align_c),
-        compute if config.a == "s8" else library.DataType.f32,
+        compute if config.a == "s8" and config.epilogue is None else library.DataType.f32,
         functor or library.EpilogueFunctor3x.LinearCombination,
         D=describe(_element(config.d, library), library.LayoutType.RowMajor, config.align_d),
         kernel_schedule=kernel,

@@ -6,12 +6,13 @@ end; more rows go through tensor cores, padded to 16 or 32.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from inductor_plugin.contract import Contract
 from inductor_plugin.problem import Problem
 from inductor_plugin.template import Candidate, TritonSource
 from inductor_plugin.templates.triton_order import SHARED, Tile, ordered
-from inductor_plugin.templates.triton_product import OPS, Product, product_of, text_of
+from inductor_plugin.templates.triton_product import CONTRACT, OPS, Product, product_of, text_of
 
 MAX_ROWS = 32
 """With more rows the padding of a tensor core's tile is no longer free."""
@@ -27,6 +28,10 @@ class TritonDecode:
     name = "triton_decode"
     backend = "TRITON"
     ops = OPS
+
+    def contract(self, op: str) -> Mapping[str, Contract]:
+        """Return what kernels of an operator ask of its operands' layouts."""
+        return CONTRACT if op in self.ops else {}
 
     def reject(self, problem: Problem) -> str | None:
         """Return why the template cannot run the problem, or None if it can."""

@@ -6,23 +6,30 @@ applied to each step's partial product, scales of a row once at the end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from inductor_plugin.contract import Contract
+from inductor_plugin.layout import judge_problem
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.template import Candidate, TritonSource
 from inductor_plugin.templates.triton_order import GROUP_M, LIMIT, Tile, ordered
 from inductor_plugin.templates.triton_product import (
     TMA_CAPABILITY,
+    TMA_CONTRACT,
     cdiv,
     text_of,
     too_old,
-    unfit_for_tma,
 )
 from inductor_plugin.tile import GemmShape
 
 BLOCK = 128
 """Length in K of what one scale of a block stands for."""
+CONTRACT: Mapping[str, Contract] = {
+    "a": replace(TMA_CONTRACT["a"], orders=("row",)),
+    "b": replace(TMA_CONTRACT["b"], orders=("column",)),
+}
+"""Tensor cores read 8-bit floats along K alone; descriptors hold both."""
 _EIGHT_BIT = ("float8_e4m3fn", "float8_e5m2")
 _WRITTEN = ("bfloat16", "float16", "float32")
 _ROWS = ((0, 0), (2, 0))
@@ -83,6 +90,10 @@ class TritonFp8:
     name = "triton_fp8"
     backend = "TRITON"
     ops = ("scaled_mm",)
+
+    def contract(self, op: str) -> Mapping[str, Contract]:
+        """Return what kernels of an operator ask of its operands' layouts."""
+        return CONTRACT if op in self.ops else {}
 
     def reject(self, problem: Problem) -> str | None:
         """Return why the template cannot run the problem, or None if it can."""
@@ -172,12 +183,9 @@ def _unfit(problem: Problem) -> str | None:
             (one.operand, one.dim) not in _ROWS for one in problem.dynamic
         ),
         f"{a.shape} by {b.shape} is too small for a tile": (b.size[1] < 64 or a.size[1] < BLOCK),
-        f"A must lie by rows and B by columns, the strides are {a.stride} and {b.stride}": (
-            a.stride[1] != 1 or b.stride[0] != 1
-        ),
     }
     found = next((reason for reason, holds in reasons.items() if holds), None)
-    return found or unfit_for_tma("A", a, 1) or unfit_for_tma("B", b, 1)
+    return found or judge_problem(CONTRACT, problem).refusal
 
 
 def candidate(scaled: Scaled, tile: Tile) -> Candidate:

@@ -7,9 +7,11 @@ The weight is int32 words B[n/8, k/(16*t), 32, t/2], t being 2, 4 or 8, as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from inductor_plugin.contract import Contract
+from inductor_plugin.layout import judge_problem
 from inductor_plugin.problem import Problem
 from inductor_plugin.template import Candidate, TritonSource
 from inductor_plugin.templates.triton_order import LIMIT, Tile, ordered
@@ -22,6 +24,11 @@ MAX_ROWS = 64
 """With more rows the work of unpacking is repeated for each tile of rows."""
 _SHAPES = ((64, 128, 4, 4), (32, 256, 3, 4), (32, 128, 4, 4), (16, 256, 4, 4))
 """(n, k, stages, warps) of tiles."""
+CONTRACT: Mapping[str, Contract] = {
+    "b": Contract("B", ("dense",)),
+    "scales": Contract("the scales", ("dense",)),
+}
+"""Where a packed word lies is computed from the sizes."""
 _PACKED = "int8"
 """What the model takes the weight for: the smallest it knows. All tiles read the same of it."""
 
@@ -51,6 +58,10 @@ class TritonInt4:
     name = "triton_int4"
     backend = "TRITON"
     ops = ("weight_int4pack_mm",)
+
+    def contract(self, op: str) -> Mapping[str, Contract]:
+        """Return what kernels of an operator ask of its operands' layouts."""
+        return CONTRACT if op in self.ops else {}
 
     def reject(self, problem: Problem) -> str | None:
         """Return why the template cannot run the problem, or None if it can."""
@@ -87,15 +98,12 @@ def weighted_of(problem: Problem) -> Weighted | str:
         f"B[{b.shape}] does not hold {k} rows": b.size[1:] != (k // (32 * words), 32, words),
         f"the scales {scales.shape} are not one pair a group": scales.size
         != (k // int(group), n, 2),
-        "B or its scales are not contiguous": not (
-            b.stride == (b.size[1] * 32 * words, 32 * words, words, 1)
-            and scales.stride == (2 * n, 2, 1)
-        ),
         "K or N is known only at run time": any(
             (one.operand, one.dim) != (0, 0) for one in problem.dynamic
         ),
     }
     reason = next((reason for reason, holds in reasons.items() if holds), None)
+    reason = reason or judge_problem(CONTRACT, problem).refusal
     return reason or Weighted(m, n, k, words, int(group))
 
 

@@ -5,20 +5,22 @@ A program goes from tile to tile, and loads the next tile's operands while it wr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from inductor_plugin.contract import Contract
+from inductor_plugin.layout import judge_problem
 from inductor_plugin.problem import Problem
 from inductor_plugin.template import Candidate, TritonSource
 from inductor_plugin.templates.triton_order import GROUP_M, SHARED, Tile, ordered, room_of
 from inductor_plugin.templates.triton_product import (
     OPS,
     TMA_CAPABILITY,
+    TMA_CONTRACT,
     Product,
     product_of,
     text_of,
     too_old,
-    unfit_for_tma,
 )
 
 SMALLEST = 33
@@ -56,6 +58,10 @@ class TritonPersistentTma:
     backend = "TRITON"
     ops = OPS
 
+    def contract(self, op: str) -> Mapping[str, Contract]:
+        """Return what kernels of an operator ask of its operands' layouts."""
+        return TMA_CONTRACT if op in self.ops else {}
+
     def reject(self, problem: Problem) -> str | None:
         """Return why the template cannot run the problem, or None if it can."""
         product = product_of(problem)
@@ -66,11 +72,7 @@ class TritonPersistentTma:
             return (
                 f"M and N must be at least {SMALLEST} and K at least {SHORTEST_K}, this is {shape}"
             )
-        return (
-            too_old(problem, TMA_CAPABILITY)
-            or unfit_for_tma("A", product.a, 2)
-            or unfit_for_tma("B", product.b, 2)
-        )
+        return too_old(problem, TMA_CAPABILITY) or judge_problem(TMA_CONTRACT, problem).refusal
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
         """Return the kernels to try, the most promising first."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from inductor_plugin.contract import Contract
+from inductor_plugin.layout import judge_problem
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.tile import GemmShape
 
@@ -17,6 +20,23 @@ TMA_ALIGNMENT_BYTES = 16
 """Of addresses and strides in a TMA descriptor (CUDA driver API, cuTensorMapEncodeTiled)."""
 TMA_CAPABILITY = (9, 0)
 """The first with tensor descriptors in hardware."""
+CONTRACT: Mapping[str, Contract] = {
+    name.lower(): Contract(name, extent="free", shared_rows=True, exact=True) for name in "AB"
+}
+"""Pointers are made from all strides, so that rows may lie anywhere; only the loads want a unit stride.
+A bias is read by Inductor's own code, and the output is written by it."""
+TMA_CONTRACT: Mapping[str, Contract] = {
+    name.lower(): Contract(
+        name,
+        alignment=TMA_ALIGNMENT_BYTES,
+        # Of an extent known at run time Inductor proves it, before it makes the descriptor.
+        extent="measured",
+        shared_batch=False,
+        exact=True,
+    )
+    for name in "AB"
+}
+"""What a descriptor can hold."""
 _BIASED = ("addmm", "baddbmm")
 _DIMS = {2: ("mk", "kn"), 3: ("bmk", "bkn")}
 
@@ -107,31 +127,6 @@ def too_old(problem: Problem, capability: tuple[int, int]) -> str | None:
     return f"it needs compute capability {need}, the device has {have}"
 
 
-def unfit_for_tma(name: str, operand: Operand, item_bytes: int) -> str | None:
-    """Return why a TMA descriptor cannot hold matrices with a unit stride, None if it can."""
-    unit = -1 if operand.stride[-1] == 1 else -2
-    outer, inner = operand.stride[-3 - unit], operand.size[unit]
-    lengths = {
-        "offset": operand.offset_divisor,
-        "stride": operand.stride_divisor(-3 - unit),
-        "inner extent": inner,
-    }
-    if len(operand.size) == 3:
-        lengths["batch stride"] = operand.stride_divisor(0)
-    for what, length in lengths.items():
-        if item_bytes * length % TMA_ALIGNMENT_BYTES:
-            known = "is" if not operand.divisors else "is some multiple of"
-            return (
-                f"TMA needs multiples of {TMA_ALIGNMENT_BYTES} bytes, {name}'s {what} {known} "
-                f"{length} elements"
-            )
-    if 0 in operand.stride and operand.size[operand.stride.index(0)] > 1:
-        return f"{name} is broadcast: its strides are {operand.stride}"
-    if outer < inner:
-        return f"{name}'s rows overlap: its strides are {operand.stride}"
-    return None
-
-
 @cache
 def text_of(module: str) -> str:
     """Return the Jinja text that lies beside a template's module (its ``__file__``)."""
@@ -151,11 +146,9 @@ def _unfit(problem: Problem) -> str | None:
             problem.output.dtype not in (a.dtype, "float32")
         ),
         "a dimension is empty": 0 in (*a.size, *b.size),
-        f"each matrix needs a unit stride, the strides are {a.stride} and {b.stride}": (
-            1 not in a.stride[-2:] or 1 not in b.stride[-2:]
-        ),
     }
-    return next((reason for reason, holds in reasons.items() if holds), None)
+    found = next((reason for reason, holds in reasons.items() if holds), None)
+    return found or judge_problem(CONTRACT, problem).refusal
 
 
 def _scalars(problem: Problem) -> tuple[float, float] | None:

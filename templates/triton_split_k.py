@@ -6,12 +6,20 @@ them in their order. One counter a tile tells who is last; it is the only atomic
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from inductor_plugin.contract import Contract
 from inductor_plugin.problem import Problem
 from inductor_plugin.template import Candidate, TritonSource
 from inductor_plugin.templates.triton_order import SHARED, Tile, ordered
-from inductor_plugin.templates.triton_product import OPS, Product, cdiv, product_of, text_of
+from inductor_plugin.templates.triton_product import (
+    CONTRACT,
+    OPS,
+    Product,
+    cdiv,
+    product_of,
+    text_of,
+)
 
 SHORTEST_K = 1024
 """Below, a share of K is too short to pay for the partial sums."""
@@ -27,6 +35,10 @@ class TritonSplitK:
     name = "triton_split_k"
     backend = "TRITON"
     ops = OPS
+
+    def contract(self, op: str) -> Mapping[str, Contract]:
+        """Return what kernels of an operator ask of its operands' layouts."""
+        return CONTRACT if op in self.ops else {}
 
     def reject(self, problem: Problem) -> str | None:
         """Return why the template cannot run the problem, or None if it can."""

@@ -32,12 +32,16 @@ from inductor_plugin.jobs import BenchCandidate
 from tests.cuda_lowering import Lab
 
 ATEN: Any = torch.ops.aten
+FMHA: Any = torch.ops.inductor_plugin
 BF16 = torch.bfloat16
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Extents of one attention; a name in the place of a length makes it a symbol."""
+    """Extents of one attention; ``dynamic`` makes symbols of the lengths, but for the one ``known``.
+
+    Tensors lie in memory as [B, S, H, D], with ``heads_first`` as [B, H, S, D].
+    """
 
     batch: int = 2
     heads: int = 8
@@ -46,12 +50,18 @@ class Shape:
     keys: int = 256
     dim: int = 64
     dynamic: bool = False
+    known: str = ""
+    heads_first: bool = False
 
     def lengths(self, env: ShapeEnv) -> tuple[Any, Any]:
         """Return Sq and Sk, as symbols if they are to be unknown; one symbol if they agree."""
         if not self.dynamic:
             return self.queries, self.keys
+        if self.known == "queries":
+            return self.queries, symbol(env, "keys", self.keys)
         first = symbol(env, "queries", self.queries)
+        if self.known == "keys":
+            return first, self.keys
         same = self.queries == self.keys
         return first, first if same else symbol(env, "keys", self.keys)
 
@@ -101,9 +111,13 @@ def traced(function: Callable[..., Any], make: Callable[[ShapeEnv], list[Any]]) 
 
 
 def qkv(shape: Shape, env: ShapeEnv, dtype: torch.dtype = BF16, device: str = "cuda") -> list[Any]:
-    """Return q, k and v as most models have them: [B, S, H, D] seen as [B, H, S, D]."""
+    """Return q, k and v, [B, H, S, D], by default as most models have them in memory."""
     sq, sk = shape.lengths(env)
     sizes = ((sq, shape.heads), (sk, shape.kv_heads), (sk, shape.kv_heads))
+    if shape.heads_first:
+        return [
+            torch.empty(shape.batch, h, n, shape.dim, dtype=dtype, device=device) for n, h in sizes
+        ]
     return [
         torch.empty(shape.batch, n, h, shape.dim, dtype=dtype, device=device).transpose(1, 2)
         for n, h in sizes
@@ -190,16 +204,23 @@ def backward(
 
 
 def varlen(
-    *, gradient: bool = False, window: tuple[int, int] = (-1, 0), keep: tuple[int, ...] = (0, 1)
+    *,
+    gradient: bool = False,
+    window: tuple[int, int] = (-1, 0),
+    keep: tuple[int, ...] = (0, 1),
+    dynamic: bool = False,
+    tokens: int = 1000,
+    **more_options: Any,
 ) -> Graph:
-    """Return the graph of torch's varlen operator or its gradient: 4 sequences, 1000 tokens."""
+    """Return the graph of torch's varlen operator or its gradient: 4 sequences, none above 400."""
     overload("torch_attn._varlen_attn")  # registers it
     ops: Any = torch.ops.torch_attn
     causal = window == (-1, 0)
 
     def function(q: Any, k: Any, v: Any, cu: Any, *more: Any) -> Any:
         if not gradient:
-            made = ops._varlen_attn.default(q, k, v, cu, cu, 400, 400, causal, 0.125, list(window))
+            packs = (cu, cu, 400, 400, causal, 0.125, list(window))
+            made = ops._varlen_attn.default(q, k, v, *packs, **more_options)
             return tuple(made[i] for i in keep)
         do, out, lse, seed = more
         return ops._varlen_attn_backward.default(
@@ -207,13 +228,96 @@ def varlen(
         )
 
     def make(env: ShapeEnv) -> list[Any]:
-        q, k, v = (torch.empty(1000, 8, 64, dtype=BF16, device="cuda") for _ in range(3))
+        rows: Any = symbol(env, "tokens", tokens) if dynamic else tokens
+        q, k, v = (torch.empty(rows, 8, 64, dtype=BF16, device="cuda") for _ in range(3))
         cu = torch.empty(5, dtype=torch.int32, device="cuda")
         if not gradient:
             return [q, k, v, cu]
-        lse = torch.empty(8, 1000, device="cuda")
+        lse = torch.empty(8, rows, device="cuda")
         seed = torch.empty(2, dtype=torch.uint64, device="cuda")
         return [q, k, v, cu, torch.empty_like(q), torch.empty_like(q), lse, seed]
+
+    return traced(function, make)
+
+
+def fmha(shape: Shape, *, gradient: bool = False, lse: bool = True, **keywords: Any) -> Graph:
+    """Return the graph of the plugin's own operator."""
+    overload("inductor_plugin.fmha")  # registers it
+
+    def function(q: Any, k: Any, v: Any, *more: Any) -> Any:
+        if gradient:
+            do, out, rows = more
+            return FMHA.fmha_backward.default(do, q, k, v, out, rows, **keywords)[:3]
+        made = FMHA.fmha.default(q, k, v, return_lse=lse, **keywords)
+        return made if lse else made[:1]
+
+    def make(env: Any) -> list[Any]:
+        q, k, v = qkv(shape, env)
+        rows = torch.empty(shape.batch, shape.heads, q.size(2), device="cuda")
+        return [q, k, v, *([torch.empty_like(q), torch.empty_like(q), rows] if gradient else [])]
+
+    return traced(function, make)
+
+
+def packed(
+    *,
+    gradient: bool,
+    dynamic: bool = True,
+    tokens: int = 1000,
+    ends: int = 5,
+    keys: int | None = None,
+) -> Graph:
+    """Return the graph of the plugin's own operator for sequences of which nothing is known.
+
+    With ``keys`` there are as many tokens of keys, which begin elsewhere.
+    """
+    overload("inductor_plugin.fmha")  # registers it
+    mask = {"window_left": -1, "window_right": 0, "bottom_right": True}
+
+    def function(q: Any, k: Any, v: Any, cu: Any, *more: Any) -> Any:
+        packs = (cu, cu, None, None)
+        if keys is not None:
+            packs, more = (cu, more[0], None, None), more[1:]
+        if gradient:
+            do, out, rows = more
+            return FMHA.fmha_backward.default(do, q, k, v, out, rows, None, None, *packs, **mask)[
+                :3
+            ]
+        return FMHA.fmha.default(q, k, v, None, *packs, return_lse=True, **mask)
+
+    def make(env: Any) -> list[Any]:
+        rows: Any = symbol(env, "tokens", tokens) if dynamic else tokens
+        count: Any = symbol(env, "ends", ends) if dynamic else ends
+        others: Any = rows if keys is None else symbol(env, "keys", keys) if dynamic else keys
+        q, k, v, do, out = (
+            torch.empty(n, heads, 64, dtype=BF16, device="cuda")
+            for n, heads in ((rows, 8), (others, 2), (others, 2), (rows, 8), (rows, 8))
+        )
+        cu, *cu_k = (
+            torch.empty(count, dtype=torch.int32, device="cuda")
+            for _ in range(1 if keys is None else 2)
+        )
+        more = [do, out, torch.empty(8, rows, device="cuda")]
+        return [q, k, v, cu, *cu_k, *(more if gradient else [])]
+
+    return traced(function, make)
+
+
+def on_cpu(shape: Shape, *, gradient: bool) -> Graph:
+    """Return the graph of a CPU's operator or its gradient."""
+    name = "_scaled_dot_product_flash_attention_for_cpu"
+
+    def function(q: Any, k: Any, v: Any, *more: Any) -> Any:
+        if not gradient:
+            return getattr(ATEN, name).default(q, k, v, 0.0, True, scale=0.125)
+        do, out, lse = more
+        op = getattr(ATEN, f"{name}_backward").default
+        return op(do, q, k, v, out, lse, 0.0, True, scale=0.125)
+
+    def make(env: ShapeEnv) -> list[Any]:
+        q, k, v = qkv(shape, env, torch.float32, "cpu")
+        lse = torch.empty(shape.batch, q.size(2), shape.heads).transpose(1, 2)
+        return [q, k, v, *([torch.empty_like(q), torch.empty_like(q), lse] if gradient else [])]
 
     return traced(function, make)
 

@@ -14,7 +14,7 @@ import json
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ import torch
 import torch._dynamo
 from torch._guards import TracingContext, tracing
 from torch._inductor import config as inductor_config
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.graph import GraphLowering
@@ -66,6 +67,17 @@ def library_last(candidate: BenchCandidate) -> float:
 
 class _CalledError(Exception):
     pass
+
+
+@contextmanager
+def cpp_wrapper() -> Generator[None]:
+    """Generate C++; without the tuning in the middle of it, which runs Triton kernels on a device."""
+    settings = {"cpp_wrapper": True, "triton.autotune_at_compile_time": True}
+    untuned = mock.patch.object(
+        PythonWrapperCodegen, "generate_and_run_autotune_block", mock.Mock()
+    )
+    with inductor_config.patch(settings), untuned:
+        yield
 
 
 @dataclass(frozen=True)

@@ -56,8 +56,10 @@ def opened(part: str, cache_dir: Path, lab: type[Lab] = Lab) -> Generator[Lab]:
 
 
 def calls(code: str) -> list[Written]:
-    """Return the calls of CUTLASS operators in generated code, in their order."""
-    lines = re.findall(r"^ *(torch\.ops\.inductor_plugin\.cutlass_\w+\.out\(.*\))$", code, re.M)
+    """Return the calls of CUTLASS operators, behind copies or not, in generated code, in their order."""
+    lines = re.findall(
+        r"^ *(torch\.ops\.inductor_plugin\.(?:cutlass|copied)_\w+\.out\(.*\))$", code, re.M
+    )
     return [_parsed(line) for line in lines]
 
 

@@ -18,6 +18,7 @@ from inductor_plugin.config import (
     split,
 )
 from inductor_plugin.errors import OptionError
+from inductor_plugin.option_value import limit_of
 
 CODE_CHANGES: dict[str, object] = {
     "cache_dir": "/elsewhere",
@@ -29,6 +30,10 @@ CODE_CHANGES: dict[str, object] = {
     "decompose_k": False,
     "never_slower_margin": 1.5,
     "verify_numerics": False,
+    "check_outputs": "nan",
+    "max_fusion_buffers": 24,
+    "max_kernel_arguments": "cuda=100",
+    "max_fusion_registers": "cuda=200,64",
 }
 
 
@@ -81,6 +86,12 @@ def test_the_switch_is_no_unknown_variable():
         ("cache_dir", ""),
         ("cache_dir", 5),
         ("gemm_backends", None),
+        ("max_fusion_buffers", -1),
+        ("max_fusion_buffers", True),
+        ("max_fusion_buffers", None),
+        ("max_fusion_buffers", "cuda=many"),
+        ("max_fusion_buffers", "cuda=3,cuda=4"),
+        ("max_fusion_buffers", "3,"),
     ],
 )
 def test_a_bad_value_names_the_option_the_value_and_what_to_use(name: str, value: object):
@@ -117,6 +128,15 @@ def test_sizes_are_given_in_words(text: object, size: int):
 )
 def test_switches_are_given_in_words(text: object, value: bool):
     assert Config.load({"verify_numerics": text}, {}).verify_numerics is value
+
+
+@pytest.mark.parametrize(
+    ("text", "cuda", "cpu"),
+    [("", 0, 0), (24, 24, 24), ("cuda=24", 24, 0), ("cuda=24, 64", 24, 64), ("cpu=0,8", 8, 0)],
+)
+def test_a_limit_is_one_number_or_one_for_each_device_type(text: object, cuda: int, cpu: int):
+    stated = Config.load({"max_kernel_arguments": text}, {}).max_kernel_arguments
+    assert (limit_of(stated, "cuda"), limit_of(stated, "cpu")) == (cuda, cpu)
 
 
 def test_a_pinned_policy_needs_its_file():

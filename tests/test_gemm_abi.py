@@ -37,8 +37,8 @@ def an_echo(tmp_path_factory: pytest.TempPathFactory) -> GemmFunction:
     root = Path(__file__).resolve().parents[1]
     text = (root / HEADER).read_text()
     # What a kernel's source puts into the places does not matter here.
-    header = re.sub(r"@(has|whole|ignores|can|needs)_\w+@", "false", text)
-    header = re.sub(r"@(outer|inner)_[ab]@", "k", header)
+    header = re.sub(r"@(has|whole|ignores|can|needs)_\w+@", "0", text)
+    header = re.sub(r"@(outer|inner)_[ab]@", "k", header).replace("@operand_checks@", "")
     header = re.sub(r"@\w+@", "8", header)
     folder = tmp_path_factory.mktemp("abi")
     source, library = folder / "echo.cpp", folder / "echo.so"
@@ -51,13 +51,17 @@ def an_echo(tmp_path_factory: pytest.TempPathFactory) -> GemmFunction:
 
 def test_the_fields_are_those_of_the_header() -> None:
     text = (Path(__file__).resolve().parents[1] / HEADER).read_text()
-    body = text[text.index("struct GemmCall {") : text.index("};")]
+    body = text[text.index("struct GemmCall {") :].split("};")[0]
     body = re.sub(r"//.*", "", body.split("{", 1)[1])
     names: list[str] = []
     for declaration in body.split(";"):
-        names.extend(re.findall(r"(\w+)\s*(?:,|$)", declaration.strip()))
+        names.extend(re.findall(r"(\w+)(?:\[8\])?\s*(?:,|$)", declaration.strip()))
     assert names == [field[0] for field in GemmCall._fields_]
     assert f"sizeof(GemmCall) == {ctypes.sizeof(GemmCall)}" in text
+    assert gemm_abi.SLOTS == 8
+    body = text[text.index("struct GemmOperand {") :].split("};")[0]
+    names = re.findall(r"(\w+)[,;]", body)
+    assert names == [field[0] for field in gemm_abi.GemmOperand._fields_]
 
 
 def test_the_statuses_are_those_of_the_header() -> None:

@@ -20,23 +20,22 @@ from torch._inductor import lowering as inductor_lowering
 
 from inductor_plugin import attention_library, lowering_attention, lowering_attention_choice
 from inductor_plugin.attention import attention_of
-from inductor_plugin.attention_tools import overload
 from inductor_plugin.compat import torch_version
 from inductor_plugin.lowering_attention_lengths import lengths
 from inductor_plugin.lowering_attention_traced import operators
 from tests.attention_graphs import (
     ATEN,
     BF16,
-    Graph,
     Shape,
     backward,
     body,
     calls,
+    fmha,
     forward,
     lowered,
     outputs,
+    packed,
     qkv,
-    symbol,
     traced,
     varlen,
 )
@@ -49,52 +48,6 @@ pytestmark = [
 ]
 
 SHAPE = Shape()
-FMHA: Any = torch.ops.inductor_plugin
-
-
-def fmha(shape: Shape, *, gradient: bool = False, lse: bool = True, **keywords: Any) -> Graph:
-    """Return the graph of the plugin's own operator."""
-    overload("inductor_plugin.fmha")  # registers it
-
-    def function(q: Any, k: Any, v: Any, *more: Any) -> Any:
-        if gradient:
-            do, out, rows = more
-            return FMHA.fmha_backward.default(do, q, k, v, out, rows, **keywords)[:3]
-        made = FMHA.fmha.default(q, k, v, return_lse=lse, **keywords)
-        return made if lse else made[:1]
-
-    def make(env: Any) -> list[Any]:
-        q, k, v = qkv(shape, env)
-        rows = torch.empty(shape.batch, shape.heads, q.size(2), device="cuda")
-        return [q, k, v, *([torch.empty_like(q), torch.empty_like(q), rows] if gradient else [])]
-
-    return traced(function, make)
-
-
-def packed(*, gradient: bool) -> Graph:
-    """Return the graph of the plugin's own operator for sequences of which nothing is known."""
-    overload("inductor_plugin.fmha")  # registers it
-    mask = {"window_left": -1, "window_right": 0, "bottom_right": True}
-
-    def function(q: Any, k: Any, v: Any, cu: Any, *more: Any) -> Any:
-        packs = (cu, cu, None, None)
-        if gradient:
-            do, out, rows = more
-            return FMHA.fmha_backward.default(do, q, k, v, out, rows, None, None, *packs, **mask)[
-                :3
-            ]
-        return FMHA.fmha.default(q, k, v, None, *packs, return_lse=True, **mask)
-
-    def make(env: Any) -> list[Any]:
-        tokens, ends = symbol(env, "tokens", 1000), symbol(env, "ends", 5)
-        q, k, v, do, out = (
-            torch.empty(tokens, heads, 64, dtype=BF16, device="cuda") for heads in (8, 2, 2, 8, 8)
-        )
-        cu = torch.empty(ends, dtype=torch.int32, device="cuda")
-        more = [do, out, torch.empty(8, tokens, device="cuda")]
-        return [q, k, v, cu, *(more if gradient else [])]
-
-    return traced(function, make)
 
 
 @pytest.mark.parametrize("gradient", [False, True])

@@ -5,8 +5,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,7 +14,6 @@ import pytest
 import torch
 from torch._inductor import codecache
 from torch._inductor import config as inductor_config
-from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 from torch._inductor.graph import GraphLowering
 from torch._inductor.utils import run_and_get_code
 from torch._inductor.virtualized import V
@@ -23,7 +21,7 @@ from torch._inductor.virtualized import V
 from inductor_plugin.lowering_session import Claim
 from inductor_plugin.lowering_template import TemplateChoice
 from tests import providers
-from tests.cuda_lowering import Arg, Lab
+from tests.cuda_lowering import Arg, Lab, cpp_wrapper
 from tests.cutlass_lowering import BACKENDS, opened
 
 pytestmark = pytest.mark.compat
@@ -43,17 +41,6 @@ def addmm(c: Any, a: Any, b: Any) -> tuple[torch.Tensor]:
 def experts(a: Any, b: Any, ends: Any) -> tuple[torch.Tensor]:
     untyped: Any = torch
     return (untyped._grouped_mm(a, b.transpose(1, 2), ends),)
-
-
-@contextmanager
-def cpp_wrapper() -> Generator[None]:
-    """Generate C++; without the tuning in the middle of it, which runs Triton kernels on a device."""
-    settings = {"cpp_wrapper": True, "triton.autotune_at_compile_time": True}
-    untuned = mock.patch.object(
-        PythonWrapperCodegen, "generate_and_run_autotune_block", mock.Mock()
-    )
-    with inductor_config.patch(settings), untuned:
-        yield
 
 
 def cpp_of(lab: Lab, function: Callable[..., Any], *arguments: Arg) -> str:

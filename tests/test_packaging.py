@@ -128,6 +128,17 @@ def test_files_and_functions_are_small(repository: Path):
     assert large == []
 
 
+def test_test_files_of_attention_are_small(repository: Path):
+    found = [
+        one
+        for pattern in ("*attention*.py", "*flex*.py")
+        for one in (repository / "tests").rglob(pattern)
+    ]
+    assert len(found) > 20
+    counted = {one.name: one.read_text(encoding="utf-8").count("\n") for one in found}
+    assert {name: n for name, n in counted.items() if n > MAX_FILE_LINES} == {}
+
+
 def test_only_the_lowering_and_compat_know_inductor(repository: Path):
     knowing = [
         f"{name} imports {module}"

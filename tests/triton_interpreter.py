@@ -45,6 +45,7 @@ class Usage:
         shared: Bytes of shared memory of a block.
         ptx: Its assembly.
         ttir: What the assembly is made from, in Triton's own words.
+        said: What ptxas says of it.
     """
 
     registers: int
@@ -52,6 +53,7 @@ class Usage:
     shared: int
     ptx: str
     ttir: str
+    said: str = ""
 
 
 def outputs(cases: Sequence[tuple[str, Sequence[torch.Tensor]]]) -> list[tuple[torch.Tensor, ...]]:
@@ -92,14 +94,23 @@ def compiled(source: str, arch: int) -> Usage:
                 options={"num_warps": facts["num_warps"], "num_stages": facts["num_stages"]},
             )
         ptx, ttir = str(made.asm["ptx"]), str(made.asm["ttir"])
-        return Usage(*_resources(ptx, arch), made.metadata.shared, ptx, ttir)
+        said = _assembled(ptx, arch)
+        return Usage(*_resources(said), made.metadata.shared, ptx, ttir, said)
 
 
-def _resources(ptx: str, arch: int) -> tuple[int, int]:
+def _resources(text: str) -> tuple[int, int]:
     """Return registers of a thread and bytes spilled, as the assembler says.
 
     What cuobjdump calls STACK is no measure: for sm_100a it is 8 or 16 where nothing is spilled.
     """
+    spilled = re.findall(r"(\d+) bytes spill (?:stores|loads)", text)
+    (registers,) = re.findall(r"Used (\d+) registers", text)
+    assert len(spilled) >= 2, text
+    return int(registers), sum(map(int, spilled))
+
+
+def _assembled(ptx: str, arch: int) -> str:
+    """Return what the assembler says of a kernel."""
     import triton
     from triton import knobs
 
@@ -116,11 +127,7 @@ def _resources(ptx: str, arch: int) -> tuple[int, int]:
         options = ["-v", f"--gpu-name={name}", path, "-o", path.with_suffix(".cubin")]
         runs = (subprocess.run([one, *options], capture_output=True, text=True) for one in tools)
         said = next(one for one in runs if one.returncode == 0)
-    text = said.stdout + said.stderr
-    spilled = re.findall(r"(\d+) bytes spill (?:stores|loads)", text)
-    (registers,) = re.findall(r"Used (\d+) registers", text)
-    assert len(spilled) >= 2, text
-    return int(registers), sum(map(int, spilled))
+    return said.stdout + said.stderr
 
 
 def _kernel(source: str, folder: Path) -> tuple[Any, dict[str, Any]]:

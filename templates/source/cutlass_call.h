@@ -1,5 +1,11 @@
 // The call of every CUTLASS kernel; inductor_plugin/gemm_abi.py has the same fields.
 // Strides and sizes are in elements; "lead" is the stride of the dimension that is not contiguous.
+// What an epilogue reads, or writes besides D, with its strides under D: 0 where it is the same.
+struct GemmOperand {
+  void* pointer;
+  int64_t along_m, along_n, batch;
+};
+
 struct GemmCall {
   void const* a;        // A[batch, m, k]
   void const* b;        // B[batch, k, n]
@@ -18,8 +24,9 @@ struct GemmCall {
   int32_t cutlass_status;  // out: what CUTLASS said last
   int32_t cuda_error;      // out: what the runtime said last
   int32_t const* offsets;  // grouped only, on the device: where the rows of each group end, [batch]
+  GemmOperand operands[8];  // of an epilogue: what it reads, then what it writes besides D
 };
-static_assert(sizeof(GemmCall) == 200, "inductor_plugin/gemm_abi.py has another layout");
+static_assert(sizeof(GemmCall) == 456, "inductor_plugin/gemm_abi.py has another layout");
 
 enum GemmMode : int32_t { kCanImplement = 0, kWorkspaceBytes = 1, kRun = 2 };
 enum GemmStatus : int32_t {
@@ -48,6 +55,21 @@ inline int32_t check_operand(void const* pointer, int64_t outer, int64_t inner, 
   return kOk;
 }
 
+// A row, a column (a number is neither): contiguous, and the same along the other dimension.
+inline int32_t check_vector(GemmOperand const& operand, int64_t m, int64_t n, bool along_m, bool along_n,
+                            int64_t bytes) {
+  if (reinterpret_cast<uintptr_t>(operand.pointer) % bytes) return kPointer;
+  if (m > 1 && operand.along_m != int64_t(along_m)) return kStride;
+  if (n > 1 && operand.along_n != int64_t(along_n)) return kStride;
+  return operand.batch < 0 ? kStride : kOk;
+}
+
+inline int32_t check_matrix(GemmOperand const& operand, GemmCall const& call, int64_t align, int64_t bytes) {
+  int64_t const lead = lead_of(operand.along_m, call.m, call.n, align);
+  if (call.n > 1 && operand.along_n != 1) return kStride;
+  return check_operand(operand.pointer, call.m, call.n, lead, call.batch, operand.batch, align, bytes);
+}
+
 inline int32_t check_extents(GemmCall const& call) {
   for (int64_t extent : {call.m, call.n, call.k, call.batch}) {
     if (extent < 1 || extent > INT32_MAX) return kExtent;
@@ -74,6 +96,7 @@ inline int32_t check_call(GemmCall const& call) {
     if (reinterpret_cast<uintptr_t>(call.c) % (@align_bias@ * @bytes_c@)) return kPointer;
     if (call.batch > 1 && call.batch_c % @align_bias@) return kStride;
   }
+  @operand_checks@
   if (@whole_scalars@ && (call.alpha != int32_t(call.alpha) || call.beta != int32_t(call.beta))) return kScalar;
   if (@ignores_alpha@ && call.alpha != 1.0f) return kScalar;
   if (call.sm_count < 1) return kScalar;
@@ -82,6 +105,9 @@ inline int32_t check_call(GemmCall const& call) {
 }
 
 inline bool has_pointers(GemmCall const& call) {
+  for (int32_t one = 0; one < @needs_operands@; ++one) {
+    if (!call.operands[one].pointer) return false;
+  }
   return call.a && call.b && call.d && (!@needs_c@ || call.c) &&
          (!@needs_scales@ || (call.scale_a && call.scale_b)) && (!@needs_offsets@ || call.offsets);
 }

@@ -8,10 +8,10 @@ inline typename Adapter::Arguments arguments_of(GemmCall const& call) {
   bool const batched = call.batch > 1;
   int64_t const lead_a = lead_of(call.lead_a, @outer_a@, @inner_a@, @align_a@);
   int64_t const lead_b = lead_of(call.lead_b, @outer_b@, @inner_b@, @align_b@);
-  int64_t const lead_c = lead_of(call.lead_c, m, n, @align_c@);
+  int64_t const lead_c = lead_of(@lead_c@, m, n, @align_c@);
   int64_t const lead_d = lead_of(call.lead_d, m, n, @align_d@);
   int64_t const batch_a = batched ? call.batch_a : 0, batch_b = batched ? call.batch_b : 0;
-  int64_t const batch_c = batched ? call.batch_c : 0, batch_d = batched ? call.batch_d : 0;
+  int64_t const batch_c = batched ? @batch_c@ : 0, batch_d = batched ? call.batch_d : 0;
   typename Kernel::StrideA stride_a{@stride_a@};
   typename Kernel::StrideB stride_b{@stride_b@};
   typename Kernel::StrideC stride_c{lead_c, cute::_1{}, batch_c};
@@ -25,7 +25,7 @@ inline typename Adapter::Arguments arguments_of(GemmCall const& call) {
       {static_cast<typename Kernel::ElementA const*>(call.a), stride_a,
        static_cast<typename Kernel::ElementB const*>(call.b), stride_b},
       {@thread@,
-       static_cast<typename Kernel::ElementC const*>(@full_c@ ? call.c : nullptr), stride_c,
+       static_cast<typename Kernel::ElementC const*>(@pointer_c@), stride_c,
        static_cast<typename Kernel::ElementD*>(call.d), stride_d},
       hardware};
   using Raster = decltype(arguments.scheduler.raster_order);

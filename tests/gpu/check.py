@@ -165,7 +165,7 @@ def _on_a_stream(identity: str, candidate: BenchCandidate, device: str) -> float
     with torch.cuda.stream(stream):
         cuda: Any = torch.cuda
         cuda._sleep(50_000_000)  # cycles, about 25 ms
-        _load(own, other)
+        load(own, other)
         bound(candidate, own, out)()
     stream.synchronize()
     return error_of(out, wanted(identity, device, 2))
@@ -186,15 +186,15 @@ def _in_a_graph(identity: str, candidate: BenchCandidate, device: str) -> float:
         bound(candidate, own, out)()
     worst = 0.0
     for replay in range(_REPLAYS):
-        _load(own, made(specs, device, seed=3 + replay))
-        _load([out], [_fresh(candidate, device)])
+        load(own, made(specs, device, seed=3 + replay))
+        load([out], [_fresh(candidate, device)])
         graph.replay()
         torch.cuda.synchronize()
         worst = max(worst, error_of(out, wanted(identity, device, 3 + replay)))
     return worst
 
 
-def _load(own: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> None:
+def load(own: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> None:
     """Put the values of one set of tensors into the memory of another."""
     for mine, theirs in zip(own, other, strict=True):
         target = torch.empty(0, dtype=mine.dtype, device=mine.device)

@@ -11,6 +11,7 @@ from inductor_plugin.templates.cutlass_config import (
     Launch,
     full_alignment,
 )
+from inductor_plugin.templates.cutlass_evt import Evt, Node, Output
 
 SM90 = GemmConfig(
     "sm_90a", (128, 128, 64), (2, 1, 1), "pingpong", "bf16", "bf16", "bf16", "bf16", "f32"
@@ -40,6 +41,9 @@ def test_the_name_is_readable_and_never_changes() -> None:
     )
 
 
+RELU = Evt((Node("sums"), Node("relu", (0,))), (), (Output(1, "bf16"),))
+
+
 def test_every_field_changes_the_name() -> None:
     base = replace(FP8, bias="full")
     other: dict[str, Any] = {
@@ -63,6 +67,7 @@ def test_every_field_changes_the_name() -> None:
         "stages": 3,
         "fast_accumulation": False,
         "grouped": True,
+        "epilogue": RELU,
     }
     assert set(other) == {one.name for one in fields(GemmConfig)}
     names = {replace(base, **{key: value}).name for key, value in other.items()}
@@ -87,7 +92,9 @@ def test_a_name_is_a_c_identifier() -> None:
 def test_a_configuration_is_plain_json() -> None:
     plain = json.loads(json.dumps(SM90.to_dict()))
     assert plain["tile"] == [128, 128, 64]
-    assert set(plain) == {one.name for one in fields(GemmConfig)}
+    assert set(plain) == {one.name for one in fields(GemmConfig)} - {"epilogue"}
+    plain = json.loads(json.dumps(replace(SM90, epilogue=RELU).to_dict()))
+    assert (plain["epilogue"], plain["epilogue_digest"]) == ("relu(sums)", RELU.digest)
 
 
 def test_a_full_alignment_is_sixteen_bytes() -> None:

@@ -80,7 +80,7 @@ REJECTED: dict[str, tuple[Problem, str]] = {
     "groups of another length": (problem(arguments=(("group", "128"),)), "not one pair a group"),
     "another K": (problem(matrix(4, 2048)), "does not hold 2048 rows"),
     "bytes": (problem(b=weight(dtype="uint8")), "B must be int32, it is uint8"),
-    "a transposed weight": (problem(b=weight(stride=(1, 1, 1, 1))), "not contiguous"),
+    "a transposed weight": (problem(b=weight(stride=(1, 1, 1, 1))), "B must be contiguous"),
     "a dynamic K": (problem(dynamic=(SizeClass(0, 1, 9, 16, 16),)), "known only at run time"),
     "a CPU": (problem(matrix(4, 4096, device="cpu")), "not all on a CUDA device"),
 }

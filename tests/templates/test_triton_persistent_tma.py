@@ -95,7 +95,7 @@ REJECTED: dict[str, tuple[Problem, str]] = {
     ),
     "overlapping rows": (
         problem(inputs=(matrix(128, 512, stride=(8, 1)), matrix(512, 512))),
-        "A's rows overlap",
+        "the rows of A overlap",
     ),
 }
 

@@ -1,0 +1,147 @@
+"""How the C function of a compiled CUTLASS kernel is loaded and called, whatever its call's fields are.
+
+``int32_t SYMBOL(int32_t mode, Call* call, uint64_t* workspace_bytes, void* stream)`` returns a status.
+`Abi.can_implement` and `Abi.workspace_bytes` ask no device: they answer on a machine that has none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from inductor_plugin.errors import CallRefusedError, KernelError
+
+_CAN_IMPLEMENT, _WORKSPACE_BYTES, _RUN = 0, 1, 2
+_OK = 0
+
+Call = TypeVar("Call", bound=ctypes.Structure)
+
+
+@dataclass(frozen=True)
+class Function(Generic[Call]):
+    """A loaded kernel.
+
+    Attributes:
+        library: Path of its library.
+        symbol: Name of its C function.
+        entry: The function.
+    """
+
+    library: str
+    symbol: str
+    entry: Any
+
+
+@dataclass(frozen=True)
+class Abi(Generic[Call]):
+    """What tells one family of kernels from another.
+
+    Attributes:
+        call: The structure its functions take.
+        reasons: What each status but 0 means.
+        refusals: Statuses of operands a kernel does not take, before anything is launched: another
+            kernel may take them.
+        workspace: The status of a workspace that does not fit.
+        start: The status of a kernel that did not start.
+        errors: Returns the error numbers of a call that did not start.
+        sizes: Returns the sizes of a call for people.
+    """
+
+    call: type[Call]
+    reasons: Mapping[IntEnum, str]
+    refusals: Collection[int]
+    workspace: int
+    start: int
+    errors: Callable[[Call], str]
+    sizes: Callable[[Call], str]
+
+    def load(self, path: str | Path, symbol: str, cudart: str = "") -> Function[Call]:
+        """Return a kernel of a shared library.
+
+        The library needs ``libcudart.so.<major>``. ``import torch`` has loaded that of a CUDA build,
+        and the loader takes a library by its name once it is there; elsewhere name the file.
+
+        Args:
+            path: The shared library.
+            symbol: Name of the C function.
+            cudart: Runtime library to load first (`Toolkit.cudart`); empty where torch is loaded.
+
+        Raises:
+            KernelError: The library cannot be loaded or has no such function.
+        """
+        try:
+            if cudart:
+                _cudart(cudart)
+            entry = getattr(ctypes.CDLL(str(path)), symbol)
+        except (OSError, AttributeError) as error:
+            hint = "; import torch first, or pass cudart=" if "libcudart" in str(error) else ""
+            raise KernelError(f"cannot load {symbol} from {path}: {error}{hint}") from error
+        entry.argtypes = (
+            ctypes.c_int32,
+            ctypes.POINTER(self.call),
+            ctypes.POINTER(ctypes.c_uint64),
+            ctypes.c_void_p,
+        )
+        entry.restype = ctypes.c_int32
+        return Function(str(path), symbol, entry)
+
+    def can_implement(self, kernel: Function[Call], call: Call) -> str | None:
+        """Return why a kernel refuses a call, or None if it takes it. Pointers may be missing."""
+        status = kernel.entry(_CAN_IMPLEMENT, ctypes.byref(call), None, None)
+        return self._refusal(kernel, call, status)
+
+    def workspace_bytes(self, kernel: Function[Call], call: Call) -> int:
+        """Return how much device memory a call needs besides its operands.
+
+        Raises:
+            CallRefusedError: The kernel does not take the operands.
+            KernelError: The library is of another version.
+        """
+        size = ctypes.c_uint64(0)
+        status = kernel.entry(_WORKSPACE_BYTES, ctypes.byref(call), ctypes.byref(size), None)
+        if reason := self._refusal(kernel, call, status):
+            raise self._error(status, reason)
+        return size.value
+
+    def run(self, kernel: Function[Call], call: Call, stream: int) -> None:
+        """Start a kernel on a CUDA stream of the call's device; it may not have ended on return.
+
+        Args:
+            kernel: The kernel.
+            call: Its operands and workspace.
+            stream: Handle of the stream, e.g. ``torch.cuda.current_stream().cuda_stream``; all that
+                the kernel launches is given it.
+
+        Raises:
+            CallRefusedError: The kernel does not take the operands.
+            KernelError: Its workspace does not fit, or it did not start.
+        """
+        status = kernel.entry(_RUN, ctypes.byref(call), None, ctypes.c_void_p(stream))
+        if reason := self._refusal(kernel, call, status):
+            if status == self.workspace:
+                given: Any = call
+                needed = self.workspace_bytes(kernel, call)
+                reason = f"{reason}: {given.workspace_bytes} bytes of {needed}"
+            raise self._error(status, reason)
+
+    def _error(self, status: int, reason: str) -> KernelError:
+        return CallRefusedError(reason) if status in self.refusals else KernelError(reason)
+
+    def _refusal(self, kernel: Function[Call], call: Call, status: int) -> str | None:
+        if status == _OK:
+            return None
+        known = {int(one): text for one, text in self.reasons.items()}
+        reason = known.get(status, f"it returned {status}")
+        if status == self.start:
+            reason += f" ({self.errors(call)})"
+        return f"{kernel.symbol}: {reason} ({self.sizes(call)})"
+
+
+@functools.cache
+def _cudart(path: str) -> ctypes.CDLL:
+    return ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)

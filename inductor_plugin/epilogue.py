@@ -1,0 +1,232 @@
+"""What Inductor would fuse with a matrix product, as facts: reads, operations, writes. No torch.
+
+    relu(a @ b + bias) * gate, in order:
+
+    0 product            D[m, n] as the kernel has it in its registers
+    1 load      reads[0] bias, a row
+    2 add       (0, 1)
+    3 relu      (2,)
+    4 load      reads[1] gate, as large as D
+    5 mul       (3, 4)
+    6 store     writes[0] (5,)
+
+Operations have the names of Inductor's ``ops`` (torch/_inductor/ops_handler.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal, TypeAlias
+
+Pattern: TypeAlias = Literal["full", "row", "column", "scalar", "other"]
+"""How an operand lies under D[..., m, n]: ``full`` one element for each of D, at any strides; ``row``
+one for each n, the same in all rows; ``column`` one for each m; ``scalar`` one number. ``other`` is
+whatever cannot be said so: a gather, a transposed or shifted view, a pad."""
+
+BYTES: dict[str, int] = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "float16": 2,
+    "bfloat16": 2,
+    "int16": 2,
+    "float32": 4,
+    "int32": 4,
+    "float64": 8,
+    "int64": 8,
+}
+"""Bytes of an element by the dtype's name."""
+
+STRUCTURE = frozenset({"product", "load", "store", "constant"})
+"""Steps that compute nothing."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """One tensor that is read or written, besides the product.
+
+    Attributes:
+        pattern: How it lies under D.
+        dtype: Name without the ``torch.`` prefix.
+        elements: How many different elements are touched.
+        stride: Strides in elements along the dimensions of D; empty for ``other``.
+        offset: Of its first element, in elements.
+        buffer: Its name in the graph; no part of what the epilogue is.
+    """
+
+    pattern: Pattern
+    dtype: str
+    elements: int
+    stride: tuple[int, ...] = ()
+    offset: int = 0
+    buffer: str = ""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that are touched; an element of a dtype nobody knows counts four."""
+        return self.elements * BYTES.get(self.dtype, 4)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation on one element of D.
+
+    Attributes:
+        op: ``product``, ``load``, ``store``, ``constant``, ``to_dtype``, or an operation of ``ops``.
+        arguments: Indices of the steps it works on.
+        value: Of ``load`` and ``store`` the index in reads or writes, of ``constant`` the number, of
+            ``to_dtype`` the dtype.
+    """
+
+    op: str
+    arguments: tuple[int, ...] = ()
+    value: int | float | str | bool | None = None
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What is to be fused with one product.
+
+    Attributes:
+        size: Of D: (m, n) or (batch, m, n); a dynamic extent as it was measured.
+        dtype: Of D where it is stored unfused; the values of ``product`` are rounded to it.
+        steps: In order; each works on earlier ones.
+        reads: What ``load`` steps read.
+        writes: What ``store`` steps write.
+        readers: Other readers of D: with one or more, D is written also when fused.
+        reduction: Kind of a reduction (``sum``, ``welford_reduce``); empty: one element out for each in.
+        product: How D itself is read; ``other`` where through a view that is not D's own order.
+        atomic: Whether a store adds atomically.
+        mutates: Whether a store changes a tensor that was there before.
+        position: ``prologue`` where it stands before the product, in an operand: then ``size`` is the
+            operand's, no step is ``product``, and each tile that reads the operand computes it again.
+    """
+
+    size: tuple[int, ...]
+    dtype: str
+    steps: tuple[Step, ...]
+    reads: tuple[Access, ...] = ()
+    writes: tuple[Access, ...] = ()
+    readers: int = 0
+    reduction: str = ""
+    product: Pattern = "full"
+    atomic: bool = False
+    mutates: bool = False
+    position: Literal["epilogue", "prologue"] = "epilogue"
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """The steps that compute something, by name, in order."""
+        return tuple(one.op for one in self.steps if one.op not in STRUCTURE)
+
+    @property
+    def elements(self) -> int:
+        """Elements of D."""
+        return math.prod(self.size)
+
+    @property
+    def product_bytes(self) -> int:
+        """Bytes of D where it is stored."""
+        return self.elements * BYTES.get(self.dtype, 4)
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes read besides D."""
+        return sum(one.bytes for one in self.reads)
+
+    @property
+    def write_bytes(self) -> int:
+        """Bytes written."""
+        return sum(one.bytes for one in self.writes)
+
+    @property
+    def separate_bytes(self) -> int:
+        """Bytes that a kernel of its own for this moves: D is read back."""
+        return self.product_bytes + self.read_bytes + self.write_bytes
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes that are not moved if it is fused: D is not read, and not written if nobody else reads it."""
+        return self.product_bytes * (1 if self.readers else 2)
+
+    @property
+    def signature(self) -> str:
+        """What tells this epilogue from others, apart from sizes and names: text and a digest.
+
+        Example: ``mul(relu(product+row),full)`` is ``add.relu.mul-1f2e3d4c5b6a``.
+        """
+        names = [one for one in self.operations if one != "to_dtype"]
+        text = json.dumps(self._facts(), sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        head = ".".join(names[:8]) or "copy"
+        return f"{head}-{digest}"
+
+    def _facts(self) -> dict[str, object]:
+        plain = asdict(self)
+        del plain["size"]
+        for one in (*plain["reads"], *plain["writes"]):
+            for field in ("buffer", "elements", "stride", "offset"):
+                del one[field]
+        plain["aligned"] = [_alignment(one) for one in (*self.reads, *self.writes)]
+        plain["contiguous"] = [_contiguous(one.stride) for one in (*self.reads, *self.writes)]
+        return plain
+
+    def describe(self) -> str:
+        """Return the expression as people write it: ``mul(relu(add(product, row)), full)``."""
+        stores = [one for one in self.steps if one.op == "store"]
+        last = stores[0].arguments[0] if stores else len(self.steps) - 1
+        return self._expression(last, depth=12)
+
+    def _expression(self, index: int, depth: int) -> str:
+        step = self.steps[index]
+        if step.op == "load" and isinstance(step.value, int):
+            return self.reads[step.value].pattern
+        if step.op == "constant":
+            return str(step.value)
+        if step.op == "product":
+            return "product"
+        if depth == 0:
+            return "..."
+        inner = [self._expression(one, depth - 1) for one in step.arguments]
+        if step.op == "to_dtype":
+            inner.append(str(step.value))
+        return f"{step.op}({', '.join(inner)})"
+
+
+def pattern_of(stride: Sequence[int], size: Sequence[int]) -> Pattern:
+    """Return how an operand with these strides along D's dimensions lies under D.
+
+    A stride counts as zero where D has one element. A stride along the batch does not change the
+    pattern: a bias for each batch is still a row.
+
+    Args:
+        stride: In elements, along (m, n) or (batch, m, n).
+        size: Of D, as long.
+    """
+    along = [0 if extent == 1 else one for one, extent in zip(stride, size, strict=True)]
+    if len(along) < 2:
+        return "other"
+    along_m, along_n = along[-2:]
+    if along_m and along_n:
+        return "full"
+    if along_n:
+        return "row"
+    if along_m:
+        return "column"
+    return "other" if any(along) else "scalar"
+
+
+def _contiguous(stride: tuple[int, ...]) -> bool:
+    return bool(stride) and stride[-1] == 1
+
+
+def _alignment(access: Access) -> int:
+    """Return the largest power of two up to 16 that divides all strides but the unit one, and the offset."""
+    numbers = [one for one in access.stride if one not in (0, 1)]
+    return math.gcd(16, access.offset, *numbers)

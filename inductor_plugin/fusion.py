@@ -1,0 +1,118 @@
+"""A fusion on its way to a decision: which kernels are worth measuring with an epilogue. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from inductor_plugin import prune
+from inductor_plugin.cache import Resources
+from inductor_plugin.epilogue import Epilogue
+from inductor_plugin.problem import Problem
+from inductor_plugin.target import Target
+from inductor_plugin.template import Candidate
+
+MOST = 2
+"""Kernels measured with one epilogue: the best without it, and one that may take it better. Inductor
+measures one (``max_epilogue_benchmarked_choices``)."""
+
+_TILE = re.compile(r"\bBLOCK_([MNK])=(\d+)")
+
+
+@dataclass(frozen=True)
+class Price:
+    """One kernel and the epilogue it may take over.
+
+    Attributes:
+        kernel: Without the epilogue.
+        epilogue: What is fused.
+        target: The GPU; None where its figures are not known: then nothing is pruned for them.
+        limits: Those of the options.
+        unfused_us: Time of the kernel alone.
+        best_us: Time of the best kernel for the product alone.
+    """
+
+    kernel: prune.Kernel
+    epilogue: Epilogue
+    target: Target | None
+    limits: prune.Limits
+    unfused_us: float
+    best_us: float
+
+    def refused(self) -> str | None:
+        """Return why the two need not be compiled together, None if they must."""
+        if self.target is None:
+            return None
+        found = prune.judge(self.kernel, self.epilogue, self.target, self.unfused_us, self.best_us)
+        if isinstance(found, prune.Prune):
+            return found.reason
+        registers = found.prediction.registers if found.prediction else 0
+        return prune.guard_registers(registers, self.limits)
+
+    def refused_compiled(self, fused: Resources) -> str | None:
+        """Return why the two need not be measured, from what they take together; None if they must."""
+        if self.target is None:
+            return None
+        found = prune.judge_compiled(
+            self.kernel, fused, self.epilogue, self.target, self.unfused_us, self.best_us
+        )
+        if isinstance(found, prune.Prune):
+            return found.reason
+        return prune.guard_registers(fused.registers or 0, self.limits)
+
+
+def kernel_of(
+    problem: Problem,
+    template: str,
+    description: str,
+    warps: int,
+    stages: int,
+    known: Resources | None,
+) -> prune.Kernel:
+    """Return what is known of a Triton kernel without its epilogue.
+
+    Args:
+        problem: The product.
+        template: Name of its template.
+        description: Inductor's, with its tile: ``BLOCK_M=128, BLOCK_N=64 ...``.
+        warps: Warps of a program.
+        stages: Loads in flight.
+        known: What the compiler said of it; None where it is not in the cache.
+    """
+    tile = {name: int(value) for name, value in _TILE.findall(description)}
+    first = 1 if problem.op in ("addmm", "baddbmm") else 0
+    a, b = problem.inputs[first : first + 2]
+    taken = known or Resources(None, None, None, None)
+    return prune.Kernel(
+        template=template,
+        tile=(tile.get("M", 16), tile.get("N", 16), tile.get("K", 16)),
+        warps=warps,
+        threads=taken.threads or 0,
+        stages=stages,
+        registers=taken.registers,
+        spilled_bytes=taken.spills,
+        shared_bytes=taken.shared_bytes,
+        operands=(a.dtype, b.dtype),
+        shape=(*problem.output.size[-2:], a.size[-1]),
+        persistent="persistent" in template,
+    )
+
+
+def visitor_kernel(problem: Problem, candidate: Candidate) -> prune.Kernel:
+    """Return what is known of a CUTLASS kernel before it is compiled."""
+    config = candidate.config
+    numbers: Any = config.get("tile", (128, 128, 64))
+    first = 1 if problem.op in ("addmm", "baddbmm") else 0
+    a, b = problem.inputs[first : first + 2]
+    pingpong = config.get("schedule") == "pingpong"
+    return prune.Kernel(
+        template=candidate.template,
+        tile=(int(numbers[0]), int(numbers[1]), int(numbers[2])),
+        warps=4 if pingpong else 8,
+        threads=384,
+        operands=(a.dtype, b.dtype),
+        shape=(*problem.output.size[-2:], a.size[-1]),
+        kind="cutlass",
+        persistent=True,
+    )

@@ -1,0 +1,366 @@
+"""Whether what stands next to a product is fused with it: priced first, measured once, remembered.
+
+    Scheduler.speedup_by_fusion(product, epilogue)
+       │ lowering_epilogue: what it is        prune: can it pay, with which kernel?  ── no ──► not fused
+       ▼
+    Problem "mm" with its epilogue; candidates: unfused (two kernels), fused (one for each kernel kept)
+       │ selection: record, or compiled, judged again by what the compiler says, and raced
+       ▼
+    the winner: a Triton kernel with the epilogue in it, or two kernels
+
+All pairs of a round are handed over before the first is waited for: Inductor asks for the answers
+(`FusionResult.from_callable`) when it has seen them all.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch._inductor import ir, select_algorithm
+from torch._inductor.scheduler import FusionResult, Scheduler
+from torch._inductor.virtualized import V
+
+from inductor_plugin import lowering_evt, prune
+from inductor_plugin.config import Config
+from inductor_plugin.counters import COUNTERS
+from inductor_plugin.epilogue import Epilogue
+from inductor_plugin.fusion import MOST, Price, kernel_of, visitor_kernel
+from inductor_plugin.lowering_choices import Call
+from inductor_plugin.lowering_epilogue import base_of, epilogue_of_bodies
+from inductor_plugin.lowering_fusion_code import node_of
+from inductor_plugin.lowering_fusion_offer import (
+    UNFUSED,
+    Fusion,
+    fused_offer,
+    unfused_offer,
+)
+from inductor_plugin.lowering_problem import problem_of
+from inductor_plugin.lowering_scope import active_config
+from inductor_plugin.lowering_session import Claim, Session, session_of
+from inductor_plugin.problem import Problem
+from inductor_plugin.selection import Ticket
+
+logger = logging.getLogger(__name__)
+
+_STOCK: dict[str, Any] = {}
+"""Inductor's own method, while ours is in its place."""
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two nodes that Inductor may fuse, one of them a product whose kernel is not decided.
+
+    Attributes:
+        scheduler: Inductor's scheduler.
+        config: The options.
+        session: The session of the graph.
+        claim: The product's.
+        product: The product's buffer.
+        first: The node that runs first.
+        second: The other one.
+        prologue: Whether the product is the second.
+    """
+
+    scheduler: Any
+    config: Config
+    session: Session
+    claim: Claim
+    product: Any
+    first: Any
+    second: Any
+    prologue: bool
+
+    @property
+    def name(self) -> str:
+        return self.product.get_name()
+
+    @property
+    def limits(self) -> prune.Limits:
+        return prune.limits_of(self.config, self.product.get_device().type)
+
+    def price(
+        self, kernel: prune.Kernel, epilogue: Epilogue, unfused_us: float, best_us: float
+    ) -> Price:
+        target = self.claim.ticket.problem.target
+        return Price(kernel, epilogue, target, self.limits, unfused_us, best_us)
+
+    @property
+    def settled(self) -> str | None:
+        """The candidate that an earlier fusion has settled; None while it is open."""
+        return self.session.fused.get(self.name)
+
+
+def install() -> None:
+    """Put the plugin's decision in the place of Inductor's; harmless outside the plugin's scope."""
+    if _STOCK:
+        return
+    stock = _STOCK["speedup_by_fusion"] = Scheduler.speedup_by_fusion
+
+    @functools.wraps(stock)
+    def speedup_by_fusion(scheduler: Any, node1: Any, node2: Any) -> Any:
+        pair = _pair(scheduler, node1, node2)
+        result = None
+        if pair is not None:
+            try:
+                result = _decided(pair)
+            except Exception:  # the border where Inductor calls us: its own decision stands
+                logger.exception("the plugin could not price a fusion; Inductor decides it")
+        return stock(scheduler, node1, node2) if result is None else result
+
+    Scheduler.speedup_by_fusion = speedup_by_fusion  # type: ignore[method-assign]
+
+
+def uninstall() -> None:
+    """Put Inductor's own method back."""
+    if _STOCK:
+        Scheduler.speedup_by_fusion = _STOCK.pop("speedup_by_fusion")  # type: ignore[method-assign]
+
+
+def _pair(scheduler: Any, node1: Any, node2: Any) -> _Pair | None:
+    """Return what is known of two nodes, None where Inductor decides."""
+    config = active_config()
+    if config is None or node1.is_foreach() or node2.is_foreach():
+        return None
+    templates = [node.get_template_node() for node in (node1, node2)]
+    if sum(one is not None for one in templates) != 1:
+        return None
+    product: Any = templates[0] if templates[0] is not None else templates[1]
+    if not isinstance(product, ir.MultiTemplateBuffer):
+        return None
+    session = session_of(V.graph, config)
+    claim = session.claim(product.get_name())
+    if claim is None:
+        return None
+    prologue = templates[0] is None
+    return _Pair(scheduler, config, session, claim, product, node1, node2, prologue)
+
+
+def _decided(pair: _Pair) -> Any:
+    """Return Inductor's answer to whether it fuses; None leaves it to Inductor."""
+    COUNTERS.add(fusions=1)
+    if pair.settled is not None and pair.settled not in pair.claim.choices:
+        return _refused(pair, f"{pair.settled} has another epilogue already")
+    if pair.scheduler._has_layout_conflict_for_template(pair.product):
+        return _refused(
+            pair, "an operand's layout is no longer what the kernels were measured with"
+        )
+    epilogue = _prologue(pair) if pair.prologue else _epilogue(pair)
+    reason = prune.guard(epilogue, pair.limits, len(pair.claim.call.nodes))
+    if reason is not None:
+        _remember(pair, epilogue, {"all": reason})
+        return _refused(pair, reason)
+    kept, pruned = _kept(pair, epilogue)
+    if pair.prologue or epilogue.atomic or epilogue.mutates:
+        return None if kept else _refused(pair, *pruned.values())
+    made = _fusion(pair, epilogue)
+    evts = _visitors(pair, made, epilogue, pruned)
+    if not kept and not evts:
+        _remember(pair, epilogue, pruned)
+        return _refused(pair, *pruned.values())
+    plan = _handed_over(pair, made, epilogue, {**kept, **evts}, pruned)
+    return FusionResult.from_callable(functools.partial(_fuses, pair, *plan))
+
+
+def _refused(pair: _Pair, *reasons: str) -> Any:
+    COUNTERS.add(fusions_pruned=1)
+    what = "prologue" if pair.prologue else "epilogue"
+    names = pair.first.get_name(), pair.second.get_name()
+    why = "; ".join(dict.fromkeys(reasons)) or "no Triton kernel among the candidates"
+    logger.debug("%s + %s: the %s is not fused: %s", *names, what, why)
+    return FusionResult.fuse(should_fuse=False)
+
+
+def _remember(pair: _Pair, epilogue: Epilogue, reasons: Mapping[str, str]) -> None:
+    """Note why an epilogue was not measured, for `explain`; that of a prologue is in the log alone."""
+    if not pair.prologue:
+        problem = _problem(pair, epilogue, node_of(_written(pair, epilogue)).get_layout())
+        pair.session.remember(problem, pair.product.get_device(), UNFUSED, reasons)
+
+
+def _problem(pair: _Pair, epilogue: Epilogue, layout: ir.Layout) -> Problem:
+    """Return the product with its epilogue as a problem; what that reads are operands, too."""
+    reads = [one.buffer for one in epilogue.reads]
+    nodes = [*pair.claim.call.nodes, *(node_of(name) for name in dict.fromkeys(reads))]
+    bare = pair.claim.ticket.problem
+    return replace(
+        problem_of(bare.op, nodes, layout, bare.arguments), epilogue=_signature(pair, epilogue)
+    )
+
+
+def _epilogue(pair: _Pair) -> Epilogue:
+    """Return all that would stand behind the product, what is fused already included."""
+    nodes = [one for one in pair.first.get_nodes() if not one.is_template()]
+    nodes += pair.second.get_nodes()
+    group = {one.get_name() for one in (*pair.first.get_nodes(), *nodes)}
+    return epilogue_of_bodies(
+        base_of(pair.product),
+        [one._body for one in nodes],
+        lambda name: _read_outside(pair.scheduler, name, group) > 0,
+        readers=_read_outside(pair.scheduler, pair.name, group),
+        mutates=any(one.has_aliasing_or_mutation() for one in nodes),
+    )
+
+
+def _prologue(pair: _Pair) -> Epilogue:
+    """Return what would stand before the product."""
+    nodes = pair.first.get_nodes()
+    group = {one.get_name() for one in (*nodes, *pair.second.get_nodes())}
+    read = {node.get_name() for node in pair.claim.call.nodes}
+    written = [buffer.get_name() for one in nodes for buffer in one.get_outputs()]
+    operand = next(name for name in reversed(written) if name in read)
+    return epilogue_of_bodies(
+        base_of(node_of(operand)),
+        [one._body for one in nodes],
+        lambda name: name == operand or _read_outside(pair.scheduler, name, group) > 0,
+        readers=_read_outside(pair.scheduler, operand, group),
+        prologue=True,
+        mutates=any(one.has_aliasing_or_mutation() for one in nodes),
+    )
+
+
+def _read_outside(scheduler: Any, name: str, group: set[str]) -> int:
+    """Return how many nodes outside a group read a buffer; the graph's output is one."""
+    users = scheduler.name_to_buf[name].users
+    return sum(not ({part.get_name() for part in _parts(user.node)} & group) for user in users)
+
+
+def _parts(node: Any) -> Sequence[Any]:
+    return node.get_nodes() if hasattr(node, "get_nodes") else [node]
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """A kernel that is worth compiling with the epilogue; ``evt`` is that of a CUTLASS kernel."""
+
+    price: Price
+    evt: lowering_evt.Evt | None = None
+
+
+def _kept(pair: _Pair, epilogue: Epilogue) -> tuple[dict[str, _Kernel], dict[str, str]]:
+    """Return the kernels worth measuring with the epilogue, best first, and why others are not."""
+    claim, settled = pair.claim, pair.settled
+    timings = pair.product.choice_timings()
+    ranked = sorted(
+        (one for one in claim.choices if claim.choices[one] in timings),
+        key=lambda one: timings[claim.choices[one]],
+    )
+    best_us = 1e3 * min(timings.values())
+    kept: dict[str, _Kernel] = {}
+    pruned: dict[str, str] = {}
+    for name in ranked:
+        choice = claim.choices[name]
+        if not isinstance(choice, select_algorithm.TritonTemplateCaller):
+            continue
+        if settled is not None and name != settled:
+            continue
+        price = pair.price(_facts(pair, name, choice), epilogue, 1e3 * timings[choice], best_us)
+        if reason := price.refused():
+            pruned[name] = reason
+        elif len(kept) < MOST:
+            kept[name] = _Kernel(price)
+        else:
+            pruned[name] = f"{MOST} faster kernels are measured with it"
+    return kept, pruned
+
+
+def _facts(pair: _Pair, name: str, choice: Any) -> prune.Kernel:
+    """Return what is known of a kernel without its epilogue."""
+    measured = pair.claim.ticket.measured.get(name)
+    known = pair.session.resources(measured.kernel if measured else None, pair.product.get_device())
+    problem, request = pair.claim.ticket.problem, choice.bmreq
+    family = choice.name.rsplit("_", 1)[0]
+    text = str(choice.description)
+    return kernel_of(problem, family, text, request.num_warps, request.num_stages, known)
+
+
+def _fusion(pair: _Pair, epilogue: Epilogue) -> Fusion:
+    bare = pair.claim.call
+    layout = node_of(_written(pair, epilogue)).get_layout()
+    call: Call = pair.session.call(bare.nodes, bare.layout, None)
+    return Fusion(pair.scheduler, pair.product, pair.first, pair.second, layout, call)
+
+
+def _visitors(
+    pair: _Pair, made: Fusion, epilogue: Epilogue, pruned: dict[str, str]
+) -> dict[str, _Kernel]:
+    """Return the CUTLASS kernels that have the epilogue as a tree of visitors, and note who has not."""
+    problem = pair.claim.ticket.problem
+    evts, reason = lowering_evt.kernels(made, problem, epilogue, pair.config)
+    if reason:
+        pruned["visitors"] = reason
+    timings = pair.product.choice_timings()
+    plain = {
+        c.name.partition("::")[0]: ms for c, ms in sorted(timings.items(), key=lambda x: -x[1])
+    }
+    best_us = 1e3 * min(timings.values())
+    kept: dict[str, _Kernel] = {}
+    for evt in evts:
+        alone_us = 1e3 * plain.get(evt.candidate.template, min(timings.values()))
+        kernel = visitor_kernel(problem, evt.candidate)
+        price = pair.price(kernel, epilogue, alone_us, best_us)
+        if refused := price.refused():
+            pruned[evt.candidate.name] = refused
+        else:
+            kept[evt.candidate.name] = _Kernel(price, evt)
+    return kept
+
+
+def _handed_over(
+    pair: _Pair,
+    made: Fusion,
+    epilogue: Epilogue,
+    kept: Mapping[str, _Kernel],
+    pruned: Mapping[str, str],
+) -> tuple[Ticket, dict[str, tuple[str, _Kernel]]]:
+    """Return the ticket of the fusion, and which kernel each fused candidate stands for."""
+    claim, device = pair.claim, pair.product.get_device()
+    bare = claim.ticket.problem
+    problem = _problem(pair, epilogue, made.layout)
+    settled = pair.settled
+    offers = [unfused_offer(made, settled, claim.choices[settled] if settled else claim.winner())]
+    fused: dict[str, tuple[str, _Kernel]] = {}
+    for name, kernel in kept.items():
+        judge = kernel.price.refused_compiled
+        if kernel.evt is not None:
+            offer = lowering_evt.offer(made, kernel.evt, problem.epilogue, judge)
+        else:
+            offer = fused_offer(made, name, claim.choices[name], problem.epilogue, judge)
+        offers.append(offer)
+        fused[offer.candidate_id] = name, kernel
+    checked = pair.session.tolerance(replace(bare, output=problem.output))
+    return pair.session.enqueue(problem, device, offers, pruned, checked or None), fused
+
+
+def _signature(pair: _Pair, epilogue: Epilogue) -> str:
+    """Return the signature of a fusion; of one on top of another, with what is fused already."""
+    inner = len(pair.first.get_nodes()) - 1
+    return f"{epilogue.signature}+{inner}" if inner else epilogue.signature
+
+
+def _written(pair: _Pair, epilogue: Epilogue) -> str:
+    """Return the buffer whose numbers are compared: the last one written."""
+    if epilogue.writes:
+        return epilogue.writes[-1].buffer
+    return next(buffer.get_name() for buffer in pair.second.get_outputs())
+
+
+def _fuses(pair: _Pair, ticket: Ticket, choices: Mapping[str, tuple[str, _Kernel]]) -> bool:
+    """Return whether the fused kernel won, and settle the product's kernel if so."""
+    pair.session.await_ticket(ticket)
+    winner = pair.session.selection(ticket).decide(ticket).winner
+    if winner is None or winner not in choices:
+        return False
+    name, kernel = choices[winner]
+    settled = pair.settled
+    if settled is not None and settled != name:
+        return False  # another fusion with the same product has settled another kernel meanwhile
+    if kernel.evt is not None:
+        lowering_evt.settle(pair.product, kernel.evt)
+    else:
+        pair.product.finalize_as_triton_caller(pair.claim.choices[name])
+    pair.session.fused[pair.name] = name
+    return True

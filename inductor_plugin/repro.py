@@ -1,0 +1,203 @@
+"""A record as a Python script that makes the one call again. Pure; it needs no torch, the script does."""
+
+from __future__ import annotations
+
+import pprint
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from inductor_plugin import __version__
+from inductor_plugin.cache import Record, report
+from inductor_plugin.numerics import tolerance
+from inductor_plugin.repro_body import BARE, RUN
+from inductor_plugin.repro_call import Call, call_of
+from inductor_plugin.repro_operand import Made, operands, size_text
+
+_PASSED = frozenset({"q", "k", "v", "bias"})
+"""What of an attention's operands is given to it; the rest it writes, or its gradient reads."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script.
+
+    Attributes:
+        text: The script.
+        refused: Why it has metadata only; empty where it makes the call.
+    """
+
+    text: str
+    refused: str
+
+
+def script(record: Record, environment: Mapping[str, Any], cache_dir: str) -> Script:
+    """Return the script of a record.
+
+    Args:
+        record: The record.
+        environment: The fields of its environment.
+        cache_dir: The cache it lies in, where the script looks for it.
+    """
+    refused = ""
+    made: list[Made] = []
+    call: Call | str
+    try:
+        made = operands(record.problem, record.describe)
+        call = call_of(record.problem, made)
+        if not isinstance(call, str):
+            made = _with_weight(made, call, record.problem)
+    except (KeyError, ValueError, TypeError) as error:
+        call = f"its fields are not those of {record.op}: {error}"
+    if isinstance(call, str):
+        refused, call = call, Call("None", tuple(f"operand_{i}" for i in range(len(made))))
+    parts = [_head(record, environment, refused), _facts(record, environment, cache_dir)]
+    parts.append(_operands(record, made, call))
+    if refused:
+        parts += [f"REASON = {refused!r}\n", BARE]
+    else:
+        parts += [_calls(record, made, call), RUN]
+    return Script("\n".join(parts), refused)
+
+
+def _with_weight(made: list[Made], call: Call, problem: Mapping[str, Any]) -> list[Made]:
+    """Return the operands with a plain weight in the place of an opaque one.
+
+    Raises:
+        ValueError: Its extents are not known.
+    """
+    if not any(one.opaque for one in made):
+        return made
+    written: Any = problem["output"]["size"]
+    listed = not isinstance(written, int)  # of a dynamic problem, the rank alone is kept
+    plain = dict(zip(call.names, made, strict=False))
+    if "weight" in plain:
+        size = plain["weight"].size
+    elif listed or "bias" in plain:
+        columns = int(written[-1]) if listed else plain["bias"].size[0]
+        size = (columns, made[0].size[-1])
+    else:
+        raise ValueError("neither an output's size nor a bias says how wide the packed weight is")
+    stride = (size[1], 1)
+    return [replace(one, size=size, stride=stride) if one.opaque else one for one in made]
+
+
+def _head(record: Record, environment: Mapping[str, Any], refused: str) -> str:
+    lines = [
+        f'"""One call, alone: {record.describe}.',
+        "",
+        f"Written by inductor-plugin {__version__} from record {record.place}.",
+    ]
+    if refused:
+        lines += ["", f"The call cannot be rebuilt, so this is metadata only: {refused}."]
+    else:
+        lines += [
+            "Run it to make the operands again, compile the call with the record's options, see which",
+            "kernel is chosen, and compare with the exact result. It ends with 0 if the numbers are",
+            "right, with 1 if they are not. `--policy tune` measures again, `--cache-dir` names a cache,",
+            "`--register module:Class` adds a template that is no part of the plugin.",
+        ]
+    device = environment.get("device", {})
+    lines += ["", f"Measured on {device.get('name', 'an unknown device')}:", ""]
+    lines += [f"    {line}" for line in report.candidates_text(record).splitlines()]
+    if record.rejected:
+        lines += ["", "Not offered:", ""]
+        lines += [f"    {name}: {why}" for name, why in sorted(record.rejected.items())]
+    text = "\n".join(line.replace("\\", "\\\\").replace('"""', "'''") for line in lines[1:])
+    return (
+        f'{lines[0]}\n{text}\n"""\n\nimport sys\n\nimport torch\nimport torch.nn.functional as F\n'
+    )
+
+
+def _facts(record: Record, environment: Mapping[str, Any], cache_dir: str) -> str:
+    decision = record.decision
+    options: dict[str, object] = {"never_slower_margin": decision.margin} if decision else {}
+    numerics: Mapping[str, Any] = environment.get("numerics", {})
+    device: Mapping[str, Any] = environment.get("device", {})
+    dynamic = [
+        (one["operand"], one["dim"], one["low"], one["high"])
+        for one in record.problem.get("dynamic", ())
+    ]
+    facts = {
+        "DESCRIBE": record.describe,
+        "DIGEST": record.digest,
+        "WINNER": decision.winner if decision else None,
+        "CACHE_DIR": cache_dir,
+        "OPTIONS": options,
+        "THREADS": int(device.get("threads", 0)),
+        "PRECISION": str(numerics.get("float32_matmul_precision", "highest")),
+    }
+    lines = [f"{name} = {value!r}" for name, value in facts.items()]
+    lines += [
+        "# (operand, dimension, smallest, largest size of the class the measurement stands for)",
+        f"DYNAMIC = {dynamic!r}",
+        f"# All that the record keeps of the problem:\nPROBLEM = {_shown(record.problem)}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _operands(record: Record, made: list[Made], call: Call) -> str:
+    lines = ["OPERANDS = ["]
+    for index, (name, one) in enumerate(zip(call.names, made, strict=True)):
+        if call.gradient and name not in _PASSED:
+            continue
+        lines.append(f"    # {name}: {size_text(record.problem['inputs'][index])}")
+        lines.append(f"    {_operand(name, one, index)!r},")
+    step = "None"
+    for index, (name, one) in enumerate(zip(call.names, made, strict=True)):
+        if name == "do":
+            step = repr(_operand(name, one, index))
+    return "\n".join([*lines, "]", f"STEP = {step}"]) + "\n"
+
+
+def _operand(name: str, one: Made, index: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "size": one.size,
+        "stride": one.stride,
+        "offset": one.offset,
+        "elements": one.elements,
+        "dtype": one.dtype,
+        "device": one.device,
+        "seed": index + 1,
+        "constant": one.constant,
+    }
+
+
+def _calls(record: Record, made: list[Made], call: Call) -> str:
+    names = [one for one in call.names if not call.gradient or one in _PASSED]
+    given = ", ".join(names)
+    output = str(record.problem["output"]["dtype"])
+    integers = not output.startswith(("float", "bfloat", "complex"))
+    precision = tolerance(
+        output,
+        made[0].dtype,
+        max((one.size[-1] for one in made if one.size), default=1),
+        tf32=made[0].device != "cpu",
+    )
+    body = call.exact or call.body
+    if integers:
+        body = "a @ b"
+    return "\n".join(
+        [
+            f"FREEZING = {any(one.constant for one in made)}",
+            f"GRADIENT = {call.gradient}",
+            f"OUTPUT = torch.{output}",
+            "WIDE = torch.float64",
+            f"EXACT_INTEGERS = {integers}",
+            f"TOLERANCE = {precision!r}",
+            "",
+            "",
+            f"def call({given}):",
+            f"    return {call.body}",
+            "",
+            "",
+            f"def exact({given}):",
+            f"    return {body}",
+            "",
+        ]
+    )
+
+
+def _shown(value: Any) -> str:
+    return pprint.pformat(value, width=100, sort_dicts=False)

@@ -1,0 +1,108 @@
+"""The operands of a record as a script rebuilds them. Pure.
+
+A record of a dynamic problem keeps size classes and the order of strides, not the sizes it was
+measured at; those are in its one-line description.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Made:
+    """One operand, to be rebuilt.
+
+    Attributes:
+        size: Elements along each dimension, as measured; empty for a scalar.
+        stride: In elements.
+        offset: Of its first element in its storage.
+        dtype: Without ``torch.``.
+        device: ``cpu`` or ``cuda``.
+        constant: Whether it is a frozen weight.
+        opaque: Name of an opaque layout, of which no extents are known; empty for a plain tensor.
+    """
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: str
+    device: str
+    constant: bool
+    opaque: str
+
+    @property
+    def elements(self) -> int:
+        """The elements its storage needs."""
+        if 0 in self.size:
+            return self.offset
+        reach = sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True))
+        return self.offset + 1 + reach
+
+
+def operands(problem: Mapping[str, Any], describe: str) -> list[Made]:
+    """Return the inputs of a problem's fields.
+
+    Args:
+        problem: What `Problem.fields` gave.
+        describe: What `Problem.describe` gave: the measured sizes.
+
+    Raises:
+        ValueError: The two do not belong together.
+    """
+    shapes = measured_shapes(describe)
+    if len(shapes) != len(problem["inputs"]):
+        raise ValueError(f"{describe!r} does not name {len(problem['inputs'])} operands")
+    return [
+        Made(
+            size=shape,
+            stride=concrete(one["stride"], shape),
+            offset=int(one["offset"]),
+            dtype=one["dtype"],
+            device=one["device"],
+            constant=bool(one["constant"]),
+            opaque="" if one["layout"] == "strided" else one["layout"],
+        )
+        for one, shape in zip(problem["inputs"], shapes, strict=True)
+    ]
+
+
+def measured_shapes(describe: str) -> list[tuple[int, ...]]:
+    """Return the extents in ``mm(512x512, 512x2048)``; those of a packed operand are empty."""
+    inside = describe.partition("(")[2].rpartition(")")[0]
+    return [
+        () if one in ("packed", "scalar") else tuple(int(n) for n in one.split("x"))
+        for one in inside.split(", ")
+        if one
+    ]
+
+
+def concrete(stride: Sequence[int | str], size: Sequence[int]) -> tuple[int, ...]:
+    """Return strides in elements; an order of strides becomes that of a dense tensor.
+
+    Args:
+        stride: Numbers, or ``0``, ``1`` and ``rank0`` ... as text.
+        size: The extents.
+    """
+    if not size:
+        return ()
+    if all(isinstance(one, int) for one in stride):
+        return tuple(int(one) for one in stride)
+    made = [0] * len(size)
+    inner = 1
+    for dim in sorted(range(len(size)), key=lambda d: _rank(str(stride[d]))):
+        if str(stride[dim]) != "0":
+            made[dim] = inner
+            inner *= size[dim]
+    return tuple(made)
+
+
+def size_text(one: Mapping[str, Any]) -> str:
+    """Return extents for people, classes of sizes as ``17..32``."""
+    return "x".join(str(n) for n in one["size"]) or "scalar or packed"
+
+
+def _rank(stride: str) -> int:
+    return int(stride.removeprefix("rank")) if stride.startswith("rank") else -1

@@ -1,0 +1,271 @@
+"""Random graphs of matrix products: strides, views, broadcasting and pointwise operators, from a seed.
+
+A graph is data (`Graph`), so that it can be printed, run eagerly, compiled, and shrunk: its steps read
+values by number, and a step that is taken out gives way to the value it read first.
+"""
+
+# torch types these partly; what it leaves open says nothing about the tests.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+EXTENTS = (8, 13, 24)
+"""Multiples of a vector, of nothing, and of 8: few, so that graphs share problems and kernels."""
+BATCH = 3
+_MOST_STEPS = 3
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input: a view of random numbers.
+
+    Attributes:
+        size: What the graph sees.
+        form: How it lies in memory: a key of `FORMS`.
+    """
+
+    size: Shape
+    form: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operator: a key of `PRODUCTS`, `VIEWS` or `POINTWISE`, and the numbers of the values it reads."""
+
+    name: str
+    reads: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph.
+
+    Attributes:
+        seed: What made it.
+        dtype: Of all its inputs.
+        inputs: The first values.
+        steps: The others, in order; the last is the result, and so are products nobody reads.
+    """
+
+    seed: int
+    dtype: torch.dtype
+    inputs: tuple[Input, ...]
+    steps: tuple[Step, ...]
+
+    def __call__(self, *given: Tensor) -> list[Tensor]:
+        """Run it."""
+        values = list(given)
+        read = {number for step in self.steps for number in step.reads}
+        for step in self.steps:
+            values.append(OPERATORS[step.name](*(values[number] for number in step.reads)))
+        return [
+            value
+            for number, value in enumerate(values)
+            if number >= len(given) and number not in read
+        ]
+
+    def tensors(self) -> list[Tensor]:
+        """Return its inputs, the same each time."""
+        generator = torch.Generator().manual_seed(self.seed)
+        return [
+            FORMS[one.form](one.size, generator).to(self.dtype)
+            if one.form == "dense"
+            else _typed(FORMS[one.form](one.size, generator), self.dtype)
+            for one in self.inputs
+        ]
+
+    def text(self) -> str:
+        """Return it as people read it: what a failure prints."""
+        lines = [f"seed {self.seed}, {self.dtype}"]
+        lines += [f"  v{n} = {one.form} {list(one.size)}" for n, one in enumerate(self.inputs)]
+        first = len(self.inputs)
+        lines += [
+            f"  v{first + n} = {step.name}({', '.join(f'v{r}' for r in step.reads)})"
+            for n, step in enumerate(self.steps)
+        ]
+        return "\n".join(lines)
+
+
+def _numbers(size: Sequence[int], generator: torch.Generator) -> Tensor:
+    return torch.randn(list(size), generator=generator)
+
+
+def _typed(view: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a view in another type, its strides and offset kept."""
+    base = torch.as_strided(view, (view.untyped_storage().nbytes() // 4,), (1,), 0)
+    return torch.as_strided(base.to(dtype), view.size(), view.stride(), view.storage_offset())
+
+
+def _sliced(size: Shape, generator: torch.Generator) -> Tensor:
+    return _numbers((*size[:-1], size[-1] + 5), generator)[..., 2:-3]
+
+
+def _rows_apart(size: Shape, generator: torch.Generator) -> Tensor:
+    return _numbers((*size[:-2], 2 * size[-2], size[-1]), generator)[..., ::2, :]
+
+
+def _expanded(size: Shape, generator: torch.Generator) -> Tensor:
+    return _numbers((*size[:-2], 1, size[-1]), generator).expand(size)
+
+
+def _reinterpreted(size: Shape, generator: torch.Generator) -> Tensor:
+    """Return a view that reads its memory in an order of its own, from its second element."""
+    count = 1
+    for extent in size:
+        count *= extent
+    flat = _numbers((count + 7,), generator)
+    stride = [1] * len(size)
+    for dim in range(1, len(size)):
+        stride[dim] = stride[dim - 1] * size[dim - 1]
+    return torch.as_strided(flat, size, stride, 1)
+
+
+FORMS: dict[str, Callable[[Shape, torch.Generator], Tensor]] = {
+    "dense": _numbers,
+    "transposed": lambda size, g: _numbers((*size[:-2], size[-1], size[-2]), g).mT,
+    "sliced": _sliced,
+    "rows_apart": _rows_apart,
+    "expanded": _expanded,
+    "reinterpreted": _reinterpreted,
+}
+"""How an input lies in memory."""
+
+VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "turned_twice": lambda a: a.mT.contiguous().mT,
+    "padded_and_cut": lambda a: functional.pad(a, (1, 2))[..., 1:-2],
+    "cut_rows": lambda a: torch.cat([a, a], -2)[..., a.shape[-2] // 2 :, :][..., : a.shape[-2], :],
+    "flattened": lambda a: a.contiguous().view(-1).view(a.shape),
+    "strided": lambda a: torch.as_strided(a.contiguous(), a.shape, a.contiguous().stride(), 0),
+}
+"""Views and copies that keep the extents."""
+
+POINTWISE: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "sine": torch.sin,
+    "halved": lambda a: a * 0.5,
+    "clamped": lambda a: a.clamp(-1, 1),
+}
+
+PRODUCTS: dict[str, Callable[..., Tensor]] = {
+    "mm": torch.mm,
+    "addmm": torch.addmm,
+    "addmm_scaled": lambda bias, a, b: torch.addmm(bias, a, b, alpha=0.5, beta=2),
+    "bmm": torch.bmm,
+    "baddbmm": torch.baddbmm,
+    "linear": functional.linear,
+    "matmul_broadcast": torch.matmul,
+    "matmul_vector": torch.matmul,
+}
+
+OPERATORS: dict[str, Callable[..., Tensor]] = {**VIEWS, **POINTWISE, **PRODUCTS}
+
+
+def graph(seed: int) -> Graph:
+    """Return the graph of a seed: a product, then up to three steps, one in three a product again."""
+    chance = random.Random(seed)
+    inputs: list[Input] = []
+    steps: list[Step] = []
+    shapes: list[Shape] = []
+    dtype = chance.choice((torch.float32, torch.float32, torch.bfloat16))
+
+    def given(size: Shape) -> int:
+        inputs.append(Input(size, chance.choice(tuple(FORMS)) if len(size) > 1 else "dense"))
+        return -len(inputs)
+
+    def product(left: int | None) -> None:
+        batched = len(shapes[-1]) == 3 if left is not None else chance.random() < 0.4
+        rows, inner = shapes[-1][-2:] if left is not None else _pick(chance, 2)
+        (columns,) = _pick(chance, 1)
+        lead: Shape = (BATCH,) if batched else ()
+        names = ("bmm", "baddbmm", "matmul_broadcast") if batched else (
+            "mm", "addmm", "addmm_scaled", "linear", "matmul_vector"
+        )  # fmt: skip
+        name = chance.choice(names)
+        a = left if left is not None else given((*lead, rows, inner))
+        shape: Shape = (*lead, rows, columns)
+        if name == "linear":
+            reads = (a, given((columns, inner)))
+        elif name == "matmul_broadcast":
+            reads = (a, given((inner, columns)))
+        elif name == "matmul_vector":
+            reads, shape = (a, given((inner,))), (*lead, rows)
+        elif name in ("addmm", "addmm_scaled", "baddbmm"):
+            bias: Shape = chance.choice(((columns,), shape)) if not batched else shape
+            reads = (given(bias), a, given((*lead, inner, columns)))
+        else:
+            reads = (a, given((*lead, inner, columns)))
+        steps.append(Step(name, reads))
+        shapes.append(shape)
+
+    product(None)
+    for _ in range(chance.randrange(_MOST_STEPS + 1)):
+        if len(shapes[-1]) == 1:
+            break
+        if chance.random() < 0.34:
+            product(len(steps) - 1)
+        else:
+            name = chance.choice((*VIEWS, *POINTWISE, *POINTWISE))
+            steps.append(Step(name, (len(steps) - 1,)))
+            shapes.append(shapes[-1])
+    return Graph(seed, dtype, tuple(inputs), tuple(_numbered(steps, len(inputs))))
+
+
+def _pick(chance: random.Random, count: int) -> tuple[int, ...]:
+    return tuple(chance.choice(EXTENTS) for _ in range(count))
+
+
+def _numbered(steps: Sequence[Step], inputs: int) -> Iterator[Step]:
+    """Yield the steps with their reads numbered: inputs first, which the generator counts downwards."""
+    for step in steps:
+        yield replace(
+            step, reads=tuple(-1 - one if one < 0 else inputs + one for one in step.reads)
+        )
+
+
+def smaller(whole: Graph) -> Iterator[Graph]:
+    """Yield graphs with one thing less: without the last step, a step, or an input's odd form."""
+    first = len(whole.inputs)
+    for index in reversed(range(len(whole.steps))):
+        step = whole.steps[index]
+        if step.name in PRODUCTS and index < len(whole.steps) - 1:
+            continue  # its extents are another value's
+        gone, instead = first + index, step.reads[0]
+        rest = tuple(
+            replace(one, reads=tuple(_without(r, gone, instead) for r in one.reads))
+            for number, one in enumerate(whole.steps)
+            if number != index
+        )
+        if rest:
+            yield replace(whole, steps=rest)
+    for index, one in enumerate(whole.inputs):
+        if one.form != "dense":
+            plain = replace(one, form="dense")
+            inputs = (*whole.inputs[:index], plain, *whole.inputs[index + 1 :])
+            yield replace(whole, inputs=inputs)
+
+
+def _without(read: int, gone: int, instead: int) -> int:
+    read = instead if read == gone else read
+    return read - 1 if read > gone else read
+
+
+def shrunk(whole: Graph, fails: Callable[[Graph], bool], most: int = 12) -> Graph:
+    """Return the smallest graph that still fails, after at most so many tries."""
+    for candidate in smaller(whole):
+        if most <= 0:
+            break
+        most -= 1
+        if fails(candidate):
+            return shrunk(candidate, fails, most)
+    return whole

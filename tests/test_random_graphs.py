@@ -1,0 +1,225 @@
+"""Random graphs under a choice list that is full of faults: the output equals eager's each time.
+
+Candidates are run in this process by the benchmark worker's own code, on the operands a worker would
+have; only a crash and a hang are told instead of had. Which of the right ones is the fastest is drawn,
+so that library kernels, Inductor's C++ templates and the test's operators all come into the code. One
+test goes the whole way, with workers that really crash and hang.
+"""
+
+# torch types these partly; what it leaves open says nothing about the tests.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownVariableType=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+import torch._inductor.config as inductor_config
+from torch import Tensor
+
+import inductor_plugin
+from inductor_plugin import bench_child
+from inductor_plugin.cache import open_store
+from inductor_plugin.jobs import BenchCandidate, OpKernel, Outcome, Sampling, ScreenJob
+from tests import random_faults
+from tests.cuda_lowering import Lab
+from tests.random_graphs import FORMS, OPERATORS, PRODUCTS, Graph, graph, shrunk
+
+GRAPHS = 500
+TOGETHER = 25
+"""Graphs of one compile: each compile costs 1 s for itself."""
+_ONCE = Sampling(warmup=0, samples=1, min_sample_ms=0.0, max_total_s=0.0, cold_cache=False)
+
+
+@pytest.fixture(autouse=True)
+def fresh(inductor_cache: Path) -> Iterator[None]:
+    torch._dynamo.reset()
+    # Not optimized: what is tested is which kernels are called, with which operands.
+    with inductor_config.patch({"fx_graph_cache": False, "aot_inductor.debug_compile": True}):
+        yield
+    inductor_plugin.disable()
+    torch._dynamo.reset()
+
+
+def drawn(candidate: BenchCandidate) -> float:
+    """Return milliseconds that look random and are the same each time."""
+    text = f"{candidate.candidate_id} {candidate.inputs}"
+    return 1.0 + hashlib.sha256(text.encode()).digest()[0]
+
+
+@dataclass
+class Bench(Lab):
+    """A lab that runs the candidates; their times are drawn.
+
+    Attributes:
+        ended: How candidates ended, by status.
+    """
+
+    ended: Counter[str] = field(default_factory=Counter[str])
+
+    def screen(self, job: ScreenJob) -> Outcome:
+        outcome = self._ran(job)
+        self.ended[outcome.status] += 1
+        if outcome.status != "ok":
+            return outcome
+        return replace(outcome, samples_ms=(self.milliseconds(job.candidate),) * 3)
+
+    def _ran(self, job: ScreenJob) -> Outcome:
+        candidate = job.candidate
+        kernel = candidate.kernel
+        fault = (
+            kernel.op.partition("::")[2].partition(".")[0] if isinstance(kernel, OpKernel) else ""
+        )
+        if fault in random_faults.COSTLY:
+            return Outcome(
+                candidate.candidate_id, "hung" if fault == "hangs" else "crashed", "told"
+            )
+        try:
+            return bench_child.screen(replace(job, sampling=_ONCE), lambda event: None)
+        except Exception as error:  # noqa: BLE001  the border that `worker_main` has
+            return Outcome(candidate.candidate_id, "raised", str(error))
+
+
+def compiled(graphs: Sequence[Graph], cache_dir: Path, **options: Any) -> Callable[..., Any]:
+    def run(given: list[list[Tensor]]) -> list[list[Tensor]]:
+        return [one(*inputs) for one, inputs in zip(graphs, given, strict=True)]
+
+    torch._dynamo.reset()
+    told = {"cache_dir": str(cache_dir), "table": "off", "progress": "off", **options}
+    return torch.compile(run, backend="inductor_plugin", options=told)
+
+
+def difference(one: Graph, got: Sequence[Tensor], inputs: Sequence[Tensor]) -> str:
+    """Return what is wrong with a graph's results, empty where nothing is."""
+    wanted = one(*inputs)
+    if len(got) != len(wanted):
+        return f"{len(got)} results instead of {len(wanted)}"
+    wide = one(*(value.double() for value in inputs))
+    for number, (ours, theirs, exact) in enumerate(zip(got, wanted, wide, strict=True)):
+        if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+            return f"result {number} is {ours.dtype} {list(ours.shape)}"
+        # As far from the exact result as eager is, or as one rounding of each product's sum is.
+        unit = torch.finfo(one.dtype).eps * (len(one.steps) + 2)
+        room = 4 * (theirs.double() - exact).abs().max() + 4 * unit * exact.abs().max()
+        off = (ours.double() - exact).abs().max()
+        if not bool(off <= room):
+            return f"result {number} is off by {off:.3g}, eager by {(theirs.double() - exact).abs().max():.3g}"
+    return ""
+
+
+def examine(graphs: Sequence[Graph], cache_dir: Path, **options: Any) -> None:
+    """Compile graphs together, compare each with eager, and fail with a shrunken reproduction."""
+    given = [one.tensors() for one in graphs]
+    with torch.no_grad():
+        got = compiled(graphs, cache_dir, **options)(given)
+        for one, ours, inputs in zip(graphs, got, given, strict=True):
+            wrong = difference(one, ours, inputs)
+            if wrong:
+                small = shrunk(one, lambda tried: fails(tried, cache_dir, **options))
+                pytest.fail(f"{wrong}\n{one.text()}\nshrunk to\n{small.text()}")
+
+
+def fails(one: Graph, cache_dir: Path, **options: Any) -> bool:
+    """Return whether a graph alone goes wrong, in any way."""
+    inputs = one.tensors()
+    try:
+        with torch.no_grad():
+            (got,) = compiled([one], cache_dir, **options)([inputs])
+        return bool(difference(one, got, inputs))
+    except Exception:  # noqa: BLE001  a graph that cannot be compiled is a finding, too
+        return True
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache for all: graphs share problems."""
+    return tmp_path_factory.mktemp("random") / "cache"
+
+
+def batches(count: int) -> list[range]:
+    return [range(first, first + TOGETHER) for first in range(0, count, TOGETHER)]
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        pytest.param(
+            one, marks=[] if one.start == 0 else [pytest.mark.slow], id=f"from_{one.start}"
+        )
+        for one in batches(GRAPHS)
+    ],
+)
+@pytest.mark.compat
+def test_what_runs_is_right(seeds: range, shared: Path) -> None:
+    graphs = [graph(seed) for seed in seeds]
+    before = Counter(random_faults.CALLS)
+    bench = Bench(drawn, shared)
+    with random_faults.offered(), bench.open():
+        try:
+            examine(graphs, shared, gemm_backends="ATEN,CPP")
+        finally:
+            bench_child.release()
+    assert bench.tasks or seeds.start
+    if seeds.start == 0:
+        assert bench.ended["raised"] > 3
+        assert bench.ended["wrong"] > 3
+        assert bench.ended["ok"] > 10
+        assert random_faults.CALLS["good"] > before["good"]
+
+
+@pytest.mark.slow
+def test_workers_that_crash_and_hang_change_no_result(cache_dir: Path) -> None:
+    graphs: list[Graph] = []
+    costly: Counter[str] = Counter()
+    seen: list[str] = []
+    original = random_faults.faults_of
+
+    def noted(problem: Any) -> list[str]:
+        names = original(problem)
+        number = len(seen)
+        seen.append(problem.describe())
+        names += sorted(random_faults.COSTLY)[number % 2 : number % 2 + 1] if number < 2 else []
+        costly.update(set(names) & random_faults.COSTLY.keys())
+        return list(dict.fromkeys(names))
+
+    with pytest.MonkeyPatch.context() as patch, random_faults.offered():
+        patch.setattr(random_faults, "faults_of", noted)
+        graphs = [graph(seed) for seed in range(8)]
+        examine(graphs, cache_dir, gemm_backends="CPP", bench_timeout_s=3)
+    statuses = Counter(one.status for one in open_store(cache_dir).iter_quarantine())
+    assert statuses["crashed"] >= 1 <= statuses["hung"]
+    assert statuses["wrong"] + statuses["raised"] >= 4
+    assert set(costly) == set(random_faults.COSTLY)
+
+
+def test_the_generator_gives_the_same_graph_for_a_seed_and_every_operator_in_five_hundred() -> None:
+    assert graph(7) == graph(7) != graph(8)
+    assert graph(7).text() == graph(7).text()
+    graphs = [graph(seed) for seed in range(GRAPHS)]
+    assert {step.name for one in graphs for step in one.steps} == OPERATORS.keys()
+    assert {one.form for whole in graphs for one in whole.inputs} == FORMS.keys()
+    assert {one.dtype for one in graphs} == {torch.float32, torch.bfloat16}
+    for one in graphs[:50]:
+        tensors = one.tensors()
+        assert [tuple(value.shape) for value in tensors] == [given.size for given in one.inputs]
+        assert all(torch.equal(a, b) for a, b in zip(tensors, one.tensors(), strict=True))
+
+
+def test_a_failure_shrinks_to_the_step_that_causes_it() -> None:
+    whole = next(
+        one
+        for one in map(graph, range(1000))
+        if len(one.steps) == 4 and "sine" in [step.name for step in one.steps[1:-1]]
+    )
+    small = shrunk(whole, lambda tried: "sine" in [step.name for step in tried.steps], most=50)
+    assert [step.name for step in small.steps if step.name not in PRODUCTS] == ["sine"]
+    assert all(one.form == "dense" for one in small.inputs)
+    small(*small.tensors())
