@@ -141,7 +141,8 @@ def kernel_facts(facts: Any, alone: Taken) -> dict[str, Any]:
 
 def kernel_of(facts: Mapping[str, Any]) -> Kernel:
     """Return a kernel that was written as JSON."""
-    return Kernel(**{**facts, "tile": tuple(facts["tile"])})
+    plain: dict[str, Any] = {**facts, "tile": tuple(facts["tile"])}
+    return Kernel(**plain)
 
 
 def add_evt(store: dict[str, Any], path: Path = EVT) -> None:

@@ -16,7 +16,7 @@ compiled (`fusion_facts`); Inductor takes a fused kernel that does as infinitely
 
 A benchmark is counted once for each different kernel: Inductor keeps the time of a kernel's text
 (``.kernel_perf``), the plugin a record. ``asked`` counts every request, each layer's anew. Final
-choices are which pairs are fused, and into which kernel.
+choices are which pairs are fused, and into which kernel; where all are the same, so is the code.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import argparse
 import functools
 import json
 import platform
+import re
 import sys
 import tempfile
 import time
@@ -45,6 +46,7 @@ OUT = Path(__file__).resolve().parent / "results" / "fusions.json"
 TARGET = "H100"
 LAYERS = 2
 """Of a network in the settings after the first."""
+_AOT_ID = re.compile(r"# AOT ID: .*")
 GOAL = 0.60
 """Share of Inductor's benchmarks that pruning has to avoid."""
 
@@ -68,20 +70,21 @@ def main() -> int:
             row = {"model": name, "layers": layers or "all", **compared(make, setting, facts)}
             rows.append(row)
             print(line(row), flush=True)
+    sums = {one: summary(rows, one) for one in settings}
     report = {
         "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "target": TARGET,
         "goal": GOAL,
-        "summary": {one: summary(rows, one) for one in settings},
+        "summary": sums,
         "rows": rows,
     }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(report["summary"], indent=1))
+    print(json.dumps(sums, indent=1))
     print(f"Written to {arguments.out}.")
-    return 0 if all(one["kept"] for one in report["summary"].values()) else 1
+    return 0 if all(one["kept"] for one in sums.values()) else 1
 
 
 def compared(make: Callable[[], Made], setting: Setting, facts: Facts) -> dict[str, Any]:
@@ -111,6 +114,7 @@ def compared(make: Callable[[], Made], setting: Setting, facts: Facts) -> dict[s
         "fewer_than_all": share(measured, distinct(every)),
         "fewer_than_stock": share(measured, distinct(stock)),
         "fewer_than_stock_asks": share(measured, len(stock.calls)),
+        "same_code_as_all": code(every) == code(ours),
         "differs_from_all": differences(every, ours),
         "differs_from_stock": differences(stock, ours),
     }
@@ -151,6 +155,11 @@ def differences(theirs: Counts, ours: Counts) -> list[str]:
         if before != after:
             found.append(f"{pair[0]} + {pair[1]} ({pair[2]}): {before} became {after}")
     return found
+
+
+def code(counts: Counts) -> list[str]:
+    """Return what Inductor wrote, without the number of the compile."""
+    return [_AOT_ID.sub("", text) for text in counts.code]
 
 
 def _chosen(counts: Counts, pair: tuple[str, str, str]) -> str:

@@ -1,6 +1,7 @@
 """How long an epilogue takes as a kernel of its own, and how much longer a product takes with it. Pure.
 
-Times are rooflines of the memory: an epilogue computes little for each byte it moves.
+Times are rooflines of the memory: an epilogue computes little for each byte it moves. The numbers are
+what such kernels are known to reach; they were measured on no GPU here, and `SLACK` allows for that.
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ SECTOR_BYTES = 32
 SLACK = 1.6
 """A time of this model is wrong by less than this factor, either way."""
 
-LANES = 128
-"""Simple operations a multiprocessor does in one cycle, since compute capability 8.6; 64 before."""
 CYCLES: dict[str, int] = {**dict.fromkeys(SPECIAL, 8), **dict.fromkeys(LIBRARY, 24)}
 """What an operation costs, in simple ones; the special function unit does 16 of its own a cycle."""
 
@@ -42,29 +41,33 @@ class Span:
 
 
 def separate_us(epilogue: Epilogue, target: Target) -> Span:
-    """Return the time of the epilogue as a kernel of its own, its start included."""
-    cached = epilogue.product_bytes <= L2_SHARE * target.l2_bytes
+    """Return the time of the epilogue as a kernel of its own, its start included.
+
+    A product is read back from the second-level cache where it fits. A prologue's operand is written
+    here, and read by the product in any case.
+    """
     rest = _moved(epilogue.reads) + _moved(epilogue.writes)
-    product = epilogue.product_bytes / (L2_SPEED if cached else 1.0)
-    moving = _us(rest + product, target)
-    low = (
-        LAUNCH_US / SLACK + _us(epilogue.product_bytes / L2_SPEED + rest / L2_SPEED, target) / SLACK
-    )
-    return Span(
-        LAUNCH_US + moving, low, (LAUNCH_US + _us(rest + epilogue.product_bytes, target)) * SLACK
-    )
+    product = 0 if epilogue.position == "prologue" else epilogue.product_bytes
+    cached = epilogue.product_bytes <= L2_SHARE * target.l2_bytes
+    expected = LAUNCH_US + _us(rest + product / (L2_SPEED if cached else 1.0), target)
+    low = LAUNCH_US + _us((rest + product) / L2_SPEED, target)
+    high = LAUNCH_US + _us(rest + product, target)
+    return Span(expected, low / SLACK, high * SLACK)
 
 
 def fused_extra_us(epilogue: Epilogue, target: Target) -> Span:
     """Return how much longer the product takes with the epilogue, without what its resources cost.
 
-    Less than nothing where the epilogue writes less than the product is.
+    Less than nothing where fewer bytes are moved: a narrower output, or what a prologue widens.
     """
-    unwritten = 0 if epilogue.readers else epilogue.product_bytes
-    written = _moved(epilogue.writes) - unwritten
-    read = _moved(epilogue.reads)
-    low = min(0.0, _us(written, target) * SLACK)
-    expected = _us(read + written, target)
+    own = epilogue.product_bytes
+    if epilogue.position == "prologue":
+        saved = _moved(epilogue.reads) - own
+        expected = _us(saved + (own if epilogue.readers else 0), target)
+    else:
+        saved = _moved(epilogue.writes) - (0 if epilogue.readers else own)
+        expected = _us(saved + _moved(epilogue.reads), target)
+    low = min(0.0, _us(saved, target) * SLACK)
     return Span(expected, low, max(0.0, expected) * SLACK)
 
 
@@ -102,7 +105,8 @@ def recomputed_us(kernel: Kernel, epilogue: Epilogue, target: Target) -> float:
     """Return what it costs to compute a prologue again for each tile that reads the operand."""
     again = repeats(kernel, epilogue) - 1
     work = sum(CYCLES.get(one, 1) for one in epilogue.operations)
-    lanes = target.multiprocessors * LANES * target.clock_mhz
+    # Simple operations of a multiprocessor in a cycle (CUDA programming guide, arithmetic throughput).
+    lanes = target.multiprocessors * (64 if target.capability == (8, 0) else 128) * target.clock_mhz
     computing = epilogue.elements * again * work / lanes
     # Its other operands come from the second-level cache each time but the first.
     reading = _us(again * _moved(epilogue.reads) / L2_SPEED, target)

@@ -165,7 +165,11 @@ class OutputGuard:
         names = [
             name
             for node in nodes
-            for name in (_real(scheduler, out.get_name()) for out in node.get_outputs())
+            for name in (
+                _real(scheduler, out.get_name())
+                for out in node.get_outputs()
+                if len(nodes) == 1 or _read_outside(out, nodes)
+            )
             if _is_tensor(name)
         ]
         if not names:
@@ -209,6 +213,19 @@ def _read(scheduler: Any, nodes: Sequence[Any]) -> list[str]:
     own = {out.get_name() for node in nodes for out in node.get_outputs()}
     read = {dep.name for node in nodes for dep in node.read_writes.reads} - own
     return sorted({name for name in (_real(scheduler, one) for one in read) if _is_tensor(name)})
+
+
+def _read_outside(buffer: Any, nodes: Sequence[Any]) -> bool:
+    """Return whether nodes, run as one kernel, write a buffer to memory: others read it.
+
+    torch 2.11 gives such a buffer memory all the same, in which anything stands.
+    """
+    own = {node.get_name() for node in nodes}
+    users = [
+        user.node.get_nodes() if hasattr(user.node, "get_nodes") else [user.node]
+        for user in buffer.users
+    ]
+    return any(one.get_name() not in own for parts in users for one in parts)
 
 
 def _real(scheduler: Any, name: str) -> str:

@@ -140,7 +140,9 @@ def judge(
     if reason is not None:
         return Prune(reason)
     found = predict(kernel, epilogue, target, unfused_us)
-    reason = spilling(found, FORETOLD_SPILLS_BYTES)
+    # The registers of a prologue are a rough guess: only its compiled kernel is judged by them.
+    foretold = epilogue.position == "epilogue"
+    reason = spilling(found, FORETOLD_SPILLS_BYTES) if foretold else None
     return Prune(reason, found) if reason else _priced(epilogue, found, unfused_us, best_us)
 
 
@@ -184,7 +186,7 @@ def spilling(found: Prediction, limit_bytes: int) -> str | None:
     spilled = found.spilled_bytes
     if spilled <= max(limit_bytes, found.alone.spilled_bytes):
         return None
-    return f"spills: {spilled} bytes a thread, {limit_bytes} are accepted"
+    return f"spills: {spilled} bytes a thread, more than {limit_bytes}"
 
 
 def unable(kernel: Kernel, epilogue: Epilogue) -> str | None:
@@ -227,9 +229,8 @@ def _mutating(kernel: Kernel, epilogue: Epilogue) -> str | None:
 
 
 def _scattered(kernel: Kernel, epilogue: Epilogue) -> str | None:
-    if epilogue.atomic and (kernel.kind == "cutlass" or kernel.persistent):
-        what = "EVT has no such store" if kernel.kind == "cutlass" else "its stores are by tiles"
-        return f"atomic add: {kernel.template} cannot scatter, {what}"
+    if epilogue.atomic and kernel.kind == "cutlass":
+        return f"atomic add: {kernel.template} cannot scatter, EVT has no such store"
     return None
 
 
@@ -315,15 +316,10 @@ def _hopeless(found: Prediction, unfused_us: float | None, best_us: float | None
 def _not_paid(epilogue: Epilogue, found: Prediction) -> str | None:
     """Return why fusing costs more than it saves, or None."""
     apart, extra = found.separate_us, found.fused_extra_us
-    if extra.expected > apart.high:
-        if epilogue.position == "prologue":
-            return (
-                f"prologue: computed again for each tile that reads it, {extra.expected:.1f} us; "
-                f"apart it takes {apart.high:.1f} us at most"
-            )
+    if epilogue.position == "prologue" and extra.expected > apart.high:
         return (
-            f"bytes: {found.read_bytes + found.write_bytes} bytes more in no order take "
-            f"{extra.expected:.1f} us; apart it takes {apart.high:.1f} us at most"
+            f"prologue: computed again for each tile that reads it, {extra.expected:.1f} us; "
+            f"apart it takes {apart.high:.1f} us at most"
         )
     idle = found.idle_us
     if idle is not None and idle + extra.low > apart.high:

@@ -43,8 +43,10 @@ from inductor_plugin.jobs import (
     CppSource,
     ExternKernel,
     FinalJob,
+    Kernel,
     Outcome,
     ScreenJob,
+    SequenceKernel,
     TritonCompileJob,
 )
 from inductor_plugin.pipeline import Pipeline
@@ -57,12 +59,19 @@ Milliseconds = Callable[[BenchCandidate], float]
 
 def library_first(candidate: BenchCandidate) -> float:
     """Say that the library kernel is ten times faster than all others."""
-    return 1.0 if isinstance(candidate.kernel, ExternKernel) else 10.0
+    return _together(candidate.kernel, library=1.0, other=10.0)
 
 
 def library_last(candidate: BenchCandidate) -> float:
     """Say that the library kernel is ten times slower than all others."""
-    return 10.0 if isinstance(candidate.kernel, ExternKernel) else 1.0
+    return _together(candidate.kernel, library=10.0, other=1.0)
+
+
+def _together(kernel: Kernel, library: float, other: float) -> float:
+    """Return what a kernel, or all parts of a sequence, take."""
+    if isinstance(kernel, SequenceKernel):
+        return sum(_together(one.kernel, library, other) for one in kernel.parts)
+    return library if isinstance(kernel, ExternKernel) else other
 
 
 class _CalledError(Exception):
@@ -120,9 +129,15 @@ class Lab:
         return [one for task in self.tasks for one in task.entries if one.kind == kind]
 
     def record(self) -> dict[str, Any]:
-        """Return the one record there is."""
-        (path,) = self.cache_dir.glob("records/*/*/*.json")
-        return json.loads(path.read_text())
+        """Return the one record there is, but for those of products with an epilogue."""
+        found = [json.loads(one.read_text()) for one in self.cache_dir.glob("records/*/*/*.json")]
+        (record,) = [one for one in found if not one["problem"].get("epilogue")]
+        return record
+
+    @property
+    def products(self) -> list[Task]:
+        """The tasks without an epilogue."""
+        return [one for one in self.tasks if not one.problem.epilogue]
 
     def submit(self, job: Any, done: Callable[[list[Compiled]], None], memory: int = 0) -> None:
         if isinstance(job, CppCompileJob):

@@ -68,7 +68,11 @@ def test_a_kernels_name_comes_before_the_other_arguments(monkeypatch: pytest.Mon
         return out
 
     plan: Any = copied_op._How(operator, ("tt", 1.0), {1: Recipe("row")})  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(copied_op, "_parsed", lambda op, text: plan)
+
+    def parsed(op: str, text: str) -> Any:
+        return plan
+
+    monkeypatch.setattr(copied_op, "_parsed", parsed)
     a, b, out = torch.ones(2, 2), torch.arange(4.0).view(2, 2).t(), torch.empty(2, 2)
     copied_op.call(a, b, "kernel@digest", "any::op.out", "", out=out)
     ((first, second, *rest),) = seen

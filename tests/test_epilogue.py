@@ -71,7 +71,7 @@ def test_pattern_of(stride: tuple[int, ...], size: tuple[int, ...], pattern: Pat
 
 
 def test_a_pattern_wants_one_stride_for_each_dimension() -> None:
-    with pytest.raises(ValueError, match="longer|shorter"):
+    with pytest.raises(ValueError, match=r"longer|shorter"):
         pattern_of((1,), (256, 512))
 
 
@@ -111,7 +111,10 @@ def test_the_signature_is_independent_of_names_and_sizes(same: Epilogue) -> None
             id="arguments",
         ),
         pytest.param(
-            replace(GATED, steps=(*GATED.steps[:6], Step("to_dtype", (5,), "float8_e5m2"), GATED.steps[7])),
+            replace(
+                GATED,
+                steps=(*GATED.steps[:6], Step("to_dtype", (5,), "float8_e5m2"), GATED.steps[7]),
+            ),
             id="value of a step",
         ),
         pytest.param(replace(GATED, reads=(ROW,)), id="number of operands"),
@@ -181,7 +184,12 @@ def test_describe() -> None:
     assert GATED.describe() == "to_dtype(mul(relu(add(product, row)), full), float8_e4m3fn)"
     doubled = replace(
         GATED,
-        steps=(Step("product"), Step("constant", (), 2.0), Step("mul", (0, 1)), Step("store", (2,), 0)),
+        steps=(
+            Step("product"),
+            Step("constant", (), 2.0),
+            Step("mul", (0, 1)),
+            Step("store", (2,), 0),
+        ),
     )
     assert doubled.describe() == "mul(product, 2.0)"
 
@@ -191,9 +199,7 @@ def test_describe_without_a_store_says_the_last_step() -> None:
 
 
 def test_describe_ends_at_some_depth() -> None:
-    steps = [Step("product")]
-    for place in range(30):
-        steps.append(Step("neg", (place,)))
+    steps = [Step("product"), *(Step("neg", (place,)) for place in range(30))]
     text = replace(GATED, steps=tuple(steps)).describe()
     assert text.count("neg(") == 12
     assert "(...)" in text

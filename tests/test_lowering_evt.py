@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch._inductor import config as inductor_config
 from torch._inductor.codegen.cuda_combined_scheduling import CUDACombinedScheduling
 from torch._inductor.exc import InductorError
 from torch.nn import functional
@@ -201,6 +203,14 @@ def test_a_wrapper_in_cpp_gets_no_such_call(lab: Lab) -> None:
     (record,) = [one for one in _records(lab) if one["problem"]["epilogue"]]
     assert "C++" in record["rejected"]["visitors"]
     assert not any(is_visited(one.candidate) for one in lab.screens)
+
+
+def test_values_that_must_be_rounded_between_are_left_to_others(lab: Lab) -> None:
+    function, arguments = CASES["bias and relu"]
+    with inductor_config.patch(emulate_precision_casts=True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Inductor's, about a libdevice of another version
+        code = lab.lower(function, *arguments, **BACKENDS)
+    assert "cutlass_mm_epilogue" not in code
 
 
 def test_disable_gives_inductors_writer_back() -> None:

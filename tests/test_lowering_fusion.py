@@ -180,20 +180,30 @@ def test_what_is_pruned_is_not_compiled(
 def test_a_guard_refuses_before_anything_is_priced(
     lab: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(fusion, "limits_of", lambda *_: prune.Limits(buffers=3))
     asked: list[object] = []
-    monkeypatch.setattr(prune, "judge", lambda *given: asked.append(given))
+    judge = prune.judge
+
+    def noting(*given: Any) -> prune.Verdict:
+        asked.append(given)
+        return judge(*given)
+
+    monkeypatch.setattr(prune, "judge", noting)
     with lab() as opened, caplog.at_level(logging.DEBUG, lowering_fusion.__name__):
-        opened.lower(activated, A, B, C)
+        code = opened.lower(activated, A, B, C, max_kernel_arguments="cuda=3")
     assert asked == []
-    assert "max_fusion_buffers is 3" in caplog.text
+    assert fusions(opened) == []
+    assert "max_kernel_arguments is 3" in caplog.text
+    assert launches(code)[0] == "extern_kernels.mm"
+    with lab() as opened:
+        opened.lower(activated, A, B, C, max_kernel_arguments="cuda=4")
+    assert asked
+    assert len(fusions(opened)) == 1
 
 
 def test_the_compiler_has_the_last_word(
     lab: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What spills once it is compiled is not measured; its product alone was."""
-    submit = Lab.submit
 
     def spilling(opened: Lab, job: Any, done: Any, memory: int = 0) -> None:
         fused = "tl.maximum" in getattr(job, "source", "") or "triton_helpers.maximum" in job.source
@@ -202,7 +212,6 @@ def test_the_compiler_has_the_last_word(
         done([Compiled(job.key, "ok", elapsed_s=0.1, resources=taken)])
 
     monkeypatch.setattr(Lab, "submit", spilling)
-    assert submit is not Lab.submit
     with lab() as opened:
         code = opened.lower(activated, A, B, C)
     (task,) = fusions(opened)
@@ -287,9 +296,7 @@ def test_arguments_are_in_the_order_of_the_kernel(lab: Callable[..., Any]) -> No
 
 
 @pytest.mark.parametrize("status", ["wrong", "crashed", "hung"])
-def test_a_fused_kernel_that_misbehaves_is_not_used(
-    lab: Callable[..., Any], status: str
-) -> None:
+def test_a_fused_kernel_that_misbehaves_is_not_used(lab: Callable[..., Any], status: str) -> None:
     def behaves(candidate: BenchCandidate) -> str:
         return status if parts(candidate) == 1 else "ok"
 
@@ -407,7 +414,6 @@ def test_where_the_plugin_fails_inductor_decides(
         raise RuntimeError("as the test says")
 
     asked: list[object] = []
-    stock = Scheduler.speedup_by_fusion
 
     def noting(scheduler: Any, first: Any, second: Any) -> Any:
         asked.append(second)
@@ -421,7 +427,6 @@ def test_where_the_plugin_fails_inductor_decides(
             code = opened.lower(activated, A, B, C)
     finally:
         lowering_fusion.uninstall()
-    assert stock is not noting
     assert asked
     assert "the plugin could not price a fusion; Inductor decides it" in caplog.text
     assert "as the test says" in caplog.text

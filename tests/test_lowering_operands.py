@@ -207,7 +207,7 @@ def test_a_dynamic_size_is_measured_once_for_its_class(lab: Callable[..., Any]) 
 
     with lab(library_last) as first:
         first.lower_dynamic(function, Arg((300, 128)), B)
-    (task,) = first.tasks
+    (task,) = first.products
     ((operand, dim, low, high),) = [(d.operand, d.dim, d.low, d.high) for d in task.problem.dynamic]
     assert (operand, dim, low, high) == (0, 0, 257, 512)
     (entry, *_) = first.entries("triton")
@@ -215,7 +215,7 @@ def test_a_dynamic_size_is_measured_once_for_its_class(lab: Callable[..., Any]) 
     assert pickle.loads(entry.candidate.kernel.payload).extra_args[0] == 300
     with lab(library_last) as second:
         second.lower_dynamic(function, Arg((310, 128)), B)
-    assert second.tasks == []
+    assert second.products == []
 
 
 def test_a_frozen_weight_is_measured_as_any_other_operand(lab: Callable[..., Any]) -> None:

@@ -132,8 +132,8 @@ def test_mutation_and_atomic_adds_are_told_apart() -> None:
     assert reason(judge(TILE, epilogue("relu", mutates=True), H200), Prune).startswith("mutation: ")
     atomic = epilogue("relu", atomic=True, mutates=True)
     assert "atomic adds" in reason(judge(TILE, atomic, H200), Keep)
-    for unable in (replace(TILE, kind="cutlass"), replace(TILE, persistent=True)):
-        assert reason(judge(unable, atomic, H200), Prune).startswith("atomic add: ")
+    cutlass = judge(replace(TILE, kind="cutlass"), atomic, H200)
+    assert reason(cutlass, Prune).startswith("atomic add: ")
 
 
 def prologue(*operations: str) -> Epilogue:
@@ -149,6 +149,26 @@ def test_a_prologue_is_computed_again_for_each_tile() -> None:
     times = [predict(one, cheap, H200).fused_extra_us.expected for one in (few, TILE, many)]
     assert times == sorted(times)
     assert times[0] < times[-1]
+
+
+def test_a_prologue_takes_registers_on_top_of_the_main_loop() -> None:
+    behind, before = predict(TILE, epilogue("mul"), H200), predict(TILE, prologue("mul"), H200)
+    assert behind.registers == TILE.registers
+    assert before.registers > behind.registers
+    full = replace(TILE, registers=255)
+    assert predict(full, prologue("mul"), H200).spills
+    assert isinstance(judge(full, prologue("mul"), H200), Keep)  # until it is compiled
+    taken = Resources(255, 200, 65536, 256)
+    assert isinstance(judge_compiled(full, taken, prologue("mul"), H200), Prune)
+
+
+def test_a_prologue_that_widens_its_operand_reads_less() -> None:
+    narrow = prologue("mul")
+    narrow = replace(narrow, reads=(access(dtype="int8"),), writes=(access(),))
+    found = predict(replace(TILE, shape=(M, 128, K)), narrow, H200)
+    assert found.fused_extra_us.expected < 0
+    wide = replace(narrow, reads=(access(dtype="float32"),))
+    assert predict(replace(TILE, shape=(M, 128, K)), wide, H200).fused_extra_us.expected > 0
 
 
 def test_a_kernel_that_copies_its_operands_has_no_prologue() -> None:

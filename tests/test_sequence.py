@@ -107,7 +107,9 @@ def test_it_runs_again_and_again() -> None:
 
 
 def test_operators_are_parts_too() -> None:
-    kernel = SequenceKernel((replace(PRODUCT, kernel=OpKernel("aten::mm.out")), APART.parts[1]), (D,))
+    kernel = SequenceKernel(
+        (replace(PRODUCT, kernel=OpKernel("aten::mm.out")), APART.parts[1]), (D,)
+    )
     out, (a, b, bias) = ran(kernel, A, B, BIAS)
     torch.testing.assert_close(out, a @ b + bias)
 
@@ -139,7 +141,9 @@ def test_each_module_is_its_own() -> None:
         (
             PRODUCT,
             Part(ModuleKernel(BIASED), (Buffer(3), Buffer(2), Buffer(4), 128)),
-            Part(ModuleKernel(BIASED.replace("add", "mul")), (Buffer(4), Buffer(2), Buffer(4), 128)),
+            Part(
+                ModuleKernel(BIASED.replace("add", "mul")), (Buffer(4), Buffer(2), Buffer(4), 128)
+            ),
         ),
         (D,),
     )
@@ -182,7 +186,9 @@ def test_fused_against_unfused_in_a_worker(worker: BenchWorker) -> None:
     ("source", "status", "reason"),
     [
         pytest.param(FUSED.replace("add(", "sub("), "wrong", "error", id="wrong"),
-        pytest.param(FUSED + "    raise ValueError('it raises')\n", "raised", "it raises", id="raises"),
+        pytest.param(
+            FUSED + "    raise ValueError('it raises')\n", "raised", "it raises", id="raises"
+        ),
         pytest.param(
             FUSED + "    import os, signal; os.kill(os.getpid(), signal.SIGSEGV)\n",
             "crashed",

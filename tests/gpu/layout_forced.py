@@ -40,13 +40,8 @@ LARGE = (4096, 4096, 4096)
 """M, k and n: a copy of either operand takes a sixth of the product's time, so that it is offered."""
 SMALL = (256, 128, 512)
 """On a CPU, where a copy always is."""
-WAYS = {
-    "triton": ("triton",),
-    "picky": ("picky",),
-    "cutlass": ("cutlass",),
-    "library": ("aten", "extern", "mm", "bmm", "addmm"),
-}
-"""By the beginning of the candidate's identity; a library kernel is told by its kind instead."""
+WAYS = {"triton": "ATEN,TRITON", "picky": "ATEN", "cutlass": "ATEN,CUTLASS", "library": "ATEN"}
+"""The option ``gemm_backends`` by the beginning of the candidate's identity; the library's has none."""
 ON_A_CPU = ("picky", "library")
 
 
@@ -102,7 +97,7 @@ def forced_way(way: str, taken: list[str]) -> Callable[..., Verdict]:
         if way == "library":
             taken.append(str(library))
             return Verdict(library, library, "forced")
-        fitting = [name for name in medians_ms if name.startswith(WAYS[way])]
+        fitting = [name for name in medians_ms if name.startswith(way)]
         taken.append(fitting[0] if fitting else f"none of {sorted(medians_ms)}")
         winner = fitting[0] if fitting else library
         return Verdict(winner, library, "forced")
@@ -139,10 +134,10 @@ def _way(given: LayoutCase, way: str, cache_dir: Path, device: str, size: Size) 
         "cache_dir": str(cache_dir),
         "table": "off",
         "progress": "off",
-        "gemm_backends": "ATEN,TRITON,CUTLASS" if device == "cuda" else "ATEN",
+        "gemm_backends": WAYS[way],
         "compile_timeout_s": 150,
         "compile_workers": 4,
-        "max_candidates": 6,  # in turns from each template, so that each way is among them
+        "max_candidates": 6,
     }
     taken, said = list[str](), _Said()
     logger = logging.getLogger("inductor_plugin")
@@ -194,7 +189,7 @@ def complaints(name: str, ways: Mapping[str, Mapping[str, Any]], accepted: float
     for way, one in ways.items():
         if not one["error"] <= accepted:
             found.append(f"{way}: error {one['error']}")
-        if way != "library" and not one["taken"].startswith(WAYS[way]):
+        if way != "library" and not one["taken"].startswith(way):
             found.append(f"{way}: taken was {one['taken']}")
         called = one["calls"]
         if given.conflict and way != "library":

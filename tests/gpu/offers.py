@@ -162,15 +162,25 @@ def settings(kind: str) -> WorkerSettings:
 
 
 def all_offered(
-    identities: Sequence[str], inductor_dir: Path, workers: int
+    identities: Sequence[str],
+    inductor_dir: Path,
+    workers: int,
+    module: str = "tests.gpu.offers",
 ) -> dict[str, list[Offered] | str]:
-    """Lower cases, in several workers that see no GPU; one of them has 60 s, and 20 s for each case."""
+    """Lower cases, in several workers that see no GPU; one of them has 60 s, and 20 s for each case.
+
+    Args:
+        identities: The cases.
+        inductor_dir: Inductor's cache directory.
+        workers: How many.
+        module: Whose ``offered`` lowers them.
+    """
 
     def part(number: int) -> dict[str, list[Offered] | str]:
         mine = list(identities[number::workers])
         worker = WorkerProcess(settings("compile"), f"lowering {number}")
         try:
-            job = CallJob("tests.gpu.offers", "offered", (mine, str(inductor_dir)))
+            job = CallJob(module, "offered", (mine, str(inductor_dir)))
             answer = worker.attempt(job, 60 + 20 * len(mine))
         finally:
             worker.close()

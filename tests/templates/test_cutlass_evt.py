@@ -184,9 +184,7 @@ def test_a_random_chain_computes_what_its_fx_graph_does(seed: int) -> None:
     function, shapes = case.graph(torch.bfloat16)
     epilogue, graph = lowered(function, shapes)
     evt = evt_of(epilogue)
-    if not isinstance(evt, Evt):  # one reason there may be
-        assert "operands as large as D" in evt
-        return
+    assert isinstance(evt, Evt), evt
     product, operands = inputs(case, torch.bfloat16)
     # Reads are in the order in which loops come across them: "arg2_1" is the first operand.
     taken = [operands[int(one.buffer[3:].partition("_")[0]) - 2] for one in epilogue.reads]
@@ -213,7 +211,7 @@ def test_the_cpp_of_a_tree_computes_what_the_tree_does(toolkit: Toolkit, tmp_pat
     cases += [(program(seed), torch.bfloat16) for seed in range(0, 24, 2)]
     found = [evt_of(lowered(*case.graph(dtype), case.readers)[0]) for case, dtype in cases]
     evts = [one for one in found if isinstance(one, Evt)]
-    assert len(evts) >= 2 * len(ALL) + 8
+    assert len(evts) == len(cases)
     library = host_library(evts, toolkit, tmp_path)
     sizes = {"row": (N,), "column": (M, 1), "scalar": ()}
     for index, evt in enumerate(evts):
