@@ -36,8 +36,9 @@ bench: $(READY)
 	$(PY) benchmarks/cold_warm.py $(ARGS)
 
 bench-gpu: $(READY)
-	$(PY) -m benchmarks.gemm --budget-s 280 $(ARGS)
-	$(PY) -m benchmarks.attention --budget-s 170 $(ARGS)
+	$(PY) -m benchmarks.gemm --budget-s 210 $(ARGS)
+	$(PY) -m benchmarks.attention --budget-s 150 $(ARGS)
+	$(PY) -m benchmarks.fused --budget-s 120 $(ARGS)
 
 docs: $(READY)
 	$(PY) docs/generate.py

@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks.fusion_arms import Bench, Counts, Facts, lowered
 from benchmarks.fusion_cost import Cost
 from benchmarks.fusion_models import MODELS
-from inductor_plugin import fusion, lowering_runner, prune
+from inductor_plugin import fusion, lowering_fusion, lowering_runner
 from inductor_plugin.cache import Resources
 from inductor_plugin.jobs import TritonCompileJob
 from inductor_plugin.lowering_target import replaced
@@ -84,13 +84,15 @@ def collected(model: str) -> dict[str, TritonCompileJob]:
     """Return the compile jobs of a network's products with an epilogue, by `Work.kernel`."""
     bench = Collecting(Cost(target("H100"), "digest"))
 
-    def kept(*_: object) -> prune.Verdict:
-        return prune.Keep("to be compiled")
+    def kept(_: fusion.Price) -> None:
+        return None
 
+    assert sys.maxsize > lowering_fusion.MOST
+    assert callable(fusion.Price.refused)
     with (
         tempfile.TemporaryDirectory(prefix="fusions-") as folder,
-        replaced(fusion, "MOST", sys.maxsize),
-        replaced(fusion, "judged", kept),
+        replaced(lowering_fusion, "MOST", sys.maxsize),
+        replaced(fusion.Price, "refused", kept),
     ):
         lowered(functools.partial(MODELS[model], 1), "ours", bench, Path(folder))
     return bench.jobs

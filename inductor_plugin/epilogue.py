@@ -81,7 +81,7 @@ class Step:
         op: ``product``, ``load``, ``store``, ``constant``, ``to_dtype``, or an operation of ``ops``.
         arguments: Indices of the steps it works on.
         value: Of ``load`` and ``store`` the index in reads or writes, of ``constant`` the number, of
-            ``to_dtype`` the dtype.
+            ``to_dtype`` the dtype; ``to_dtype_rounded`` is one whose rounding is wanted on the way.
     """
 
     op: str
@@ -161,7 +161,7 @@ class Epilogue:
 
         Example: ``mul(relu(product+row),full)`` is ``add.relu.mul-1f2e3d4c5b6a``.
         """
-        names = [one for one in self.operations if one != "to_dtype"]
+        names = [one for one in self.operations if not one.startswith("to_dtype")]
         text = json.dumps(self._facts(), sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         head = ".".join(names[:8]) or "copy"
@@ -194,7 +194,7 @@ class Epilogue:
         if depth == 0:
             return "..."
         inner = [self._expression(one, depth - 1) for one in step.arguments]
-        if step.op == "to_dtype":
+        if step.op.startswith("to_dtype"):
             inner.append(str(step.value))
         return f"{step.op}({', '.join(inner)})"
 

@@ -171,9 +171,11 @@ def _call(
     if target == "constant":
         return trace.add(Step("constant", (), _plain(node.args[1])))
     if target == "to_dtype":
-        return trace.add(
-            Step("to_dtype", (found[node.args[1]],), dtype_name(_argument(node, 2, "dtype")))
-        )
+        # Without compute types a 16-bit value is really rounded; with them it stays in float32.
+        rounds = _argument(node, 4, "use_compute_types") is False
+        name = "to_dtype_rounded" if rounds else "to_dtype"
+        dtype = dtype_name(_argument(node, 2, "dtype"))
+        return trace.add(Step(name, (found[node.args[1]],), dtype))
     if target == "reduction":
         trace.reduction = str(_argument(node, 3, "reduction_type"))
         return trace.add(Step("reduction", _steps_of(trace, node.args[4:], found), trace.reduction))

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch._inductor import config as inductor_config
 from torch._inductor import ir
 from torch._inductor.codegen.cuda_combined_scheduling import CUDACombinedScheduling
 from torch._inductor.virtualized import V
@@ -35,10 +34,6 @@ from inductor_plugin.registry import default_registry
 from inductor_plugin.task import CppBuild, Entry
 from inductor_plugin.template import Candidate, CudaSource, Failed
 from inductor_plugin.templates.cutlass_fused import absorbed
-
-_SETTINGS: Any = inductor_config  # untyped
-_ROUNDED_BETWEEN = ("emulate_precision_casts", "emulate_precision_casts_on_saved_tensors")
-"""Options of Inductor's under which a 16-bit value is rounded wherever eager would."""
 
 _PLAN = "_inductor_plugin_call"
 _STOCK: dict[str, Any] = {}
@@ -143,8 +138,6 @@ def _unable(fusion: Fusion, epilogue: Epilogue) -> str | None:
         return "a kernel of Triton with another epilogue is settled"
     if epilogue.product != "full":
         return "the product is read through a view"
-    if any(getattr(_SETTINGS, name, False) for name in _ROUNDED_BETWEEN):
-        return "values are to be rounded between two operations, visitors keep them in float32"
     steps = [*fusion.product.get_stride()]
     for one in epilogue.reads:
         layout = node_of(one.buffer).get_layout()

@@ -362,5 +362,5 @@ def _fuses(pair: _Pair, ticket: Ticket, choices: Mapping[str, tuple[str, _Kernel
         lowering_evt.settle(pair.product, kernel.evt)
     else:
         pair.product.finalize_as_triton_caller(pair.claim.choices[name])
-    pair.session.fused[pair.name] = name
+    pair.session.settle(pair.product, ticket, winner, name)
     return True

@@ -75,19 +75,28 @@ class OutputGuard:
             ticket: The call's problem and candidates.
             environment: Digest of the environment its record belongs to.
         """
-        offers = {one.candidate_id: one for one in ticket.offers}
-        key = f"{environment[:_KEY_DIGITS]}/{ticket.digest[:_KEY_DIGITS]}"
         for name, choice in choices.items():
-            offer = offers.get(name)
-            if offer is None:
+            one = _named(ticket, name, environment)
+            if one is None:
                 continue
-            told = f" ({offer.description})" if offer.description else ""
-            one = Chosen(f"{offer.name}{told}", ticket.problem.describe(), key)
             # A Triton kernel is put into the buffer that stood for all, and makes no node itself.
             render = getattr(choice, "make_kernel_render", None)
             if render is not None:
                 self._rendered[id(render)] = (render, one)
             choice.output_node = self._noting(choice.output_node, one)
+
+    def settle(self, product: Any, ticket: Ticket, name: str, environment: str) -> None:
+        """Note which kernel a product is computed with, together with what is fused behind it.
+
+        Args:
+            product: The product's buffer.
+            ticket: The fusion's problem and candidates.
+            name: The candidate.
+            environment: As in `follow`.
+        """
+        one = _named(ticket, name, environment)
+        if one is not None:
+            self._made[id(product)] = (product, one)
 
     def watch(self, graph: GraphLowering) -> None:
         """Write the looks while the scheduler of ``graph``, which stands, writes the calls."""
@@ -180,6 +189,16 @@ class OutputGuard:
             f"{_MODULE}.{output_check.check.__name__}(({outputs}), {answer}, mode={self._mode!r}, "
             f"kernel={one.kernel!r}, problem={one.problem!r}, key={one.key!r})"
         )
+
+
+def _named(ticket: Ticket, name: str, environment: str) -> Chosen | None:
+    """Return a candidate as an error names it, None for one that was not offered."""
+    offer = next((one for one in ticket.offers if one.candidate_id == name), None)
+    if offer is None:
+        return None
+    told = f" ({offer.description})" if offer.description else ""
+    key = f"{environment[:_KEY_DIGITS]}/{ticket.digest[:_KEY_DIGITS]}"
+    return Chosen(f"{offer.name}{told}", ticket.problem.describe(), key)
 
 
 def _surrounded(

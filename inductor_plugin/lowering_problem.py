@@ -247,6 +247,7 @@ def _classes(nodes: Sequence[Any]) -> list[SizeClass]:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
+    """Return a type's name without ``torch.``."""
     return str(dtype).removeprefix("torch.")
 
 

@@ -197,6 +197,20 @@ class Session:
         self._deferred.append(deferred)
         return box
 
+    def settle(self, product: Any, ticket: Ticket, candidate: str, kernel: str) -> None:
+        """Remember which kernel a fusion has settled for a product.
+
+        Args:
+            product: The product's buffer.
+            ticket: The fusion's.
+            candidate: The fusion's candidate that won.
+            kernel: The product's candidate that is in it.
+        """
+        self.fused[product.get_name()] = kernel
+        if self._guard is not None:
+            site, _ = self._site(product.get_device())
+            self._guard.settle(product, ticket, candidate, site.environment)
+
     def resources(self, kernel: str | None, device: torch.device) -> Resources | None:
         """Return what a kernel of the cache takes of a GPU; None where nobody has read it."""
         known = self._site(device)[0].store.kernel(kernel) if kernel else None

@@ -13,7 +13,7 @@ import torch
 from benchmarks import fusions
 from benchmarks.fusion_arms import Arm, Counts, counted
 from benchmarks.fusion_cost import SETTINGS, Cost, Product, Work, factor
-from benchmarks.fusion_facts import read, write
+from benchmarks.fusion_facts import collected, read, write
 from benchmarks.fusion_models import gpt2
 from benchmarks.fusion_work import tile_of
 from inductor_plugin.cache import Resources
@@ -93,6 +93,14 @@ def test_what_is_committed_says_which_kernels_spill() -> None:
     assert any((known[one].spills or 0) > 64 for one in fused)
     bare = [one.partition(" + ")[0] for one in fused]
     assert set(bare) <= set(known)
+
+
+@needs_cuda
+def test_every_kernel_that_may_be_measured_is_there() -> None:
+    """A kernel without facts would count as one that does not spill."""
+    wanted = collected("gpt2")
+    assert len(wanted) >= 40
+    assert set(wanted) <= set(read())
 
 
 def test_a_difference_is_named() -> None:

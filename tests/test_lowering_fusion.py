@@ -314,25 +314,49 @@ def test_a_fused_kernel_that_misbehaves_is_not_used(lab: Callable[..., Any], sta
 
 
 def test_a_second_epilogue_on_top_of_the_first(lab: Callable[..., Any]) -> None:
-    """What the first writes has another reader, so it is kept, and the second is a pair of its own."""
+    """The kernel is settled by the first: the second is measured with that one alone."""
 
     def stacked(a: Any, b: Any, c: Any, d: Any) -> Any:
         scaled = functional.relu(a @ b + c)
-        return scaled, scaled.t().contiguous() * d
+        return scaled, torch.sin(scaled) * d, scaled.t().contiguous()
 
+    given = A, B, C, Arg((1024, 2048))
     with lab() as opened:
-        code = opened.lower(stacked, A, B, C, Arg((2048, 1024)))
-    tasks = fusions(opened)
-    second = [one for one in tasks if "+" in one.problem.epilogue]
-    for task in second:
-        # The kernel is settled: one fused candidate, and its first part is generated, too.
-        assert len([one for one in task.entries if not one.library]) == 1
-        entry = next(one for one in task.entries if one.library)
-        assert entry.candidate is not None
-        kernel: Any = entry.candidate.kernel
-        assert all(isinstance(one.kernel, ModuleKernel) for one in kernel.parts)
-    assert tasks
-    assert any(one.startswith("triton_tem_fused") for one in launches(code))
+        code = opened.lower(stacked, *given)
+    first, second = fusions(opened)
+    assert second.problem.epilogue.endswith("+2")
+    settled = {one.description for one in first.entries}
+    (fused,) = [one for one in second.entries if not one.library]
+    assert fused.description in settled
+    # Apart, the first of two generated kernels is the product with what is fused already.
+    (apart,) = [one for one in second.entries if one.library]
+    assert apart.candidate is not None
+    kernel: Any = apart.candidate.kernel
+    assert [type(one.kernel) for one in kernel.parts] == [ModuleKernel, ModuleKernel]
+    assert len(kernel.parts[0].arguments) > len(kernel.parts[1].arguments)
+    assert [one[:16] for one in launches(code)] == ["triton_tem_fused"]
+    with lab() as warm:
+        assert warm.lower(stacked, *given) == code
+    assert warm.screens == []
+
+
+def test_a_second_epilogue_is_left_apart(lab: Callable[..., Any]) -> None:
+    """The first stays fused, whatever becomes of the second."""
+
+    def stacked(a: Any, b: Any, c: Any, d: Any) -> Any:
+        scaled = functional.relu(a @ b + c)
+        return scaled, torch.sin(scaled) * d, scaled.t().contiguous()
+
+    def taken(candidate: BenchCandidate) -> float:
+        kernel = candidate.kernel
+        assert isinstance(kernel, (SequenceKernel, ExternKernel)) or not parts(candidate)
+        if parts(candidate) == 2 and isinstance(kernel, SequenceKernel):
+            return 0.005 if isinstance(kernel.parts[0].kernel, ModuleKernel) else 0.020
+        return FUSED(candidate)
+
+    with lab(taken) as opened:
+        code = opened.lower(stacked, A, B, C, Arg((1024, 2048)))
+    assert [one[:10] for one in launches(code)] == ["triton_tem", "triton_poi"]
 
 
 def test_records_alone_decide_where_nothing_may_be_measured(lab: Callable[..., Any]) -> None:

@@ -112,7 +112,7 @@ def pairs() -> list[str]:
 
 
 def forced_fusion(prefix: str, taken: list[str]) -> Callable[..., Verdict]:
-    """Return a decision that takes, among ways to fuse, the one whose identity begins with ``prefix``.
+    """Return a decision that takes, of ways to fuse, the fastest whose identity begins with ``prefix``.
 
     What is no fusion is decided as always.
     """
@@ -122,13 +122,14 @@ def forced_fusion(prefix: str, taken: list[str]) -> Callable[..., Verdict]:
     ) -> Verdict:
         if not any(name.startswith((UNFUSED, "fused.")) for name in medians_ms):
             return decision.decide(medians_ms, libraries, *limits)
-        fitting = sorted(name for name in medians_ms if name.startswith(prefix))
+        fitting = sorted((ms, name) for name, ms in medians_ms.items() if name.startswith(prefix))
         library = next(iter(libraries), None)
         if not fitting:
             taken.append(f"none of {sorted(medians_ms)}")
             return Verdict(library, library, f"no candidate begins with {prefix}")
-        taken.append(fitting[0])
-        return Verdict(fitting[0], library, "forced")
+        winner = fitting[0][1]
+        taken.append(winner)
+        return Verdict(winner, library, "forced")
 
     return decide
 

@@ -87,7 +87,10 @@ CASES: dict[str, LayoutCase] = {
 
 
 def forced_way(way: str, taken: list[str]) -> Callable[..., Verdict]:
-    """Return a decision that takes the first candidate of a way, and the library where there is none."""
+    """Return a decision that takes a candidate of a way, behind copies if there is one.
+
+    The library is taken where the way has none.
+    """
 
     def decide(
         medians_ms: Mapping[str, float], libraries: Collection[str], *limits: Any
@@ -98,6 +101,7 @@ def forced_way(way: str, taken: list[str]) -> Callable[..., Verdict]:
             taken.append(str(library))
             return Verdict(library, library, "forced")
         fitting = [name for name in medians_ms if name.startswith(way)]
+        fitting.sort(key=lambda name: "_copied_" not in name)
         taken.append(fitting[0] if fitting else f"none of {sorted(medians_ms)}")
         winner = fitting[0] if fitting else library
         return Verdict(winner, library, "forced")
