@@ -189,7 +189,9 @@ def show(rows: Iterable[Mapping[str, Any]]) -> None:
     failures: dict[str, None] = {}
     for row in rows:
         foretold, found = separate_us(row)
-        gains = ["" if one is None else f"{one:.2f}" for one in (gain(row, "apart"), gain(row, "stock"))]
+        gains = [
+            "" if one is None else f"{one:.2f}" for one in (gain(row, "apart"), gain(row, "stock"))
+        ]
         table.add_row(
             row["product"],
             *(_cell(row, arm) for arm in ARMS),

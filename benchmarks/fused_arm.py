@@ -24,6 +24,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch._dynamo
 
 from benchmarks.fused_shapes import Fused, fused_products
 from benchmarks.gemm_arm import DRY_SIZE, DryTwin, Prepared, graphed, serve
@@ -190,7 +191,9 @@ def prepare(
     timer.synchronize()
     first_call_s = time.perf_counter() - started
     if taken is not None and (not taken or any(one.startswith("none of") for one in taken)):
-        raise LookupError(f"no fused {arm} kernel is offered" + "".join(f": {one}" for one in taken))
+        raise LookupError(
+            f"no fused {arm} kernel is offered" + "".join(f": {one}" for one in taken)
+        )
     error = error_of(answer, shape.behind.function(*(one.float() for one in tensors)))
     if not math.isfinite(error):
         raise ArithmeticError("its result has values that are not finite, or another size")

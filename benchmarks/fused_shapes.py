@@ -107,11 +107,13 @@ class Fused:
         def drawn(*size: int) -> torch.Tensor:
             return torch.randn(*size, generator=generator, device=device).to(torch.bfloat16)
 
-        made = [drawn(m, k), drawn(n, k) / k**0.5]
-        scale = torch.tensor(20.0, device=device)
-        for kind in self.behind.operands:
-            made.append(scale if kind == "scalar" else drawn(*((m, n) if kind == "full" else (n,))))
-        return made
+        def operand(kind: str) -> torch.Tensor:
+            if kind == "scalar":
+                return torch.tensor(20.0, device=device)
+            return drawn(m, n) if kind == "full" else drawn(n)
+
+        factors = [drawn(m, k), drawn(n, k) / k**0.5]
+        return [*factors, *(operand(kind) for kind in self.behind.operands)]
 
 
 def fused_products() -> tuple[Fused, ...]:

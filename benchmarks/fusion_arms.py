@@ -24,8 +24,8 @@ from torch._inductor.scheduler import Scheduler
 
 from benchmarks.fusion_cost import Cost, Product, Work
 from benchmarks.fusion_models import Made
-from benchmarks.fusion_work import kernel_name, product_of, tile_of, work_of
-from inductor_plugin import lowering_fusion, lowering_session, runtime
+from benchmarks.fusion_work import kernel_name, kind_of, product_of, tile_of, work_of
+from inductor_plugin import lowering_fusion, lowering_session, runtime, triton_files
 from inductor_plugin.cache import Resources
 from inductor_plugin.config import Config
 from inductor_plugin.counters import COUNTERS
@@ -254,11 +254,6 @@ def _observed(counts: Counts) -> Generator[None, None, None]:
         logger.removeHandler(handler)
 
 
-def kind_of(reason: str) -> str:
-    """Return the kind of a reason: what stands before its colon."""
-    return reason.partition(":")[0] if ":" in reason else reason
-
-
 @contextmanager
 def _in_place(bench: Bench, arm: Arm) -> Generator[None, None, None]:
     """Put the times in the place of the workers and of Inductor's own benchmarks."""
@@ -271,8 +266,7 @@ def _in_place(bench: Bench, arm: Arm) -> Generator[None, None, None]:
     def worker(_settings: Any) -> Bench:
         return bench
 
-    def pool(_workers: Any, _settings: Any, *, memory_bytes_per_job: int = 0) -> Bench:
-        assert memory_bytes_per_job >= 0
+    def pool(_workers: Any, _settings: Any, **_: int) -> Bench:
         return bench
 
     with ExitStack() as stack:
@@ -281,6 +275,8 @@ def _in_place(bench: Bench, arm: Arm) -> Generator[None, None, None]:
         stack.enter_context(replaced(runtime, "BenchWorker", worker))
         stack.enter_context(replaced(runtime, "CompilePool", pool))
         stack.enter_context(replaced(Pipeline, "submit", submitted))
+        # So that the cache keeps what a bare kernel takes, which pruning starts from.
+        stack.enter_context(replaced(triton_files, "collect", _collected))
         keep = staticmethod(bench.counts.code.append)
         stack.enter_context(replaced(GraphLowering, "save_output_code", keep))
         lowering_fusion.uninstall()
@@ -296,6 +292,10 @@ def _in_place(bench: Bench, arm: Arm) -> Generator[None, None, None]:
         stack.enter_context(settings.patch(max_epilogue_benchmarked_choices=most))
         stack.enter_context(noted.asked())
         yield
+
+
+def _collected(_: Path) -> dict[str, bytes]:
+    return {"kernel": b"none"}
 
 
 class _Scheduling:

@@ -97,3 +97,8 @@ def _cycles(node: Any) -> float:
     ranges = compat.hints(list(node._body.var_ranges.values()))
     each = sum(CYCLES.get(name, 1) for name in _operations(node) if name not in _SILENT)
     return float(math.prod(ranges) * each)
+
+
+def kind_of(reason: str) -> str:
+    """Return the kind of a reason: what stands before its colon."""
+    return reason.partition(":")[0] if ":" in reason else reason

@@ -36,10 +36,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.fusion_arms import Arm, Counts, Facts, counted, kind_of
+from benchmarks.fusion_arms import Arm, Counts, Facts, counted
 from benchmarks.fusion_cost import SETTINGS, Cost, Setting
 from benchmarks.fusion_facts import read
 from benchmarks.fusion_models import MODELS, Made
+from benchmarks.fusion_work import kind_of
 from inductor_plugin.target import target
 
 OUT = Path(__file__).resolve().parent / "results" / "fusions.json"

@@ -1,30 +1,27 @@
-"""The GPU tests of fusions and layouts, as far as a machine without a GPU can prove them."""
+"""The GPU tests of fusions, as far as a machine without a GPU can prove them."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
+import torch._dynamo
 
-from inductor_plugin import selection
-from inductor_plugin.jobs import BenchCandidate, ExternKernel, SequenceKernel
-from tests import epilogue_cases, fake_cuda, layout_cases
+from inductor_plugin.jobs import BenchCandidate, ExternKernel, SequenceKernel, Tensor
+from tests import epilogue_cases, fake_cuda
 from tests.cuda_lowering import Arg, Lab
-from tests.gpu import fused_cases, fused_check, fused_forced, fused_offers, layout_forced
+from tests.gpu import fused_cases, fused_check, fused_forced, fused_offers
 from tests.gpu.fused_cases import FusedCase, cases
 from tests.gpu.fused_offers import FusedOffer, WrittenCall, is_visited
 from tests.gpu.offers import Offered, argument
 from tests.gpu.product import BF16, FP16, Spec
-from tests.gpu.test_fused_gpu import ACCEPTED, CALLS, ready
-from tests.picky import picky_offered
+from tests.gpu.test_fused_gpu import CALLS, ready, root
 
 needs_cuda_build = pytest.mark.skipif(
     torch.version.cuda is None, reason="needs a CUDA build of torch"
@@ -119,7 +116,6 @@ def test_every_case_is_written_right_without_a_gpu(kind: str, tmp_path: Path) ->
 
 def small(kept: bool = False) -> tuple[FusedCase, WrittenCall]:
     """Return a case and a call of it, without lowering."""
-    from inductor_plugin.jobs import Tensor
 
     def graph(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
         product = torch.mm(a, b)
@@ -227,9 +223,12 @@ def slow_fusions(candidate: BenchCandidate) -> float:
 def forced_here(pair: str, cache_dir: Path) -> None:
     """Check on a GPU that is not there what a forced process will take and call."""
     name, _, way = pair.rpartition(", ")
-    with fake_cuda.installed(), Lab(slow_fusions, cache_dir).open() as lab:
-        with fused_forced.forced(way) as taken:
-            code = code_of(fused_forced.GRAPHS[name], lab)
+    with (
+        fake_cuda.installed(),
+        Lab(slow_fusions, cache_dir).open() as lab,
+        fused_forced.forced(way) as taken,
+    ):
+        code = code_of(fused_forced.GRAPHS[name], lab)
     assert taken
     assert all(one.startswith(fused_forced.WAYS[way]) for one in taken), taken
     called = fused_forced.calls(code)
@@ -254,6 +253,49 @@ def test_every_way_of_every_graph_can_be_forced(pair: str, cache_dir: Path) -> N
     forced_here(pair, cache_dir)
 
 
+@needs_cuda_build
+@pytest.mark.parametrize("way", ["triton", "cutlass"])
+def test_what_a_fused_kernel_writes_is_looked_at_by_its_name(way: str, cache_dir: Path) -> None:
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    with (
+        fake_cuda.installed(),
+        Lab(slow_fusions, cache_dir).open() as lab,
+        fused_forced.forced(way),
+    ):
+        code = lab.lower(
+            lambda a, b: (root(a, b),),
+            Arg((512, 256)),
+            Arg((256, 512)),
+            gemm_backends=ALL_BACKENDS,
+            max_candidates=4,
+            check_outputs="nan",
+        )
+    (look,) = [one for one in code.splitlines() if "output_check.check(" in one]
+    assert "buf1" in look
+    assert "kernel='fused.cutlass" in look or 'kernel="fused.triton_mm' in look
+    assert f"fused.{way}" in look
+
+
+@needs_cuda_build
+@pytest.mark.slow
+@pytest.mark.parametrize("way", fused_forced.WAYS)
+def test_a_forced_way_serves_all_numbers_of_rows(way: str, cache_dir: Path) -> None:
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    graph = fused_forced.GRAPHS["bias and gelu"]
+    assert graph.rows
+    arguments = [argument(one) for one in graph.specs]
+    with (
+        fake_cuda.installed(),
+        Lab(slow_fusions, cache_dir).open() as lab,
+        fused_forced.forced(way) as taken,
+    ):
+        code = lab.lower_dynamic(
+            graph.function, *arguments, gemm_backends=ALL_BACKENDS, max_candidates=4
+        )
+    assert all(one.startswith(fused_forced.WAYS[way]) for one in taken)
+    assert fused_forced.calls(code)["cutlass"] == (way == "cutlass")
+
+
 def clocked(fused_ms: float) -> Callable[[BenchCandidate], float]:
     """Return a clock by which a fused Triton kernel takes so long, and all else as a GPU could."""
 
@@ -276,108 +318,3 @@ def test_the_clock_decides_where_nothing_is_forced(
     with fake_cuda.installed(), Lab(clocked(fused_ms), cache_dir).open() as lab:
         code = code_of(fused_forced.GRAPHS["bias and gelu"], lab)
     assert fused_forced.calls(code) == {"cutlass": 0, "triton": 1, "others": wanted}
-
-
-def test_every_layout_of_the_table_is_a_case() -> None:
-    more = {"unbacked size", "open strides", "conflict at scheduling"}
-    assert layout_forced.CASES.keys() == layout_cases.CASES.keys() | more
-    assert [name for name, one in layout_forced.CASES.items() if one.conflict] == [
-        "conflict at scheduling"
-    ]
-
-
-QUICK = ("slice with padding", "unbacked size", "conflict at scheduling")
-
-
-def on_a_cpu(layout: str, cache_dir: Path) -> dict[str, Any]:
-    with Lab(lambda _: 1.0, cache_dir).open():
-        return layout_forced.report(
-            layout, cache_dir, "cpu", layout_forced.SMALL, layout_forced.ON_A_CPU
-        )
-
-
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("layout", QUICK)
-def test_a_layout_runs_on_a_cpu_as_it_will_on_a_gpu(layout: str, cache_dir: Path) -> None:
-    report = on_a_cpu(layout, cache_dir)
-    assert layout_forced.complaints(layout, report["ways"], ACCEPTED) == []
-    assert report["ways"].keys() == set(layout_forced.ON_A_CPU)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("layout", sorted(layout_forced.CASES.keys() - set(QUICK)))
-def test_every_layout_runs_on_a_cpu(layout: str, cache_dir: Path) -> None:
-    assert layout_forced.complaints(layout, on_a_cpu(layout, cache_dir)["ways"], ACCEPTED) == []
-
-
-def lowered_ways(layout: str, cache_dir: Path) -> dict[str, dict[str, Any]]:
-    """Return what each way of a layout takes and calls on a GPU that is not there."""
-    given, found = layout_forced.CASES[layout], dict[str, dict[str, Any]]()
-    arguments = [Arg(one.size, one.dtype, one.stride) for one in given.inputs(*layout_forced.LARGE)]
-
-    def listed(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        answer = given.function(*tensors)
-        return answer if isinstance(answer, tuple) else (answer,)
-
-    for way, backends in layout_forced.WAYS.items():
-        taken: list[str] = []
-        with (
-            picky_offered(),
-            mock.patch.object(selection, "decide", layout_forced.forced_way(way, taken)),
-            fake_cuda.installed(),
-            Lab(lambda _: 0.1, cache_dir / way).open() as lab,
-        ):
-            code = lab.lower(listed, *arguments, gemm_backends=backends, max_candidates=6)
-        warned = ["warned"] if given.conflict and way != "library" else []
-        calls = layout_forced.calls(code)
-        found[way] = {"error": 0.0, "taken": taken[-1], "calls": calls, "warnings": warned}
-    return found
-
-
-@needs_cuda_build
-@pytest.mark.parametrize("layout", ["misaligned base"])
-def test_each_way_to_read_a_layout_can_be_forced(layout: str, cache_dir: Path) -> None:
-    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
-    assert layout_forced.complaints(layout, lowered_ways(layout, cache_dir), ACCEPTED) == []
-
-
-@needs_cuda_build
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", layout_forced.CASES)
-def test_each_way_to_read_every_layout_can_be_forced(layout: str, cache_dir: Path) -> None:
-    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
-    assert layout_forced.complaints(layout, lowered_ways(layout, cache_dir), ACCEPTED) == []
-
-
-def as_designed() -> dict[str, dict[str, Any]]:
-    none = {"copied": 0, "picky": 0, "cutlass": 0, "library": 0}
-
-    def way(taken: str, **calls: int) -> dict[str, Any]:
-        return {"error": 0.001, "taken": taken, "calls": none | calls, "warnings": []}
-
-    return {
-        "triton": way("triton_mm-1"),
-        "picky": way("picky.mm_copied_0-1", copied=1),
-        "cutlass": way("cutlass.mm_copied_0-1", copied=1),
-        "library": way("mm-1", library=1),
-    }
-
-
-@pytest.mark.parametrize(
-    ("way", "wrong"),
-    [
-        ("triton", {"error": 0.5}),
-        ("triton", {"error": math.nan}),
-        ("triton", {"taken": "none of ['mm-1']"}),
-        ("triton", {"warnings": ["the library runs instead"]}),
-        ("picky", {"calls": {"copied": 0, "picky": 1, "cutlass": 0, "library": 0}}),
-        ("library", {"calls": {"copied": 0, "picky": 0, "cutlass": 0, "library": 0}}),
-    ],
-)
-def test_what_is_not_as_designed_is_told(way: str, wrong: dict[str, Any]) -> None:
-    ways = as_designed()
-    assert layout_forced.complaints("slice with padding", ways, ACCEPTED) == []
-    ways[way] |= wrong
-    (told,) = layout_forced.complaints("slice with padding", ways, ACCEPTED)
-    assert told.startswith(way)

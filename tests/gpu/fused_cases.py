@@ -151,4 +151,3 @@ def _graph(
         product = (torch.bmm if a.dim() == 3 else torch.mm)(a, b)
     written = tuple(behind(product, *operands))
     return (*written, product) if kept else written
-

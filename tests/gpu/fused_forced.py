@@ -2,9 +2,9 @@
 
     python -m tests.gpu.fused_forced "GRAPH, WAY" CACHE_DIR
 
-The product itself is decided as always; what stands behind it is decided by force: the fused Triton
-kernel, the fused CUTLASS kernel, or two kernels. Static pruning keeps all, so that the slow one can
-be taken too. Prints one JSON line.
+The product itself is decided by the clock; what stands behind it is decided by force: the fused Triton
+kernel, the fused CUTLASS kernel, or two kernels. Static pruning keeps all, and who loses the first
+round stays in the race, so that the slow one can be taken too. Prints one JSON line.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -31,6 +31,7 @@ from torch.nn import functional
 
 from inductor_plugin import decision, fusion, selection
 from inductor_plugin.decision import Verdict
+from inductor_plugin.selection import Selection
 from tests.gpu.check import load, made
 from tests.gpu.fused_check import worst
 from tests.gpu.product import Spec, by_columns, by_rows
@@ -134,14 +135,20 @@ def forced_fusion(prefix: str, taken: list[str]) -> Callable[..., Verdict]:
     return decide
 
 
+def all_contending() -> Any:
+    """Let every candidate that ran and is right be decided among, not the finalists alone."""
+    return mock.patch.object(Selection, "_contending", Selection.medians)
+
+
 @contextlib.contextmanager
 def forced(way: str) -> Generator[list[str]]:
     """Force a way of fusing for the block; give what was taken."""
     taken: list[str] = []
     with (
         mock.patch.object(selection, "decide", forced_fusion(WAYS[way], taken)),
-        mock.patch.object(fusion.Price, "refused", lambda _price: None),
-        mock.patch.object(fusion.Price, "refused_compiled", lambda _price, _fused: None),
+        all_contending(),
+        mock.patch.object(fusion.Price, "refused", return_value=None),
+        mock.patch.object(fusion.Price, "refused_compiled", return_value=None),
     ):
         yield taken
 
@@ -169,7 +176,9 @@ def calls(code: str) -> dict[str, int]:
     return {
         "cutlass": code.count(OPERATOR),
         "triton": len(re.findall(r"^ *triton_\w+\.run\(", code, re.M)),
-        "others": len(re.findall(r"^ *(?:extern_kernels\.|torch\.ops\.(?!.*epilogue))", code, re.M)),
+        "others": len(
+            re.findall(r"^ *(?:extern_kernels\.|torch\.ops\.(?!.*epilogue))", code, re.M)
+        ),
     }
 
 

@@ -119,7 +119,9 @@ def _lowered(given: FusedCase, identity: str) -> list[Offered] | str:
         entries = [one for work in lab.tasks for one in work.entries]
         mine = [one for one in entries if one.name.startswith("fused.cutlass")]
         if not mine:
-            return f"no CUTLASS kernel with an epilogue; offered are {[one.name for one in entries]}"
+            return (
+                f"no CUTLASS kernel with an epilogue; offered are {[one.name for one in entries]}"
+            )
         most = FIRST if given.name.endswith(": bf16") else 1
         return [_offered(identity, one, code) for one in mine[:most]]
 

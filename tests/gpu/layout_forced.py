@@ -33,6 +33,7 @@ from inductor_plugin import lowering_layout, selection
 from inductor_plugin.decision import Verdict
 from tests import layout_cases, picky
 from tests.gpu.check import error_of, made
+from tests.gpu.fused_forced import all_contending
 from tests.gpu.product import BF16, Spec
 
 Size = tuple[int, int, int]
@@ -62,6 +63,11 @@ class LayoutCase:
     copied: bool = False
     cutlass: bool = False
     conflict: bool = False
+
+    @property
+    def most(self) -> int:
+        """The option ``max_candidates``: kernels that need no copy come first, seven of CUTLASS."""
+        return 9 if self.cutlass else 4
 
 
 def _specs(inputs: Callable[[int, int, int], Any]) -> Callable[[int, int, int], tuple[Spec, ...]]:
@@ -141,13 +147,13 @@ def _way(given: LayoutCase, way: str, cache_dir: Path, device: str, size: Size) 
         "gemm_backends": WAYS[way],
         "compile_timeout_s": 150,
         "compile_workers": 4,
-        "max_candidates": 6,
+        "max_candidates": given.most,
     }
     taken, said = list[str](), _Said()
     logger = logging.getLogger("inductor_plugin")
     logger.addHandler(said)
     try:
-        with mock.patch.object(selection, "decide", forced_way(way, taken)):
+        with mock.patch.object(selection, "decide", forced_way(way, taken)), all_contending():
             compiled = torch.compile(given.function, backend="inductor_plugin", options=options)
             answer, codes = run_and_get_code(compiled, *tensors)
     finally:

@@ -185,11 +185,17 @@ def test_a_layout_is_read_right_by_each_way(
 
 def test_a_kernel_that_writes_nan_is_named(cache_dir: Path, record_property: Note) -> None:
     a, b = torch.randn(24, 16, device="cuda"), torch.randn(16, 32, device="cuda")
-    options = {"cache_dir": str(cache_dir), "table": "off", "check_outputs": "nan"}
+    options: dict[str, Any] = {
+        "cache_dir": str(cache_dir),
+        "table": "off",
+        "check_outputs": "nan",
+        "gemm_backends": "ATEN",
+    }
     taken: list[str] = []
     with (
         traitor.offered(),
         mock.patch.object(selection, "decide", forced_decision("traitor", taken)),
+        fused_forced.all_contending(),
     ):
         compiled = torch.compile(torch.mm, backend="inductor_plugin", options=options)
         torch.testing.assert_close(compiled(a, b), a @ b, atol=1e-3, rtol=1e-3)
@@ -200,7 +206,7 @@ def test_a_kernel_that_writes_nan_is_named(cache_dir: Path, record_property: Not
     assert "traitor::mm wrote nan at [5, 7]" in str(caught.value)
 
 
-def _root(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def root(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return the root of a product: not a number where that is negative."""
     return torch.mm(a, b).sqrt()
 
@@ -211,7 +217,7 @@ def test_a_fused_epilogue_that_yields_nan_is_named(
 ) -> None:
     a = torch.rand(512, 256, device="cuda", dtype=torch.bfloat16)
     b = torch.rand(256, 512, device="cuda", dtype=torch.bfloat16)
-    options = {
+    options: dict[str, Any] = {
         "cache_dir": str(cache_dir),
         "table": "off",
         "check_outputs": "nan",
@@ -219,11 +225,13 @@ def test_a_fused_epilogue_that_yields_nan_is_named(
         "max_candidates": 4,
     }
     with fused_forced.forced(way) as taken:
-        compiled = torch.compile(_root, backend="inductor_plugin", options=options)
+        compiled = torch.compile(root, backend="inductor_plugin", options=options)
         assert compiled(a, b).isfinite().all()
         assert taken
         assert all(one.startswith(fused_forced.WAYS[way]) for one in taken)
-        if way == "apart":  # the product itself has numbers alone; what stands behind it is no choice
+        if (
+            way == "apart"
+        ):  # the product itself has numbers alone; what stands behind it is no choice
             assert compiled(-a, b).isnan().all()
             return
         with pytest.raises(OutputError, match="wrote nan") as caught:
