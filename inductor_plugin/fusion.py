@@ -10,12 +10,14 @@ from inductor_plugin import prune
 from inductor_plugin.cache import Resources
 from inductor_plugin.epilogue import Epilogue
 from inductor_plugin.problem import Problem
+from inductor_plugin.resources import SPILL_LIMIT_BYTES
 from inductor_plugin.target import Target
 from inductor_plugin.template import Candidate
 
 MOST = 2
-"""Kernels measured with one epilogue: the best without it, and one that may take it better. Inductor
-measures one (``max_epilogue_benchmarked_choices``)."""
+"""Kernels measured with one epilogue that are foretold to lose nothing by it; as many that may. What is
+slower than those alone would have to gain by what it reads and writes alike. Inductor measures one
+(``max_epilogue_benchmarked_choices``), which may be one that spills."""
 
 _TILE = re.compile(r"\bBLOCK_([MNK])=(\d+)")
 
@@ -49,6 +51,13 @@ class Price:
             return found.reason
         registers = found.prediction.registers if found.prediction else 0
         return prune.guard_registers(registers, self.limits)
+
+    def sure(self) -> bool:
+        """Return whether the kernel is foretold to lose nothing: no spills, as many blocks as alone."""
+        if self.target is None:
+            return True
+        found = prune.predict(self.kernel, self.epilogue, self.target, self.unfused_us)
+        return found.spilled_bytes <= SPILL_LIMIT_BYTES and found.fused.blocks >= found.alone.blocks
 
     def refused_compiled(self, fused: Resources) -> str | None:
         """Return why the two need not be measured, from what they take together; None if they must."""

@@ -209,7 +209,7 @@ def _lengths(
     lengths = {"offset": operand.offset_divisor}
     if rank > 1 and (contract.exact or operand.size[outer] > 1):
         lengths["stride"] = operand.stride_divisor(outer)
-    if contract.extent != "free":
+    if rank and contract.extent != "free":
         unproven = contract.extent == "proven" and inner % rank in run_time
         lengths["inner extent"] = 1 if unproven else operand.size[inner]
     if rank == 3 and (contract.exact or operand.size[0] > 1):
@@ -252,7 +252,7 @@ def _breach_of_bias(contract: Contract, bias: Operand, run_time: frozenset[int])
     strides = f"its strides are {bias.stride}"
     along_m, along_n = _steps_of_bias(bias)
     if along_n == 0 and along_m == 0:
-        alone = all(extent == 1 for extent in bias.size)
+        alone = bool(bias.size) and all(extent == 1 for extent in bias.size)
         return None if alone else f"a bias of one number for all of D has no kernel, {strides}"
     if along_n == 0:
         # Of one column D itself has one: rows may then be as far apart as they like.
@@ -271,7 +271,7 @@ def _breach_of_bias(contract: Contract, bias: Operand, run_time: frozenset[int])
 
 def _steps_of_bias(bias: Operand) -> tuple[int, int]:
     """Return the steps of a bias along m and n, 0 where it is the same number all along."""
-    along_n = 0 if bias.size[-1] == 1 else bias.stride[-1]
+    along_n = 0 if not bias.size or bias.size[-1] == 1 else bias.stride[-1]
     along_m = 0 if len(bias.size) < 2 or bias.size[-2] == 1 else bias.stride[-2]
     return along_m, along_n
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -251,6 +252,7 @@ def _kept(pair: _Pair, epilogue: Epilogue) -> tuple[dict[str, _Kernel], dict[str
     best_us = 1e3 * min(timings.values())
     kept: dict[str, _Kernel] = {}
     pruned: dict[str, str] = {}
+    found: Counter[bool] = Counter()
     for name in ranked:
         choice = claim.choices[name]
         if not isinstance(choice, select_algorithm.TritonTemplateCaller):
@@ -260,10 +262,12 @@ def _kept(pair: _Pair, epilogue: Epilogue) -> tuple[dict[str, _Kernel], dict[str
         price = pair.price(_facts(pair, name, choice), epilogue, 1e3 * timings[choice], best_us)
         if reason := price.refused():
             pruned[name] = reason
-        elif len(kept) < MOST:
+        elif found[sure := price.sure()] < MOST and found[True] < MOST:
+            found[sure] += 1
             kept[name] = _Kernel(price)
         else:
-            pruned[name] = f"{MOST} faster kernels are measured with it"
+            faster = "lose nothing by it" if found[True] == MOST else "may lose by it, as this one"
+            pruned[name] = f"{MOST} kernels that are faster alone and {faster} are measured"
     return kept, pruned
 
 

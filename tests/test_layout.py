@@ -364,3 +364,19 @@ def test_templates_of_products_declare_their_contracts() -> None:
     assert declared["triton_int4"] == {"b", "scales"}
     known = {role for names in ROLES.values() for role in names} | {"d"}
     assert all(of <= known for of in declared.values())
+
+
+def test_a_number_without_dimensions_breaks_no_contract() -> None:
+    """Scales of a tensor-wise product are such numbers."""
+    number = Operand((), (), "float32", "cuda")
+    judged = 0
+    for template in BUILTIN:
+        if not isinstance(template, Contracted):
+            continue
+        for contract in (c for op in template.ops for c in template.contract(op).values()):
+            judged += 1
+            verdict = judge(contract, number)
+            assert not isinstance(verdict, Copy), f"{template.name}: {verdict}"
+            if contract.orders == ("dense",):
+                assert isinstance(verdict, Accept), f"{template.name}: {verdict}"
+    assert judged > 10

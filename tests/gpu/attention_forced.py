@@ -29,6 +29,7 @@ from benchmarks.attention_shapes import CAUSAL, FULL, LAST_CAUSAL, Shape
 from inductor_plugin import selection
 from inductor_plugin.attention import Mask
 from inductor_plugin.decision import Verdict
+from tests.gpu.forced import all_contending
 
 _LENGTHS = (100, 1, 257, 640)
 _DIMS = tuple(
@@ -120,7 +121,8 @@ def report(name: str, cache_dir: Path) -> dict[str, Any]:
     graphs: dict[str, Any] = {}
     for number, shape in enumerate(given.shapes):
         taken: list[str] = []
-        with mock.patch.object(selection, "decide", forced_decision(given.prefixes, taken)):
+        decided = mock.patch.object(selection, "decide", forced_decision(given.prefixes, taken))
+        with decided, all_contending():
             ways = {"plain": _plain(given, shape, cache_dir)}
             if number == 0:
                 ways |= _every_way(given, shape, cache_dir)

@@ -27,6 +27,7 @@ from benchmarks.gemm_arm import DryTwin
 from inductor_plugin import selection
 from inductor_plugin.decision import Verdict
 from inductor_plugin.registry import default_registry
+from inductor_plugin.selection import Selection
 from tests.gpu import graphs
 from tests.gpu.check import error_of, made
 from tests.gpu.product import BF16, E4M3, FP32, Spec, by_columns, by_rows
@@ -154,13 +155,19 @@ def forced_decision(prefix: str, taken: list[str]) -> Callable[..., Verdict]:
     return decide
 
 
+def all_contending() -> Any:
+    """Let every candidate that ran and is right be decided among, not the finalists alone."""
+    return mock.patch.object(Selection, "_contending", Selection.medians)
+
+
 def report(name: str, cache_dir: Path) -> dict[str, Any]:
     """Compile and run a forced graph; return its errors and what was taken."""
     given, taken = FORCED[name], list[str]()
     if name == DryTwin.name:
         default_registry().register(DryTwin())
     started = time.monotonic()
-    with mock.patch.object(selection, "decide", forced_decision(name.partition(" ")[0], taken)):
+    decided = mock.patch.object(selection, "decide", forced_decision(name.partition(" ")[0], taken))
+    with decided, all_contending():
         found: dict[str, Any] = {"plain": _plain(given, cache_dir)}
         if given.device == "cuda":
             found["stream"] = _stream(given, cache_dir)

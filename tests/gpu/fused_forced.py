@@ -31,8 +31,8 @@ from torch.nn import functional
 
 from inductor_plugin import decision, fusion, selection
 from inductor_plugin.decision import Verdict
-from inductor_plugin.selection import Selection
 from tests.gpu.check import load, made
+from tests.gpu.forced import all_contending
 from tests.gpu.fused_check import worst
 from tests.gpu.product import Spec, by_columns, by_rows
 
@@ -133,11 +133,6 @@ def forced_fusion(prefix: str, taken: list[str]) -> Callable[..., Verdict]:
         return Verdict(winner, library, "forced")
 
     return decide
-
-
-def all_contending() -> Any:
-    """Let every candidate that ran and is right be decided among, not the finalists alone."""
-    return mock.patch.object(Selection, "_contending", Selection.medians)
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ from inductor_plugin import lowering_layout, selection
 from inductor_plugin.decision import Verdict
 from tests import layout_cases, picky
 from tests.gpu.check import error_of, made
-from tests.gpu.fused_forced import all_contending
+from tests.gpu.forced import all_contending
 from tests.gpu.product import BF16, Spec
 
 Size = tuple[int, int, int]

@@ -83,7 +83,10 @@ REJECTED: dict[str, tuple[Problem, str]] = {
     "one scale a matrix": (problem(*operands((1, 1), (1, 1))), "sizes (1, 1) and (1, 1)"),
     "blocks of 128x128 in both": (problem(*operands((2, 8), (8, 4))), "sizes (2, 8) and (8, 4)"),
     "bfloat16": (problem(*operands(a=matrix(256, 1024))), "bfloat16 by float8_e4m3fn"),
-    "B by rows": (problem(*operands(b=matrix(1024, 512, **E4))), "B must be column-major, its strides are (512, 1)"),
+    "B by rows": (
+        problem(*operands(b=matrix(1024, 512, **E4))),
+        "B must be column-major, its strides are (512, 1)",
+    ),
     "an odd stride": (
         problem(*operands(a=matrix(256, 1024, **E4, stride=(1032, 1)))),
         "A's stride is 1032 elements",
