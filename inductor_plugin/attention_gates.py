@@ -24,6 +24,8 @@ class Setting:
         dynamic: Whether an extent is known at run time only.
         deterministic: Whether only deterministic kernels are wanted.
         aligned_bias: Whether each row of the bias begins at a multiple of 8 elements.
+        bias_dtype: Type of the bias without ``torch.``; empty for that of q.
+        wide_bias: Whether the bias has a value for each key, so that its rows are dense.
         cudnn: Version of cuDNN as its library tells it (92400); 0 without it.
         packages: Which of ``flash_attn_interface`` and ``flash_attn.cute`` can be imported.
         backends: What the option ``attention_backends`` names; empty for all.
@@ -34,6 +36,8 @@ class Setting:
     dynamic: bool = False
     deterministic: bool = False
     aligned_bias: bool = True
+    bias_dtype: str = ""
+    wide_bias: bool = True
     cudnn: int = 0
     packages: frozenset[str] = frozenset()
     backends: tuple[str, ...] = ()
@@ -128,9 +132,19 @@ def _efficient(a: Attention, s: Setting) -> str | None:
         "query heads that share a key head" if a.heads != a.kv_heads else None,
         f"heads of {a.head_dim}; it takes multiples of {step}" if wrong else None,
         _top_left(a, s),
+        _efficient_bias(a, s),
         "a bias whose rows are not aligned" if a.biased and not s.aligned_bias else None,
         "gradients that have to be deterministic" if a.backward and s.deterministic else None,
     )
+
+
+def _efficient_bias(a: Attention, s: Setting) -> str | None:
+    """aten/src/ATen/native/transformers/cuda/attention.cu, torch 2.11 to 2.15: type and last stride."""
+    if not a.biased:
+        return None
+    if s.bias_dtype not in ("", a.dtype):
+        return f"a {s.bias_dtype} bias of {a.dtype} operands; it takes one type for both"
+    return None if s.wide_bias else "a bias that is the same for all keys"
 
 
 def _cudnn_head(a: Attention, s: Setting) -> str | None:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from inductor_plugin.attention import Mask
-from inductor_plugin.attention_tools import Once, Tools, TorchTools
+from inductor_plugin.attention_tools import Once, Tools, TorchTools, whole_bias
 
 PREFIX = "attention_"
 """Before a kernel's name on Inductor's ``extern_kernels``."""
@@ -202,8 +202,7 @@ def _varlens(f: Facts) -> dict[str, Any]:
 
 def _efficient(t: Tools, x: Operands, f: Facts) -> tuple[Any, ...]:
     name = "aten._scaled_dot_product_efficient_attention"
-    bias = x.get("bias")
-    return t.call(name, x["q"], x["k"], x["v"], bias, f.lse, 0.0, f.causal, scale=f.scale)
+    return t.call(name, x["q"], x["k"], x["v"], whole_bias(t, x), f.lse, 0.0, f.causal, scale=f.scale)
 
 
 def _efficient_backward(t: Tools, x: Operands, f: Facts) -> tuple[Any, ...]:
@@ -211,7 +210,7 @@ def _efficient_backward(t: Tools, x: Operands, f: Facts) -> tuple[Any, ...]:
     do, out = t.dense(x["do"], _BSHD), t.dense(x["out"], _BSHD)
     return t.call(
         "aten._scaled_dot_product_efficient_attention_backward",
-        *(do, x["q"], x["k"], x["v"], x.get("bias"), out, x["lse"], *_seeds(t, x["q"])),
+        *(do, x["q"], x["k"], x["v"], whole_bias(t, x), out, x["lse"], *_seeds(t, x["q"])),
         *(0.0, [True, True, True, False], f.causal),
         scale=f.scale,
     )

@@ -55,7 +55,7 @@ def attention_math(
     shape = (*q.shape[:3], k.shape[2])
     q, k, v = _wide(q, k, v)
     scores = _scores(q, k, scale, bias, shape)
-    hidden = _hidden(shape[2], shape[3], left, right, bottom_right)
+    hidden = _hidden(shape[2], shape[3], left, right, bottom_right, q.device)
     if hidden is not None:  # not added: NaN - inf is NaN, and rows that do not see it would have it
         scores.masked_fill_(hidden, -math.inf)
     if lse is None and not _may_be_empty(shape, bias, left, right, bottom_right):
@@ -115,7 +115,7 @@ def attention_math_backward(
     do, q, k, v, forward = _wide(do, q, k, v, forward)
     weights = _scores(q, k, scale, bias, shape)
     weights.sub_(lse.reshape(-1, shape[2], 1)).exp_()
-    hidden = _hidden(shape[2], shape[3], left, right, bottom_right)
+    hidden = _hidden(shape[2], shape[3], left, right, bottom_right, q.device)
     if hidden is not None:
         weights.masked_fill_(hidden, 0.0)
     grads, values = _flat(do, heads), _flat(v, heads)
@@ -149,7 +149,7 @@ def _scores(
     bias = None if bias is None else bias.to(q.dtype)
     if bias is not None and bias.dim() == 2:
         return torch.baddbmm(bias.expand(size), left, right, alpha=scale)
-    nothing = torch.empty((), dtype=q.dtype).expand(size)
+    nothing = torch.empty((), dtype=q.dtype, device=q.device).expand(size)
     scores = torch.baddbmm(nothing, left, right, beta=0, alpha=scale)
     return scores if bias is None else scores.view(shape).add_(bias).view(size)
 
@@ -191,13 +191,15 @@ def _hidden(
     left: int,
     right: int,
     bottom_right: bool,  # noqa: FBT001
+    device: torch.device,
 ) -> Tensor | None:
     """Return which keys each query does not see, [Sq, Sk]; None where the mask hides none."""
     if left < 0 and right < 0:
         return None
     shift = keys - queries if bottom_right else 0
-    distance = torch.arange(keys) - torch.arange(queries).unsqueeze(-1) - shift
-    hidden = torch.zeros(queries, keys, dtype=torch.bool)
+    rows = torch.arange(queries, device=device).unsqueeze(-1)
+    distance = torch.arange(keys, device=device) - rows - shift
+    hidden = torch.zeros(queries, keys, dtype=torch.bool, device=device)
     if left >= 0:
         hidden |= distance < -left
     if right >= 0:

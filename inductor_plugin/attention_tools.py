@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -33,6 +33,10 @@ class Tools(Protocol):
 
     def transpose(self, x: Any, first: int, second: int) -> Any:
         """Exchange two dimensions, as a view."""
+        ...
+
+    def expand(self, x: Any, size: Sequence[Any]) -> Any:
+        """Repeat dimensions of 1, as a view."""
         ...
 
     def unsqueeze(self, x: Any) -> Any:
@@ -75,6 +79,10 @@ class TorchTools:
         """Exchange two dimensions."""
         return x.transpose(first, second)
 
+    def expand(self, x: torch.Tensor, size: Sequence[Any]) -> torch.Tensor:
+        """Repeat dimensions of 1."""
+        return x.expand(*size)
+
     def unsqueeze(self, x: torch.Tensor) -> torch.Tensor:
         """Add a last dimension of 1."""
         return x.unsqueeze(-1)
@@ -100,6 +108,17 @@ class TorchTools:
     def empty(self, like: torch.Tensor, size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Return memory on the device of a tensor."""
         return torch.empty(tuple(size), dtype=dtype, device=like.device)
+
+
+def whole_bias(t: Tools, x: Mapping[str, Any]) -> Any:
+    """Return the bias, if any, as `scaled_dot_product_attention` hands it over, all that ``efficient`` takes.
+
+    aten/src/ATen/native/transformers/attention.cpp, preprocess_mask, of torch 2.11 to 2.15.
+    """
+    bias, q, k = x.get("bias"), x["q"], x["k"]
+    if bias is None:
+        return None
+    return t.expand(bias, (t.size(q, 0), t.size(q, 1), t.size(q, 2), t.size(k, 2)))
 
 
 class Once:

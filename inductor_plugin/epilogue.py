@@ -58,6 +58,7 @@ class Access:
         stride: Strides in elements along the dimensions of D; empty for ``other``.
         offset: Of its first element, in elements.
         buffer: Its name in the graph; no part of what the epilogue is.
+        dynamic: Whether strides or offset are known only at run time: those here are their hints.
     """
 
     pattern: Pattern
@@ -66,6 +67,7 @@ class Access:
     stride: tuple[int, ...] = ()
     offset: int = 0
     buffer: str = ""
+    dynamic: bool = False
 
     @property
     def bytes(self) -> int:
@@ -174,7 +176,7 @@ class Epilogue:
             for field in ("buffer", "elements", "stride", "offset"):
                 del one[field]
         plain["aligned"] = [_alignment(one) for one in (*self.reads, *self.writes)]
-        plain["contiguous"] = [_contiguous(one.stride) for one in (*self.reads, *self.writes)]
+        plain["order"] = [_order(one.stride) for one in (*self.reads, *self.writes)]
         return plain
 
     def describe(self) -> str:
@@ -222,8 +224,10 @@ def pattern_of(stride: Sequence[int], size: Sequence[int]) -> Pattern:
     return "other" if any(along) else "scalar"
 
 
-def _contiguous(stride: tuple[int, ...]) -> bool:
-    return bool(stride) and stride[-1] == 1
+def _order(stride: tuple[int, ...]) -> list[str]:
+    """Return strides reduced to what epilogues of other sizes share: zero, one, or their rank."""
+    ranks = {value: rank for rank, value in enumerate(sorted({s for s in stride if s > 1}))}
+    return [str(s) if s in (0, 1) else f"rank{ranks[s]}" for s in stride]
 
 
 def _alignment(access: Access) -> int:

@@ -19,6 +19,7 @@ from inductor_plugin.fmha_blocks import Lengths
 
 TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
+_LIMIT = 1 << 63
 _TORCH: Any = torch
 """Its checks take sizes that are not known yet, and are public in all but name."""
 
@@ -93,11 +94,24 @@ def read_lengths(given: Operands) -> Lengths | None:
     return found
 
 
+def check_number(name: str, value: Any, wanted: str) -> None:
+    """Refuse what is no number; its value is the operator's to check.
+
+    Raises:
+        TypeError: It is something else, which torch's dispatcher would refuse without its name.
+    """
+    if not isinstance(value, (int, float, torch.SymInt, torch.SymFloat, Tensor)) and not hasattr(
+        value, "__float__"
+    ):
+        raise TypeError(f"fmha: {name} is {_quoted(value)}; it is {wanted}")
+
+
 def check_window(window: Any) -> None:
-    """Refuse what is no pair of integers; their values are the operator's to check.
+    """Refuse what is no pair of 64-bit integers; their values are the operator's to check.
 
     Raises:
         TypeError: It is something else.
+        ValueError: An integer has more bits.
     """
     pair = type(window) in (tuple, list) and len(window) == 2
     if not pair or not all(_is_integer(one) for one in window):
@@ -105,6 +119,11 @@ def check_window(window: Any) -> None:
             f"fmha: window is {written(window)}; it is two integers (left, right), the keys a query sees "
             "before and behind the diagonal, -1 for all of them"
         )
+    for one in window:
+        if type(one) is int and not -_LIMIT <= one < _LIMIT:
+            raise ValueError(
+                f"fmha: window is {written(window)}; it has more than 64 bits, give -1 for all keys"
+            )
 
 
 def written(value: Any) -> str:
@@ -125,6 +144,10 @@ def written(value: Any) -> str:
     if isinstance(value, (float, torch.SymFloat)):
         return f"{float(value)}"
     return f"{value}"
+
+
+def _quoted(value: Any) -> str:
+    return f"'{value}'" if isinstance(value, str) else written(value)
 
 
 def _is_integer(value: object) -> bool:

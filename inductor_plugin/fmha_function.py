@@ -6,7 +6,7 @@ from typing import Literal, overload
 
 from torch import Tensor
 
-from inductor_plugin.fmha_check import check_window, written
+from inductor_plugin.fmha_check import check_number, check_window, written
 from inductor_plugin.fmha_op import FMHA
 
 
@@ -128,7 +128,8 @@ def fmha(
         float64 operands). Of a batch of 0 all are empty.
 
     Raises:
-        TypeError: A window that is no pair of integers; types or devices that differ.
+        TypeError: A window that is no pair of integers; a scale or soft-cap that is no number; types
+            or devices that differ.
         ValueError: Shapes that do not fit, a length or head count of 0, heads that do not divide, a
             window below -1, a scale that is not finite, cu_seqlens that decrease or end elsewhere than the tokens.
 
@@ -137,6 +138,9 @@ def fmha(
     is what `scaled_dot_product_attention` does for ``is_causal``.
     """
     check_window(window)
+    check_number("softcap", softcap, "a positive number, or 0 for none")
+    if scale is not None:
+        check_number("scale", scale, "a finite number, or None for 1 / sqrt(head_dim)")
     left, right = window
     if causal:
         if right > 0:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -45,6 +46,7 @@ from inductor_plugin.lowering_attention_nodes import (
     empty,
     example,
     extents,
+    four_dims,
     number,
     realized,
 )
@@ -118,7 +120,7 @@ def _tuned(traced: Traced, config: Config) -> Any:
         if inductor_config.max_autotune or inductor_config.max_autotune_gemm:
             _note(traced.op, traced.args, dict(traced.kwargs), config, reason)
         return None
-    traced = placed(traced)
+    traced = _with_four_dims(placed(traced))
     given_back = _given_back(traced)
     made = Provisional()
     operands = _operands(traced, given_back)
@@ -150,6 +152,14 @@ def _tuned(traced: Traced, config: Config) -> Any:
         rows = traced.given["q"].get_size()[0 if traced.varlen else 2]
         lse = reformed(_TOOLS, lse, _common(traced), traced.form, lambda: rows)
     return finish(node, lse)
+
+
+def _with_four_dims(traced: Traced) -> Traced:
+    """Return a call whose bias has as many dimensions as kernels for GPUs take; `fmha` takes fewer."""
+    given = dict(traced.given)
+    if "bias" in given and given["q"].get_device().type != "cpu":
+        given["bias"] = four_dims(given["bias"])
+    return replace(traced, given=given)
 
 
 def _given_back(traced: Traced) -> list[Any]:
@@ -241,10 +251,11 @@ def _note(op: Any, args: Any, kwargs: Any, config: Config, reason: str) -> None:
     """Remember why a call is left to Inductor, for `explain`."""
     logger.debug("stock Inductor calls %s: %s", op, reason)
     try:
-        traced = placed(unread(op, args, kwargs))
+        left, more = unread(op, args, kwargs)
+        traced = placed(left)
         nodes = [realized(one) for one in traced.given.values()]
         layout = _layout(_given_back(traced)[0], nodes[0].get_device())
-        stock = stock_choice(traced, list(traced.given), nodes, layout, Provisional())
+        stock = stock_choice(traced, list(traced.given), nodes, layout, Provisional(), more)
         session = session_of(V.graph, config)
         problem = session.problem(BACKWARD if traced.gradient else FORWARD, [stock], nodes, layout)
         session.note(problem, [stock], nodes, layout, {"attention": reason})

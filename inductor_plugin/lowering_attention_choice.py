@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -78,16 +78,21 @@ def prepare() -> None:
 
 
 def stock_choice(
-    traced: Traced, names: Sequence[str], nodes: Sequence[Any], layout: ir.Layout, made: Provisional
+    traced: Traced,
+    names: Sequence[str],
+    nodes: Sequence[Any],
+    layout: ir.Layout,
+    made: Provisional,
+    more: Mapping[str, Any] | None = None,
 ) -> AttentionChoice:
-    """Return the operator that was traced, as a choice."""
+    """Return the operator that was traced, as a choice; ``more`` are arguments that only a record needs."""
 
     def emit() -> Any:
         made.drop()
         return fallback(traced.op, traced.args, dict(traced.kwargs))
 
     function = attention_library.extern_name(traced.name, gradient=traced.gradient)
-    told = _told(traced.facts, traced, names)
+    told = _told(traced.facts, traced, names) | dict(more or {})
     return AttentionChoice(function, nodes, layout, told, emit, stock=True)
 
 
@@ -234,6 +239,9 @@ def _setting(traced: Traced, problem: Problem) -> Setting:
         dynamic=bool(problem.dynamic),
         deterministic=torch.are_deterministic_algorithms_enabled(),
         aligned_bias=bias is None or _is_aligned(bias),
+        bias_dtype="" if bias is None else str(bias.get_dtype()).removeprefix("torch."),
+        wide_bias=bias is None
+        or equal(bias.get_size()[-1], traced.given["k"].get_size()[0 if traced.varlen else 2]),
         cudnn=torch.backends.cudnn.version() or 0,
         packages=frozenset(filter(_is_installed, PACKAGES.values())),
     )

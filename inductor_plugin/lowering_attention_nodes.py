@@ -38,6 +38,12 @@ class NodeTools:
         order[first], order[second] = second, first
         return _lowered(_ATEN.permute.default, x, order)
 
+    def expand(self, x: Any, size: Sequence[Any]) -> Any:
+        """Repeat dimensions of 1."""
+        if all(equal(a, b) for a, b in zip(x.get_size(), size, strict=True)):
+            return x
+        return _lowered(_ATEN.expand.default, x, list(size))
+
     def unsqueeze(self, x: Any) -> Any:
         """Add a last dimension of 1."""
         return _lowered(_ATEN.unsqueeze.default, x, -1)
@@ -141,6 +147,13 @@ def same_order(size: Sequence[Any], left: Sequence[Any], right: Sequence[Any]) -
     """Return whether strides agree wherever they matter: not in a dimension of 1."""
     steps = zip(extents(size), extents(left), extents(right), strict=True)
     return all(equal(n, 1) or equal(a, b) for n, a, b in steps)
+
+
+def four_dims(node: Any) -> Any:
+    """Return a view with dimensions of 1 in front, up to four."""
+    for _ in range(4 - len(node.get_size())):
+        node = _lowered(_ATEN.unsqueeze.default, node, 0)
+    return node
 
 
 def boxed(node: Any) -> Any:

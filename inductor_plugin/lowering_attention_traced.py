@@ -58,6 +58,10 @@ _NAMES = {
 """Names of operands in the schemas of torch 2.11 to 2.15, and in `inductor_plugin.attention`."""
 
 _DIAGONAL_AT_END = ("flash", "varlen")
+_REFUSED = ("dropout_p", "return_debug_mask", "bias_grad")
+"""Values for which a call is left alone, unless they are 0 or false."""
+_REFUSED_IF_GIVEN = ("seqused_k", "block_table", "num_splits", "grad_lse")
+_ALL_BUT_BIAS = (True, True, True, False)
 _FMHA_MASK = ("window_left", "window_right", "bottom_right")
 
 
@@ -115,15 +119,12 @@ def operators() -> list[Any]:
 def read(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced | Unsupported:
     """Return what a call says, or why nothing else could be in its place."""
     told = bound(op, args, kwargs)
-    traced = unread(op, args, kwargs)
+    traced = _tensors(op, args, kwargs)
     reason = next(filter(None, _reasons(traced.name, told, traced.given)), None)
     if reason:
         return Unsupported(reason)
     q, k = traced.given["q"], traced.given["k"]
-    row = 0 if traced.varlen else 2
-    square = equal(q.get_size()[row], k.get_size()[row]) and (
-        row == 2 or traced.given["cu_q"] is traced.given["cu_k"]
-    )
+    square = _square(traced)
     scale = told["scale"]
     facts = Facts(
         scale=float(scale) if scale is not None else 1 / math.sqrt(pinned(q.get_size()[-1]) or 1),
@@ -139,7 +140,48 @@ def read(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced | Un
     return replace(traced, facts=facts, square=square)
 
 
-def unread(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
+def unread(
+    op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Traced, dict[str, Any]]:
+    """Return a call that is left alone, and what else tells it from others of the same shapes.
+
+    It adds no guard: what is known at run time only is None, or for the scale what the hint says.
+    """
+    told = bound(op, args, kwargs)
+    traced = _tensors(op, args, kwargs)
+    more: dict[str, Any] = {one: told[one] for one in _REFUSED if told.get(one)}
+    more |= {one: True for one in _REFUSED_IF_GIVEN if told.get(one) is not None}
+    wanted = tuple(told.get("grad_input_mask") or _ALL_BUT_BIAS)
+    if wanted != _ALL_BUT_BIAS:
+        more["grad_input_mask"] = wanted
+    if not traced.gradient and _gives_lse(told) and is_read(1):
+        more["wants_lse"] = True  # of a call that is tuned, the operands say so
+    scale = told["scale"]
+    if scale is None:
+        scale = 1 / math.sqrt(compat.hints([traced.given["q"].get_size()[-1]])[0] or 1)
+    mask = Mask()
+    if any(not isinstance(told.get(one, 0), int) for one in _FMHA_MASK[:2]):
+        more["window"] = None
+    else:
+        mask = _mask(traced, told, _square(traced))
+    facts = Facts(scale=float(scale), mask=mask, softcap=float(told.get("softcap", 0.0)))
+    if traced.varlen:
+        longest = (_longest(told, side, traced.given[side]) for side in "qk")
+        facts = replace(facts, **dict(zip(("max_q", "max_k"), longest, strict=True)))
+    return replace(traced, facts=facts), more
+
+
+def _square(traced: Traced) -> bool:
+    q, k = traced.given["q"].get_size(), traced.given["k"].get_size()
+    row = 0 if traced.varlen else 2
+    if min(len(q), len(k)) <= row:
+        return False
+    return equal(q[row], k[row]) and (
+        not traced.varlen or traced.given["cu_q"] is traced.given.get("cu_k")
+    )
+
+
+def _tensors(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
     """Return a call with its tensors alone."""
     name, gradient = OPERATORS[f"{op.namespace}.{op._schema.name.split('::')[1]}"]
     told = bound(op, args, kwargs)
@@ -225,12 +267,12 @@ def _reasons(name: str, told: Mapping[str, Any], given: Mapping[str, Any]) -> It
         yield f"dropout of {told['dropout_p']}: its random numbers are the operator's own"
     if told.get("return_debug_mask"):
         yield "the debug mask is wanted"
-    for key in ("seqused_k", "block_table", "num_splits", "grad_lse"):
+    for key in _REFUSED_IF_GIVEN:
         if told.get(key) is not None:
             yield f"{key} is given"
     if any(not isinstance(told.get(one, 0), int) for one in _FMHA_MASK[:2]):
         yield "a window that is known at run time only"
-    wanted = told.get("grad_input_mask") or (True,) * 3 + (False,)
+    wanted = told.get("grad_input_mask") or _ALL_BUT_BIAS
     if not all(wanted[:3]):
         yield "not all of dq, dk and dv are wanted"
     if told.get("bias_grad") or (wanted[3] and "bias" in given):

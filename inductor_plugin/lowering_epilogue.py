@@ -248,11 +248,20 @@ class _Indices:
         moves = self._coefficients(expression) or {}
         elements = math.prod(extent for one, extent in self._ranges.items() if moves[one])
         pattern = pattern_of(strides, self._base.size)
-        return Access(pattern, dtype, elements, strides, self._offset(expression), name)
+        offset, dynamic = self._offset(expression), self._unknown(expression)
+        return Access(pattern, dtype, elements, strides, offset, name, dynamic)
+
+    def _first(self, expression: Any) -> Any:
+        """Return the index of the first element, symbolic or not."""
+        return _ALGEBRA.sympify(expression).subs(dict.fromkeys(self._ranges, 0))
 
     def _offset(self, expression: Any) -> int:
-        """Return the index of the first element."""
-        return compat.hints([_ALGEBRA.sympify(expression).subs(dict.fromkeys(self._ranges, 0))])[0]
+        return compat.hints([self._first(expression)])[0]
+
+    def _unknown(self, expression: Any) -> bool:
+        """Return whether a linear index has a stride or an offset that is known only at run time."""
+        steps = [_ALGEBRA.diff(_ALGEBRA.sympify(expression), one) for one in self._ranges]
+        return any(one.free_symbols for one in (*steps, self._first(expression)))
 
     def _wanted(self) -> tuple[int, ...]:
         pairs = zip(self._base.size, self._base.stride, strict=True)
@@ -299,7 +308,8 @@ class _Indices:
                 return None
             for dim in dims:
                 whole, rest = divmod(moves[variable] * self._base.stride[dim], base)
-                if rest or found.setdefault(dim, whole) != whole:
+                # Backwards (a flip) is no stride a tensor can have.
+                if rest or whole < 0 or found.setdefault(dim, whole) != whole:
                     return None
         return tuple(found.get(dim, 0) for dim in range(len(self._base.size)))
 

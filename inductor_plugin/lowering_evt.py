@@ -24,7 +24,7 @@ from inductor_plugin.config import Config
 from inductor_plugin.epilogue import Access, Epilogue
 from inductor_plugin.jobs import BenchCandidate, Buffer, OpKernel, Part, SequenceKernel, Tensor
 from inductor_plugin.lowering_cuda import at, build_of
-from inductor_plugin.lowering_fusion_code import node_of, operand_of
+from inductor_plugin.lowering_fusion_code import operand_of
 from inductor_plugin.lowering_fusion_offer import Fusion
 from inductor_plugin.lowering_problem import view_operand
 from inductor_plugin.lowering_template import unwanted
@@ -138,12 +138,12 @@ def _unable(fusion: Fusion, epilogue: Epilogue) -> str | None:
         return "a kernel of Triton with another epilogue is settled"
     if epilogue.product != "full":
         return "the product is read through a view"
-    steps = [*fusion.product.get_stride()]
-    for one in epilogue.reads:
-        layout = node_of(one.buffer).get_layout()
-        steps += [*layout.stride, layout.offset]
-    if not all(isinstance(one, int) or getattr(one, "is_number", False) for one in steps):
-        return "strides of what the epilogue reads are known only at run time"
+    nodes = fusion.call.nodes
+    added = [*nodes[: len(nodes) - 2], fusion.product]  # what the product itself adds, first
+    steps = [step for one in added for step in (*one.get_stride(), one.get_layout().offset)]
+    unknown = any(one.dynamic for one in (*epilogue.reads, *epilogue.writes))
+    if unknown or any(getattr(one, "free_symbols", None) for one in steps):
+        return "strides or offsets of what the epilogue reads are known only at run time"
     return None
 
 

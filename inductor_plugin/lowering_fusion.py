@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,7 +28,7 @@ from inductor_plugin import lowering_evt, prune
 from inductor_plugin.config import Config
 from inductor_plugin.counters import COUNTERS
 from inductor_plugin.epilogue import Epilogue
-from inductor_plugin.fusion import MOST, Price, kernel_of, visitor_kernel
+from inductor_plugin.fusion import Chosen, Price, kernel_of, visitor_kernel
 from inductor_plugin.lowering_choices import Call
 from inductor_plugin.lowering_epilogue import base_of, epilogue_of_bodies
 from inductor_plugin.lowering_fusion_code import node_of
@@ -47,6 +46,8 @@ from inductor_plugin.selection import Ticket
 
 logger = logging.getLogger(__name__)
 
+_EACH = "each"
+"""Stands for all kernels where one reason does."""
 _STOCK: dict[str, Any] = {}
 """Inductor's own method, while ours is in its place."""
 
@@ -143,27 +144,31 @@ def _pair(scheduler: Any, node1: Any, node2: Any) -> _Pair | None:
 def _decided(pair: _Pair) -> Any:
     """Return Inductor's answer to whether it fuses; None leaves it to Inductor."""
     COUNTERS.add(fusions=1)
-    if pair.settled is not None and pair.settled not in pair.claim.choices:
-        return _refused(pair, f"{pair.settled} has another epilogue already")
-    if pair.scheduler._has_layout_conflict_for_template(pair.product):
-        return _refused(
-            pair, "an operand's layout is no longer what the kernels were measured with"
-        )
+    if closed := _closed(pair):
+        return _refused(pair, closed)
     epilogue = _prologue(pair) if pair.prologue else _epilogue(pair)
-    reason = prune.guard(epilogue, pair.limits, len(pair.claim.call.nodes))
-    if reason is not None:
-        _remember(pair, epilogue, {"all": reason})
-        return _refused(pair, reason)
+    device = pair.product.get_device()
+    if any(node_of(one.buffer).get_device() != device for one in epilogue.reads):
+        return None  # a number on the host, which Inductor hands over as one
     kept, pruned = _kept(pair, epilogue)
     if pair.prologue or epilogue.atomic or epilogue.mutates:
         return None if kept else _refused(pair, *pruned.values())
     made = _fusion(pair, epilogue)
-    evts = _visitors(pair, made, epilogue, pruned)
-    if not kept and not evts:
+    kept |= {} if _EACH in pruned else _visitors(pair, made, epilogue, pruned)
+    if not kept:
         _remember(pair, epilogue, pruned)
         return _refused(pair, *pruned.values())
-    plan = _handed_over(pair, made, epilogue, {**kept, **evts}, pruned)
+    plan = _handed_over(pair, made, epilogue, kept, pruned)
     return FusionResult.from_callable(functools.partial(_fuses, pair, *plan))
+
+
+def _closed(pair: _Pair) -> str | None:
+    """Return why nothing more can be fused with a product, None if something can."""
+    if pair.settled is not None and pair.settled not in pair.claim.choices:
+        return f"{pair.settled} has another epilogue already"
+    if pair.scheduler._has_layout_conflict_for_template(pair.product):
+        return "an operand's layout is no longer what the kernels were measured with"
+    return None
 
 
 def _refused(pair: _Pair, *reasons: str) -> Any:
@@ -244,6 +249,8 @@ class _Kernel:
 def _kept(pair: _Pair, epilogue: Epilogue) -> tuple[dict[str, _Kernel], dict[str, str]]:
     """Return the kernels worth measuring with the epilogue, best first, and why others are not."""
     claim, settled = pair.claim, pair.settled
+    if reason := prune.guard(epilogue, pair.limits, len(claim.call.nodes)):
+        return {}, {_EACH: reason}
     timings = pair.product.choice_timings()
     ranked = sorted(
         (one for one in claim.choices if claim.choices[one] in timings),
@@ -252,7 +259,7 @@ def _kept(pair: _Pair, epilogue: Epilogue) -> tuple[dict[str, _Kernel], dict[str
     best_us = 1e3 * min(timings.values())
     kept: dict[str, _Kernel] = {}
     pruned: dict[str, str] = {}
-    found: Counter[bool] = Counter()
+    chosen = Chosen()
     for name in ranked:
         choice = claim.choices[name]
         if not isinstance(choice, select_algorithm.TritonTemplateCaller):
@@ -260,14 +267,10 @@ def _kept(pair: _Pair, epilogue: Epilogue) -> tuple[dict[str, _Kernel], dict[str
         if settled is not None and name != settled:
             continue
         price = pair.price(_facts(pair, name, choice), epilogue, 1e3 * timings[choice], best_us)
-        if reason := price.refused():
+        if reason := price.refused() or chosen.refused(name, price):
             pruned[name] = reason
-        elif found[sure := price.sure()] < MOST and found[True] < MOST:
-            found[sure] += 1
-            kept[name] = _Kernel(price)
         else:
-            faster = "lose nothing by it" if found[True] == MOST else "may lose by it, as this one"
-            pruned[name] = f"{MOST} kernels that are faster alone and {faster} are measured"
+            kept[name] = _Kernel(price)
     return kept, pruned
 
 

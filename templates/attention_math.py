@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inductor_plugin.attention import BACKWARD, FORWARD, attention_of
+from inductor_plugin.attention import BACKWARD, FORWARD, Attention, attention_of
 from inductor_plugin.jobs import OpKernel
 from inductor_plugin.problem import Problem
 from inductor_plugin.template import Candidate
@@ -13,6 +13,11 @@ _MODULE = "inductor_plugin.attention_math"
 _DTYPES = ("float32", "float64", "bfloat16", "float16")
 _SCORES_BYTES = 1 << 30
 """Scores lie in memory, up to four times over for gradients."""
+_EXTENTS = {
+    (operand, dim): what
+    for operand, rows in (("q", "Sq"), ("k", "Sk"), ("v", "Sk"), ("do", "Sq"), ("out", "Sq"))
+    for dim, what in enumerate(("B", "H", rows, "D"))
+} | {(operand, dim): what for operand in ("lse", "dq", "dv") for dim, what in enumerate(("B", "H"))}
 
 
 class AttentionMath:
@@ -31,6 +36,9 @@ class AttentionMath:
         scores = 4 * a.batch * a.heads * a.queries * a.keys
         reasons = {
             "sequences of different lengths": a.varlen,
+            # Won at a length of 64, it took 3.3 times as long as ATen's kernel at one of 1536.
+            f"{_open(problem, a)} known at run time only; measured at one size, it may be slower at "
+            "others": problem.dynamic,
             "a soft cap": a.softcap,
             f"{a.dtype} operands": a.dtype not in _DTYPES,
             f"{a.heads} heads are no multiple of {a.kv_heads} key heads": a.heads % a.kv_heads,
@@ -59,3 +67,12 @@ class AttentionMath:
                 description="two products and a softmax",
             )
         ]
+
+
+def _open(problem: Problem, a: Attention) -> str:
+    """Return which extents depend on the call, as people name them."""
+    names = (
+        _EXTENTS.get((a.operands[one.operand], one.dim), "an extent of the bias")
+        for one in problem.dynamic
+    )
+    return ", ".join(dict.fromkeys(names))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inductor_plugin.attention import attention_of
+from inductor_plugin.attention import Attention, attention_of
 from inductor_plugin.problem import Problem
 from inductor_plugin.target import Target
 from inductor_plugin.templates.triton_attention_facts import padded, unfit_for_tma
@@ -14,6 +14,8 @@ from inductor_plugin.tile import BYTES
 BESIDE_BYTES = 2560
 """Shared memory beside the blocks and steps: what barriers and changes of layout take, at most."""
 
+_NARROW = 32
+"""A head dim at which a window does not make the largest blocks spill."""
 _READ = ("do", "q", "k", "v")
 """Operands that are read by tiles."""
 
@@ -48,7 +50,10 @@ class Blocks:
 
 
 _KERNELS: dict[tuple[int, int], tuple[Blocks, ...]] = {
-    (8, 64): (Blocks(128, 64, 128, 64, 2, 8), Blocks(64, 32, 64, 64, 3, 4)),
+    (8, 64): (
+        Blocks(128, 64, 128, 64, 2, 8), Blocks(64, 32, 64, 64, 3, 4),
+        Blocks(128, 32, 128, 64, 2, 8), Blocks(64, 32, 64, 64, 2, 8),
+    ),
     (8, 128): (
         Blocks(64, 64, 64, 64, 2, 8), Blocks(64, 32, 64, 64, 2, 8), Blocks(64, 32, 64, 32, 2, 4),
     ),
@@ -79,24 +84,41 @@ _KERNELS: dict[tuple[int, int], tuple[Blocks, ...]] = {
         Blocks(32, 32, 64, 32, 2, 8),
     ),
 }  # fmt: skip
-"""By compute capability and the wider of the padded head dims, best first. All compile with Triton 3.8
-without spilling, for bfloat16, a causal mask and four heads of q that share one of k and v. Those of 8
-are for all GPUs with tensor cores of that kind. With 128x64 at a width of 128, compute capability 9.0
-spills 8 bytes (by descriptors 24), 8.0 some hundred."""
-_SPILLING = frozenset(
-    {
-        (8, Blocks(64, 64, 64, 64, 2, 8)),
-        (8, Blocks(32, 32, 64, 32, 2, 8)),
-        (8, Blocks(32, 32, 32, 32, 2, 8)),
-    }
-)
-"""Those, by compute capability, that spill up to 48 bytes where a head dim is no power of two, whose
-loads take a mask for what is padded."""
-_SPILLING_LOADED = frozenset({(8, Blocks(128, 64, 128, 64, 2, 8))})
-"""Those that spill with two sides of a window (96 bytes at a head dim of 64; at 32 it is the next blocks
-that do), or where such a head dim meets sequences of different lengths (68 bytes at 40, 48 and 56)."""
-_SPILLING_VARLEN = frozenset({(9, Blocks(64, 32, 64, 32, 2, 8))})
-"""Those that spill about 500 bytes with sequences of different lengths, whatever the head dim."""
+"""By compute capability and the wider of the padded head dims, best first. Those of 8 are for all GPUs
+with tensor cores of that kind. The first of each compiles with Triton 3.8 without spilling for bfloat16,
+a causal mask and four heads of q that share one of k and v, and so does the first that `_SPILLING`
+leaves for what benchmarks/results/attention_triton.json names; of other mixtures nothing is known. With
+128x64 at a width of 128, compute capability 9.0 spills 8 bytes (by descriptors 24), 8.0 some hundred."""
+_SPILLING: dict[str, frozenset[tuple[int, Blocks]]] = {
+    # 48 bytes, for the mask that loads take for what is padded.
+    "ragged": frozenset(
+        {
+            (8, Blocks(64, 64, 64, 64, 2, 8)),
+            (8, Blocks(32, 32, 64, 32, 2, 8)),
+            (8, Blocks(32, 32, 32, 32, 2, 8)),
+        }
+    ),
+    # 68 bytes at head dims of 40, 48 and 56.
+    "ragged varlen": frozenset({(8, Blocks(128, 64, 128, 64, 2, 8))}),
+    # 96 bytes at a head dim of 64; at 32 it is the next blocks that do.
+    "window": frozenset({(8, Blocks(128, 64, 128, 64, 2, 8))}),
+    # 124 to 136 bytes; none where the window ends at the diagonal.
+    "window ahead": frozenset({(9, Blocks(64, 32, 64, 32, 2, 8))}),
+    # About 500 bytes, and 24.
+    "varlen": frozenset({(9, Blocks(64, 32, 64, 32, 2, 8)), (9, Blocks(128, 32, 128, 64, 2, 8))}),
+    # 856, 48 to 400, and with a causal mask 32.
+    "bias": frozenset(
+        {
+            (8, Blocks(128, 64, 128, 64, 2, 8)),
+            (8, Blocks(64, 32, 64, 64, 3, 4)),
+            (8, Blocks(64, 64, 64, 64, 2, 8)),
+        }
+    ),
+    # 24 bytes.
+    "softcap": frozenset({(8, Blocks(32, 32, 64, 32, 2, 8))}),
+}
+"""Those, by what an attention asks for (see `burdens_of`) and compute capability, that then spill so many
+bytes."""
 _FLOAT32: dict[tuple[int, int], tuple[Blocks, ...]] = {
     (8, 64): (Blocks(32, 16, 32, 32, 2, 4),),
     (9, 64): (Blocks(32, 32, 32, 32, 2, 4), Blocks(32, 16, 32, 32, 2, 4)),
@@ -111,16 +133,31 @@ def blocks_of(problem: Problem) -> list[Blocks]:
     width = max(padded(attention.head_dim), padded(attention.value_dim), 64)
     kind = (family(target), width)
     known = _FLOAT32.get(kind, ()) if attention.dtype == "float32" else _KERNELS[kind]
-    ragged = any(dim != padded(dim) for dim in (attention.head_dim, attention.value_dim))
-    windowed = attention.mask.left >= 0 and max(attention.head_dim, attention.value_dim) > 32
-    loaded = windowed or (ragged and attention.varlen)
-    known = [one for one in known if not ragged or (family(target), one) not in _SPILLING]
-    known = [one for one in known if not loaded or (family(target), one) not in _SPILLING_LOADED]
-    if attention.varlen:
-        known = [one for one in known if (family(target), one) not in _SPILLING_VARLEN]
+    spilling = {one for burden in burdens_of(attention) for one in _SPILLING.get(burden, ())}
+    known = [one for one in known if (family(target), one) not in spilling]
     fitting = [one for one in known if shared_bytes(one, problem) <= room_of(target)]
     tma = unfit_for_descriptors(problem) is None
     return [one for one in fitting if tma or not one.tma][:LIMIT]
+
+
+def burdens_of(attention: Attention) -> list[str]:
+    """Return what an attention asks for that takes registers beside the products, as `_SPILLING` calls it.
+
+    A window up to the diagonal (`right` of 0) takes fewer of them than one that sees keys ahead.
+    """
+    dims = (attention.head_dim, attention.value_dim)
+    ragged = any(dim != padded(dim) for dim in dims)
+    windowed = attention.mask.left >= 0
+    asked = {
+        "ragged": ragged,
+        "ragged varlen": ragged and attention.varlen,
+        "window": windowed and max(dims) > _NARROW,
+        "window ahead": windowed and attention.mask.right != 0,
+        "varlen": attention.varlen,
+        "bias": attention.biased,
+        "softcap": attention.softcap > 0,
+    }
+    return [name for name, there in asked.items() if there]
 
 
 def unfit_for_descriptors(problem: Problem) -> str | None:

@@ -124,6 +124,7 @@ def test_the_signature_is_independent_of_names_and_sizes(same: Epilogue) -> None
         pytest.param(with_read(1, stride=(1, 256)), id="transposed operand"),
         pytest.param(with_read(1, stride=(513, 1)), id="alignment of rows"),
         pytest.param(with_read(1, offset=1), id="alignment of the first element"),
+        pytest.param(with_read(1, dynamic=True), id="strides of run time"),
         pytest.param(with_write(dtype="int8"), id="dtype of an output"),
         pytest.param(with_write(stride=(1, 256)), id="transposed output"),
         pytest.param(with_write(pattern="other", stride=()), id="pattern of an output"),
@@ -140,7 +141,7 @@ def test_every_field_has_a_say() -> None:
         "mutates", "position",
     }  # fmt: skip
     assert set(Access.__dataclass_fields__) == {
-        "pattern", "dtype", "elements", "stride", "offset", "buffer",
+        "pattern", "dtype", "elements", "stride", "offset", "buffer", "dynamic",
     }  # fmt: skip
 
 

@@ -160,6 +160,71 @@ def test_rows_known_only_at_run_time_are_in_the_call(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
+    ("graph", "third"),
+    [
+        pytest.param(
+            lambda a, b, c: functional.relu(a @ b) + c.narrow(0, a.shape[0], a.shape[0]),
+            Arg((4 * M, N)),
+            id="offset of an operand",
+        ),
+        pytest.param(
+            lambda a, b, c: functional.relu(torch.addmm(c.narrow(0, a.shape[0], a.shape[0]), a, b)),
+            Arg((4 * M, N)),
+            id="offset of what addmm adds",
+        ),
+        pytest.param(
+            lambda a, b, c: (
+                functional.relu(a @ b)
+                + c[: a.shape[0] * (N + a.shape[0])].view(a.shape[0], -1)[:, :N]
+            ),
+            Arg((4 * M * (N + M),)),
+            id="stride of an operand",
+        ),
+    ],
+)
+def test_strides_of_run_time_are_not_written_as_numbers(graph: Graph, third: Arg, lab: Lab) -> None:
+    code = lab.lower_dynamic(graph, A, B, third, **BACKENDS)
+    assert "cutlass_mm_epilogue" not in code
+    (record,) = [one for one in _records(lab) if one["problem"]["epilogue"]]
+    assert "only at run time" in record["rejected"]["visitors"]
+
+
+@pytest.mark.parametrize("flipped_first", [True, False])
+def test_an_operand_read_backwards_is_another_problem(
+    flipped_first: bool,
+    cache_dir: Path,
+) -> None:
+    def graph(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return functional.relu(a @ b) + c
+
+    def plain(a: Any, b: Any, c: Any) -> tuple[Any]:
+        return (graph(c, a, b),)
+
+    def flipped(a: Any, b: Any, c: Any) -> tuple[Any]:
+        return (graph(c.flip(0), a, b),)
+
+    codes: dict[Any, str] = {}
+    for one in (flipped, plain) if flipped_first else (plain, flipped):
+        with Lab(visited_first, cache_dir).open() as lab:
+            codes[one] = lab.lower(one, A, B, Arg((M, N)), **BACKENDS)
+            assert lab.screens, "nothing is known of it from the other"
+    assert "cutlass_mm_epilogue" in codes[plain]
+    assert "cutlass_mm_epilogue" not in codes[flipped]
+
+
+def test_a_number_on_the_host_is_inductors(lab: Lab) -> None:
+    code = lab.lower(
+        lambda a, b, c: (functional.relu(a @ b) * c,),
+        A,
+        B,
+        Arg((), torch.float32, None, "cpu"),
+        **BACKENDS,
+    )
+    assert "cutlass_mm_epilogue" not in code
+    assert not [one for one in lab.tasks if one.problem.epilogue]
+
+
+@pytest.mark.parametrize(
     ("graph", "third", "reason"),
     [
         (lambda a, b, c: (a @ b + c,), Arg((M, N), stride=(1, M)), "cutlass"),
