@@ -1,11 +1,12 @@
 """What each Triton attention kernel takes of a GPU: registers, spills and shared memory, without one.
 
     python -m benchmarks.attention_compile [--gpu A100 ...] [--dim 64 ...] [--mask causal ...]
-                                           [--first 3] [--out benchmarks/results/attention_triton.json]
+                                           [--first 3] [--missing]
+                                           [--out benchmarks/results/attention_triton.json]
 
 Every candidate of a head dim is lowered by Inductor and compiled by Triton and ptxas for the GPU's
 architecture. What is measured is joined with what the file holds for other head dims, masks and GPUs
-of the same sources. Ends with 1 where a kernel spills, computes nothing, or takes more shared memory
+of the same sources; ``--missing`` compiles only what it does not hold. Ends with 1 where a kernel spills, computes nothing, or takes more shared memory
 than there is.
 """
 
@@ -16,7 +17,8 @@ import importlib.metadata
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +49,15 @@ MASKS = {
     "window": Mask(100, 50, bottom_right=True),
 }
 BACKWARD = "backward"
-KINDS = (*MASKS, "varlen", "decode", BACKWARD, f"{BACKWARD} window", f"{BACKWARD} varlen")
-"""What is compiled for each head dim: dense with each mask, sequences with a causal one, decoding, and
-gradients: dense with a causal mask, with a window, sequences."""
+SOFTCAP = 30.0
+"""Bound of the scores, as Gemma 2 has it for its logits."""
+KINDS = (
+    *MASKS, "varlen", "decode", "bias", "softcap", BACKWARD, f"{BACKWARD} window",
+    f"{BACKWARD} varlen", f"{BACKWARD} bias", f"{BACKWARD} bias causal", f"{BACKWARD} softcap",
+)  # fmt: skip
+"""What is compiled for each head dim: dense with each mask, sequences with a causal one, decoding, a full
+bias without a mask, a soft-cap with a causal one; and gradients: dense with a causal mask, with a window,
+sequences, a bias without a mask and with a causal one, a soft-cap."""
 FEWEST_REGISTERS = 32
 """With fewer nothing is computed: Triton compiles what it cannot to a trap, and says nothing."""
 LENGTH = 4096
@@ -94,31 +102,32 @@ def problems(
     gpu: Target, dims: Sequence[int], masks: Sequence[str], dtype: str
 ) -> Iterator[tuple[Template, str, Problem]]:
     """Yield the attentions whose candidates are compiled, and the template each is for."""
-    for dim in dims:
-        facts: dict[str, Any] = {"head_dim": dim, "dtype": getattr(torch, dtype)}
-        for name in masks:
-            if name.startswith(BACKWARD):
-                yield TritonAttentionBackward(), name, _gradient(name, facts, gpu)
-                continue
-            if name == "decode":
-                case = Case(1, LENGTH, Mask(), heads=32, kv_heads=8, batch=4, **facts)
-                template: Template = TritonAttentionDecode()
-            elif name == "varlen":
-                lengths = (LENGTH // 2,) * 4
-                case = Case(lengths, lengths, MASKS["causal"], heads=8, kv_heads=8, **facts)
-                template = TritonAttention()
-            else:
-                case = Case(LENGTH, LENGTH, MASKS[name], heads=8, kv_heads=8, batch=2, **facts)
-                template = TritonAttention()
+    for dim, name in product(dims, masks):
+        case = case_of(name, dim, dtype)
+        if name.startswith(BACKWARD):
+            operands = backward_cases.meta_operands_of(case)
+            yield TritonAttentionBackward(), name, backward_cases.problem_of(case, operands, gpu)
+        else:
+            template = TritonAttentionDecode() if name == "decode" else TritonAttention()
             yield template, name, problem_of(case, meta_operands_of(case), gpu)
 
 
-def _gradient(kind: str, facts: dict[str, Any], gpu: Target) -> Problem:
-    """Return a backward pass to compile for."""
-    lengths: Any = (LENGTH // 2,) * 4 if kind.endswith("varlen") else LENGTH
-    mask = MASKS["window" if kind.endswith("window") else "causal"]
-    case = Case(lengths, lengths, mask, heads=8, kv_heads=2, batch=2, **facts)
-    return backward_cases.problem_of(case, backward_cases.meta_operands_of(case), gpu)
+def case_of(kind: str, dim: int, dtype: str) -> Case:
+    """Return the attention of one of `KINDS`; gradients are of four heads of q to one of k and v."""
+    backward = kind.startswith(BACKWARD)
+    asked = set(kind.split())
+    causal = asked & {"causal", "varlen", "softcap"} or kind == BACKWARD
+    lengths: Any = (LENGTH // 2,) * 4 if "varlen" in asked else LENGTH
+    case = Case(
+        lengths, lengths, MASKS["window" if "window" in asked else "causal" if causal else "none"],
+        heads=8, kv_heads=2 if backward else 8, batch=1 if "varlen" in asked else 2, head_dim=dim,
+        dtype=getattr(torch, dtype),
+    )  # fmt: skip
+    if kind == "decode":
+        return replace(case, queries=1, heads=32, batch=4)
+    if "bias" in asked:
+        return replace(case, bias=(case.batch, case.heads, LENGTH, LENGTH))
+    return replace(case, softcap=SOFTCAP) if "softcap" in asked else case
 
 
 def compiled(gpu: Target, mask: str, problem: Problem, candidate: Candidate) -> Row:
@@ -173,6 +182,16 @@ def stored(out: Path) -> list[Row]:
     return [row for row in rows if told["sources"].get(row.template) == now[row.template]]
 
 
+def held(
+    out: Path, gpu: Target, mask: str, problem: Problem, candidates: Sequence[Candidate]
+) -> bool:
+    """Return whether a file holds all these kernels of a problem."""
+    attention = attention_of(problem)
+    facts = attention.head_dim, mask, attention.dtype
+    keys = {row.key for row in stored(out)}
+    return {(gpu.name, one.template, *facts, one.name) for one in candidates} <= keys
+
+
 def digests() -> dict[str, str]:
     """Return a digest of each template's text."""
     return {name: sources_digest((f"templates/{name}.jinja",)) for name in TEMPLATES}
@@ -188,13 +207,17 @@ def main() -> int:
     parser.add_argument("--mask", nargs="+", default=list(KINDS), choices=KINDS)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--first", type=int, default=12, help="candidates of each")
+    parser.add_argument("--missing", action="store_true", help="only what the file does not hold")
     parser.add_argument("--out", type=Path, default=OUT)
     given = parser.parse_args()
     rows: list[Row] = []
     for gpu in map(target, given.gpu):
         for template, mask, problem in problems(gpu, given.dim, given.mask, given.dtype):
+            chosen = template.candidates(problem)[: given.first]
+            if given.missing and held(given.out, gpu, mask, problem, chosen):
+                continue
             with as_target(gpu), graph():
-                for candidate in template.candidates(problem)[: given.first]:
+                for candidate in chosen:
                     rows.append(compiled(gpu, mask, problem, candidate))
                     print(" ".join(map(str, asdict(rows[-1]).values())), flush=True)
             write(given.out, joined(given.out, rows))

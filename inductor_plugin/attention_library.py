@@ -202,7 +202,8 @@ def _varlens(f: Facts) -> dict[str, Any]:
 
 def _efficient(t: Tools, x: Operands, f: Facts) -> tuple[Any, ...]:
     name = "aten._scaled_dot_product_efficient_attention"
-    return t.call(name, x["q"], x["k"], x["v"], whole_bias(t, x), f.lse, 0.0, f.causal, scale=f.scale)
+    operands = (x["q"], x["k"], x["v"], whole_bias(t, x))
+    return t.call(name, *operands, f.lse, 0.0, f.causal, scale=f.scale)
 
 
 def _efficient_backward(t: Tools, x: Operands, f: Facts) -> tuple[Any, ...]:

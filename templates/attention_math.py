@@ -15,9 +15,10 @@ _SCORES_BYTES = 1 << 30
 """Scores lie in memory, up to four times over for gradients."""
 _EXTENTS = {
     (operand, dim): what
-    for operand, rows in (("q", "Sq"), ("k", "Sk"), ("v", "Sk"), ("do", "Sq"), ("out", "Sq"))
+    for rows, operands in (("Sq", ("do", "q", "out", "lse", "dq")), ("Sk", ("k", "v", "dv")))
+    for operand in operands
     for dim, what in enumerate(("B", "H", rows, "D"))
-} | {(operand, dim): what for operand in ("lse", "dq", "dv") for dim, what in enumerate(("B", "H"))}
+}
 
 
 class AttentionMath:

@@ -102,7 +102,7 @@ _SPILLING: dict[str, frozenset[tuple[int, Blocks]]] = {
     "ragged varlen": frozenset({(8, Blocks(128, 64, 128, 64, 2, 8))}),
     # 96 bytes at a head dim of 64; at 32 it is the next blocks that do.
     "window": frozenset({(8, Blocks(128, 64, 128, 64, 2, 8))}),
-    # 124 to 136 bytes; none where the window ends at the diagonal.
+    # 124 to 136 bytes; none where the window ends at the diagonal, or never.
     "window ahead": frozenset({(9, Blocks(64, 32, 64, 32, 2, 8))}),
     # About 500 bytes, and 24.
     "varlen": frozenset({(9, Blocks(64, 32, 64, 32, 2, 8)), (9, Blocks(128, 32, 128, 64, 2, 8))}),
@@ -116,6 +116,8 @@ _SPILLING: dict[str, frozenset[tuple[int, Blocks]]] = {
     ),
     # 24 bytes.
     "softcap": frozenset({(8, Blocks(32, 32, 64, 32, 2, 8))}),
+    # 16 to 32 bytes; none where heads of q share one of k and v.
+    "bias or softcap, own keys": frozenset({(9, Blocks(64, 32, 64, 32, 2, 8))}),
 }
 """Those, by what an attention asks for (see `burdens_of`) and compute capability, that then spill so many
 bytes."""
@@ -143,19 +145,21 @@ def blocks_of(problem: Problem) -> list[Blocks]:
 def burdens_of(attention: Attention) -> list[str]:
     """Return what an attention asks for that takes registers beside the products, as `_SPILLING` calls it.
 
-    A window up to the diagonal (`right` of 0) takes fewer of them than one that sees keys ahead.
+    A window that ends at the diagonal, or never, takes fewer of them than one that ends ahead of it.
     """
     dims = (attention.head_dim, attention.value_dim)
     ragged = any(dim != padded(dim) for dim in dims)
     windowed = attention.mask.left >= 0
+    bent = attention.biased or attention.softcap > 0
     asked = {
         "ragged": ragged,
         "ragged varlen": ragged and attention.varlen,
         "window": windowed and max(dims) > _NARROW,
-        "window ahead": windowed and attention.mask.right != 0,
+        "window ahead": windowed and attention.mask.right > 0,
         "varlen": attention.varlen,
         "bias": attention.biased,
         "softcap": attention.softcap > 0,
+        "bias or softcap, own keys": bent and attention.heads == attention.kv_heads,
     }
     return [name for name, there in asked.items() if there]
 

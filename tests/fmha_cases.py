@@ -135,6 +135,15 @@ BAD = {
     "window of bools": Bad(_set(window=(True, 0)), TypeError, "window is (True, 0); it is two"),
     "one number": Bad(_set(window=5), TypeError, "window is 5; it is two integers (left, right)"),
     "window of three": Bad(_set(window=(1, 2, 3)), TypeError, "window is (1, 2, 3); it is two"),
+    "left of more than 64 bits": Bad(
+        _set(window=(2**70, 0)), ValueError, "it has more than 64 bits, give -1 for all keys"
+    ),
+    "cap of letters": Bad(
+        _set(softcap="a"), TypeError, "softcap is 'a'; it is a positive number, or 0 for none"
+    ),
+    "scale of several numbers": Bad(
+        _set(scale=[0.5]), TypeError, "scale is [0.5]; it is a finite number, or None"
+    ),
     "left of the wrong sign": Bad(
         _set(window=(-4, 0)), ValueError, "window_left is -4; it is a number of keys, 0 or more"
     ),

@@ -74,6 +74,25 @@ CAUSAL, AT_END = Mask(-1, 0), Mask(-1, 0, bottom_right=True)
             replace(H100, aligned_bias=False),
             "not aligned",
         ),
+        ("efficient", A, replace(H100, bias_dtype="float32", wide_bias=False), None),
+        (
+            "efficient",
+            replace(A, operands=("q", "k", "v", "bias")),
+            replace(H100, bias_dtype="bfloat16"),
+            None,
+        ),
+        (
+            "efficient",
+            replace(A, operands=("q", "k", "v", "bias")),
+            replace(H100, bias_dtype="float32"),
+            "a float32 bias of bfloat16 operands",
+        ),
+        (
+            "efficient",
+            replace(A, operands=("q", "k", "v", "bias")),
+            replace(H100, wide_bias=False),
+            "the same for all keys",
+        ),
         (
             "efficient",
             replace(A, backward=True),

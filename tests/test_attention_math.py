@@ -1,6 +1,7 @@
 """`inductor_plugin.attention_math` against float64: masks, windows, shared heads, biases, empty rows."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -63,6 +64,17 @@ def test_it_agrees_with_float64(
         torch.testing.assert_close(got.double(), right, atol=4 * limit, rtol=4 * limit)
 
 
+def test_another_default_device_changes_nothing() -> None:
+    q, k, v = operands(torch.float32, 2, 13, 11)
+    given = [q, k, v, torch.randn(2, 4, 13, 24)]
+    mask = Mask(4, 0, True)
+    attention_math._hidden.cache_clear()
+    with torch.device("meta"):
+        made = gradients(given, mask)
+    for got, wanted in zip(made, gradients(given, mask), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+
+
 def test_a_bias_that_hides_a_whole_row_gives_zero() -> None:
     q, k, v = operands(torch.float32, 4, 8, 8)
     bias = torch.zeros(8, 8)
@@ -101,7 +113,7 @@ def gradients(
     """Return out, lse, dq, dk and dv, the last operand being do."""
     q, k, v, do = operands
     told = (SCALE, mask.left, mask.right, mask.bottom_right)
-    out, lse = torch.empty_like(do), torch.empty(do.shape[:-1])
+    out, lse = torch.empty_like(do), torch.empty(do.shape[:-1], device=do.device)
     attention_math.attention_math(q, k, v, bias, lse, *told, out=out)
     dq, dk, dv = (torch.empty_like(one) for one in (q, k, v))
     attention_math.attention_math_backward(do, q, k, v, out, lse, bias, dq, dv, *told, out=dk)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from importlib.machinery import ModuleSpec
@@ -26,6 +27,7 @@ from inductor_plugin.lowering_attention_traced import operators
 from tests.attention_graphs import (
     ATEN,
     BF16,
+    Graph,
     Shape,
     backward,
     body,
@@ -194,6 +196,30 @@ def test_what_only_the_operator_can_do_is_left_to_it(what: str, cache_dir: Path)
     assert {"dropout": "dropout of 0.1", "debug mask": "debug mask"}.get(
         what, "gradient of the bias"
     ) in reason
+
+
+def test_calls_of_the_same_shapes_are_told_apart(cache_dir: Path) -> None:
+    # What an operator alone can do shares no record with what was measured, nor with another such call.
+    def graph(dropout: float, scale: float, causal: bool) -> Graph:
+        def function(q: Any, k: Any, v: Any) -> Any:
+            return ATEN._scaled_dot_product_flash_attention.default(
+                q, k, v, dropout, causal, False, scale=scale
+            )[:1]
+
+        return traced(function, lambda env: qkv(SHAPE, env))
+
+    cases = ((0.0, 1.0, False), (0.1, 1.0, False), (0.1, 0.125, True), (0.3, 0.125, True))
+    for case in cases:
+        lowered(graph(*case), "triton_attention", cache_dir)
+    found: set[tuple[float, float, bool]] = set()
+    for path in cache_dir.glob("records/*/*/*.json"):
+        record = json.loads(path.read_text())
+        told = dict(record["problem"]["arguments"])
+        dropout = float(told.get("dropout_p", 0.0))
+        found.add((dropout, float(told["scale"]), told["right"] == "0"))
+        reason = f"dropout of {dropout}: its random numbers are the operator's own"
+        assert record["rejected"].get("attention") == (reason if dropout else None)
+    assert found == set(cases)
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "unknown"])
