@@ -181,8 +181,11 @@ def _refused(pair: _Pair, *reasons: str) -> Any:
 
 
 def _remember(pair: _Pair, epilogue: Epilogue, reasons: Mapping[str, str]) -> None:
-    """Note why an epilogue was not measured, for `explain`; that of a prologue is in the log alone."""
-    if not pair.prologue:
+    """Note why an epilogue was not measured, for `explain`; that of a prologue is in the log alone.
+
+    A build measures nothing, so that nothing it refuses is refused for its time.
+    """
+    if not pair.prologue and pair.config.policy == "tune":
         problem = _problem(pair, epilogue, node_of(_written(pair, epilogue)).get_layout())
         pair.session.remember(problem, pair.product.get_device(), UNFUSED, reasons)
 

@@ -300,9 +300,11 @@ def _templates() -> Iterator[Row]:
         yield Row("triton_attention_decode", False, kind, "triton", WRITES, ("out", "lse"))
     math = "inductor_plugin.attention_math"
     told = WRITES | MASK | {"lse": Rows(form="cpu")}
-    yield Row("attention_math", False, "cpu", f"{math}.lse_out", told, ("out", "lse"))
+    known = (False,)  # for lengths that are not it is not offered
+    yield Row("attention_math", False, "cpu", f"{math}.lse_out", told, ("out", "lse"), known)
     told = GRADIENTS | MASK | {"forward": OUT, "lse": DENSE_LSE, "out": Like("k")}
-    yield Row("attention_math", True, "cpu", f"{math}_backward.out", told, ("dq", "out", "dv"))
+    given = ("dq", "out", "dv")
+    yield Row("attention_math", True, "cpu", f"{math}_backward.out", told, given, known)
 
 
 ROWS: tuple[Row, ...] = (*_atens(), *_others(), *_wheels(), *_templates(), *_turned())

@@ -47,6 +47,7 @@ from inductor_plugin.jobs import (
     Outcome,
     ScreenJob,
     SequenceKernel,
+    Single,
     TritonCompileJob,
 )
 from inductor_plugin.pipeline import Pipeline
@@ -67,7 +68,7 @@ def library_last(candidate: BenchCandidate) -> float:
     return _together(candidate.kernel, library=10.0, other=1.0)
 
 
-def _together(kernel: Kernel, library: float, other: float) -> float:
+def _together(kernel: Kernel | Single, library: float, other: float) -> float:
     """Return what a kernel, or all parts of a sequence, take."""
     if isinstance(kernel, SequenceKernel):
         return sum(_together(one.kernel, library, other) for one in kernel.parts)

@@ -117,7 +117,10 @@ def test_another_order_in_memory_is_measured_with_its_copy(
 @pytest.mark.parametrize("unknown", [False, True], ids=["static", "unknown"])
 def test_no_candidate_is_left_out(unknown: bool) -> None:
     """A new kernel or template has to have a row: in each direction, for known and unknown lengths."""
-    assert {(row.candidate, row.gradient) for row, one in CASES if one == unknown} == candidates()
+    wanted = candidates()
+    if unknown:
+        wanted -= {("attention_math", False), ("attention_math", True)}
+    assert {(row.candidate, row.gradient) for row, one in CASES if one == unknown} == wanted
 
 
 ALONE = [("cpu", False), ("cpu", True), ("window", False), ("window", True)]

@@ -103,7 +103,7 @@ def test_the_fused_kernel_wins(lab: Callable[..., Any]) -> None:
     assert [one.size for one in task.problem.inputs] == [(1024, 512), (512, 2048), (2048,)]
     assert {one.name for one in task.entries} == {"unfused", "fused.triton_mm"}
     assert [one.library for one in task.entries if one.name == "unfused"] == [True]
-    assert 1 <= sum(one.name != "unfused" for one in task.entries) <= 2 * fusion.MOST
+    assert 1 <= sum(one.name != "unfused" for one in task.entries) <= fusion.MOST + fusion.DOUBTFUL
 
 
 def test_two_kernels_win(lab: Callable[..., Any]) -> None:

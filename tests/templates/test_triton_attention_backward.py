@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from inductor_plugin.attention import Mask
+from inductor_plugin.attention import Mask, attention_of
 from inductor_plugin.lowering_target import as_target
 from inductor_plugin.problem import Problem, SizeClass
 from inductor_plugin.target import names, target
@@ -20,6 +21,7 @@ from inductor_plugin.templates.triton_attention_backward import TritonAttentionB
 from inductor_plugin.templates.triton_attention_backward_blocks import (
     Blocks,
     blocks_of,
+    burdens_of,
     shared_bytes,
     unfit_for_descriptors,
 )
@@ -34,6 +36,10 @@ DIMS = (32, 40, 64, 72, 80, 96, 128, 160, 192, 256)
 HALF = Case(4096, 4096, Mask(right=0), heads=8, kv_heads=2, batch=2, dtype=torch.bfloat16)
 WIDE = Case(4096, 4096, heads=64, kv_heads=64, head_dim=128, batch=80, dtype=torch.bfloat16)
 """Of more elements than 32 bits count."""
+WINDOW, SLIDE, BEFORE = Mask(100, 50), Mask(4095, 0), Mask(100, -1)
+"""Windows that end ahead of the diagonal, at it, and never."""
+BIAS: dict[str, Any] = {"bias": (2, 8, 4096, 4096)}
+LENGTHS: dict[str, Any] = {"queries": (2048,) * 4, "keys": (2048,) * 4, "batch": 1}
 CUDA = pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
 
 
@@ -120,6 +126,66 @@ def test_kernels_are_few_and_fit(gpu: str, dim: int, dtype: torch.dtype) -> None
 def test_narrow_dims_of_one_and_wide_dims_of_the_other_take_the_blocks_of_the_wide() -> None:
     mixed = blocks_of(problem(replace(HALF, head_dim=192, value_dim=128)))
     assert mixed == blocks_of(problem(replace(HALF, head_dim=256)))
+
+
+@pytest.mark.parametrize(
+    ("case", "burdens"),
+    [
+        (HALF, []),
+        (replace(HALF, head_dim=56), ["ragged"]),
+        (replace(HALF, value_dim=72), ["ragged"]),
+        (replace(HALF, head_dim=56, **LENGTHS), ["ragged", "ragged varlen", "varlen"]),
+        (replace(HALF, mask=WINDOW), ["window", "window ahead"]),
+        (replace(HALF, mask=WINDOW, head_dim=32), ["window ahead"]),
+        (replace(HALF, mask=SLIDE), ["window"]),
+        (replace(HALF, mask=BEFORE), ["window"]),
+        (replace(HALF, mask=Mask(-1, 50)), []),
+        (replace(HALF, **BIAS), ["bias"]),
+        (replace(HALF, softcap=30.0), ["softcap"]),
+        (replace(HALF, softcap=30.0, kv_heads=8), ["softcap", "bias or softcap, own keys"]),
+        (replace(HALF, kv_heads=8, **BIAS), ["bias", "bias or softcap, own keys"]),
+        (replace(HALF, kv_heads=8), []),
+    ],
+)
+def test_what_takes_registers_beside_the_products(case: Case, burdens: list[str]) -> None:
+    assert burdens_of(attention_of(problem(case))) == burdens
+
+
+@pytest.mark.parametrize(
+    ("gpu", "case", "place", "name"),
+    [
+        ("H200", {"head_dim": 192, "mask": WINDOW}, 0, "32x32_64x32_s2_w8"),
+        ("H200", {"head_dim": 256, "mask": SLIDE}, 0, "64x32_64x32_s2_w8"),
+        ("H200", {"head_dim": 256, "mask": BEFORE}, 0, "64x32_64x32_s2_w8"),
+        ("H200", {"head_dim": 256, "softcap": 30.0}, 0, "64x32_64x32_s2_w8"),
+        ("H200", {"head_dim": 256, "softcap": 30.0, "kv_heads": 8}, 0, "32x32_64x32_s2_w8"),
+        ("H200", {"head_dim": 128, **LENGTHS}, 0, "64x64_128x64_s2_w8"),
+        ("H200", {"head_dim": 128, **LENGTHS}, 1, "64x64_64x64_s2_w8"),
+        ("H200", {"head_dim": 128, "mask": WINDOW}, 2, "128x32_128x64_s2_w8"),
+        ("B200", {"head_dim": 256, "mask": WINDOW}, 0, "64x32_64x32_s2_w8_tma"),
+        ("B200", {"head_dim": 256, **LENGTHS}, 0, "32x32_64x32_s2_w8"),
+        ("A100", {"head_dim": 64}, 0, "128x64_128x64_s2_w8"),
+        ("A100", {"head_dim": 64, "mask": WINDOW}, 0, "64x32_64x64_s3_w4"),
+        ("A100", {"head_dim": 56, **BIAS}, 0, "128x32_128x64_s2_w8"),
+        ("A100", {"head_dim": 64, **BIAS}, 0, "128x32_128x64_s2_w8"),
+        ("A100", {"head_dim": 128, **BIAS}, 0, "64x32_64x64_s2_w8"),
+        ("A100", {"head_dim": 256, "softcap": 30.0}, 0, "32x16_64x32_s2_w8"),
+    ],
+)
+def test_blocks_that_would_spill_are_not_offered(
+    gpu: str, case: dict[str, Any], place: int, name: str
+) -> None:
+    """Names of what was compiled for such an attention and does not spill."""
+    assert blocks_of(problem(replace(HALF, **case), gpu))[place].name == name
+
+
+@pytest.mark.parametrize("gpu", names())
+def test_some_blocks_are_left_whatever_is_asked_for(gpu: str) -> None:
+    masks = (Mask(), WINDOW, SLIDE, BEFORE)
+    extras: tuple[dict[str, Any], ...] = ({}, BIAS, LENGTHS)
+    for dim, mask, more, cap, heads in product(DIMS, masks, extras, (0.0, 30.0), (2, 8)):
+        case = replace(HALF, head_dim=dim, mask=mask, softcap=cap, kv_heads=heads, **more)
+        assert blocks_of(problem(case, gpu)), case
 
 
 def test_a_kernel_by_rows() -> None:

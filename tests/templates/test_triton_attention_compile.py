@@ -14,14 +14,19 @@ from benchmarks.attention_compile import (
     BACKWARD,
     DIMS,
     GPUS,
+    KINDS,
     MASKS,
     OUT,
     Row,
+    case_of,
     compiled,
     complaints,
+    held,
     problems,
     stored,
+    write,
 )
+from inductor_plugin.attention import Mask
 from inductor_plugin.lowering_target import as_target
 from inductor_plugin.problem import Problem
 from inductor_plugin.target import target
@@ -34,6 +39,18 @@ from tests.templates.attention_lowering import graph
 FORWARD = TritonAttention()
 DIMS_OF_THREE = (32, 40, 64, 72, 80, 96, 128, 160, 192, 256)
 """Head dims for which the next candidates are compiled as well."""
+
+ALL = tuple(product(GPUS, DIMS))
+MOST = tuple((gpu, dim) for gpu, dim in ALL if gpu != "B200")
+BLACKWELL = tuple(product(("B200",), (*range(32, 129, 8), 136, 192, 256)))
+SOME = tuple(product(("A100", "H200"), (64, 128, 256)))
+COMPILED = {
+    **dict.fromkeys(("causal", BACKWARD), ALL),
+    **dict.fromkeys(("window", "varlen"), MOST),
+    **dict.fromkeys(("backward window", "backward varlen"), MOST + BLACKWELL),
+    **dict.fromkeys(("bias", "softcap", *KINDS[-3:]), SOME),
+}
+"""GPUs and head dims, by kind, whose first candidate is compiled."""
 
 
 def causal(gpu: str, dim: int, dtype: str = "bfloat16") -> Problem:
@@ -58,13 +75,45 @@ def measured() -> dict[tuple[str, int, str], set[str]]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["causal", BACKWARD])
+@pytest.mark.parametrize("kind", COMPILED)
 def test_the_first_of_every_head_dim_is_compiled(kind: str) -> None:
     """The committed measurements (python -m benchmarks.attention_compile) against the tables."""
     assert tuple(DIMS) == tuple(range(32, 257, 8))
-    for gpu, dim in product(GPUS, DIMS):
+    for gpu, dim in COMPILED[kind]:
         first, *_ = offered(gpu, dim, kind)
         assert first in measured()[gpu, dim, kind], (gpu, dim)
+
+
+def test_each_kind_is_the_attention_it_is_called() -> None:
+    asked = {kind: case_of(kind, 64, "bfloat16") for kind in KINDS}
+    assert {kind for kind, case in asked.items() if case.bias} == {
+        "bias", "backward bias", "backward bias causal"
+    }  # fmt: skip
+    assert {kind for kind, case in asked.items() if case.softcap} == {"softcap", "backward softcap"}
+    assert {kind for kind, case in asked.items() if case.varlen} == {"varlen", "backward varlen"}
+    assert {kind for kind, case in asked.items() if case.mask == Mask()} == {
+        "none", "decode", "bias", "backward bias"
+    }  # fmt: skip
+    assert {kind for kind, case in asked.items() if case.mask == MASKS["window"]} == {
+        "window", "backward window"
+    }  # fmt: skip
+
+
+def test_only_what_a_file_does_not_hold_is_missing(tmp_path: Path) -> None:
+    gpu = target("A100")
+    problem = causal("A100", 64)
+    chosen = FORWARD.candidates(problem)[:2]
+    rows = [
+        Row(gpu.name, one.template, 64, "causal", "bfloat16", one.name, 200, 0, 1 << 15)
+        for one in chosen
+    ]
+    out = tmp_path / "kernels.json"
+    assert not held(out, gpu, "causal", problem, chosen)
+    write(out, rows)
+    assert held(out, gpu, "causal", problem, chosen)
+    assert not held(out, gpu, "none", problem, chosen)
+    write(out, rows[:1])
+    assert not held(out, gpu, "causal", problem, chosen)
 
 
 def test_the_first_three_of_some_head_dims_are_compiled() -> None:
@@ -93,7 +142,8 @@ def test_shared_memory_of_what_was_compiled_is_predicted() -> None:
     rows = [one for one in stored(OUT) if one.template == FORWARD.name]
     assert len(rows) >= len(GPUS) * len(DIMS)
     for row in rows:
-        problem = causal(row.gpu, row.head_dim, row.dtype)
+        (found,) = problems(target(row.gpu), [row.head_dim], [row.mask], row.dtype)
+        problem = found[-1]
         (block,) = [one for one in blocks_of(problem) if one.name == row.name]
         predicted = shared_bytes(block, problem)
         assert 0.85 * predicted <= row.shared <= predicted, row
