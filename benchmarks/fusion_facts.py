@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks.fusion_arms import Bench, Counts, Facts, lowered
 from benchmarks.fusion_cost import Cost
 from benchmarks.fusion_models import MODELS
-from inductor_plugin import fusion, lowering_fusion, lowering_runner
+from inductor_plugin import fusion, lowering_runner
 from inductor_plugin.cache import Resources
 from inductor_plugin.jobs import TritonCompileJob
 from inductor_plugin.lowering_target import replaced
@@ -87,11 +87,12 @@ def collected(model: str) -> dict[str, TritonCompileJob]:
     def kept(_: fusion.Price) -> None:
         return None
 
-    assert sys.maxsize > lowering_fusion.MOST
-    assert callable(fusion.Price.refused)
+    def chosen(_: fusion.Chosen, _name: str, _price: fusion.Price) -> None:
+        return None
+
     with (
         tempfile.TemporaryDirectory(prefix="fusions-") as folder,
-        replaced(lowering_fusion, "MOST", sys.maxsize),
+        replaced(fusion.Chosen, "refused", chosen),
         replaced(fusion.Price, "refused", kept),
     ):
         lowered(functools.partial(MODELS[model], 1), "ours", bench, Path(folder))
