@@ -31,10 +31,6 @@ from inductor_plugin.problem import Problem
 FORWARD = "attention"
 BACKWARD = "attention_backward"
 DIRECTIONS = (FORWARD, BACKWARD)
-FORWARD_OPERANDS = ("q", "k", "v", "bias", "cu_q", "cu_k", "lse")
-BACKWARD_OPERANDS = (
-    "do", "q", "k", "v", "out", "lse", "delta", "bias", "cu_q", "cu_k", "dq", "dv",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-FORWARD_OP = "inductor_plugin::attention_math"
-BACKWARD_OP = "inductor_plugin::attention_math_backward"
-
 _OPERATORS: Any = torch.library.Library("inductor_plugin", "FRAGMENT")
 _TOLD = "float scale, int left, int right, bool bottom_right"
 

@@ -148,16 +148,6 @@ class Epilogue:
         return sum(one.bytes for one in self.writes)
 
     @property
-    def separate_bytes(self) -> int:
-        """Bytes that a kernel of its own for this moves: D is read back."""
-        return self.product_bytes + self.read_bytes + self.write_bytes
-
-    @property
-    def saved_bytes(self) -> int:
-        """Bytes that are not moved if it is fused: D is not read, and not written if nobody else reads it."""
-        return self.product_bytes * (1 if self.readers else 2)
-
-    @property
     def signature(self) -> str:
         """What tells this epilogue from others, apart from sizes and names: text and a digest.
 

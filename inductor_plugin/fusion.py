@@ -84,14 +84,18 @@ class Chosen:
         self._sure: list[tuple[str, float]] = []
         self._doubtful = 0
 
-    def refused(self, name: str, price: Price) -> str | None:
-        """Return why a kernel need not be measured besides those before it; None takes it in."""
-        for faster, time_us in self._sure:
-            if price.unfused_us > DOMINATES * time_us:
+    def dominated(self, time_us: float) -> str | None:
+        """Return why a kernel that takes so long alone cannot win; nothing else of it needs to be known."""
+        for faster, alone_us in self._sure:
+            if time_us > DOMINATES * alone_us:
                 return (
-                    f"dominated: {faster} takes {time_us:.1f} us alone, this {price.unfused_us:.1f}, "
+                    f"dominated: {faster} takes {alone_us:.1f} us alone, this {time_us:.1f}, "
                     "and loses nothing by it"
                 )
+        return None
+
+    def refused(self, name: str, price: Price) -> str | None:
+        """Return why a kernel need not be measured besides those before it; None takes it in."""
         sure = price.sure()
         if sure and len(self._sure) >= MOST:
             return f"{MOST} kernels as fast are measured with it"

@@ -269,7 +269,12 @@ def _kept(pair: _Pair, epilogue: Epilogue) -> tuple[dict[str, _Kernel], dict[str
             continue
         if settled is not None and name != settled:
             continue
-        price = pair.price(_facts(pair, name, choice), epilogue, 1e3 * timings[choice], best_us)
+        alone_us = 1e3 * timings[choice]
+        # Before its facts are read: a warm compile comes by here for each kernel of each layer.
+        if reason := chosen.dominated(alone_us):
+            pruned[name] = reason
+            continue
+        price = pair.price(_facts(pair, name, choice), epilogue, alone_us, best_us)
         if reason := price.refused() or chosen.refused(name, price):
             pruned[name] = reason
         else:

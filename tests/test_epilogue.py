@@ -163,9 +163,6 @@ def test_bytes() -> None:
     assert GATED.product_bytes == product
     assert GATED.read_bytes == gate + bias
     assert GATED.write_bytes == out
-    assert GATED.separate_bytes == product + gate + bias + out
-    assert GATED.saved_bytes == 2 * product
-    assert replace(GATED, readers=3).saved_bytes == product
 
 
 @pytest.mark.parametrize(("dtype", "size"), BYTES.items())

@@ -32,7 +32,8 @@ def price(kernel: Kernel = FIT, time_us: float = 100.0, limits: Limits | None = 
 def test_a_slower_kernel_is_dominated_by_one_that_loses_nothing() -> None:
     chosen = Chosen()
     assert chosen.refused("fast", price()) is None
-    reason = chosen.refused("slow", price(time_us=100.0 * DOMINATES + 1))
+    assert chosen.dominated(100.0 * DOMINATES - 1) is None
+    reason = chosen.dominated(100.0 * DOMINATES + 1)
     assert reason is not None
     assert "dominated: fast takes 100.0 us" in reason
 
@@ -50,6 +51,7 @@ def test_a_kernel_that_may_lose_dominates_nobody_and_takes_nobodys_place() -> No
     for index in range(DOUBTFUL):
         assert chosen.refused(f"doubtful {index}", price(SPILLING)) is None
     assert "may lose" in str(chosen.refused("another", price(SPILLING)))
+    assert chosen.dominated(150.0) is None
     assert chosen.refused("sure", price(time_us=150.0)) is None
 
 
