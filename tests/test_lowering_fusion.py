@@ -127,7 +127,8 @@ def test_the_fused_kernel_runs_with_the_tile_that_won(lab: Callable[..., Any]) -
         if parts(candidate) == 1:
             if candidate.candidate_id not in second:
                 second.append(candidate.candidate_id)
-            return 0.015 if candidate.candidate_id == second[0] else 0.011
+            # More may be measured, in the order of their builds: one alone is the best.
+            return 0.011 if second.index(candidate.candidate_id) == 1 else 0.015
         return FUSED(candidate)
 
     with lab(taken) as opened:
