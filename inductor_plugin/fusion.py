@@ -9,6 +9,7 @@ from typing import Any
 from inductor_plugin import prune
 from inductor_plugin.cache import Resources
 from inductor_plugin.epilogue import Epilogue
+from inductor_plugin.fused_time import fused_extra_us
 from inductor_plugin.problem import Problem
 from inductor_plugin.resources import SPILL_LIMIT_BYTES
 from inductor_plugin.target import Target
@@ -38,6 +39,7 @@ class Price:
         limits: Those of the options.
         unfused_us: Time of the kernel alone.
         best_us: Time of the best kernel for the product alone.
+        measured: Whether ``unfused_us`` was; if not, it is a guess.
     """
 
     kernel: prune.Kernel
@@ -46,6 +48,7 @@ class Price:
     limits: prune.Limits
     unfused_us: float
     best_us: float
+    measured: bool = True
 
     def refused(self) -> str | None:
         """Return why the two need not be compiled together, None if they must."""
@@ -63,6 +66,16 @@ class Price:
             return True
         found = prune.predict(self.kernel, self.epilogue, self.target, self.unfused_us)
         return found.spilled_bytes <= SPILL_LIMIT_BYTES and found.fused.blocks >= found.alone.blocks
+
+    def least_ms(self) -> float:
+        """Return milliseconds the two take together at least; 0 if that is not known.
+
+        The kernel's own time, less what is saved where the epilogue writes fewer bytes than it reads.
+        """
+        if self.target is None or not self.measured:
+            return 0.0
+        saved_us = fused_extra_us(self.epilogue, self.target).low
+        return max(0.0, self.unfused_us + saved_us) / 1e3
 
     def refused_compiled(self, fused: Resources) -> str | None:
         """Return why the two need not be measured, from what they take together; None if they must."""

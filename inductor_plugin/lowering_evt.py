@@ -19,9 +19,9 @@ from torch._inductor.codegen.cuda_combined_scheduling import CUDACombinedSchedul
 from torch._inductor.virtualized import V
 
 from inductor_plugin import compat
-from inductor_plugin.cache import Resources
 from inductor_plugin.config import Config
 from inductor_plugin.epilogue import Access, Epilogue
+from inductor_plugin.fusion import Price
 from inductor_plugin.jobs import BenchCandidate, Buffer, OpKernel, Part, SequenceKernel, Tensor
 from inductor_plugin.lowering_cuda import at, build_of
 from inductor_plugin.lowering_fusion_code import operand_of
@@ -191,16 +191,14 @@ def _under(name: str, size: Sequence[Any], stride: Sequence[int], offset: int) -
     return View(name, tuple(taken), compat.hints(taken), tuple(stride), offset)
 
 
-def offer(
-    fusion: Fusion, evt: Evt, signature: str, judge: Callable[[Resources], str | None]
-) -> Offer:
+def offer(fusion: Fusion, evt: Evt, signature: str, price: Price) -> Offer:
     """Return a kernel as a candidate of a fusion.
 
     Args:
         fusion: The two nodes.
         evt: The kernel.
         signature: The epilogue's.
-        judge: Tells from the compiled kernel why it need not be measured.
+        price: What it may cost, from the kernel alone.
     """
     candidate, kernel = evt.candidate, evt.call.kernel
     config = json.dumps(dict(candidate.config), sort_keys=True)
@@ -213,13 +211,11 @@ def offer(
         kind="template",
         description=candidate.description,
         library=False,
-        make_entry=lambda: _entry(fusion, evt, identity, name, judge),
+        make_entry=lambda: _entry(fusion, evt, identity, name, price),
     )
 
 
-def _entry(
-    fusion: Fusion, evt: Evt, identity: str, name: str, judge: Callable[[Resources], str | None]
-) -> Entry:
+def _entry(fusion: Fusion, evt: Evt, identity: str, name: str, price: Price) -> Entry:
     call = evt.call
     seeds = fusion.call.seeds
     inputs: list[Tensor] = []
@@ -247,7 +243,8 @@ def _entry(
         return BenchCandidate(identity, sequence, tuple(inputs), output, fusion.call.timeout_s)
 
     entry = Entry(identity, name, "template", evt.candidate.description, library=False)
-    entry.build, entry.bench, entry.judge = call.build, bench, judge
+    entry.build, entry.bench = call.build, bench
+    entry.judge, entry.least_ms = price.refused_compiled, price.least_ms()
     return entry
 
 

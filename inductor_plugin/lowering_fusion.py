@@ -9,7 +9,8 @@
     the winner: a Triton kernel with the epilogue in it, or two kernels
 
 All pairs of a round are handed over before the first is waited for: Inductor asks for the answers
-(`FusionResult.from_callable`) when it has seen them all.
+(`FusionResult.from_callable`) when it has seen them all. Of two products that one epilogue reads, the
+second waits until the first has lost: Inductor asks for no more answers after one that fuses.
 """
 
 from __future__ import annotations
@@ -85,10 +86,16 @@ class _Pair:
         return prune.limits_of(self.config, self.product.get_device().type)
 
     def price(
-        self, kernel: prune.Kernel, epilogue: Epilogue, unfused_us: float, best_us: float
+        self,
+        kernel: prune.Kernel,
+        epilogue: Epilogue,
+        unfused_us: float,
+        best_us: float,
+        *,
+        measured: bool = True,
     ) -> Price:
         target = self.claim.ticket.problem.target
-        return Price(kernel, epilogue, target, self.limits, unfused_us, best_us)
+        return Price(kernel, epilogue, target, self.limits, unfused_us, best_us, measured)
 
     @property
     def settled(self) -> str | None:
@@ -158,8 +165,12 @@ def _decided(pair: _Pair) -> Any:
     if not kept:
         _remember(pair, epilogue, pruned)
         return _refused(pair, *pruned.values())
-    plan = _handed_over(pair, made, epilogue, kept, pruned)
-    return FusionResult.from_callable(functools.partial(_fuses, pair, *plan))
+    settled, behind = pair.settled, pair.second.get_name()
+    plan = functools.cache(lambda: _handed_over(pair, made, epilogue, kept, pruned))
+    if behind not in pair.session.behind:
+        pair.session.behind.add(behind)
+        plan()
+    return FusionResult.from_callable(lambda: pair.settled == settled and _fuses(pair, *plan()))
 
 
 def _closed(pair: _Pair) -> str | None:
@@ -314,9 +325,10 @@ def _visitors(
     best_us = 1e3 * min(timings.values())
     kept: dict[str, _Kernel] = {}
     for evt in evts:
-        alone_us = 1e3 * plain.get(evt.candidate.template, min(timings.values()))
+        alone_ms = plain.get(evt.candidate.template)
         kernel = visitor_kernel(problem, evt.candidate)
-        price = pair.price(kernel, epilogue, alone_us, best_us)
+        alone_us = best_us if alone_ms is None else 1e3 * alone_ms
+        price = pair.price(kernel, epilogue, alone_us, best_us, measured=alone_ms is not None)
         if refused := price.refused():
             pruned[evt.candidate.name] = refused
         else:
@@ -339,11 +351,10 @@ def _handed_over(
     offers = [unfused_offer(made, settled, claim.choices[settled] if settled else claim.winner())]
     fused: dict[str, tuple[str, _Kernel]] = {}
     for name, kernel in kept.items():
-        judge = kernel.price.refused_compiled
         if kernel.evt is not None:
-            offer = lowering_evt.offer(made, kernel.evt, problem.epilogue, judge)
+            offer = lowering_evt.offer(made, kernel.evt, problem.epilogue, kernel.price)
         else:
-            offer = fused_offer(made, name, claim.choices[name], problem.epilogue, judge)
+            offer = fused_offer(made, name, claim.choices[name], problem.epilogue, kernel.price)
         offers.append(offer)
         fused[offer.candidate_id] = name, kernel
     checked = pair.session.tolerance(replace(bare, output=problem.output))
@@ -370,9 +381,6 @@ def _fuses(pair: _Pair, ticket: Ticket, choices: Mapping[str, tuple[str, _Kernel
     if winner is None or winner not in choices:
         return False
     name, kernel = choices[winner]
-    settled = pair.settled
-    if settled is not None and settled != name:
-        return False  # another fusion with the same product has settled another kernel meanwhile
     if kernel.evt is not None:
         lowering_evt.settle(pair.product, kernel.evt)
     else:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch._inductor import ir
 
-from inductor_plugin.cache import Resources
+from inductor_plugin.fusion import Price
 from inductor_plugin.jobs import (
     Argument,
     BenchCandidate,
@@ -101,7 +101,7 @@ def fused_offer(
     name: str,
     choice: Any,
     signature: str,
-    judge: Callable[[Resources], str | None],
+    price: Price,
 ) -> Offer:
     """Return the candidate that has the epilogue in the product's kernel.
 
@@ -113,7 +113,7 @@ def fused_offer(
         name: The product's kernel as a candidate.
         choice: The product's kernel.
         signature: The epilogue's.
-        judge: Tells from the compiled kernel why it need not be measured.
+        price: What it may cost, from the kernel alone.
     """
     family = choice.name.rsplit("_", 1)[0]
     digest = hashlib.sha256(f"{name} {signature}".encode()).hexdigest()[:12]
@@ -124,7 +124,7 @@ def fused_offer(
         kind="triton",
         description=str(choice.description),
         library=False,
-        make_entry=lambda: _fused(fusion, identity, family, choice, judge),
+        make_entry=lambda: _fused(fusion, identity, family, choice, price),
     )
 
 
@@ -217,7 +217,7 @@ def _fused(
     name: str,
     family: str,
     choice: Any,
-    judge: Callable[[Resources], str | None],
+    price: Price,
 ) -> Entry:
     """Prepare the one kernel."""
     entry = Entry(name, f"fused.{family}", "triton", str(choice.description), library=False)
@@ -226,6 +226,6 @@ def _fused(
         made = generated(fusion.scheduler, nodes)
     device, limit_s = fusion.layout.device, fusion.call.compile_timeout_s
     entry.build = compile_job(made, device, f"fused.{family}", limit_s)
-    entry.judge = judge
+    entry.judge, entry.least_ms = price.refused_compiled, price.least_ms()
     entry.bench = _bench(fusion, name, fusion.prepared(made))
     return entry

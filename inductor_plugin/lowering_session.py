@@ -67,6 +67,8 @@ class Session:
         self._made: list[Claim] = []
         self.fused: dict[str, str] = {}
         """Which candidate a fusion has settled, by the product's buffer."""
+        self.behind: set[str] = set()
+        """What stands behind products, where a fusion with one of them has been handed over."""
         self._before = COUNTERS.snapshot()
         self._deadline: float | None = None
         self._reported = False

@@ -245,7 +245,7 @@ class Pipeline:
                 continue
             if task.exclusive and (not awaited or self._build.busy()):
                 continue
-            if any(e.ready for e in task.unscreened()) or not task.unscreened():
+            if task.screenable() or not task.unscreened():
                 return task
         return None
 
@@ -289,7 +289,7 @@ class Pipeline:
 
     def _advance(self, task: Task) -> None:
         """Do one step of a task: screen one candidate, run one leg of the finals, or finish."""
-        ready = [e for e in task.unscreened() if e.ready]
+        ready = task.screenable()
         if ready and not task.measured:
             self._pass_over(task, ready)
         elif ready:
@@ -299,13 +299,20 @@ class Pipeline:
 
     def _pass_over(self, task: Task, entries: Sequence[Entry]) -> None:
         """Take what is compiled as done."""
-        for entry in entries:
-            entry.outcome = Outcome(entry.candidate_id, "skipped", "compiled, not measured")
-            task.steps_left = max(0, task.steps_left - 1)
-            self._progress.step(entry.name)
+        for one in entries:
+            self._known(task, one, Outcome(one.candidate_id, "skipped", "compiled, not measured"))
+
+    def _known(self, task: Task, entry: Entry, outcome: Outcome) -> None:
+        """Take an outcome over, and show it."""
+        entry.outcome = outcome
+        task.steps_left = max(0, task.steps_left - 1)
+        self._progress.step(entry.name)
 
     def _screen(self, task: Task, entry: Entry) -> None:
         reference = task.reference
+        if behind := race.beaten(entry.least_ms, reference.samples_ms if reference else ()):
+            self._known(task, entry, Outcome(entry.candidate_id, "pruned", behind))
+            return
         with self._trace.span(
             f"measure {self.device}", entry.name, problem=task.problem.describe(), step="screen"
         ):
@@ -320,11 +327,9 @@ class Pipeline:
                     race.screening(self.device),
                     self._bench_timeout_s,
                 )
-        entry.outcome = outcome
         entry.samples_ms = outcome.samples_ms
         self._counters.add(benchmarked=1, benchmark_s=outcome.elapsed_s)
-        task.steps_left = max(0, task.steps_left - 1)
-        self._progress.step(entry.name)
+        self._known(task, entry, outcome)
 
     def _screened(self, task: Task, entry: Entry, reference: Entry | None) -> Outcome | None:
         """Return the worker's outcome, None for what cannot travel to it."""

@@ -77,6 +77,24 @@ def standing(samples_ms: Sequence[float]) -> Standing:
     return Standing(median(samples_ms), low, high)
 
 
+def beaten(least_ms: float, library_ms: Sequence[float]) -> str | None:
+    """Return why a candidate that takes at least so long need not be measured, None if it must.
+
+    No slack is needed for times that were taken apart: to win, it would have to beat the library kernel
+    by the option ``never_slower_margin``, and its own least time by more.
+
+    Args:
+        least_ms: Milliseconds it takes at least, measured at another time; 0 if that is not known.
+        library_ms: Samples of the library kernel, which it has to beat.
+    """
+    if not least_ms or not library_ms or least_ms < median(library_ms):
+        return None
+    return (
+        f"behind: it takes at least {1e3 * least_ms:.1f} us, "
+        f"the library kernel {1e3 * median(library_ms):.1f} us"
+    )
+
+
 def leaders(screened: Mapping[str, Sequence[float]], library: str | None) -> tuple[str, ...]:
     """Return who is worth more samples, fastest first; empty when the race is already decided.
 

@@ -49,6 +49,8 @@ class Entry:
         home: Runs it in this process, for what cannot travel.
         judge: Tells from what the compiled kernel takes why it need not be measured, None if it
             must; asked besides what every kernel is asked (`resources.misfit`).
+        least_ms: Milliseconds it takes at least, from what was measured before; it waits for the
+            library kernels, and is not measured if they took less (`race.beaten`). 0: not known.
         outcome: How it fared, once known.
         compile_s: Seconds its compilation took.
         samples_ms: Its samples; those of the final rounds replace those of the screening.
@@ -66,6 +68,7 @@ class Entry:
     bench: Callable[[str, str], BenchCandidate] | None = None
     home: Callable[[], object] | None = None
     judge: Callable[[Resources], str | None] | None = None
+    least_ms: float = 0.0
     outcome: Outcome | None = None
     compile_s: float | None = None
     samples_ms: tuple[float, ...] = ()
@@ -158,3 +161,10 @@ class Task:
     def unscreened(self) -> Sequence[Entry]:
         """Return who has not been measured at all."""
         return [e for e in self.entries if e.outcome is None]
+
+    def screenable(self) -> Sequence[Entry]:
+        """Return who can be measured now, or passed over where nothing is measured."""
+        ready = [e for e in self.unscreened() if e.ready]
+        if self.measured and any(e.library for e in self.unscreened()):
+            return [e for e in ready if not e.least_ms]
+        return ready

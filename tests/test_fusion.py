@@ -75,6 +75,16 @@ def test_nothing_is_pruned_for_a_gpu_whose_figures_are_not_known() -> None:
     assert unknown.sure()
 
 
+def test_a_fused_kernel_takes_at_least_as_long_as_the_kernel_alone() -> None:
+    assert price(time_us=100.0).least_ms() == 0.1
+    narrower = replace(RELU, writes=(Access("full", "float8_e4m3fn", M * N, (N, 1)),))
+    least_ms = replace(price(time_us=100.0), epilogue=narrower).least_ms()
+    # A byte less is written for each element; the memory may give 80 % of its peak, over 1.6.
+    assert least_ms == pytest.approx(0.1 - 2 * M * N / H200.memory_bandwidth * 1e3)
+    assert replace(price(), measured=False).least_ms() == 0.0
+    assert replace(price(), target=None).least_ms() == 0.0
+
+
 @pytest.mark.parametrize(("op", "first"), [("mm", 0), ("addmm", 1)])
 def test_a_kernel_is_read_off_its_description(op: str, first: int) -> None:
     def operand(*size: int, dtype: str = "float16") -> Operand:

@@ -86,6 +86,28 @@ def test_library_kernels_are_measured_first_and_are_the_reference(rig: Rig) -> N
     assert rig.bench.references == ["library", "library", "library"]
 
 
+def test_who_cannot_beat_the_library_kernel_is_not_measured(rig: Rig) -> None:
+    rig.bench.screen_ms = {"library": 1.0, "ahead": 0.9, "behind": 0.1}
+    ahead, behind = entry("ahead"), entry("behind")
+    ahead.least_ms, behind.least_ms = 0.8, 1.2
+    one = task([behind, ahead, entry("library", library=True)])
+    assert rig.run(one)
+    assert rig.bench.screened == ["library", "ahead"]
+    assert behind.outcome is not None
+    assert behind.outcome.status == "pruned"
+    assert "at least 1200.0 us" in behind.outcome.reason
+    assert rig.counters.snapshot().benchmarked == 2
+    assert len(rig.steps.names) == 3
+
+
+def test_who_has_a_least_time_is_measured_where_no_library_kernel_ran(rig: Rig) -> None:
+    rig.bench.status = {"library": "raised"}
+    sure = entry("sure")
+    sure.least_ms = 1e6
+    assert rig.run(task([entry("library", library=True), sure]))
+    assert sure.alive
+
+
 def test_the_finals_interleave_the_leaders_with_the_library_kernel(rig: Rig) -> None:
     rig.bench.screen_ms = {"library": 3.0, "fast": 1.0, "close": 1.05, "slow": 9.0}
     one = task([entry("library", library=True), *map(entry, ("fast", "close", "slow"))])

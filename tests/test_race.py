@@ -74,6 +74,24 @@ def test_who_has_no_samples_is_no_contender() -> None:
     assert race.contenders({"a": [1.0], "b": [1.0], "c": []}, None) == ("a", "b")
 
 
+@pytest.mark.parametrize(
+    ("least_ms", "library_ms", "measured"),
+    [
+        (0.0, [1.0], True),  # nothing is known
+        (2.0, [], True),  # the library kernel did not run
+        (0.99, [5.0, 1.0, 0.5], True),
+        (1.0, [5.0, 1.0, 0.5], False),
+    ],
+)
+def test_who_takes_at_least_as_long_as_the_library_kernel_is_behind(
+    least_ms: float, library_ms: list[float], measured: bool
+) -> None:
+    reason = race.beaten(least_ms, library_ms)
+    assert (reason is None) is measured
+    if reason:
+        assert reason == "behind: it takes at least 1000.0 us, the library kernel 1000.0 us"
+
+
 def test_a_gpu_is_sampled_shorter_than_a_cpu() -> None:
     for sampling in (race.screening, race.final_sampling):
         assert sampling("cuda:0").min_sample_ms < sampling("cpu").min_sample_ms

@@ -56,6 +56,20 @@ def test_who_has_an_outcome_is_screened() -> None:
     assert list(task([a, b]).unscreened()) == [a]
 
 
+def test_who_has_a_least_time_waits_for_the_library_kernels() -> None:
+    library, sure, other = entry("library", library=True), entry("sure"), entry("other")
+    sure.least_ms = 1.0
+    one = task([library, sure, other])
+    sure.ready = other.ready = True
+    assert list(one.screenable()) == [other]  # the library kernel still compiles
+    library.ready = True
+    assert list(one.screenable()) == [library, other]
+    fared(library, "ok")
+    assert list(one.screenable()) == [sure, other]
+    one.measured, library.outcome = False, None
+    assert list(one.screenable()) == [library, sure, other]
+
+
 def test_a_task_is_late_once_its_deadline_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock(100.0)
     monkeypatch.setattr(task_module, "time", clock)
