@@ -20,6 +20,7 @@ import argparse
 import ast
 import hashlib
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ import time
 import unittest
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -128,13 +130,20 @@ def chosen(names: Iterable[str], functions: Sequence[str], limit: int) -> list[s
     picked: list[str] = []
     for group in groups.values():
         count = len(group)
-        if limit == 0 or count <= limit:
-            picked += group
-        else:
-            # The step between variants is odd, so that no option of two is always the same.
-            step = count // limit | 1
-            picked += [group[i * step % count] for i in range(limit)]
+        step = _step(count, limit or count)
+        picked += [group[i * step % count] for i in range(min(limit or count, count))]
     return picked
+
+
+def _step(count: int, limit: int) -> int:
+    """Return the step from one variant to the next, so that what time does not suffice for is spread.
+
+    It is odd: no option of two is always the same. All variants are met if it shares no factor.
+    """
+    step = (count // limit if limit < count else int(count * 0.618)) | 1
+    while math.gcd(step, count) != 1:
+        step += 2 if count % 2 == 0 else 1
+    return step
 
 
 def functions_of(path: Path) -> list[str]:
@@ -272,8 +281,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = [one for one in tests if given.only in one and "PrivateUse1" not in one]
     picked = chosen(names, functions_of(path), given.limit)
     print(f"{len(picked)} of {len(names)} tests")
-    plain = arm(path, "plain", picked, given.limit_s)
-    plugin = arm(path, "plugin", picked, given.limit_s)
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(arm, path, one, picked, given.limit_s) for one in ("plain", "plugin")]
+    plain, plugin = (one.result() for one in both)
     same, differing = compared(plain, plugin)
     stock = arm(path, "stock", differing, given.limit_s) if differing else Fared()
     rows = [_row(name, plain, plugin, stock) for name in differing]
