@@ -89,6 +89,8 @@ class Record:
         created: When the record was first written, in seconds since 1970.
         updated: When it was last written, in seconds since 1970.
         pinned: True if it and its winner's kernel must not be evicted.
+        epilogue: What stands behind a product, in full (`epilogue_text.note`), for people and for `repro`;
+            the problem's signature tells it from others. Empty without one, and in older records.
     """
 
     environment: str
@@ -102,6 +104,7 @@ class Record:
     created: float = 0.0
     updated: float = 0.0
     pinned: bool = False
+    epilogue: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def place(self) -> str:
@@ -114,6 +117,8 @@ def to_fields(record: Record) -> dict[str, Any]:
     fields = asdict(rounded(record))
     order = ("environment", "op", "digest", "describe", "created", "updated", "pinned", "decision")
     rest = ("rejected", "candidates", "problem")
+    if record.epilogue:  # so that all other records are what they were
+        rest = (*rest, "epilogue")
     return {"format": SCHEMA, **{name: fields[name] for name in (*order, *rest)}}
 
 
@@ -139,6 +144,7 @@ def from_fields(fields: Mapping[str, Any]) -> Record:
             created=float(fields["created"]),
             updated=float(fields["updated"]),
             pinned=bool(fields["pinned"]),
+            epilogue={n: _text(line) for n, line in fields.get("epilogue", {}).items()},
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"it is not a record: {type(error).__name__}: {error}") from error
@@ -154,12 +160,15 @@ def merge(old: Record, new: Record) -> Record:
 
     Of two measurements of one candidate the newer stays, except that nothing measured gives way to
     ``skipped``. Of two decisions the one made from more candidates stays, then the newer; a pinned
-    record keeps its decision. Refusals are those of the later one: each states them all.
+    record keeps its decision. Refusals are those of the later one: each states them all. So is the note
+    of an epilogue; where the later one has none, an earlier version wrote it, and that of the other stays.
     """
     candidates = dict(old.candidates)
     for name, one in new.candidates.items():
         candidates[name] = _better(candidates.get(name), one)
-    late = new if new.updated >= old.updated else old
+    late, early = (new, old) if new.updated >= old.updated else (old, new)
+    # A note tells sizes as they were measured: it belongs to the description it was written with.
+    noted = early if early.describe == late.describe and not late.epilogue else late
     return replace(
         late,
         candidates=candidates,
@@ -167,6 +176,7 @@ def merge(old: Record, new: Record) -> Record:
         created=min(old.created, new.created),
         updated=max(old.updated, new.updated),
         pinned=old.pinned or new.pinned,
+        epilogue=noted.epilogue,
     )
 
 

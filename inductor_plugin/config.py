@@ -218,7 +218,8 @@ class Config:
         metadata=_how(
             "choice",
             "What generated code looks for in the outputs of chosen kernels: NaN, or Inf too. It ends "
-            "with an error that names the kernel; CUDA graphs are off.",
+            "with an error that names the kernel; one that read NaN or Inf is not judged, and a warning "
+            "says so once. CUDA graphs are off.",
             choices=("off", "nan", "nonfinite"),
             code=True,
         ),

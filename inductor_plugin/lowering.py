@@ -17,6 +17,7 @@ from inductor_plugin import (
     lowering_evt,
     lowering_flex,
     lowering_fusion,
+    lowering_fusion_limit,
     lowering_int4,
     lowering_jinja,
     lowering_vector,
@@ -107,6 +108,7 @@ def unwrap_backend(stock: dict[str, Any]) -> None:
     lowering_int4.uninstall()
     lowering_flex.uninstall()
     lowering_fusion.uninstall()
+    lowering_fusion_limit.uninstall()
     lowering_evt.uninstall()
     lowering_attention.uninstall()
     RUNTIME.forget()
@@ -214,5 +216,6 @@ def _hook() -> None:
     lowering_int4.install()
     lowering_flex.install()
     lowering_fusion.install()
+    lowering_fusion_limit.install()
     lowering_evt.install()
     lowering_attention.install()

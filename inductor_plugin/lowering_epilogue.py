@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import sympy  # pyright: ignore[reportMissingTypeStubs]
 import torch
-from torch._inductor import ir
 from torch._inductor.loop_body import LoopBody
 from torch._inductor.virtualized import V
 
@@ -75,18 +74,6 @@ def base_of(buffer: Any) -> Base:
         compat.hints(buffer.get_stride()),
         dtype_name(buffer.get_dtype()),
     )
-
-
-def epilogue_of_buffer(buffer: ir.ComputedBuffer, product: Any, readers: int = 0) -> Epilogue:
-    """Return what one buffer computes from a product, before there is a scheduler.
-
-    Args:
-        buffer: Reads the product.
-        product: The product's buffer.
-        readers: How many others read the product.
-    """
-    _, body, _ = buffer.get_default_sizes_body()
-    return epilogue_of_bodies(base_of(product), [body], lambda _name: True, readers)
 
 
 def epilogue_of_bodies(

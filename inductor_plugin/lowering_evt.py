@@ -10,22 +10,25 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch._inductor import ir
 from torch._inductor.codegen.cuda_combined_scheduling import CUDACombinedScheduling
+from torch._inductor.scheduler import FusedSchedulerNode
 from torch._inductor.virtualized import V
 
 from inductor_plugin import compat
 from inductor_plugin.config import Config
 from inductor_plugin.epilogue import Access, Epilogue
 from inductor_plugin.fusion import Price
-from inductor_plugin.jobs import BenchCandidate, Buffer, OpKernel, Part, SequenceKernel, Tensor
+from inductor_plugin.jobs import BenchCandidate, OpKernel
 from inductor_plugin.lowering_cuda import at, build_of
-from inductor_plugin.lowering_fusion_code import operand_of
-from inductor_plugin.lowering_fusion_offer import Fusion
+from inductor_plugin.lowering_evt_rest import Cut, cut_of
+from inductor_plugin.lowering_fusion_code import generated, operand_of
+from inductor_plugin.lowering_fusion_offer import Fusion, Operands, Seen
 from inductor_plugin.lowering_problem import view_operand
 from inductor_plugin.lowering_template import unwanted
 from inductor_plugin.offer import Offer
@@ -34,6 +37,8 @@ from inductor_plugin.registry import default_registry
 from inductor_plugin.task import CppBuild, Entry
 from inductor_plugin.template import Candidate, CudaSource, Failed
 from inductor_plugin.templates.cutlass_fused import absorbed
+
+logger = logging.getLogger(__name__)
 
 _PLAN = "_inductor_plugin_call"
 _STOCK: dict[str, Any] = {}
@@ -70,6 +75,7 @@ class Call:
         aux: Names of what it writes besides ``out``.
         out: Name of the last of its writes.
         kept_in_registers: Names of buffers that are not written.
+        left: Names of the nodes it does not take: Inductor's own kernel of them follows.
     """
 
     kernel: OpKernel
@@ -79,6 +85,7 @@ class Call:
     aux: tuple[str, ...]
     out: str
     kept_in_registers: tuple[str, ...]
+    left: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -88,10 +95,12 @@ class Evt:
     Attributes:
         candidate: The template's.
         call: How it is called.
+        cut: What it takes of the fusion.
     """
 
     candidate: Candidate
     call: Call
+    cut: Cut
 
 
 def kernels(
@@ -105,37 +114,68 @@ def kernels(
         epilogue: What stands behind it.
         config: The options.
     """
-    if reason := _unable(fusion, epilogue):
+    if reason := _unable(fusion):
         return [], reason
+
+    @functools.cache
+    def offered(part: Epilogue) -> Sequence[Candidate] | str:
+        return _candidates(fusion, problem, part, config)
+
+    def refused(part: Epilogue) -> str | None:
+        found = offered(part)
+        return found if isinstance(found, str) else None
+
+    cut = cut_of(fusion, epilogue, refused)
+    if isinstance(cut, str):
+        return [], cut
+    if cut.left:
+        logger.debug("%s: visitors: %s", fusion.product.get_name(), cut.reason)
     found: list[Evt] = []
+    reason, whole = cut.reason, absorbed(problem, cut.epilogue)
+    chosen = offered(cut.epilogue)
+    assert not isinstance(chosen, str)
+    for candidate in chosen:
+        assert isinstance(candidate.kernel, CudaSource)
+        built = build_of(candidate.kernel, candidate.template, config)
+        if isinstance(built, Failed):
+            reason = f"{candidate.template}: {built.reason}"
+            break
+        found.append(Evt(candidate, _call(fusion, cut, whole, *built), cut))
+    return found, cut.reason if found else reason
+
+
+def _candidates(
+    fusion: Fusion, problem: Problem, epilogue: Epilogue, config: Config
+) -> Sequence[Candidate] | str:
+    """Return the kernels that templates have for a product and an epilogue, or why there are none."""
+    if reason := _unread(fusion, epilogue):
+        return reason
+    found: list[Candidate] = []
     reason = "no template fuses epilogues"
     for template in default_registry().for_op(problem.op):
         make: Callable[..., Sequence[Candidate] | str] | None
         make = getattr(template, "with_epilogue", None)
         if make is None:
             continue
-        refused = unwanted(template, problem.op, config)
-        offered = refused or make(problem, epilogue)
+        offered = unwanted(template, problem.op, config) or make(problem, epilogue)
         if isinstance(offered, str):
             reason = f"{template.name}: {offered}"
-            continue
-        whole = absorbed(problem, epilogue)
-        for candidate in offered:
-            assert isinstance(candidate.kernel, CudaSource)
-            built = build_of(candidate.kernel, candidate.template, config)
-            if isinstance(built, Failed):
-                reason = f"{template.name}: {built.reason}"
-                break
-            found.append(Evt(candidate, _call(fusion, whole, *built)))
-    return found, "" if found else reason
+        else:
+            found += offered
+    return found or reason
 
 
-def _unable(fusion: Fusion, epilogue: Epilogue) -> str | None:
-    """Return why no call can be written here, None if one can."""
+def _unable(fusion: Fusion) -> str | None:
+    """Return why no call can be written here, whatever the epilogue; None if one can."""
     if V.graph.cpp_wrapper or V.graph.aot_mode:
         return "the generated code is C++, which has no operator with an epilogue"
     if len(fusion.first.get_nodes()) > 1:
         return "a kernel of Triton with another epilogue is settled"
+    return None
+
+
+def _unread(fusion: Fusion, epilogue: Epilogue) -> str | None:
+    """Return why no call can say what an epilogue reads, None if one can."""
     if epilogue.product != "full":
         return "the product is read through a view"
     nodes = fusion.call.nodes
@@ -147,7 +187,8 @@ def _unable(fusion: Fusion, epilogue: Epilogue) -> str | None:
     return None
 
 
-def _call(fusion: Fusion, epilogue: Epilogue, build: CppBuild, kernel: OpKernel) -> Call:
+def _call(fusion: Fusion, cut: Cut, epilogue: Epilogue, build: CppBuild, kernel: OpKernel) -> Call:
+    """Return the call of a kernel whose epilogue begins with what the product itself adds."""
     nodes = [ir.InputsKernel.unwrap_storage_for_input(one) for one in fusion.call.nodes]
     added = len(nodes) - 2
     product = fusion.product.get_name()
@@ -168,7 +209,8 @@ def _call(fusion: Fusion, epilogue: Epilogue, build: CppBuild, kernel: OpKernel)
         reads=tuple(views),
         aux=tuple(aux),
         out=out,
-        kept_in_registers=tuple(n for n in fusion.written if n not in (*aux, out)),
+        kept_in_registers=tuple(n for n in cut.written if n not in (*aux, out)),
+        left=tuple(one.get_name() for one in cut.left),
     )
 
 
@@ -200,49 +242,48 @@ def offer(fusion: Fusion, evt: Evt, signature: str, price: Price) -> Offer:
         signature: The epilogue's.
         price: What it may cost, from the kernel alone.
     """
-    candidate, kernel = evt.candidate, evt.call.kernel
+    candidate, kernel, cut = evt.candidate, evt.call.kernel, evt.cut
     config = json.dumps(dict(candidate.config), sort_keys=True)
     text = f"{candidate.template}-{candidate.name}-{kernel.args!r}-{config}-{signature}"
-    name = f"fused.{candidate.template}.{candidate.name}"
+    name, description = f"fused.{candidate.template}.{candidate.name}", candidate.description
+    if cut.left:
+        name += "+rest"
+        text += f"-{cut.epilogue.signature}-{cut.places}"
+        description += (
+            f", then a kernel for {len(cut.left)} of {len(fusion.second.get_nodes())} nodes"
+        )
     identity = f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     return Offer(
         candidate_id=identity,
         name=name,
         kind="template",
-        description=candidate.description,
+        description=description,
         library=False,
-        make_entry=lambda: _entry(fusion, evt, identity, name, price),
+        make_entry=lambda: _entry(
+            fusion, evt, Entry(identity, name, "template", description, library=False), price
+        ),
     )
 
 
-def _entry(fusion: Fusion, evt: Evt, identity: str, name: str, price: Price) -> Entry:
-    call = evt.call
-    seeds = fusion.call.seeds
-    inputs: list[Tensor] = []
-
-    def placed(spec: Tensor) -> int:
-        if spec not in inputs:
-            inputs.append(spec)
-        return inputs.index(spec)
-
-    factors = [Buffer(placed(view_operand(one, seeds))) for one in call.factors]
-    reads = [
-        Buffer(placed(operand_of(one.name, seeds)), one.hint, one.stride, one.offset)
-        for one in call.reads
-    ]
-    aux = [Buffer(len(inputs) + index) for index in range(len(call.aux))]
-    out = Buffer(len(inputs) + len(aux))
-    scratch = tuple(fusion.written[one] for one in call.aux)
-    output = fusion.written[call.out]
+def _entry(fusion: Fusion, evt: Evt, entry: Entry, price: Price) -> Entry:
+    """Prepare the operator, and behind it the kernel of what it does not take."""
+    call, seeds = evt.call, fusion.call.seeds
+    factors = [view_operand(one, seeds) for one in call.factors]
+    reads = tuple(
+        Seen(operand_of(one.name, seeds), one.hint, one.stride, one.offset) for one in call.reads
+    )
+    left = evt.cut.left
+    behind = fusion.prepared(generated(fusion.scheduler, left)) if left else None
 
     def bench(library: str, symbol: str) -> BenchCandidate:
         kernel = at(call.kernel, library, symbol)
-        arguments = (*factors, tuple(reads), *kernel.args, tuple(aux))
-        part = Part(replace(kernel, args=()), arguments, out)
-        sequence = SequenceKernel((part,), scratch)
-        return BenchCandidate(identity, sequence, tuple(inputs), output, fusion.call.timeout_s)
+        operands = Operands(fusion)
+        arguments = (*factors, reads, *kernel.args, call.aux)
+        operands.call(replace(kernel, args=()), arguments, call.out)
+        if behind is not None:
+            operands.call(*behind)
+        return operands.candidate(entry.candidate_id)
 
-    entry = Entry(identity, name, "template", evt.candidate.description, library=False)
     entry.build, entry.bench = call.build, bench
     entry.judge, entry.least_ms = price.refused_compiled, price.least_ms()
     return entry
@@ -266,7 +307,7 @@ def install() -> None:
         call: Call | None = getattr(template_node.node, _PLAN, None)
         if call is None:
             return stock(scheduling, template_node, epilogue_nodes, prologue_nodes, **more)
-        _write(call, [template_node, *epilogue_nodes])
+        _write(scheduling, call, [template_node, *epilogue_nodes])
         return None
 
     CUDACombinedScheduling.codegen_template = codegen_template  # type: ignore[method-assign]
@@ -278,13 +319,15 @@ def uninstall() -> None:
         CUDACombinedScheduling.codegen_template = _STOCK.pop("codegen_template")  # type: ignore[method-assign]
 
 
-def _write(call: Call, nodes: Sequence[Any]) -> None:
-    """Write the call of a kernel where its nodes run."""
+def _write(scheduling: Any, call: Call, nodes: Sequence[Any]) -> None:
+    """Write the call of a kernel where its nodes run, and the kernel of those it does not take."""
     graph: Any = V.graph
     wrapper: Any = graph.wrapper_code
+    left = [one for one in nodes if one.get_name() in call.left]
     graph.removed_buffers |= dict.fromkeys(call.kept_in_registers).keys()
     for node in nodes:
-        node.mark_run()
+        if node not in left:
+            node.mark_run()
     for name in call.kernel.imports:
         wrapper.add_import_once(f"import {name}")
     shape: Callable[[Sequence[Any]], str] = wrapper.codegen_python_shape_tuple
@@ -301,4 +344,8 @@ def _write(call: Call, nodes: Sequence[Any]) -> None:
     ]
     operator = f"torch.ops.{call.kernel.op.replace('::', '.')}"
     wrapper.writeline(f"{operator}({', '.join(arguments)}, out={call.out})")
-    graph.scheduler.free_buffers()
+    if left:
+        # Inductor allocates what they write here, and frees behind it what nobody reads any more.
+        scheduling.codegen_node(FusedSchedulerNode(graph.scheduler, left))
+    else:
+        graph.scheduler.free_buffers()

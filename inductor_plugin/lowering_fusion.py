@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,10 +29,11 @@ from inductor_plugin import lowering_evt, prune
 from inductor_plugin.config import Config
 from inductor_plugin.counters import COUNTERS
 from inductor_plugin.epilogue import Epilogue
+from inductor_plugin.epilogue_text import note
 from inductor_plugin.fusion import Chosen, Price, kernel_of, visitor_kernel
 from inductor_plugin.lowering_choices import Call
-from inductor_plugin.lowering_epilogue import base_of, epilogue_of_bodies
 from inductor_plugin.lowering_fusion_code import node_of
+from inductor_plugin.lowering_fusion_nodes import epilogue_of, prologue_of
 from inductor_plugin.lowering_fusion_offer import (
     UNFUSED,
     Fusion,
@@ -153,7 +154,7 @@ def _decided(pair: _Pair) -> Any:
     COUNTERS.add(fusions=1)
     if closed := _closed(pair):
         return _refused(pair, closed)
-    epilogue = _prologue(pair) if pair.prologue else _epilogue(pair)
+    epilogue = _told(pair)
     device = pair.product.get_device()
     if any(node_of(one.buffer).get_device() != device for one in epilogue.reads):
         return None  # a number on the host, which Inductor hands over as one
@@ -211,45 +212,13 @@ def _problem(pair: _Pair, epilogue: Epilogue, layout: ir.Layout) -> Problem:
     )
 
 
-def _epilogue(pair: _Pair) -> Epilogue:
-    """Return all that would stand behind the product, what is fused already included."""
-    nodes = [one for one in pair.first.get_nodes() if not one.is_template()]
-    nodes += pair.second.get_nodes()
-    group = {one.get_name() for one in (*pair.first.get_nodes(), *nodes)}
-    return epilogue_of_bodies(
-        base_of(pair.product),
-        [one._body for one in nodes],
-        lambda name: _read_outside(pair.scheduler, name, group) > 0,
-        readers=_read_outside(pair.scheduler, pair.name, group),
-        mutates=any(one.has_aliasing_or_mutation() for one in nodes),
-    )
-
-
-def _prologue(pair: _Pair) -> Epilogue:
-    """Return what would stand before the product."""
-    nodes = pair.first.get_nodes()
-    group = {one.get_name() for one in (*nodes, *pair.second.get_nodes())}
+def _told(pair: _Pair) -> Epilogue:
+    """Return what would stand behind the product, or before it."""
+    if not pair.prologue:
+        behind = pair.second.get_nodes()
+        return epilogue_of(pair.scheduler, pair.product, pair.first, behind)
     read = {node.get_name() for node in pair.claim.call.nodes}
-    written = [buffer.get_name() for one in nodes for buffer in one.get_outputs()]
-    operand = next(name for name in reversed(written) if name in read)
-    return epilogue_of_bodies(
-        base_of(node_of(operand)),
-        [one._body for one in nodes],
-        lambda name: name == operand or _read_outside(pair.scheduler, name, group) > 0,
-        readers=_read_outside(pair.scheduler, operand, group),
-        prologue=True,
-        mutates=any(one.has_aliasing_or_mutation() for one in nodes),
-    )
-
-
-def _read_outside(scheduler: Any, name: str, group: set[str]) -> int:
-    """Return how many nodes outside a group read a buffer; the graph's output is one."""
-    users = scheduler.name_to_buf[name].users
-    return sum(not ({part.get_name() for part in _parts(user.node)} & group) for user in users)
-
-
-def _parts(node: Any) -> Sequence[Any]:
-    return node.get_nodes() if hasattr(node, "get_nodes") else [node]
+    return prologue_of(pair.scheduler, read, pair.first, pair.second)
 
 
 @dataclass(frozen=True)
@@ -328,7 +297,8 @@ def _visitors(
         alone_ms = plain.get(evt.candidate.template)
         kernel = visitor_kernel(problem, evt.candidate)
         alone_us = best_us if alone_ms is None else 1e3 * alone_ms
-        price = pair.price(kernel, epilogue, alone_us, best_us, measured=alone_ms is not None)
+        part = evt.cut.epilogue  # a split saves no more time than if it were the whole epilogue
+        price = pair.price(kernel, part, alone_us, best_us, measured=alone_ms is not None)
         if refused := price.refused():
             pruned[evt.candidate.name] = refused
         else:
@@ -358,7 +328,8 @@ def _handed_over(
         offers.append(offer)
         fused[offer.candidate_id] = name, kernel
     checked = pair.session.tolerance(replace(bare, output=problem.output))
-    return pair.session.enqueue(problem, device, offers, pruned, checked or None), fused
+    told = note(epilogue, [made.written[one.buffer].size for one in epilogue.writes])
+    return pair.session.enqueue(problem, device, offers, pruned, checked or None, told), fused
 
 
 def _signature(pair: _Pair, epilogue: Epilogue) -> str:

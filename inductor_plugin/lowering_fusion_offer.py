@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from torch._inductor import ir
 
@@ -128,8 +128,18 @@ def fused_offer(
     )
 
 
+@dataclass(frozen=True)
+class Seen:
+    """A tensor from outside as a kernel reads it: sizes, strides and offset along the product."""
+
+    tensor: Tensor
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
 @dataclass
-class _Operands:
+class Operands:
     """The tensors of one candidate by their place: inputs, scratch, output."""
 
     fusion: Fusion
@@ -139,10 +149,18 @@ class _Operands:
     )
 
     def call(self, kernel: Single, arguments: Sequence[Any], out: str | None = None) -> None:
-        """Add a kernel; its arguments are tensors from outside, names of what is written, or numbers."""
-        for one in arguments:
-            if isinstance(one, Tensor) and one not in self.inputs:
-                self.inputs.append(one)
+        """Add a kernel.
+
+        Args:
+            kernel: The kernel.
+            arguments: Tensors from outside as such or as `Seen`, names of what the two nodes write,
+                numbers and other texts, and tuples of those.
+            out: Name of what it writes; None where its arguments say it.
+        """
+        for one in _flat(arguments):
+            tensor = one.tensor if isinstance(one, Seen) else one
+            if isinstance(tensor, Tensor) and tensor not in self.inputs:
+                self.inputs.append(tensor)
         self.parts.append((kernel, list(arguments), out))
 
     def candidate(self, name: str) -> BenchCandidate:
@@ -151,7 +169,7 @@ class _Operands:
         used = {
             one
             for _, arguments, out in self.parts
-            for one in (*arguments, out)
+            for one in (*_flat(arguments), out)
             if isinstance(one, str)
         }
         order = [*(one for one in passed if one in used), last]
@@ -169,9 +187,22 @@ class _Operands:
         return BenchCandidate(name, kernel, tuple(self.inputs), output, self.fusion.call.timeout_s)
 
     def _place(self, one: Any, places: Mapping[str, int]) -> Argument:
+        if isinstance(one, tuple):
+            return tuple(self._place(inner, places) for inner in cast("tuple[Any, ...]", one))
+        if isinstance(one, Seen):
+            return Buffer(self.inputs.index(one.tensor), one.size, one.stride, one.offset)
         if isinstance(one, Tensor):
             return Buffer(self.inputs.index(one))
-        return Buffer(places[one]) if isinstance(one, str) else one
+        return Buffer(places[one]) if isinstance(one, str) and one in places else one
+
+
+def _flat(arguments: Sequence[Any]) -> Iterator[Any]:
+    """Return arguments one by one, those in tuples too."""
+    for one in arguments:
+        if isinstance(one, tuple):
+            yield from _flat(cast("tuple[Any, ...]", one))
+        else:
+            yield one
 
 
 def _unfused(fusion: Fusion, name: str, settled: str | None, choice: Any, bare: Offer) -> Entry:
@@ -192,7 +223,7 @@ def _unfused(fusion: Fusion, name: str, settled: str | None, choice: Any, bare: 
     def both(library: str, symbol: str) -> BenchCandidate:
         candidate = bench(library, symbol)
         kernel: Any = candidate.kernel
-        operands = _Operands(fusion)
+        operands = Operands(fusion)
         operands.call(kernel, candidate.inputs, product)
         operands.call(*behind)
         return operands.candidate(name)
@@ -205,7 +236,7 @@ def _bench(
     fusion: Fusion, name: str, *kernels: tuple[ModuleKernel, list[Any]]
 ) -> Callable[[str, str], BenchCandidate]:
     """Return what gives the job argument of kernels that Inductor wrote; it is made here and now."""
-    operands = _Operands(fusion)
+    operands = Operands(fusion)
     for one in kernels:
         operands.call(*one)
     candidate = operands.candidate(name)

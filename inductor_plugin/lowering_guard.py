@@ -166,7 +166,7 @@ class OutputGuard:
             answer = f"finite_{producer}"
             self._inputs[producer] = answer
             wrapper.add_import_once(f"import {_MODULE}")
-            read = ", ".join(_read(scheduler, flat))
+            read = ", ".join(f"{name}={name}" for name in _read(scheduler, flat))
             wrapper.writeline(f"{answer} = {_MODULE}.{output_check.finite.__name__}({read})")
         pending.append(lambda: self._after(scheduler, flat, answer, found[0]))
 

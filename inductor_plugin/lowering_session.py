@@ -137,10 +137,11 @@ class Session:
         offers: Sequence[Offer],
         rejected: Mapping[str, str],
         tolerance: float | None,
+        note: Mapping[str, str],
     ) -> Ticket:
-        """Hand over a problem whose candidates are not Inductor's choices."""
+        """Hand over a product with its epilogue, whose note (`epilogue_text`) the record keeps."""
         site, selection = self._site(device)
-        return self._enqueue(site, selection, problem, offers, rejected, tolerance)
+        return self._enqueue(site, selection, problem, offers, rejected, tolerance, note)
 
     def _enqueue(
         self,
@@ -150,6 +151,7 @@ class Session:
         offers: Sequence[Offer],
         rejected: Mapping[str, str],
         tolerance: float | None,
+        note: Mapping[str, str] | None = None,
     ) -> Ticket:
         names = sorted(one.candidate_id for one in offers)
         name = f"{site.device} {problem.fields()} {names}"
@@ -157,6 +159,7 @@ class Session:
         if ticket is None:
             ticket = selection.plan(problem, offers, rejected, tolerance, self._budget())
             self._tickets[name] = ticket
+            ticket.epilogue = note or {}
             if ticket.task is not None:
                 site.progress.expect(len(ticket.task.entries))
                 site.pipeline.submit(ticket.task)

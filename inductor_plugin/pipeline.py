@@ -241,9 +241,8 @@ class Pipeline:
         for task in self._tasks:
             if task.late:
                 return task
-            if time.monotonic() < task.retry_at:
-                continue
-            if task.exclusive and (not awaited or self._build.busy()):
+            waits = task.exclusive and (not awaited or self._build.busy())
+            if waits or time.monotonic() < task.retry_at:
                 continue
             if task.screenable() or not task.unscreened():
                 return task

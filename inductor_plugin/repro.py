@@ -9,13 +9,24 @@ from typing import Any
 
 from inductor_plugin import __version__
 from inductor_plugin.cache import Record, report
+from inductor_plugin.epilogue_text import noted
 from inductor_plugin.numerics import tolerance
-from inductor_plugin.repro_body import BARE, RUN
+from inductor_plugin.repro_body import BARE, READ, RUN
 from inductor_plugin.repro_call import Call, call_of
+from inductor_plugin.repro_epilogue import with_epilogue
 from inductor_plugin.repro_operand import Made, operands, size_text
 
 _PASSED = frozenset({"q", "k", "v", "bias"})
 """What of an attention's operands is given to it; the rest it writes, or its gradient reads."""
+_SCALED = frozenset({"float16", "bfloat16", "float32", "float64"})
+"""Dtypes in which a factor is made smaller in front of an epilogue: products of about one are where an
+activation bends, and where none overflows."""
+_TIMES_EAGER = 2.0
+"""How many times as far off as eager a product with an epilogue may be: where two kernels won, they round
+in between as eager does, which an exponential makes any error of."""
+_JUMPING = 1e-2
+"""Accepted where a value next to a threshold may fall on either side: then errors are root mean squares,
+to which few elements add little. Off by one step everywhere, int8 has more than 0.03 of its own."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +55,7 @@ def script(record: Record, environment: Mapping[str, Any], cache_dir: str) -> Sc
     call: Call | str
     try:
         made = operands(record.problem, record.describe)
-        call = call_of(record.problem, made)
+        call = _call(record, made)
         if not isinstance(call, str):
             made = _with_weight(made, call, record.problem)
     except (KeyError, ValueError, TypeError) as error:
@@ -58,6 +69,22 @@ def script(record: Record, environment: Mapping[str, Any], cache_dir: str) -> Sc
     else:
         parts += [_calls(record, made, call), RUN]
     return Script("\n".join(parts), refused)
+
+
+def _call(record: Record, made: list[Made]) -> Call | str:
+    """Return the call of a record, or why it cannot be written."""
+    if not record.problem.get("epilogue"):
+        return call_of(record.problem, made)
+    if not record.epilogue and not record.candidates:
+        return "nothing was measured: two kernels run, for the reasons that `explain` shows"
+    if not record.epilogue:
+        return "an earlier version wrote the record, with no more of its epilogue than a signature"
+    told = noted(record.epilogue)
+    behind = len({one.buffer for one in told.epilogue.reads})
+    product = call_of(record.problem, made[: len(made) - behind])
+    if isinstance(product, str):
+        return product
+    return with_epilogue(product, made, told, dynamic=bool(record.problem["dynamic"]))
 
 
 def _with_weight(made: list[Made], call: Call, problem: Mapping[str, Any]) -> list[Made]:
@@ -125,6 +152,7 @@ def _facts(record: Record, environment: Mapping[str, Any], cache_dir: str) -> st
         "CACHE_DIR": cache_dir,
         "OPTIONS": options,
         "THREADS": int(device.get("threads", 0)),
+        "EPILOGUE": bool(record.problem.get("epilogue")),
         "PRECISION": str(numerics.get("float32_matmul_precision", "highest")),
     }
     lines = [f"{name} = {value!r}" for name, value in facts.items()]
@@ -133,6 +161,8 @@ def _facts(record: Record, environment: Mapping[str, Any], cache_dir: str) -> st
         f"DYNAMIC = {dynamic!r}",
         f"# All that the record keeps of the problem:\nPROBLEM = {_shown(record.problem)}",
     ]
+    if record.epilogue:
+        lines.append(f"# What stands behind the product:\nBEHIND = {_shown(record.epilogue)}")
     return "\n".join(lines) + "\n"
 
 
@@ -142,7 +172,10 @@ def _operands(record: Record, made: list[Made], call: Call) -> str:
         if call.gradient and name not in _PASSED:
             continue
         lines.append(f"    # {name}: {size_text(record.problem['inputs'][index])}")
-        lines.append(f"    {_operand(name, one, index)!r},")
+        made_of = _operand(name, one, index)
+        if call.lines and name in ("b", "d") and one.dtype in _SCALED:
+            made_of["scale"] = round(one.size[-2] ** -0.5, 6)
+        lines.append(f"    {made_of!r},")
     step = "None"
     for index, (name, one) in enumerate(zip(call.names, made, strict=True)):
         if name == "do":
@@ -168,35 +201,32 @@ def _calls(record: Record, made: list[Made], call: Call) -> str:
     names = [one for one in call.names if not call.gradient or one in _PASSED]
     given = ", ".join(names)
     output = str(record.problem["output"]["dtype"])
-    integers = not output.startswith(("float", "bfloat", "complex"))
-    precision = tolerance(
-        output,
-        made[0].dtype,
-        max((one.size[-1] for one in made if one.size), default=1),
-        tf32=made[0].device != "cpu",
+    integers = not (call.dtype or output).startswith(("float", "bfloat", "complex"))
+    longest = max((one.size[-1] for one in made if one.size), default=1)
+    tf32 = made[0].device != "cpu"
+    precision = max(
+        tolerance(one, made[0].dtype, longest, tf32=tf32) for one in call.outputs or (output,)
     )
     body = call.exact or call.body
     if integers:
         body = "a @ b"
-    return "\n".join(
-        [
-            f"FREEZING = {any(one.constant for one in made)}",
-            f"GRADIENT = {call.gradient}",
-            f"OUTPUT = torch.{output}",
-            "WIDE = torch.float64",
-            f"EXACT_INTEGERS = {integers}",
-            f"TOLERANCE = {precision!r}",
-            "",
-            "",
-            f"def call({given}):",
-            f"    return {call.body}",
-            "",
-            "",
-            f"def exact({given}):",
-            f"    return {body}",
-            "",
-        ]
-    )
+    lines = [
+        f"FREEZING = {any(one.constant for one in made)}",
+        f"GRADIENT = {call.gradient}",
+        f"OUTPUT = torch.{call.dtype or output}",
+        "WIDE = torch.float64",
+        f"EXACT_INTEGERS = {integers}",
+        f"JUMPS = {call.jumps}",
+        f"TOLERANCE = {max(precision, _JUMPING) if call.jumps else precision!r}",
+        f"TIMES_EAGER = {_TIMES_EAGER if call.lines else 0.0}",
+    ]
+    if call.readers > 1:
+        lines.append(READ.replace("DIGEST", record.digest[:12]).rstrip("\n"))
+    for name, text, rest in (("call", call.body, call.lines), ("exact", body, call.exact_lines)):
+        first = f"product = {text}" if rest else f"return {text}"
+        lines += ["", "", f"def {name}({given}):"]
+        lines += [f"    {line}" for line in (first, *rest)]
+    return "\n".join([*lines, ""])
 
 
 def _shown(value: Any) -> str:

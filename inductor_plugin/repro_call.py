@@ -23,6 +23,12 @@ class Call:
         exact: The same over operands in float64; empty where ``body`` does it.
         weight: Extents of the weight an opaque operand stands for; None if there is none.
         gradient: Whether what is recorded is the call's gradient.
+        lines: What stands behind the call, which gives ``product``; the last line returns.
+        exact_lines: The same over operands in float64.
+        readers: How many besides these lines read ``product``.
+        jumps: Whether a value next to a threshold may fall on either side of it.
+        outputs: Dtypes of what the lines write; empty without them.
+        dtype: Of ``product``; empty without lines.
     """
 
     body: str
@@ -30,6 +36,12 @@ class Call:
     exact: str = ""
     weight: tuple[int, int] | None = None
     gradient: bool = False
+    lines: tuple[str, ...] = ()
+    exact_lines: tuple[str, ...] = ()
+    readers: int = 0
+    jumps: bool = False
+    outputs: tuple[str, ...] = ()
+    dtype: str = ""
 
 
 _Told = Mapping[str, Any]
@@ -46,14 +58,29 @@ _UNARY = {
 
 
 def call_of(problem: Mapping[str, Any], made: list[Made]) -> Call | str:
-    """Return the call of a problem's fields, or why it cannot be written."""
+    """Return the call of a problem's fields without its epilogue, or why it cannot be written."""
     op = str(problem["op"])
-    if problem.get("epilogue"):
-        return "the record is for a product with an epilogue, of which it keeps a signature only"
     write = CALLS.get(op)
     if write is None:
         return f"this version cannot rebuild a call of {op}"
-    return write({name: ast.literal_eval(text) for name, text in problem["arguments"]}, made)
+    return write({name: _argument(text) for name, text in problem["arguments"]}, made)
+
+
+def _argument(text: str) -> Any:
+    """Return a scalar argument; a dtype stays as it is written."""
+    return text if text.startswith("torch.") else ast.literal_eval(text)
+
+
+def _product(function: str) -> Callable[[_Told, list[Made]], Call | str]:
+    def write(told: _Told, made: list[Made]) -> Call | str:
+        del made
+        wide = told.get("out_dtype")
+        plain = f"{function}(a, b)"
+        if wide is None:
+            return Call(plain, ("a", "b"))
+        return Call(f"{function}(a, b, out_dtype={wide})", ("a", "b"), plain)
+
+    return write
 
 
 def _plain(body: str, *names: str) -> Callable[[_Told, list[Made]], Call | str]:
@@ -141,8 +168,8 @@ def _attention(told: _Told, made: list[Made]) -> Call | str:
 
 
 CALLS: dict[str, Callable[[_Told, list[Made]], Call | str]] = {
-    "mm": _plain("torch.mm(a, b)", "a", "b"),
-    "bmm": _plain("torch.bmm(a, b)", "a", "b"),
+    "mm": _product("torch.mm"),
+    "bmm": _product("torch.bmm"),
     "addmm": _scaled("torch.addmm"),
     "baddbmm": _scaled("torch.baddbmm"),
     "int_mm": _plain("torch._int_mm(a, b)", "a", "b"),

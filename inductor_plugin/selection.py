@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from inductor_plugin import race
@@ -40,6 +40,7 @@ class Ticket:
         task: The running race, None if nothing had to be measured.
         verdict: What runs, once decided.
         hit: True if every candidate was known.
+        epilogue: The note of what stands behind a product, for the record.
     """
 
     problem: Problem
@@ -50,6 +51,7 @@ class Ticket:
     task: Task | None = None
     verdict: Verdict | None = None
     hit: bool = False
+    epilogue: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class Selection:
@@ -313,6 +315,7 @@ class Selection:
             created=now,
             updated=now,
             pinned=False,
+            epilogue=ticket.epilogue,
         )
 
 

@@ -15,6 +15,7 @@ first. Under ``torch._inductor.config.emulate_precision_casts`` both would, so t
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -128,7 +129,7 @@ class Evt:
         """How many of a call's operands it has: what it reads, then what it writes besides D."""
         return len(self.operands) + len(self.aux)
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
         """Twelve letters that differ where the kernel does."""
         text = json.dumps(asdict(self), sort_keys=True)
@@ -171,44 +172,6 @@ def evt_of(epilogue: Epilogue) -> Evt | str:
     except _UnfitError as unfit:
         return str(unfit)
     return evt
-
-
-def split(epilogue: Epilogue) -> tuple[Epilogue | None, str]:
-    """Return the part of an epilogue that can be fused, None if there is none, and why not all of it.
-
-    What is fused ends with a store, since what is left has to read its values from somewhere: the
-    longest run of steps from the first one to a store that fits. The reason is empty if all fits.
-    """
-    whole = evt_of(epilogue)
-    if isinstance(whole, Evt):
-        return epilogue, ""
-    if not epilogue.atomic:
-        ends = [place for place, step in enumerate(epilogue.steps) if step.op == "store"]
-        for end in reversed(ends[:-1]):
-            part = _head(epilogue, end + 1)
-            if isinstance(evt_of(part), Evt):
-                return part, whole
-    return None, whole
-
-
-def _head(epilogue: Epilogue, count: int) -> Epilogue:
-    """Return the first steps of an epilogue as one of its own."""
-    steps = epilogue.steps[:count]
-    loads = [step.value for step in steps if step.op == "load"]
-    kept = [place for place in range(len(epilogue.reads)) if place in loads]
-    moved = {old: new for new, old in enumerate(kept)}
-    return replace(
-        epilogue,
-        steps=tuple(
-            replace(step, value=moved[step.value])
-            if step.op == "load" and isinstance(step.value, int)
-            else step
-            for step in steps
-        ),
-        reads=tuple(epilogue.reads[place] for place in kept),
-        writes=epilogue.writes[: sum(step.op == "store" for step in steps)],
-        reduction="" if all(step.op != "reduction" for step in steps) else epilogue.reduction,
-    )
 
 
 def _check(epilogue: Epilogue) -> None:

@@ -11,7 +11,7 @@ values by number, and a step that is taken out gives way to the value it read fi
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,8 +20,19 @@ from torch.nn import functional
 
 EXTENTS = (8, 13, 24)
 """Multiples of a vector, of nothing, and of 8: few, so that graphs share problems and kernels."""
-BATCH = 3
+BATCH = 5
+"""No other extent, stride or storage of an input is as large, nor becomes it by any of `VARY`."""
+OTHERS: tuple[dict[int, int], ...] = (
+    {8: 16, 13: 11, 24: 40, BATCH: 2},
+    {8: 5, 13: 30, 24: 7, BATCH: 4},
+)
+"""What extents become at a dynamic graph's other sizes: larger, smaller, multiples of other numbers."""
+VARY: tuple[tuple[int, ...], ...] = ((*EXTENTS, BATCH), *((one,) for one in (*EXTENTS, BATCH)))
+"""Extents that are unknown in dynamic graphs."""
+TOGETHER = 25
+"""Neighbours that are unknown in the same extents: Dynamo takes equal numbers of one compile for one."""
 _MOST_STEPS = 3
+_DYNAMIC_ONE_IN = 3
 
 Shape = tuple[int, ...]
 
@@ -56,12 +67,14 @@ class Graph:
         dtype: Of all its inputs.
         inputs: The first values.
         steps: The others, in order; the last is the result, and so are products nobody reads.
+        varies: Extents that are compiled as unknown: all equal ones together, so that products stay ones.
     """
 
     seed: int
     dtype: torch.dtype
     inputs: tuple[Input, ...]
     steps: tuple[Step, ...]
+    varies: tuple[int, ...] = ()
 
     def __call__(self, *given: Tensor) -> list[Tensor]:
         """Run it."""
@@ -75,19 +88,30 @@ class Graph:
             if number >= len(given) and number not in read
         ]
 
-    def tensors(self) -> list[Tensor]:
-        """Return its inputs, the same each time."""
+    def tensors(self, extents: Mapping[int, int] | None = None) -> list[Tensor]:
+        """Return its inputs, the same each time; at another size, those extents of it that vary."""
         generator = torch.Generator().manual_seed(self.seed)
+        now = {one: other for one, other in (extents or {}).items() if one in self.varies}
+        made: list[Tensor] = []
+        for one in self.inputs:
+            given = FORMS[one.form](
+                tuple(now.get(extent, extent) for extent in one.size), generator
+            )
+            made.append(given.to(self.dtype) if one.form == "dense" else _typed(given, self.dtype))
+        return made
+
+    def unknown(self) -> list[tuple[int, int]]:
+        """Return the dimensions that vary: numbers of inputs and dimensions."""
         return [
-            FORMS[one.form](one.size, generator).to(self.dtype)
-            if one.form == "dense"
-            else _typed(FORMS[one.form](one.size, generator), self.dtype)
-            for one in self.inputs
+            (number, dim)
+            for number, one in enumerate(self.inputs)
+            for dim, extent in enumerate(one.size)
+            if extent in self.varies
         ]
 
     def text(self) -> str:
         """Return it as people read it: what a failure prints."""
-        lines = [f"seed {self.seed}, {self.dtype}"]
+        lines = [f"seed {self.seed}, {self.dtype}, unknown extents {list(self.varies)}"]
         lines += [f"  v{n} = {one.form} {list(one.size)}" for n, one in enumerate(self.inputs)]
         first = len(self.inputs)
         lines += [
@@ -108,7 +132,7 @@ def _typed(view: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _sliced(size: Shape, generator: torch.Generator) -> Tensor:
-    return _numbers((*size[:-1], size[-1] + 5), generator)[..., 2:-3]
+    return _numbers((*size[:-1], size[-1] + 6), generator)[..., 2:-4]
 
 
 def _rows_apart(size: Shape, generator: torch.Generator) -> Tensor:
@@ -172,7 +196,10 @@ OPERATORS: dict[str, Callable[..., Tensor]] = {**VIEWS, **POINTWISE, **PRODUCTS}
 
 
 def graph(seed: int) -> Graph:
-    """Return the graph of a seed: a product, then up to three steps, one in three a product again."""
+    """Return the graph of a seed: a product, then up to three steps, one in three a product again.
+
+    One graph in three is dynamic.
+    """
     chance = random.Random(seed)
     inputs: list[Input] = []
     steps: list[Step] = []
@@ -218,7 +245,9 @@ def graph(seed: int) -> Graph:
             name = chance.choice((*VIEWS, *POINTWISE, *POINTWISE))
             steps.append(Step(name, (len(steps) - 1,)))
             shapes.append(shapes[-1])
-    return Graph(seed, dtype, tuple(inputs), tuple(_numbered(steps, len(inputs))))
+    dynamic = seed % _DYNAMIC_ONE_IN == _DYNAMIC_ONE_IN - 1
+    varies = VARY[seed // TOGETHER % len(VARY)] if dynamic else ()
+    return Graph(seed, dtype, tuple(inputs), tuple(_numbered(steps, len(inputs))), varies)
 
 
 def _pick(chance: random.Random, count: int) -> tuple[int, ...]:
@@ -234,7 +263,7 @@ def _numbered(steps: Sequence[Step], inputs: int) -> Iterator[Step]:
 
 
 def smaller(whole: Graph) -> Iterator[Graph]:
-    """Yield graphs with one thing less: without the last step, a step, or an input's odd form."""
+    """Yield graphs with one thing less: the last step, a step, an input's odd form, unknown extents."""
     first = len(whole.inputs)
     for index in reversed(range(len(whole.steps))):
         step = whole.steps[index]
@@ -253,6 +282,8 @@ def smaller(whole: Graph) -> Iterator[Graph]:
             plain = replace(one, form="dense")
             inputs = (*whole.inputs[:index], plain, *whole.inputs[index + 1 :])
             yield replace(whole, inputs=inputs)
+    if whole.varies:
+        yield replace(whole, varies=())
 
 
 def _without(read: int, gone: int, instead: int) -> int:

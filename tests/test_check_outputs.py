@@ -20,6 +20,7 @@ from torch._inductor.utils import run_and_get_code
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import inductor_plugin
+from inductor_plugin import output_check
 from inductor_plugin.cache import open_store
 from inductor_plugin.cache.find import find
 from inductor_plugin.config import Config
@@ -96,13 +97,46 @@ def test_only_what_is_asked_for_is_an_error(cache_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_kernel_is_not_blamed_for_what_it_was_given(cache_dir: Path, value: float) -> None:
+def test_a_kernel_is_not_blamed_for_what_it_was_given_and_that_is_said_once_with_the_input(
+    cache_dir: Path, value: float, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output_check, "_EXCUSED", set())
     a, b = torch.randn(24, 16), torch.randn(16, 32)
-    a[3, 3] = value
     with offered("good"), Lab(library_first, cache_dir).open():
-        answer = checked(torch.mm, cache_dir)(a, b)
+        run = checked(torch.mm, cache_dir)
+        run(a, b)
+        assert warnings(caplog) == []
+        a[3, 3] = value
+        answer = run(a, b)
+        run(a, b)
     assert not answer[3].isfinite().any()
     assert torch.allclose(answer[4:], a[4:] @ b, atol=1e-4)
+    (told,) = warnings(caplog)
+    assert told.startswith("mm is not judged for buf0 of mm(24x16, 16x32)")
+    assert told.endswith("in what it read (arg0_1)")
+
+
+def test_each_record_is_said_to_be_unjudged_and_every_bad_input_is_named(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output_check, "_EXCUSED", set())
+    good, nan, inf = torch.ones(2), torch.full((2,), torch.nan), torch.full((2,), torch.inf)
+    answers = finite(bias=nan, a=good, b=inf)
+    for key in ("e/1", "e/2", "e/1"):
+        check((("buf0", nan),), answers, mode="nan", kernel="k", problem="p", key=key)
+    assert len(warnings(caplog)) == 2
+    assert warnings(caplog)[0].endswith("(bias, b)")
+    check((("buf0", inf),), answers, mode="nan", kernel="k", problem="p", key="e/3")
+    assert len(warnings(caplog)) == 2  # Inf is not looked for, so that there is nothing to judge
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return what the looks have warned of."""
+    return [
+        one.getMessage()
+        for one in caplog.records
+        if one.name == output_check.__name__ and one.levelname == "WARNING"
+    ]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -216,10 +250,11 @@ def test_values_of_one_byte_and_opaque_ones_are_taken() -> None:
     wide = torch.tensor([1.0, torch.nan])
     narrow = wide.to(torch.float8_e4m3fn)
     opaque = torch.ones(4, 4).to_mkldnn()
-    assert [bool(one) for one in finite(narrow, opaque, torch.ones(2, dtype=torch.int8))] == [False]
+    answers = finite(narrow=narrow, opaque=opaque, whole=torch.ones(2, dtype=torch.int8))
+    assert {name: bool(one) for name, one in answers.items()} == {"narrow": False}
     with pytest.raises(OutputError, match=r"wrote nan at \[1\] of buf0"):
-        check((("buf0", narrow),), (), mode="nan", kernel="k", problem="p", key="e/d")
-    check((("buf0", wide),), finite(wide), mode="nan", kernel="k", problem="p", key="e/d")
+        check((("buf0", narrow),), {}, mode="nan", kernel="k", problem="p", key="e/d")
+    check((("buf0", wide),), finite(wide=wide), mode="nan", kernel="k", problem="p", key="e/d")
 
 
 A, B = Arg((256, 128)), Arg((128, 512))

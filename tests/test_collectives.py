@@ -13,6 +13,8 @@ import pytest
 from inductor_plugin.config import process_environment
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
+# Right with torch 2.11.0, 2.14.1 and 2.15.0 alike. `make test-compat` leaves slow tests out: 2 minutes
+# for each torch.
 
 LIMIT_S = 300.0
 """Both ranks import torch and compile twenty-four small graphs on two busy cores."""

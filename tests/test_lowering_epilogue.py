@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from inductor_plugin import prune
 from inductor_plugin.epilogue import Access, Epilogue
-from inductor_plugin.lowering_epilogue import epilogue_of_buffer
+from inductor_plugin.lowering_epilogue import base_of, epilogue_of_bodies
 from tests.cuda_lowering import Arg, Lab, library_last
 
 pytestmark = [
@@ -48,8 +48,11 @@ def of_buffers(found: list[Epilogue]) -> Callable[[GraphLowering], None]:
         for buffer in graph.buffers:
             if isinstance(buffer, ir.ComputedBuffer):
                 read = {dep.name for dep in buffer.get_read_writes().reads}
+                _, body, _ = buffer.get_default_sizes_body()
                 found.extend(
-                    epilogue_of_buffer(buffer, one) for one in products if one.get_name() in read
+                    epilogue_of_bodies(base_of(one), [body], lambda _name: True)
+                    for one in products
+                    if one.get_name() in read
                 )
         update(graph)
 

@@ -3,6 +3,8 @@
 Candidates are run in this process by the benchmark worker's own code, on the operands a worker would
 have; only a crash and a hang are told instead of had. Which of the right ones is the fastest is drawn,
 so that library kernels, Inductor's C++ templates and the test's operators all come into the code. One
+graph in three is dynamic: compiled once and run at three sizes. Extents in a compile vary together, for
+with `use_duck_shape=False` stock's own C++ bmm template takes a batch for 3 without a guard. One
 test goes the whole way, with workers that really crash and hang.
 """
 
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,18 +26,35 @@ import torch
 import torch._dynamo
 import torch._inductor.config as inductor_config
 from torch import Tensor
+from torch._dynamo.utils import counters
 
 import inductor_plugin
-from inductor_plugin import bench_child
+from inductor_plugin import bench_child, compile_child
 from inductor_plugin.cache import open_store
-from inductor_plugin.jobs import BenchCandidate, OpKernel, Outcome, Sampling, ScreenJob
-from tests import random_faults
+from inductor_plugin.jobs import (
+    BenchCandidate,
+    Compiled,
+    CppCompileJob,
+    CppKernel,
+    OpKernel,
+    Outcome,
+    Sampling,
+    ScreenJob,
+)
+from tests import cpp_unit, random_faults
 from tests.cuda_lowering import Lab
-from tests.random_graphs import FORMS, OPERATORS, PRODUCTS, Graph, graph, shrunk
+from tests.random_graphs import (
+    FORMS,
+    OPERATORS,
+    OTHERS,
+    PRODUCTS,
+    TOGETHER,
+    Graph,
+    graph,
+    shrunk,
+)
 
 GRAPHS = 500
-TOGETHER = 25
-"""Graphs of one compile: each compile costs 1 s for itself."""
 _ONCE = Sampling(warmup=0, samples=1, min_sample_ms=0.0, max_total_s=0.0, cold_cache=False)
 
 
@@ -60,16 +79,23 @@ class Bench(Lab):
     """A lab that runs the candidates; their times are drawn.
 
     Attributes:
-        ended: How candidates ended, by status.
+        ended: How candidates ended, by status; `cpp` counts Inductor's C++ templates that were right.
     """
 
     ended: Counter[str] = field(default_factory=Counter[str])
+
+    def submit(self, job: Any, done: Callable[[list[Compiled]], None], memory: int = 0) -> None:
+        """Compile Inductor's C++ templates in this process, with the compile worker's own code."""
+        assert isinstance(job, CppCompileJob)
+        self.units.append(job)
+        done(compile_child.run(job, lambda event: None))
 
     def screen(self, job: ScreenJob) -> Outcome:
         outcome = self._ran(job)
         self.ended[outcome.status] += 1
         if outcome.status != "ok":
             return outcome
+        self.ended["cpp"] += isinstance(job.candidate.kernel, CppKernel)
         return replace(outcome, samples_ms=(self.milliseconds(job.candidate),) * 3)
 
     def _ran(self, job: ScreenJob) -> Outcome:
@@ -93,8 +119,34 @@ def compiled(graphs: Sequence[Graph], cache_dir: Path, **options: Any) -> Callab
         return [one(*inputs) for one, inputs in zip(graphs, given, strict=True)]
 
     torch._dynamo.reset()
+    counters.clear()
     told = {"cache_dir": str(cache_dir), "table": "off", "progress": "off", **options}
     return torch.compile(run, backend="inductor_plugin", options=told)
+
+
+def given(graphs: Sequence[Graph], extents: Mapping[int, int] | None) -> list[list[Tensor]]:
+    """Return the inputs of graphs at a size; at the first, what varies is marked as unknown."""
+    made = [one.tensors(extents) for one in graphs]
+    if extents is None:
+        for one, tensors in zip(graphs, made, strict=True):
+            for number, dim in one.unknown():
+                # Raises where anything takes the dimension for the number it is at first.
+                torch._dynamo.mark_dynamic(tensors[number], dim)
+    return made
+
+
+def outcomes(
+    graphs: Sequence[Graph], cache_dir: Path, **options: Any
+) -> Iterator[tuple[Graph, str]]:
+    """Compile graphs together and once, run them at each size, and yield each with what is wrong."""
+    run = compiled(graphs, cache_dir, **options)
+    for extents in (None, *OTHERS) if any(one.varies for one in graphs) else (None,):
+        inputs = given(graphs, extents)
+        with torch.no_grad():
+            got = run(inputs)
+        for one, ours, tensors in zip(graphs, got, inputs, strict=True):
+            yield one, difference(one, ours, tensors)
+    assert counters["stats"]["unique_graphs"] == 1, "another size compiled the graphs again"
 
 
 def difference(one: Graph, got: Sequence[Tensor], inputs: Sequence[Tensor]) -> str:
@@ -117,23 +169,16 @@ def difference(one: Graph, got: Sequence[Tensor], inputs: Sequence[Tensor]) -> s
 
 def examine(graphs: Sequence[Graph], cache_dir: Path, **options: Any) -> None:
     """Compile graphs together, compare each with eager, and fail with a shrunken reproduction."""
-    given = [one.tensors() for one in graphs]
-    with torch.no_grad():
-        got = compiled(graphs, cache_dir, **options)(given)
-        for one, ours, inputs in zip(graphs, got, given, strict=True):
-            wrong = difference(one, ours, inputs)
-            if wrong:
-                small = shrunk(one, lambda tried: fails(tried, cache_dir, **options))
-                pytest.fail(f"{wrong}\n{one.text()}\nshrunk to\n{small.text()}")
+    for one, wrong in outcomes(graphs, cache_dir, **options):
+        if wrong:
+            small = shrunk(one, lambda tried: fails(tried, cache_dir, **options))
+            pytest.fail(f"{wrong}\n{one.text()}\nshrunk to\n{small.text()}")
 
 
 def fails(one: Graph, cache_dir: Path, **options: Any) -> bool:
     """Return whether a graph alone goes wrong, in any way."""
-    inputs = one.tensors()
     try:
-        with torch.no_grad():
-            (got,) = compiled([one], cache_dir, **options)([inputs])
-        return bool(difference(one, got, inputs))
+        return any(wrong for _, wrong in outcomes([one], cache_dir, **options))
     except Exception:  # noqa: BLE001  a graph that cannot be compiled is a finding, too
         return True
 
@@ -162,7 +207,7 @@ def test_what_runs_is_right(seeds: range, shared: Path) -> None:
     graphs = [graph(seed) for seed in seeds]
     before = Counter(random_faults.CALLS)
     bench = Bench(drawn, shared)
-    with random_faults.offered(), bench.open():
+    with random_faults.offered(), cpp_unit.together(), bench.open():
         try:
             examine(graphs, shared, gemm_backends="ATEN,CPP")
         finally:
@@ -172,6 +217,7 @@ def test_what_runs_is_right(seeds: range, shared: Path) -> None:
         assert bench.ended["raised"] > 3
         assert bench.ended["wrong"] > 3
         assert bench.ended["ok"] > 10
+        assert bench.ended["cpp"]
         assert random_faults.CALLS["good"] > before["good"]
 
 
@@ -204,6 +250,8 @@ def test_the_generator_gives_the_same_graph_for_a_seed_and_every_operator_in_fiv
     assert graph(7) == graph(7) != graph(8)
     assert graph(7).text() == graph(7).text()
     graphs = [graph(seed) for seed in range(GRAPHS)]
+    assert {len(one.varies) for one in graphs} == {0, 1, 4}
+    assert sum(bool(one.varies) for one in graphs[:TOGETHER]) == TOGETHER // 3
     assert {step.name for one in graphs for step in one.steps} == OPERATORS.keys()
     assert {one.form for whole in graphs for one in whole.inputs} == FORMS.keys()
     assert {one.dtype for one in graphs} == {torch.float32, torch.bfloat16}
@@ -211,6 +259,9 @@ def test_the_generator_gives_the_same_graph_for_a_seed_and_every_operator_in_fiv
         tensors = one.tensors()
         assert [tuple(value.shape) for value in tensors] == [given.size for given in one.inputs]
         assert all(torch.equal(a, b) for a, b in zip(tensors, one.tensors(), strict=True))
+        other = one.tensors(OTHERS[0])
+        assert one.varies or all(torch.equal(a, b) for a, b in zip(tensors, other, strict=True))
+        assert all(other[n].shape[d] == OTHERS[0][tensors[n].shape[d]] for n, d in one.unknown())
 
 
 def test_a_failure_shrinks_to_the_step_that_causes_it() -> None:

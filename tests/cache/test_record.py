@@ -85,3 +85,38 @@ def test_fields_of_another_format_are_refused():
     with pytest.raises(ValueError, match="not a record"):
         from_fields(fields)
     assert replace(record(), op="x").place.split("/")[1] == "x"
+
+
+NOTE = {
+    "version": "1",
+    "product": "bfloat16 full size=4,8 readers=0",
+    "read 0": "bfloat16 row operand=0 elements=8 stride=0,1 offset=0",
+    "step 0": "product",
+}
+
+
+def test_the_note_of_an_epilogue_is_kept() -> None:
+    one = record(measured("a"), epilogue=NOTE)
+    assert from_fields(document.load(document.dump(to_fields(one)))) == one
+    assert document.dump(to_fields(one)).count(b'\n    "step 0": "product"') == 1  # a line for each
+
+
+def test_a_record_without_a_note_is_what_it_was_before_there_were_any() -> None:
+    fields = to_fields(record(measured("a")))
+    assert "epilogue" not in fields
+    assert from_fields(fields).epilogue == {}
+    with pytest.raises(ValueError, match="is not text"):
+        from_fields({**fields, "epilogue": {"version": 1}})
+
+
+def test_of_two_notes_the_later_one_stays() -> None:
+    first = record(measured("a"), epilogue=NOTE, updated=1000.0)
+    other = {**NOTE, "step 0": "load = 0"}
+    second = record(measured("b"), epilogue=other, updated=2000.0)
+    assert merge(first, second).epilogue == merge(second, first).epilogue == other
+    # An earlier version writes none.
+    bare = replace(second, epilogue={})
+    assert merge(first, bare).epilogue == merge(bare, first).epilogue == NOTE
+    # Of a class of sizes, another one was measured: the note tells the first's.
+    moved = replace(bare, describe="mm(7x512)")
+    assert merge(first, moved).epilogue == merge(moved, first).epilogue == {}

@@ -6,12 +6,10 @@ import math
 from dataclasses import replace
 
 import pytest
-import torch
 
 from inductor_plugin.epilogue import Access, Epilogue, Step
-from inductor_plugin.templates.cutlass_evt import MAX_NODES, Evt, Node, Output, evt_of, split
+from inductor_plugin.templates.cutlass_evt import MAX_NODES, Evt, Node, Output, evt_of
 from inductor_plugin.templates.cutlass_functor import bounds, literal
-from tests.epilogue_graphs import Shape, lowered
 
 M, N = 256, 512
 FULL = Access("full", "bfloat16", M * N, (N, 1))
@@ -177,47 +175,6 @@ def test_others_that_read_the_product_are_given_it_before_d() -> None:
     assert isinstance(evt, Evt)
     assert evt.outputs == (Output(0, "bf16"), Output(1, "bf16"))
     assert evt.slots == 1
-
-
-def test_what_follows_a_stored_value_is_split_off() -> None:
-    def function(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor, other: torch.Tensor):
-        summed = torch.mm(a, b) + bias
-        return summed, (summed + other).float().lgamma()
-
-    dtype = torch.bfloat16
-    shapes = [
-        Shape((M, 64), dtype),
-        Shape((64, N), dtype),
-        Shape((N,), dtype),
-        Shape((M, N), dtype),
-    ]
-    epilogue, _ = lowered(function, shapes)
-    part, told = split(epilogue)
-    assert "lgamma" in told
-    assert part is not None
-    assert part.describe() == "add(product, row)"
-    assert [one.pattern for one in part.reads] == ["row"]
-    assert len(part.writes) == 1
-    assert isinstance(evt_of(part), Evt)
-
-
-def test_a_reduction_of_a_stored_value_is_split_off() -> None:
-    steps = (PRODUCT, Step("relu", (0,)), Step("store", (1,), 0), Step("reduction", (1,), "sum"))
-    column = Access("column", "bfloat16", M, (1, 0))
-    whole = Epilogue(
-        (M, N), "bfloat16", (*steps, Step("store", (3,), 1)), (), (FULL, column), reduction="sum"
-    )
-    part, told = split(whole)
-    assert part == RELU
-    assert told == "it reduces (sum)"
-
-
-def test_what_fits_is_not_split_and_what_stores_nothing_before_is_not_fused() -> None:
-    assert split(RELU) == (RELU, "")
-    part, told = split(chain(Step("relu", (0,)), Step("lgamma", (1,))))
-    assert part is None
-    assert "lgamma" in told
-    assert split(replace(RELU, atomic=True))[0] is None
 
 
 @pytest.mark.parametrize(
