@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import os
 import types
 from collections import Counter
 from collections.abc import Callable
@@ -16,17 +15,9 @@ import torch._dynamo
 from torch.overrides import handle_torch_function, has_torch_function
 
 import inductor_plugin
-from inductor_plugin import race
-from inductor_plugin.jobs import Sampling
 
-LOOK = Sampling(warmup=0, samples=1, min_sample_ms=0.0, max_total_s=0.01, cold_cache=False)
-"""One run of each candidate: here numbers count, not times, and chance lets each of them win."""
 ORIGINAL: Any = torch.nn.functional.scaled_dot_product_attention
 BACKENDS = ("flash", "mem_efficient", "math", "cudnn")
-
-
-def _look(_device: str) -> Sampling:
-    return LOOK
 
 
 def _attention(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -41,9 +32,6 @@ class Calls:
 
         Timings are kept in ``cache``.
         """
-        # Threads of several processes that wait for one another in OpenMP's loops: 15 s a test, not 1.
-        torch.set_num_threads(1)
-        os.environ["OMP_NUM_THREADS"] = "1"  # for the workers
         self._arm = arm
         self._cache = cache
         self._compiled: dict[Any, Callable[..., torch.Tensor]] = {}
@@ -58,7 +46,6 @@ class Calls:
         """Take the place of the function, also where a module has it under its own name."""
         if self._arm == "plain":
             return
-        race.screening, race.MAX_LEGS = _look, 0
         # Dynamo looks functions up by their names, once: it has to find the original.
         torch.compile(_attention, backend="eager")(*[torch.zeros(1, 1, 1, 1)] * 3)
         # Each kind of call is a function of its own; the limit is on variants of one.

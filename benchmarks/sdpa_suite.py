@@ -1,11 +1,12 @@
 """PyTorch's own SDPA tests on a CPU: do they fare the same with the plugin's lowering on?
 
-    python -m benchmarks.sdpa_suite PATH/test_transformers.py [--limit 8] [--out results/sdpa_suite.json]
+    python -m benchmarks.sdpa_suite PATH/test_transformers.py [--limit 8] [--folder DIR] [--out FILE]
 
-PATH is ``test/test_transformers.py`` of a PyTorch checkout. Its tests run in two processes: ``plain``,
-and ``plugin``, in which `torch.nn.functional.scaled_dot_product_attention` is compiled with the plugin
+PATH is ``test/test_transformers.py`` of a PyTorch checkout. Its tests run in two arms: ``plain``, and
+``plugin``, in which `torch.nn.functional.scaled_dot_product_attention` is compiled with the plugin
 for each new kind of call. Outcomes are compared test by test. What differs runs a third time, with
-Inductor alone (``stock``), which tells what is not the plugin's doing.
+Inductor alone (``stock``), which tells what is not the plugin's doing. An arm is ``--jobs`` processes;
+what they answered is kept in ``--folder``, where a later run goes on.
 
 Calls that stay eager are counted with the reason: those whose backend is forced to MATH (the reference
 the tests compare with) and nested tensors. Up to ``--limit`` variants of each test function run, evenly
@@ -21,6 +22,7 @@ import ast
 import hashlib
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -37,10 +39,16 @@ from typing import Any
 import torch
 
 from benchmarks.sdpa_call import Calls
+from inductor_plugin import race
+from inductor_plugin.jobs import Sampling
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 OUT = Path(__file__).resolve().parent / "results" / "sdpa_suite.json"
 ARM_S = 3600.0
+
+
+LOOK = Sampling(warmup=0, samples=1, min_sample_ms=0.0, max_total_s=0.01, cold_cache=False)
+"""One run of each candidate: here numbers count, not times, and chance lets each of them win."""
 
 
 class Recorder(unittest.TestResult):
@@ -153,10 +161,18 @@ def functions_of(path: Path) -> list[str]:
     return sorted({name for name in named if name.startswith("test")})
 
 
+def _look(_device: str) -> Sampling:
+    return LOOK
+
+
 def run_arm(path: Path, arm: str, listed: Path, answers: Path) -> None:
     """Run the listed tests in this process, with SDPA compiled or not."""
+    # Threads of several processes that wait for one another in OpenMP's loops: 15 s a test, not 1.
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"  # for the workers
+    race.screening, race.MAX_LEGS = _look, 0
     module, tests = loaded(path)
-    calls = Calls(arm, answers.parent / "cache")
+    calls = Calls(arm, answers.with_suffix(".cache"))
     calls.install(module)
     with answers.open("w", encoding="utf-8") as stream:
         recorder = Recorder(stream)
@@ -187,28 +203,58 @@ class Fared:
     not_run: list[str] = field(default_factory=list[str])
 
 
-def arm(path: Path, name: str, tests: Sequence[str], limit_s: float) -> Fared:
-    """Run tests in a process of their own; one that dies is started again behind the culprit."""
+def arm(
+    path: Path, name: str, tests: Sequence[str], limit_s: float, folder: Path, jobs: int = 1
+) -> Fared:
+    """Run tests in processes of their own; one that dies is started again behind the culprit.
+
+    Args:
+        path: The file of tests.
+        name: How SDPA is run.
+        tests: Class and method of each test.
+        limit_s: Seconds for all of them.
+        folder: Keeps what each process has answered: who is found there does not run again.
+        jobs: How many processes at once.
+    """
     fared = Fared()
-    outcomes = fared.outcomes
-    left: list[str] = [*tests]
     ends = time.monotonic() + limit_s
-    with tempfile.TemporaryDirectory() as folder:
-        listed, answers = Path(folder) / "tests", Path(folder) / "answers"
-        while left and time.monotonic() < ends:
-            listed.write_text("\n".join(left), encoding="utf-8")
-            answers.write_text("", encoding="utf-8")
-            command = [sys.executable, "-m", "benchmarks.sdpa_suite", str(path), "--arm", name]
-            command += ["--tests", str(listed), "--answers", str(answers)]
-            limit = max(ends - time.monotonic(), 1.0)
-            died = ended(command, limit)
-            started = take(read(answers), outcomes, fared.calls)
-            if died and started and started not in outcomes:
-                outcomes[started] = {"outcome": "crashed", "reason": died}
-            left = [one for one in left if one not in outcomes]
-            if not died or started is None:
-                break
-    fared.not_run = left
+    earlier = sorted(folder.glob(f"{name}.*.jsonl"))
+    for one in earlier:
+        take(read(one), fared.outcomes, fared.calls)
+    left = [one for one in tests if one not in fared.outcomes]
+
+    def run(job: int) -> Fared:
+        return _in_turn(path, name, left[job::jobs], ends, folder, len(earlier) + job)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for one in pool.map(run, range(jobs)):
+            fared.outcomes |= one.outcomes
+            fared.calls.update(one.calls)
+    fared.not_run = [one for one in tests if one not in fared.outcomes]
+    return fared
+
+
+def _in_turn(
+    path: Path, name: str, tests: Sequence[str], ends: float, folder: Path, number: int
+) -> Fared:
+    """Run tests one after the other until the time is over, in as many processes as die of it."""
+    fared, died_of = Fared(), 0
+    left: list[str] = [*tests]
+    while left and time.monotonic() < ends:
+        place = folder / f"{name}.{number}.{died_of}"
+        listed, answers = Path(f"{place}.tests"), Path(f"{place}.jsonl")
+        listed.write_text("\n".join(left), encoding="utf-8")
+        answers.write_text("", encoding="utf-8")
+        command = [sys.executable, "-m", "benchmarks.sdpa_suite", str(path), "--arm", name]
+        command += ["--tests", str(listed), "--answers", str(answers)]
+        died = ended(command, max(ends - time.monotonic(), 1.0))
+        started = take(read(answers), fared.outcomes, fared.calls)
+        if died and started and started not in fared.outcomes:
+            fared.outcomes[started] = {"outcome": "crashed", "reason": died}
+        left = [one for one in left if one not in fared.outcomes]
+        died_of += 1
+        if not died or started is None:
+            break
     return fared
 
 
@@ -268,6 +314,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=int, default=8, help="variants of each test; 0 for all")
     parser.add_argument("--only", default="", help="only tests whose name contains this")
     parser.add_argument("--limit-s", type=float, default=ARM_S, help="seconds one arm may take")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at once")
+    parser.add_argument("--folder", type=Path, help="keeps the answers; a later run goes on there")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--arm", choices=("plain", "stock", "plugin"), help=argparse.SUPPRESS)
     parser.add_argument("--tests", type=Path, help=argparse.SUPPRESS)
@@ -281,11 +329,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = [one for one in tests if given.only in one and "PrivateUse1" not in one]
     picked = chosen(names, functions_of(path), given.limit)
     print(f"{len(picked)} of {len(names)} tests")
-    with ThreadPoolExecutor(2) as pool:
-        both = [pool.submit(arm, path, one, picked, given.limit_s) for one in ("plain", "plugin")]
-    plain, plugin = (one.result() for one in both)
-    same, differing = compared(plain, plugin)
-    stock = arm(path, "stock", differing, given.limit_s) if differing else Fared()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = given.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        plugin, plain = (
+            arm(path, one, picked, given.limit_s, folder, given.jobs) for one in ("plugin", "plain")
+        )
+        same, differing = compared(plain, plugin)
+        stock = arm(path, "stock", differing, given.limit_s, folder) if differing else Fared()
     rows = [_row(name, plain, plugin, stock) for name in differing]
     ours = [row for row in rows if row["plugin"] != row["stock"]]
     report = {

@@ -38,7 +38,7 @@ def test_each_test_is_run_beyond_one_that_kills_the_process(tmp_path: Path) -> N
     path = tmp_path / "some_suite.py"
     path.write_text(SUITE, encoding="utf-8")
     names = [f"TestSome.test_{one}" for one in ("a_crash", "known", "left_out", "right", "wrong")]
-    fared = sdpa_suite.arm(path, "plain", names, 120.0)
+    fared = sdpa_suite.arm(path, "plain", names, 120.0, tmp_path)
     found = {
         name.removeprefix("TestSome.test_"): o["outcome"] for name, o in fared.outcomes.items()
     }
@@ -53,6 +53,20 @@ def test_each_test_is_run_beyond_one_that_kills_the_process(tmp_path: Path) -> N
     assert "1 != 2" in fared.outcomes[names[4]]["reason"]
     assert fared.not_run == []
     assert sdpa_suite.functions_of(path)[:2] == ["test_a_crash", "test_known"]
+
+
+def test_a_later_run_goes_on_where_an_earlier_one_ended(tmp_path: Path) -> None:
+    path = tmp_path / "other_suite.py"
+    path.write_text(SUITE, encoding="utf-8")
+    answered = {"test": "TestSome.test_wrong", "outcome": "passed", "reason": "by an earlier run"}
+    (tmp_path / "plain.0.0.jsonl").write_text(json.dumps(answered) + "\n", encoding="utf-8")
+    names = [f"TestSome.test_{one}" for one in ("left_out", "right", "wrong")]
+    fared = sdpa_suite.arm(path, "plain", names, 120.0, tmp_path, jobs=2)
+    found = {name: one["outcome"] for name, one in fared.outcomes.items()}
+    assert found == dict(zip(names, ("skipped", "passed", "passed"), strict=True))
+    assert fared.outcomes[names[2]]["reason"] == "by an earlier run"
+    fared = sdpa_suite.arm(path, "plain", names, 0.0, tmp_path)
+    assert fared.not_run == []
 
 
 def test_variants_of_each_function_are_chosen_evenly() -> None:
