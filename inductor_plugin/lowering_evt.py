@@ -24,7 +24,7 @@ from inductor_plugin import compat
 from inductor_plugin.config import Config
 from inductor_plugin.epilogue import Access, Epilogue
 from inductor_plugin.fusion import Price
-from inductor_plugin.jobs import BenchCandidate, OpKernel
+from inductor_plugin.jobs import BenchCandidate, OpKernel, Outcome
 from inductor_plugin.lowering_cuda import at, build_of
 from inductor_plugin.lowering_evt_rest import Cut, cut_of
 from inductor_plugin.lowering_fusion_code import generated, operand_of
@@ -273,7 +273,13 @@ def _entry(fusion: Fusion, evt: Evt, entry: Entry, price: Price) -> Entry:
         Seen(operand_of(one.name, seeds), one.hint, one.stride, one.offset) for one in call.reads
     )
     left = evt.cut.left
-    behind = fusion.prepared(generated(fusion.scheduler, left)) if left else None
+    try:
+        behind = fusion.prepared(generated(fusion.scheduler, left)) if left else None
+    except Exception as error:  # Inductor's own code; the other candidates are none the worse
+        why = f"Inductor cannot write the kernel of the rest: {type(error).__name__}: {error}"
+        logger.debug("%s", why, exc_info=True)
+        entry.outcome = Outcome(entry.candidate_id, "compile_failed", why)
+        return entry
 
     def bench(library: str, symbol: str) -> BenchCandidate:
         kernel = at(call.kernel, library, symbol)

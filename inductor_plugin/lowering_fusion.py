@@ -43,6 +43,7 @@ from inductor_plugin.lowering_fusion_offer import (
 from inductor_plugin.lowering_problem import problem_of
 from inductor_plugin.lowering_scope import active_config
 from inductor_plugin.lowering_session import Claim, Session, session_of
+from inductor_plugin.numerics import STEPPED
 from inductor_plugin.problem import Problem
 from inductor_plugin.selection import Ticket
 
@@ -168,10 +169,20 @@ def _decided(pair: _Pair) -> Any:
         return _refused(pair, *pruned.values())
     settled, behind = pair.settled, pair.second.get_name()
     plan = functools.cache(lambda: _handed_over(pair, made, epilogue, kept, pruned))
+
+    def answer() -> bool:
+        try:
+            return pair.settled == settled and _fuses(pair, *plan())
+        except (
+            Exception
+        ):  # the border, as in `speedup_by_fusion`, where two kernels are always right
+            logger.exception("the plugin could not decide a fusion; two kernels run")
+            return False
+
     if behind not in pair.session.behind:
         pair.session.behind.add(behind)
         plan()
-    return FusionResult.from_callable(lambda: pair.settled == settled and _fuses(pair, *plan()))
+    return FusionResult.from_callable(answer)
 
 
 def _closed(pair: _Pair) -> str | None:
@@ -298,7 +309,8 @@ def _visitors(
         kernel = visitor_kernel(problem, evt.candidate)
         alone_us = best_us if alone_ms is None else 1e3 * alone_ms
         part = evt.cut.epilogue  # a split saves no more time than if it were the whole epilogue
-        price = pair.price(kernel, part, alone_us, best_us, measured=alone_ms is not None)
+        # The time of the template's fastest plain kernel, which may be another configuration.
+        price = pair.price(kernel, part, alone_us, best_us, measured=False)
         if refused := price.refused():
             pruned[evt.candidate.name] = refused
         else:
@@ -327,9 +339,9 @@ def _handed_over(
             offer = fused_offer(made, name, claim.choices[name], problem.epilogue, kernel.price)
         offers.append(offer)
         fused[offer.candidate_id] = name, kernel
-    checked = pair.session.tolerance(replace(bare, output=problem.output))
+    checked = pair.session.tolerance(replace(bare, output=problem.output)) or STEPPED
     told = note(epilogue, [made.written[one.buffer].size for one in epilogue.writes])
-    return pair.session.enqueue(problem, device, offers, pruned, checked or None, told), fused
+    return pair.session.enqueue(problem, device, offers, pruned, checked, told), fused
 
 
 def _signature(pair: _Pair, epilogue: Epilogue) -> str:

@@ -24,6 +24,10 @@ _UNIT_ROUNDOFF = {
     "bcomplex32": 2.0**-8,
 }
 _TF32_ROUNDOFF = 2.0**-11
+STEPPED = 0.1
+"""Accepted of integers and truth values behind a product of floats: a value next to a threshold may fall
+on either side of it. Their errors are root mean squares (`bench_child.error_of`): of a mask, one element
+in 200 may differ; two that have nothing to do with each other are 1.0 apart."""
 _OUTPUT_ULPS = 16.0
 """An output of 4 standard deviations rounds in units 4 times those of the root mean square, in both
 kernels; twice that again for an epilogue's intermediate rounding."""

@@ -231,6 +231,8 @@ class _Lines:
             wide = self.exact and step.value in _FLOATS
             value = self._tensor(step, 0) if numbers[0] else given[0]
             return f"{value}.to({'WIDE' if wide else f'torch.{step.value}'})"
+        if step.op == "mul" and step.arguments[0] == step.arguments[1] and not numbers[0]:
+            return f"torch.square({given[0]})"  # a value read twice would be computed twice
         if step.op in INFIX:
             # Python turns a sum with the number in front round; the order is part of a signature.
             if numbers[0] and (numbers[1] or step.op in ("add", "mul")):

@@ -137,7 +137,8 @@ def stored(shape: Shape, along: Sequence[int], offset: int, size: Sequence[int])
         text = text if text == "{}" else f"{text}.contiguous()"
         if tuple(size) == turned:
             return text
-        if math.prod(size) == math.prod(turned):
+        # With the same extents in another order, only strides would tell a turned result from a view.
+        if math.prod(size) == math.prod(turned) and sorted(size) != sorted(turned):
             return f"{text}.view({_list(size)})"
     return None
 

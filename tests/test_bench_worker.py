@@ -35,6 +35,7 @@ from inductor_plugin.jobs import (
     Tensor,
     WorkerSettings,
 )
+from inductor_plugin.numerics import STEPPED
 from inductor_plugin.process import WorkerProcess
 from tests import faults
 
@@ -348,6 +349,19 @@ def test_a_guarded_output_is_whole_until_someone_writes_outside(dtype: str):
     for outside, words in ((place + 100, "behind"), (place - 100, "before")):
         torch.as_strided(guarded.tensor, (1,), (1,), outside).zero_()
         assert words in str(guarded.overrun())
+
+
+def test_integers_may_fall_on_either_side_of_a_threshold_here_and_there():
+    mask = torch.ones(400, dtype=torch.bool)
+    other = mask.clone()
+    other[0] = False
+    assert bench_child.error_of(other, mask) == pytest.approx(0.05)
+    assert bench_child.error_of(~mask, mask) == pytest.approx(1.0)
+    assert 0.05 < STEPPED < 1.0
+    steps = torch.arange(-127, 128, dtype=torch.int8)
+    assert bench_child.error_of(steps, steps) == 0
+    shuffled = steps[torch.randperm(len(steps), generator=torch.Generator().manual_seed(0))]
+    assert (bench_child.error_of(shuffled, steps) or 0.0) > 1.0
 
 
 def test_the_error_is_relative_to_the_reference():

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -197,9 +198,26 @@ def test_the_committed_compile_figures_keep_the_limits() -> None:
     assert "-DCUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED" in report["inductor"]["flags"]
 
 
+NORMAL_S = 0.046
+"""What `python_s` is where ranking takes 2.7 ms; a machine that is slowed down is both."""
+
+
+def python_s() -> float:
+    """Return CPU seconds of a million additions, the best of five."""
+
+    def once() -> float:
+        started, total = time.process_time(), 0
+        for one in range(10**6):
+            total += one
+        return time.process_time() - started
+
+    return min(once() for _ in range(5))
+
+
 def test_ranking_takes_less_than_five_milliseconds() -> None:
     pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
-    assert compile_speed.ranking()["median_ms"] < compile_speed.LIMITS["ranking_ms"]
+    limit_ms = compile_speed.LIMITS["ranking_ms"] * max(1.0, python_s() / NORMAL_S)
+    assert compile_speed.ranking()["median_ms"] < limit_ms
 
 
 @pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")

@@ -270,6 +270,23 @@ def test_a_warm_process_writes_the_same(cache_dir: Path) -> None:
     assert (warm.screens, warm.finals, warm.units) == ([], [], [])
 
 
+def test_a_rest_that_cannot_be_written_costs_the_cut_kernel_alone(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: Any) -> Any:
+        raise ValueError("as the test says")
+
+    monkeypatch.setattr(lowering_evt, "generated", failing)
+    code = lab.lower(gathered, *GATHERED, **BACKENDS)
+    assert OPERATOR not in code
+    (task,) = [one for one in lab.tasks if one.problem.epilogue]
+    cut = [one.outcome for one in task.entries if "+rest" in one.name]
+    assert cut
+    assert all(one is not None and one.status == "compile_failed" for one in cut)
+    assert "as the test says" in cut[0].reason
+    assert any(one.alive for one in task.entries if one.name.startswith("fused.triton"))
+
+
 def test_a_look_at_the_outputs_comes_behind_both_kernels(lab: Lab) -> None:
     code = lab.lower(gathered, *GATHERED, check_outputs="nan", **BACKENDS)
     looked, launched = code.index("output_check.check("), code.index("triton_poi_fused_0.run(")

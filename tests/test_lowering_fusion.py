@@ -32,6 +32,7 @@ from inductor_plugin.jobs import (
     Part,
     SequenceKernel,
 )
+from inductor_plugin.numerics import STEPPED
 from inductor_plugin.task import Task
 from tests.cuda_lowering import Arg, Lab
 
@@ -165,6 +166,27 @@ def test_a_warm_process_replays_two_kernels(lab: Callable[..., Any]) -> None:
     with lab(FUSED) as warm:  # the record decides, not what would be measured now
         again = warm.lower(activated, A, B, C)
     assert again == first
+    assert warm.screens == []
+
+
+def quantized(a: Any, b: Any, c: Any) -> Any:
+    return (torch.clamp(torch.round((a @ b + c) * 8.0), -128, 127).to(torch.int8),)
+
+
+def masked(a: Any, b: Any, c: Any) -> Any:
+    return (a @ b > c,)
+
+
+@pytest.mark.parametrize("graph", [quantized, masked])
+def test_what_ends_in_integers_is_checked_and_remembered(
+    graph: Callable[..., Any], lab: Callable[..., Any]
+) -> None:
+    with lab() as cold:
+        first = cold.lower(graph, A, B, C)
+    (task,) = fusions(cold)
+    assert task.tolerance == STEPPED
+    with lab(APART) as warm:  # the record decides, not what would be measured now
+        assert warm.lower(graph, A, B, C) == first
     assert warm.screens == []
 
 
@@ -419,6 +441,29 @@ def test_the_second_product_is_asked_where_the_first_lost(lab: Callable[..., Any
         "triton_poi_fus",
     ]
     assert len({one.problem.epilogue for one in fusions(opened)}) == 2
+
+
+def test_where_the_second_product_fails_two_kernels_run(
+    lab: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    handed, offer = list[str](), lowering_fusion.fused_offer
+
+    def failing(fusion: Any, *rest: Any) -> Any:
+        if handed and fusion.product.get_name() not in handed:
+            raise ValueError("as the test says")
+        handed.append(fusion.product.get_name())
+        return offer(fusion, *rest)
+
+    monkeypatch.setattr(lowering_fusion, "fused_offer", failing)
+    with lab(APART) as opened:
+        code = opened.lower(gated, A, B, Arg((512, 2048)))
+    assert [one[:14] for one in launches(code)] == [
+        "extern_kernels",
+        "extern_kernels",
+        "triton_poi_fus",
+    ]
+    assert "two kernels run" in caplog.text
+    assert "as the test says" in caplog.text
 
 
 def test_what_is_slower_alone_than_the_two_apart_is_not_measured(lab: Callable[..., Any]) -> None:

@@ -44,6 +44,10 @@ def split_rows(x: Any, w: Any, r: Any) -> Any:
     return (functional.silu((x.view(1024, 512) @ w).view(8, 128, 2048)) * r,)
 
 
+def squared(a: Any, b: Any, c: Any) -> Any:
+    return (functional.relu(a @ b + c).square(),)
+
+
 def column(a: Any, b: Any, s: Any) -> Any:
     return ((a @ b) * s[:, None],)
 
@@ -90,6 +94,7 @@ def batched(a: Any, b: Any, c: Any) -> Any:
 GRAPHS: dict[Callable[..., Any], tuple[Arg, ...]] = {
     activated: (A, B, C),
     split_rows: (Arg((8, 128, 512)), B, Arg((8, 128, 2048))),
+    squared: (A, B, C),
     column: (A, B, Arg((1024,))),
     halves: (A, B, Arg((1024, 4096))),
     turned: (A, B, Arg((2048, 1024))),

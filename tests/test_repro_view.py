@@ -99,5 +99,9 @@ def test_a_result_is_turned_as_it_lies(
         assert torch.equal(torch.as_strided(found, PRODUCT, along), value)
 
 
+def test_a_result_that_may_be_turned_or_a_view_is_refused() -> None:
+    assert stored(Shape(PRODUCT, PRODUCT), (8, 1), 0, (8, 6)) is None
+
+
 def test_a_result_behind_another_one_is_refused() -> None:
     assert stored(Shape(PRODUCT, PRODUCT), (8, 1), 8, PRODUCT) is None
