@@ -40,6 +40,7 @@ from inductor_plugin.lowering_problem import (
     generated_value,
     is_view,
     output_tensor,
+    sizes_kept,
     view_operand,
 )
 from inductor_plugin.lowering_template import TemplateChoice
@@ -317,7 +318,8 @@ def _cpp_inputs(choice: Any, call: Call) -> list[Tensor]:
             call.files.keep(node.get_name(), t) if i in call.input_gen_fns else specs[i]
             for i, (node, t) in enumerate(zip(call.nodes, tensors, strict=True))
         ]
-    processed, _ = choice._preprocessor(tensors, build_tensor(output_tensor(call.layout)))
+    with sizes_kept(call.nodes):
+        processed, _ = choice._preprocessor(tensors, build_tensor(output_tensor(call.layout)))
     known = {
         id(t): s
         for i, (t, s) in enumerate(zip(tensors, specs, strict=True))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -262,3 +263,22 @@ class _OnHost:
 
     def get_device(self) -> torch.device:
         return torch.device("cpu")
+
+
+@contextmanager
+def sizes_kept(nodes: Sequence[Any]) -> Generator[None]:
+    """Undo what a choice's preprocessor does to the sizes of its operands.
+
+    Inductor's for C++ batches writes numbers over symbols in the operand's layout
+    (`normalize_shapes`, torch/_inductor/codegen/cpp_gemm_template.py), which no guard holds it to.
+    """
+    layouts: list[Any] = [one.get_layout() for one in nodes]
+    kept = [
+        (one, list(one.size), list(one.stride)) for one in layouts if isinstance(one, ir.Layout)
+    ]
+    try:
+        yield
+    finally:
+        written: Any
+        for written, size, stride in kept:
+            written.size[:], written.stride[:] = size, stride

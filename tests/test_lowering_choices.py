@@ -89,3 +89,15 @@ def test_a_view_of_a_frozen_value_has_its_own_sizes_strides_and_offset() -> None
         assert constant(whole) is value
     assert seen is not None
     assert torch.equal(seen, value[2:].t())
+
+
+def test_a_batch_that_is_unknown_stays_unknown(cache_dir: Path) -> None:
+    """Inductor's C++ template for batches notes the number it is tuned with as the operand's own."""
+    options: Any = {"cache_dir": str(cache_dir), "gemm_backends": "ATEN,CPP"}
+    run = torch.compile(torch.bmm, backend="inductor_plugin", options=options)
+    for batch in (5, 2, 4):
+        a, b = torch.randn(batch, 24, 13), torch.randn(batch, 1, 13).expand(batch, 13, 13)
+        if batch == 5:
+            torch._dynamo.mark_dynamic(a, 0)
+            torch._dynamo.mark_dynamic(b, 0)
+        assert torch.allclose(run(a, b), torch.bmm(a, b), atol=1e-5)
