@@ -40,7 +40,9 @@ def test_eight_processes_share_the_work_and_lose_nothing(cache_dir: Path, tmp_pa
     assert len(records) == PROBLEMS
     measured = [one for record in records for one in record.candidates.values()]
     assert len(measured) == CANDIDATES
-    assert all(one.status == "ok" and len(one.samples_ms) >= 5 for one in measured)
+    # A slow machine with eight processes ends a first look at its 0.25 s, before the fifth sample.
+    assert {one.status for one in measured} == {"ok"}
+    assert all(one.samples_ms for one in measured)
     assert sum(report["stats"]["benchmarked"] for report in reports) == CANDIDATES
     assert [child.left_behind() for child in children] == [[]] * PROCESSES
 
