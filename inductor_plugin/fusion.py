@@ -39,7 +39,6 @@ class Price:
         limits: Those of the options.
         unfused_us: Time of the kernel alone.
         best_us: Time of the best kernel for the product alone.
-        measured: Whether ``unfused_us`` was; if not, it is a guess.
     """
 
     kernel: prune.Kernel
@@ -48,7 +47,6 @@ class Price:
     limits: prune.Limits
     unfused_us: float
     best_us: float
-    measured: bool = True
 
     def refused(self) -> str | None:
         """Return why the two need not be compiled together, None if they must."""
@@ -70,9 +68,9 @@ class Price:
     def least_ms(self) -> float:
         """Return milliseconds the two take together at least; 0 if that is not known.
 
-        The kernel's own time, less what is saved where the epilogue writes fewer bytes than it reads.
+        The kernel's own time, less what is saved where fewer bytes are written than without the epilogue.
         """
-        if self.target is None or not self.measured:
+        if self.target is None:
             return 0.0
         saved_us = fused_extra_us(self.epilogue, self.target).low
         return max(0.0, self.unfused_us + saved_us) / 1e3

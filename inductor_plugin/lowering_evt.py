@@ -290,8 +290,8 @@ def _entry(fusion: Fusion, evt: Evt, entry: Entry, price: Price) -> Entry:
             operands.call(*behind)
         return operands.candidate(entry.candidate_id)
 
-    entry.build, entry.bench = call.build, bench
-    entry.judge, entry.least_ms = price.refused_compiled, price.least_ms()
+    # No least time: that of the plain kernel is its template's fastest, maybe another configuration.
+    entry.build, entry.bench, entry.judge = call.build, bench, price.refused_compiled
     return entry
 
 

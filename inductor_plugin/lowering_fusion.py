@@ -88,16 +88,10 @@ class _Pair:
         return prune.limits_of(self.config, self.product.get_device().type)
 
     def price(
-        self,
-        kernel: prune.Kernel,
-        epilogue: Epilogue,
-        unfused_us: float,
-        best_us: float,
-        *,
-        measured: bool = True,
+        self, kernel: prune.Kernel, epilogue: Epilogue, unfused_us: float, best_us: float
     ) -> Price:
         target = self.claim.ticket.problem.target
-        return Price(kernel, epilogue, target, self.limits, unfused_us, best_us, measured)
+        return Price(kernel, epilogue, target, self.limits, unfused_us, best_us)
 
     @property
     def settled(self) -> str | None:
@@ -173,9 +167,7 @@ def _decided(pair: _Pair) -> Any:
     def answer() -> bool:
         try:
             return pair.settled == settled and _fuses(pair, *plan())
-        except (
-            Exception
-        ):  # the border, as in `speedup_by_fusion`, where two kernels are always right
+        except Exception:  # the border, as in `speedup_by_fusion`; two kernels are always right
             logger.exception("the plugin could not decide a fusion; two kernels run")
             return False
 
@@ -305,12 +297,10 @@ def _visitors(
     best_us = 1e3 * min(timings.values())
     kept: dict[str, _Kernel] = {}
     for evt in evts:
-        alone_ms = plain.get(evt.candidate.template)
+        alone_us = 1e3 * plain.get(evt.candidate.template, min(timings.values()))
         kernel = visitor_kernel(problem, evt.candidate)
-        alone_us = best_us if alone_ms is None else 1e3 * alone_ms
         part = evt.cut.epilogue  # a split saves no more time than if it were the whole epilogue
-        # The time of the template's fastest plain kernel, which may be another configuration.
-        price = pair.price(kernel, part, alone_us, best_us, measured=False)
+        price = pair.price(kernel, part, alone_us, best_us)
         if refused := price.refused():
             pruned[evt.candidate.name] = refused
         else:

@@ -9,9 +9,30 @@ import contextlib
 import io
 import json
 import runpy
+import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import torch._dynamo
+
+from inductor_plugin.config import process_environment
+
+
+def ran(
+    scripts: Sequence[str], repository: Path, inductor_cache: Path
+) -> dict[str, tuple[int, str]]:
+    """Run scripts in a process of their own; return each one's status and what it printed."""
+    found = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", __name__, *scripts],
+        cwd=repository,
+        env={**process_environment(), "TORCHINDUCTOR_CACHE_DIR": str(inductor_cache)},
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr.decode()[-4000:]
+    return json.loads(found.stdout.splitlines()[-1])
 
 
 def main() -> None:

@@ -36,6 +36,7 @@ from tests import traitor
 from tests.attention_graphs import only
 from tests.cache.samples import decision, measured, record
 from tests.cuda_lowering import Lab
+from tests.repro_child import ran
 
 pytestmark = pytest.mark.compat
 
@@ -149,16 +150,7 @@ def test_scripts_meet_their_records_and_are_right(
         first = told if not scripts else ""
         path.write_text(text.replace(line, first + line), encoding="utf-8")
         scripts[str(path)] = one
-    found = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.repro_child", *scripts],
-        cwd=repository,
-        env={**process_environment(), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")},
-        capture_output=True,
-        timeout=300,
-        check=False,
-    )
-    assert found.returncode == 0, found.stderr.decode()[-4000:]
-    ended: dict[str, tuple[int, str]] = json.loads(found.stdout.splitlines()[-1])
+    ended = ran([*scripts], repository, tmp_path / "inductor")
     for path, (status, said) in ended.items():
         decided = scripts[path].decision
         assert decided is not None

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,13 +21,13 @@ from torch.nn import functional
 from inductor_plugin.cache import Record, digest_of, open_store
 from inductor_plugin.cli import main
 from inductor_plugin.compat import torch_version
-from inductor_plugin.config import process_environment
 from inductor_plugin.epilogue_eval import evaluate
 from inductor_plugin.epilogue_text import noted
 from inductor_plugin.lowering_session import OBSERVERS
 from inductor_plugin.repro import script
 from inductor_plugin.selection import Ticket
 from tests.cuda_lowering import Arg, Lab
+from tests.repro_child import ran
 from tests.test_lowering_fusion import APART, FUSED, A, B, C, activated
 
 pytestmark = [
@@ -278,16 +277,7 @@ def test_a_script_says_what_is_right_and_what_is_wrong(
     assert text.count(line) == 1
     # As if the kernel had left out a part; what eager gives stays right.
     wrong.write_text(text.replace(line, f"    ours[0] = ours[0] * 1.25\n{line}"), encoding="utf-8")
-    found = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.repro_child", str(right), str(wrong)],
-        cwd=repository,
-        env={**process_environment(), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")},
-        capture_output=True,
-        timeout=300,
-        check=False,
-    )
-    assert found.returncode == 0, found.stderr.decode()[-4000:]
-    ended: dict[str, tuple[int, str]] = json.loads(found.stdout.splitlines()[-1])
+    ended = ran([str(right), str(wrong)], repository, tmp_path / "inductor")
     assert [status for status, _ in ended.values()] == [0, 1]
     said = [text for _, text in ended.values()]
     assert all("chosen: the call was not this record" in one for one in said)
