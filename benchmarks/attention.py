@@ -11,31 +11,30 @@ same way with tiny sizes on a CPU, to check the benchmark itself.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import sys
-import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arms import RESULTS, arms, machine, raced, write
+from benchmarks import campaign
+from benchmarks.arms import Arm, raced
 from benchmarks.attention_shapes import SHAPES, Shape
-from benchmarks.resume import Budget, finished, put, waiting
+from benchmarks.resume import Budget
 from benchmarks.sources import PLUGIN
 
 ARMS = ("flash", "efficient", "cudnn", "stock", "ours")
 ARM_MODULE = "benchmarks.attention_arm"
 LIBRARIES = ("flash", "efficient", "cudnn")
+MANY = "attentions"
 ROUNDS = 10
-ACCEPTED = 0.05
-"""Largest error of a row that counts as right; bfloat16 gradients of long rows have 0.02."""
 SOURCES = (
     *PLUGIN,
     *(
         f"benchmarks/{name}.py"
         for name in (
-            "arms", "attention", "attention_arm", "attention_check", "attention_shapes", "gemm_arm",
+            "arms", "attention", "attention_arm", "attention_check", "attention_shapes", "campaign",
+            "gemm_arm",
         )
     ),
 )  # fmt: skip
@@ -44,38 +43,19 @@ SOURCES = (
 
 def main() -> int:
     """Measure what is not measured yet, write after each attention, print a table last."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--budget-s", type=float, default=170.0, help="seconds of this run")
-    parser.add_argument("--match", default="", help="only attentions whose name has this in it")
-    parser.add_argument("--limit", type=int, default=0, help="most attentions; 0 for all")
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
-    parser.add_argument("--arm-s", type=float, default=120.0, help="most seconds an arm compiles")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--fresh", action="store_true", help="forget what is finished")
-    parser.add_argument("--dry", action="store_true", help="tiny sizes on the CPU")
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    made = campaign.parser(__doc__, MANY, ARMS, budget_s=170.0, arm_s=120.0, rounds=ROUNDS)
+    given = made.parse_args()
+    given.arms = given.arms or list(ARMS)
     budget = Budget(given.budget_s)
-    facts = machine(SOURCES, dry=given.dry)
-    if facts is None:
-        print("No CUDA device here; --dry checks the benchmark without one.")
+    found = campaign.opened("attention", SOURCES, given)
+    if found is None:
         return 0
-    usual = RESULTS / f"attention_{facts['gpu'].replace(' ', '_').lower()}.json"
-    if given.dry:
-        usual = Path(tempfile.gettempdir()) / "attention_dry.json"
-    out = given.out or usual
-    # A file of one's own that is not there yet goes on from the usual one.
-    before = out if out.is_file() else usual
-    report: dict[str, Any] = {**facts, "rows": [] if given.fresh else finished(before, facts)}
+    out, report = found
     wanted = {name: one for name, one in todo().items() if given.match in name}
     names = list(wanted)[: given.limit or None]
     left = run(report, {name: wanted[name] for name in names}, out, given, budget)
     show(report["rows"])
-    if left:
-        print(f"{len(left)} attentions are left ({left[0]} is next); run it again to go on.")
-    print(f"Written to {out}.")
+    campaign.closing(MANY, left, out)
     return 0
 
 
@@ -102,28 +82,15 @@ def run(
     budget: Budget,
 ) -> list[str]:
     """Measure attentions until the budget ends; return the names of those that are left."""
-    rows: list[dict[str, Any]] = report["rows"]
-    left = waiting(rows, list(wanted), given.arms)
-    longest_s = 0.0
-    begun = 0
-    with arms(given.arms, ARM_MODULE, dry=given.dry) as processes:
-        while left and budget.rest_s() > longest_s:
-            before_s = budget.spent_s()
-            shape, backward = wanted[left[0]]
-            request = {"do": "prepare", "shape": shape.name, "backward": backward}
-            found, whole = raced(request, processes, budget, given.arm_s, given.rounds)
-            begun += 1
-            if not whole and begun > 1:
-                break  # the budget ended it, so it says nothing of the arms
-            # The first one stands even so: one that takes all of a run would be begun for ever.
-            left = left[1:]
-            longest_s = max(longest_s, budget.spent_s() - before_s)
-            flops = shape.flops(backward=backward)
-            row = {"product": name_of(shape, backward=backward), "flops": flops, **found}
-            put(rows, row)
-            write(out, report)
-            print(f"[{budget.spent_s():5.0f} s] {line(row)}", flush=True)
-    return left
+
+    def measure(name: str, processes: Sequence[Arm]) -> tuple[dict[str, Any], bool]:
+        shape, backward = wanted[name]
+        request = {"do": "prepare", "shape": shape.name, "backward": backward}
+        found, whole = raced(request, processes, budget, given.arm_s, given.rounds)
+        facts = {"flops": shape.flops(backward=backward), "accepted": shape.accepted}
+        return {"product": name, **facts, **found}, whole
+
+    return campaign.run([*wanted], measure, line, report, out, given, budget, ARM_MODULE)
 
 
 def line(row: Mapping[str, Any]) -> str:
@@ -135,7 +102,7 @@ def line(row: Mapping[str, Any]) -> str:
 def time_ms(row: Mapping[str, Any], arm: str) -> float | None:
     """Return milliseconds of an arm; None where it has failed or its numbers are wrong."""
     answer = row["arms"].get(arm, {})
-    right = answer.get("error", 0.0) <= ACCEPTED
+    right = answer.get("error", 0.0) <= row["accepted"]
     return answer.get("median_ms") if right else None
 
 
@@ -169,7 +136,7 @@ def show(rows: Iterable[Mapping[str, Any]]) -> None:
         for arm, answer in row["arms"].items():
             if "failed" in answer:
                 failures[f"{row['product']}: {arm}: {answer['failed']}"] = None
-            elif answer.get("error", 0.0) > ACCEPTED:
+            elif answer.get("error", 0.0) > row["accepted"]:
                 failures[f"{row['product']}: {arm}: wrong by {answer['error']:.3g}"] = None
     console.print(table)
     for failure in failures:

@@ -4,6 +4,7 @@
 
 As `benchmarks.gemm_arm`. ``flash``, ``efficient`` and ``cudnn`` call torch's operators, each forced;
 ``stock`` is torch.compile (FlexAttention for a window, which SDPA cannot say), ``ours`` the plugin.
+Operands of 8 bits, which none of torch's takes, are cast to bfloat16 for all but ``ours``.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -94,6 +95,7 @@ def operands(shape: Shape, device: str) -> list[torch.Tensor]:
     """Return q, k, v and the gradient of out: the same in each process."""
     generator = torch.Generator(device=device).manual_seed(0)
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    dtype = torch.float8_e4m3fn if shape.narrow else dtype
 
     def drawn(batch: int, length: int, heads: int) -> torch.Tensor:
         size = (sum(shape.lengths),) if shape.lengths else (batch, length)
@@ -112,9 +114,12 @@ def attention(arm: str, shape: Shape, device: str) -> Function:
     Raises:
         NotImplementedError: The arm has no way to say it.
     """
-    gqa = shape.heads != shape.kv_heads
     if arm == "ours" and not shape.plain:
         return _ours(shape, device)
+    if shape.narrow:
+        wide = attention(arm, replace(shape, narrow=False), device)
+        return lambda q, k, v: wide(q.bfloat16(), k.bfloat16(), v.bfloat16())
+    gqa = shape.heads != shape.kv_heads
     if arm in BACKENDS:
         return _forced(arm, shape, device)
     if shape.lengths:

@@ -14,29 +14,29 @@ the time of the epilogue as a kernel of its own beside what it took (both kernel
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arms import RESULTS, arms, machine, raced, write
+from benchmarks import campaign
+from benchmarks.arms import Arm, raced
 from benchmarks.fused_shapes import Fused, fused_products
-from benchmarks.resume import Budget, finished, put, waiting
+from benchmarks.resume import Budget
 from benchmarks.sources import PLUGIN
 
 ARM_MODULE = "benchmarks.fused_arm"
 ARMS = ("apart", "stock", "ours", "triton", "evt")
 """In the order in which they compile: the last two take over what ``ours`` has built and measured."""
 DRY_ARMS = ("apart", "ours")
+MANY = "products"
 ROUNDS = 15
 SOURCES = (
     *PLUGIN,
     *(
         f"benchmarks/{name}.py"
-        for name in ("arms", "fused", "fused_arm", "fused_shapes", "gemm_arm")
+        for name in ("arms", "campaign", "fused", "fused_arm", "fused_shapes", "gemm_arm")
     ),
     "tests/gpu/fused_forced.py",
 )
@@ -45,43 +45,18 @@ SOURCES = (
 
 def main() -> int:
     """Measure what is not measured yet, write after each product, print a table last."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--budget-s",
-        type=float,
-        default=120.0,
-        help="seconds of this run; what is left is for the next",
-    )
-    parser.add_argument("--match", default="", help="only products whose name has this in it")
-    parser.add_argument("--limit", type=int, default=0, help="most products; 0 for all")
-    parser.add_argument("--arms", nargs="+", choices=ARMS)
-    parser.add_argument("--arm-s", type=float, default=100.0, help="most seconds an arm compiles")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--fresh", action="store_true", help="forget what is finished")
-    parser.add_argument("--dry", action="store_true", help="tiny sizes on the CPU")
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    made = campaign.parser(__doc__, MANY, ARMS, budget_s=120.0, arm_s=100.0, rounds=ROUNDS)
+    given = made.parse_args()
     given.arms = given.arms or list(DRY_ARMS if given.dry else ARMS)
     budget = Budget(given.budget_s)
-    facts = machine(SOURCES, dry=given.dry)
-    if facts is None:
-        print("No CUDA device here; --dry checks the benchmark without one.")
+    found = campaign.opened("fused", SOURCES, given)
+    if found is None:
         return 0
-    usual = RESULTS / f"fused_{facts['gpu'].replace(' ', '_').lower()}.json"
-    if given.dry:
-        usual = Path(tempfile.gettempdir()) / "fused_dry.json"
-    out = given.out or usual
-    # A file of one's own that is not there yet goes on from the usual one.
-    before = out if out.is_file() else usual
-    report: dict[str, Any] = {**facts, "rows": [] if given.fresh else finished(before, facts)}
+    out, report = found
     wanted = [one for one in fused_products() if given.match in one.name]
     left = run(report, wanted[: given.limit or None], out, given, budget)
     show(report["rows"])
-    if left:
-        print(f"{len(left)} products are left ({left[0]} is next); run it again to go on.")
-    print(f"Written to {out}.")
+    campaign.closing(MANY, left, out)
     return 0
 
 
@@ -91,26 +66,18 @@ def run(
     """Measure products until the budget ends; return the names of those that are left."""
     rows: list[dict[str, Any]] = report["rows"]
     named = {one.name: one for one in wanted}
-    left = waiting(rows, list(named), given.arms)
-    longest_s = 0.0
-    begun = 0
-    with arms(given.arms, ARM_MODULE, dry=given.dry) as processes:
-        while left and budget.rest_s() > longest_s:
-            before_s = budget.spent_s()
-            shape = named[left[0]]
-            request = {"do": "prepare", "shape": shape.name}
-            found, whole = raced(request, processes, budget, given.arm_s, given.rounds)
-            begun += 1
-            if not whole and begun > 1:
-                break  # the budget ended it, so it says nothing of the arms
-            # The first one stands even so: one that takes all of a run would be begun for ever.
-            left = left[1:]
-            longest_s = max(longest_s, budget.spent_s() - before_s)
-            sizes = {"m": shape.m, "n": shape.n, "k": shape.k, "epilogue": shape.epilogue}
-            put(rows, {"product": shape.name, **sizes, **found})
-            write(out, report)
-            print(f"[{budget.spent_s():5.0f} s] {line(rows, shape.name)}", flush=True)
-    return left
+
+    def measure(name: str, processes: Sequence[Arm]) -> tuple[dict[str, Any], bool]:
+        shape = named[name]
+        request = {"do": "prepare", "shape": name}
+        found, whole = raced(request, processes, budget, given.arm_s, given.rounds)
+        sizes = {"m": shape.m, "n": shape.n, "k": shape.k, "epilogue": shape.epilogue}
+        return {"product": name, **sizes, **found}, whole
+
+    def shown(row: Mapping[str, Any]) -> str:
+        return line(rows, row["product"])
+
+    return campaign.run([*named], measure, shown, report, out, given, budget, ARM_MODULE)
 
 
 def line(rows: Iterable[Mapping[str, Any]], name: str) -> str:

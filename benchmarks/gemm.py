@@ -17,23 +17,23 @@ within 1 % of the arm's own best, in the arm's own order. ``--dry`` goes the sam
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arms import RESULTS, Arm, arms, machine, raced, write
+from benchmarks import campaign
+from benchmarks.arms import Arm, raced
 from benchmarks.products import kind, missing_call
-from benchmarks.resume import Budget, finished, put, waiting
+from benchmarks.resume import Budget
 from benchmarks.shapes import Shape, by_interest
 from benchmarks.sources import PLUGIN
 
 ARM_MODULE = "benchmarks.gemm_arm"
 ARMS = ("cublas", "stock", "stock_cutlass", "ours")
 KINDS = ("bf16", "e4m3_row")
+MANY = "products"
 ROUNDS = 15
 SAMPLED = "stock_cutlass"
 """The arm that is asked for some products alone."""
@@ -45,7 +45,7 @@ SOURCES = (
     *PLUGIN,
     *(
         f"benchmarks/{name}.py"
-        for name in ("arms", "check", "gemm", "gemm_arm", "products", "shapes")
+        for name in ("arms", "campaign", "check", "gemm", "gemm_arm", "products", "shapes")
     ),
 )
 """What a row is measured with; another version begins anew."""
@@ -53,45 +53,21 @@ SOURCES = (
 
 def main() -> int:
     """Measure what is not measured yet, write after each product, print a table last."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--budget-s",
-        type=float,
-        default=450.0,
-        help="seconds of this run; what is left is for the next",
-    )
-    parser.add_argument("--kinds", nargs="+", default=list(KINDS))
-    parser.add_argument("--match", default="", help="only products whose name has this in it")
-    parser.add_argument("--limit", type=int, default=0, help="most products; 0 for all")
-    parser.add_argument("--cutlass-s", type=float, default=150.0, help="seconds of stock CUTLASS")
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
-    parser.add_argument("--arm-s", type=float, default=180.0, help="most seconds an arm compiles")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--fresh", action="store_true", help="forget what is finished")
-    parser.add_argument("--dry", action="store_true", help="tiny sizes on the CPU")
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    made = campaign.parser(__doc__, MANY, ARMS, budget_s=450.0, arm_s=180.0, rounds=ROUNDS)
+    made.add_argument("--kinds", nargs="+", default=list(KINDS))
+    made.add_argument("--cutlass-s", type=float, default=150.0, help="seconds of stock CUTLASS")
+    given = made.parse_args()
+    given.arms = given.arms or list(ARMS)
     budget = Budget(given.budget_s)
-    facts = machine(SOURCES, dry=given.dry)
-    if facts is None:
-        print("No CUDA device here; --dry checks the benchmark without one.")
+    found = campaign.opened("gemm", SOURCES, given)
+    if found is None:
         return 0
-    usual = RESULTS / f"gemm_{facts['gpu'].replace(' ', '_').lower()}.json"
-    if given.dry:
-        usual = Path(tempfile.gettempdir()) / "gemm_dry.json"
-    out = given.out or usual
-    # A file of one's own that is not there yet goes on from the usual one.
-    before = out if out.is_file() else usual
-    rows = [] if given.fresh else finished(before, facts)
-    report: dict[str, Any] = {**facts, "sampled": {SAMPLED: sampling(given.kinds)}, "rows": rows}
+    out, report = found
+    report |= {"sampled": {SAMPLED: sampling(given.kinds)}}
     products = [one for one in todo(given.kinds) if given.match in name_of(*one)]
     left = run(report, products[: given.limit or None], out, given, budget)
     show(report["rows"])
-    if left:
-        print(f"{len(left)} products are left ({left[0]} is next); run it again to go on.")
-    print(f"Written to {out}.")
+    campaign.closing(MANY, left, out)
     return 0
 
 
@@ -105,29 +81,20 @@ def run(
     """Measure products until the budget ends; return the names of those that are left."""
     rows: list[dict[str, Any]] = report["rows"]
     named = {name_of(*one): one for one in products}
-    left = waiting(rows, list(named), given.arms)
-    longest_s = cutlass_s = 0.0
-    begun = 0
-    with arms(given.arms, ARM_MODULE, dry=given.dry) as processes:
-        while left and budget.rest_s() > longest_s:
-            before_s = budget.spent_s()
-            others = [row for row in rows if row["product"] != left[0]]
-            sampled = is_sampled(*named[left[0]], others) and cutlass_s < given.cutlass_s
-            able = [one for one in processes if sampled or one.name != SAMPLED]
-            row, whole = measured(*named[left[0]], able, budget, given.arm_s, given.rounds)
-            begun += 1
-            if not whole and begun > 1:
-                break  # the budget ended it, so it says nothing of the arms
-            # The first one stands even so: a product that takes all of a run would be begun for ever.
-            left = left[1:]
-            spent_s = row["prepare_s"].get(SAMPLED, 0.0)
-            cutlass_s += spent_s
-            # A product with stock CUTLASS takes long, and the next one is none.
-            longest_s = max(longest_s, budget.spent_s() - before_s - spent_s)
-            put(rows, row)
-            write(out, report)
-            print(f"[{budget.spent_s():5.0f} s] {line(row)}", flush=True)
-    return left
+    cutlass_s = 0.0
+
+    def measure(name: str, processes: Sequence[Arm]) -> tuple[dict[str, Any], bool]:
+        nonlocal cutlass_s
+        others = [row for row in rows if row["product"] != name]
+        sampled = is_sampled(*named[name], others) and cutlass_s < given.cutlass_s
+        able = [one for one in processes if sampled or one.name != SAMPLED]
+        row, whole = measured(*named[name], able, budget, given.arm_s, given.rounds)
+        cutlass_s += row["prepare_s"].get(SAMPLED, 0.0)
+        return row, whole
+
+    return campaign.run(
+        [*named], measure, line, report, out, given, budget, ARM_MODULE, seldom=SAMPLED
+    )
 
 
 def m_class(m: int) -> str:

@@ -84,7 +84,7 @@ _REASONS: dict[IntEnum, str] = {
     FmhaStatus.EXTENT: "an extent is not positive or too large",
     FmhaStatus.SCALAR: "scale is not positive and finite, or sm_count is not positive",
     FmhaStatus.HEADS: "the heads of q are no multiple of those of k and v",
-    FmhaStatus.DIM: "the heads are larger than this kernel's, or no multiple of 8",
+    FmhaStatus.DIM: "the heads are larger than this kernel's, or no multiple of 16 bytes",
     FmhaStatus.WORKSPACE: "the workspace is missing, too small or not aligned to 128 bytes",
     FmhaStatus.START: "the kernel did not start",
     FmhaStatus.BAD_MODE: "the library is of another version",

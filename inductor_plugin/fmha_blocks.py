@@ -1,8 +1,9 @@
 """`fmha` by torch's own matrix products, a block of queries at a time: on a CPU, and wherever no kernel fits.
 
 Scores are in float32 (float64 for float64 operands), and so are the sums; results take the type of
-their operand. A block sees only the keys its mask leaves it, so a window costs its width. Formulas as
-in `inductor_plugin.attention_reference`, which this is tested against.
+their operand, bfloat16 where that has 8 bits. A block sees only the keys its mask leaves it, so a
+window costs its width. Formulas as in `inductor_plugin.attention_reference`, which this is tested
+against.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """Return out and lse, contiguous; shapes as in `inductor_plugin.attention`."""
     dtype = accumulator(q.dtype)
-    out = q.new_empty((*q.shape[:-1], v.size(-1)))
+    out = q.new_empty((*q.shape[:-1], v.size(-1)), dtype=result(q.dtype))
     lse = q.new_empty(_lse_shape(q, lengths), dtype=dtype)
     fold = bias is None and q.size(0) > 0
     views = zip(
@@ -105,7 +106,7 @@ def forward(
                 scores, _ = _scores(q_one, keys, bias_one, block, rule)
                 p, rows_lse, blind = _softmax(scores)
                 rows_out = _times_keys(p, values[:, block.keys])
-                out_one[block.heads, block.rows] = rows_out.masked_fill_(blind, 0.0).to(q.dtype)
+                out_one[block.heads, block.rows] = rows_out.masked_fill_(blind, 0.0).to(out.dtype)
                 lse_one[block.heads, block.rows] = rows_lse
     return out, lse
 
@@ -186,6 +187,11 @@ def _backward_one(
 def accumulator(dtype: torch.dtype) -> torch.dtype:
     """Return the type of scores, sums and lse for operands of a type."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def result(dtype: torch.dtype) -> torch.dtype:
+    """Return the type of out for operands of a type: sums of 8 bits would leave 3 of mantissa."""
+    return torch.bfloat16 if dtype.itemsize == 1 else dtype
 
 
 def _scores(

@@ -17,7 +17,9 @@ from torch import Tensor
 
 from inductor_plugin.fmha_blocks import Lengths
 
-TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Types of a bias, and of operands that have gradients."""
+TYPES = (*FLOATS, torch.float8_e4m3fn)
 
 _LIMIT = 1 << 63
 _TORCH: Any = torch
@@ -69,6 +71,21 @@ def check(
     _check_shapes(given)
     if given.bias is not None:
         _check_bias(given, given.bias)
+
+
+def check_gradient(dtype: torch.dtype) -> None:
+    """Refuse the gradient of operands that have none.
+
+    Raises:
+        TypeError: They are of 8 bits.
+    """
+    _TORCH._check_type(
+        dtype in FLOATS,
+        lambda: (
+            f"fmha: q is {dtype}, which has no gradient; detach q, k, v and bias, or cast q, k and v to "
+            "bfloat16"
+        ),
+    )
 
 
 def read_lengths(given: Operands) -> Lengths | None:
@@ -178,7 +195,7 @@ def _check_types(given: Operands) -> None:
         )
     added = None if given.bias is None else given.bias.dtype
     _TORCH._check_type(
-        added in (None, *TYPES),
+        added in (None, *FLOATS),
         lambda: (
             f"fmha: bias is {added}; it is added to the scores, so it takes a floating type, "
             "with -inf where a key is hidden"

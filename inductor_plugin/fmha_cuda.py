@@ -5,6 +5,7 @@ What it cannot is refused with a reason, and then `inductor_plugin.fmha_blocks` 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +17,15 @@ from inductor_plugin.fmha_check import Operands
 _ATEN: Any = torch.ops.aten
 _ROW_BYTES = 16
 """FlashAttention reads rows in pieces of 16 bytes."""
+
+
+def widened(given: Operands) -> Operands:
+    """Return operands of 8 bits on a GPU in bfloat16, which holds each of their numbers; others as they are."""
+    three = (given.q, given.k, given.v)
+    if given.q.dtype.itemsize > 1 or given.q.device.type != "cuda":
+        return given
+    q, k, v = (one.to(torch.bfloat16) for one in three)
+    return replace(given, q=q, k=k, v=v)
 
 
 def flash_refusal(given: Operands, rule: Rule, capability: tuple[int, int]) -> str | None:

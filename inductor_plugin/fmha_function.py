@@ -103,9 +103,13 @@ def fmha(
     measures its kernels for the call; without it a GPU runs FlashAttention where that can express
     it, and torch's matrix products otherwise (there, varlen calls wait for the GPU).
 
+    Operands of 8 bits (float8_e4m3fn) are read as they are and give a bfloat16 out; they have no
+    gradient. Scales of whole tensors belong to ``scale`` (those of q and k) and to out (that of v).
+
     Args:
-        q: [B, H, Sq, D], any strides; float16, bfloat16, float32 or float64. Under autocast q, k and
-            v are cast to its type, as `scaled_dot_product_attention` does.
+        q: [B, H, Sq, D], any strides; float16, bfloat16, float32, float64 or float8_e4m3fn. Under
+            autocast q, k and v of other types than the last two are cast to its type, as
+            `scaled_dot_product_attention` does.
         k: [B, Hkv, Sk, D], of q's type; H is a multiple of Hkv, and consecutive heads of q share one.
         v: [B, Hkv, Sk, Dv].
         bias: Added to the scores, broadcast to [B, H, Sq, Sk] (varlen: [B, H, longest q, longest k],
@@ -123,13 +127,13 @@ def fmha(
         return_lse: Return the logarithm of each row's sum of exponentials too.
 
     Returns:
-        out [B, H, Sq, Dv], dense, its dimensions in the order of q's strides; varlen [Tq, H, Dv]. With
-        ``return_lse`` also lse [B, H, Sq], varlen [H, Tq]: natural logarithm, float32 (float64 for
-        float64 operands). Of a batch of 0 all are empty.
+        out [B, H, Sq, Dv], of q's type (bfloat16 for 8 bits), dense, its dimensions in the order of q's
+        strides; varlen [Tq, H, Dv]. With ``return_lse`` also lse [B, H, Sq], varlen [H, Tq]: natural
+        logarithm, float32 (float64 for float64 operands). Of a batch of 0 all are empty.
 
     Raises:
         TypeError: A window that is no pair of integers; a scale or soft-cap that is no number; types
-            or devices that differ.
+            or devices that differ; a gradient of operands of 8 bits.
         ValueError: Shapes that do not fit, a length or head count of 0, heads that do not divide, a
             window below -1, a scale that is not finite, cu_seqlens that decrease or end elsewhere than the tokens.
 

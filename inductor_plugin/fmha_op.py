@@ -6,9 +6,9 @@ exported program in a process of its own, needs ``from inductor_plugin import fm
     fmha           out, and lse or None
     fmha_backward  dq, dk, dv, and dbias or None; not differentiable itself
 
-Shapes as in `inductor_plugin.fmha_function.fmha`. Strides: out has the order of q's strides, and each
-gradient what ``torch.empty_like`` makes of its operand; lse is contiguous, float32 (float64 for
-float64 operands). A window of -1 is unlimited, less is refused; ``scale=None`` is 1 / sqrt(D).
+Shapes and types as in `inductor_plugin.fmha_function.fmha`. Strides: out has the order of q's strides,
+and each gradient what ``torch.empty_like`` makes of its operand; lse is contiguous, float32 (float64
+for float64 operands). A window of -1 is unlimited, less is refused; ``scale=None`` is 1 / sqrt(D).
 
 Training calls ``fmha`` with ``return_lse=True`` below autograd, whatever its caller asked for: lse is
 saved for the backward, and kept from who did not ask. So a training graph holds the call with lse,
@@ -26,8 +26,8 @@ from torch.utils import flop_counter
 from inductor_plugin import fmha_blocks
 from inductor_plugin.attention import Mask
 from inductor_plugin.fmha_blocks import Gradients, Rule
-from inductor_plugin.fmha_check import Operands, check, read_lengths
-from inductor_plugin.fmha_cuda import flash_backward, flash_forward, flash_refusal
+from inductor_plugin.fmha_check import Operands, check, check_gradient, read_lengths
+from inductor_plugin.fmha_cuda import flash_backward, flash_forward, flash_refusal, widened
 
 _SEQUENCES = (
     "Tensor? bias=None, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, "
@@ -76,8 +76,9 @@ def _forward(
     """Compute it, on any device that torch computes on."""
     given = Operands(q, k, v, bias, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     rule = _checked(given, **keywords)
-    if _flash_fits(given, rule):
-        out, lse = flash_forward(given, rule)
+    wide = widened(given)
+    if _flash_fits(wide, rule):
+        out, lse = flash_forward(wide, rule)
     else:
         out, lse = fmha_blocks.forward(q, k, v, rule, bias=bias, lengths=read_lengths(given))
     return _laid_out(out, out_like(q, v)), lse if return_lse else None
@@ -126,6 +127,7 @@ def _backward(
     """Compute the gradients, on any device that torch computes on."""
     given = Operands(q, k, v, bias, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     rule = _checked(given, **keywords)
+    check_gradient(q.dtype)
     if grad_lse is None and _flash_fits(given, rule):
         found = flash_backward(grad_out, given, out, lse, rule)
     else:
@@ -163,6 +165,7 @@ def _backward_fake(
     **_keywords: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Return what `_backward` does, without values."""
+    check_gradient(q.dtype)
     dbias = torch.empty_like(bias) if bias is not None and bias_grad else None
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), dbias
 
@@ -232,6 +235,7 @@ def _differentiable(
     max_seqlens = (max_seqlen_q, max_seqlen_k)
     wanted = any(one is not None and one.requires_grad for one in tensors)
     if torch.is_grad_enabled() and wanted:
+        check_gradient(q.dtype)
         out, lse = _Attention.apply(keyset, keywords, max_seqlens, *tensors)
         return out, lse if return_lse else None
     with _TORCH._C._AutoDispatchBelowAutograd():
@@ -274,21 +278,23 @@ def _differentiable_no_more(keyset: Any, *operands: Any, **keywords: Any) -> Any
 
 
 def _autocast(q: Tensor, k: Tensor, v: Tensor, *rest: Any, **keywords: Any) -> Any:
-    """Cast q, k and v as `scaled_dot_product_attention` does under autocast."""
+    """Cast q, k and v as `scaled_dot_product_attention` does under autocast; 8 bits were chosen."""
     device = q.device.type
     dtype = torch.get_autocast_dtype(device)
-    three = (one if one.dtype == torch.float64 else one.to(dtype) for one in (q, k, v))
+    kept = (torch.float64, torch.float8_e4m3fn)
+    three = (one if one.dtype in kept else one.to(dtype) for one in (q, k, v))
     with _TORCH._C._ExcludeDispatchKeyGuard(_AUTOCAST):
         return FMHA(*three, *rest, **keywords)
 
 
 def out_like(q: Tensor, v: Tensor) -> Tensor:
     """Return an empty out: dense, its dimensions in the order of q's strides."""
+    dtype = fmha_blocks.result(q.dtype)
     if v.size(-1) == q.size(-1):
-        return torch.empty_like(q)
+        return torch.empty_like(q, dtype=dtype)
     order = sorted(range(q.dim()), key=lambda dim: q.stride(dim), reverse=True)
     sizes = (*q.shape[:-1], v.size(-1))
-    dense = q.new_empty([sizes[dim] for dim in order])
+    dense = q.new_empty([sizes[dim] for dim in order], dtype=dtype)
     return dense.permute([order.index(dim) for dim in range(q.dim())])
 
 

@@ -58,6 +58,12 @@ def tolerance(output_dtype: str, input_dtype: str, reduction: int, *, tf32: bool
 _ATTENTION_ORDER = 32.0
 """Units of float32 by which one order of summation may differ from another, and one exp2 from another:
 the interpreter's Triton kernels are off float64 by 8e-7 at most with float32 operands."""
+_NARROW_WEIGHTS = 4.0 * _UNIT_ROUNDOFF["float8_e4m3fn"]
+"""Weights in 8 bits are each off by a unit at most, their sum by about half of one in a row's scale; 4 is
+the maximum over millions of numbers. A key too many in a row of a hundred is off by a whole scale."""
+_NARROW_SUMS = 2.0**-9
+"""Of scores: Hopper's tensor cores keep 14 bits of sums of 8-bit products (DeepSeek-V3, arXiv 2412.19437,
+3.3.2), here of 256 at most."""
 _ATTENTION_TIMES = 2.0
 """A candidate may be this many times as far from float64 as the library kernel is."""
 
@@ -94,11 +100,14 @@ def attention_bound(
             of the row's scale; None if it gives no such output, or a wrong one: then the bound for
             any two kernels holds, `tolerance`, which is also the most that is ever accepted.
         output_dtype: Type the kernel writes, without ``torch.``.
-        input_dtype: Type of q, k and v.
+        input_dtype: Type of q, k and v. In 8 bits a kernel may round the weights to as many, whatever
+            the library's does; lse, float32, is made of weights before that.
         reduction: Keys of a query.
         tf32: True if float32 operands may be rounded to TF32.
     """
     unit = _UNIT_ROUNDOFF.get(output_dtype, 0.0)
+    if input_dtype.startswith("float8"):
+        return Bound(_NARROW_SUMS + (0.0 if output_dtype == "float32" else _NARROW_WEIGHTS), unit)
     if library_error is None:
         # lse is float32, but where q is not, ATen's own on a CPU is off by 5.5e-5: a quicker exp.
         return Bound(2.0 * tolerance(input_dtype, input_dtype, reduction, tf32=tf32), unit)

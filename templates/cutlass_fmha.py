@@ -19,7 +19,7 @@ from inductor_plugin.templates.cutlass_fmha_source import (
     source,
 )
 
-_ELEMENTS: dict[str, Element] = {"float16": "f16", "bfloat16": "bf16"}
+_ELEMENTS: dict[str, Element] = {"float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3"}
 
 _FORWARD: dict[int, tuple[tuple[int, Schedule, int], ...]] = {
     32: ((64, "cooperative", 5), (128, "cooperative", 5)),
@@ -29,6 +29,13 @@ _FORWARD: dict[int, tuple[tuple[int, Schedule, int], ...]] = {
 }
 """Keys of a tile, schedule and stages by head; a tile has 128 queries. As the example runs them
 (88_hopper_fmha.cu, CUTLASS 4.2)."""
+
+_FORWARD_NARROW: dict[int, tuple[tuple[int, Schedule, int], ...]] = {
+    64: ((128, "cooperative", 5), (128, "pingpong", 5)),
+    128: ((128, "cooperative", 5), (256, "cooperative", 5), (128, "pingpong", 5)),
+    256: ((128, "cooperative", 5), (128, "pingpong", 5)),
+}
+"""The same for operands of 8 bits."""
 
 _BACKWARD_ROWS: dict[int, tuple[int, ...]] = {32: (64, 128), 64: (64,), 128: (64,)}
 """Queries of a tile by head; a tile has 128 keys. With heads of 64 a tile of 128 spills 12 bytes a
@@ -42,7 +49,9 @@ _KEYS = 128
 
 
 class CutlassFmha:
-    """CUTLASS attention for sm_90a: fp16 and bf16, windows of both alignments, shared heads, any lengths.
+    """CUTLASS attention for sm_90a: fp16, bf16, fp8; windows of both alignments, shared heads, any lengths.
+
+    Operands in fp8 (e4m3) are for the forward, which writes bf16 and turns V before it begins.
 
     The backward adds up dQ in an order that changes from call to call.
 
@@ -101,7 +110,7 @@ def configs(attention: Attention, target: Target) -> tuple[FmhaConfig, ...]:
             schedule=schedule,
             stages=stages,
         )
-        for columns, schedule, stages in _FORWARD[dim]
+        for columns, schedule, stages in (_FORWARD_NARROW if element == "e4m3" else _FORWARD)[dim]
     ]
     return tuple(sorted(offered, key=cost))
 

@@ -7,11 +7,14 @@ from typing import Literal
 
 from inductor_plugin.template import Json
 
-Element = Literal["f16", "bf16"]
+Element = Literal["f16", "bf16", "e4m3"]
 Schedule = Literal["cooperative", "pingpong"]
 
 SHARED_BYTES = 232448
 """Of a block on sm_90 (CUDA C++ Programming Guide 13.0, table of compute capabilities)."""
+
+BYTES: dict[Element, int] = {"f16": 2, "bf16": 2, "e4m3": 1}
+"""Of an element of q, k and v."""
 
 _BARRIER_BYTES = 1024
 """Barriers of the pipelines, with room."""
@@ -26,7 +29,7 @@ class FmhaConfig:
         rows: Queries of a tile, half of them for each of two warp groups; in the backward all for both.
         columns: Keys of a tile; in the backward half of them for each warp group.
         dim: Largest head; smaller ones are filled up with zeros by TMA.
-        element: Type of all operands but lse and delta.
+        element: Type of all operands but lse and delta; what is written for ``e4m3`` is bf16.
         schedule: ``cooperative`` starts a block a tile; ``pingpong`` starts one a multiprocessor, which
             goes on to the next tile, and loads Q by a warp of its own. The backward is cooperative.
         stages: Tiles of K and of V in flight, counted together. The backward always has two of each.
@@ -58,7 +61,8 @@ class FmhaConfig:
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a forward block: a tile of Q and the stages; nothing is written through it."""
-        return (self.rows + self.stages * self.columns) * 2 * self.dim + _BARRIER_BYTES
+        lines = self.rows + self.stages * self.columns
+        return lines * self.dim * BYTES[self.element] + _BARRIER_BYTES
 
     def to_dict(self) -> dict[str, Json]:
         """Return the configuration as plain JSON values."""

@@ -63,9 +63,28 @@ _HIDE_KEYS = (
     "hide<0, 1>(params.mask, acc_qk, tPcP);\n        ++tile;\n        "
 )
 
+SOFTMAX = Header(
+    "collective/fmha_collective_softmax.hpp",
+    (
+        # Weights are multiplied by a power of two before they are rounded to 8 bits, as in FlashAttention 3
+        # (softmax.h, Max_offset): those down to 2^-17 of the largest are kept, not 2^-9. Sums have it too.
+        Edit(
+            "MaxType scale_max = scale * local_max;",
+            "MaxType scale_max = scale * local_max - static_cast<MaxType>(kWeightBits);",
+            times=2,
+        ),
+        Edit(
+            "s_max(i) * params.scale_softmax + __logf(sum);",
+            "s_max(i) * params.scale_softmax + __logf(sum) - kWeightBits * 0.6931471805599453f;",
+        ),
+    ),
+)
+"""Maximum, exponentials and sums of the forward."""
+
 FORWARD = Header(
     "collective/fmha_collective_tma_warpspecialized.hpp",
     (
+        Edit("cutlass::fmha::collective::CollectiveSoftmax<", "CollectiveSoftmax<"),
         # The mask, and how many heads of Q share one of K and V.
         Edit("    float rp_dropout;\n", "    float rp_dropout;\n    Mask mask;\n    int group;\n"),
         Edit(

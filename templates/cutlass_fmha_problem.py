@@ -6,9 +6,13 @@ import math
 
 from inductor_plugin.attention import Attention, attention_of
 from inductor_plugin.problem import Operand, Problem
+from inductor_plugin.tile import BYTES
 
 DIMS = (32, 64, 128, 256)
 """Largest heads of the forward kernels; smaller ones are filled up."""
+
+NARROW_DIMS = (64, 128, 256)
+"""The same for operands of 8 bits."""
 
 BACKWARD_DIMS = (32, 64, 128)
 """The same of the backward: its sums of dK and dV fill the registers at 128."""
@@ -16,14 +20,15 @@ BACKWARD_DIMS = (32, 64, 128)
 MIN_QUERIES = 17
 """Fewer are decoding: a tile has 128 queries, and a block would run for each head alone."""
 
-_ALIGN = 8
-"""Elements of 16 bytes, which TMA moves at once."""
+_ALIGN_BYTES = 16
+"""What TMA moves at once."""
 
 _MAX_GRID = 65535
 _MAX_STRIDE = 2**31 - 1
 """The example's strides are of 32 bits."""
 
 _ELEMENTS = ("float16", "bfloat16")
+_NARROW = "float8_e4m3fn"
 
 
 def reject(problem: Problem, attention: Attention) -> str | None:
@@ -52,8 +57,18 @@ def facts_of(problem: Problem) -> Attention | str:
 
 def kernel_dim(attention: Attention) -> int:
     """Return the head a kernel is compiled for: the smallest that holds those of the attention."""
-    dims = BACKWARD_DIMS if attention.backward else DIMS
-    return next(one for one in dims if one >= attention.head_dim)
+    return next(one for one in _dims(attention) if one >= attention.head_dim)
+
+
+def _dims(attention: Attention) -> tuple[int, ...]:
+    if attention.backward:
+        return BACKWARD_DIMS
+    return NARROW_DIMS if attention.dtype == _NARROW else DIMS
+
+
+def _step(dtype: str) -> int:
+    """Return the elements of what TMA moves at once."""
+    return _ALIGN_BYTES // BYTES[dtype]
 
 
 def _unknown(attention: Attention) -> str | None:
@@ -64,19 +79,16 @@ def _unknown(attention: Attention) -> str | None:
         (attention.biased, "the Hopper example adds no bias"),
         (attention.softcap != 0, "the Hopper example has no soft-cap"),
         (
-            dtype.startswith("float8"),
-            "fp8 needs a transposed V and an unscaled output, which no caller here has",
+            dtype not in (*_ELEMENTS, _NARROW),
+            f"the Hopper example is for {', '.join(_ELEMENTS)} and {_NARROW}, not for {dtype}",
         ),
-        (
-            dtype not in _ELEMENTS,
-            f"the Hopper example is for float16 and bfloat16, not for {dtype}",
-        ),
+        (attention.backward and dtype == _NARROW, f"{_NARROW} has no gradient"),
         (not 0 < scale < math.inf, f"the scale must be positive and finite, it is {scale}"),
     )
 
 
 def _ill_sized(attention: Attention) -> str | None:
-    dims = BACKWARD_DIMS if attention.backward else DIMS
+    dims, step = _dims(attention), _step(attention.dtype)
     dim, heads, shared = attention.head_dim, attention.heads, attention.kv_heads
     what = "backward" if attention.backward else "forward"
     return _first(
@@ -85,8 +97,8 @@ def _ill_sized(attention: Attention) -> str | None:
             f"heads of q ({dim}) and v ({attention.value_dim}) must be of one size",
         ),
         (
-            not 0 < dim <= dims[-1] or dim % _ALIGN != 0,
-            f"{what} heads are multiples of {_ALIGN} up to {dims[-1]}, not {dim}",
+            not 0 < dim <= dims[-1] or dim % step != 0,
+            f"{what} heads are multiples of {step} up to {dims[-1]}, not {dim}",
         ),
         (
             shared < 1 or heads % shared != 0,
@@ -112,9 +124,12 @@ def _first(*checks: tuple[bool, str]) -> str | None:
 def _ill_typed(problem: Problem, attention: Attention) -> str | None:
     given = dict(zip(attention.operands, problem.inputs, strict=True))
     wide = {name: one for name, one in given.items() if name not in ("lse", "delta")}
-    for name, one in {**wide, "the result": problem.output}.items():
+    for name, one in wide.items():
         if one.dtype != attention.dtype:
             return f"{name} is {one.dtype}, q is {attention.dtype}"
+    written = "bfloat16" if attention.dtype == _NARROW else attention.dtype
+    if problem.output.dtype != written:
+        return f"the result is {problem.output.dtype}; q is {attention.dtype}, it writes {written}"
     for name in ("lse", "delta"):
         if name in given and given[name].dtype != "float32":
             return f"{name} is {given[name].dtype}, it must be float32"
@@ -126,7 +141,7 @@ def _ill_placed(problem: Problem, attention: Attention) -> str | None:
     given = dict(zip(attention.operands, problem.inputs, strict=True))
     read = {name: one for name, one in given.items() if name not in ("lse", "delta", "out")}
     for name, one in {**read, "the result": problem.output}.items():
-        if reason := _unmovable(one):
+        if reason := _unmovable(one, _step(attention.dtype)):
             return f"{name}: {reason}"
     for name in ("lse", "delta"):
         if name in given and (reason := _not_rows(given[name])):
@@ -134,21 +149,21 @@ def _ill_placed(problem: Problem, attention: Attention) -> str | None:
     return None
 
 
-def _unmovable(operand: Operand) -> str | None:
-    """Return why TMA cannot move rows of an operand, None if it can."""
+def _unmovable(operand: Operand, step: int) -> str | None:
+    """Return why TMA cannot move rows of an operand ``step`` elements at a time, None if it can."""
     if operand.layout != "strided":
         return f"it is {operand.layout}"
     if operand.stride[-1] != 1:
         return f"the last dimension must be contiguous, strides {operand.stride}"
-    if operand.offset_divisor % _ALIGN:
-        return f"it must begin at a multiple of {_ALIGN} elements"
+    if operand.offset_divisor % step:
+        return f"it must begin at a multiple of {step} elements"
     for dim in range(len(operand.size) - 1):
         # What is 1 while compiling stays 1 where nothing else is symbolic.
         if operand.size[dim] == 1 and not operand.divisors:
             continue
         stride = operand.stride[dim]
-        if operand.stride_divisor(dim) % _ALIGN:
-            return f"its strides {operand.stride} must be multiples of {_ALIGN}"
+        if operand.stride_divisor(dim) % step:
+            return f"its strides {operand.stride} must be multiples of {step}"
         if not operand.size[-1] <= stride <= _MAX_STRIDE:
             return f"its strides {operand.stride} must not overlap, nor pass {_MAX_STRIDE}"
     return None

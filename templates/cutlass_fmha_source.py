@@ -13,11 +13,12 @@ import importlib.util
 import re
 from pathlib import Path
 
-from inductor_plugin.templates.cutlass_fmha_config import FmhaConfig
+from inductor_plugin.templates.cutlass_fmha_config import BYTES, FmhaConfig
 from inductor_plugin.templates.cutlass_fmha_patch import (
     BACKWARD,
     EXAMPLE,
     FORWARD,
+    SOFTMAX,
     example_folder,
     patched,
 )
@@ -40,13 +41,21 @@ _INCLUDES = (
 _OF_EXAMPLE = (
     "collective/fmha_common.hpp",
     "collective/fmha_collective_load.hpp",
-    "collective/fmha_collective_softmax.hpp",
     "collective/fmha_fusion.hpp",
     "kernel/fmha_options.hpp",
     "kernel/fmha_kernel_tma_warpspecialized.hpp",
     "kernel/fmha_tile_scheduler.hpp",
 )
-_ELEMENTS = {"f16": "cutlass::half_t", "bf16": "cutlass::bfloat16_t"}
+_ELEMENTS = {
+    "f16": "cutlass::half_t",
+    "bf16": "cutlass::bfloat16_t",
+    "e4m3": "cutlass::float_e4m3_t",
+}
+
+_INCLUDES_NARROW = ("cutlass/gemm/collective/sm90_mma_tma_gmma_ss_warpspecialized_fp8.hpp",)
+_V_READ = ("cutlass_fmha_straight.cuh", "cutlass_fmha_forward.cuh")
+_V_TURNED = ("cutlass_fmha_turn.h", "cutlass_fmha_turned.cuh", "cutlass_fmha_forward.cuh")
+_FORWARD_HOSTS = {"f16": _V_READ, "bf16": _V_READ, "e4m3": _V_TURNED}
 
 
 @functools.cache
@@ -68,7 +77,7 @@ def misfit_reason() -> str | None:
     if include is None:
         return None
     try:
-        for header in (FORWARD, BACKWARD):
+        for header in (FORWARD, SOFTMAX, BACKWARD):
             patched(header, example_folder(include))
     except (OSError, ValueError) as error:
         return f"the attention example of the installed nvidia-cutlass is another one: {error}"
@@ -87,9 +96,10 @@ def source(config: FmhaConfig) -> str:
         raise ImportError("nvidia-cutlass is not installed")
     folder = example_folder(include)
     words = _words(config)
-    header = BACKWARD if config.backward else FORWARD
-    host = "cutlass_fmha_backward.cuh" if config.backward else "cutlass_fmha_forward.cuh"
-    named = (*_INCLUDES, *(f"{EXAMPLE}/{one}" for one in _OF_EXAMPLE))
+    headers = (BACKWARD,) if config.backward else (SOFTMAX, FORWARD)
+    hosts = ("cutlass_fmha_backward.cuh",) if config.backward else _FORWARD_HOSTS[config.element]
+    more = _INCLUDES_NARROW if config.element == "e4m3" else ()
+    named = (*_INCLUDES[:-1], *more, _INCLUDES[-1], *(f"{EXAMPLE}/{one}" for one in _OF_EXAMPLE))
     parts = [
         "\n".join(
             [
@@ -102,8 +112,8 @@ def source(config: FmhaConfig) -> str:
         _filled("cutlass_fmha_launch.cuh", words),
         _filled("cutlass_fmha_store.cuh", words),
         _filled("cutlass_fmha_patched.cuh", words),
-        patched(header, folder),
-        _filled(host, words),
+        *(patched(header, folder) for header in headers),
+        *(_filled(one, words) for one in hosts),
         _filled("cutlass_fmha_entry.cuh", words),
     ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
@@ -137,6 +147,9 @@ def _words(config: FmhaConfig) -> dict[str, str]:
         "symbol": config.name,
         "kernel": f"{config.name}_kernel",
         "element": _ELEMENTS[config.element],
+        "written": _ELEMENTS["bf16" if config.element == "e4m3" else config.element],
+        "align": str(16 // BYTES[config.element]),
+        "weight_bits": "8" if config.element == "e4m3" else "0",
         "rows": str(config.rows),
         "columns": str(config.columns),
         "dim": str(config.dim),

@@ -15,7 +15,8 @@ from inductor_plugin.template import Candidate, TritonSource
 from inductor_plugin.templates.triton_attention_block import Block, fits
 from inductor_plugin.templates.triton_attention_decode import unfit_for_decode
 from inductor_plugin.templates.triton_attention_facts import (
-    CAPABILITY,
+    NARROW,
+    capability_of,
     constants_of,
     even,
     padded,
@@ -135,7 +136,8 @@ def _kinds(problem: Problem) -> list[tuple[Block, ...]]:
     width = max(LONG, padded(attention.head_dim), padded(attention.value_dim))
     if attention.dtype == "float32":
         return [_POINTER_FLOAT32[width]]
-    if unfit_for_tma(problem) or too_old(problem, TMA_CAPABILITY):
+    # What a descriptor loads is in shared memory and would come to registers and back to be widened.
+    if attention.dtype == NARROW or unfit_for_tma(problem) or too_old(problem, TMA_CAPABILITY):
         return [_POINTER[width]]
     return [_TMA[width], _POINTER[width], _specialized(problem, attention, width)]
 
@@ -174,7 +176,7 @@ def candidate(problem: Problem, block: Block) -> Candidate:
             constants=tuple(constants.items()),
             num_stages=block.stages,
             num_warps=block.warps,
-            capability=TMA_CAPABILITY if block.tma else CAPABILITY,
+            capability=TMA_CAPABILITY if block.tma else capability_of(attention),
             descriptors=(0, 1, 2) if block.tma else (),
             mutated=() if lse is None else (lse,),
             extents=((0, 0), (0, 1), (0, 2)) if cu_q is None else ((cu_q, 0), (0, 1), (0, 0)),

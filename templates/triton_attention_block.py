@@ -92,7 +92,8 @@ def shared_bytes(block: Block, problem: Problem) -> int:
     of fewer rows than columns of v, and always in float32.
     """
     attention = attention_of(problem)
-    item_bytes = BYTES[attention.dtype]
+    # Numbers of 8 bits are widened on their way: each step in flight, and one of 16 bits.
+    item_bytes = max(2, BYTES[attention.dtype])
     width = pieces_of(attention.head_dim).whole
     value_width = padded(attention.value_dim)
     step = block.n * (width + value_width)

@@ -15,7 +15,7 @@ from inductor_plugin.problem import Problem
 from inductor_plugin.template import Candidate, TritonSource
 from inductor_plugin.templates.triton_attention_block import Block, fits
 from inductor_plugin.templates.triton_attention_facts import (
-    CAPABILITY,
+    capability_of,
     constants_of,
     padded,
     unfit,
@@ -175,7 +175,7 @@ def candidate(problem: Problem, share: Share) -> Candidate:
             num_stages=share.stages,
             num_warps=share.warps,
             scratch_bytes=scratch_bytes(attention, share),
-            capability=CAPABILITY,
+            capability=capability_of(attention),
             mutated=() if lse is None else (lse,),
             extents=((0, 0), (1, 1), (0, 2)),
         ),

@@ -11,9 +11,14 @@ from inductor_plugin.templates.triton_product import TMA_ALIGNMENT_BYTES, too_ol
 from inductor_plugin.tile import BYTES
 
 DTYPES = ("float16", "bfloat16", "float32")
-"""Types of q, k and v; scores and sums are float32."""
+"""Types of q, k and v, and of a bias; scores and sums are float32."""
+NARROW = "float8_e4m3fn"
+"""Read as it is and multiplied as bfloat16, which holds each of its numbers: half the bytes, the same
+products. Its own products need 32 columns at least, and weights of 3 bits."""
 CAPABILITY = (8, 0)
 """The first with the tensor cores Triton uses for bfloat16."""
+NARROW_CAPABILITY = (8, 9)
+"""The first that converts it."""
 LEAST_DIM, MOST_DIM, DIM_STEP = 8, 256, 8
 """Head dims: below and above nothing is tuned; a row of a multiple of 8 halves is whole in 16 bytes."""
 NO_LIMIT = 1 << 30
@@ -46,7 +51,12 @@ def unfit(problem: Problem) -> str | None:
     attention = attention_of(problem)
     named = dict(zip(attention.operands, problem.inputs, strict=True))
     reason = _unfit_operands(problem, attention, named) or _unfit_extents(attention)
-    return reason or too_old(problem, CAPABILITY)
+    return reason or too_old(problem, capability_of(attention))
+
+
+def capability_of(attention: Attention) -> tuple[int, int]:
+    """Return the first compute capability that can run an attention's type."""
+    return NARROW_CAPABILITY if attention.dtype == NARROW else CAPABILITY
 
 
 def unfit_for_tma(problem: Problem, names: Sequence[str] = ("q", "k", "v")) -> str | None:
@@ -106,6 +116,7 @@ def constants_of(problem: Problem) -> dict[str, bool | int | str]:
     ieee = attention.dtype == "float32" and not problem.tf32
     constants: dict[str, bool | int | str] = {
         "VARLEN": attention.varlen,
+        "NARROW": attention.dtype == NARROW,
         "BIASED": attention.biased,
         "WRITE_LSE": "lse" in attention.operands,
         "SOFTCAP": attention.softcap > 0,
@@ -145,22 +156,26 @@ def _unfit_operands(
 ) -> str | None:
     q, k, v = (named[name] for name in "qkv")
     operands = (*problem.inputs, problem.output)
-    bias = named.get("bias", q)
+    bias = named.get("bias")
+    types = DTYPES if attention.backward else (*DTYPES, NARROW)
+    written = "bfloat16" if q.dtype == NARROW else q.dtype
     reasons = {
         "its operands are not all on a CUDA device": any(one.device != "cuda" for one in operands),
         "an operand has an opaque layout": any(one.layout != "strided" for one in operands),
-        f"q, k and v must have one of the types {', '.join(DTYPES)}, they have {q.dtype}, {k.dtype}"
-        f" and {v.dtype}": q.dtype not in DTYPES or {k.dtype, v.dtype} != {q.dtype},
-        f"it writes {q.dtype}, this asks for {problem.output.dtype}": (
-            problem.output.dtype != q.dtype
+        f"q, k and v must have one of the types {', '.join(types)}, they have {q.dtype}, {k.dtype}"
+        f" and {v.dtype}": q.dtype not in types or {k.dtype, v.dtype} != {q.dtype},
+        f"it writes {written}, this asks for {problem.output.dtype}": (
+            problem.output.dtype != written
         ),
         f"rows of q, k and v need a unit stride, the strides are {q.stride}, {k.stride} and "
         f"{v.stride}": any(one.stride[-1] != 1 for one in (q, k, v)),
         "a bias with varlen is not supported": attention.varlen and attention.biased,
-        f"a bias needs four dimensions, this has {len(bias.size)}": (
-            attention.biased and len(bias.size) != 4
+        f"a bias needs four dimensions, this has {len(bias.size) if bias else 0}": (
+            bias is not None and len(bias.size) != 4
         ),
-        f"the bias must be a float, it is {bias.dtype}": bias.dtype not in DTYPES,
+        f"the bias must be a float, it is {bias.dtype if bias else None}": (
+            bias is not None and bias.dtype not in DTYPES
+        ),
         "cu_q and cu_k must be int32": any(
             named[name].dtype != "int32" for name in ("cu_q", "cu_k") if name in named
         ),

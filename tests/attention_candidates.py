@@ -18,7 +18,7 @@ from inductor_plugin.attention import BACKWARD, DIRECTIONS
 from inductor_plugin.attention_library import BACKWARD_KERNELS, FORWARD_KERNELS, extern_name
 from inductor_plugin.templates import BUILTIN
 from tests import attention_graphs
-from tests.attention_graphs import Graph, Shape, fmha, on_cpu, packed, varlen
+from tests.attention_graphs import NARROW, Graph, Shape, fmha, on_cpu, packed, varlen
 from tests.attention_run import Fresh, Input, Length, Like, Rows
 
 SCALE = 0.125
@@ -53,7 +53,7 @@ def call(kind: str, *, gradient: bool, unknown: bool, other: bool = False) -> Ca
         kind: What is traced: one of `KINDS`; ``cross``, ``efficient`` without a mask;
             ``heads_first``, ``flash`` of another order in memory; ``window`` and ``packed`` of the
             plugin's own operator; torch's ``varlen``; ``cpu``; ``decode`` and ``few``, of 1 and 4
-            queries to many keys.
+            queries to many keys; ``narrow`` and ``narrow few``, operands of 8 bits.
         gradient: Whether it is the gradient.
         unknown: Whether lengths are symbols: of keys for ``decode``, of queries for ``few``.
         other: Whether it is one of other lengths, which code for unknown ones has to run too.
@@ -77,6 +77,9 @@ def call(kind: str, *, gradient: bool, unknown: bool, other: bool = False) -> Ca
             shape = Shape(queries=1, keys=5000 if other else 4096, kv_heads=2, known="queries")
         shape = replace(shape, dynamic=unknown)
         return Call(attention_graphs.forward("flash", shape, causal=False), ("q", "k", "v"))
+    if kind.startswith("narrow"):
+        made = fmha(_narrow_shape(shape, kind, other), dtype=NARROW, window_right=0, scale=SCALE)
+        return Call(made, ("q", "k", "v"))
     if kind == "window":
         made = fmha(shape, gradient=gradient, window_left=LEFT, window_right=0, scale=SCALE)
         return Call(made, ("q", "k", "v", *more))
@@ -89,6 +92,13 @@ def call(kind: str, *, gradient: bool, unknown: bool, other: bool = False) -> Ca
         return Call(made, ("q", "k", "v", "cu", "cu_k", *more))
     made = varlen(gradient=gradient, dynamic=unknown, tokens=tokens)
     return Call(made, ("q", "k", "v", "cu", *more, *(("seed",) if gradient else ())))
+
+
+def _narrow_shape(shape: Shape, kind: str, other: bool) -> Shape:
+    shape = replace(shape, keys=shape.keys + 50, kv_heads=2)
+    if kind == "narrow":
+        return shape
+    return replace(shape, queries=3 if other else 4, keys=4096, known="keys")
 
 
 Arguments = dict[str, Any]
@@ -298,6 +308,7 @@ def _templates() -> Iterator[Row]:
         yield Row("cutlass_fmha", True, kind, f"{CUTLASS}_backward.out", told, given)
     for kind in ("decode", "few"):
         yield Row("triton_attention_decode", False, kind, "triton", WRITES, ("out", "lse"))
+    yield from _narrow()
     math = "inductor_plugin.attention_math"
     told = WRITES | MASK | {"lse": Rows(form="cpu")}
     known = (False,)  # for lengths that are not it is not offered
@@ -305,6 +316,18 @@ def _templates() -> Iterator[Row]:
     told = GRADIENTS | MASK | {"forward": OUT, "lse": DENSE_LSE, "out": Like("k")}
     given = ("dq", "out", "dv")
     yield Row("attention_math", True, "cpu", f"{math}_backward.out", told, given, known)
+
+
+def _narrow() -> Iterator[Row]:
+    """Yield who takes operands of 8 bits, and writes 16."""
+    told = WRITES | {"out": Like("q", torch.bfloat16)}
+    sources = ("out", "lse")
+    yield Row("triton_attention", False, "narrow", "triton", told, sources)
+    yield Row("triton_attention_decode", False, "narrow few", "triton", told, sources)
+    mask = MASK | {"bottom_right": True}
+    yield Row("cutlass_fmha", False, "narrow", f"{CUTLASS}.out", told | mask, sources)
+    theirs = OURS | {"scale": SCALE, "window_right": 0, "return_lse": True}
+    yield Row("fmha", False, "narrow", "inductor_plugin.fmha", theirs, ("0", "1"))
 
 
 ROWS: tuple[Row, ...] = (*_atens(), *_others(), *_wheels(), *_templates(), *_turned())

@@ -34,6 +34,7 @@ from tests.cuda_lowering import Lab
 ATEN: Any = torch.ops.aten
 FMHA: Any = torch.ops.inductor_plugin
 BF16 = torch.bfloat16
+NARROW = torch.float8_e4m3fn
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,14 @@ def varlen(
     return traced(function, make)
 
 
-def fmha(shape: Shape, *, gradient: bool = False, lse: bool = True, **keywords: Any) -> Graph:
+def fmha(
+    shape: Shape,
+    *,
+    gradient: bool = False,
+    lse: bool = True,
+    dtype: torch.dtype = BF16,
+    **keywords: Any,
+) -> Graph:
     """Return the graph of the plugin's own operator."""
     overload("inductor_plugin.fmha")  # registers it
 
@@ -252,7 +260,7 @@ def fmha(shape: Shape, *, gradient: bool = False, lse: bool = True, **keywords: 
         return made if lse else made[:1]
 
     def make(env: Any) -> list[Any]:
-        q, k, v = qkv(shape, env)
+        q, k, v = qkv(shape, env, dtype)
         rows = torch.empty(shape.batch, shape.heads, q.size(2), device="cuda")
         return [q, k, v, *([torch.empty_like(q), torch.empty_like(q), rows] if gradient else [])]
 

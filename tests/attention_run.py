@@ -190,13 +190,15 @@ class Length:
 
 @dataclass(frozen=True)
 class Like:
-    """Memory that nothing has written to, laid out as an input."""
+    """Memory that nothing has written to, laid out as an input, of another type where one is told."""
 
     name: str
+    dtype: torch.dtype | None = None
 
     def of(self, run: Run) -> Memory:
         """Return the memory."""
-        return replace(run.seen(run.input(self.name)), source="")
+        seen = run.seen(run.input(self.name))
+        return replace(seen, source="", dtype=self.dtype or seen.dtype)
 
 
 @dataclass(frozen=True)

@@ -205,6 +205,22 @@ BAD = {
     "a mask as bias": Bad(
         _set(bias=torch.ones(6, 7, dtype=torch.bool)), TypeError, "bias is torch.bool; it is added"
     ),
+    "a bias of 8 bits": Bad(
+        _set(bias=torch.ones(6, 7).to(torch.float8_e4m3fn)), TypeError, "bias is torch.float8_e4m3fn; it"
+    ),
+    "two types of 8 bits": Bad(
+        _set(
+            q=torch.ones(2, 4, 6, 8).to(torch.float8_e4m3fn),
+            **{one: torch.ones(2, 2, 7, 8).to(torch.float8_e5m2) for one in "kv"},
+        ),
+        TypeError,
+        "q is torch.float8_e4m3fn and k is torch.float8_e5m2; cast them to one type",
+    ),
+    "another type of 8 bits": Bad(
+        _set(**{one: torch.ones(2, 2, 7, 8).to(torch.float8_e5m2) for one in "qkv"}),
+        TypeError,
+        "q is torch.float8_e5m2; it takes torch.float16",
+    ),
     "a bias that does not fit": Bad(
         _set(bias=torch.ones(6, 9)), ValueError, "bias (6, 9) does not broadcast to"
     ),

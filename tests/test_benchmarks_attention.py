@@ -15,6 +15,8 @@ from inductor_plugin import attention_reference
 from inductor_plugin.attention import Mask
 
 SMALL = Shape("small", 2, 4, 2, 40, 40, 16)
+ROUNDED = {False: 1e-4, True: 1e-2}
+"""Largest error on a CPU: of float32, and of what is read in 8 bits and written in bfloat16."""
 
 
 def test_names_are_unique_and_every_kind_is_there() -> None:
@@ -62,7 +64,7 @@ def test_right_numbers_are_right_and_a_wrong_head_is_not(lengths: tuple[int, ...
     for wrong in (0, 1, 2):
         damaged = [one.clone() for one in gradients]
         damaged[wrong].select(1, -1).mul_(1.2)
-        assert attention_check.error_of(shape, given, out, damaged) > attention.ACCEPTED
+        assert attention_check.error_of(shape, given, out, damaged) > shape.accepted
     broken = out.clone()
     broken.view(-1)[7] = float("nan")
     assert attention_check.error_of(shape, given, broken) == float("inf")
@@ -76,7 +78,7 @@ def test_forced_operators_compute_what_is_named(shape: Shape) -> None:
     small = replace(attention_arm.dried(shape), dim=16)
     operands = attention_arm.operands(small, "cpu")
     out = attention_arm.attention("flash", small, "cpu")(*operands[:3])
-    assert attention_check.error_of(small, operands, out) < 1e-4
+    assert attention_check.error_of(small, operands, out) < ROUNDED[shape.narrow]
 
 
 # Called without torch.compile it says that it is slow, which does not matter here.
@@ -100,13 +102,14 @@ def test_the_plugin_computes_what_is_named(shape: Shape) -> None:
         small = replace(small, mask=Mask(10, 0))
     operands = attention_arm.operands(small, "cpu")
     out = attention_arm.attention("ours", small, "cpu")(*operands[:3])
-    assert attention_check.error_of(small, operands, out) < 1e-4
+    assert attention_check.error_of(small, operands, out) < ROUNDED[shape.narrow]
 
 
 def test_gains_leave_out_wrong_arms(capsys: pytest.CaptureFixture[str]) -> None:
     row = {
         "product": "one forward",
         "flops": 2e9,
+        "accepted": 0.05,
         "arms": {
             "flash": {"median_ms": 2.0, "error": 0.001},
             "efficient": {"failed": "no GQA"},

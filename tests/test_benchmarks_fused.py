@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import fused, fused_arm
+from benchmarks import campaign, fused, fused_arm
 from benchmarks.fused_shapes import EPILOGUES, fused_products
 from benchmarks.resume import Budget, finished
 from inductor_plugin import fusion
@@ -201,7 +201,7 @@ def ran(
         assert module == fused.ARM_MODULE
         yield [FakeArm(name, log, failing) for name in names]
 
-    monkeypatch.setattr(fused, "arms", arms)
+    monkeypatch.setattr(campaign, "arms", arms)
     given = SimpleNamespace(arms=fused.ARMS, dry=True, arm_s=9.0, rounds=2)
     left = fused.run({"rows": rows}, fused_products()[:3], out, given, Budget(1e6))
     return log, left

@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from benchmarks import arms as arms_module
-from benchmarks import check, gemm, gemm_arm
+from benchmarks import campaign, check, gemm, gemm_arm
 from benchmarks.products import kind, problem
 from benchmarks.resume import Budget, finished
 from benchmarks.shapes import LAYERS, Layer, Shape
@@ -251,7 +251,7 @@ def sampled(
     def arms(names: Any, module: str, *, dry: bool) -> Generator[list[Any]]:
         yield [FakeArm(name, []) for name in names]
 
-    monkeypatch.setattr(gemm, "arms", arms)
+    monkeypatch.setattr(campaign, "arms", arms)
     facts = {"arms": gemm.ARMS, "dry": True, "arm_s": 9.0, "rounds": 1}
     products = [one for one in gemm.todo(gemm.KINDS) if "o m" in gemm.name_of(*one)]
     gemm.run(report, products, out, SimpleNamespace(**facts, **given), Budget(1e6))

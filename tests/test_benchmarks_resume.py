@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks import arms as arms_module
-from benchmarks import gemm
+from benchmarks import campaign, gemm
 from benchmarks.products import kind, missing_call
 from benchmarks.resume import SAME, Budget, failed_arms, finished, put, waiting
 from benchmarks.sources import PLUGIN, REPOSITORY, sources_digest
@@ -63,7 +63,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     def arms(names: list[str], module: str, *, dry: bool) -> Generator[list[FakeArm], None, None]:
         yield [FakeArm(name, made) for name in names]
 
-    monkeypatch.setattr(gemm, "arms", arms)
+    monkeypatch.setattr(campaign, "arms", arms)
     return made
 
 

@@ -16,7 +16,7 @@ from inductor_plugin import attention_reference, fmha_blocks
 from inductor_plugin.attention import Mask
 from inductor_plugin.fmha_blocks import Rule
 from inductor_plugin.fmha_check import Operands
-from inductor_plugin.fmha_cuda import flash_backward, flash_forward, flash_refusal
+from inductor_plugin.fmha_cuda import flash_backward, flash_forward, flash_refusal, widened
 from tests.fmha_cases import BAD, GOOD, Bad, Case, good_arguments, operands
 
 pytestmark = pytest.mark.compat
@@ -154,6 +154,37 @@ def test_a_bad_call_is_refused_with_its_value(name: str):
     assert str(caught.value).startswith("fmha: ")
 
 
+@pytest.mark.parametrize("name", GOOD)
+def test_operands_of_8_bits_are_read_as_they_are(name: str):
+    case = GOOD[name]
+    given = operands(case, torch.float32)
+    narrow = {one: given[one].to(torch.float8_e4m3fn) for one in "qkv"}
+    out, lse = fmha(**(given | narrow), **case.keywords, return_lse=True)
+    wide = {one: tensor.double() for one, tensor in narrow.items()}
+    expected, exact_lse = attention_reference.forward(
+        wide["q"], wide["k"], wide["v"], **reference(case, given)
+    )
+    assert (out.dtype, lse.dtype) == (torch.bfloat16, torch.float32)
+    close(out, expected, UNIT[torch.bfloat16])
+    close(lse, exact_lse, UNIT[torch.float32])
+
+
+@pytest.mark.parametrize("operand", BIASED_NAMES)
+@pytest.mark.parametrize("backend", [None, "aot_eager"])
+def test_operands_of_8_bits_have_no_gradient(operand: str, backend: str | None):
+    torch.compiler.reset()
+    given = {
+        one: tensor.to(torch.float8_e4m3fn) for one, tensor in good_arguments(varlen=False).items()
+    }
+    given["bias"] = torch.zeros(6, 7)
+    given[operand].requires_grad_()
+    call: Any = fmha if backend is None else torch.compile(fmha, backend=backend)
+    with pytest.raises(Exception, match=r"fmha: q is torch.float8_e4m3fn, which has no gradient"):
+        call(**given)
+    with torch.no_grad():
+        assert call(**given).dtype == torch.bfloat16
+
+
 def test_devices_are_not_mixed():
     given = good_arguments(varlen=False)
     given["k"] = given["k"].to("meta")
@@ -208,6 +239,21 @@ def test_flash_attention_is_refused_what_it_cannot_express():
     }
     for reason, (given, rule, capability) in refused.items():
         assert reason in str(flash_refusal(given, rule, capability))
+
+
+def test_flash_attention_reads_operands_of_8_bits_in_bfloat16():
+    narrow = torch.empty(2, 4, 16, 64, dtype=torch.float8_e4m3fn)
+    assert (
+        widened(given := Operands(narrow, narrow, narrow)) is given
+    )  # on a CPU nothing asks for it
+    with FakeTensorMode():
+        q = torch.empty(2, 4, 16, 64, dtype=torch.float8_e4m3fn, device="cuda:0")
+        wide = widened(Operands(q, q, q, max_seqlen_q=3))
+        half = Operands(wide.q, wide.k, wide.v)
+        assert widened(half) is half
+    assert {one.dtype for one in (wide.q, wide.k, wide.v)} == {torch.bfloat16}
+    assert wide.max_seqlen_q == 3
+    assert flash_refusal(wide, Rule(Mask(), 1.0), (9, 0)) is None
 
 
 @pytest.mark.parametrize("varlen", [False, True], ids=["dense", "varlen"])

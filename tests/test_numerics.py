@@ -86,6 +86,18 @@ def test_an_attention_may_be_twice_as_far_off_as_the_library_kernel() -> None:
     assert bound(0.0, "float32", tf32=True).relative > 1e-3
 
 
+@pytest.mark.parametrize("library_error", [None, 0.0, 1.0])
+def test_weights_of_8_bits_bound_an_attention_of_such_operands(library_error: float | None) -> None:
+    def of(dtype: str) -> Bound:
+        return attention_bound(
+            library_error, output_dtype=dtype, input_dtype="float8_e4m3fn", reduction=64, tf32=False
+        )
+
+    assert of("bfloat16").relative == pytest.approx(0.25, rel=0.01)
+    assert of("bfloat16").unit == 2.0**-8
+    assert of("float32").relative == 2.0**-9  # lse is made of weights before they are rounded
+
+
 def test_without_a_library_kernel_the_types_bound_an_attention() -> None:
     limits = [bound(None, dtype).relative for dtype in ("float32", "float16", "bfloat16")]
     assert limits == sorted(limits)

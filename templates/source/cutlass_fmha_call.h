@@ -33,14 +33,14 @@ enum FmhaStatus : int32_t {
   kExtent = 3,     // an extent is zero or negative, or too large
   kScalar = 4,     // scale or sm_count has a value no kernel can have
   kHeads = 5,      // heads are no multiple of heads_kv
-  kDim = 6,        // this kernel is for smaller heads, or dim is no multiple of 8
+  kDim = 6,        // this kernel is for smaller heads, or dim is no multiple of 16 bytes
   kWorkspace = 7,  // the workspace is missing, too small or not aligned to 128 bytes
   kStart = 8,      // the runtime failed to start the kernel
   kBadMode = 9,
 };
 
-// TMA moves 16 bytes: 8 elements of two bytes.
-constexpr int64_t kAlign = 8;
+// Elements of q, k and v in 16 bytes, which TMA moves at once.
+constexpr int64_t kAlign = @align@;
 
 inline int32_t check_tensor(void const* pointer, int64_t const (&stride)[3], FmhaCall const& call, int64_t heads,
                             int64_t rows) {

@@ -1,5 +1,6 @@
 // Host side of the forward kernel: the example's kernel around the main loop and epilogue above.
 using Element = @element@;
+using Written = @written@;
 using Stride = cute::tuple<int, cute::_1, cute::tuple<int, int>>;
 using Options = cutlass::fmha::kernel::Option<cutlass::fmha::kernel::Tag::kStagesKV, cute::Int<@stages@>>;
 using Persistent =
@@ -8,7 +9,7 @@ using Separate =
     cutlass::fmha::kernel::Option<cutlass::fmha::kernel::Tag::kLoadsQSeparately, cute::@persistent@>;
 using Mainloop = patched::FmhaMainloopTmaWarpSpecialized<
     Element, float, float, cute::Shape<cute::Int<@rows@>, cute::Int<@columns@>, cute::Int<@dim@>>, Stride, Stride,
-    Stride, cutlass::fmha::collective::DefaultFusion, Options, Persistent, Separate>;
+    StrideV, cutlass::fmha::collective::DefaultFusion, Options, Persistent, Separate>;
 
 // Writes the output, and the logarithms of the sums where they are asked for.
 struct Epilogue {
@@ -18,7 +19,7 @@ struct Epilogue {
   static constexpr int TmaTransactionBytes = 0;
 
   struct Arguments {
-    Target<Element> out;
+    Target<Written> out;
     float* lse;
   };
   using Params = Arguments;
@@ -58,12 +59,13 @@ constexpr int32_t kSharedBytes = Kernel::SharedStorageSize, kThreads = Kernel::M
 
 inline int32_t check_call(FmhaCall const& call) {
   if (int32_t status = check_common(call, @dim@)) return status;
+  if (int32_t status = check_v(call)) return status;
   return check_tensor(call.out, call.stride_out, call, call.heads, call.seq_q);
 }
 
 inline bool has_pointers(FmhaCall const& call) { return call.q && call.k && call.v && call.out; }
 
-inline uint64_t workspace_of(FmhaCall const&) { return 0; }
+inline uint64_t workspace_of(FmhaCall const& call) { return bytes_of_v(call); }
 
 inline Stride stride_of(int64_t const (&stride)[3], FmhaCall const& call, int64_t heads, int64_t rows) {
   return Stride{stride_of(stride[2], rows, call.dim), cute::_1{},
@@ -78,8 +80,8 @@ inline typename Kernel::Arguments arguments_of(FmhaCall const& call, int64_t hea
       cute::make_tuple(int(call.batch), int(heads), int(call.seq_q), int(call.seq_k), int(call.dim)),
       {static_cast<Element const*>(call.q), stride_of(call.stride_q, call, call.heads, call.seq_q),
        static_cast<Element const*>(call.k), stride_of(call.stride_k, call, call.heads_kv, call.seq_k),
-       static_cast<Element const*>(call.v), stride_of(call.stride_v, call, call.heads_kv, call.seq_k)},
-      {{static_cast<Element*>(call.out), {call.stride_out[0], call.stride_out[1], call.stride_out[2]}, call.seq_q,
+       static_cast<Element const*>(pointer_of_v(call)), stride_of_v(call)},
+      {{static_cast<Written*>(call.out), {call.stride_out[0], call.stride_out[1], call.stride_out[2]}, call.seq_q,
         int(call.dim)},
        call.lse},
       hardware};
@@ -103,6 +105,7 @@ inline typename Kernel::Params initialize(FmhaCall const& call, cudaStream_t str
 }
 
 inline int32_t run_call(FmhaCall& call, cudaStream_t stream) {
+  if (int32_t status = prepare_v(call, stream)) return status;
   auto const params = initialize(call, stream);
   CUTLASS_TRACE_HOST("@symbol@ run, stream: " << stream);
   return start<Kernel>(params, stream);

@@ -3,6 +3,9 @@ namespace patched {
 using namespace cutlass::fmha::collective;
 using cutlass::PipelineState;
 
+// By how many powers of two weights are larger than softmax makes them.
+constexpr float kWeightBits = @weight_bits@;
+
 // Hides scores of pairs that are not kept; kQuery and kKey say which mode of a coordinate is which.
 template <int kQuery, int kKey, class Scores, class Index>
 CUTLASS_DEVICE void hide(Mask const& mask, Scores& scores, Index const& index) {

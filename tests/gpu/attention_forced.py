@@ -52,6 +52,13 @@ _DECODE = (
     Shape("decode", 4, 32, 8, 1, 3000, 128, LAST_CAUSAL, backward=False),
     Shape("decode, 8 queries", 2, 16, 2, 8, 1000, 64, LAST_CAUSAL, backward=False),
 )
+_NARROW = tuple(
+    Shape(f"8 bits, d{dim}", 2, 4, 2, 384, 500, dim, FULL, backward=False, narrow=True)
+    for dim in (64, 128, 256)
+)
+_NARROW_DECODE = (
+    Shape("8 bits, decode", 4, 32, 8, 1, 3000, 128, FULL, backward=False, narrow=True),
+)
 
 
 @dataclass(frozen=True)
@@ -63,12 +70,14 @@ class Family:
         shapes: The graphs; the first is run in every way.
         device: Where it runs.
         backends: The option ``gemm_backends``.
+        accepted: Largest error of a row of out, dq, dk or dv, of the root mean square of all.
     """
 
     prefixes: tuple[str, ...]
     shapes: tuple[Shape, ...]
     device: str = "cuda"
     backends: str = "ATEN,TRITON"
+    accepted: float = 0.02
 
 
 FAMILIES: dict[str, Family] = {
@@ -88,6 +97,9 @@ FAMILIES: dict[str, Family] = {
         tuple(one for one in (*_DIMS, *_MASKS) if one.dim in (64, 128)),
         backends="ATEN,CUTLASS",
     ),
+    "triton 8 bits": Family(("triton_attention-",), _NARROW),
+    "triton decode 8 bits": Family(("triton_attention_decode-",), _NARROW_DECODE),
+    "cutlass 8 bits": Family(("cutlass_fmha.",), _NARROW, backends="ATEN,CUTLASS", accepted=0.1),
     "math on a CPU": Family(
         ("attention_math.",),
         (Shape("causal", 2, 4, 4, 40, 40, 16, CAUSAL),),

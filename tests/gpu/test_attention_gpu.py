@@ -20,8 +20,6 @@ from tests.gpu.test_forced_gpu import run
 
 pytestmark = [pytest.mark.sm90, pytest.mark.filterwarnings("default")]
 
-ACCEPTED = 0.02
-"""Largest error of a row of out, dq, dk or dv in bfloat16, of the root mean square of all."""
 GPU = [name for name, one in FAMILIES.items() if one.device == "cuda"]
 MODULE = "tests.gpu.attention_forced"
 
@@ -52,8 +50,8 @@ def test_a_forced_attention_is_right(
     assert "failed" not in report, report["failed"]
     for name, value in report.items():
         record_property(name, value)
-    prefixes = FAMILIES[family].prefixes
+    prefixes, accepted = FAMILIES[family].prefixes, FAMILIES[family].accepted
     for name, graph in report["graphs"].items():
         assert graph["taken"], name
         assert all(one.startswith(prefixes) for one in graph["taken"]), (name, graph["taken"])
-        assert all(error <= ACCEPTED for error in graph["errors"].values()), (name, graph["errors"])
+        assert all(error <= accepted for error in graph["errors"].values()), (name, graph["errors"])

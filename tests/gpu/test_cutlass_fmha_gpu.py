@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import Tensor
 from inductor_plugin import attention_reference, compile_child, cuda_toolkit, cutlass_fmha_op
 from inductor_plugin.attention import Mask, attention_of
 from inductor_plugin.cuda_toolkit import Toolkit
+from inductor_plugin.fmha_blocks import result
 from inductor_plugin.jobs import CppCompileJob, CppSource, Event
 from inductor_plugin.target import target
 from inductor_plugin.templates import cutlass_fmha_source
@@ -27,7 +29,9 @@ from tests.templates.fmha_problems import attention
 pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
 pytestmark = [pytest.mark.gpu, pytest.mark.sm90]
 
-DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
+DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "e4m3": torch.float8_e4m3fn}
+UNITS = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float8_e4m3fn: 2.0**-6}
+"""What rounding weights and result costs; half a unit of 8 bits in each weight is less in their sum."""
 MASKS = [
     Mask(),
     Mask(right=0),
@@ -42,11 +46,12 @@ LENGTHS = [(256, 256), (1000, 1000), (130, 777), (777, 130), (1, 65), (63, 1), (
 
 def offered(*, backward: bool) -> list[FmhaConfig]:
     """Return every kernel that any head and type has."""
-    dims = (32, 64, 128) if backward else (32, 64, 128, 256)
+    halves, narrow = ("bfloat16", "float16"), "float8_e4m3fn"
+    wanted = list(itertools.product((32, 64, 128) if backward else (32, 64, 128, 256), halves))
+    wanted += [] if backward else [(dim, narrow) for dim in (64, 128, 256)]
     return [
         one
-        for dim in dims
-        for dtype in ("bfloat16", "float16")
+        for dim, dtype in wanted
         for one in configs(
             attention_of(attention(dim=dim, dtype=dtype, backward=backward)), target("H100")
         )
@@ -95,12 +100,11 @@ def rows_of(heads: int, rows: int, dim: int, dtype: torch.dtype) -> Tensor:
 
 
 def close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
-    """Compare with what rounding P and the result to 11 (8) bits may cost, and a factor for sums."""
-    unit = 2.0**-11 if dtype == torch.float16 else 2.0**-8
+    """Compare with what rounding P and the result may cost for operands of a type, and a factor for sums."""
     error = (found.double() - expected).abs().max()
     scale = expected.abs().max().clamp(min=1e-3)
     assert torch.isfinite(found).all()
-    assert error <= 4 * unit * scale, f"error {error:.2e} of {scale:.2e}"
+    assert error <= 4 * UNITS[dtype] * scale, f"error {error:.2e} of {scale:.2e}"
 
 
 def given_mask(mask: Mask) -> tuple[int, int, bool]:
@@ -115,20 +119,25 @@ def test_forward(
 ) -> None:
     torch.manual_seed(0)
     dtype = DTYPES[config.element]
-    for dim in (config.dim, config.dim - 8):
+    step = 16 // dtype.itemsize
+    sums_off = 1e-2 if dtype.itemsize == 1 else 1e-3
+    for dim in (config.dim, config.dim - step):
         q = rows_of(4, sq, dim, dtype)
         k, v = rows_of(kv_heads, sk, dim, dtype), rows_of(kv_heads, sk, dim, dtype)
         for mask in MASKS:
             expected, sums = attention_reference.forward(q, k, v, mask=mask, scale=0.2)
-            out, lse = torch.empty_like(q), torch.empty(2, 4, sq, device="cuda")
+            out = torch.empty_like(q, dtype=result(dtype))
+            lse = torch.empty(2, 4, sq, device="cuda")
             told = (kernels[config.name], 0.2, *given_mask(mask))
             cutlass_fmha_op.cutlass_fmha(q, k, v, lse, *told, out=out)
             close(out, expected, dtype)
             blind = torch.isposinf(sums)
             assert torch.equal(torch.isposinf(lse), blind)
-            torch.testing.assert_close(lse[~blind].double(), sums[~blind], atol=1e-3, rtol=1e-3)
+            torch.testing.assert_close(
+                lse[~blind].double(), sums[~blind], atol=sums_off, rtol=sums_off
+            )
             assert not out[blind].any()
-            alone = torch.empty_like(q)
+            alone = torch.empty_like(out)
             cutlass_fmha_op.cutlass_fmha_output(q, k, v, *told, out=alone)
             assert torch.equal(alone, out)
 

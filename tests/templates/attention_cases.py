@@ -15,7 +15,7 @@ from itertools import accumulate, product
 import torch
 from torch import Tensor
 
-from inductor_plugin import attention_reference
+from inductor_plugin import attention_reference, fmha_blocks
 from inductor_plugin.attention import FORWARD, Mask, arguments
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.target import Target, target
@@ -28,8 +28,10 @@ from tests.templates.attention_backward_cases import Case
 H100 = target("H100")
 BEHIND = 8192
 """Elements of NaN behind each operand, more than any step reads without a mask."""
-TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
-"""Largest error of out, relative to 1 + its value: rounding of the weights and of the result."""
+NARROW = torch.float8_e4m3fn
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2, NARROW: 1.6e-2}
+"""Largest error of out, relative to 1 + its value: rounding of the weights and of the result, which of
+operands of 8 bits are in bfloat16."""
 LSE_TOLERANCE = 4e-6
 SMALL = Block(32, 32, 1, 4)
 """Small enough that a hundred rows and keys make many blocks: interpreted, stages do nothing."""
@@ -87,7 +89,7 @@ def trials() -> list[Trial]:
     """Return all of them."""
     return [
         *_masks(), *_heads(), *_dims(), *_varlen(), *_biases(), *_caps(), *_decodes(), *_layouts(),
-        *_non_finite(),
+        *_non_finite(), *_narrow(),
     ]  # fmt: skip
 
 
@@ -158,7 +160,7 @@ def problem_of(case: Case, given: dict[str, Tensor], gpu: Target | None = H100) 
     told = arguments(scale=case.factor, mask=case.mask, softcap=case.softcap, operands=tuple(given))
     q, v = given["q"], given["v"]
     size = (*q.shape[:-1], v.size(-1))
-    out = torch.empty(size, dtype=q.dtype, device="meta")
+    out = torch.empty(size, dtype=fmha_blocks.result(q.dtype), device="meta")
     if case.by_tokens and not case.varlen:
         out = out.transpose(1, 2).contiguous().transpose(1, 2)
     return Problem(
@@ -311,10 +313,27 @@ def _non_finite() -> Iterator[Trial]:
             yield Trial("non-finite", _case(9, 60, Mask(5, 5)), kernel, poison=poison)
 
 
+def _narrow() -> Iterator[Trial]:
+    # Without NaN: Triton's interpreter (3.8) reads that of 8 bits as 480.
+    for dim, mask in product((8, 16, 40, 64, 72, 96, 128, 192, 256), (CAUSAL, Mask(17, 5, True))):
+        case = _case(50, 70, mask, head_dim=dim, dtype=NARROW, heads=4, kv_heads=2)
+        yield Trial("8 bits", replace(case, by_tokens=dim % 16 == 0, gap=8 * (dim % 3)))
+    for queries, keys in (((5, 40, 1, 64), (70, 3, 33, 64)), ((0, 33, 0), (20, 0, 7))):
+        case = _case(queries, keys, LAST, head_dim=64, dtype=NARROW, kv_heads=1, tail=3)
+        yield Trial("8 bits", case)
+    for bias in ((1, 4, 50, 70), (2, 1, 1, 70)):
+        case = _case(50, 70, CAUSAL, dtype=NARROW, heads=4, batch=2, bias=bias, softcap=3.0)
+        yield Trial("8 bits", case)
+    for splits, dim in ((1, 40), (3, 64), (4, 128), (2, 256)):
+        case = _case(3, 230, LAST, head_dim=dim, dtype=NARROW, heads=8, kv_heads=2, batch=2)
+        yield Trial("8 bits", case, Share(32, 1, 4, splits))
+
+
 def _bias(trial: Trial, generator: torch.Generator) -> Tensor:
     case = trial.case
     elements = math.prod(case.bias)
-    whole = torch.full((elements + BEHIND,), torch.nan, dtype=case.dtype)
+    dtype = fmha_blocks.result(case.dtype)
+    whole = torch.full((elements + BEHIND,), torch.nan, dtype=dtype)
     bias = whole[:elements].view(case.bias)
     bias.copy_(torch.randn(case.bias, generator=generator))
     if trial.hidden:

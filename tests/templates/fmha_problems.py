@@ -52,7 +52,7 @@ def attention(
     return Problem(
         op=BACKWARD if backward else FORWARD,
         inputs=inputs,
-        output=k if backward else q,
+        output=dense(q.size, "bfloat16") if dtype.startswith("float8") else k if backward else q,
         arguments=tuple((name, repr(value)) for name, value in told.items()),
         target=target(gpu),
     )

@@ -23,6 +23,7 @@ from inductor_plugin.templates.cutlass_fmha_patch import (
     Header,
     patched,
 )
+from inductor_plugin.templates.cutlass_fmha_source import source
 from tests.templates.fmha_problems import attention, changed
 
 SOURCE = Path(__file__).resolve().parents[2] / "templates" / "source"
@@ -58,6 +59,28 @@ def test_every_head_has_kernels_that_fit(dim: int, dtype: str) -> None:
     assert len(set(named(problem))) == len(found)
 
 
+@pytest.mark.parametrize("dim", [16, 64, 80, 128, 192, 256])
+def test_every_head_of_8_bits_has_kernels_that_fit(dim: int) -> None:
+    problem = attention(dim=dim, dtype="float8_e4m3fn")
+    found = configs(attention_of(problem), target("H100"))
+    assert 2 <= len(found) <= 3
+    assert {one.dim for one in found} == {next(d for d in (64, 128, 256) if d >= dim)}
+    assert {one.element for one in found} == {"e4m3"}
+    assert all(one.shared_bytes <= SHARED_BYTES for one in found)
+    assert len(set(named(problem))) == len(found)
+
+
+def test_only_v_of_8_bits_is_turned() -> None:
+    (text, *_) = (source(one) for one in configs(attention_of(attention()), target("H100")))
+    assert "struct Turn " not in text
+    assert "kWeightBits = 0;" in text
+    narrow = attention_of(attention(dtype="float8_e4m3fn"))
+    for config in configs(narrow, target("H100")):
+        text = source(config)
+        assert "struct Turn " in text
+        assert "kWeightBits = 8;" in text
+
+
 @pytest.mark.parametrize(("dim", "rows"), [(32, [64, 128]), (64, [64]), (72, [64]), (128, [64])])
 def test_the_backward_has_kernels_up_to_128(dim: int, rows: list[int]) -> None:
     found = configs(attention_of(attention(dim=dim, backward=True)), target("H100"))
@@ -74,7 +97,17 @@ def test_the_backward_has_kernels_up_to_128(dim: int, rows: list[int]) -> None:
         (replace(attention(), op="mm"), "mm is no attention"),
         (attention(softcap=20.0), "no soft-cap"),
         (attention(dtype="float32"), "not for float32"),
-        (attention(dtype="float8_e4m3fn"), "fp8"),
+        (attention(dtype="float8_e5m2"), "not for float8_e5m2"),
+        (attention(dtype="float8_e4m3fn", backward=True), "has no gradient"),
+        (attention(dtype="float8_e4m3fn", dim=72), "multiples of 16 up to 256, not 72"),
+        (
+            changed(attention(dtype="float8_e4m3fn"), "output", dtype="float8_e4m3fn"),
+            "writes bfloat16",
+        ),
+        (
+            changed(attention(dtype="float8_e4m3fn"), "k", offset=8),
+            "k: it must begin at a multiple of 16",
+        ),
         (attention(scale=0.0), "scale must be positive"),
         (attention(scale=-0.5), "scale must be positive"),
         (attention(dim=100), "not 100"),
@@ -327,7 +360,7 @@ int main() {
       return j < sk && j >= i + shift - before && j <= i + shift + behind;
     };
     for (int i = 0; i < sq; ++i) for (int j = 0; j < sk + 70; ++j) wrong += mask.keeps(i, j) != keep(i, j);
-    for (int rows : {64, 128}) for (int columns : {64, 128}) for (int i0 = 0; i0 < sq; i0 += rows) {
+    for (int rows : {64, 128}) for (int columns : {64, 128, 256}) for (int i0 = 0; i0 < sq; i0 += rows) {
       ++cases;
       Tiles const tiles = mask.key_tiles(i0, rows, columns);
       int const count = (sk + columns - 1) / columns;
@@ -372,5 +405,63 @@ def test_masks_and_tiles_against_every_pair(tmp_path: Path) -> None:
     subprocess.run(command, check=True)
     done = subprocess.run([program], capture_output=True, text=True, check=True)
     cases, wrong = map(int, done.stdout.split())
-    assert cases == 38_784
+    assert cases == 48_384
+    assert wrong == 0
+
+
+TURNS = r"""
+#include <cfloat>
+#include <cstdint>
+#include <cstdio>
+#include <initializer_list>
+#include <vector>
+#include "cutlass_fmha_mask.h"
+#include "call.h"
+#include "cutlass_fmha_turn.h"
+int main() {
+  long lines = 0, wrong = 0;
+  for (int64_t keys : {1, 15, 16, 63, 64, 65, 200}) for (int64_t dim : {16, 64, 80, 256})
+  for (int64_t heads : {1, 3}) for (int by_tokens : {0, 1}) {
+    FmhaCall call{};
+    call.batch = 2, call.heads_kv = heads, call.seq_k = keys, call.dim = dim;
+    int64_t const row = dim + 16;
+    int64_t const strides[2][3] = {{heads * keys * row, keys * row, row}, {heads * keys * row, row, heads * row}};
+    for (int at = 0; at < 3; ++at) call.stride_v[at] = strides[by_tokens][at];
+    std::vector<uint8_t> v(2 * heads * keys * row);
+    for (size_t at = 0; at < v.size(); ++at) v[at] = uint8_t(at * 2654435761u >> 13);
+    int64_t const line = turned_line(call);
+    std::vector<uint8_t> turned(2 * heads * dim * line + 64, 0xaa);
+    call.v = v.data(), call.workspace = turned.data();
+    for (int64_t block = 0; block < 2 * heads * turn_tiles(keys); ++block)
+    for (int64_t side = 0; side < turn_tiles(dim); ++side) {
+      uint32_t words[kTurnSide][kTurnSide / 4 + 1];
+      Turn const turn{call, block, side};
+      for (int thread = 0; thread < kTurnThreads; ++thread) turn.take(thread, words);
+      for (int thread = 0; thread < kTurnThreads; ++thread) turn.give(thread, words);
+    }
+    for (int64_t b = 0; b < 2; ++b) for (int64_t h = 0; h < heads; ++h) for (int64_t d = 0; d < dim; ++d) {
+      ++lines;
+      for (int64_t key = 0; key < line; ++key) {
+        int64_t const from = b * call.stride_v[0] + h * call.stride_v[1] + key * call.stride_v[2] + d;
+        wrong += turned[((b * heads + h) * dim + d) * line + key] != (key < keys ? v[from] : 0);
+      }
+    }
+    for (int at = 0; at < 64; ++at) wrong += turned[2 * heads * dim * line + at] != 0xaa;
+  }
+  std::printf("%ld %ld\n", lines, wrong);
+}
+"""
+
+
+def test_v_is_turned_whole_and_nothing_else_is_written(tmp_path: Path) -> None:
+    """By the very file the kernel is compiled from, thread by thread."""
+    (tmp_path / "turn.cpp").write_text(TURNS)
+    call = (SOURCE / "cutlass_fmha_call.h").read_text().replace("@align@", "16")
+    (tmp_path / "call.h").write_text(call)
+    program = tmp_path / "turn"
+    command = ["g++", "-O2", "-std=c++17", f"-I{SOURCE}", f"-I{tmp_path}", "-o", str(program)]
+    subprocess.run([*command, str(tmp_path / "turn.cpp")], check=True)
+    done = subprocess.run([program], capture_output=True, text=True, check=True)
+    lines, wrong = map(int, done.stdout.split())
+    assert lines == 7 * (16 + 64 + 80 + 256) * 2 * (1 + 3) * 2
     assert wrong == 0

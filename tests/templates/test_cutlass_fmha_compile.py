@@ -37,6 +37,12 @@ FORWARD = (
     *configs(attention_of(attention()), target("H100")),
     configs(attention_of(attention(dim=64)), target("H100"))[0],
 )
+NARROW = tuple(
+    one
+    for dim in (64, 128, 256)
+    for one in configs(attention_of(attention(dim=dim, dtype="float8_e4m3fn")), target("H100"))
+)
+"""Operands of 8 bits."""
 BACKWARD = tuple(
     configs(attention_of(attention(backward=True, dim=dim, dtype=dtype)), target("H100"))[0]
     for dim in (128, 64)
@@ -164,7 +170,7 @@ def check_common_refusals(kernel: FmhaFunction, most_dim: int) -> None:
         window = {"window_left": left, "window_right": right, "bottom_right": corner}
         assert refusal(kernel, call(**window)) == ""
     assert "heads are larger" in refusal(kernel, call(dim=most_dim + 8))
-    assert "no multiple of 8" in refusal(kernel, call(dim=60))
+    assert "no multiple of 16 bytes" in refusal(kernel, call(dim=60))
     assert "no multiple of those" in refusal(kernel, call(heads_kv=3))
     assert "an extent" in refusal(kernel, call(seq_q=0))
     assert "an extent" in refusal(kernel, call(batch=65536))
@@ -186,6 +192,37 @@ def test_forward_kernels_take_what_fits_and_nothing_else(forward: Built) -> None
         check_common_refusals(kernel, config.dim)
         assert "a stride" in refusal(kernel, call(stride_out=(64, 64, 65)))
         assert fmha_abi.workspace_bytes(kernel, call(heads_kv=2)) == 0
+
+
+@pytest.fixture(name="narrow", scope="module")
+def narrow_kernels(toolkit: Toolkit, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return built(toolkit, NARROW, tmp_path_factory.mktemp("narrow"))
+
+
+def test_kernels_for_8_bits_turn_v_and_do_not_spill(narrow: Built) -> None:
+    library = Path(str(narrow.outcomes[0].library))
+    found = sass.instructions(library)
+    assert not isinstance(found, str), found
+    for config, outcome, kernel in zip(NARROW, narrow.outcomes, narrow.functions, strict=True):
+        taken = outcome.resources
+        assert taken is not None
+        assert taken.spills == 0
+        assert taken.threads == 384
+        assert (taken.shared_bytes or 0) <= config.shared_bytes
+        own = [found[name] for name in found if outcome.symbol in name]
+        assert len(own) == 2  # the kernel, and what turns V
+        assert sum("QGMMA" in one for one in own) == 1
+        # A line of keys for each column: 1001 of them are 1008 bytes.
+        assert fmha_abi.workspace_bytes(kernel, call()) == BATCH * HEADS * 64 * 1008
+        assert fmha_abi.workspace_bytes(kernel, call(heads_kv=2)) == BATCH * 2 * 64 * 1008
+        assert refusal(kernel, call(dim=config.dim)) == ""
+        assert "no multiple of 16 bytes" in refusal(kernel, call(dim=config.dim - 8))
+        row = 64 * SEQ
+        assert "a stride" in refusal(kernel, call(stride_q=(HEADS * row, row, 72)))
+        assert "an extent" in refusal(kernel, call(seq_k=1 << 28, seq_q=1, batch=1))
+        given = call(q=256, k=256, v=256, out=256)
+        with pytest.raises(KernelError, match="workspace is missing"):
+            fmha_abi.run(kernel, given, 0)
 
 
 def rounded(*parts: int) -> int:
