@@ -4,7 +4,7 @@ Three looks at every output, lse and gradients among them:
 
 1. Sampled rows against float64 (`attention_sample`): at most twice as far off as the library kernel
    is on the same rows, and the rounding of the output.
-2. The whole output against the library's: at most as far apart as the bounds of both together.
+2. The whole output against the library's: at most twice as far apart as the bounds of both together.
 3. Rows that see no key: out and dq exactly 0, lse exactly +inf; keys that no query sees: dk and dv 0.
 
 And once with NaN planted in the operands: what must become NaN is not hidden (`attention_poison`).
@@ -38,6 +38,9 @@ from inductor_plugin.numerics import Bound, attention_bound
 
 _NEIGHBOURS = 16
 """Rows on each side whose size may stand for a row's own: a gradient may cancel to nothing in one row."""
+_BEYOND_SAMPLE = 2.0
+"""How much further the rows that are not sampled may be off than the worst of those that are: with heads of
+8 and 37 080 rows, 7 of 250 right gradients had one number up to 1.5 times as far off."""
 _CHUNK_ELEMENTS = 1 << 24
 
 
@@ -240,6 +243,7 @@ class Reference:
         if library is None:
             return ""
         both = bound + Bound(self._library_error[name], bound.unit)
+        both = Bound(_BEYOND_SAMPLE * both.relative, both.unit)
         scales = torch.cat([one.scale.flatten() for one in self._parts[name]])
         scales = scales[scales > 0]
         floor = float(scales.min()) if scales.numel() else 0.0

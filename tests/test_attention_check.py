@@ -16,6 +16,7 @@ import torch
 from inductor_plugin import attention_reference
 from inductor_plugin.attention import Attention, Mask, arguments
 from inductor_plugin.attention_check import Reference
+from inductor_plugin.attention_math import attention_math_backward
 from inductor_plugin.bench_worker import BenchWorker
 from inductor_plugin.jobs import (
     BenchCandidate,
@@ -359,6 +360,47 @@ def test_sequences_behind_one_another(wrong: str, backward: bool):
         line = outputs[name] if backward else outputs[name].T
         line[row] = 0.5  # the first 30 of the last sequence see no key
     assert bool(reference.judge(outputs).reason) == bool(wrong)
+
+
+def few_keys(seed: int) -> tuple[Attention, dict[str, torch.Tensor]]:
+    """Return a gradient of 37 080 rows with heads of 8, of which 256 are sampled."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(rows: int) -> torch.Tensor:
+        return torch.randn(12, rows, 3, 8, generator=generator).half().transpose(1, 2)
+
+    operands = {name: drawn(17 if name in "kv" else 1030) for name in ("do", "q", "k", "v")}
+    operands["bias"] = torch.randn(1, 3, 1030, 17, generator=generator).half()
+    names = ("do", "q", "k", "v", "out", "lse", "bias", "dq", "dv")
+    return Attention(
+        True, 12, 3, 3, 1030, 17, 8, 8, 8**-0.5, Mask(), 0.0, names, "float16"
+    ), operands
+
+
+@pytest.mark.parametrize("seed", [92, 225])
+def test_a_row_that_is_not_sampled_may_be_worse_off_than_all_that_are(seed: int):
+    facts, given = few_keys(seed)
+    reference = Reference(facts, given)
+    made = reference.prepared
+    aten: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    theirs = aten(
+        *(given[name] for name in ("do", "q", "k", "v")),
+        *(made["out"], made["lse"], 0.0, False),
+        attn_mask=given["bias"],
+        scale=facts.scale,
+    )
+    assert reference.take(dict(zip(("dq", "dk", "dv"), theirs, strict=True))).reason == ""
+    dq, dk, dv = (torch.empty_like(given[name]) for name in ("q", "k", "v"))
+    ours: Any = attention_math_backward
+    ours(
+        *(given[name] for name in ("do", "q", "k", "v")),
+        *(made["out"], made["lse"], given["bias"], dq, dv, facts.scale, -1, -1, False),
+        out=dk,
+    )
+    assert reference.judge({"dq": dq, "dk": dk, "dv": dv}).reason == ""
+    unsampled = dq.clone()
+    unsampled[5, 1, 500] *= 1.1
+    assert "dq: " in reference.judge({"dq": unsampled, "dk": dk, "dv": dv}).reason
 
 
 def test_operands_that_lie_in_one_another_are_not_poisoned():

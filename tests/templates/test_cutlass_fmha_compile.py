@@ -219,7 +219,7 @@ def test_kernels_for_8_bits_turn_v_and_do_not_spill(narrow: Built) -> None:
         assert "no multiple of 16 bytes" in refusal(kernel, call(dim=config.dim - 8))
         row = 64 * SEQ
         assert "a stride" in refusal(kernel, call(stride_q=(HEADS * row, row, 72)))
-        by_tokens = {"stride_k": (0, 64, 1024), "stride_v": (0, 64, 1024)}
+        by_tokens: dict[str, Any] = dict.fromkeys(("stride_k", "stride_v"), (0, 64, 1024))
         assert refusal(kernel, call(seq_q=1, batch=1, **by_tokens)) == ""
         # Turned, a batch would have more keys and columns than 32 bits count.
         assert "an extent" in refusal(kernel, call(seq_k=1 << 26, seq_q=1, batch=1, **by_tokens))
