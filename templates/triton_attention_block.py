@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inductor_plugin.attention import attention_of
+from inductor_plugin.attention import Attention, attention_of
 from inductor_plugin.problem import Problem
-from inductor_plugin.templates.triton_attention_facts import padded, pieces_of
+from inductor_plugin.templates.triton_attention_facts import NARROW, padded, pieces_of
 from inductor_plugin.templates.triton_order import room_of
 from inductor_plugin.tile import BYTES
 
@@ -17,6 +17,8 @@ that is padded a mask in registers too. Of what was compiled with Triton 3.8, th
 128 and 144) had spills."""
 MOST_SUMS_LOADED = 80
 """The same in registers, where two sides of a window, lengths or a bias take more of them."""
+_WINDOW_KEYS, _WINDOW_DIM = 64, 32
+"""On 10.0 the mask of two sides spills with more keys a step where heads are as small (52 bytes for 128)."""
 _SHARED_ROWS = 64
 _BARRIER_BYTES = 1 << 10
 """Barriers of the loads in flight; Triton takes up to twice as many."""
@@ -62,13 +64,16 @@ def fits(block: Block, problem: Problem) -> bool:
     """Return True if a block has the shared memory and the registers it takes, as far as predicted."""
     attention = attention_of(problem)
     in_registers = not multiplies_shared(block, problem)
-    most = MOST_SUMS_AMPERE if in_registers else MOST_SUMS
+    # What is widened passes through registers too.
+    most = MOST_SUMS_AMPERE if in_registers or attention.dtype == NARROW else MOST_SUMS
     ragged = any(dim != padded(dim) for dim in (attention.head_dim, attention.value_dim))
     if not block.tma and (pieces_of(attention.head_dim).second or (ragged and in_registers)):
         most = MOST_SUMS_PADDED
     loaded = attention.mask.left >= 0 or attention.varlen or attention.biased
     if loaded and in_registers:
         most = MOST_SUMS_LOADED
+    if block.n > _WINDOW_KEYS and is_blackwell(problem) and _is_narrow_window(attention):
+        return False
     shared = shared_bytes(block, problem)
     return shared <= room_of(problem.target) and sums_of_thread(block, problem) <= most
 
@@ -114,6 +119,16 @@ def sums_of_thread(block: Block, problem: Problem) -> int:
     columns = padded(attention_of(problem).value_dim) + block.n
     groups = 2 if block.specialize and _is_hopper(problem) else 1
     return -(-block.m * columns // (32 * block.warps * groups))
+
+
+def _is_narrow_window(attention: Attention) -> bool:
+    widest = max(padded(attention.head_dim), padded(attention.value_dim))
+    return attention.mask.left >= 0 and widest <= _WINDOW_DIM
+
+
+def is_blackwell(problem: Problem) -> bool:
+    """Return True for GPUs of compute capability 10."""
+    return problem.target is not None and problem.target.capability[0] == 10
 
 
 def _is_hopper(problem: Problem) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from inductor_plugin.attention import FORWARD, Attention, attention_of
 from inductor_plugin.problem import Problem
 from inductor_plugin.template import Candidate, TritonSource
-from inductor_plugin.templates.triton_attention_block import Block, fits
+from inductor_plugin.templates.triton_attention_block import Block, fits, is_blackwell
 from inductor_plugin.templates.triton_attention_facts import (
     capability_of,
     constants_of,
@@ -42,6 +42,8 @@ _STEPS: dict[int, tuple[tuple[int, int], ...]] = {
 }
 """Keys of a step and steps in flight by the wider of the padded head dims, long reads first."""
 _FLOAT32_STEPS = ((16, 2),)
+_WIDEST, _WIDEST_KEYS = 256, 32
+"""On 10.0 more keys a step of heads as wide spill (8 bytes for 64, Triton 3.8)."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,8 @@ def shares_of(problem: Problem) -> list[Share]:
     attention = attention_of(problem)
     width = max(padded(attention.head_dim), padded(attention.value_dim))
     steps = _FLOAT32_STEPS if attention.dtype == "float32" else _STEPS[max(64, width)]
+    if width == _WIDEST and is_blackwell(problem):
+        steps = [(n, stages) for n, stages in steps if n <= _WIDEST_KEYS]
     rows = rows_of(attention)
     warps = 8 if rows * width > _ROWS_TIMES_WIDTH else 4
     fitting = [(n, stages) for n, stages in steps if fits(Block(rows, n, stages, warps), problem)]

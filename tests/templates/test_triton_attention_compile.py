@@ -32,6 +32,7 @@ from inductor_plugin.problem import Problem
 from inductor_plugin.target import target
 from inductor_plugin.templates.triton_attention import TritonAttention, blocks_of
 from inductor_plugin.templates.triton_attention_block import Block, shared_bytes
+from inductor_plugin.templates.triton_attention_facts import NARROW
 from tests.templates.attention_backward_cases import Case
 from tests.templates.attention_cases import meta_operands_of, problem_of
 from tests.templates.attention_lowering import graph
@@ -41,14 +42,11 @@ DIMS_OF_THREE = (32, 40, 64, 72, 80, 96, 128, 160, 192, 256)
 """Head dims for which the next candidates are compiled as well."""
 
 ALL = tuple(product(GPUS, DIMS))
-MOST = tuple((gpu, dim) for gpu, dim in ALL if gpu != "B200")
-BLACKWELL = tuple(product(("B200",), (*range(32, 129, 8), 136, 192, 256)))
-SOME = tuple(product(("A100", "H200"), (64, 128, 256)))
+SOME = tuple(product(GPUS, (64, 128, 256)))
 COMPILED = {
-    **dict.fromkeys(("causal", BACKWARD), ALL),
-    **dict.fromkeys(("window", "varlen"), MOST),
-    **dict.fromkeys(("backward window", "backward varlen"), MOST + BLACKWELL),
-    **dict.fromkeys(("bias", "softcap", *KINDS[-3:]), SOME),
+    **dict.fromkeys(("causal", "window", "varlen"), ALL),
+    **dict.fromkeys((BACKWARD, "backward window", "backward varlen"), ALL),
+    **dict.fromkeys(("bias", "softcap", "decode", *KINDS[-3:]), SOME),
 }
 """GPUs and head dims, by kind, whose first candidate is compiled."""
 
@@ -146,7 +144,9 @@ def test_shared_memory_of_what_was_compiled_is_predicted() -> None:
         problem = found[-1]
         (block,) = [one for one in blocks_of(problem) if one.name == row.name]
         predicted = shared_bytes(block, problem)
-        assert 0.85 * predicted <= row.shared <= predicted, row
+        # Operands of 8 bits take half of it on their way, and all of it behind that.
+        least = 0.5 if row.dtype == NARROW else 0.85
+        assert least * predicted <= row.shared <= predicted, row
 
 
 MEASURED_SHARED = {
