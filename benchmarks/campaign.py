@@ -116,4 +116,5 @@ def closing(many: str, left: Sequence[str], out: Path) -> None:
     """Say what is left, and where the rest was written."""
     if left:
         print(f"{len(left)} {many} are left ({left[0]} is next); run it again to go on.")
-    print(f"Written to {out}.")
+    if out.is_file():
+        print(f"Written to {out}.")

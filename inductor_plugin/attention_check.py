@@ -122,7 +122,8 @@ class Reference:
                     f"accepted is {bound.relative:.3g}{theirs}"
                 )
                 return Judgement(worst if math.isfinite(worst) else None, reason)
-            reason = self._not_empty(name, tensor) or self._apart(name, tensor, bound)
+            reason = self._not_empty(name, tensor) or self._spread_out(name, tensor, bound)
+            reason = reason or self._apart(name, tensor, bound)
             if reason:
                 return Judgement(worst, reason)
         return Judgement(worst)
@@ -149,6 +150,26 @@ class Reference:
                 where = int(part.rows[row])
                 place = f" (sequence {part.sequence}, head {part.head}, row {where})"
         return worst, place
+
+    def _spread_out(self, name: str, tensor: Tensor, bound: Bound) -> str:
+        """Return what is wrong with the errors of all sampled rows together."""
+        if math.isinf(bound.spread):
+            return ""
+        split = sequences(self.facts, name, tensor, self._cu)
+        square, count = 0.0, 0
+        for part in self._parts.get(name, ()):
+            got = split[part.sequence][part.head, part.rows].double()
+            smallest = _smallest(tensor.dtype)
+            off = excess(got, part.values, part.scale, bound.unit, smallest)
+            square += float(off.square().sum())
+            count += off.numel()
+        found = math.sqrt(square / max(count, 1))
+        if found <= bound.spread:
+            return ""
+        return (
+            f"{name}: error {found:.3g} of its rows' scale against float64, root mean square, accepted is "
+            f"{bound.spread:.3g}"
+        )
 
     @functools.cached_property
     def lengths(self) -> list[tuple[int, int]]:
@@ -189,7 +210,7 @@ class Reference:
             spot.fill_(math.nan)
         wanted = {one.operand for one in self.planted}
         alone = all(
-            int(copy.isnan().sum()) == (name in wanted)
+            int(_comparable(copy).isnan().sum()) == (name in wanted)
             for name, copies in operands.items()
             for copy in copies
         )
@@ -293,6 +314,11 @@ def _far(mine: Tensor, other: Tensor, name: str, bound: Bound, floor: float) -> 
         scale = pooled.clamp_min(floor).unsqueeze(-1)
     limit = bound.relative * scale + bound.unit * want.abs() + 2 * _smallest(other.dtype)
     return known & ~((got - want).abs() <= limit)
+
+
+def _comparable(tensor: Tensor) -> Tensor:
+    """Return a tensor in a type whose numbers are compared on every device, which 8 bits are not."""
+    return tensor.to(torch.bfloat16) if tensor.dtype.itemsize == 1 else tensor
 
 
 def _smallest(dtype: torch.dtype) -> float:

@@ -115,12 +115,47 @@ def check_number(name: str, value: Any, wanted: str) -> None:
     """Refuse what is no number; its value is the operator's to check.
 
     Raises:
-        TypeError: It is something else, which torch's dispatcher would refuse without its name.
+        TypeError: It is something else, which torch's dispatcher would refuse without its name, or a
+            tensor, whose value a compiled graph does not have.
     """
-    if not isinstance(value, (int, float, torch.SymInt, torch.SymFloat, Tensor)) and not hasattr(
+    if isinstance(value, Tensor):
+        raise TypeError(f"fmha: {name} is a tensor; it is {wanted}: call .item() on it")
+    if not isinstance(value, (int, float, torch.SymInt, torch.SymFloat)) and not hasattr(
         value, "__float__"
     ):
         raise TypeError(f"fmha: {name} is {_quoted(value)}; it is {wanted}")
+
+
+def check_length(name: str, value: Any) -> None:
+    """Refuse what is no length; its value is the operator's to check.
+
+    Raises:
+        TypeError: It is no integer, or in a tensor.
+    """
+    if isinstance(value, Tensor):
+        raise TypeError(f"fmha: {name} is a tensor; it is an integer: call .item() on it")
+    if value is not None and not _is_integer(value):
+        raise TypeError(f"fmha: {name} is {_quoted(value)}; it is an integer, or None")
+
+
+def check_tensor(name: str, value: Any) -> None:
+    """Refuse what is no tensor.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if not isinstance(value, Tensor):
+        raise TypeError(f"fmha: {name} is {_quoted(value)}; it is a tensor")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Refuse what is neither true nor false.
+
+    Raises:
+        TypeError: It is neither.
+    """
+    if not isinstance(value, (bool, torch.SymBool)):
+        raise TypeError(f"fmha: {name} is {_quoted(value)}; it is True or False")
 
 
 def check_window(window: Any) -> None:

@@ -6,7 +6,14 @@ from typing import Literal, overload
 
 from torch import Tensor
 
-from inductor_plugin.fmha_check import check_number, check_window, written
+from inductor_plugin.fmha_check import (
+    check_flag,
+    check_length,
+    check_number,
+    check_tensor,
+    check_window,
+    written,
+)
 from inductor_plugin.fmha_op import FMHA
 
 
@@ -99,7 +106,8 @@ def fmha(
     are checked; on a GPU they are not, since that would wait for it: numbers that decrease or point
     past the end read memory that is not the call's.
 
-    Differentiable once by q, k, v and bias, through out and lse. Under torch.compile the plugin
+    Differentiable once by q, k, v and bias, through out and lse, in reverse mode (forward mode is
+    refused); torch.func.grad and vjp take it, vmap does not. Under torch.compile the plugin
     measures its kernels for the call; without it a GPU runs FlashAttention where that can express
     it, and torch's matrix products otherwise (there, varlen calls wait for the GPU).
 
@@ -132,8 +140,10 @@ def fmha(
         logarithm, float32 (float64 for float64 operands). Of a batch of 0 all are empty.
 
     Raises:
-        TypeError: A window that is no pair of integers; a scale or soft-cap that is no number; types
-            or devices that differ; a gradient of operands of 8 bits.
+        TypeError: A window that is no pair of integers; a scale or soft-cap that is no number, a length
+            that is no integer (a tensor is neither); types or devices that differ; a gradient of operands
+            of 8 bits.
+        NotImplementedError: A forward-mode derivative.
         ValueError: Shapes that do not fit, a length or head count of 0, heads that do not divide, a
             window below -1, a scale that is not finite, cu_seqlens that decrease or end elsewhere than the tokens.
 
@@ -141,7 +151,18 @@ def fmha(
     causal mask is aligned to the bottom right corner"), windows those of its ``window_size``; top-left
     is what `scaled_dot_product_attention` does for ``is_causal``.
     """
+    for name, one in (("q", q), ("k", k), ("v", v)):
+        check_tensor(name, one)
+    given = {"bias": bias, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+    for name, one in given.items():
+        if one is not None:
+            check_tensor(name, one)
     check_window(window)
+    check_length("max_seqlen_q", max_seqlen_q)
+    check_length("max_seqlen_k", max_seqlen_k)
+    flags = {"causal": causal, "bottom_right": bottom_right, "return_lse": return_lse}
+    for name, flag in flags.items():
+        check_flag(name, flag)
     check_number("softcap", softcap, "a positive number, or 0 for none")
     if scale is not None:
         check_number("scale", scale, "a finite number, or None for 1 / sqrt(head_dim)")

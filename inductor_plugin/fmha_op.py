@@ -17,10 +17,14 @@ and an inference graph the one that was written.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
 from torch.utils import flop_counter
 
 from inductor_plugin import fmha_blocks
@@ -28,6 +32,7 @@ from inductor_plugin.attention import Mask
 from inductor_plugin.fmha_blocks import Gradients, Rule
 from inductor_plugin.fmha_check import Operands, check, check_gradient, read_lengths
 from inductor_plugin.fmha_cuda import flash_backward, flash_forward, flash_refusal, widened
+from inductor_plugin.fmha_flops import backward_flops, forward_flops
 
 _SEQUENCES = (
     "Tensor? bias=None, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, "
@@ -48,7 +53,13 @@ BACKWARD_SCHEMA = (
 )
 
 _TORCH: Any = torch
+_AUTOGRAD: Any = torch.autograd.function
 _FLOPS: Any = flop_counter
+_DUAL: Any = forward_ad
+_OneLevel: Any = _AUTOGRAD._SingleLevelFunction
+_ONE_LEVEL: Any = enable_single_level_autograd_function
+"""For autograd at one of torch.func's levels, where an operator's own kernel runs: the usual function would
+ask for all of them again."""
 _OPERATORS: Any = torch.library.Library("inductor_plugin", "FRAGMENT")
 for _schema in (FORWARD_SCHEMA, BACKWARD_SCHEMA):
     _OPERATORS.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -170,7 +181,14 @@ def _backward_fake(
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), dbias
 
 
-class _Attention(torch.autograd.Function):
+@contextmanager
+def _as_outside() -> Generator[None, None, None]:
+    """Turn on what autograd turns off in a forward, and torch.func's next level has to see."""
+    with torch.enable_grad(), _DUAL._set_fwd_grad_enabled(True):  # noqa: FBT003  theirs
+        yield
+
+
+class _Attention(_OneLevel):
     """out and lse, with their gradients."""
 
     @staticmethod
@@ -178,7 +196,7 @@ class _Attention(torch.autograd.Function):
         ctx: Any, keyset: Any, keywords: dict[str, Any], max_seqlens: Any, *tensors: Any
     ) -> tuple[Tensor, Tensor]:
         """Call the operator below autograd; tensors: q, k, v, bias, cu_seqlens_q, cu_seqlens_k."""
-        with _TORCH._C._AutoDispatchBelowAutograd():
+        with _as_outside(), _TORCH._C._AutoDispatchBelowAutograd():
             out, lse = FMHA.redispatch(
                 keyset & _TORCH._C._after_autograd_keyset,
                 *tensors,
@@ -234,9 +252,15 @@ def _differentiable(
     tensors = (q, k, v, bias, cu_seqlens_q, cu_seqlens_k)
     max_seqlens = (max_seqlen_q, max_seqlen_k)
     wanted = any(one is not None and one.requires_grad for one in tensors)
+    if any(map(_is_dual, tensors)):
+        raise NotImplementedError(
+            "fmha: a forward-mode derivative is asked for (torch.func.jvp, jacfwd or linearize, or "
+            "torch.autograd.forward_ad), and it has none; take the gradient in reverse mode"
+        )
     if torch.is_grad_enabled() and wanted:
         check_gradient(q.dtype)
-        out, lse = _Attention.apply(keyset, keywords, max_seqlens, *tensors)
+        with _ONE_LEVEL():
+            out, lse = _Attention.apply(keyset, keywords, max_seqlens, *tensors)
         return out, lse if return_lse else None
     with _TORCH._C._AutoDispatchBelowAutograd():
         return FMHA.redispatch(
@@ -248,7 +272,14 @@ def _differentiable(
         )
 
 
-class _Gradients(torch.autograd.Function):
+def _is_dual(tensor: Tensor | None) -> bool:
+    """Return whether a tensor carries a tangent, which would be dropped without a word."""
+    if tensor is None or _DUAL._current_level < 0:
+        return False
+    return _DUAL.unpack_dual(tensor).tangent is not None
+
+
+class _Gradients(_OneLevel):
     """The gradients, which have none: silence would take them for constants."""
 
     @staticmethod
@@ -259,7 +290,7 @@ class _Gradients(torch.autograd.Function):
         *operands: Any,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Call the operator below autograd."""
-        with _TORCH._C._AutoDispatchBelowAutograd():
+        with _as_outside(), _TORCH._C._AutoDispatchBelowAutograd():
             return FMHA_BACKWARD.redispatch(
                 keyset & _TORCH._C._after_autograd_keyset, *operands, **keywords
             )
@@ -274,15 +305,17 @@ class _Gradients(torch.autograd.Function):
 
 
 def _differentiable_no_more(keyset: Any, *operands: Any, **keywords: Any) -> Any:
-    return _Gradients.apply(keyset, keywords, *operands)
+    with _ONE_LEVEL():
+        return _Gradients.apply(keyset, keywords, *operands)
 
 
 def _autocast(q: Tensor, k: Tensor, v: Tensor, *rest: Any, **keywords: Any) -> Any:
     """Cast q, k and v as `scaled_dot_product_attention` does under autocast; 8 bits were chosen."""
     device = q.device.type
     dtype = torch.get_autocast_dtype(device)
-    kept = (torch.float64, torch.float8_e4m3fn)
-    three = (one if one.dtype in kept else one.to(dtype) for one in (q, k, v))
+    three = (q, k, v)
+    if all(one.dtype != torch.float8_e4m3fn for one in three):
+        three = tuple(one if one.dtype == torch.float64 else one.to(dtype) for one in three)
     with _TORCH._C._ExcludeDispatchKeyGuard(_AUTOCAST):
         return FMHA(*three, *rest, **keywords)
 
@@ -326,38 +359,6 @@ def _laid_out(found: Tensor, empty: Tensor) -> Tensor:
     return found if found.stride() == empty.stride() else empty.copy_(found)
 
 
-def _count(
-    q: Any, k: Any, v: Any, cu_q: Any, window: tuple[int, int], products: tuple[int, int]
-) -> int:
-    """Return multiplications and additions of products with D and with Dv, from shapes.
-
-    As `torch.utils.flop_counter` counts attention: a causal mask takes nothing off. A window limited
-    on both sides does, it is why one is used. Varlen sequences are taken to be of one length.
-    """
-    varlen = cu_q is not None
-    queries, keys = (q[0], k[0]) if varlen else (q[0] * q[2], k[2])
-    if varlen:
-        keys = -(-keys // (cu_q[0] - 1))
-    if min(window) >= 0:
-        keys = min(keys, window[0] + window[1] + 1)
-    by_d, by_dv = products
-    return 2 * queries * q[1] * keys * (by_d * q[-1] + by_dv * v[-1])
-
-
-def _forward_flops(*operands: Any, **keywords: Any) -> int:
-    q, k, v, _, cu = (*operands, None, None)[:5]
-    return _count(q, k, v, keywords.get("cu_seqlens_q", cu), _window(keywords), (1, 1))
-
-
-def _backward_flops(*operands: Any, **keywords: Any) -> int:
-    _, q, k, v, _, _, _, _, cu = (*operands, None, None, None)[:9]
-    return _count(q, k, v, keywords.get("cu_seqlens_q", cu), _window(keywords), (3, 2))
-
-
-def _window(keywords: dict[str, Any]) -> tuple[int, int]:
-    return keywords.get("window_left", -1), keywords.get("window_right", -1)
-
-
 for _name, _real, _fake in (
     ("fmha", _forward, _forward_fake),
     ("fmha_backward", _backward, _backward_fake),
@@ -369,5 +370,5 @@ for _key in ("AutocastCPU", "AutocastCUDA"):
     _OPERATORS.impl("fmha", _autocast, _key)
 _OPERATORS.impl("fmha", _differentiable, "Autograd", with_keyset=True)
 _OPERATORS.impl("fmha_backward", _differentiable_no_more, "Autograd", with_keyset=True)
-_FLOPS.register_flop_formula(torch.ops.inductor_plugin.fmha)(_forward_flops)
-_FLOPS.register_flop_formula(torch.ops.inductor_plugin.fmha_backward)(_backward_flops)
+_FLOPS.register_flop_formula(torch.ops.inductor_plugin.fmha)(forward_flops)
+_FLOPS.register_flop_formula(torch.ops.inductor_plugin.fmha_backward)(backward_flops)

@@ -7,6 +7,7 @@ keeps one number meaningful for the whole tensor.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 _UNIT_ROUNDOFF = {
@@ -58,12 +59,16 @@ def tolerance(output_dtype: str, input_dtype: str, reduction: int, *, tf32: bool
 _ATTENTION_ORDER = 32.0
 """Units of float32 by which one order of summation may differ from another, and one exp2 from another:
 the interpreter's Triton kernels are off float64 by 8e-7 at most with float32 operands."""
-_NARROW_WEIGHTS = 4.0 * _UNIT_ROUNDOFF["float8_e4m3fn"]
-"""Weights in 8 bits are each off by a unit at most, their sum by about half of one in a row's scale; 4 is
-the maximum over millions of numbers. A key too many in a row of a hundred is off by a whole scale."""
+_NARROW_WEIGHTS = 3.0 * _UNIT_ROUNDOFF["float8_e4m3fn"]
+"""Weights rounded to 3 bits of mantissa are each off by 0.0265 of themselves, root mean square, and by a
+unit at most. So is their sum, in units of its row's scale; 3 units are 7 times that, for the worst number
+of a row that sees a few keys."""
+_NARROW_SPREAD = 1.5 * 0.0265
+"""The same for the root mean square of all numbers: an output that is 5 % too large is beyond it."""
 _NARROW_SUMS = 2.0**-9
 """Of scores: Hopper's tensor cores keep 14 bits of sums of 8-bit products (DeepSeek-V3, arXiv 2412.19437,
 3.3.2), here of 256 at most."""
+_NARROW_SUMS_SPREAD = 2.0**-11
 _ATTENTION_TIMES = 2.0
 """A candidate may be this many times as far from float64 as the library kernel is."""
 
@@ -75,10 +80,12 @@ class Bound:
     Attributes:
         relative: In units of its row's scale, the root of the sum of squares of what is added up.
         unit: In units of each number itself: it is rounded once when it is written.
+        spread: Root mean square of the errors of all numbers, beyond that rounding, as ``relative``.
     """
 
     relative: float
     unit: float
+    spread: float = math.inf
 
     def __add__(self, other: Bound) -> Bound:
         """Return how far two kernels may be from one another that keep a bound each."""
@@ -107,7 +114,9 @@ def attention_bound(
     """
     unit = _UNIT_ROUNDOFF.get(output_dtype, 0.0)
     if input_dtype.startswith("float8"):
-        return Bound(_NARROW_SUMS + (0.0 if output_dtype == "float32" else _NARROW_WEIGHTS), unit)
+        if output_dtype == "float32":
+            return Bound(_NARROW_SUMS, unit, _NARROW_SUMS_SPREAD)
+        return Bound(_NARROW_SUMS + _NARROW_WEIGHTS, unit, _NARROW_SPREAD)
     if library_error is None:
         # lse is float32, but where q is not, ATen's own on a CPU is off by 5.5e-5: a quicker exp.
         return Bound(2.0 * tolerance(input_dtype, input_dtype, reduction, tf32=tf32), unit)

@@ -17,6 +17,12 @@ that is padded a mask in registers too. Of what was compiled with Triton 3.8, th
 128 and 144) had spills."""
 MOST_SUMS_LOADED = 80
 """The same in registers, where two sides of a window, lengths or a bias take more of them."""
+MOST_WIDENED = 128
+"""Numbers of 8 bits of a step that a thread can widen beside a window, lengths or a bias: kernels for 9.0
+with 256 of them spill 8 to 444 bytes."""
+_HALVED_COLUMNS = 512
+"""With as many columns of keys and values, 64 rows for two groups of warps, which then have half of the
+columns each, spill up to 280 bytes beside those."""
 _WINDOW_KEYS, _WINDOW_DIM = 64, 32
 """On 10.0 the mask of two sides spills with more keys a step where heads are as small (52 bytes for 128)."""
 _SHARED_ROWS = 64
@@ -72,6 +78,10 @@ def fits(block: Block, problem: Problem) -> bool:
     loaded = attention.mask.left >= 0 or attention.varlen or attention.biased
     if loaded and in_registers:
         most = MOST_SUMS_LOADED
+    if loaded and attention.dtype == NARROW:
+        most = min(most, MOST_SUMS_PADDED if ragged else MOST_SUMS_AMPERE)
+        if widened_of_thread(block, problem) > MOST_WIDENED or _halved(block, attention):
+            return False
     if block.n > _WINDOW_KEYS and is_blackwell(problem) and _is_narrow_window(attention):
         return False
     shared = shared_bytes(block, problem)
@@ -119,6 +129,18 @@ def sums_of_thread(block: Block, problem: Problem) -> int:
     columns = padded(attention_of(problem).value_dim) + block.n
     groups = 2 if block.specialize and _is_hopper(problem) else 1
     return -(-block.m * columns // (32 * block.warps * groups))
+
+
+def widened_of_thread(block: Block, problem: Problem) -> int:
+    """Return how many numbers of a step's keys and values a thread has in registers to widen them."""
+    attention = attention_of(problem)
+    columns = pieces_of(attention.head_dim).whole + padded(attention.value_dim)
+    return -(-block.n * columns // (32 * block.warps))
+
+
+def _halved(block: Block, attention: Attention) -> bool:
+    columns = pieces_of(attention.head_dim).whole + padded(attention.value_dim)
+    return block.m == _SHARED_ROWS and columns >= _HALVED_COLUMNS
 
 
 def _is_narrow_window(attention: Attention) -> bool:

@@ -60,6 +60,8 @@ def forward(q: Tensor, k: Tensor, v: Tensor, lse: Tensor, facts: Facts, out: Ten
         statistics = statistics / math.log(2)
     if fault == "empty_lse":
         statistics = statistics.masked_fill(statistics == math.inf, -math.inf)
+    if fault == "a_little_more":
+        result *= 1.05
     out.copy_(result)
     if fault != "no_lse":
         lse.copy_(statistics)

@@ -141,6 +141,32 @@ BAD = {
     "cap of letters": Bad(
         _set(softcap="a"), TypeError, "softcap is 'a'; it is a positive number, or 0 for none"
     ),
+    "scale in a tensor": Bad(
+        _set(scale=torch.tensor(0.5)), TypeError, "scale is a tensor; it is a finite number, or None"
+    ),
+    "cap in a tensor": Bad(
+        _set(softcap=torch.ones(2)), TypeError, "softcap is a tensor; it is a positive number"
+    ),
+    "causal of letters": Bad(
+        _set(causal="yes"), TypeError, "causal is 'yes'; it is True or False"
+    ),
+    "causal of nothing": Bad(_set(causal=None), TypeError, "causal is None; it is True or False"),
+    "bottom right of a number": Bad(
+        _set(bottom_right=1), TypeError, "bottom_right is 1; it is True or False"
+    ),
+    "no tensor": Bad(_set(k=[1.0]), TypeError, "k is [1.0]; it is a tensor"),
+    "cu_seqlens in a list": Bad(
+        _set(cu_seqlens_q=[0, 4, 9]), TypeError, "cu_seqlens_q is [0, 4, 9]; it is a tensor", varlen=True
+    ),
+    "a longest sequence in a tensor": Bad(
+        _set(max_seqlen_q=torch.tensor(5)),
+        TypeError,
+        "max_seqlen_q is a tensor; it is an integer: call .item() on it",
+        varlen=True,
+    ),
+    "a longest sequence of a float": Bad(
+        _set(max_seqlen_k=5.0), TypeError, "max_seqlen_k is 5.0; it is an integer, or None", varlen=True
+    ),
     "scale of several numbers": Bad(
         _set(scale=[0.5]), TypeError, "scale is [0.5]; it is a finite number, or None"
     ),

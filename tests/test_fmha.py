@@ -1,15 +1,18 @@
 """`inductor_plugin.fmha` without torch.compile."""
 
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 
 import inductor_plugin
 from inductor_plugin import attention_reference, fmha_blocks
@@ -198,6 +201,49 @@ def test_it_is_differentiable_once():
     dq = grad(fmha(**given).sum(), q, create_graph=True)[0]
     with pytest.raises(RuntimeError, match="fmha is differentiable once"):
         dq.sum().backward()
+
+
+def test_gradients_of_torch_func_are_those_of_autograd():
+    given = operands(GOOD["GQA"], torch.float64)
+    q, k, v = (given[name] for name in "qkv")
+    call: Any = lambda q, k, v: fmha(q, k, v, causal=True, return_lse=True)  # noqa: E731
+    vjp: Any = torch.func.vjp
+    (out, lse), pull = vjp(call, q, k, v)
+    do, grad_lse = torch.randn_like(out), torch.randn_like(lse)
+    leaves = [one.clone().requires_grad_() for one in (q, k, v)]
+    expected = torch.autograd.grad(call(*leaves), leaves, (do, grad_lse))
+    torch.testing.assert_close(pull((do, grad_lse)), expected, rtol=0, atol=0)
+    alone: Any = torch.func.grad(lambda q: call(q, k, v)[0].square().sum())
+    compiled: Any = torch.compile(alone, backend="aot_eager")
+    torch.testing.assert_close(alone(q), compiled(q), rtol=0, atol=0)
+    with pytest.raises(RuntimeError, match="fmha is differentiable once"):
+        torch.func.grad(lambda q: alone(q).sum())(q)
+
+
+def forward_mode() -> dict[str, Callable[..., Any]]:
+    def dual(call: Any, v: torch.Tensor) -> Any:
+        with forward_ad.dual_level():
+            return call(forward_ad.make_dual(v, torch.ones_like(v)))
+
+    func: Any = torch.func
+    return {
+        "jvp": lambda call, v: func.jvp(call, (v,), (torch.ones_like(v),)),
+        "jacfwd": lambda call, v: func.jacfwd(call)(v),
+        "dual": dual,
+        "jvp of grad": lambda call, v: func.jvp(
+            func.grad(lambda v: call(v).sum()), (v,), (torch.ones_like(v),)
+        ),
+    }
+
+
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit.script` is deprecated"
+)  # torch's own for its decompositions
+@pytest.mark.parametrize("name", forward_mode())
+def test_forward_mode_is_refused_and_not_taken_for_a_constant(name: str):
+    given = operands(GOOD["plain"], torch.float64)
+    with pytest.raises(NotImplementedError, match="fmha: a forward-mode derivative is asked for"):
+        forward_mode()[name](lambda v: fmha(given["q"], given["k"], v), given["v"])
 
 
 @pytest.mark.parametrize("operand", BIASED_NAMES)

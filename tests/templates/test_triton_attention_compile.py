@@ -57,18 +57,18 @@ def causal(gpu: str, dim: int, dtype: str = "bfloat16") -> Problem:
     return found[-1]
 
 
-def offered(gpu: str, dim: int, kind: str) -> list[str]:
+def offered(gpu: str, dim: int, kind: str, dtype: str = "bfloat16") -> list[str]:
     """Return the names of the kernels for one of `KINDS`, the most promising first."""
-    ((template, _, problem),) = problems(target(gpu), [dim], [kind], "bfloat16")
+    ((template, _, problem),) = problems(target(gpu), [dim], [kind], dtype)
     return [one.name for one in template.candidates(problem)]
 
 
 @functools.cache
-def measured() -> dict[tuple[str, int, str], set[str]]:
-    """Return the names of the kernels that were compiled for bfloat16, by GPU, head dim and kind."""
+def measured(dtype: str = "bfloat16") -> dict[tuple[str, int, str], set[str]]:
+    """Return the names of the kernels that were compiled for a type, by GPU, head dim and kind."""
     found: dict[tuple[str, int, str], set[str]] = {}
     for row in stored(OUT):
-        if row.dtype == "bfloat16":
+        if row.dtype == dtype:
             found.setdefault((row.gpu, row.head_dim, row.mask), set()).add(row.name)
     return found
 
@@ -80,6 +80,13 @@ def test_the_first_of_every_head_dim_is_compiled(kind: str) -> None:
     for gpu, dim in COMPILED[kind]:
         first, *_ = offered(gpu, dim, kind)
         assert first in measured()[gpu, dim, kind], (gpu, dim)
+
+
+@pytest.mark.parametrize("kind", ["causal", "window", "varlen", "decode"])
+def test_the_first_for_8_bits_is_compiled(kind: str) -> None:
+    for gpu, dim in product(("H200", "B200"), (64, 128, 256) if kind == "decode" else DIMS):
+        first, *_ = offered(gpu, dim, kind, NARROW)
+        assert first in measured(NARROW)[gpu, dim, kind], (gpu, dim)
 
 
 def test_each_kind_is_the_attention_it_is_called() -> None:
