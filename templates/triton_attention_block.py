@@ -17,12 +17,12 @@ that is padded a mask in registers too. Of what was compiled with Triton 3.8, th
 128 and 144) had spills."""
 MOST_SUMS_LOADED = 80
 """The same in registers, where two sides of a window, lengths or a bias take more of them."""
-MOST_WIDENED = 128
+MOST_WIDENED, MOST_WIDENED_BLACKWELL = 128, 96
 """Numbers of 8 bits of a step that a thread can widen beside a window, lengths or a bias: kernels for 9.0
-with 256 of them spill 8 to 444 bytes."""
-_HALVED_COLUMNS = 512
-"""With as many columns of keys and values, 64 rows for two groups of warps, which then have half of the
-columns each, spill up to 280 bytes beside those."""
+with 256 of them spill 8 to 444 bytes, kernels for 10.0 that multiply from registers 8 with 128."""
+_WIDE_COLUMNS, _WIDEST_COLUMNS = 448, 512
+"""Columns of keys and values with which blocks of 64 rows spill beside those: on 10.0 with more than 32 keys
+a step (8 bytes), on 9.0 always, since two groups of warps have half of the columns each (up to 280)."""
 _WINDOW_KEYS, _WINDOW_DIM = 64, 32
 """On 10.0 the mask of two sides spills with more keys a step where heads are as small (52 bytes for 128)."""
 _SHARED_ROWS = 64
@@ -78,10 +78,8 @@ def fits(block: Block, problem: Problem) -> bool:
     loaded = attention.mask.left >= 0 or attention.varlen or attention.biased
     if loaded and in_registers:
         most = MOST_SUMS_LOADED
-    if loaded and attention.dtype == NARROW:
-        most = min(most, MOST_SUMS_PADDED if ragged else MOST_SUMS_AMPERE)
-        if widened_of_thread(block, problem) > MOST_WIDENED or _halved(block, attention):
-            return False
+    if loaded and attention.dtype == NARROW and not _widens(block, problem, ragged=ragged):
+        return False
     if block.n > _WINDOW_KEYS and is_blackwell(problem) and _is_narrow_window(attention):
         return False
     shared = shared_bytes(block, problem)
@@ -131,16 +129,18 @@ def sums_of_thread(block: Block, problem: Problem) -> int:
     return -(-block.m * columns // (32 * block.warps * groups))
 
 
-def widened_of_thread(block: Block, problem: Problem) -> int:
-    """Return how many numbers of a step's keys and values a thread has in registers to widen them."""
+def _widens(block: Block, problem: Problem, *, ragged: bool) -> bool:
+    """Return True if threads can widen operands of 8 bits beside a window, lengths or a bias."""
     attention = attention_of(problem)
     columns = pieces_of(attention.head_dim).whole + padded(attention.value_dim)
-    return -(-block.n * columns // (32 * block.warps))
-
-
-def _halved(block: Block, attention: Attention) -> bool:
-    columns = pieces_of(attention.head_dim).whole + padded(attention.value_dim)
-    return block.m == _SHARED_ROWS and columns >= _HALVED_COLUMNS
+    widened = -(-block.n * columns // (32 * block.warps))
+    if is_blackwell(problem):  # its sums are not in registers
+        if block.m < _SHARED_ROWS:
+            return widened <= MOST_WIDENED_BLACKWELL
+        return block.m > _SHARED_ROWS or block.n <= 32 or columns < _WIDE_COLUMNS
+    most = MOST_SUMS_PADDED if ragged else MOST_SUMS_AMPERE
+    halved = block.m == _SHARED_ROWS and columns >= _WIDEST_COLUMNS
+    return not halved and widened <= MOST_WIDENED and sums_of_thread(block, problem) <= most
 
 
 def _is_narrow_window(attention: Attention) -> bool:
