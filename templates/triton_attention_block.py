@@ -20,7 +20,7 @@ MOST_SUMS_LOADED = 80
 MOST_WIDENED, MOST_WIDENED_BLACKWELL = 128, 96
 """Numbers of 8 bits of a step that a thread can widen beside a window, lengths or a bias: kernels for 9.0
 with 256 of them spill 8 to 444 bytes, kernels for 10.0 that multiply from registers 8 with 128."""
-_WIDE_COLUMNS, _WIDEST_COLUMNS = 448, 512
+_WIDE_COLUMNS, _WIDEST_COLUMNS = 416, 512
 """Columns of keys and values with which blocks of 64 rows spill beside those: on 10.0 with more than 32 keys
 a step (8 bytes), on 9.0 always, since two groups of warps have half of the columns each (up to 280)."""
 _WINDOW_KEYS, _WINDOW_DIM = 64, 32
@@ -138,6 +138,8 @@ def _widens(block: Block, problem: Problem, *, ragged: bool) -> bool:
         if block.m < _SHARED_ROWS:
             return widened <= MOST_WIDENED_BLACKWELL
         return block.m > _SHARED_ROWS or block.n <= 32 or columns < _WIDE_COLUMNS
+    if block.m > _SHARED_ROWS and not multiplies_shared(block, problem):
+        return False  # on 8.9, 28 bytes
     most = MOST_SUMS_PADDED if ragged else MOST_SUMS_AMPERE
     halved = block.m == _SHARED_ROWS and columns >= _WIDEST_COLUMNS
     return not halved and widened <= MOST_WIDENED and sums_of_thread(block, problem) <= most
