@@ -134,15 +134,17 @@ def _widens(block: Block, problem: Problem, *, ragged: bool) -> bool:
     attention = attention_of(problem)
     columns = pieces_of(attention.head_dim).whole + padded(attention.value_dim)
     widened = -(-block.n * columns // (32 * block.warps))
-    if is_blackwell(problem):  # its sums are not in registers
+    sums = sums_of_thread(block, problem)
+    if is_blackwell(problem):
         if block.m < _SHARED_ROWS:
             return widened <= MOST_WIDENED_BLACKWELL
-        return block.m > _SHARED_ROWS or block.n <= 32 or columns < _WIDE_COLUMNS
+        few = block.m > _SHARED_ROWS or block.n <= 32 or columns < _WIDE_COLUMNS
+        return few and sums <= (MOST_SUMS_PADDED if ragged else MOST_SUMS)
     if block.m > _SHARED_ROWS and not multiplies_shared(block, problem):
         return False  # on 8.9, 28 bytes
     most = MOST_SUMS_PADDED if ragged else MOST_SUMS_AMPERE
     halved = block.m == _SHARED_ROWS and columns >= _WIDEST_COLUMNS
-    return not halved and widened <= MOST_WIDENED and sums_of_thread(block, problem) <= most
+    return not halved and widened <= MOST_WIDENED and sums <= most
 
 
 def _is_narrow_window(attention: Attention) -> bool:
