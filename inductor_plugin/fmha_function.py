@@ -6,7 +6,7 @@ from typing import Literal, overload
 
 from torch import Tensor
 
-from inductor_plugin.fmha_check import (
+from inductor_plugin.fmha_arguments import (
     check_flag,
     check_length,
     check_number,

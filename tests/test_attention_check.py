@@ -120,39 +120,6 @@ def test_right_kernels_pass(worker: BenchWorker, mask: Mask, backward: bool, dty
     assert 0 < outcome.error < 0.1
 
 
-NARROW_FAULTS = (
-    "one_wrong_tile", "nan_in_empty_row", "unscaled", "top_left", "log2_lse", "empty_lse", "hides_nan",
-    "adds_the_mask", "coarse", "a_little_more",
-)  # fmt: skip
-
-
-def ours(facts: Attention) -> BenchCandidate:
-    """Return the plugin's own operator, which rounds no weights."""
-    told = arguments(scale=facts.scale, mask=facts.mask, operands=facts.operands)
-    inputs, output = operands_of(facts)
-    kernel = ExternKernel("attention_fmha", tuple(told.items()), has_out=False)
-    return BenchCandidate("fmha", kernel, inputs, output, 20.0)
-
-
-@pytest.mark.parametrize("mask", [CAUSAL, WINDOW, BOTTOM_RIGHT], ids=["causal", "window", "last"])
-def test_kernels_for_8_bits_may_round_weights_to_as_many(worker: BenchWorker, mask: Mask):
-    facts = facts_of(mask, "float8_e4m3fn")
-    exact = screened(worker, facts, ours(facts), ours(facts))
-    assert (exact.status, exact.reason) == ("ok", "")
-    rounded = screened(worker, facts, candidate(facts, "good"), ours(facts))
-    assert (rounded.status, rounded.reason) == ("ok", "")
-    assert exact.error is not None
-    assert rounded.error is not None
-    assert exact.error < 0.02 < rounded.error < 0.2
-
-
-@pytest.mark.parametrize("fault", NARROW_FAULTS)
-def test_kernels_for_8_bits_that_are_wrong_are_caught(worker: BenchWorker, fault: str):
-    facts = facts_of(BOTTOM_RIGHT, "float8_e4m3fn")
-    outcome = screened(worker, facts, candidate(facts, fault), ours(facts))
-    assert outcome.status == "wrong", outcome
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 def test_a_kernel_is_held_against_aten_s(worker: BenchWorker, backward: bool, dtype: str):

@@ -47,6 +47,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, condition in (("never", "true"), ("late", "mode == kRun"))
     )
     (folder / "kernel.cpp").write_text(text)
+    call = (REPOSITORY / "templates" / "source" / "cutlass_fmha_call.h").read_text(encoding="utf-8")
+    (folder / "cutlass_fmha_call.h").write_text(call.replace("@align@", "8"))
     made = folder / "kernel.so"
     include = f"-I{REPOSITORY / 'templates' / 'source'}"
     command = [
@@ -54,6 +56,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "-shared",
         "-fPIC",
         "-O1",
+        f"-I{folder}",
         include,
         "-o",
         str(made),
