@@ -31,6 +31,8 @@ from inductor_plugin.problem import Problem
 FORWARD = "attention"
 BACKWARD = "attention_backward"
 DIRECTIONS = (FORWARD, BACKWARD)
+NARROW = "float8_e4m3fn"
+"""The type of 8 bits: forward only, and what is written is bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,11 @@ class Attention:
     def index(self, name: str) -> int | None:
         """Return where an operand is among the inputs, None if it is not there."""
         return self.operands.index(name) if name in self.operands else None
+
+    @property
+    def written(self) -> str:
+        """Return the type of out, and of gradients."""
+        return "bfloat16" if self.dtype == NARROW else self.dtype
 
     @property
     def flops(self) -> int:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -140,30 +140,27 @@ class Reference:
     def _excess(self, name: str, tensor: Tensor, unit: float) -> tuple[float, str]:
         """Return the largest error beyond rounding in units of the row's scale, and where it is."""
         worst, place = 0.0, ""
-        split = sequences(self.facts, name, tensor, self._cu)
-        for part in self._parts.get(name, ()):
-            got = split[part.sequence][part.head, part.rows].double()
-            by_row = excess(got, part.values, part.scale, unit, _smallest(tensor.dtype)).amax(-1)
-            found, row = by_row.max(0)
+        for part, off in self._off(name, tensor, unit):
+            found, row = off.amax(-1).max(0)
             if float(found) > worst:
                 worst = float(found)
                 where = int(part.rows[row])
                 place = f" (sequence {part.sequence}, head {part.head}, row {where})"
         return worst, place
 
+    def _off(self, name: str, tensor: Tensor, unit: float) -> Iterator[tuple[Part, Tensor]]:
+        """Yield how far each sampled part of an output is off beyond rounding (see `excess`)."""
+        split = sequences(self.facts, name, tensor, self._cu)
+        for part in self._parts.get(name, ()):
+            got = split[part.sequence][part.head, part.rows].double()
+            yield part, excess(got, part.values, part.scale, unit, _smallest(tensor.dtype))
+
     def _spread_out(self, name: str, tensor: Tensor, bound: Bound) -> str:
         """Return what is wrong with the errors of all sampled rows together."""
         if math.isinf(bound.spread):
             return ""
-        split = sequences(self.facts, name, tensor, self._cu)
-        square, count = 0.0, 0
-        for part in self._parts.get(name, ()):
-            got = split[part.sequence][part.head, part.rows].double()
-            smallest = _smallest(tensor.dtype)
-            off = excess(got, part.values, part.scale, bound.unit, smallest)
-            square += float(off.square().sum())
-            count += off.numel()
-        found = math.sqrt(square / max(count, 1))
+        errors = [off.flatten() for _, off in self._off(name, tensor, bound.unit)]
+        found = float(torch.cat(errors).square().mean().sqrt()) if errors else 0.0
         if found <= bound.spread:
             return ""
         return (

@@ -21,10 +21,9 @@ _ROW_BYTES = 16
 
 def widened(given: Operands) -> Operands:
     """Return operands of 8 bits on a GPU in bfloat16, which holds each of their numbers; others as they are."""
-    three = (given.q, given.k, given.v)
     if given.q.dtype.itemsize > 1 or given.q.device.type != "cuda":
         return given
-    q, k, v = (one.to(torch.bfloat16) for one in three)
+    q, k, v = (one.to(torch.bfloat16) for one in (given.q, given.k, given.v))
     return replace(given, q=q, k=k, v=v)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from inductor_plugin.attention import Attention, attention_of
+from inductor_plugin.attention import NARROW, Attention, attention_of
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.tile import BYTES
 
@@ -28,7 +28,6 @@ _MAX_STRIDE = 2**31 - 1
 """The example's strides are of 32 bits."""
 
 _ELEMENTS = ("float16", "bfloat16")
-_NARROW = "float8_e4m3fn"
 
 
 def reject(problem: Problem, attention: Attention) -> str | None:
@@ -63,7 +62,7 @@ def kernel_dim(attention: Attention) -> int:
 def _dims(attention: Attention) -> tuple[int, ...]:
     if attention.backward:
         return BACKWARD_DIMS
-    return NARROW_DIMS if attention.dtype == _NARROW else DIMS
+    return NARROW_DIMS if attention.dtype == NARROW else DIMS
 
 
 def _step(dtype: str) -> int:
@@ -79,10 +78,10 @@ def _unknown(attention: Attention) -> str | None:
         (attention.biased, "the Hopper example adds no bias"),
         (attention.softcap != 0, "the Hopper example has no soft-cap"),
         (
-            dtype not in (*_ELEMENTS, _NARROW),
-            f"the Hopper example is for {', '.join(_ELEMENTS)} and {_NARROW}, not for {dtype}",
+            dtype not in (*_ELEMENTS, NARROW),
+            f"the Hopper example is for {', '.join(_ELEMENTS)} and {NARROW}, not for {dtype}",
         ),
-        (attention.backward and dtype == _NARROW, f"{_NARROW} has no gradient"),
+        (attention.backward and dtype == NARROW, f"{NARROW} has no gradient"),
         (not 0 < scale < math.inf, f"the scale must be positive and finite, it is {scale}"),
     )
 
@@ -127,9 +126,9 @@ def _ill_typed(problem: Problem, attention: Attention) -> str | None:
     for name, one in wide.items():
         if one.dtype != attention.dtype:
             return f"{name} is {one.dtype}, q is {attention.dtype}"
-    written = "bfloat16" if attention.dtype == _NARROW else attention.dtype
-    if problem.output.dtype != written:
-        return f"the result is {problem.output.dtype}; q is {attention.dtype}, it writes {written}"
+    found, written = problem.output.dtype, attention.written
+    if found != written:
+        return f"the result is {found}; q is {attention.dtype}, it writes {written}"
     for name in ("lse", "delta"):
         if name in given and given[name].dtype != "float32":
             return f"{name} is {given[name].dtype}, it must be float32"

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain, zip_longest
 
-from inductor_plugin.attention import FORWARD, Attention, attention_of
+from inductor_plugin.attention import FORWARD, NARROW, Attention, attention_of
 from inductor_plugin.problem import Problem
 from inductor_plugin.template import Candidate, TritonSource
 from inductor_plugin.templates.triton_attention_block import Block, fits
 from inductor_plugin.templates.triton_attention_decode import unfit_for_decode
 from inductor_plugin.templates.triton_attention_facts import (
-    NARROW,
     capability_of,
     constants_of,
     even,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inductor_plugin.attention import Attention, attention_of
+from inductor_plugin.attention import NARROW, Attention, attention_of
 from inductor_plugin.problem import Problem
-from inductor_plugin.templates.triton_attention_facts import NARROW, padded, pieces_of
+from inductor_plugin.templates.triton_attention_facts import padded, pieces_of
 from inductor_plugin.templates.triton_order import room_of
 from inductor_plugin.tile import BYTES
 
@@ -80,7 +80,7 @@ def fits(block: Block, problem: Problem) -> bool:
         most = MOST_SUMS_LOADED
     if loaded and attention.dtype == NARROW and not _widens(block, problem, ragged=ragged):
         return False
-    if block.n > _WINDOW_KEYS and is_blackwell(problem) and _is_narrow_window(attention):
+    if block.n > _WINDOW_KEYS and is_blackwell(problem) and _is_window_of_small_heads(attention):
         return False
     shared = shared_bytes(block, problem)
     return shared <= room_of(problem.target) and sums_of_thread(block, problem) <= most
@@ -147,7 +147,7 @@ def _widens(block: Block, problem: Problem, *, ragged: bool) -> bool:
     return not halved and widened <= MOST_WIDENED and sums <= most
 
 
-def _is_narrow_window(attention: Attention) -> bool:
+def _is_window_of_small_heads(attention: Attention) -> bool:
     widest = max(padded(attention.head_dim), padded(attention.value_dim))
     return attention.mask.left >= 0 and widest <= _WINDOW_DIM
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inductor_plugin.attention import Attention, attention_of
+from inductor_plugin.attention import NARROW, Attention, attention_of
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.templates.triton_product import TMA_ALIGNMENT_BYTES, too_old
 from inductor_plugin.tile import BYTES
 
 DTYPES = ("float16", "bfloat16", "float32")
 """Types of q, k and v, and of a bias; scores and sums are float32."""
-NARROW = "float8_e4m3fn"
-"""Read as it is and multiplied as bfloat16, which holds each of its numbers: half the bytes, the same
-products. Its own products need 32 columns at least, and weights of 3 bits."""
 CAPABILITY = (8, 0)
 """The first with the tensor cores Triton uses for bfloat16."""
 NARROW_CAPABILITY = (8, 9)
-"""The first that converts it."""
+"""The first that converts 8 bits: they are multiplied as bfloat16, which holds each of their numbers. Their own
+products need 32 columns at least, and weights of 3 bits."""
 LEAST_DIM, MOST_DIM, DIM_STEP = 8, 256, 8
 """Head dims: below and above nothing is tuned; a row of a multiple of 8 halves is whole in 16 bytes."""
 NO_LIMIT = 1 << 30
@@ -158,14 +156,13 @@ def _unfit_operands(
     operands = (*problem.inputs, problem.output)
     bias = named.get("bias")
     types = DTYPES if attention.backward else (*DTYPES, NARROW)
-    written = "bfloat16" if q.dtype == NARROW else q.dtype
     reasons = {
         "its operands are not all on a CUDA device": any(one.device != "cuda" for one in operands),
         "an operand has an opaque layout": any(one.layout != "strided" for one in operands),
         f"q, k and v must have one of the types {', '.join(types)}, they have {q.dtype}, {k.dtype}"
         f" and {v.dtype}": q.dtype not in types or {k.dtype, v.dtype} != {q.dtype},
-        f"it writes {written}, this asks for {problem.output.dtype}": (
-            problem.output.dtype != written
+        f"it writes {attention.written}, this asks for {problem.output.dtype}": (
+            problem.output.dtype != attention.written
         ),
         f"rows of q, k and v need a unit stride, the strides are {q.stride}, {k.stride} and "
         f"{v.stride}": any(one.stride[-1] != 1 for one in (q, k, v)),

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-
 import pytest
 
 from inductor_plugin.attention import Attention, Mask, arguments
@@ -14,22 +12,13 @@ from inductor_plugin.jobs import BenchCandidate, ExternKernel
 from tests.test_attention_check import (
     BOTTOM_RIGHT,
     CAUSAL,
-    SETTINGS,
     WINDOW,
+    a_worker,  # noqa: F401  # pyright: ignore[reportUnusedImport]  a fixture
     candidate,
     facts_of,
     operands_of,
     screened,
 )
-
-
-@pytest.fixture(name="worker", scope="module")
-def a_worker() -> Generator[BenchWorker, None, None]:
-    worker = BenchWorker(SETTINGS)
-    worker.prewarm()
-    yield worker
-    worker.close()
-
 
 NARROW_FAULTS = (
     "one_wrong_tile", "nan_in_empty_row", "unscaled", "top_left", "log2_lse", "empty_lse", "hides_nan",

@@ -240,3 +240,13 @@ def test_the_facts_of_a_run_name_its_sources(tmp_path: Path) -> None:
 def test_the_products_of_these_tests_exist() -> None:
     assert len(set(NAMES)) == 3
     assert all(missing_call(shape, kind(types)) is None for shape, types in PRODUCTS)
+
+
+def test_a_file_is_named_where_it_was_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    campaign.closing("products", ["one"], tmp_path / "none.json")
+    assert capsys.readouterr().out == "1 products are left (one is next); run it again to go on.\n"
+    (tmp_path / "some.json").touch()
+    campaign.closing("products", [], tmp_path / "some.json")
+    assert capsys.readouterr().out == f"Written to {tmp_path / 'some.json'}.\n"

@@ -256,6 +256,12 @@ def test_autocast_leaves_operands_of_8_bits_as_they_are():
         out = call(**given)
     assert out.dtype == torch.bfloat16
     torch.testing.assert_close(out, expected, rtol=0, atol=0)
+    given["k"] = given["k"].float()
+    with (
+        torch.autocast("cpu", torch.float16),
+        pytest.raises(TypeError, match=r"k is torch\.float32"),
+    ):
+        call(**given)
 
 
 @pytest.mark.parametrize("dynamic", [None, True], ids=["fixed", "dynamic"])

@@ -79,6 +79,9 @@ def test_only_v_of_8_bits_is_turned() -> None:
         text = source(config)
         assert "struct Turn " in text
         assert "kWeightBits = 8;" in text
+        assert text.count("scale * local_max - static_cast<MaxType>(kWeightBits)") == 2
+        assert text.count("__logf(sum) - kWeightBits * ") == 1
+        assert text.count("prepare_v(call, stream)) return status") == 1
 
 
 @pytest.mark.parametrize(("dim", "rows"), [(32, [64, 128]), (64, [64]), (72, [64]), (128, [64])])

@@ -353,3 +353,22 @@ def test_both_templates_together_offer_no_more_than_twelve() -> None:
 def test_operands_are_read_from_tensors() -> None:
     made = operand_of(torch.empty(2, 3, 4, device="meta").transpose(0, 1))
     assert made == Operand((3, 2, 4), (4, 12, 1), "float32", "cuda")
+
+
+def test_operands_of_8_bits_are_for_gpus_that_convert_them_and_not_for_descriptors() -> None:
+    def narrow(gpu: str, **facts: Any) -> Problem:
+        case = replace(Case(2048, 2048, Mask(), head_dim=128, dtype=torch.float8_e4m3fn), **facts)
+        return problem_of(case, meta_operands_of(case), target(gpu))
+
+    template = TritonAttention()
+    assert "compute capability 8.9" in str(template.reject(narrow("A100")))
+    for gpu in ("L40S", "H200", "B200"):
+        problem = narrow(gpu)
+        assert template.reject(problem) is None
+        found = template.candidates(problem)
+        assert found
+        assert not any(one.config["USE_TMA"] for one in found)
+        assert all(one.config["NARROW"] for one in found)
+    wrong = narrow("H200")
+    wrong = replace(wrong, output=replace(wrong.output, dtype="float8_e4m3fn"))
+    assert "it writes bfloat16" in str(template.reject(wrong))

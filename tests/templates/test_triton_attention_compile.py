@@ -26,13 +26,12 @@ from benchmarks.attention_compile import (
     stored,
     write,
 )
-from inductor_plugin.attention import Mask
+from inductor_plugin.attention import NARROW, Mask
 from inductor_plugin.lowering_target import as_target
 from inductor_plugin.problem import Problem
 from inductor_plugin.target import target
 from inductor_plugin.templates.triton_attention import TritonAttention, blocks_of
 from inductor_plugin.templates.triton_attention_block import Block, shared_bytes
-from inductor_plugin.templates.triton_attention_facts import NARROW
 from tests.templates.attention_backward_cases import Case
 from tests.templates.attention_cases import meta_operands_of, problem_of
 from tests.templates.attention_lowering import graph
