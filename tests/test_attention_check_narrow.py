@@ -51,3 +51,10 @@ def test_kernels_for_8_bits_that_are_wrong_are_caught(worker: BenchWorker, fault
     facts = facts_of(BOTTOM_RIGHT, "float8_e4m3fn")
     outcome = screened(worker, facts, candidate(facts, fault), ours(facts))
     assert outcome.status == "wrong", outcome
+
+
+def test_all_errors_together_show_what_no_single_one_does(worker: BenchWorker):
+    facts = facts_of(CAUSAL, "float8_e4m3fn")
+    outcome = screened(worker, facts, candidate(facts, "a_little_more"), ours(facts))
+    assert outcome.status == "wrong"
+    assert "root mean square, accepted is 0.0398" in outcome.reason
