@@ -33,12 +33,12 @@ test-gpu: $(READY)
 	$(PY) -m pytest tests/gpu -m "gpu or sm90" --resume $(ARGS)
 
 bench: $(READY)
-	$(PY) benchmarks/cold_warm.py $(ARGS)
+	$(PY) -m benchmarks.startup.cold_warm $(ARGS)
 
 bench-gpu: $(READY)
 	$(PY) -m benchmarks.gemm --budget-s 210 $(ARGS)
 	$(PY) -m benchmarks.attention --budget-s 150 $(ARGS)
-	$(PY) -m benchmarks.fused --budget-s 120 $(ARGS)
+	$(PY) -m benchmarks.fusion.fused --budget-s 120 $(ARGS)
 
 docs: $(READY)
 	$(PY) docs/generate.py

@@ -14,7 +14,13 @@ from inductor_plugin.cache import atomic
 from inductor_plugin.cache.folder import Folder
 from inductor_plugin.cache.lock import remove_unused
 from inductor_plugin.cache.records import parse_record, record_files
-from inductor_plugin.cache.usage import LEFTOVER_S, Stamp, kernel_stamps, leftovers, record_stamps
+from inductor_plugin.cache.usage import (
+    LEFTOVER_S,
+    Stamp,
+    kernel_stamps,
+    leftovers,
+    record_stamps,
+)
 from inductor_plugin.errors import CacheError
 
 logger = logging.getLogger(__name__)

@@ -19,8 +19,7 @@ from inductor_plugin.cache.guard import reason_to_refuse
 from inductor_plugin.cache.kernels import KernelShelf
 from inductor_plugin.cache.key import SCHEMA, KernelKey
 from inductor_plugin.cache.layout import Layout
-from inductor_plugin.cache.pack import Pack
-from inductor_plugin.cache.packs import PackShelf
+from inductor_plugin.cache.pack import Pack, PackShelf
 from inductor_plugin.cache.quarantine import Quarantined, QuarantineShelf
 from inductor_plugin.cache.record import Record
 from inductor_plugin.cache.records import RecordShelf

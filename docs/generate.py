@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
-from inductor_plugin.config import options_table
+from inductor_plugin.config import PREFIX, Config
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
+_VALUES = {"limits": "whole number, or `cuda=24,cpu=64`"}
 BEGIN, END = "<!-- options: begin (make docs) -->\n", "<!-- options: end -->\n"
 RESULTS_BEGIN, RESULTS_END = "<!-- results: begin (make docs) -->\n", "<!-- results: end -->\n"
 
@@ -17,6 +20,26 @@ RESULTS_BEGIN, RESULTS_END = "<!-- results: begin (make docs) -->\n", "<!-- resu
 def with_options(text: str) -> str:
     """Return a text with the table of options between its markers renewed."""
     return _between(text, BEGIN, END, options_table())
+
+
+def options_table(options: Iterable[Field[Any]] = fields(Config), prefix: str = PREFIX) -> str:
+    """Return the table of options in markdown, one row for each.
+
+    Args:
+        options: The fields of `inductor_plugin.config.Config`.
+        prefix: Of their variables.
+    """
+    rows = ["| Option and variable | Values | Default | What it does |", "|---|---|---|---|"]
+    for option in options:
+        how = option.metadata
+        shown = "~/.cache/inductor_plugin" if how["kind"] == "folder" else _show(option.default)
+        values = ", ".join(how["choices"]) or _VALUES.get(how["kind"], how["kind"])
+        unit = f" ({how['unit']})" if how["unit"] else ""
+        rows.append(
+            f"| `{option.name}`<br>`{prefix}{option.name.upper()}` | {values}{unit} "
+            f"| {shown and f'`{shown}`'} | {how['sentence']} |"
+        )
+    return "\n".join(rows) + "\n"
 
 
 def with_results(text: str) -> str:
@@ -89,6 +112,14 @@ def _between(text: str, begin: str, end: str, table: str) -> str:
 
 def _summary(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))["summary"]
+
+
+def _show(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, int) and value >= 2**30:
+        return f"{value / 2**30:g}GiB"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from inductor_plugin.activation import disable, enable, options
+    from inductor_plugin.attention.function import fmha
     from inductor_plugin.counters import Stats, stats
-    from inductor_plugin.fmha_function import fmha
     from inductor_plugin.registry import Registry, register, unregister
+    from inductor_plugin.version import __version__
 
-__version__ = "0.1.0"
 
 __all__ = [
     "Registry",
@@ -33,9 +33,10 @@ __all__ = [
 _HOMES = {
     "Registry": "inductor_plugin.registry",
     "Stats": "inductor_plugin.counters",
+    "__version__": "inductor_plugin.version",
     "disable": "inductor_plugin.activation",
     "enable": "inductor_plugin.activation",
-    "fmha": "inductor_plugin.fmha_function",
+    "fmha": "inductor_plugin.attention.function",
     "options": "inductor_plugin.activation",
     "register": "inductor_plugin.registry",
     "stats": "inductor_plugin.counters",

@@ -83,7 +83,7 @@ def disable() -> None:
         stock, module = _STOCK.pop("compile_fx", None), sys.modules.get(_COMPILE_FX)
         if stock is not None and module is not None:
             vars(module)["compile_fx"] = stock
-    if "inductor_plugin.lowering" not in sys.modules:
+    if "inductor_plugin.inductor.hooks" not in sys.modules:
         return
     hooks = _hooks()
     if hooks is not None:
@@ -97,7 +97,7 @@ def _hooks() -> Any:
     Imported late because `import inductor_plugin` must not load torch (2.5 s).
     """
     try:
-        from inductor_plugin import lowering  # noqa: PLC0415
+        from inductor_plugin.inductor import hooks as lowering  # noqa: PLC0415
     except (ImportError, AttributeError) as error:  # a torch newer than tested moved something
         _step_aside(f"{type(error).__name__}: {error}")
         return None

@@ -15,7 +15,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from inductor_plugin import option_table
 from inductor_plugin.errors import OptionError
 from inductor_plugin.option_value import PARSERS, Kind, switch
 
@@ -65,7 +64,7 @@ _GEMM_BACKENDS = ("ATEN", "TRITON", "CPP", "CUTLASS", "CUTEDSL", "NVGEMM", "CK",
 
 @dataclass(frozen=True)
 class Config:
-    """The options of one compile. Each field is described by its metadata; see `options_table`."""
+    """The options of one compile. Each field is described by its metadata; see docs/generate.py."""
 
     cache_dir: Path = field(
         default_factory=default_cache_dir,
@@ -337,11 +336,6 @@ def restore_environment(variables: Mapping[str, str]) -> None:
     for name in [one for one in os.environ if one not in variables]:
         del os.environ[name]
     os.environ.update(variables)
-
-
-def options_table() -> str:
-    """Return the table of options in markdown, as the README shows it."""
-    return option_table.table(fields(Config), PREFIX)
 
 
 def _own_variables(variables: Mapping[str, str]) -> Iterable[tuple[str, str]]:

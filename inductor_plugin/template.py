@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
-from inductor_plugin.contract import Contract
-from inductor_plugin.jobs import OpKernel
+from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.problem import Problem
+from inductor_plugin.problem.contract import Contract
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 """What a JSON file can hold; a configuration is stored as it is."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from inductor_plugin.templates.attention_math import AttentionMath
-from inductor_plugin.templates.cutlass_fmha import CutlassFmha
-from inductor_plugin.templates.cutlass_gemm import CutlassGemm
-from inductor_plugin.templates.triton_attention import TritonAttention
-from inductor_plugin.templates.triton_attention_backward import TritonAttentionBackward
-from inductor_plugin.templates.triton_attention_decode import TritonAttentionDecode
-from inductor_plugin.templates.triton_decode import TritonDecode
-from inductor_plugin.templates.triton_fp8 import TritonFp8
-from inductor_plugin.templates.triton_int4 import TritonInt4
-from inductor_plugin.templates.triton_persistent_tma import TritonPersistentTma
-from inductor_plugin.templates.triton_split_k import TritonSplitK
+from inductor_plugin.templates.cutlass.gemm import CutlassGemm
+from inductor_plugin.templates.cutlass_attention.fmha import CutlassFmha
+from inductor_plugin.templates.triton.decode import TritonDecode
+from inductor_plugin.templates.triton.fp8 import TritonFp8
+from inductor_plugin.templates.triton.int4 import TritonInt4
+from inductor_plugin.templates.triton.persistent_tma import TritonPersistentTma
+from inductor_plugin.templates.triton.split_k import TritonSplitK
+from inductor_plugin.templates.triton_attention.backward import TritonAttentionBackward
+from inductor_plugin.templates.triton_attention.decode import TritonAttentionDecode
+from inductor_plugin.templates.triton_attention.forward import TritonAttention
 
 if TYPE_CHECKING:
     from inductor_plugin.template import Template

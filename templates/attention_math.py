@@ -1,15 +1,15 @@
-"""Attention by two products and a softmax, on a CPU; see `inductor_plugin.attention_math`."""
+"""Attention by two products and a softmax, on a CPU; see `inductor_plugin.attention.math`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inductor_plugin.attention import BACKWARD, FORWARD, Attention, attention_of
-from inductor_plugin.jobs import OpKernel
+from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.problem import Problem
+from inductor_plugin.problem.attention import BACKWARD, FORWARD, Attention, attention_of
 from inductor_plugin.template import Candidate
 
-_MODULE = "inductor_plugin.attention_math"
+_MODULE = "inductor_plugin.attention.math"
 _DTYPES = ("float32", "float64", "bfloat16", "float16")
 _SCORES_BYTES = 1 << 30
 """Scores lie in memory, up to four times over for gradients."""

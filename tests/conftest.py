@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import inductor_plugin
-
-REPOSITORY = Path(__file__).resolve().parents[1]
+from tests.support.repository import REPOSITORY
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -75,7 +74,7 @@ def repository() -> Path:
 @pytest.fixture
 def fake_gpu(inductor_cache: Path) -> Iterator[None]:
     """Lower for two CUDA devices that are not there."""
-    from tests import fake_cuda
+    from tests.support import gpu
 
-    with fake_cuda.installed(devices=2):
+    with gpu.installed(devices=2):
         yield

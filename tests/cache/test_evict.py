@@ -10,7 +10,7 @@ from inductor_plugin.cache import Store, open_store
 from inductor_plugin.cache.evict import choose
 from inductor_plugin.cache.usage import Stamp
 from inductor_plugin.errors import CacheError
-from tests.cache.samples import ENVIRONMENT, decision, kernel_key, measured, record
+from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, record
 
 
 def put_kernel(store: Store, name: str, age_s: float) -> str:

@@ -10,8 +10,9 @@ import pytest
 from inductor_plugin.cache import open_store
 from inductor_plugin.cache.lock import remove_unused
 from inductor_plugin.errors import CacheError
+from tests.support.repository import REPOSITORY
 
-CHILDREN = Path(__file__).with_name("children.py")
+CHILDREN = REPOSITORY / "tests" / "support" / "processes" / "cache.py"
 
 
 def test_a_thread_may_take_its_lock_twice_and_another_may_not(cache_dir: Path):

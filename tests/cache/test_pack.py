@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from inductor_plugin.cache import Pack, Store, open_store, tape
-from inductor_plugin.cache.archive import export_archive, import_archive, merge_stores
+from inductor_plugin.cache import Pack, Store, open_store
 from inductor_plugin.cache.pack import dump_pack, parse_pack
+from inductor_plugin.cache.transfer import tape
+from inductor_plugin.cache.transfer.archive import export_archive, import_archive, merge_stores
 from inductor_plugin.errors import ArchiveError
-from tests.cache.samples import kernel_key
+from tests.support.cache import kernel_key
 
 LIBRARY = os.urandom(200_000)
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import Store, digest_of, open_store
+from tests.support.repository import REPOSITORY
 
-CHILDREN = Path(__file__).with_name("children.py")
+CHILDREN = REPOSITORY / "tests" / "support" / "processes" / "cache.py"
 PROCESSES = 8
 KEYS = 6
 

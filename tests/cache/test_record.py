@@ -7,7 +7,7 @@ import pytest
 
 from inductor_plugin.cache import document
 from inductor_plugin.cache.record import from_fields, merge, rounded, to_fields
-from tests.cache.samples import decision, measured, record
+from tests.support.cache import decision, measured, record
 
 
 def test_a_record_comes_back_from_its_document():

@@ -10,7 +10,7 @@ import pytest
 
 from inductor_plugin.cache import BuiltFiles, Store, digest_of, document, open_store
 from inductor_plugin.errors import CacheError, CacheRefusedError
-from tests.cache.samples import ENVIRONMENT, built, decision, kernel_key, measured, record
+from tests.support.cache import ENVIRONMENT, built, decision, kernel_key, measured, record
 
 
 def flip_byte(path: Path) -> None:

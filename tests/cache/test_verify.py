@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import Store, document, open_store
-from tests.cache.samples import ENVIRONMENT, built, kernel_key, measured, record
+from tests.support.cache import ENVIRONMENT, built, kernel_key, measured, record
 
 
 @pytest.fixture

@@ -25,9 +25,10 @@ import torch._dynamo
 import torch._inductor.config as inductor_config
 
 import inductor_plugin
-from tests.gpu.results import Results, machine
+from tests.gpu.harness.results import Results, machine
+from tests.support.repository import REPOSITORY
 
-RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "test_gpu.json"
+RESULTS = REPOSITORY / "benchmarks" / "results" / "test_gpu.json"
 _CARRIED = os.environ.get("INDUCTOR_PLUGIN_CACHE_DIR", "")  # the fixtures below take it away
 
 _run = pytest.StashKey[Results]()

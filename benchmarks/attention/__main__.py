@@ -1,0 +1,138 @@
+"""Attention of known models on this GPU: each of torch's operators, torch.compile, the plugin.
+
+    python -m benchmarks.attention [--budget-s 170] [--match TEXT] [--fresh] [--dry]
+
+Forward and backward are measured apart, each as a CUDA graph with a cold L2, all arms in turns on the
+same inputs (`benchmarks.harness.arms`). The table gives TFLOP/s, and how much faster the plugin is than the
+best of torch's operators and than stock torch.compile. What is finished stands in the JSON file at
+once; the next run goes on from there, on the same machine with the same sources. ``--dry`` goes the
+same way with tiny sizes on a CPU, to check the benchmark itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.attention.shapes import SHAPES, Shape
+from benchmarks.harness import campaign
+from benchmarks.harness.arms import Arm, raced
+from benchmarks.harness.resume import Budget
+from benchmarks.harness.sources import PLUGIN
+
+ARMS = ("flash", "efficient", "cudnn", "stock", "ours")
+ARM_MODULE = "benchmarks.attention.arm"
+LIBRARIES = ("flash", "efficient", "cudnn")
+MANY = "attentions"
+ROUNDS = 10
+SOURCES = (*PLUGIN, "benchmarks/harness", "benchmarks/attention", "benchmarks/gemm")
+"""What a row is measured with; another version begins anew."""
+
+
+def main() -> int:
+    """Measure what is not measured yet, write after each attention, print a table last."""
+    made = campaign.parser(__doc__, MANY, ARMS, budget_s=170.0, arm_s=120.0, rounds=ROUNDS)
+    given = made.parse_args()
+    given.arms = given.arms or list(ARMS)
+    budget = Budget(given.budget_s)
+    found = campaign.opened("attention", SOURCES, given)
+    if found is None:
+        return 0
+    out, report = found
+    wanted = {name: one for name, one in todo().items() if given.match in name}
+    names = list(wanted)[: given.limit or None]
+    left = run(report, {name: wanted[name] for name in names}, out, given, budget)
+    show(report["rows"])
+    campaign.closing(MANY, left, out)
+    return 0
+
+
+def todo() -> dict[str, tuple[Shape, bool]]:
+    """Return all attentions by name, forward and backward."""
+    every = [(one, backward) for one in SHAPES for backward in (False, True)]
+    return {
+        name_of(shape, backward=backward): (shape, backward)
+        for shape, backward in every
+        if shape.backward or not backward
+    }
+
+
+def name_of(shape: Shape, *, backward: bool) -> str:
+    """Return the name of one direction of an attention."""
+    return f"{shape.name} {'backward' if backward else 'forward'}"
+
+
+def run(
+    report: dict[str, Any],
+    wanted: Mapping[str, tuple[Shape, bool]],
+    out: Path,
+    given: Any,
+    budget: Budget,
+) -> list[str]:
+    """Measure attentions until the budget ends; return the names of those that are left."""
+
+    def measure(name: str, processes: Sequence[Arm]) -> tuple[dict[str, Any], bool]:
+        shape, backward = wanted[name]
+        request = {"do": "prepare", "shape": shape.name, "backward": backward}
+        found, whole = raced(request, processes, budget, given.arm_s, given.rounds)
+        facts = {"flops": shape.flops(backward=backward), "accepted": shape.accepted}
+        return {"product": name, **facts, **found}, whole
+
+    return campaign.run([*wanted], measure, line, report, out, given, budget, ARM_MODULE)
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """Return a row in one line."""
+    shown = [f"{name} {_speed(row, name) or 'failed'}" for name in row["arms"]]
+    return f"{row['product']:44} " + "  ".join(shown)
+
+
+def time_ms(row: Mapping[str, Any], arm: str) -> float | None:
+    """Return milliseconds of an arm; None where it has failed or its numbers are wrong."""
+    answer = row["arms"].get(arm, {})
+    right = answer.get("error", 0.0) <= row["accepted"]
+    return answer.get("median_ms") if right else None
+
+
+def _speed(row: Mapping[str, Any], arm: str) -> str:
+    """Return TFLOP/s; empty where there is no time."""
+    ms = time_ms(row, arm)
+    return f"{row['flops'] / ms / 1e9:.0f}" if ms else ""
+
+
+def gain(row: Mapping[str, Any], rivals: Iterable[str]) -> float | None:
+    """Return how many times as fast the plugin is as the best of some arms, None where unknown."""
+    known = [ms for ms in (time_ms(row, one) for one in rivals) if ms]
+    mine = time_ms(row, "ours")
+    return min(known) / mine if known and mine else None
+
+
+def show(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print the table, and why an arm failed."""
+    rich_table: Any = importlib.import_module("rich.table")
+    console: Any = importlib.import_module("rich.console").Console(width=150)
+    title = "TFLOP/s, cold L2, median; empty: it cannot, or its numbers are wrong (below)"
+    table = rich_table.Table(title=title, title_justify="left")
+    table.add_column("attention")
+    for head in ("flash", "efficient", "cuDNN", "stock", "plugin", "x best of ATen", "x stock"):
+        table.add_column(head, justify="right")
+    failures: dict[str, None] = {}
+    for row in rows:
+        gains = (gain(row, LIBRARIES), gain(row, ("stock",)))
+        shown = ("" if one is None else f"{one:.2f}" for one in gains)
+        table.add_row(row["product"], *(_speed(row, arm) for arm in ARMS), *shown)
+        for arm, answer in row["arms"].items():
+            if "failed" in answer:
+                failures[f"{row['product']}: {arm}: {answer['failed']}"] = None
+            elif answer.get("error", 0.0) > row["accepted"]:
+                failures[f"{row['product']}: {arm}: wrong by {answer['error']:.3g}"] = None
+    console.print(table)
+    for failure in failures:
+        print(failure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,234 @@
+"""One way to compute an attention, in a process of its own that answers the benchmark's questions.
+
+    python -m benchmarks.attention.arm ARM CACHE_DIR [--dry]
+
+As `benchmarks.gemm.arm`. ``flash``, ``efficient`` and ``cudnn`` call torch's operators, each forced;
+``stock`` is torch.compile (FlexAttention for a window, which SDPA cannot say), ``ours`` the plugin.
+Operands of 8 bits, which none of torch's takes, are cast to bfloat16 for all but ``ours``.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from benchmarks.attention.check import error_of
+from benchmarks.attention.shapes import CAUSAL, Shape, shape_of
+from benchmarks.gemm.arm import Prepared, Tried, graphed, serve, ways
+from inductor_plugin import fmha
+from inductor_plugin.problem.attention import Mask
+from inductor_plugin.worker.jobs import Sampling
+from inductor_plugin.worker.timer import repeats_for, timer_for
+
+Function = Callable[..., torch.Tensor]
+BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+}
+DRY_LENGTH = 96
+"""Longest sequence on a machine without a GPU."""
+DRY_HEADS = 4
+
+
+def main() -> int:
+    """Answer requests until stdin ends."""
+    functorch: Any = importlib.import_module("torch._functorch.config")
+    functorch.donated_buffer = False  # a backward pass is measured many times
+    return serve(prepare)
+
+
+def prepare(
+    arm: str, cache_dir: Path, request: Mapping[str, Any], *, dry: bool
+) -> tuple[dict[str, Any], Prepared]:
+    """Compile one attention and check its numbers; return what to report, and the attention."""
+    shape = shape_of(request["shape"])
+    shape = dried(shape) if dry else shape
+    backward = bool(request["backward"])
+    device = "cpu" if dry else "cuda:0"
+    torch._dynamo.reset()
+    q, k, v, do = operands(shape, device)
+    inputs = [one.requires_grad_(backward) for one in (q, k, v)]
+    tried = Tried()
+    function = ways(arm, cache_dir, tried)(attention(arm, shape, device))
+    timer = timer_for(device)
+    timer.synchronize()
+    started = time.perf_counter()
+    out = function(*inputs)
+    gradients = torch.autograd.grad(out, inputs, do, retain_graph=True) if backward else ()
+    timer.synchronize()
+    first_call_s = time.perf_counter() - started
+    error = error_of(shape, (q, k, v, do), out, gradients)
+
+    def forward() -> object:
+        return function(*inputs)
+
+    def gradient() -> object:
+        return torch.autograd.grad(out, inputs, do, retain_graph=True)
+
+    with torch.set_grad_enabled(backward):
+        call, captured = graphed(gradient if backward else forward, device)
+    sampling = Sampling(warmup=5, samples=1, min_sample_ms=2.0, max_total_s=5.0, cold_cache=True)
+    report: dict[str, Any] = {
+        "first_call_s": first_call_s,
+        "error": error,
+        "graph": captured,
+        "tried": len(tried.times_ms),
+    }
+    report |= {"winner": tried.winner} if arm == "ours" else {}
+    return report, Prepared(call, device, repeats_for(timer, call, sampling))
+
+
+def operands(shape: Shape, device: str) -> list[torch.Tensor]:
+    """Return q, k, v and the gradient of out: the same in each process."""
+    generator = torch.Generator(device=device).manual_seed(0)
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    dtype = torch.float8_e4m3fn if shape.narrow else dtype
+
+    def drawn(batch: int, length: int, heads: int) -> torch.Tensor:
+        size = (sum(shape.lengths),) if shape.lengths else (batch, length)
+        values = torch.randn(*size, heads, shape.dim, generator=generator, device=device)
+        values = values.to(dtype)
+        return values if shape.lengths else values.transpose(1, 2)
+
+    q = drawn(shape.batch, shape.queries, shape.heads)
+    k, v = (drawn(shape.batch, shape.keys, shape.kv_heads) for _ in range(2))
+    return [q, k, v, drawn(shape.batch, shape.queries, shape.heads)]
+
+
+def attention(arm: str, shape: Shape, device: str) -> Function:
+    """Return an attention as an arm computes it, before it is compiled.
+
+    Raises:
+        NotImplementedError: The arm has no way to say it.
+    """
+    if arm == "ours" and not shape.plain:
+        return _ours(shape, device)
+    if shape.narrow:
+        wide = attention(arm, replace(shape, narrow=False), device)
+        return lambda q, k, v: wide(q.bfloat16(), k.bfloat16(), v.bfloat16())
+    gqa = shape.heads != shape.kv_heads
+    if arm in BACKENDS:
+        return _forced(arm, shape, device)
+    if shape.lengths:
+        return _varlen(shape, device)
+    if shape.plain:
+        causal = shape.mask == CAUSAL
+        return lambda q, k, v: functional.scaled_dot_product_attention(
+            q, k, v, is_causal=causal, enable_gqa=gqa
+        )
+    return _flex(shape, device)
+
+
+def _ours(shape: Shape, device: str) -> Function:
+    mask = shape.mask
+    facts: dict[str, Any] = {"window": (mask.left, mask.right), "bottom_right": mask.bottom_right}
+    if shape.lengths:
+        ends, longest = ends_of(shape, device), max(shape.lengths)
+        facts |= {"cu_seqlens_q": ends, "cu_seqlens_k": ends}
+        facts |= {"max_seqlen_q": longest, "max_seqlen_k": longest}
+    return lambda q, k, v: fmha(q, k, v, **facts)
+
+
+def _forced(arm: str, shape: Shape, device: str) -> Function:
+    """Return the call of one of torch's operators."""
+    if arm == "flash" and (shape.lengths or shape.mask.left >= 0):
+        return _flash(shape, device)
+    gqa, causal = shape.heads != shape.kv_heads, shape.mask.right == 0
+    if not shape.plain:
+        if shape.lengths or shape.mask.left >= 0 or shape.queries != 1:
+            raise NotImplementedError(f"{arm} cannot say it")
+        causal = False  # one query that sees all keys
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        with sdpa_kernel(BACKENDS[arm]):
+            return functional.scaled_dot_product_attention(
+                q, k, v, is_causal=causal, enable_gqa=gqa
+            )
+
+    return call
+
+
+def _flash(shape: Shape, device: str) -> Function:
+    """Return FlashAttention as ATen has it for windows and packed sequences."""
+    ends = ends_of(shape, device) if shape.lengths else None
+    longest = max(shape.lengths) if shape.lengths else 0
+    causal = shape.mask.right == 0
+    windows = {"window_size_left": shape.mask.left, "window_size_right": shape.mask.right}
+    aten: Any = torch.ops.aten
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        if ends is not None:
+            most = (longest, longest, 0.0, causal, False)
+            return aten._flash_attention_forward(q, k, v, ends, ends, *most)[0]
+        by_token = [one.transpose(1, 2) for one in (q, k, v)]
+        most = (q.shape[2], k.shape[2], 0.0, causal, False)
+        out = aten._flash_attention_forward(*by_token, None, None, *most, **windows)[0]
+        return out.transpose(1, 2)
+
+    return call
+
+
+def _varlen(shape: Shape, device: str) -> Function:
+    """Return torch's own call for packed sequences."""
+    from torch.nn.attention import varlen
+
+    ends, longest = ends_of(shape, device), max(shape.lengths)
+    call: Any = varlen.varlen_attn
+    facts: dict[str, Any] = {"window_size": (-1, 0)}
+    if shape.heads != shape.kv_heads:
+        facts["enable_gqa"] = True  # torch 2.14
+    return lambda q, k, v: call(q, k, v, ends, ends, longest, longest, **facts)
+
+
+def _flex(shape: Shape, device: str) -> Function:
+    """Return FlexAttention with a mask of blocks, torch's own way for all other masks."""
+    from torch.nn.attention import flex_attention as flex
+
+    mask: Mask = shape.mask
+    shift = shape.keys - shape.queries if mask.bottom_right else 0
+
+    def keeps(_batch: Any, _head: Any, i: Any, j: Any) -> Any:
+        seen = j <= i + shift + mask.right if mask.right >= 0 else j >= 0
+        return seen & (j >= i + shift - mask.left) if mask.left >= 0 else seen
+
+    blocks = flex.create_block_mask(keeps, None, None, shape.queries, shape.keys, device=device)
+    gqa = shape.heads != shape.kv_heads
+    call: Any = flex.flex_attention
+    return lambda q, k, v: call(q, k, v, block_mask=blocks, enable_gqa=gqa)
+
+
+def ends_of(shape: Shape, device: str) -> torch.Tensor:
+    """Return where the sequences begin and the last one ends, int32 [B + 1]."""
+    lengths = torch.tensor([0, *shape.lengths], device=device)
+    return lengths.cumsum(0).to(torch.int32)
+
+
+def dried(shape: Shape) -> Shape:
+    """Return the attention with sizes for a CPU."""
+    heads = min(shape.heads, DRY_HEADS)
+    return replace(
+        shape,
+        batch=min(shape.batch, 2) if not shape.lengths else shape.batch,
+        heads=heads,
+        kv_heads=heads if shape.kv_heads == shape.heads else max(1, heads // 4),
+        queries=min(shape.queries, DRY_LENGTH),
+        keys=min(shape.keys, DRY_LENGTH),
+        lengths=tuple(min(one, DRY_LENGTH) for one in shape.lengths),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""Attentions of known models, for measuring: one name, sizes and mask each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inductor_plugin.problem.attention import Mask
+
+CAUSAL = Mask(right=0)
+LAST_CAUSAL = Mask(right=0, bottom_right=True)
+FULL = Mask()
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One attention to measure, (B, H, S, D) as views of (B, S, H, D).
+
+    Attributes:
+        name: What it stands for, and its sizes.
+        batch: Sequences.
+        heads: Heads of q.
+        kv_heads: Heads of k and v.
+        queries: Sq; with ``lengths`` 0.
+        keys: Sk; with ``lengths`` 0.
+        dim: D.
+        mask: Which keys a query sees.
+        lengths: Lengths of sequences that lie behind one another; empty: all are as long.
+        backward: Whether training needs its gradient.
+        narrow: Operands of 8 bits (e4m3) in the place of bfloat16; the result is bfloat16.
+    """
+
+    name: str
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    dim: int
+    mask: Mask = CAUSAL
+    lengths: tuple[int, ...] = ()
+    backward: bool = True
+    narrow: bool = False
+
+    @property
+    def accepted(self) -> float:
+        """Return the largest error of a row that counts as right (`benchmarks.attention.check`).
+
+        bfloat16 gradients of long rows have 0.02; weights of 8 bits are off by 0.036 each.
+        """
+        return 0.1 if self.narrow else 0.05
+
+    @property
+    def plain(self) -> bool:
+        """Return whether `torch.nn.functional.scaled_dot_product_attention` can say it."""
+        square = self.queries == self.keys
+        return not (self.lengths or self.narrow) and (
+            self.mask == FULL or (self.mask == CAUSAL and square)
+        )
+
+    def scores(self) -> int:
+        """Return how many pairs of a query and a key are computed, a causal half counted as half."""
+        pairs = self.batch * self.queries * self.keys
+        if self.lengths:
+            pairs = sum(length * length for length in self.lengths)
+        left = self.mask.left
+        if left >= 0 and self.keys > left:
+            pairs = self.batch * self.queries * (left + 1)  # a band, its first triangle included
+        elif self.mask.right == 0:
+            pairs //= 2
+        return pairs * self.heads
+
+    def flops(self, *, backward: bool) -> int:
+        """Return multiplications and additions: 2 products forward, 5 backward, each 2 D a score."""
+        return (5 if backward else 2) * 2 * self.dim * self.scores()
+
+
+_MIXED = (64, 4000, 130, 1024, 2048, 333, 8000, 785)
+"""Lengths of a packed batch: 16384 tokens, as a language model's data comes."""
+
+SHAPES = (
+    # Llama 3 8B and 70B (a shard of 8): prefill, long context.
+    Shape("prefill llama3-8b s4096", 4, 32, 8, 4096, 4096, 128),
+    Shape("prefill llama3-8b s1024", 4, 32, 8, 1024, 1024, 128),
+    Shape("prefill llama3-70b/tp8 s8192", 2, 8, 1, 8192, 8192, 128),
+    Shape("long llama3-8b s32768", 1, 32, 8, 32768, 32768, 128),
+    # FlashAttention 3's charts: B * S = 16384, H * D = 2048 (arXiv 2407.08608, figures 5 and 6).
+    Shape("full d64 s2048", 8, 32, 32, 2048, 2048, 64, FULL),
+    Shape("full d64 s16384", 1, 32, 32, 16384, 16384, 64, FULL),
+    Shape("full d128 s2048", 8, 16, 16, 2048, 2048, 128, FULL),
+    Shape("full d128 s16384", 1, 16, 16, 16384, 16384, 128, FULL),
+    Shape("causal d64 s2048", 8, 32, 32, 2048, 2048, 64),
+    Shape("causal d128 s16384", 1, 16, 16, 16384, 16384, 128),
+    Shape("full d256 s4096", 4, 8, 8, 4096, 4096, 256, FULL),
+    Shape("causal d256 s4096", 4, 8, 8, 4096, 4096, 256),
+    # Mistral 7B (window 4096), Gemma 2 9B (D 256, window 4096), GPT-OSS (D 64, window 128).
+    Shape("window mistral-7b w4096 s16384", 1, 32, 8, 16384, 16384, 128, Mask(4095, 0)),
+    Shape("window gemma2-9b w4096 s8192", 1, 16, 8, 8192, 8192, 256, Mask(4095, 0)),
+    Shape("window gpt-oss w128 s8192", 1, 64, 8, 8192, 8192, 64, Mask(127, 0)),
+    # Stable Diffusion XL and FLUX: cross attention to a text, and joint attention.
+    Shape("cross sdxl s4096 t77", 2, 10, 10, 4096, 77, 64, FULL),
+    Shape("cross wan s32760 t512", 1, 12, 12, 32760, 512, 128, FULL),
+    Shape("joint flux s4608", 1, 24, 24, 4608, 4608, 128, FULL),
+    # Decoding: one query of each sequence against its cache, and a chunk of 8 behind it.
+    Shape("decode llama3-8b b1 s8192", 1, 32, 8, 1, 8192, 128, LAST_CAUSAL, backward=False),
+    Shape("decode llama3-8b b64 s4096", 64, 32, 8, 1, 4096, 128, LAST_CAUSAL, backward=False),
+    Shape("decode llama3-70b/tp8 b16 s32768", 16, 8, 1, 1, 32768, 128, LAST_CAUSAL, backward=False),
+    Shape("decode chunk 8 b16 s4096", 16, 32, 8, 8, 4096, 128, LAST_CAUSAL, backward=False),
+    # Packed sequences of different lengths.
+    Shape("varlen d128 t16384", 8, 16, 16, 0, 0, 128, LAST_CAUSAL, _MIXED),
+    Shape("varlen gqa d128 t16384", 8, 32, 8, 0, 0, 128, LAST_CAUSAL, _MIXED),
+    Shape("varlen d64 t16384", 8, 32, 32, 0, 0, 64, LAST_CAUSAL, _MIXED),
+    # Operands of 8 bits. Without a causal mask: rows of few keys are large, and so is their error.
+    Shape("fp8 full d128 s4096", 4, 16, 16, 4096, 4096, 128, FULL, backward=False, narrow=True),
+    Shape("fp8 full d256 s4096", 4, 8, 8, 4096, 4096, 256, FULL, backward=False, narrow=True),
+    Shape("fp8 decode b64 s4096", 64, 32, 8, 1, 4096, 128, FULL, backward=False, narrow=True),
+)
+
+
+def shape_of(name: str) -> Shape:
+    """Return an attention by its name.
+
+    Raises:
+        LookupError: There is none of that name.
+    """
+    for one in SHAPES:
+        if one.name == name:
+            return one
+    known = ", ".join(one.name for one in SHAPES)
+    raise LookupError(f"there is no attention {name!r}; known are {known}")

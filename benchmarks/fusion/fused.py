@@ -1,0 +1,181 @@
+"""Products with an epilogue on this GPU: apart, stock max-autotune, fused in Triton and in CUTLASS.
+
+    python -m benchmarks.fusion.fused [--budget-s 120] [--match TEXT] [--fresh] [--dry]
+
+Each arm is a process of its own that stays (`benchmarks.fusion.fused_arm`); all get the same inputs. A product
+is compiled by one arm after the other, captured in a CUDA graph, and then sampled in turns with a cold
+L2. What is finished stands in the JSON file at once: a run that is stopped, or whose budget ends, is
+continued by the next one, on the same machine with the same sources.
+
+Beside the times stands what `prune` foretold: registers of the fused kernel beside the compiler's, and
+the time of the epilogue as a kernel of its own beside what it took (both kernels less the product).
+``--dry`` goes the same way with tiny sizes on a CPU, where nothing is fused, to check the benchmark.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.fusion.shapes import Fused, fused_products
+from benchmarks.harness import campaign
+from benchmarks.harness.arms import Arm, raced
+from benchmarks.harness.resume import Budget
+from benchmarks.harness.sources import PLUGIN
+
+ARM_MODULE = "benchmarks.fusion.fused_arm"
+ARMS = ("apart", "stock", "ours", "triton", "evt")
+"""In the order in which they compile: the last two take over what ``ours`` has built and measured."""
+DRY_ARMS = ("apart", "ours")
+MANY = "products"
+ROUNDS = 15
+SOURCES = (
+    *PLUGIN,
+    "benchmarks/harness",
+    "benchmarks/fusion",
+    "benchmarks/gemm",
+    "tests/gpu/harness/fused_forced.py",
+)
+"""What a row is measured with; another version begins anew."""
+
+
+def main() -> int:
+    """Measure what is not measured yet, write after each product, print a table last."""
+    made = campaign.parser(__doc__, MANY, ARMS, budget_s=120.0, arm_s=100.0, rounds=ROUNDS)
+    given = made.parse_args()
+    given.arms = given.arms or list(DRY_ARMS if given.dry else ARMS)
+    budget = Budget(given.budget_s)
+    found = campaign.opened("fused", SOURCES, given)
+    if found is None:
+        return 0
+    out, report = found
+    wanted = [one for one in fused_products() if given.match in one.name]
+    left = run(report, wanted[: given.limit or None], out, given, budget)
+    show(report["rows"])
+    campaign.closing(MANY, left, out)
+    return 0
+
+
+def run(
+    report: dict[str, Any], wanted: Sequence[Fused], out: Path, given: Any, budget: Budget
+) -> list[str]:
+    """Measure products until the budget ends; return the names of those that are left."""
+    rows: list[dict[str, Any]] = report["rows"]
+    named = {one.name: one for one in wanted}
+
+    def measure(name: str, processes: Sequence[Arm]) -> tuple[dict[str, Any], bool]:
+        shape = named[name]
+        request = {"do": "prepare", "shape": name}
+        found, whole = raced(request, processes, budget, given.arm_s, given.rounds)
+        sizes = {"m": shape.m, "n": shape.n, "k": shape.k, "epilogue": shape.epilogue}
+        return {"product": name, **sizes, **found}, whole
+
+    def shown(row: Mapping[str, Any]) -> str:
+        return line(rows, row["product"])
+
+    return campaign.run([*named], measure, shown, report, out, given, budget, ARM_MODULE)
+
+
+def line(rows: Iterable[Mapping[str, Any]], name: str) -> str:
+    """Return a product's row in one line."""
+    row = next(one for one in rows if one["product"] == name)
+    shown = [f"{arm} {_cell(row, arm) or 'failed'}" for arm in row["arms"]]
+    return f"{name:40} " + "  ".join(shown)
+
+
+def time_us(row: Mapping[str, Any], arm: str) -> float | None:
+    """Return microseconds of an arm; None where it has failed or its numbers are wrong."""
+    answer = row["arms"].get(arm, {})
+    ms = answer.get("median_ms") if is_right(answer) else None
+    return None if ms is None else 1e3 * ms
+
+
+def is_right(answer: Mapping[str, Any]) -> bool:
+    """Return whether an arm's numbers are accepted; one that is not a number is not."""
+    return answer.get("error", 0.0) <= answer.get("accepted", 0.0)
+
+
+def _cell(row: Mapping[str, Any], arm: str) -> str:
+    answer = row["arms"].get(arm, {})
+    if "failed" in answer:
+        return "failed"
+    if answer and not is_right(answer):
+        return "wrong"
+    us = time_us(row, arm)
+    return "" if us is None else f"{us:.1f}"
+
+
+def gain(row: Mapping[str, Any], arm: str) -> float | None:
+    """Return how many times as fast as an arm the plugin is, None where unknown."""
+    theirs, mine = time_us(row, arm), time_us(row, "ours")
+    return theirs / mine if theirs and mine else None
+
+
+def fusion_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what the plugin noted of the fusion; empty where it failed."""
+    return row["arms"].get("ours", {}).get("fusion", {})
+
+
+def separate_us(row: Mapping[str, Any]) -> tuple[str, float | None]:
+    """Return what the epilogue apart was foretold to take, and what both kernels took over the product."""
+    noted = fusion_of(row)
+    spans = [one["separate_us"] for one in noted.get("predicted", ())]
+    low, expected, high = spans[0] if spans else (None, None, None)
+    foretold = "" if expected is None else f"{expected:.1f} ({low:.1f} to {high:.1f})"
+    known = noted.get("measured_us", {})
+    if "product" not in known or "unfused" not in known:
+        return foretold, None
+    return foretold, known["unfused"] - known["product"]
+
+
+def registers(row: Mapping[str, Any]) -> tuple[str, float | None]:
+    """Return registers foretold and found of each compiled kernel, and the largest relative error."""
+    pairs = [
+        (one["registers_predicted"], one["registers"])
+        for one in fusion_of(row).get("compiled", ())
+        if one.get("registers")
+    ]
+    text = " ".join(dict.fromkeys(f"{told}/{found}" for told, found in pairs))
+    return text, max((abs(told - found) / found for told, found in pairs), default=None)
+
+
+def show(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print the table, and why an arm failed."""
+    rich_table: Any = importlib.import_module("rich.table")
+    console: Any = importlib.import_module("rich.console").Console(width=170)
+    title = "microseconds, cold L2, median; separate: the epilogue as a kernel of its own, foretold and found"
+    table = rich_table.Table(title=title, title_justify="left")
+    table.add_column("product and epilogue")
+    heads = ("apart", "stock", "plugin", "Triton", "EVT", "chosen", "x apart", "x stock")
+    for head in (*heads, "separate", "found", "registers"):
+        table.add_column(head, justify="right")
+    failures: dict[str, None] = {}
+    for row in rows:
+        foretold, found = separate_us(row)
+        gains = [
+            "" if one is None else f"{one:.2f}" for one in (gain(row, "apart"), gain(row, "stock"))
+        ]
+        table.add_row(
+            row["product"],
+            *(_cell(row, arm) for arm in ARMS),
+            fusion_of(row).get("winner", "").removeprefix("fused.")[:24],
+            *gains,
+            foretold,
+            "" if found is None else f"{found:.1f}",
+            registers(row)[0],
+        )
+        for arm, answer in row["arms"].items():
+            if "failed" in answer:
+                failures[f"{row['product']}: {arm}: {answer['failed']}"] = None
+            elif answer and not is_right(answer):
+                failures[f"{row['product']}: {arm}: wrong by {answer['error']:.3g}"] = None
+    console.print(table)
+    for failure in failures:
+        print(failure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,234 @@
+"""One way to compute a product and its epilogue, in a process of its own that answers questions.
+
+    python -m benchmarks.fusion.fused_arm ARM CACHE_DIR [--dry]
+
+Arms: ``apart`` is the library's product and Inductor's pointwise kernel; ``stock`` is max-autotune;
+``ours`` the plugin; ``triton`` and ``evt`` the plugin with a fused kernel of that kind forced to win,
+from the records and kernels that ``ours`` has left.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import threading
+import time
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+import torch._dynamo
+
+from benchmarks.fusion.shapes import Fused, fused_products
+from benchmarks.gemm.arm import DRY_SIZE, DryTwin, Prepared, graphed, serve
+from inductor_plugin.cache import Resources
+from inductor_plugin.cost import prune, shortlist
+from inductor_plugin.cost.shortlist import Price
+from inductor_plugin.registry import default_registry
+from inductor_plugin.tuning.selection import Selection, Ticket
+from inductor_plugin.worker.jobs import Sampling
+from inductor_plugin.worker.timer import repeats_for, timer_for
+from tests.gpu.harness.check import error_of
+from tests.gpu.harness.fused_forced import forced
+
+OURS = "ours"
+FORCED = {"triton": "triton", "evt": "cutlass"}
+"""Arms in which a fused kernel is forced to win, and the way `tests.gpu.harness.fused_forced` knows it by."""
+
+
+@dataclass
+class Notes:
+    """What the plugin foretold of fusions, and what it found.
+
+    Attributes:
+        predicted: Of each kernel that was priced: what `prune` says, and whether it was kept.
+        compiled: Of each that was compiled fused: registers foretold, and those the compiler says.
+        measured_us: Median of the product alone, of both kernels, and of the best fused ones.
+        winner: Who won; empty where no fusion was measured.
+    """
+
+    predicted: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    compiled: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    measured_us: dict[str, float] = field(default_factory=dict[str, float])
+    winner: str = ""
+    _lock: Any = field(default_factory=threading.Lock)
+
+    def price(self, price: Price, reason: str | None) -> None:
+        """Note what is foretold of a kernel with its epilogue."""
+        if price.target is None:
+            return
+        told = prune.predict(price.kernel, price.epilogue, price.target, price.unfused_us)
+        apart = told.separate_us
+        row = _named(price) | {
+            "registers": told.registers,
+            "spills": told.spills,
+            "separate_us": [apart.low, apart.expected, apart.high],
+            "fused_extra_us": told.fused_extra_us.expected,
+            "kept": reason is None,
+            "reason": reason or "",
+        }
+        self._put(self.predicted, row)
+
+    def compile(self, price: Price, resources: Resources, reason: str | None) -> None:
+        """Note what the compiler says of it."""
+        if price.target is None:
+            return
+        told = prune.predict(price.kernel, price.epilogue, price.target, price.unfused_us)
+        row = _named(price) | {
+            "registers": resources.registers,
+            "registers_predicted": told.registers,
+            "spills": resources.spills,
+            "kept": reason is None,
+            "reason": reason or "",
+        }
+        self._put(self.compiled, row)
+
+    def decide(self, ticket: Ticket, winner: str | None) -> None:
+        """Note what was measured."""
+        names = {one.candidate_id: one.name for one in ticket.offers}
+        known = {
+            name: 1e3 * one.median_ms
+            for name, one in ticket.measured.items()
+            if name in names and one.status == "ok" and one.median_ms is not None
+        }
+        with self._lock:
+            if not ticket.problem.epilogue:
+                if known:
+                    self.measured_us["product"] = min(known.values())
+                return
+            self.winner = names.get(str(winner), "")
+            for name, us in known.items():
+                kind = kind_of(names[name])
+                self.measured_us[kind] = min(us, self.measured_us.get(kind, math.inf))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "predicted": self.predicted,
+            "compiled": self.compiled,
+            "measured_us": self.measured_us,
+            "winner": self.winner,
+        }
+
+    def _put(self, rows: list[dict[str, Any]], row: dict[str, Any]) -> None:
+        with self._lock:
+            if row not in rows:
+                rows.append(row)
+
+
+def _named(price: Price) -> dict[str, Any]:
+    return {"template": price.kernel.template, "tile": list(price.kernel.tile)}
+
+
+def kind_of(name: str) -> str:
+    """Return ``unfused``, ``triton`` or ``evt`` for a candidate of a fusion."""
+    if name.startswith("fused.cutlass"):
+        return "evt"
+    return "triton" if name.startswith("fused.") else "unfused"
+
+
+@contextlib.contextmanager
+def noted(notes: Notes) -> Generator[None]:
+    """Note what the plugin foretells, compiles and decides within the block."""
+    refused, compiled, decide = Price.refused, Price.refused_compiled, Selection.decide
+
+    def priced(price: Price) -> str | None:
+        reason = refused(price)
+        notes.price(price, reason)
+        return reason
+
+    def judged(price: Price, resources: Resources) -> str | None:
+        reason = compiled(price, resources)
+        notes.compile(price, resources, reason)
+        return reason
+
+    def decided(selection: Selection, ticket: Ticket) -> Any:
+        verdict = decide(selection, ticket)
+        notes.decide(ticket, verdict.winner)
+        return verdict
+
+    with (
+        mock.patch.object(shortlist.Price, "refused", priced),
+        mock.patch.object(shortlist.Price, "refused_compiled", judged),
+        mock.patch.object(Selection, "decide", decided),
+    ):
+        yield
+
+
+def main() -> int:
+    """Answer requests until stdin ends."""
+    if "--dry" in sys.argv and sys.argv[1] == OURS:
+        default_registry().register(DryTwin())
+    return serve(prepare)
+
+
+def prepare(
+    arm: str, cache_dir: Path, request: Mapping[str, Any], *, dry: bool
+) -> tuple[dict[str, Any], Prepared]:
+    """Compile one product with its epilogue and check its numbers; return what to report, and it."""
+    shape = named(request["shape"])
+    device = "cpu" if dry else "cuda:0"
+    torch._dynamo.reset()
+    tensors = shape.tensors(device, DRY_SIZE if dry else 0)
+    notes, timer = Notes(), timer_for(device)
+    options = options_of(arm, cache_dir)
+    backend = "inductor_plugin" if arm in (OURS, *FORCED) else "inductor"
+    compiled = torch.compile(shape.behind.function, backend=backend, options=options)
+    timer.synchronize()
+    started = time.perf_counter()
+    with contextlib.ExitStack() as stack:
+        taken = stack.enter_context(forced(FORCED[arm])) if arm in FORCED else None
+        if arm == OURS:
+            stack.enter_context(noted(notes))
+        answer = compiled(*tensors)
+    timer.synchronize()
+    first_call_s = time.perf_counter() - started
+    if taken is not None and (not taken or any(one.startswith("none of") for one in taken)):
+        raise LookupError(
+            f"no fused {arm} kernel is offered" + "".join(f": {one}" for one in taken)
+        )
+    error = error_of(answer, shape.behind.function(*(one.float() for one in tensors)))
+    if not math.isfinite(error):
+        raise ArithmeticError("its result has values that are not finite, or another size")
+    call, captured = graphed(lambda: compiled(*tensors), device)
+    sampling = Sampling(warmup=5, samples=1, min_sample_ms=2.0, max_total_s=5.0, cold_cache=True)
+    report: dict[str, Any] = {
+        "first_call_s": first_call_s,
+        "error": error,
+        "accepted": shape.behind.accepted,
+        "graph": captured,
+    }
+    report |= {"fusion": notes.to_dict()} if arm == OURS else {}
+    return report, Prepared(call, device, repeats_for(timer, call, sampling))
+
+
+def named(name: str) -> Fused:
+    """Return a product by its name."""
+    return next(one for one in fused_products() if one.name == name)
+
+
+def options_of(arm: str, cache_dir: Path) -> dict[str, Any]:
+    """Return what ``torch.compile`` is told in an arm."""
+    if arm == "apart":
+        return {"max_autotune": False}
+    if arm == "stock":
+        return {"max_autotune": True, "max_autotune_gemm_backends": "ATEN,TRITON"}
+    return {
+        "max_autotune": True,
+        "cache_dir": str(cache_dir.parent / OURS / "plugin"),
+        "table": "off",
+        "progress": "off",
+        "compile_timeout_s": 400,
+        "gemm_backends": "ATEN,TRITON,CUTLASS",
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

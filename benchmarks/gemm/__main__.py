@@ -1,0 +1,203 @@
+"""Matrix products of known models on this GPU: cuBLAS, stock max-autotune, stock CUTLASS, the plugin.
+
+    python -m benchmarks.gemm [--budget-s 450] [--kinds bf16 e4m3_row] [--match TEXT] [--fresh] [--dry]
+
+Each arm is a process of its own that stays; all get the same inputs. A product is compiled by one arm
+after the other (nothing else runs meanwhile), captured in a CUDA graph, and then sampled in turns with
+a cold L2. Products come in the order of interest (`shapes.by_interest`). What is finished stands in
+the JSON file at once: a run that is stopped, or whose budget ends, is continued by the next one, on
+the same machine with the same sources. Products of which an arm has failed are tried again, last.
+
+``first call`` is the first call's seconds, tuning included; caches fill as the list goes on, as they
+do in use. Stock CUTLASS takes minutes a product, so that it is sampled: one product of each type and
+class of M (`M_CLASSES`), as far as ``--cutlass-s`` seconds of a run go; ``sampled`` in the file says so,
+and a row has no such arm where it was not asked. ``built`` counts kernels compiled up to the first
+within 1 % of the arm's own best, in the arm's own order. ``--dry`` goes the same way with tiny sizes on a CPU, to check the benchmark itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gemm.products import kind, missing_call
+from benchmarks.gemm.shapes import Shape, by_interest
+from benchmarks.harness import campaign
+from benchmarks.harness.arms import Arm, raced
+from benchmarks.harness.resume import Budget
+from benchmarks.harness.sources import PLUGIN
+
+ARM_MODULE = "benchmarks.gemm.arm"
+ARMS = ("cublas", "stock", "stock_cutlass", "ours")
+KINDS = ("bf16", "e4m3_row")
+MANY = "products"
+ROUNDS = 15
+SAMPLED = "stock_cutlass"
+"""The arm that is asked for some products alone."""
+M_CLASSES = (("decode", 16), ("batch", 256), ("prefill", 1 << 30))
+"""Names of the classes of M, and the most rows of each."""
+ACCEPTED = 0.05
+"""Largest error that counts as right: fp8 with fast sums has 0.02."""
+SOURCES = (*PLUGIN, "benchmarks/harness", "benchmarks/gemm")
+"""What a row is measured with; another version begins anew."""
+
+
+def main() -> int:
+    """Measure what is not measured yet, write after each product, print a table last."""
+    made = campaign.parser(__doc__, MANY, ARMS, budget_s=450.0, arm_s=180.0, rounds=ROUNDS)
+    made.add_argument("--kinds", nargs="+", default=list(KINDS))
+    made.add_argument("--cutlass-s", type=float, default=150.0, help="seconds of stock CUTLASS")
+    given = made.parse_args()
+    given.arms = given.arms or list(ARMS)
+    budget = Budget(given.budget_s)
+    found = campaign.opened("gemm", SOURCES, given)
+    if found is None:
+        return 0
+    out, report = found
+    report |= {"sampled": {SAMPLED: sampling(given.kinds)}}
+    products = [one for one in todo(given.kinds) if given.match in name_of(*one)]
+    left = run(report, products[: given.limit or None], out, given, budget)
+    show(report["rows"])
+    campaign.closing(MANY, left, out)
+    return 0
+
+
+def run(
+    report: dict[str, Any],
+    products: Sequence[tuple[Shape, str]],
+    out: Path,
+    given: Any,
+    budget: Budget,
+) -> list[str]:
+    """Measure products until the budget ends; return the names of those that are left."""
+    rows: list[dict[str, Any]] = report["rows"]
+    named = {name_of(*one): one for one in products}
+    cutlass_s = 0.0
+
+    def measure(name: str, processes: Sequence[Arm]) -> tuple[dict[str, Any], bool]:
+        nonlocal cutlass_s
+        others = [row for row in rows if row["product"] != name]
+        sampled = is_sampled(*named[name], others) and cutlass_s < given.cutlass_s
+        able = [one for one in processes if sampled or one.name != SAMPLED]
+        row, whole = measured(*named[name], able, budget, given.arm_s, given.rounds)
+        cutlass_s += row["prepare_s"].get(SAMPLED, 0.0)
+        return row, whole
+
+    return campaign.run(
+        [*named], measure, line, report, out, given, budget, ARM_MODULE, seldom=SAMPLED
+    )
+
+
+def m_class(m: int) -> str:
+    """Return the name of the class a number of rows belongs to."""
+    return next(name for name, most in M_CLASSES if m <= most)
+
+
+def is_sampled(shape: Shape, types: str, rows: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether the sampled arm is asked for a product: as the first of its type and class."""
+    mine = (types, m_class(shape.m))
+    seen = {(row["kind"], m_class(row["m"])) for row in rows if SAMPLED in row["arms"]}
+    return mine not in seen
+
+
+def sampling(kinds: Sequence[str]) -> str:
+    """Return how the sampled arm's products are chosen."""
+    classes = ", ".join(f"{name} (M up to {most})" for name, most in M_CLASSES[:-1])
+    return (
+        f"one product of each type ({', '.join(kinds)}) and class of M ({classes}, "
+        f"{M_CLASSES[-1][0]}), the first in the order of interest, as far as --cutlass-s goes"
+    )
+
+
+def measured(
+    shape: Shape,
+    types: str,
+    processes: Sequence[Arm],
+    budget: Budget,
+    arm_s: float,
+    rounds: int,
+) -> tuple[dict[str, Any], bool]:
+    """Return one product's row, and whether the budget let all arms end."""
+    request = {"do": "prepare", "shape": shape.label, "kind": types}
+    found, whole = raced(request, processes, budget, arm_s, rounds)
+    sizes = {"m": shape.m, "n": shape.n, "k": shape.k, "groups": shape.layer.groups}
+    return {"product": name_of(shape, types), "kind": types, **sizes, **found}, whole
+
+
+def todo(kinds: Sequence[str]) -> list[tuple[Shape, str]]:
+    """Return all products torch has a call for, the most interesting first."""
+    pairs = [(shape, types) for shape in by_interest() for types in kinds]
+    return [(shape, types) for shape, types in pairs if missing_call(shape, kind(types)) is None]
+
+
+def name_of(shape: Shape, types: str) -> str:
+    """Return a product's name."""
+    return f"{shape.label} {types}"
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """Return a row in one line."""
+    shown = [
+        f"{name} {_cell(answer, 'median_ms', lambda ms: f'{ms * 1e3:.1f} us')}"
+        for name, answer in row["arms"].items()
+    ]
+    return f"{row['product']:40} " + "  ".join(shown)
+
+
+def _cell(answer: Mapping[str, Any] | None, name: str, text: Callable[[Any], str]) -> str:
+    if answer is None:
+        return ""
+    if "failed" in answer:
+        return "failed"
+    if not is_right(answer):
+        return "wrong"
+    return "" if answer.get(name) is None else text(answer[name])
+
+
+def is_right(answer: Mapping[str, Any]) -> bool:
+    """Return whether an arm's numbers are accepted; one that is not a number is not."""
+    return answer.get("error", 0.0) <= ACCEPTED
+
+
+def show(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print the table, and why an arm failed."""
+    rich_table: Any = importlib.import_module("rich.table")
+    console: Any = importlib.import_module("rich.console").Console(width=150)
+    rows = list(rows)
+    count = sum(SAMPLED in row["arms"] for row in rows)
+    title = "microseconds, cold L2, median; st.CUTLASS is a sample"
+    title = f"{title}: {count} of {len(rows)} products"
+    table = rich_table.Table(title=title, title_justify="left")
+    table.add_column("product")
+    heads = ("cuBLAS", "stock", "st.CUTLASS (sample)", "plugin", "x cuBLAS", "x stock")
+    more = ("first call s: stock", "plugin", "built: stock", "plugin")
+    for head in (*heads, *more):
+        table.add_column(head, justify="right")
+    failures: dict[str, None] = {}
+    for row in rows:
+        found: dict[str, Any] = row["arms"]
+        times = [_cell(found.get(arm), "median_ms", lambda ms: f"{ms * 1e3:.1f}") for arm in ARMS]
+        gains = [_gain(found, arm) for arm in ("cublas", "stock")]
+        pair = [found.get(arm) for arm in ("stock", "ours")]
+        calls = [_cell(one, "first_call_s", lambda s: f"{s:.0f}") for one in pair]
+        built = [_cell(one, "built_to_99", str) for one in pair]
+        table.add_row(row["product"], *times, *gains, *calls, *built)
+        for arm, answer in found.items():
+            if "failed" in answer:
+                failures[f"{row['product']}: {arm}: {answer['failed']}"] = None
+    console.print(table)
+    for failure in failures:
+        print(failure)
+
+
+def _gain(found: Mapping[str, Any], arm: str) -> str:
+    answers = [found.get(one, {}) for one in (arm, "ours")]
+    times: list[Any] = [one.get("median_ms") if is_right(one) else None for one in answers]
+    return f"{times[0] / times[1]:.2f}" if all(times) else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,341 @@
+"""One way to compute a product, in a process of its own that answers the benchmark's questions.
+
+    python -m benchmarks.gemm.arm ARM CACHE_DIR [--dry]
+
+Reads one JSON request a line from stdin and answers each with one line on what was stdout:
+``prepare`` compiles a product and captures it in a CUDA graph, ``sample`` measures it a few times with
+a cold L2. The parent asks the processes of all arms in turns, so that a drifting clock hits all alike.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.gemm.products import BLOCK, Kind, kind
+from benchmarks.gemm.shapes import Shape, shapes
+from benchmarks.harness.check import error_of, expected, rows_of
+from inductor_plugin.kernels.call import OpKernel
+from inductor_plugin.problem import Problem
+from inductor_plugin.registry import default_registry
+from inductor_plugin.template import Candidate
+from inductor_plugin.worker.jobs import Sampling
+from inductor_plugin.worker.timer import repeats_for, timer_for
+
+ARMS = ("cublas", "stock", "stock_cutlass", "ours")
+DRY_SIZE = 64
+"""Largest extent of a product on a machine without a GPU."""
+CUTLASS_CONFIGS = 16
+"""Configurations stock CUTLASS may try: as many as the plugin; its own default tries hundreds."""
+
+Function = Callable[..., torch.Tensor]
+ATEN: Any = torch
+
+
+@dataclass
+class Prepared:
+    """A product that is ready to be measured.
+
+    Attributes:
+        call: Runs it once.
+        device: Where.
+        repeats: Calls of one sample.
+    """
+
+    call: Callable[[], object]
+    device: str
+    repeats: int
+
+
+@dataclass
+class Tried:
+    """What an autotuner tried for one product, in the order in which it ranked them.
+
+    Attributes:
+        times_ms: Milliseconds of each candidate, None for one that failed.
+        built: Whether the candidate had to be compiled.
+        winner: Who won; empty where nothing was decided.
+    """
+
+    times_ms: list[float | None] = field(default_factory=list[float | None])
+    built: list[bool] = field(default_factory=list[bool])
+    winner: str = ""
+
+    def to_reach(self, share: float = 0.99) -> int | None:
+        """Return how many kernels were built up to the first that is as fast as ``share`` of the best."""
+        known = [one for one in self.times_ms if one is not None]
+        if not known:
+            return None
+        limit = min(known) / share
+        for position, one in enumerate(self.times_ms):
+            if one is not None and one <= limit:
+                return sum(self.built[: position + 1])
+        return None
+
+
+class DryTwin:
+    """Offers torch's own product once more, so that a CPU has something to tune in a dry run."""
+
+    name = "dry_twin"
+    ops = ("mm",)
+
+    def reject(self, problem: Problem) -> str | None:
+        """Return why it cannot run the problem."""
+        return None if problem.output.device == "cpu" else "it is for a CPU"
+
+    def candidates(self, problem: Problem) -> Sequence[Candidate]:
+        """Return the one kernel."""
+        del problem
+        return [Candidate(self.name, "mm", {}, OpKernel("aten::mm.out"))]
+
+
+def main() -> int:
+    """Answer requests until stdin ends."""
+    if "--dry" in sys.argv and sys.argv[1] == "ours":
+        default_registry().register(DryTwin())
+    return serve(prepare)
+
+
+def serve(prepare: Callable[..., tuple[dict[str, Any], Prepared]]) -> int:
+    """Answer requests until stdin ends; ``prepare`` compiles what a request names."""
+    arm, cache_dir = sys.argv[1:3]
+    dry = "--dry" in sys.argv[3:]
+    # What libraries print goes to stderr; answers have the line for themselves.
+    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(2, 1)
+    prepared: Prepared | None = None
+    warm(arm, Path(cache_dir), "cpu" if dry else "cuda:0")
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            if request["do"] == "prepare":
+                prepared = None
+                answer, prepared = prepare(arm, Path(cache_dir), request, dry=dry)
+            else:
+                assert prepared is not None
+                answer = {"ms": sample(prepared)}
+        except Exception as error:  # noqa: BLE001 - an arm that cannot run says why
+            reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+            answer = {"failed": reason, "traceback": traceback.format_exc()[-2000:]}
+        answers.write(json.dumps(answer) + "\n")
+    return 0
+
+
+def warm(arm: str, cache_dir: Path, device: str) -> None:
+    """Compile something small, so that loading Inductor is no part of the first product's seconds."""
+    ones = torch.ones(64, device=device)
+    ways(arm, cache_dir, Tried())(lambda x: x + 1)(ones)
+    timer_for(device).synchronize()
+
+
+def prepare(
+    arm: str, cache_dir: Path, request: Mapping[str, Any], *, dry: bool
+) -> tuple[dict[str, Any], Prepared]:
+    """Compile one product and check its numbers; return what to report, and the product."""
+    shape = next(one for one in shapes() if one.label == request["shape"])
+    types = kind(request["kind"])
+    device = "cpu" if dry else "cuda:0"
+    torch._dynamo.reset()
+    function, tensors = product(shape, types, device, dry=dry)
+    tried = Tried()
+    compiled = ways(arm, cache_dir, tried)(function)
+    timer = timer_for(device)
+    timer.synchronize()
+    started = time.perf_counter()
+    answer = compiled(*tensors)
+    timer.synchronize()
+    first_call_s = time.perf_counter() - started
+    rows = rows_of(shape, tensors[0].shape[0])
+    error = error_of(answer, expected(shape, types, tensors, rows), rows)
+    if not math.isfinite(error):
+        raise ArithmeticError("its result has values that are not finite, or another size")
+    call, captured = graphed(lambda: compiled(*tensors), device)
+    sampling = Sampling(warmup=5, samples=1, min_sample_ms=2.0, max_total_s=5.0, cold_cache=True)
+    report: dict[str, Any] = {
+        "first_call_s": first_call_s,
+        "error": error,
+        "graph": captured,
+        "tried": len(tried.times_ms),
+        "built": sum(tried.built),
+        "built_to_99": tried.to_reach(),
+    }
+    report |= {"winner": tried.winner} if arm == "ours" else {}
+    return report, Prepared(call, device, repeats_for(timer, call, sampling))
+
+
+def sample(prepared: Prepared) -> float:
+    """Return milliseconds of a call with a cold L2: the median of a few."""
+    return timer_for(prepared.device).sample(prepared.call, prepared.repeats, cold=True)
+
+
+def product(
+    shape: Shape, types: Kind, device: str, *, dry: bool
+) -> tuple[Function, list[torch.Tensor]]:
+    """Return a product as a function of tensors, and the tensors: the same ones in each process."""
+    m, n, k = (min(size, DRY_SIZE) if dry else size for size in (shape.m, shape.n, shape.k))
+    generator = torch.Generator(device=device).manual_seed(0)
+
+    def drawn(*size: int, dtype: str) -> torch.Tensor:
+        values = torch.randn(*size, generator=generator, device=device)
+        return values.to(getattr(torch, dtype))
+
+    groups = shape.layer.groups
+    a = drawn(m, k, dtype=types.a)
+    w = drawn(*((groups,) if groups else ()), n, k, dtype=types.b)
+    if groups:
+        numbers = torch.arange(1, groups + 1, device=device)
+        ends = (numbers * m // groups).to(torch.int32)  # with few rows some groups are empty
+        return lambda a, w, ends: ATEN._grouped_mm(a, w.mT, ends), [a, w, ends]
+    if types.scale != "none":
+        fast = types.scale != "blockwise"
+        facts: dict[str, Any] = {"out_dtype": torch.bfloat16, "use_fast_accum": fast}
+        scales = drawn_scales(types, (m, n, k), generator)
+        last = [drawn(n, dtype=types.out)] if shape.layer.bias else []
+        return (
+            lambda a, w, x, y, *c: ATEN._scaled_mm(a, w.t(), x, y, *c, **facts),
+            [a, w, *scales, *last],
+        )
+    if shape.layer.bias:
+        bias = drawn(n, dtype=types.out)
+        return lambda a, w, c: torch.addmm(c, a, w.t()), [a, w, bias]
+    return lambda a, w: torch.mm(a, w.t()), [a, w]
+
+
+def drawn_scales(
+    types: Kind, sizes: tuple[int, int, int], generator: torch.Generator
+) -> list[torch.Tensor]:
+    """Return scales from 0.5 to 1.5 of A and B; those of blocks lie as torch wants them, by columns."""
+    m, n, k = sizes
+    shapes_of = {
+        "tensor": ((1, 1), (1, 1)),
+        "rowwise": ((m, 1), (1, n)),
+        "blockwise": ((m, k // BLOCK), (k // BLOCK, n // BLOCK)),
+    }
+    return [
+        (torch.rand(columns, rows, generator=generator, device=generator.device) + 0.5).t()
+        for rows, columns in shapes_of[types.scale]
+    ]
+
+
+def ways(arm: str, cache_dir: Path, tried: Tried) -> Callable[[Function], Function]:
+    """Return what compiles a function for an arm; it notes in ``tried`` what was tried."""
+    if arm not in ("ours", "stock", "stock_cutlass"):
+        return lambda function: function  # a library, called as it is
+    if arm == "ours":
+        note_ours(tried)
+        options: dict[str, Any] = {
+            "max_autotune": True,
+            "cache_dir": str(cache_dir),
+            "table": "off",
+            "progress": "off",
+            "compile_timeout_s": 400,
+            "gemm_backends": "ATEN,TRITON,CUTLASS",
+        }
+        return lambda function: torch.compile(function, backend="inductor_plugin", options=options)
+    note_stock(tried)
+    stock: dict[str, Any] = {"max_autotune": True, "max_autotune_gemm_backends": "ATEN,TRITON"}
+    if arm == "stock_cutlass":
+        stock |= {
+            "max_autotune_gemm_backends": "ATEN,CUTLASS",
+            "cutlass.cutlass_dir": str(cutlass_checkout(cache_dir / "cutlass")),
+            "cutlass.cutlass_max_profiling_configs": CUTLASS_CONFIGS,
+            "cutlass.cutlass_max_profiling_swizzle_options": [1],
+        }
+    return lambda function: torch.compile(function, options=stock)
+
+
+def cutlass_checkout(folder: Path) -> Path:
+    """Return a folder that looks to Inductor like a checkout of CUTLASS, made of links to the wheel."""
+    import importlib.util
+
+    found = {
+        name: importlib.util.find_spec(name)
+        for name in ("cutlass_library", "cutlass_cppgen", "pycute")
+    }
+    missing = [name for name, spec in found.items() if spec is None]
+    if missing:
+        raise RuntimeError(f"stock CUTLASS needs {', '.join(missing)} of nvidia-cutlass")
+    (folder / "python").mkdir(parents=True, exist_ok=True)
+    places = {name: Path(str(spec.origin)).parent for name, spec in found.items() if spec}
+    source = places["cutlass_library"] / "source"
+    links = {f"python/{name}": place for name, place in places.items()}
+    links |= {name: source / name for name in ("include", "tools")}
+    for name, place in links.items():
+        if not (folder / name).exists():
+            (folder / name).symlink_to(place)
+    return folder
+
+
+_kept: dict[str, Any] = {}
+"""What `note_ours` has replaced, as it was."""
+
+
+def note_ours(tried: Tried) -> None:
+    """Note what the plugin measures, by looking over the shoulder of its selection."""
+    from inductor_plugin.tuning.selection import Selection
+
+    kept: Any = _kept.setdefault("decide", Selection.decide)
+
+    def decide(selection: Any, ticket: Any) -> Any:
+        verdict = kept(selection, ticket)
+        tried.winner = str(verdict.winner)
+        tried.times_ms[:] = [_median(ticket, offer) for offer in ticket.offers]
+        tried.built[:] = [not offer.library for offer in ticket.offers]
+        return verdict
+
+    patched: Any = Selection
+    patched.decide = decide
+
+
+def _median(ticket: Any, offer: Any) -> float | None:
+    known = ticket.measured.get(offer.candidate_id)
+    return known.median_ms if known is not None and known.status == "ok" else None
+
+
+def note_stock(tried: Tried) -> None:
+    """Note what Inductor measures."""
+    import torch._inductor.select_algorithm as selecting
+
+    untyped: Any = selecting
+    if hasattr(untyped, "clear_feedback_savers"):
+        untyped.clear_feedback_savers()
+
+    def saved(timings: Mapping[Any, float], *_others: Any, **_more: Any) -> None:
+        finite = {choice: ms for choice, ms in timings.items() if ms < float("inf")}
+        tried.times_ms[:] = [finite.get(choice) for choice in timings]
+        tried.built[:] = [not isinstance(choice, untyped.ExternKernelCaller) for choice in timings]
+
+    untyped.add_feedback_saver(saved)
+
+
+def graphed(call: Callable[[], object], device: str) -> tuple[Callable[[], object], bool]:
+    """Return the call as a CUDA graph, so that no host code is measured, and whether it is one."""
+    if not device.startswith("cuda"):
+        return call, False
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        call()
+    return graph.replay, True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

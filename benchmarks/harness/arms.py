@@ -1,0 +1,192 @@
+"""Arms of a benchmark: processes that answer questions, sampled in turns so that a clock hits all alike."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import select
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.repository import REPOSITORY
+from benchmarks.harness.resume import Budget
+from benchmarks.harness.sources import sources_digest
+
+SAMPLE_S = 60.0
+OVER = "the budget ended before its answer"
+
+
+class Arm:
+    """The process of one arm; it starts with its first question, and again after it has died."""
+
+    def __init__(self, name: str, folder: Path, module: str, *, dry: bool) -> None:
+        """Keep the caches of an arm under ``folder``; ``module`` is what answers."""
+        self.name = name
+        self._module = module
+        self._folder = folder / name
+        self._dry = dry
+        self._process: subprocess.Popen[str] | None = None
+
+    def ask(self, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+        """Return the answer, or why there is none: ``{"failed": reason}``."""
+        process = self._running()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            ready, _, _ = select.select([process.stdout], [], [], limit_s)
+            line = process.stdout.readline() if ready else ""
+        except OSError as error:
+            self.stop()
+            return {"failed": f"its process ended: {error}"}
+        if not line:
+            code = process.poll()
+            self.stop()
+            why = f"no answer within {limit_s:.0f} s" if code is None else f"it ended with {code}"
+            return {"failed": why}
+        return json.loads(line)
+
+    def stop(self) -> None:
+        """End the process and all it started."""
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, 9)
+            process.wait()
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._process is None or self._process.poll() is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(self._folder / "inductor")}
+            environment.pop("TRITON_CACHE_DIR", None)
+            command = [sys.executable, "-m", self._module, self.name, str(self._folder)]
+            with (self._folder / "stderr.txt").open("a") as log:
+                self._process = subprocess.Popen(
+                    [*command, *(["--dry"] if self._dry else [])],
+                    cwd=REPOSITORY,
+                    env=environment,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                    start_new_session=True,
+                )
+        return self._process
+
+
+def raced(
+    request: Mapping[str, Any],
+    processes: Sequence[Arm],
+    budget: Budget,
+    arm_s: float,
+    rounds: int,
+) -> tuple[dict[str, Any], bool]:
+    """Return what each arm says of one call, and whether the budget let all of them end.
+
+    Each arm compiles, then all are sampled in turns. None gets more than what is left at its turn.
+    """
+    reports: dict[str, dict[str, Any]] = {}
+    prepare_s: dict[str, float] = {}
+    for one in processes:
+        before_s = budget.spent_s()
+        reports[one.name] = asked(one, request, budget, arm_s)
+        prepare_s[one.name] = round(budget.spent_s() - before_s, 3)
+    whole = all(one.get("failed") != OVER for one in reports.values())
+    able = [one for one in processes if "failed" not in reports[one.name]]
+    samples: dict[str, list[float]] = {one.name: [] for one in able}
+    turns = [one for number in range(rounds) for one in turned(able, number)]
+    for one in turns:
+        if "failed" in reports[one.name]:
+            continue
+        answer = asked(one, {"do": "sample"}, budget, SAMPLE_S)
+        if answer.get("failed") == OVER:
+            whole = False
+            break
+        if "failed" in answer:
+            reports[one.name] = answer
+        else:
+            samples[one.name].append(answer["ms"])
+    for name, taken in samples.items():
+        if taken and "failed" not in reports[name]:
+            reports[name] |= {"median_ms": statistics.median(taken), "samples_ms": taken}
+        elif not whole and "failed" not in reports[name]:
+            reports[name] = {"failed": OVER}
+    return {"prepare_s": prepare_s, "arms": reports}, whole
+
+
+def turned(processes: Sequence[Arm], number: int) -> list[Arm]:
+    """Return the arms in the order of a round: another one begins each time."""
+    first = number % max(1, len(processes))
+    return [*processes[first:], *processes[:first]]
+
+
+def asked(one: Arm, request: Mapping[str, Any], budget: Budget, most_s: float) -> dict[str, Any]:
+    """Return an arm's answer; it has what is left of the budget at this moment, at most ``most_s``."""
+    limit_s = min(most_s, budget.rest_s())
+    if limit_s <= 0:
+        return {"failed": OVER}
+    answer = one.ask(request, limit_s)
+    late = "no answer" in answer.get("failed", "")
+    return {"failed": OVER} if late and limit_s < most_s else answer
+
+
+@contextlib.contextmanager
+def arms(names: Iterable[str], module: str, *, dry: bool) -> Generator[list[Arm], None, None]:
+    """Give the arms, each with empty caches; end them behind the block."""
+    with tempfile.TemporaryDirectory(prefix="arms-", ignore_cleanup_errors=True) as folder:
+        made = [Arm(name, Path(folder), module, dry=dry) for name in names]
+        try:
+            yield made
+        finally:
+            for one in made:
+                one.stop()
+
+
+def machine(sources: Sequence[str], *, dry: bool) -> dict[str, Any] | None:
+    """Return what the figures are taken on, None where there is no GPU.
+
+    Args:
+        sources: What a row is measured with; another version begins anew.
+        dry: On a CPU, to check the benchmark itself.
+    """
+    torch = importlib.import_module("torch")
+    environment = importlib.import_module("inductor_plugin.tuning.environment")
+    if not dry and not torch.cuda.is_available():
+        return None
+    facts: dict[str, Any] = {
+        "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "dry": dry,
+        "gpu": "cpu" if dry else torch.cuda.get_device_name(),
+        "torch": str(torch.__version__),
+        "triton": importlib.import_module("triton").__version__,
+        "driver": "" if dry else driver(),
+        "sources": sources_digest(sources),
+    }
+    return facts | {"environment": environment.environment("cpu" if dry else "cuda:0")}
+
+
+def driver() -> str:
+    """Return the version of NVIDIA's driver."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return done.stdout.splitlines()[0].strip()
+
+
+def write(out: Path, report: Mapping[str, Any]) -> None:
+    """Write the file, whole or not at all."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    private = out.with_suffix(f".{os.getpid()}")
+    private.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    private.replace(out)

@@ -1,0 +1,8 @@
+"""Where the checkout and its committed figures are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RESULTS = REPOSITORY / "benchmarks" / "results"

@@ -1,0 +1,1 @@
+"""Records and kernels on their way to another cache: archives, packs, wheels."""

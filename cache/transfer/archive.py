@@ -1,0 +1,309 @@
+"""One file that carries a cache, or a part of it, to another machine; and merging two caches."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from inductor_plugin.cache import atomic
+from inductor_plugin.cache.entry import ENTRY, damage_of_folder, parse_entry
+from inductor_plugin.cache.kernels import kernel_folders
+from inductor_plugin.cache.layout import Layout, part
+from inductor_plugin.cache.pack import Pack, pack_files, parse_pack
+from inductor_plugin.cache.quarantine import Quarantined, parse_quarantined, quarantine_files
+from inductor_plugin.cache.record import Record
+from inductor_plugin.cache.records import (
+    environment_files,
+    parse_environment,
+    parse_record,
+    record_files,
+)
+from inductor_plugin.cache.store import Store
+from inductor_plugin.cache.transfer import tape
+from inductor_plugin.cache.verify import unlisted
+from inductor_plugin.errors import ArchiveError, CacheError
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What came out of an archive or another cache.
+
+    Attributes:
+        records: Records that were not there before.
+        kernels: Kernels that were not there before.
+        quarantined: Quarantine entries that were not there before.
+        environments: Environments that were not there before.
+        merged: Records that were there and know more, or something newer, now.
+        unchanged: All that was there before and stays as it was, of every kind.
+        packs: The packs that came with it, also those noted before.
+    """
+
+    records: int = 0
+    kernels: int = 0
+    quarantined: int = 0
+    environments: int = 0
+    merged: int = 0
+    unchanged: int = 0
+    packs: tuple[Pack, ...] = ()
+
+
+def export_archive(
+    store: Store,
+    file: Path,
+    *,
+    environment: str | None = None,
+    op: str | None = None,
+    pack: Pack | None = None,
+) -> dict[str, int]:
+    """Write what is sound in a cache to one file, and return how many of each kind.
+
+    Args:
+        store: The cache.
+        file: Where to, in a folder that is there; replaced whole.
+        environment: Only environments whose digest starts so, and the kernels their records name.
+        op: Only records of this operator, and the kernels they name.
+        pack: Only this pack and its kernels, which the cache must hold.
+
+    Raises:
+        ArchiveError: Its folder is not there, or the file cannot be written.
+    """
+    if not file.parent.is_dir():
+        raise ArchiveError(
+            f"cannot write {file}: there is no folder {file.parent}; make it or name another file"
+        )
+    layout = store.layout
+    selected = _selected(layout, environment, op) if pack is None else _packed(store, pack)
+    names = [str(path.relative_to(layout.root)) for path in selected]
+    draft = file.with_name(f".{file.name}.part")
+    try:
+        with draft.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
+            tape.write(layout.root, sorted(names), packed)
+        draft.replace(file)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise ArchiveError(f"cannot write {file}: {error}; name another file") from error
+    return {
+        "records": sum(name.startswith("records/") and name.count("/") == 3 for name in names),
+        "kernels": sum(
+            name.endswith(f"/{ENTRY}") and name.startswith("kernels/") for name in names
+        ),
+        "environments": sum(name.endswith("/environment.json") for name in names),
+        "quarantined": sum(name.startswith("quarantine/") for name in names),
+        "packs": sum(name.startswith("packs/") for name in names),
+    }
+
+
+def import_archive(store: Store, file: Path) -> Imported:
+    """Take over an archive. Everything is checked before anything is placed.
+
+    Records merge candidate by candidate, the newer measurement staying; kernels, environments and
+    quarantine entries that are there already stay.
+
+    Raises:
+        ArchiveError: The file is not there, damaged, of another format, or unsafe.
+        CacheError: The cache cannot be written.
+    """
+    if store.degraded is not None:
+        raise CacheError(f"cannot import into {store.root}: {store.degraded}")
+    staging = atomic.private_path(store.layout.private)
+    try:
+        staging.mkdir(mode=0o700)
+        tape.unpack(file, staging)
+        staged = Layout(staging)
+        _check(staged, str(file))
+        return _take_over(store, staged)
+    except OSError as error:
+        raise CacheError(f"cannot import {file} into {store.root}: {error}") from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def merge_stores(target: Store, source: Store) -> Imported:
+    """Take everything sound in one cache over into another; what is damaged is left behind.
+
+    Raises:
+        CacheError: The target cannot be written.
+    """
+    if target.degraded is not None:
+        raise CacheError(f"cannot merge into {target.root}: {target.degraded}")
+    return _take_over(target, source.layout)
+
+
+def _selected(layout: Layout, environment: str | None, op: str | None) -> Iterator[Path]:
+    """Yield the sound files that belong into an archive."""
+    environments: set[str] = set()
+    kernels: set[str] = set()
+    for path in record_files(layout.records):
+        wanted = path.parent.parent.name.startswith(environment or "") and (
+            op is None or path.parent.name == part(op)
+        )
+        record = _sound_record(path) if wanted else None
+        if record is not None:
+            environments.add(path.parent.parent.name)
+            kernels.update(one.kernel for one in record.candidates.values() if one.kernel)
+            yield path
+    everything = environment is None and op is None
+    for path in environment_files(layout.records):
+        if (everything or path.parent.name in environments) and _sound_environment(path):
+            yield path
+    for folder in kernel_folders(layout.kernels):
+        if (everything or folder.name in kernels) and damage_of_folder(folder) is None:
+            entry = parse_entry((folder / ENTRY).read_bytes(), folder)
+            yield from (folder / name for name in (ENTRY, *entry.files))
+    for path in quarantine_files(layout.quarantined):
+        if everything or path.parent.name in environments:
+            yield path
+    if everything:
+        # A pack that has lost kernels to an eviction is none any more.
+        yield from (path for path in pack_files(layout.packs) if _is_whole(layout, path))
+
+
+def _packed(store: Store, pack: Pack) -> Iterator[Path]:
+    """Yield the files of a pack."""
+    store.put_pack(pack)
+    yield store.layout.pack(pack.name)
+    for digest in pack.kernels:
+        entry = store.kernel(digest)
+        if entry is None:
+            raise ArchiveError(
+                f"kernel {digest[:12]} of the pack is not in {store.root} any more; compile it again"
+            )
+        yield from (entry.folder / name for name in (ENTRY, *entry.files))
+
+
+def _sound_record(path: Path) -> Record | None:
+    try:
+        return parse_record(path.read_bytes(), path)
+    except (OSError, ValueError):
+        return None
+
+
+def _sound_environment(path: Path) -> dict[str, Any] | None:
+    try:
+        return parse_environment(path.read_bytes(), path.parent.name)
+    except (OSError, ValueError):
+        return None
+
+
+def _check(staged: Layout, file: str) -> None:
+    """Raise ArchiveError unless every staged file says what its place says."""
+    try:
+        for path in record_files(staged.records):
+            parse_record(path.read_bytes(), path)
+        for path in environment_files(staged.records):
+            parse_environment(path.read_bytes(), path.parent.name)
+        for path in quarantine_files(staged.quarantined):
+            parse_quarantined(path.read_bytes())
+        for path in pack_files(staged.packs):
+            _check_pack(staged, parse_pack(path.read_bytes()))
+    except ValueError as error:
+        raise ArchiveError(f"{file} holds a damaged entry: {error}; export it again") from error
+    for folder in kernel_folders(staged.kernels):
+        reason = damage_of_folder(folder) or unlisted(folder)
+        if reason is not None:
+            raise ArchiveError(f"{file} holds a damaged kernel {folder.name}: {reason}")
+
+
+def _check_pack(staged: Layout, pack: Pack) -> None:
+    missing = [one for one in pack.kernels if not staged.kernel(one).is_dir()]
+    if missing:
+        raise ValueError(
+            f"pack {pack.name} lacks {len(missing)} of its {len(pack.kernels)} kernels"
+        )
+
+
+def _take_over(store: Store, source: Layout) -> Imported:
+    environments = [
+        _is_new_environment(store, path.parent.name, fields)
+        for path in environment_files(source.records)
+        if (fields := _sound_environment(path)) is not None
+    ]
+    records = [
+        _placed(store, record)
+        for path in record_files(source.records)
+        if (record := _sound_record(path)) is not None
+    ]
+    kernels, kernels_there = _take_kernels(store, kernel_folders(source.kernels))
+    taken = [store.add_quarantined(one) for one in _sound_quarantine(source)]
+    packs = [pack for path in pack_files(source.packs) if (pack := _sound_pack(path)) is not None]
+    noted = [store.put_pack(pack) for pack in packs]
+    if store.degraded is not None:
+        raise CacheError(f"{store.root} took only a part: {store.degraded}; free some space")
+    there = (
+        environments.count(False),
+        records.count("unchanged"),
+        taken.count(False),
+        noted.count(False),
+    )
+    return Imported(
+        records=records.count("new"),
+        kernels=kernels,
+        quarantined=taken.count(True),
+        environments=environments.count(True),
+        merged=records.count("merged"),
+        unchanged=kernels_there + sum(there),
+        packs=tuple(packs),
+    )
+
+
+def _is_new_environment(store: Store, digest: str, fields: Mapping[str, Any]) -> bool:
+    known = store.environment(digest) is not None
+    store.put_environment(fields)
+    return not known
+
+
+def _placed(store: Store, record: Record) -> Literal["new", "merged", "unchanged"]:
+    """Merge a record in, and return what that changed."""
+    before = store.record(record.environment, record.op, record.digest)
+    after = store.put_record(record)
+    if before is None:
+        return "new"
+    return "unchanged" if after == before else "merged"
+
+
+def _take_kernels(store: Store, folders: Iterable[Path]) -> tuple[int, int]:
+    """Publish kernels; return how many are new, and how many were there."""
+    new = there = 0
+    published: dict[str, Path] = {}
+    for folder in folders:
+        if damage_of_folder(folder) is not None or not folder.exists():
+            continue
+        entry = parse_entry((folder / ENTRY).read_bytes(), folder)
+        if store.kernel(entry.digest) is not None:
+            there += 1
+            continue
+        files: dict[str, Path | bytes] = {
+            name: published.get(stated, folder / name) for name, stated in entry.files.items()
+        }
+        kept = store.put_kernel(entry.key, files, entry.resources)
+        published.update((stated, kept.path(name)) for name, stated in kept.files.items())
+        new += 1
+    return new, there
+
+
+def _sound_quarantine(source: Layout) -> Iterator[Quarantined]:
+    found = (_sound_quarantined(path) for path in quarantine_files(source.quarantined))
+    return (one for one in found if one is not None)
+
+
+def _sound_quarantined(path: Path) -> Quarantined | None:
+    try:
+        return parse_quarantined(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _is_whole(layout: Layout, path: Path) -> bool:
+    pack = _sound_pack(path)
+    return pack is not None and all(layout.kernel(one).is_dir() for one in pack.kernels)
+
+
+def _sound_pack(path: Path) -> Pack | None:
+    try:
+        return parse_pack(path.read_bytes())
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,155 @@
+"""A pack as a wheel: `pip install` brings the kernels, the first compile finds them.
+
+The wheel holds one package with the pack in it, and an entry point in the group `ENTRY_POINTS` whose
+value is that package (https://packaging.python.org/specifications/binary-distribution-format).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from inductor_plugin.cache import Pack, open_store
+from inductor_plugin.cache.transfer.archive import import_archive
+from inductor_plugin.errors import PackError
+
+ENTRY_POINTS = "inductor_plugin.packs"
+PACK_FILE = "kernels.pack"
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The oldest time a zip file can hold: equal packs give equal wheels."""
+_NAME_DIGITS = 8
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_VERSION = re.compile(r"\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?(\+[a-z0-9.]+)?")
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """What was written.
+
+    Attributes:
+        file: The wheel.
+        name: Name of the distribution.
+        version: Its version.
+        kernels: How many kernels it holds.
+    """
+
+    file: Path
+    name: str
+    version: str
+    kernels: int
+
+
+def write_wheel(pack: Path, folder: Path, *, name: str | None = None, version: str = "1") -> Wheel:
+    """Write a wheel that holds a pack, and return what was written.
+
+    Args:
+        pack: The file of the pack.
+        folder: Where the wheel goes; it must be there.
+        name: Name of the distribution; by default of the pack's GPU and its kernels.
+        version: Its version, as PEP 440 says.
+
+    Raises:
+        PackError: The file holds no pack, name or version cannot be those of a wheel, or there is a
+            wheel of another pack in its place.
+        ArchiveError: The file is damaged.
+    """
+    found = read_pack(pack)
+    name = name or _default_name(found)
+    if not _NAME.fullmatch(name):
+        raise PackError(f"name is {name!r}; use letters, digits, '-', '_' and '.'")
+    if not _VERSION.fullmatch(version):
+        raise PackError(f"version is {version!r}; write it as 1, 1.2 or 1.2.post3")
+    if not folder.is_dir():
+        raise PackError(f"there is no folder {folder}; make it, or name another with --out")
+    stem = f"{_slug(name)}-{version}"
+    tag = f"py3-none-linux_{_slug(found.machine)}"
+    package = f"{_slug(name)}_kernels"
+    metadata = (
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        f"Summary: Kernels for {found.target}, compiled ahead of time for inductor-plugin\n"
+        f"Keywords: {found.name}\n"
+        "Requires-Dist: inductor-plugin\n"
+    )
+    members: dict[str, bytes] = {
+        f"{package}/__init__.py": b'"""Kernels compiled ahead of time for inductor-plugin."""\n',
+        f"{package}/{PACK_FILE}": pack.read_bytes(),
+        f"{stem}.dist-info/METADATA": metadata.encode(),
+        f"{stem}.dist-info/WHEEL": (
+            f"Wheel-Version: 1.0\nGenerator: inductor-plugin\nRoot-Is-Purelib: false\nTag: {tag}\n"
+        ).encode(),
+        f"{stem}.dist-info/entry_points.txt": (
+            f"[{ENTRY_POINTS}]\n{_slug(name)} = {package}\n"
+        ).encode(),
+    }
+    file = folder / f"{stem}-{tag}.whl"
+    if file.exists() and not _holds(file, f"{stem}.dist-info/METADATA", metadata.encode()):
+        raise PackError(
+            f"{file} is there and holds another pack; use another --version or --name, or delete it"
+        )
+    _write(file, members, f"{stem}.dist-info/RECORD")
+    return Wheel(file, name, version, len(found.kernels))
+
+
+def read_pack(file: Path) -> Pack:
+    """Return the pack a file holds, every checksum of it checked.
+
+    Raises:
+        PackError: The file holds no pack, or several.
+        ArchiveError: The file is not there or damaged.
+    """
+    with tempfile.TemporaryDirectory(prefix="inductor-plugin-pack-") as folder:
+        taken = import_archive(open_store(Path(folder) / "cache"), file)
+    if len(taken.packs) != 1:
+        raise PackError(
+            f"{file} holds {len(taken.packs)} packs; name a file that `precompile` wrote"
+        )
+    return taken.packs[0]
+
+
+def _default_name(pack: Pack) -> str:
+    """Return a name that another pack for the same GPU does not have."""
+    kernels = pack.name.rpartition("-")[2][:_NAME_DIGITS]
+    return f"inductor-plugin-pack-{_slug(pack.target)}-{kernels}"
+
+
+def _holds(wheel: Path, member: str, content: bytes) -> bool:
+    """Return True if a file is a wheel with a member of this content."""
+    try:
+        with zipfile.ZipFile(wheel) as found:
+            return found.read(member) == content
+    except (OSError, KeyError, zipfile.BadZipFile):
+        return False
+
+
+def _write(file: Path, members: Mapping[str, bytes], record: str) -> None:
+    draft = file.with_name(f".{file.name}.part")
+    try:
+        with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as wheel:
+            lines: list[str] = []
+            for name, content in members.items():
+                wheel.writestr(_info(name), content)
+                digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
+                lines.append(f"{name},sha256={digest.decode()},{len(content)}\n")
+            wheel.writestr(_info(record), "".join([*lines, f"{record},,\n"]))
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _info(name: str) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name, _EPOCH)
+    info.external_attr = 0o644 << 16
+    # A pack is packed already.
+    info.compress_type = zipfile.ZIP_STORED if name.endswith(PACK_FILE) else zipfile.ZIP_DEFLATED
+    return info
+
+
+def _slug(name: str) -> str:
+    """Return a name as wheels and packages write it."""
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")

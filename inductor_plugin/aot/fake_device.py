@@ -1,0 +1,289 @@
+"""Lower and compile for a named GPU on a machine that has none.
+
+What Inductor and Triton ask of a device between tracing and launching is answered from a `Target`,
+for torch 2.11 to 2.15; tensors have to be fake ones, and nothing is launched. `torch.cuda.is_available`
+stays False: with True, Inductor asks the driver for the state of a random generator.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+import sys
+import threading
+from collections.abc import Callable, Generator, Mapping, MutableMapping
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+
+from inductor_plugin.config import process_environment, restore_environment
+from inductor_plugin.errors import TargetError
+from inductor_plugin.problem.target import Target, target
+from inductor_plugin.worker.child.inductor import TargetDriver
+from inductor_plugin.worker.jobs import TritonTarget
+
+_CACHES = (
+    "torch.utils._triton:has_triton",
+    "torch.utils._triton:has_triton_tma",
+    "torch.utils._triton:has_triton_tma_device",
+    "torch.utils._triton:has_triton_cuda_tma_device",
+    "torch.utils._triton:has_datacenter_blackwell_tma_device",
+    "torch.utils._triton:_device_supports_tma",
+    "torch.utils._triton:_device_supports_tensor_descriptor",
+    "torch.utils._triton:has_triton_experimental_host_tma",
+    "torch.utils._triton:has_triton_tensor_descriptor_host_tma",
+    "torch.utils._triton:has_triton_stable_tma_api",
+    "torch.utils._triton:has_triton_reduction_ordering",
+    "torch.utils._triton:triton_backend",
+    "torch.utils._triton:triton_hash_with_backend",
+    "torch._inductor.codecache:CacheBase.get_system",
+    "torch._inductor.codegen.cuda.cuda_env:get_cuda_arch",
+    "torch._inductor.codegen.cuda.cuda_env:is_datacenter_blackwell_arch",
+    "torch._inductor.codegen.cutlass.cache:maybe_fetch_ops",
+    "torch._inductor.codegen.cutlass.utils:_gen_ops_cached",
+    "torch._inductor.codegen.cutlass.utils:cutlass_arch",
+    "torch._inductor.kernel.mm:_is_sm7x_or_older_gpu",
+    "torch._inductor.lookup_table.choices:LookupTableChoices._get_device_key",
+    "torch._inductor.runtime.hints:DeviceProperties.create",
+    "torch._inductor.utils:get_max_num_sms",
+    "torch._inductor.utils:get_num_sms",
+    "torch._inductor.utils:is_big_gpu",
+    "torch._inductor.utils:get_gpu_type",
+    "torch._inductor.utils:get_gpu_dram_gbps",
+    "torch._inductor.utils:get_device_tflops",
+    "torch._inductor.utils:_get_device_tflops",
+    "torch._inductor.utils:using_b200",
+    "inductor_plugin.tuning.environment:_cuda",
+    "inductor_plugin.tuning.environment:_software",
+)
+"""What remembers an answer about the device, in one of the supported versions of torch."""
+
+_GUARDED = (
+    "torch.utils._triton:_device_supports_tma",
+    "torch.utils._triton:_device_supports_tensor_descriptor",
+    "torch.utils._triton:has_triton_tma_device",
+    "torch.utils._triton:has_triton_cuda_tma_device",
+    "torch.utils._triton:has_triton_stable_tma_api",
+    "torch.utils._triton:has_datacenter_blackwell_tma_device",
+    "torch._inductor.utils:using_b200",
+)
+"""What asks `torch.cuda.is_available` before it looks at the device, and remembers the answer."""
+
+_ASKING = (
+    "torch._inductor.kernel.mm_grouped:can_use_triton_kernel",
+    "torch._meta_registrations:_grouped_mm_fp16_cublaslt_supported",
+    "torch._inductor.heuristics.template.triton:BaseConfigHeuristic._get_exceeding_shared_memory_checker",
+)
+"""What asks `torch.cuda.is_available` each time: it alone sees an available device."""
+
+_SEEING = threading.RLock()
+"""Two threads that made the device available at once would leave it so."""
+
+
+@contextmanager
+def as_target(
+    wanted: Target | str, devices: int = 1, facts: Mapping[str, Any] | None = None
+) -> Generator[SimpleNamespace, None, None]:
+    """Lower for a GPU that is not there, within the block, and yield its properties.
+
+    It holds for the whole process, all threads: nobody may use a real device meanwhile.
+
+    Args:
+        wanted: The GPU, or its name.
+        devices: How many of them.
+        facts: Properties that differ, by the names of ``torch.cuda.get_device_properties``.
+
+    Raises:
+        TargetError: The name is not known, or this torch is built without CUDA.
+    """
+    chosen = target(wanted) if isinstance(wanted, str) else wanted
+    if torch.version.cuda is None:
+        raise TargetError(
+            f"torch {torch.__version__} is built without CUDA and cannot lower for {chosen.name}; "
+            "install a CUDA build (it needs no GPU)"
+        )
+    properties = SimpleNamespace(**(chosen.properties() | dict(facts or {})))
+    with ExitStack() as stack:
+        stack.callback(_clear)
+        _clear()
+        # The first kernel of a process writes its device's folder into TRITON_CACHE_DIR for good.
+        kept = process_environment()
+        stack.callback(restore_environment, kept)
+        restore_environment({k: v for k, v in kept.items() if k != "TRITON_CACHE_DIR"})
+        _answer(stack, properties, devices)
+        _stay_off_the_device(stack)
+        _ask_as_if_available()
+        _let_see(stack)
+        yield properties
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: object) -> Generator[None, None, None]:
+    """Give a module, class or object another attribute within the block.
+
+    What was there comes back as it was: a static method as one, an inherited attribute as inherited.
+    """
+    own = cast("Mapping[str, object]", vars(owner))
+    there, kept = name in own, own.get(name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if there:
+            setattr(owner, name, kept)
+        else:
+            delattr(owner, name)
+
+
+@contextmanager
+def updated(
+    mapping: MutableMapping[str, Any], values: Mapping[str, Any]
+) -> Generator[None, None, None]:
+    """Give a mapping other values within the block."""
+    kept = dict(mapping)
+    mapping.update(values)
+    try:
+        yield
+    finally:
+        mapping.clear()
+        mapping.update(kept)
+
+
+class _Driver(TargetDriver):
+    """What Triton and Inductor ask of Triton's driver while they compile."""
+
+    def __init__(self, properties: SimpleNamespace) -> None:
+        super().__init__(TritonTarget("cuda", properties.major * 10 + properties.minor, 32))
+        said = {
+            "max_shared_mem": properties.shared_memory_per_block_optin,
+            "max_num_regs": properties.regs_per_multiprocessor,
+            "multiprocessor_count": properties.multi_processor_count,
+            "warpSize": properties.warp_size,
+            "sm_clock_rate": properties.clock_rate,
+            "mem_clock_rate": properties.memory_clock_rate,
+            "mem_bus_width": properties.memory_bus_width,
+        }
+        self.utils = SimpleNamespace(get_device_properties=_always(said))
+
+    def get_device_interface(self) -> Any:
+        """Return torch's module for the device."""
+        return torch.cuda
+
+
+def _answer(stack: ExitStack, properties: SimpleNamespace, devices: int) -> None:
+    """Answer what is asked of the device."""
+    device_interface = importlib.import_module("torch._dynamo.device_interface")
+    driver = importlib.import_module("triton.runtime").driver
+    answers = {
+        "get_device_properties": properties,
+        "get_device_capability": (properties.major, properties.minor),
+        "get_device_name": properties.name,
+        "current_device": 0,
+        "device_count": devices,
+        "is_bf16_supported": True,
+        "is_tf32_supported": True,
+        "synchronize": None,
+    }
+    interface = device_interface.CudaInterface
+    for name, answer in answers.items():
+        stack.enter_context(replaced(torch.cuda, name, _always(answer)))
+        # Bound when the class was made, so it is no use to replace torch.cuda's alone.
+        if name in vars(interface):
+            stack.enter_context(replaced(interface, name, staticmethod(_always(answer))))
+    stack.enter_context(replaced(interface, "is_available", staticmethod(_yes)))
+    known = device_interface.caching_worker_device_properties
+    stack.enter_context(updated(known, {"cuda": [properties] * devices}))
+    stack.enter_context(replaced(driver, "_active", _Driver(properties)))
+
+
+def _stay_off_the_device(stack: ExitStack) -> None:
+    """Leave out what can only be done on a device: loading and measuring kernels."""
+    config = importlib.import_module("torch._inductor.config")
+    scheduler = importlib.import_module("torch._inductor.scheduler").Scheduler
+    helpers = importlib.import_module("torch._inductor.runtime.triton_helpers")
+    heuristics = importlib.import_module("torch._inductor.runtime.triton_heuristics")
+    stack.enter_context(replaced(heuristics.CachingAutotuner, "_make_launchers", _no_launchers))
+    stack.enter_context(replaced(helpers, "set_driver_to_gpu", _always(None)))
+    # In this process: Inductor's own compile workers would ask a real driver.
+    stack.enter_context(
+        config.patch(
+            compile_threads=1,
+            fx_graph_cache=False,
+            # It folds by computing on the device, and pads by measuring there.
+            joint_graph_constant_folding=False,
+            shape_padding=False,
+        )
+    )
+    for name in ("benchmark_fused_nodes", "benchmark_codegened_module"):
+        # All alike, in (milliseconds, path): a fusion that would be measured is accepted.
+        stack.enter_context(replaced(scheduler, name, _always((0.001, ""))))
+
+
+def _no_launchers(tuner: Any) -> None:
+    tuner.launchers = []
+
+
+def _ask_as_if_available() -> None:
+    """Ask once what would say "no device", while the device seems available: the answers are kept."""
+    with replaced(torch.cuda, "is_available", _yes):
+        for path in _GUARDED:
+            importlib.import_module(path.partition(":")[0])
+            guarded = _found(path)
+            if guarded is not None:
+                guarded()
+
+
+def _let_see(stack: ExitStack) -> None:
+    """Let what asks each time see an available device."""
+    # It imports the modules of `torch._inductor.kernel`, which cannot be loaded before it.
+    importlib.import_module("torch._inductor.lowering")
+    for path in _ASKING:
+        asking = _found(path)
+        if asking is not None:
+            place, name = re.split(r"[:.](?=\w+$)", path)
+            stack.enter_context(replaced(_found(place), name, _seeing(asking)))
+
+
+def _seeing(asking: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that runs as if the device were available."""
+
+    @functools.wraps(asking)
+    def asked(*args: Any, **kwargs: Any) -> Any:
+        with _SEEING, replaced(torch.cuda, "is_available", _yes):
+            return asking(*args, **kwargs)
+
+    return asked
+
+
+def _yes(*_: Any, **__: Any) -> bool:
+    return True
+
+
+def _always(value: object) -> Callable[..., Any]:
+    """Return a function of anything that returns ``value``."""
+
+    def answer(*_: Any, **__: Any) -> Any:
+        return value
+
+    return answer
+
+
+def _found(path: str) -> Any:
+    """Return what ``module:name`` names, or None where this torch has it not or has not loaded it."""
+    module, _, name = path.partition(":")
+
+    def part(owner: Any, one: str) -> Any:
+        return getattr(owner, one, None)
+
+    return functools.reduce(part, name.split(".") if name else [], sys.modules.get(module))
+
+
+def _clear() -> None:
+    """Forget what is remembered about the device."""
+    for path in _CACHES:
+        clear = getattr(_found(path), "cache_clear", None)
+        if clear is not None:
+            clear()

@@ -1,0 +1,239 @@
+"""A whole model lowered for a GPU that is not there: all its problems, their kernels compiled.
+
+The model is made and called with fake tensors, so that neither memory nor a device is needed; what
+Inductor generates around the kernels is not compiled. To be used inside `as_target`. Forward passes
+alone: torch's autograd engine asks the driver for the device.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch._dynamo
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from inductor_plugin.aot import models
+from inductor_plugin.aot.fake_device import replaced
+from inductor_plugin.config import Config
+from inductor_plugin.errors import OptionError
+from inductor_plugin.inductor.graph import session
+from inductor_plugin.inductor.hooks import compile_graph
+from inductor_plugin.tuning.selection import Ticket
+from inductor_plugin.tuning.task import Entry
+
+logger = logging.getLogger(__name__)
+
+Made = tuple[nn.Module, list[models.Inputs]]
+
+_FLASH_HEAD = 256
+"""Longest head of the flash kernels; they want multiples of 8."""
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """One problem of a model.
+
+    Attributes:
+        problem: The problem in one line.
+        offered: Names of the candidates.
+        kernels: Digests of the kernels that are in the cache now.
+        failed: Candidates without a kernel, and why.
+        rejected: Templates that refused the problem, and why.
+    """
+
+    problem: str
+    offered: tuple[str, ...]
+    kernels: tuple[str, ...]
+    failed: tuple[tuple[str, str], ...]
+    rejected: Mapping[str, str]
+
+
+def lower_model(
+    make: Callable[[], Made], config: Config, *, dynamic: bool = False
+) -> list[Lowered]:
+    """Compile a model's graphs with each set of inputs, and return its problems, each once.
+
+    Args:
+        make: Makes the model and the sets of example inputs; called with fake tensors, and if it
+            cannot do with those, with real ones.
+        config: The options; with ``policy=build`` nothing is measured.
+        dynamic: Let all sizes be unknown.
+    """
+    found: dict[str, Lowered] = {}
+
+    def observe(tickets: Sequence[Ticket]) -> None:
+        for ticket in tickets:
+            found.setdefault(ticket.digest, _lowered(ticket))
+
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    model, sets = _made(make, mode)
+    with _nothing_compiled(), mode, torch.no_grad():
+        session.OBSERVERS.append(observe)
+        try:
+            _place(model)
+            for inputs in sets:
+                torch._dynamo.reset()  # pyright: ignore[reportUnknownMemberType]
+                backend = functools.partial(_compiled, config)
+                compiled: Any = torch.compile(model, backend=backend, dynamic=dynamic or None)
+                models.call(compiled, _on_device(inputs))
+        finally:
+            session.OBSERVERS.remove(observe)
+            torch._dynamo.reset()  # pyright: ignore[reportUnknownMemberType]
+    return list(found.values())
+
+
+def _made(make: Callable[[], Made], mode: FakeTensorMode) -> Made:
+    try:
+        with mode, replaced(nn.Module, "_apply", _converted({})):
+            return make()
+    except OptionError:
+        raise
+    except Exception as error:  # noqa: BLE001  the user's code may want values
+        logger.warning("the model is made with real tensors, fake ones do not do: %s", error)
+        return make()
+
+
+def _converted(known: dict[int, tuple[Any, Any]]) -> Callable[..., Any]:
+    """Return what ``.to()``, ``.half()`` ... do with fake parameters, which cannot be exchanged."""
+
+    def apply(module: Any, function: Callable[[Any], Any], recurse: bool = True) -> Any:  # noqa: FBT001, FBT002
+        for child in module.children() if recurse else ():
+            apply(child, function)
+        for name, old in [*module._parameters.items()]:
+            if old is not None:
+                fresh = nn.Parameter(function(old.detach()), requires_grad=False)
+                # A tied weight stays tied; the old one is kept, or its identity would be used again.
+                module._parameters[name] = known.setdefault(id(old), (old, fresh))[1]
+        for name, old in [*module._buffers.items()]:
+            if old is not None:
+                module._buffers[name] = function(old)
+        return module
+
+    return apply
+
+
+def _lowered(ticket: Ticket) -> Lowered:
+    entries = ticket.task.entries if ticket.task is not None else []
+    kernels = [digest for one in entries if _is_built(one) and (digest := _digest(one))]
+    failed = [(one.name, _reason(one)) for one in entries if not _is_built(one) and not one.library]
+    known = {o.candidate_id for o in ticket.offers} - {one.candidate_id for one in entries}
+    failed += [
+        (ticket.measured[n].name, ticket.measured[n].reason) for n in known & set(ticket.measured)
+    ]
+    return Lowered(
+        ticket.problem.describe(),
+        tuple(o.name for o in ticket.offers),
+        tuple(sorted(set(kernels))),
+        tuple(failed),
+        dict(ticket.rejected),
+    )
+
+
+def _is_built(entry: Entry) -> bool:
+    """Return whether a candidate's kernel is in the cache; one that does not fit the GPU is, too."""
+    return entry.ready or (entry.outcome is not None and entry.outcome.status == "pruned")
+
+
+def _digest(entry: Entry) -> str:
+    build: Any = entry.build
+    key = getattr(build, "kernel", None) or getattr(build, "key", None)
+    return getattr(key, "digest", "")
+
+
+def _reason(entry: Entry) -> str:
+    return entry.outcome.reason if entry.outcome is not None else "not reached"
+
+
+def _compiled(config: Config, graph: Any, inputs: Any) -> Callable[..., Any]:
+    """Compile a graph, and answer with the graph itself, which runs on fake tensors."""
+    _choose_attention(graph)
+    compile_graph(graph, inputs, None, config, {})
+    return graph.forward
+
+
+def _choose_attention(graph: Any) -> None:
+    """Take the attention that the dispatcher takes on the device; without one it takes none.
+
+    The flash kernels stand for cuDNN's too: both leave the products around them the same.
+    """
+    for node in graph.graph.nodes:
+        if node.target is torch.nn.functional.scaled_dot_product_attention:
+            node.target = _attention
+    graph.recompile()
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,  # noqa: FBT001, FBT002  torch's signature
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    head = query.shape[-1]
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    if attn_mask is None and half and head <= _FLASH_HEAD and head % 8 == 0:
+        flash = torch.ops.aten._scaled_dot_product_flash_attention
+        return flash(query, key, value, dropout_p, is_causal, scale=scale)[0]
+    return torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+
+
+def _place(model: nn.Module) -> None:
+    """Put fake tensors on the device in the place of all parameters and buffers, tied ones tied."""
+    parameters: dict[int, Any] = {}
+    for module in model.modules():
+        inner: Any = module  # its dictionaries are protected
+        for name, old in [*inner._parameters.items()]:
+            if old is not None:
+                fresh = parameters.setdefault(
+                    id(old), nn.Parameter(_twin(old), requires_grad=False)
+                )
+                inner._parameters[name] = fresh
+        for name, old in [*inner._buffers.items()]:
+            if old is not None:
+                inner._buffers[name] = _twin(old)
+
+
+def _twin(old: torch.Tensor) -> torch.Tensor:
+    """Return a tensor like another one, on the device."""
+    return torch.empty_strided(old.size(), old.stride(), dtype=old.dtype, device="cuda")
+
+
+def _on_device(value: Any) -> Any:
+    """Return inputs with fake tensors on the device in the place of all tensors."""
+    if isinstance(value, torch.Tensor):
+        return _twin(value)
+    if isinstance(value, dict):
+        named = cast("dict[Any, Any]", value)
+        return {name: _on_device(part) for name, part in named.items()}
+    if type(value) in (tuple, list):
+        return type(value)(_on_device(part) for part in value)
+    return value
+
+
+@contextmanager
+def _nothing_compiled() -> Generator[None, None, None]:
+    """Leave what Inductor generates around the chosen kernels uncompiled."""
+    compiler = importlib.import_module("torch._inductor.async_compile").AsyncCompile
+    with ExitStack() as stack:
+        for name in ("triton", "cpp_pybinding"):
+            stack.enter_context(replaced(compiler, name, _nothing))
+        yield
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None

@@ -1,0 +1,116 @@
+"""A small Llama-style decoder in plain torch, and how a user's own model is found."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+from torch import Tensor, nn
+
+from inductor_plugin.errors import OptionError
+
+Inputs: TypeAlias = tuple[Any, ...] | dict[str, Any]
+"""What a model is called with: positional arguments, or keyword arguments."""
+
+TINY = "inductor_plugin.aot.decoder:tiny"
+SMALL = "inductor_plugin.aot.decoder:small"
+LLAMA = "inductor_plugin.aot.decoder:llama3_8b"
+
+
+def load(spec: str) -> tuple[nn.Module, Inputs]:
+    """Call ``module:function`` and return the model and the first example inputs it gives.
+
+    Raises:
+        OptionError: As `load_sets`.
+    """
+    model, sets = load_sets(spec)
+    return model, sets[0]
+
+
+def load_sets(spec: str) -> tuple[nn.Module, list[Inputs]]:
+    """Call ``module:function`` and return the model and all sets of example inputs it gives.
+
+    The module is looked for in the current directory too, as ``python -m`` does.
+
+    Raises:
+        OptionError: There is no such module or function, or it returns something else.
+    """
+    answer: object = _function(spec)()
+    pair = cast("tuple[object, ...]", answer) if isinstance(answer, tuple) else ()
+    if len(pair) != 2:
+        raise OptionError(
+            f"model {spec!r} returned {_kind(cast('object', answer))}; return (model, example_inputs)"
+        )
+    model, inputs = pair
+    if not isinstance(model, nn.Module):
+        raise OptionError(
+            f"model {spec!r} returned {_kind(model)} as the model; return an nn.Module"
+        )
+    sets = cast("list[object]", inputs if isinstance(inputs, list) else [inputs])
+    if not sets or not all(isinstance(one, tuple | dict) for one in sets):
+        raise OptionError(
+            f"model {spec!r} returned {_kind(cast('object', inputs))} as example inputs; return a tuple of "
+            "positional arguments, a dict of keyword arguments, or a list of such sets"
+        )
+    return model, cast("list[Inputs]", sets)
+
+
+def call(model: Callable[..., Any], inputs: Inputs) -> Any:
+    """Return what a model answers to its example inputs."""
+    return model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
+
+
+def tensors(value: Any) -> list[Tensor]:
+    """Return the tensors inside a model's answer, in a fixed order."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        return tensors(list(cast("Mapping[Any, Any]", value).values()))
+    if isinstance(value, tuple | list):
+        return [one for part in cast("list[Any]", value) for one in tensors(part)]
+    return []
+
+
+def moved(value: Any, device: str) -> Any:
+    """Return a model's inputs with their tensors on a device."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        inputs = cast("dict[Any, Any]", value)
+        return {name: moved(part, device) for name, part in inputs.items()}
+    if type(value) in (tuple, list):
+        return type(value)(moved(part, device) for part in value)
+    return value
+
+
+def _function(spec: str) -> Callable[[], Any]:
+    module_name, separator, name = spec.partition(":")
+    if not (module_name and separator and name):
+        raise OptionError(f"model is {spec!r}; write module:function, for example {TINY}")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise OptionError(
+            f"model {spec!r}: no module {error.name!r} in {here} or among the installed packages; "
+            "change to its folder or install it"
+        ) from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        found = "no" if function is None else "no callable"
+        raise OptionError(
+            f"model {spec!r}: {module_name} has {found} {name!r}; name a function that takes "
+            "nothing and returns (model, example_inputs)"
+        )
+    return function
+
+
+def _kind(value: object) -> str:
+    return f"an object of type {type(value).__name__}"

@@ -1,0 +1,312 @@
+"""Kernels compiled ahead of time for a named GPU, on a machine that may have none, as one file.
+
+model, target ─► fake lowering ─► problems ─► candidates, ranked ─► nvcc, Triton ─► cache ─► pack
+                                                                             read back, checked ◄┘
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from inductor_plugin.aot import models, standard
+from inductor_plugin.aot.fake_device import as_target
+from inductor_plugin.aot.lower import Lowered, Made, lower_model
+from inductor_plugin.cache import KernelEntry, Pack, Store, open_store
+from inductor_plugin.cache.transfer.archive import export_archive, import_archive
+from inductor_plugin.config import Config
+from inductor_plugin.counters import COUNTERS, Stats
+from inductor_plugin.errors import KernelError, OptionError, PackError, TargetError
+from inductor_plugin.inductor.facts.problem import target_of
+from inductor_plugin.kernels.sass import instructions
+from inductor_plugin.kernels.unit import CppSource, namespace, unique_symbol
+from inductor_plugin.ops.gemm_abi import load
+from inductor_plugin.problem.target import Target, names, target
+from inductor_plugin.tuning.runtime import RUNTIME
+from inductor_plugin.version import __version__
+
+HERE = "here"
+"""As a target: this machine's GPU."""
+
+_TIMEOUT_S = 900.0
+"""Nobody waits for one kernel here; an nvcc takes 33 s alone, and three times that on busy cores."""
+
+LIBRARY_FILE, SOURCE_FILE, CUBIN = "kernel.so", "source.cu", ".cubin"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to compile.
+
+    Attributes:
+        target: The GPU, by name, or `HERE`.
+        models: ``module:function`` of each model.
+        out: The file to write.
+        config: The options; ``policy`` is ``build``.
+        dynamic: Let all sizes be unknown.
+        standard: Add the products of common language models for this architecture, which must be
+            the target's; empty for none.
+    """
+
+    target: str
+    models: tuple[str, ...]
+    out: Path
+    config: Config
+    dynamic: bool = False
+    standard: str = ""
+
+
+@dataclass(frozen=True)
+class Built:
+    """One kernel of a pack.
+
+    Attributes:
+        digest: Its digest in the cache.
+        name: Its readable name.
+        kind: ``cutlass`` or ``triton``.
+        registers: Registers per thread, None where nothing tells.
+        spills: Bytes spilled per thread, None where nothing tells.
+        instructions: Tensor core instructions, of CUTLASS kernels alone.
+    """
+
+    digest: str
+    name: str
+    kind: str
+    registers: int | None
+    spills: int | None
+    instructions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of it.
+
+    Attributes:
+        file: The pack.
+        bytes: Its size.
+        pack: What is in it.
+        problems: The problems, each with its candidates.
+        kernels: The kernels, as read back from the file.
+        warnings: What is missing, and why.
+        stats: What this process did.
+        seconds: How long it took.
+    """
+
+    file: str
+    bytes: int
+    pack: Pack
+    problems: tuple[Lowered, ...]
+    kernels: tuple[Built, ...]
+    warnings: tuple[str, ...]
+    stats: Stats
+    seconds: float
+
+    def count(self, kind: str) -> int:
+        """Return how many kernels of a kind there are."""
+        return sum(one.kind == kind for one in self.kernels)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        plain = asdict(self)
+        plain["stats"] = self.stats.to_dict()
+        plain["counts"] = {
+            "cutlass": self.count("cutlass"),
+            "triton": self.count("triton"),
+            "spilling": sum(bool(one.spills) for one in self.kernels),
+            "unknown_spills": sum(one.spills is None for one in self.kernels),
+            "instructions": Counter(name for one in self.kernels for name in one.instructions),
+        }
+        return plain
+
+
+def precompile(request: Request, say: Callable[[str], None] = print) -> Report:
+    """Compile all candidates of models for a GPU, and write them to a pack that is then checked.
+
+    Args:
+        request: What to compile.
+        say: Takes the lines for people.
+
+    Raises:
+        OptionError: A model is not found, or none is named.
+        TargetError: The GPU is not known, or this torch cannot compile for it.
+        PackError: Nothing was compiled, or the written file is not sound.
+        ArchiveError: The file cannot be written.
+    """
+    started, before = time.perf_counter(), COUNTERS.snapshot()
+    gpu = _gpu(request.target)
+    if not request.models and not request.standard:
+        raise OptionError("nothing to compile; name a model with --model, or --standard")
+    if request.standard and standard.for_arch(request.standard).arch != gpu.arch:
+        raise OptionError(
+            f"the set for {request.standard} is not for {gpu.name}, which is {gpu.arch}; leave out one"
+        )
+    if not request.out.parent.is_dir():
+        raise OptionError(
+            f"there is no folder {request.out.parent} for {request.out.name}; make it"
+        )
+    config = replace(request.config, policy="build", compile_timeout_s=_TIMEOUT_S)
+    lowered = _lower(request, gpu, config, say)
+    store = RUNTIME.store(config)
+    digests = sorted({digest for one in lowered for digest in one.kernels})
+    if not digests:
+        raise PackError(_nothing(lowered))
+    pack = Pack(
+        target=gpu.name,
+        arch=gpu.arch,
+        created=round(time.time(), 3),
+        software=_software(store, digests),
+        models=(*request.models, *([f"standard {request.standard}"] if request.standard else [])),
+        problems=tuple(sorted({one.problem for one in lowered})),
+        kernels=tuple(digests),
+    )
+    kernels = _written(store, pack, request.out)
+    return Report(
+        file=str(request.out),
+        bytes=request.out.stat().st_size,
+        pack=pack,
+        problems=tuple(lowered),
+        kernels=kernels,
+        warnings=tuple(_warnings(lowered, kernels)),
+        stats=COUNTERS.snapshot().since(before),
+        seconds=round(time.perf_counter() - started, 3),
+    )
+
+
+def _gpu(name: str) -> Target:
+    """Return the GPU of a name, or this machine's."""
+    if name != HERE:
+        return target(name)
+    found = target_of(torch.device("cuda")) if torch.cuda.is_available() else None
+    if found is None:
+        raise TargetError(
+            f"target is {HERE!r}, but there is no GPU whose figures are known; name one of "
+            f"{', '.join(names())}"
+        )
+    return found
+
+
+def _written(store: Store, pack: Pack, file: Path) -> tuple[Built, ...]:
+    """Write a pack where it has proved sound, and return its kernels; an old file stays till then."""
+    draft = file.with_name(f".{file.name}.unchecked")
+    try:
+        export_archive(store, draft, pack=pack)
+        kernels = check(draft)
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)
+    return kernels
+
+
+def check(file: Path) -> tuple[Built, ...]:
+    """Return the kernels of a pack, read back into an empty cache: checksums, symbols, machine code.
+
+    Raises:
+        ArchiveError: The file is damaged.
+        PackError: It holds no pack, or a kernel that cannot be loaded.
+    """
+    with tempfile.TemporaryDirectory(prefix="inductor-plugin-pack-") as folder:
+        store = open_store(Path(folder) / "cache")
+        taken = import_archive(store, file)
+        if not taken.packs:
+            raise PackError(f"{file} holds no pack; write one with `inductor-plugin precompile`")
+        damaged = store.verify()
+        if damaged:
+            raise PackError(f"{file}: {damaged[0].path.name}: {damaged[0].reason}")
+        known: dict[str, dict[str, frozenset[str]] | str] = {}
+        digests = {digest for pack in taken.packs for digest in pack.kernels}
+        return tuple(_built(_entry(store, digest), known) for digest in sorted(digests))
+
+
+def _lower(
+    request: Request, gpu: Target, config: Config, say: Callable[[str], None]
+) -> list[Lowered]:
+    makers: list[tuple[str, Callable[[], Made], Config]] = [
+        (spec, lambda spec=spec: models.load_sets(spec), config) for spec in request.models
+    ]
+    if request.standard:
+        # Triton's kernels hold the sizes they were compiled for: a general set has none.
+        general = replace(config, gemm_backends="ATEN,CUTLASS")
+        makers.append(("standard", lambda: standard.products(gpu.arch), general))
+    found: list[Lowered] = []
+    with as_target(gpu):
+        for name, make, chosen in makers:
+            say(f"{name} for {gpu.name} ({gpu.arch})")
+            found += lower_model(make, chosen, dynamic=request.dynamic)
+    return found
+
+
+def _software(store: Store, digests: Sequence[str]) -> dict[str, str]:
+    found = {
+        "inductor-plugin": __version__,
+        "torch": str(torch.__version__),
+        "machine": platform.machine(),
+    }
+    for name in ("triton", "nvidia-cutlass"):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    toolchains = {_entry(store, digest).key.toolchain for digest in digests}
+    nvcc = sorted(one.split(";")[0] for one in toolchains if one.startswith("nvcc"))
+    return found | {"nvcc": ", ".join(nvcc) or "none"}
+
+
+def _entry(store: Store, digest: str) -> KernelEntry:
+    entry = store.kernel(digest)
+    if entry is None:
+        raise PackError(f"kernel {digest[:12]} is gone from {store.root}; compile again")
+    return entry
+
+
+def _built(entry: KernelEntry, known: dict[str, dict[str, frozenset[str]] | str]) -> Built:
+    """Return what is known of a kernel; ``known`` keeps the machine code of shared libraries."""
+    used = entry.resources
+    if LIBRARY_FILE not in entry.files:
+        return Built(entry.digest, entry.key.config, "triton", used.registers, used.spills)
+    symbol = entry.key.config.split()[0]
+    source = CppSource(entry.digest, "", symbol)
+    path = entry.path(LIBRARY_FILE)
+    try:
+        load(path, unique_symbol(source))
+    except KernelError as error:
+        raise PackError(f"a kernel of the pack cannot be loaded: {error}") from error
+    stated = entry.files[LIBRARY_FILE]
+    if stated not in known:
+        known[stated] = instructions(path)
+    functions = known[stated]
+    own: set[str] = set()
+    if not isinstance(functions, str):
+        several = [name for name in functions if namespace(source) in name]
+        for name in several or functions:
+            own |= functions[name]
+    kind = "cutlass" if SOURCE_FILE in entry.files else "cpp"
+    return Built(entry.digest, symbol, kind, used.registers, used.spills, tuple(sorted(own)))
+
+
+def _nothing(lowered: Sequence[Lowered]) -> str:
+    if not lowered:
+        return "the model has no product that is tuned for this GPU; nothing was compiled"
+    reasons = sorted({reason for one in lowered for _, reason in one.failed})
+    return f"nothing was compiled: {'; '.join(reasons[:3]) or 'every template refused'}"
+
+
+def _warnings(lowered: Sequence[Lowered], kernels: Sequence[Built]) -> list[str]:
+    found: list[str] = []
+    if not any(one.kind == "cutlass" for one in kernels):
+        reasons = sorted({one.rejected.get("cutlass", "not asked for") for one in lowered})
+        found.append(f"no CUTLASS kernels: {'; '.join(reasons)}")
+    spilling = [one.name for one in kernels if one.kind == "cutlass" and one.spills]
+    found += [f"{name} spills registers" for name in spilling]
+    plain = [one.name for one in kernels if one.kind == "cutlass" and not one.instructions]
+    found += [f"{name} shows no tensor core instruction" for name in plain]
+    failed = {name: reason for one in lowered for name, reason in one.failed}
+    found += [f"{name} is not in the pack: {reason}" for name, reason in sorted(failed.items())]
+    return found

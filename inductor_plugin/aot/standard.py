@@ -1,0 +1,92 @@
+"""A general set of products: what the linear layers of common language models multiply.
+
+CUTLASS kernels take any size of their types, orders and alignments, so that a few hundred products
+name the kernels that most models of this kind will want.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from inductor_plugin.aot.models import Inputs
+from inductor_plugin.errors import TargetError
+from inductor_plugin.problem.target import Target, names, target
+
+ROWS = (16, 64, 256, 1024, 4096)
+"""Tokens of one call: decoding in batches to prefill."""
+
+LAYERS: tuple[tuple[int, int], ...] = (
+    (4096, 4096), (4096, 1024), (4096, 14336), (14336, 4096),  # Llama-3-8B
+    (8192, 8192), (8192, 1024), (8192, 28672), (28672, 8192),  # Llama-3-70B
+    (3584, 3584), (3584, 512), (3584, 18944), (18944, 3584),  # Qwen2.5-7B
+)  # fmt: skip
+"""(inputs, outputs) of linear layers; config.json of each model on https://huggingface.co."""
+
+_EIGHT_BIT_FROM = ("sm_89", "sm_90a", "sm_100a")
+
+
+class Products(nn.Module):
+    """Every layer's product, in bfloat16 (with a bias, too), float16 and, if so, 8-bit floats."""
+
+    def __init__(self, layers: Sequence[tuple[int, int]], *, eight_bit: bool) -> None:
+        super().__init__()
+        self.eight_bit = eight_bit
+        self.weights = nn.ParameterList(
+            nn.Parameter(torch.empty(outputs, inputs, dtype=torch.bfloat16), requires_grad=False)
+            for inputs, outputs in layers
+        )
+
+    def forward(self, rows: Sequence[Tensor]) -> list[Tensor]:
+        """Return the products of ``rows[i]`` [m, inputs] with layer i, per type."""
+        found: list[Tensor] = []
+        for x, weight in zip(rows, self.weights, strict=True):
+            found.append(nn.functional.linear(x, weight))
+            found.append(nn.functional.linear(x, weight, weight[:, 0].clone()))
+            found.append(nn.functional.linear(x.half(), weight.half()))
+            if self.eight_bit:
+                found.append(_scaled(x, weight))
+        return found
+
+
+def for_arch(arch: str) -> Target:
+    """Return the first known GPU of an architecture; its kernels run on all of them.
+
+    Raises:
+        TargetError: None of the known ones has it.
+    """
+    known = [target(name) for name in names()]
+    for one in known:
+        if one.arch == arch:
+            return one
+    listed = ", ".join(sorted({one.arch for one in known}))
+    raise TargetError(f"unknown architecture {arch!r}; known are: {listed}")
+
+
+def products(arch: str) -> tuple[Products, list[Inputs]]:
+    """Return the set for a device's architecture (``sm_90a`` ...), one set of inputs a row count."""
+    model = Products(LAYERS, eight_bit=arch in _EIGHT_BIT_FROM)
+    sets: list[Inputs] = [
+        ([torch.empty(rows, inputs, dtype=torch.bfloat16) for inputs, _ in LAYERS],)
+        for rows in ROWS
+    ]
+    return model, sets
+
+
+def _scaled(x: Tensor, weight: Tensor) -> Tensor:
+    """Return a row-wise scaled product of 8-bit floats."""
+    eight = torch.float8_e4m3fn
+    scale_a = torch.ones(x.shape[0], 1, device=x.device)
+    scale_b = torch.ones(1, weight.shape[0], device=x.device)
+    untyped: Any = torch  # public in all but name
+    return untyped._scaled_mm(
+        x.to(eight),
+        weight.to(eight).t(),
+        scale_a=scale_a,
+        scale_b=scale_b,
+        out_dtype=torch.bfloat16,
+        use_fast_accum=True,
+    )

@@ -1,0 +1,327 @@
+"""`fmha` by torch's own matrix products, a block of queries at a time: on a CPU, and wherever no kernel fits.
+
+Scores are in float32 (float64 for float64 operands), and so are the sums; results take the type of
+their operand, bfloat16 where that has 8 bits. A block sees only the keys its mask leaves it, so a
+window costs its width. Formulas as in `inductor_plugin.attention.reference`, which this is tested
+against.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from inductor_plugin.problem.attention import Mask
+
+BLOCK_BYTES = 4 << 20
+"""Bytes of one block of scores on a CPU, so that it stays in its cache."""
+DEVICE_BLOCK_BYTES = 256 << 20
+"""The same on a GPU, so that it has work to do."""
+BLOCK_ROWS = 128
+"""Queries of a block, if the bytes allow."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What scores are made of: ``cap(scale * q @ k.T) + bias``, where the mask keeps.
+
+    Attributes:
+        mask: Which keys a query sees.
+        scale: Factor of q @ k.T.
+        softcap: cap(x) = softcap * tanh(x / softcap); 0 is none.
+    """
+
+    mask: Mask
+    scale: float
+    softcap: float = 0.0
+
+
+class Lengths(NamedTuple):
+    """Where the sequences of a varlen call begin and end: [(start, end)] in q, and in k and v."""
+
+    queries: list[tuple[int, int]]
+    keys: list[tuple[int, int]]
+
+
+class Gradients(NamedTuple):
+    """Gradients of one attention, of the shapes and types of what they belong to; contiguous."""
+
+    dq: Tensor
+    dk: Tensor
+    dv: Tensor
+    dbias: Tensor | None
+
+
+class _Block(NamedTuple):
+    """Some queries of some heads of one sequence, and the keys they may see.
+
+    Attributes:
+        heads: Heads of q.
+        kv_heads: Heads of k and v.
+        rows: Queries.
+        keys: Keys; none if it is empty.
+        shift: Where the diagonal is: query i stands at key i + shift.
+    """
+
+    heads: slice
+    kv_heads: slice
+    rows: slice
+    keys: slice
+    shift: int
+
+
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rule: Rule,
+    *,
+    bias: Tensor | None = None,
+    lengths: Lengths | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return out and lse, contiguous; shapes as in `inductor_plugin.problem.attention`."""
+    dtype = accumulator(q.dtype)
+    out = q.new_empty((*q.shape[:-1], v.size(-1)), dtype=result(q.dtype))
+    lse = q.new_empty(_lse_shape(q, lengths), dtype=dtype)
+    fold = bias is None and q.size(0) > 0
+    views = zip(
+        _split(q, lengths and lengths.queries, fold=fold),
+        _split(k, lengths and lengths.keys, fold=fold),
+        _split(v, lengths and lengths.keys, fold=fold),
+        _split(out, lengths and lengths.queries, fold=fold),
+        _split_rows(lse, lengths, fold=fold),
+        _split_bias(bias, lengths, 1 if fold else q.size(0)),
+        strict=True,
+    )
+    for q_one, k_one, v_one, out_one, lse_one, bias_one in views:
+        for kv_heads, blocks in _blocks(q_one, k_one, rule.mask, dtype):
+            keys, values = (one[kv_heads].to(dtype).contiguous() for one in (k_one, v_one))
+            for block in blocks:
+                scores, _ = _scores(q_one, keys, bias_one, block, rule)
+                p, rows_lse, blind = _softmax(scores)
+                rows_out = _times_keys(p, values[:, block.keys])
+                out_one[block.heads, block.rows] = rows_out.masked_fill_(blind, 0.0).to(out.dtype)
+                lse_one[block.heads, block.rows] = rows_lse
+    return out, lse
+
+
+def backward(
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    rule: Rule,
+    *,
+    grad_lse: Tensor | None = None,
+    bias: Tensor | None = None,
+    bias_grad: bool = False,
+    lengths: Lengths | None = None,
+) -> Gradients:
+    """Return the gradients; ``out`` and ``lse`` are what `forward` gave, from whatever kernel."""
+    dtype = accumulator(q.dtype)
+    grads = [torch.zeros(one.shape, dtype=dtype, device=one.device) for one in (q, k, v)]
+    wanted = bias if bias_grad else None
+    dbias = None if wanted is None else wanted.new_zeros(wanted.shape, dtype=dtype)
+    delta = (do.to(dtype) * out.to(dtype)).sum(-1)  # [B, H, Sq] or [Tq, H]
+    delta = delta if lengths is None else delta.transpose(0, 1)
+    delta = delta if grad_lse is None else delta - grad_lse
+    fold = bias is None and q.size(0) > 0
+    queries, keys = (None, None) if lengths is None else lengths
+    views = zip(
+        *(_split(one, queries, fold=fold) for one in (q, do, grads[0])),
+        *(_split(one, keys, fold=fold) for one in (k, v, grads[1], grads[2])),
+        *(_split_rows(one, lengths, fold=fold) for one in (lse, delta)),
+        *(_split_bias(one, lengths, 1 if fold else q.size(0)) for one in (bias, dbias)),
+        strict=True,
+    )
+    for view in views:
+        _backward_one(rule, dtype, *view)
+    dq, dk, dv = (one.to(like.dtype) for one, like in zip(grads, (q, k, v), strict=True))
+    return Gradients(dq, dk, dv, dbias if bias is None or dbias is None else dbias.to(bias.dtype))
+
+
+def _backward_one(
+    rule: Rule,
+    dtype: torch.dtype,
+    q: Any,
+    do: Any,
+    dq: Any,
+    k: Any,
+    v: Any,
+    dk: Any,
+    dv: Any,
+    lse: Any,
+    delta: Any,
+    bias: Tensor | None,
+    dbias: Tensor | None,
+) -> None:
+    """Add one sequence's gradients to dq, dk, dv and dbias."""
+    for kv_heads, blocks in _blocks(q, k, rule.mask, dtype):
+        keys, values = (one[kv_heads].to(dtype).contiguous() for one in (k, v))
+        for block in blocks:
+            at = (block.heads, block.rows)
+            q_rows, do_rows = q[at].to(dtype), do[at].to(dtype)
+            scores, slope = _scores(q, keys, bias, block, rule)
+            p = scores.sub_(lse[at][..., None]).exp_()
+            dv[kv_heads, block.keys] += _times_rows(p, do_rows, keys.size(0))
+            dp = _times_keys(do_rows, values[:, block.keys].transpose(1, 2))
+            ds = dp.sub_(delta[at][..., None]).mul_(p)
+            if dbias is not None:
+                target = _bias_at(dbias, block)
+                target += ds.sum_to_size(target.shape)
+            if slope is not None:
+                ds.mul_(slope)
+            ds.mul_(rule.scale)
+            dq[at] = _times_keys(ds, keys[:, block.keys])
+            dk[kv_heads, block.keys] += _times_rows(ds, q_rows, keys.size(0))
+
+
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """Return the type of scores, sums and lse for operands of a type."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def result(dtype: torch.dtype) -> torch.dtype:
+    """Return the type of out for operands of a type: sums of 8 bits would leave 3 of mantissa."""
+    return torch.bfloat16 if dtype.itemsize == 1 else dtype
+
+
+def _scores(
+    q: Tensor, keys: Tensor, bias: Tensor | None, block: _Block, rule: Rule
+) -> tuple[Tensor, Tensor | None]:
+    """Return a block's scores [heads, rows, keys], and the slope of the cap where there is one."""
+    rows = q[block.heads, block.rows].to(keys.dtype) * rule.scale
+    scores = _times_keys(rows, keys[:, block.keys].transpose(1, 2))
+    slope = None
+    if rule.softcap:
+        bent = scores.div_(rule.softcap).tanh_()
+        slope = 1 - bent * bent
+        scores = bent.mul_(rule.softcap)
+    if bias is not None:
+        scores += _bias_at(bias, block)
+    _hide(scores, block, rule.mask)
+    return scores, slope
+
+
+def _hide(scores: Tensor, block: _Block, mask: Mask) -> None:
+    """Set what the mask hides to -inf; of the keys, only those that some query does not see."""
+    rows, keys = block.rows, block.keys
+    if keys.start >= keys.stop:
+        return
+    i = torch.arange(rows.start, rows.stop, device=scores.device)[:, None] + block.shift
+    j = torch.arange(keys.start, keys.stop, device=scores.device)
+    if mask.right >= 0:
+        first = max(rows.start + block.shift + mask.right + 1 - keys.start, 0)
+        scores[..., first:].masked_fill_(j[first:] > i + mask.right, -math.inf)
+    if mask.left >= 0:
+        end = max(rows.stop - 1 + block.shift - mask.left - keys.start, 0)
+        scores[..., :end].masked_fill_(j[:end] < i - mask.left, -math.inf)
+
+
+def _softmax(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return p, lse [heads, rows], and which rows see nothing [heads, rows, 1]."""
+    if not scores.size(-1):
+        shape = scores.shape[:-1]
+        blind = torch.ones((*shape, 1), dtype=torch.bool, device=scores.device)
+        return scores, scores.new_full(shape, math.inf), blind
+    highest = scores.amax(-1, keepdim=True)
+    blind = highest == -math.inf
+    p = torch.softmax(scores, -1)
+    # The largest p is exp(highest - lse): one pass less than the sum of exponentials.
+    lse = torch.where(highest == math.inf, highest, highest - p.amax(-1, keepdim=True).log())
+    return p, lse.masked_fill(blind, math.inf)[..., 0], blind
+
+
+def _times_keys(a: Tensor, b: Tensor) -> Tensor:
+    """Return a[H, m, k] @ b[Hkv, k, n]: H / Hkv heads of a in a row share one of b."""
+    heads, m, k = a.shape
+    folded = a.reshape(b.size(0), heads // b.size(0) * m, k)
+    return torch.bmm(folded, b).view(heads, m, b.size(-1))
+
+
+def _times_rows(a: Tensor, b: Tensor, kv_heads: int) -> Tensor:
+    """Return a[H, m, n].T @ b[H, m, d], summed over the heads that share one: [Hkv, n, d]."""
+    rows = a.size(0) // kv_heads * a.size(1)
+    folded = a.reshape(kv_heads, rows, a.size(2)).transpose(1, 2)
+    return torch.bmm(folded, b.reshape(kv_heads, rows, b.size(2)))
+
+
+def _blocks(
+    q: Tensor, k: Tensor, mask: Mask, dtype: torch.dtype
+) -> Iterator[tuple[slice, Iterator[_Block]]]:
+    """Yield heads of k, as many as one block's bytes take, with the blocks of the queries they meet."""
+    (heads, queries, _), (kv_heads, keys, _) = q.shape, k.shape
+    group = heads // kv_heads
+    rows = min(queries, BLOCK_ROWS)
+    span = keys
+    if mask.left >= 0 and mask.right >= 0:
+        span = min(keys, mask.left + mask.right + rows)
+    row_bytes = group * max(span, 1) * dtype.itemsize
+    block_bytes = BLOCK_BYTES if q.device.type == "cpu" else DEVICE_BLOCK_BYTES
+    rows = max(1, min(rows, block_bytes // row_bytes))
+    together = max(1, min(kv_heads, block_bytes // (row_bytes * rows)))
+    for head in range(0, kv_heads, together):
+        taken = slice(head, min(head + together, kv_heads))
+        yield taken, _rows(taken, group, queries, keys, rows, mask)
+
+
+def _rows(
+    kv_heads: slice, group: int, queries: int, keys: int, rows: int, mask: Mask
+) -> Iterator[_Block]:
+    shift = keys - queries if mask.bottom_right else 0
+    heads = slice(kv_heads.start * group, kv_heads.stop * group)
+    for start in range(0, queries, rows):
+        stop = min(start + rows, queries)
+        low = max(start + shift - mask.left, 0) if mask.left >= 0 else 0
+        high = min(stop + shift + mask.right, keys) if mask.right >= 0 else keys
+        low = min(low, keys)
+        yield _Block(heads, kv_heads, slice(start, stop), slice(low, max(low, high)), shift)
+
+
+def _bias_at(bias: Tensor, block: _Block) -> Tensor:
+    """Return what a block takes of a sequence's bias [H or 1, Sq or 1, Sk or 1]."""
+    wanted = (block.heads, block.rows, block.keys)
+    return bias[
+        tuple(
+            slice(None) if size == 1 else one for size, one in zip(bias.shape, wanted, strict=True)
+        )
+    ]
+
+
+def _lse_shape(q: Tensor, lengths: Lengths | None) -> Sequence[int]:
+    return q.shape[:-1] if lengths is None else (q.size(1), q.size(0))
+
+
+def _split(tensor: Tensor, ends: list[tuple[int, int]] | None, *, fold: bool) -> list[Tensor]:
+    """Return each sequence as [heads, its length, head_dim]; dense ones as one of many heads, if ``fold``."""
+    if ends is not None:
+        return [tensor[start:end].transpose(0, 1) for start, end in ends]
+    return [tensor.flatten(0, 1)] if fold else list(tensor.unbind(0))
+
+
+def _split_rows(rows: Tensor, lengths: Lengths | None, *, fold: bool) -> list[Tensor]:
+    """Return lse, or what has its shape, of each sequence: [H, its length]."""
+    if lengths is not None:
+        return [rows[:, start:end] for start, end in lengths.queries]
+    return [rows.flatten(0, 1)] if fold else list(rows.unbind(0))
+
+
+def _split_bias(
+    bias: Tensor | None, lengths: Lengths | None, batch: int
+) -> Iterator[Tensor | None]:
+    """Return the bias of each sequence, broadcast dimensions left at 1."""
+    batch = batch if lengths is None else len(lengths.queries)
+    if bias is None:
+        return itertools.repeat(None, batch)
+    full = bias.view((1,) * (4 - bias.dim()) + tuple(bias.shape))
+    if full.size(0) == 1:
+        return itertools.repeat(full[0], batch)
+    return iter(full.unbind(0))

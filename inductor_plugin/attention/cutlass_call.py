@@ -1,0 +1,163 @@
+"""What a CUTLASS attention kernel is called with, from the sizes and strides of an operator's operands.
+
+Each function has the operands and arguments of one operator of `cutlass_fmha_op`, behind the kernel's
+name. No tensors and no torch: a call can be asked how much workspace it needs before anything is
+allocated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from inductor_plugin.attention.cutlass_abi import FmhaCall
+
+
+class View(NamedTuple):
+    """One operand.
+
+    Attributes:
+        size: Elements along each dimension.
+        stride: Strides in elements.
+        pointer: Device address; 0 where a call is only asked about.
+    """
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    pointer: int = 0
+
+
+def output_of(
+    q: View,
+    k: View,
+    v: View,
+    scale: float,
+    left: int,
+    right: int,
+    bottom_right: bool,  # noqa: FBT001 - an operator's arguments have no names in generated code
+    *,
+    out: View,
+    sm_count: int,
+    device: int = 0,
+) -> FmhaCall:
+    """Return the call of the forward that writes the output alone.
+
+    Args:
+        q: [batch, heads, seq_q, dim].
+        k: [batch, heads_kv, seq_k, dim].
+        v: As k.
+        scale: Factor of q @ k.T.
+        left: Keys before the diagonal that a query sees; negative: all.
+        right: Keys behind it; negative: all.
+        bottom_right: Whether the last query stands at the last key; else the first at the first.
+        out: As q.
+        sm_count: Multiprocessors of the device.
+        device: Its index.
+    """
+    call = _masked(q, k, v, scale, left, right, bottom_right, sm_count=sm_count, device=device)
+    call.out, call.stride_out = _placed(out)
+    return call
+
+
+def forward_of(
+    q: View,
+    k: View,
+    v: View,
+    lse: View | None,
+    *mask: Any,
+    out: View,
+    sm_count: int,
+    device: int = 0,
+) -> FmhaCall:
+    """Return the call of the forward, which writes float32 ``lse`` [batch, heads, seq_q] too."""
+    call = output_of(q, k, v, *mask, out=out, sm_count=sm_count, device=device)
+    call.lse = lse.pointer if lse is not None else 0
+    return call
+
+
+def backward_of(
+    d_out: View,
+    q: View,
+    k: View,
+    v: View,
+    o: View,
+    lse: View,
+    delta: View,
+    dq: View,
+    dv: View,
+    *mask: Any,
+    out: View,
+    sm_count: int,
+    device: int = 0,
+) -> FmhaCall:
+    """Return the call of the backward, which writes dk to ``out``; the rest as in `output_of`.
+
+    Args:
+        d_out: Gradient of the output, as q.
+        q: As in `output_of`, like k and v.
+        k: See q.
+        v: See q.
+        o: The output; nothing reads it, for ``delta`` has what is needed of it.
+        lse: What the forward wrote.
+        delta: float32 [batch, heads, seq_q], dense: sums of output * d_out.
+        dq: As q.
+        dv: As v.
+        mask: ``scale``, ``left``, ``right`` and ``bottom_right``.
+        out: dk, as k.
+        sm_count: Multiprocessors of the device.
+        device: Its index.
+    """
+    del o
+    call = _masked(q, k, v, *mask, sm_count=sm_count, device=device)
+    call.d_out, call.stride_d_out = _placed(d_out)
+    call.dq, call.stride_dq = _placed(dq)
+    call.dk, call.stride_dk = _placed(out)
+    call.dv, call.stride_dv = _placed(dv)
+    call.lse, call.delta = lse.pointer, delta.pointer
+    return call
+
+
+CALLS: dict[str, Callable[..., FmhaCall]] = {
+    "cutlass_fmha": forward_of,
+    "cutlass_fmha_output": output_of,
+    "cutlass_fmha_backward": backward_of,
+}
+"""The call of each operator, by its name."""
+
+
+def _masked(
+    q: View,
+    k: View,
+    v: View,
+    scale: float,
+    left: int,
+    right: int,
+    bottom_right: bool,  # noqa: FBT001 - see `output_of`
+    *,
+    sm_count: int,
+    device: int,
+) -> FmhaCall:
+    batch, heads, seq_q, dim = q.size
+    call = FmhaCall(
+        batch=batch,
+        heads=heads,
+        heads_kv=k.size[1],
+        seq_q=seq_q,
+        seq_k=k.size[2],
+        dim=dim,
+        scale=scale,
+        window_left=left,
+        window_right=right,
+        bottom_right=int(bottom_right),
+        sm_count=sm_count,
+        device=device,
+    )
+    call.q, call.stride_q = _placed(q)
+    call.k, call.stride_k = _placed(k)
+    call.v, call.stride_v = _placed(v)
+    return call
+
+
+def _placed(view: View) -> tuple[int, tuple[int, int, int]]:
+    batch, head, row, _ = view.stride
+    return view.pointer, (batch, head, row)

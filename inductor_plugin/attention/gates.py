@@ -1,0 +1,214 @@
+"""Which of the library's attention kernels can compute an attention. Pure: each refusal is a sentence.
+
+What the kernels can do is in aten/src/ATen/native/transformers/cuda/sdp_utils.cpp (torch 2.11 to 2.15).
+Where they put the diagonal of a causal mask if Sq != Sk: flash bottom right, efficient and cuDNN top left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from inductor_plugin.problem.attention import Attention
+
+_HALF = ("float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What decides besides the attention itself.
+
+    Attributes:
+        capability: Compute capability of the GPU; None if it is not known.
+        square: Whether Sq == Sk (of each sequence) whenever the call runs.
+        dynamic: Whether an extent is known at run time only.
+        deterministic: Whether only deterministic kernels are wanted.
+        aligned_bias: Whether each row of the bias begins at a multiple of 8 elements.
+        bias_dtype: Type of the bias without ``torch.``; empty for that of q.
+        wide_bias: Whether the bias has a value for each key, so that its rows are dense.
+        cudnn: Version of cuDNN as its library tells it (92400); 0 without it.
+        packages: Which of ``flash_attn_interface`` and ``flash_attn.cute`` can be imported.
+        backends: What the option ``attention_backends`` names; empty for all.
+    """
+
+    capability: tuple[int, int] | None = None
+    square: bool = False
+    dynamic: bool = False
+    deterministic: bool = False
+    aligned_bias: bool = True
+    bias_dtype: str = ""
+    wide_bias: bool = True
+    cudnn: int = 0
+    packages: frozenset[str] = frozenset()
+    backends: tuple[str, ...] = ()
+
+
+def refusal(name: str, a: Attention, s: Setting) -> str | None:
+    """Return why a library kernel cannot compute an attention, None if it can.
+
+    Args:
+        name: Its name in `inductor_plugin.attention.library`, without what says its direction.
+        a: The attention.
+        s: What else decides.
+    """
+    return _unwanted(name, s) or _shape(a) or _GATES[name](a, s)
+
+
+def _unwanted(name: str, s: Setting) -> str | None:
+    backend = "FLASH" if name.startswith("flash") else name.upper()
+    if not s.backends or backend in s.backends:
+        return None
+    return f"attention_backends is {','.join(s.backends)}, without {backend}"
+
+
+def _shape(a: Attention) -> str | None:
+    if a.heads % a.kv_heads:
+        return f"{a.heads} heads are no multiple of {a.kv_heads} key heads"
+    return None
+
+
+def _first(*reasons: str | None) -> str | None:
+    return next((one for one in reasons if one), None)
+
+
+def _capped(a: Attention) -> str | None:
+    return "a soft cap" if a.softcap else None
+
+
+def _half(a: Attention) -> str | None:
+    return None if a.dtype in _HALF else f"{a.dtype} operands"
+
+
+def _top_left(a: Attention, s: Setting) -> str | None:
+    if a.mask.left >= 0 or a.mask.right > 0:
+        return "a window"
+    if a.mask.right == 0 and a.mask.bottom_right and not s.square:
+        return "a causal mask that ends at the last key"
+    return None
+
+
+def _bottom_right(a: Attention, s: Setting) -> str | None:
+    if a.mask.limited and not a.mask.bottom_right and not s.square:
+        return "a mask that begins at the first key, of another length than the queries"
+    return None
+
+
+def _newer(s: Setting, least: tuple[int, int]) -> str | None:
+    if s.capability is None:
+        return "a GPU whose compute capability is not known"
+    if s.capability < least:
+        return f"compute capability {s.capability[0]}.{s.capability[1]}, it needs {least[0]}.{least[1]}"
+    return None
+
+
+def _flash_head(a: Attention, s: Setting) -> str | None:
+    if a.head_dim != a.value_dim:
+        return f"heads of {a.head_dim} and values of {a.value_dim}"
+    if a.head_dim % 8 or a.head_dim > 256:
+        return f"heads of {a.head_dim}; it takes multiples of 8 up to 256"
+    if a.backward and a.head_dim > 192 and s.capability not in ((8, 0), (9, 0), (10, 0)):
+        return f"gradients for heads of {a.head_dim}, whose tiles do not fit this GPU"
+    return None
+
+
+def _flash(a: Attention, s: Setting) -> str | None:
+    return _first(
+        _newer(s, (8, 0)),
+        _half(a),
+        "a bias" if a.biased else None,
+        _capped(a),
+        _flash_head(a, s),
+        _bottom_right(a, s),
+    )
+
+
+def _efficient(a: Attention, s: Setting) -> str | None:
+    step = 4 if a.dtype == "float32" else 8
+    wrong = a.head_dim % step or a.value_dim % step
+    return _first(
+        _newer(s, (8, 0)),
+        _capped(a),
+        None if a.dtype in (*_HALF, "float32") else f"{a.dtype} operands",
+        "query heads that share a key head" if a.heads != a.kv_heads else None,
+        f"heads of {a.head_dim}; it takes multiples of {step}" if wrong else None,
+        _top_left(a, s),
+        _efficient_bias(a, s),
+        "a bias whose rows are not aligned" if a.biased and not s.aligned_bias else None,
+        "gradients that have to be deterministic" if a.backward and s.deterministic else None,
+    )
+
+
+def _efficient_bias(a: Attention, s: Setting) -> str | None:
+    """aten/src/ATen/native/transformers/cuda/attention.cu, torch 2.11 to 2.15: type and last stride."""
+    if not a.biased:
+        return None
+    if s.bias_dtype not in ("", a.dtype):
+        return f"a {s.bias_dtype} bias of {a.dtype} operands; it takes one type for both"
+    return None if s.wide_bias else "a bias that is the same for all keys"
+
+
+def _cudnn_head(a: Attention, s: Setting) -> str | None:
+    limit = 256 if s.capability == (9, 0) and s.cudnn >= 91000 else 128
+    if a.head_dim % 8 or a.value_dim % 8 or max(a.head_dim, a.value_dim) > limit:
+        return f"heads of {a.head_dim} and {a.value_dim}; it takes multiples of 8 up to {limit}"
+    return None
+
+
+def _cudnn_bug(a: Attention, s: Setting) -> str | None:
+    """Gradients that may be NaN, as torch 2.15 warns of: SM90, no causal mask, Sk % 128 == 64."""
+    hit = a.backward and not a.mask.limited and s.capability == (9, 0) and s.cudnn < 92600
+    if hit and (s.dynamic or a.keys % 128 == 64):
+        return "gradients that cuDNN before 9.26 may make NaN (Sk % 128 == 64)"
+    return None
+
+
+def _cudnn(a: Attention, s: Setting) -> str | None:
+    return _first(
+        "no cuDNN" if not s.cudnn else None,
+        _newer(s, (8, 0)),
+        _capped(a),
+        _half(a),
+        _cudnn_head(a, s),
+        "a single key" if a.keys == 1 else None,
+        _top_left(a, s),
+        "a bias whose rows are not aligned" if a.biased and not s.aligned_bias else None,
+        "kernels that have to be deterministic" if s.deterministic else None,
+        "sizes known at run time; it builds a plan for each" if s.dynamic else None,
+        _cudnn_bug(a, s),
+    )
+
+
+def _wheel(package: str, majors: tuple[int, ...]) -> Callable[[Attention, Setting], str | None]:
+    def gate(a: Attention, s: Setting) -> str | None:
+        fits = s.capability is not None and s.capability[0] in majors
+        return _first(
+            None if package in s.packages else f"{package} cannot be imported",
+            None if fits else f"a GPU whose major compute capability is none of {majors}",
+            _half(a),
+            "a bias" if a.biased else None,
+            "gradients" if a.backward else None,
+            f"heads of {a.head_dim}" if a.head_dim % 8 or a.head_dim > 256 else None,
+            "heads and values of different length" if a.head_dim != a.value_dim else None,
+            _bottom_right(a, s),
+        )
+
+    return gate
+
+
+_GATES: dict[str, Callable[[Attention, Setting], str | None]] = {
+    "flash": _flash,
+    "flash_window": _flash,
+    "flash_varlen": _flash,
+    "efficient": _efficient,
+    "cudnn": _cudnn,
+    "flash3": _wheel("flash_attn_interface", (9,)),
+    "flash4": _wheel("flash_attn.cute", (9, 10)),
+}
+
+
+def offered(a: Attention) -> tuple[str, ...]:
+    """Return the library's kernels that may stand in for one another, in the order they are offered."""
+    if a.varlen:
+        return "flash_varlen", "flash3", "flash4"
+    window = a.mask.left >= 0 or a.mask.right > 0
+    return "flash_window" if window else "flash", "efficient", "cudnn", "flash3", "flash4"

@@ -1,0 +1,379 @@
+"""The operators behind `inductor_plugin.fmha`: ``torch.ops.inductor_plugin.fmha`` and its backward.
+
+Importing this module registers them. Code that names them without it, an AOTInductor package or an
+exported program in a process of its own, needs ``from inductor_plugin import fmha`` first.
+
+    fmha           out, and lse or None
+    fmha_backward  dq, dk, dv, and dbias or None; not differentiable itself
+
+Shapes and types as in `inductor_plugin.attention.function.fmha`. Strides: out has the order of q's strides,
+and each gradient what ``torch.empty_like`` makes of its operand; lse is contiguous, float32 (float64
+for float64 operands). A window of -1 is unlimited, less is refused; ``scale=None`` is 1 / sqrt(D).
+
+Training calls ``fmha`` with ``return_lse=True`` below autograd, whatever its caller asked for: lse is
+saved for the backward, and kept from who did not ask. So a training graph holds the call with lse,
+and an inference graph the one that was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+from torch.utils import flop_counter
+
+from inductor_plugin.attention import blockwise
+from inductor_plugin.attention.blockwise import Gradients, Rule
+from inductor_plugin.attention.checks import Operands, check, check_gradient, read_lengths
+from inductor_plugin.attention.flash import (
+    flash_backward,
+    flash_forward,
+    flash_refusal,
+    widened,
+)
+from inductor_plugin.attention.flops import backward_flops, forward_flops
+from inductor_plugin.problem.attention import Mask
+
+_SEQUENCES = (
+    "Tensor? bias=None, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, "
+    "SymInt? max_seqlen_q=None, SymInt? max_seqlen_k=None"
+)
+_KEYWORDS = (
+    "float? scale=None, SymInt window_left=-1, SymInt window_right=-1, bool bottom_right=True, "
+    "float softcap=0.0"
+)
+FORWARD_SCHEMA = (
+    f"fmha(Tensor q, Tensor k, Tensor v, {_SEQUENCES}, *, {_KEYWORDS}, bool return_lse=False) "
+    "-> (Tensor, Tensor?)"
+)
+BACKWARD_SCHEMA = (
+    "fmha_backward(Tensor grad_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
+    f"Tensor? grad_lse=None, {_SEQUENCES}, *, {_KEYWORDS}, bool bias_grad=False) "
+    "-> (Tensor, Tensor, Tensor, Tensor?)"
+)
+
+_TORCH: Any = torch
+_AUTOGRAD: Any = torch.autograd.function
+_FLOPS: Any = flop_counter
+_DUAL: Any = forward_ad
+_OneLevel: Any = _AUTOGRAD._SingleLevelFunction
+_ONE_LEVEL: Any = enable_single_level_autograd_function
+"""For autograd at one of torch.func's levels, where an operator's own kernel runs: the usual function would
+ask for all of them again."""
+_OPERATORS: Any = torch.library.Library("inductor_plugin", "FRAGMENT")
+for _schema in (FORWARD_SCHEMA, BACKWARD_SCHEMA):
+    _OPERATORS.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
+_KEYS: Any = _TORCH._C.DispatchKey
+_AUTOCAST: Any = _TORCH._C.DispatchKeySet(_KEYS.AutocastCPU) | _TORCH._C.DispatchKeySet(
+    _KEYS.AutocastCUDA
+)
+FMHA: Any = torch.ops.inductor_plugin.fmha.default
+FMHA_BACKWARD: Any = torch.ops.inductor_plugin.fmha_backward.default
+
+
+def _forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    *,
+    return_lse: bool = False,
+    **keywords: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Compute it, on any device that torch computes on."""
+    given = Operands(q, k, v, bias, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    rule = _checked(given, **keywords)
+    wide = widened(given)
+    if _flash_fits(wide, rule):
+        out, lse = flash_forward(wide, rule)
+    else:
+        out, lse = blockwise.forward(q, k, v, rule, bias=bias, lengths=read_lengths(given))
+    return _laid_out(out, out_like(q, v)), lse if return_lse else None
+
+
+def _forward_fake(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    *,
+    return_lse: bool = False,
+    **keywords: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Return what `_forward` does, without values."""
+    given = Operands(q, k, v, bias, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    _checked(given, **keywords)
+    out = out_like(q, v)
+    if not return_lse:
+        return out, None
+    shape = (q.size(1), q.size(0)) if given.varlen else q.shape[:-1]
+    return out, q.new_empty(shape, dtype=blockwise.accumulator(q.dtype))
+
+
+def _backward(
+    grad_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    grad_lse: Tensor | None = None,
+    bias: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    *,
+    bias_grad: bool = False,
+    **keywords: Any,
+) -> Gradients:
+    """Compute the gradients, on any device that torch computes on."""
+    given = Operands(q, k, v, bias, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    rule = _checked(given, **keywords)
+    check_gradient(q.dtype)
+    if grad_lse is None and _flash_fits(given, rule):
+        found = flash_backward(grad_out, given, out, lse, rule)
+    else:
+        found = blockwise.backward(
+            grad_out,
+            q,
+            k,
+            v,
+            out,
+            lse,
+            rule,
+            grad_lse=grad_lse,
+            bias=bias,
+            bias_grad=bias_grad,
+            lengths=read_lengths(given),
+        )
+    three = zip((found.dq, found.dk, found.dv), (q, k, v), strict=True)
+    dq, dk, dv = (_laid_out(one, torch.empty_like(like)) for one, like in three)
+    if found.dbias is None or bias is None:
+        return Gradients(dq, dk, dv, None)
+    return Gradients(dq, dk, dv, _laid_out(found.dbias, torch.empty_like(bias)))
+
+
+def _backward_fake(
+    grad_out: Tensor,  # noqa: ARG001  the schema's
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,  # noqa: ARG001
+    lse: Tensor,  # noqa: ARG001
+    grad_lse: Tensor | None = None,  # noqa: ARG001
+    bias: Tensor | None = None,
+    *_sequences: Any,
+    bias_grad: bool = False,
+    **_keywords: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Return what `_backward` does, without values."""
+    check_gradient(q.dtype)
+    dbias = torch.empty_like(bias) if bias is not None and bias_grad else None
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), dbias
+
+
+@contextmanager
+def _as_outside() -> Generator[None, None, None]:
+    """Turn on what autograd turns off in a forward, and torch.func's next level has to see."""
+    with torch.enable_grad(), _DUAL._set_fwd_grad_enabled(True):  # noqa: FBT003  theirs
+        yield
+
+
+class _Attention(_OneLevel):
+    """out and lse, with their gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, keyset: Any, keywords: dict[str, Any], max_seqlens: Any, *tensors: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Call the operator below autograd; tensors: q, k, v, bias, cu_seqlens_q, cu_seqlens_k."""
+        with _as_outside(), _TORCH._C._AutoDispatchBelowAutograd():
+            out, lse = FMHA.redispatch(
+                keyset & _TORCH._C._after_autograd_keyset,
+                *tensors,
+                *max_seqlens,
+                **keywords,
+                return_lse=True,
+            )
+        ctx.keywords, ctx.max_seqlens = keywords, max_seqlens
+        ctx.save_for_backward(*tensors, out, lse)
+        ctx.set_materialize_grads(False)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        """Return the gradients of q, k, v and bias, and None for the rest."""
+        grad_out, grad_lse = gradients
+        q, k, v, bias, cu_seqlens_q, cu_seqlens_k, out, lse = ctx.saved_tensors
+        if grad_out is None and grad_lse is None:
+            return (None,) * 9
+        dq, dk, dv, dbias = FMHA_BACKWARD(
+            torch.zeros_like(out) if grad_out is None else grad_out,
+            q,
+            k,
+            v,
+            out,
+            lse,
+            grad_lse,
+            bias,
+            cu_seqlens_q,
+            cu_seqlens_k,
+            *ctx.max_seqlens,
+            **ctx.keywords,
+            bias_grad=bias is not None and ctx.needs_input_grad[6],
+        )
+        return None, None, None, dq, dk, dv, dbias, None, None
+
+
+def _differentiable(
+    keyset: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    *,
+    return_lse: bool = False,
+    **keywords: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Save what the backward needs where a gradient is wanted; else only hand on."""
+    tensors = (q, k, v, bias, cu_seqlens_q, cu_seqlens_k)
+    max_seqlens = (max_seqlen_q, max_seqlen_k)
+    wanted = any(one is not None and one.requires_grad for one in tensors)
+    if any(map(_is_dual, tensors)):
+        raise NotImplementedError(
+            "fmha: a forward-mode derivative is asked for (torch.func.jvp, jacfwd or linearize, or "
+            "torch.autograd.forward_ad), and it has none; take the gradient in reverse mode"
+        )
+    if torch.is_grad_enabled() and wanted:
+        check_gradient(q.dtype)
+        with _ONE_LEVEL():
+            out, lse = _Attention.apply(keyset, keywords, max_seqlens, *tensors)
+        return out, lse if return_lse else None
+    with _TORCH._C._AutoDispatchBelowAutograd():
+        return FMHA.redispatch(
+            keyset & _TORCH._C._after_autograd_keyset,
+            *tensors,
+            *max_seqlens,
+            **keywords,
+            return_lse=return_lse,
+        )
+
+
+def _is_dual(tensor: Tensor | None) -> bool:
+    """Return whether a tensor carries a tangent, which would be dropped without a word."""
+    if tensor is None or _DUAL._current_level < 0:
+        return False
+    return _DUAL.unpack_dual(tensor).tangent is not None
+
+
+class _Gradients(_OneLevel):
+    """The gradients, which have none: silence would take them for constants."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ARG004  autograd's
+        keyset: Any,
+        keywords: dict[str, Any],
+        *operands: Any,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Call the operator below autograd."""
+        with _as_outside(), _TORCH._C._AutoDispatchBelowAutograd():
+            return FMHA_BACKWARD.redispatch(
+                keyset & _TORCH._C._after_autograd_keyset, *operands, **keywords
+            )
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:  # noqa: ARG004
+        """Refuse."""
+        raise RuntimeError(
+            "fmha is differentiable once: its gradients have none; detach what was computed from "
+            "them, or leave create_graph=True out"
+        )
+
+
+def _differentiable_no_more(keyset: Any, *operands: Any, **keywords: Any) -> Any:
+    with _ONE_LEVEL():
+        return _Gradients.apply(keyset, keywords, *operands)
+
+
+def _autocast(q: Tensor, k: Tensor, v: Tensor, *rest: Any, **keywords: Any) -> Any:
+    """Cast q, k and v as `scaled_dot_product_attention` does under autocast; 8 bits were chosen."""
+    device = q.device.type
+    dtype = torch.get_autocast_dtype(device)
+    three = (q, k, v)
+    if all(one.dtype != torch.float8_e4m3fn for one in three):
+        three = tuple(one if one.dtype == torch.float64 else one.to(dtype) for one in three)
+    with _TORCH._C._ExcludeDispatchKeyGuard(_AUTOCAST):
+        return FMHA(*three, *rest, **keywords)
+
+
+def out_like(q: Tensor, v: Tensor) -> Tensor:
+    """Return an empty out: dense, its dimensions in the order of q's strides."""
+    dtype = blockwise.result(q.dtype)
+    if v.size(-1) == q.size(-1):
+        return torch.empty_like(q, dtype=dtype)
+    order = sorted(range(q.dim()), key=lambda dim: q.stride(dim), reverse=True)
+    sizes = (*q.shape[:-1], v.size(-1))
+    dense = q.new_empty([sizes[dim] for dim in order], dtype=dtype)
+    return dense.permute([order.index(dim) for dim in range(q.dim())])
+
+
+def _checked(
+    given: Operands,
+    *,
+    scale: float | None = None,
+    window_left: int = -1,
+    window_right: int = -1,
+    bottom_right: bool = True,
+    softcap: float = 0.0,
+) -> Rule:
+    check(given, (window_left, window_right), softcap, scale)
+    factor: float = given.q.size(-1) ** -0.5 if scale is None else scale
+    return Rule(Mask(window_left, window_right, bottom_right), factor, softcap)
+
+
+def _flash_fits(given: Operands, rule: Rule) -> bool:
+    device = given.q.device
+    if device.type != "cuda" or torch.version.hip is not None:
+        return False
+    if not given.q.size(0):  # FlashAttention: "batch size must be positive"
+        return False
+    return flash_refusal(given, rule, torch.cuda.get_device_capability(device)) is None
+
+
+def _laid_out(found: Tensor, empty: Tensor) -> Tensor:
+    """Return a result in the strides that the fake implementation promises."""
+    return found if found.stride() == empty.stride() else empty.copy_(found)
+
+
+for _name, _real, _fake in (
+    ("fmha", _forward, _forward_fake),
+    ("fmha_backward", _backward, _backward_fake),
+):
+    for _key in ("CPU", "CUDA"):
+        _OPERATORS.impl(_name, _real, _key)
+    _TORCH.library.register_fake(f"inductor_plugin::{_name}", _fake, lib=_OPERATORS)
+for _key in ("AutocastCPU", "AutocastCUDA"):
+    _OPERATORS.impl("fmha", _autocast, _key)
+_OPERATORS.impl("fmha", _differentiable, "Autograd", with_keyset=True)
+_OPERATORS.impl("fmha_backward", _differentiable_no_more, "Autograd", with_keyset=True)
+_FLOPS.register_flop_formula(torch.ops.inductor_plugin.fmha)(forward_flops)
+_FLOPS.register_flop_formula(torch.ops.inductor_plugin.fmha_backward)(backward_flops)

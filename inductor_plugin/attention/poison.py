@@ -1,0 +1,135 @@
+"""What NaN in an operand of an attention must do to its outputs, and must not. Pure.
+
+A kernel that takes a row of NaN scores for one that sees no key writes 0 where everyone else writes
+NaN, and a training that has gone wrong goes on unseen. So one NaN is planted in a row of q (of do, for
+gradients) and one in a key, and the kernel runs once more:
+
+    planted in         must become NaN or infinite                    must stay as it is
+    q[b, h, i]         out and lse of that row, if it sees a key      all else
+    do[b, h, i]        dq of that row; dk, dv of the keys it sees     other sequences and key heads
+    k[b, hk, j]        out, lse, dq of the rows that see it; dk[j]    other sequences and key heads;
+                                                                      out, lse of the other rows
+
+A mask that is added to the scores does not hide NaN (NaN - inf is NaN), one that replaces them does.
+Left open are dq of rows that do not see the key, and gradients of the same head's other keys: kernels
+differ there (0 * NaN is NaN). So would out, for NaN in v, which is not planted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from inductor_plugin.attention.sample import blind_rows, span
+from inductor_plugin.problem.attention import Attention
+
+_OF_KEYS = frozenset({"dk", "dv"})
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where NaN is planted.
+
+    Attributes:
+        operand: ``q``, ``do`` or ``k``.
+        sequence: Which sequence.
+        head: Which head; for ``k`` a key head.
+        row: Position in the sequence; its first number is NaN.
+    """
+
+    operand: str
+    sequence: int
+    head: int
+    row: int
+
+
+def places(facts: Attention, lengths: Sequence[tuple[int, int]]) -> tuple[Place, ...]:
+    """Return where to plant, given (Sq, Sk) of each sequence; nothing where no query sees a key."""
+    cpu = torch.device("cpu")
+    filled = [
+        i for i, (q, k) in enumerate(lengths) if q and k and not blind_rows(facts, q, k, cpu).all()
+    ]
+    if not filled:
+        return ()
+    head, tail = filled[0], filled[-1]
+    row = int((~blind_rows(facts, *lengths[head], cpu)).nonzero()[-1])
+    first, last = span(facts, *lengths[tail], cpu)
+    middle = (last >= first).nonzero().flatten()
+    # A mask hides this key from some rows and shows it to others; 0 would be seen by all causal ones.
+    limit = last if facts.mask.right >= 0 else first
+    key = int(limit[middle[len(middle) // 2]])
+    return (
+        Place("do" if facts.backward else "q", head, 0, row),
+        Place("k", tail, facts.kv_heads - 1, key),
+    )
+
+
+def spoilt(
+    facts: Attention, lengths: tuple[int, int], place: Place, output: str, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return what one place spoils in an output of its own sequence.
+
+    Returns:
+        Which rows of which heads must be NaN or infinite, and which may be: both [heads, rows].
+    """
+    queries, keys = lengths
+    group = facts.heads // facts.kv_heads
+    first, last = span(facts, queries, keys, device)
+    by_key = output in _OF_KEYS
+    shape = (facts.kv_heads, keys) if by_key else (facts.heads, queries)
+    must = torch.zeros(shape, dtype=torch.bool, device=device)
+    may = must.clone()
+    if place.operand == "k":
+        sees = (first <= place.row) & (place.row <= last)
+        heads = slice(place.head * group, (place.head + 1) * group)
+        if by_key:
+            must[place.head, place.row], may[place.head] = sees.any(), True
+        else:
+            must[heads], may[heads] = sees, True if output == "dq" else sees
+    elif by_key:
+        j = torch.arange(keys, device=device)
+        must[place.head // group] = (first[place.row] <= j) & (j <= last[place.row])
+        may[place.head // group] = True
+    else:
+        must[place.head, place.row] = first[place.row] <= last[place.row]
+        may[place.head, place.row] = True
+    return must, may
+
+
+def hidden(
+    facts: Attention,
+    lengths: Sequence[tuple[int, int]],
+    planted: Sequence[Place],
+    output: str,
+    results: Sequence[Tensor],
+) -> str:
+    """Return what a kernel has made of planted NaN that it must not.
+
+    Args:
+        facts: The attention.
+        lengths: (Sq, Sk) of each sequence.
+        planted: Where NaN was.
+        output: Name of the output.
+        results: What was written, by sequence: [heads, rows, width].
+    """
+    for sequence, (result, (queries, keys)) in enumerate(zip(results, lengths, strict=True)):
+        infinite = ~result.isfinite().all(-1)
+        must = torch.zeros_like(infinite)
+        may = must.clone()
+        if output == "lse":
+            may |= blind_rows(facts, queries, keys, result.device)
+        for place in (one for one in planted if one.sequence == sequence):
+            sure, open_to_it = spoilt(facts, (queries, keys), place, output, result.device)
+            must |= sure
+            may |= open_to_it
+        for wrong, words in (
+            (must & ~infinite, "is a number where an operand is NaN"),
+            (infinite & ~may, "is NaN or infinite where all it depends on are numbers"),
+        ):
+            if bool(wrong.any()):
+                head, row = (int(i) for i in wrong.nonzero()[0])
+                return f"{output} {words} (sequence {sequence}, head {head}, row {row})"
+    return ""

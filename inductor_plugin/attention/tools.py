@@ -1,0 +1,149 @@
+"""What the functions of `inductor_plugin.attention.library` do to their operands; here, to tensors."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+_DEFINED_BY = {
+    "torch_attn._varlen_attn": "torch.nn.attention.varlen",
+    "torch_attn._varlen_attn_backward": "torch.nn.attention.varlen",
+    "inductor_plugin.fmha": "inductor_plugin.attention.operator",
+    "inductor_plugin.fmha_backward": "inductor_plugin.attention.operator",
+    "inductor_plugin.flash_wheel": "inductor_plugin.attention.flash_wheel",
+}
+"""Modules that define operators which torch does not load by itself."""
+
+
+class Tools(Protocol):
+    """What the kernels' functions do to tensors or to nodes."""
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call an operator, ``namespace.name``, and return its results."""
+        ...
+
+    def size(self, x: Any, dim: int) -> Any:
+        """Return an extent."""
+        ...
+
+    def transpose(self, x: Any, first: int, second: int) -> Any:
+        """Exchange two dimensions, as a view."""
+        ...
+
+    def expand(self, x: Any, size: Sequence[Any]) -> Any:
+        """Repeat dimensions of 1, as a view."""
+        ...
+
+    def unsqueeze(self, x: Any) -> Any:
+        """Add a last dimension of 1, as a view."""
+        ...
+
+    def squeeze(self, x: Any) -> Any:
+        """Drop the last dimension of 1, as a view."""
+        ...
+
+    def padded(self, x: Any, multiple: int, value: float) -> Any:
+        """Round the last dimension up, filled with a value; the same tensor where it fits."""
+        ...
+
+    def head(self, x: Any, length: Any) -> Any:
+        """Keep the beginning of the last dimension."""
+        ...
+
+    def dense(self, x: Any, order: Sequence[int]) -> Any:
+        """Have the dimensions in an order in memory, the outermost first; copies only if they are not."""
+        ...
+
+    def empty(self, like: Any, size: Sequence[int], dtype: torch.dtype) -> Any:
+        """Return memory on the device of a tensor."""
+        ...
+
+
+class TorchTools:
+    """The tools for tensors."""
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call an operator."""
+        return overload(name)(*args, **kwargs)
+
+    def size(self, x: torch.Tensor, dim: int) -> Any:
+        """Return an extent."""
+        return x.size(dim)
+
+    def transpose(self, x: torch.Tensor, first: int, second: int) -> torch.Tensor:
+        """Exchange two dimensions."""
+        return x.transpose(first, second)
+
+    def expand(self, x: torch.Tensor, size: Sequence[Any]) -> torch.Tensor:
+        """Repeat dimensions of 1."""
+        return x.expand(*size)
+
+    def unsqueeze(self, x: torch.Tensor) -> torch.Tensor:
+        """Add a last dimension of 1."""
+        return x.unsqueeze(-1)
+
+    def squeeze(self, x: torch.Tensor) -> torch.Tensor:
+        """Drop the last dimension of 1."""
+        return x.squeeze(-1)
+
+    def padded(self, x: torch.Tensor, multiple: int, value: float) -> torch.Tensor:
+        """Round the last dimension up."""
+        missing = -x.size(-1) % multiple
+        return torch.ops.aten.constant_pad_nd.default(x, [0, missing], value) if missing else x
+
+    def head(self, x: torch.Tensor, length: int) -> torch.Tensor:
+        """Keep the beginning of the last dimension."""
+        return x[..., :length]
+
+    def dense(self, x: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+        """Have the dimensions in an order in memory."""
+        back = sorted(range(len(order)), key=order.__getitem__)
+        return x.permute(*order).contiguous().permute(*back)
+
+    def empty(self, like: torch.Tensor, size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Return memory on the device of a tensor."""
+        return torch.empty(tuple(size), dtype=dtype, device=like.device)
+
+
+def whole_bias(t: Tools, x: Mapping[str, Any]) -> Any:
+    """Return the bias, if any, as `scaled_dot_product_attention` hands it over, all that ``efficient`` takes.
+
+    aten/src/ATen/native/transformers/attention.cpp, preprocess_mask, of torch 2.11 to 2.15.
+    """
+    bias, q, k = x.get("bias"), x["q"], x["k"]
+    if bias is None:
+        return None
+    return t.expand(bias, (t.size(q, 0), t.size(q, 1), t.size(q, 2), t.size(k, 2)))
+
+
+class Once:
+    """A function of one tensor that runs again only if the tensor was written to: no part of a measured call."""
+
+    def __init__(self, make: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Remember what ``make`` makes, for as long as there is the tensor."""
+        self._make = make
+        self._made: Any = WeakTensorKeyDictionary()
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return what is made of a tensor."""
+        version, made = self._made.get(tensor, (None, tensor))
+        if version == tensor._version:
+            return made
+        made = self._make(tensor)
+        if made is not tensor:  # it would keep itself alive
+            self._made[tensor] = tensor._version, made
+        return made
+
+
+@functools.cache
+def overload(name: str) -> Any:
+    """Return the operator ``namespace.name``."""
+    namespace, _, rest = name.partition(".")
+    if name in _DEFINED_BY:
+        importlib.import_module(_DEFINED_BY[name])
+    return getattr(getattr(torch.ops, namespace), rest).default

@@ -1,0 +1,350 @@
+"""The verbs that look at, check, move and trim the cache directory. None of them needs torch."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from inductor_plugin.cache import Quarantined, Record, Store, differences, report
+from inductor_plugin.cache.document import load
+from inductor_plugin.cache.entry import ENTRY, KernelEntry, parse_entry
+from inductor_plugin.cache.find import Found, find
+from inductor_plugin.cache.records import parse_environment, parse_record
+from inductor_plugin.cli.verb import (
+    Verb,
+    counted,
+    in_environment,
+    open_cache,
+    say,
+    seconds,
+    size_bytes,
+)
+from inductor_plugin.errors import CacheError
+
+_LISTED = 50
+
+
+def _none(parser: ArgumentParser) -> None:
+    del parser
+
+
+def _stats(arguments: Namespace) -> int:
+    store = open_cache(arguments, must_exist=False)
+    found = store.usage(look=True)
+    counters = store.counters()
+    fields = {
+        "cache_dir": str(store.root),
+        **found.fields(),
+        **counters,
+        "hits": counters.get("hits", 0),
+        "misses": counters.get("misses", 0),
+        # Damaged entries met and removed so far, and those that lie there now.
+        "corrupt": counters.get("corrupt", 0) + (found.damaged or 0),
+    }
+    lines = (f"{name:<13}{_stat_text(name, value)}" for name, value in fields.items())
+    say(arguments, fields, "\n".join(lines))
+    return 0
+
+
+def _stat_text(name: str, value: Any) -> str:
+    return report.size_text(value) if name.endswith("bytes") else str(value)
+
+
+def _ls_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--op", help="only records of this operator")
+    parser.add_argument("--environment", metavar="KEY", help="only this environment, by its start")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--kernels", action="store_true", help="list compiled kernels")
+    what.add_argument("--quarantine", action="store_true", help="list candidates not tried again")
+    parser.add_argument(
+        "--limit",
+        type=int,
+        metavar="N",
+        help=f"show the N newest, 0 for all ({_LISTED} by default, all with --json)",
+    )
+
+
+def _ls(arguments: Namespace) -> int:
+    store = open_cache(arguments, must_exist=False)
+    rows: list[dict[str, Any]]
+    if arguments.kernels:
+        rows = [report.kernel_row(one) for one in store.iter_kernels()]
+        rows.sort(key=lambda row: -row["created"])
+        total, rows, text = len(rows), _limited(arguments, rows), report.kernels_text
+    elif arguments.quarantine:
+        rows = [
+            asdict(one)
+            for one in store.iter_quarantine()
+            if in_environment(arguments, one.environment)
+        ]
+        total, rows, text = len(rows), _limited(arguments, rows), _quarantine_text
+    else:
+        paths = sorted(_record_paths(store, arguments), key=lambda path: -path.stat().st_mtime_ns)
+        total, text = len(paths), report.records_text
+        rows = [row for path in _limited(arguments, paths) if (row := _row(path))]
+    more = f"\n{total - len(rows)} more; --limit 0 shows all" if total > len(rows) else ""
+    say(arguments, rows, f"{text(rows)}{more}" if rows else "nothing there")
+    return 0
+
+
+def _row(path: Path) -> dict[str, Any] | None:
+    try:
+        return report.record_row(load(path.read_bytes()))
+    except (OSError, ValueError, KeyError) as error:
+        print(f"inductor-plugin ls: {path} is damaged ({error}); see `verify`", file=sys.stderr)
+        return None
+
+
+def _quarantine_text(rows: list[dict[str, Any]]) -> str:
+    heads = ("ENVIRONMENT", "LAST", "TIMES", "STATUS", "CANDIDATE", "REASON")
+    return report.columns(
+        heads,
+        (
+            (
+                row["environment"][:8],
+                report.time_text(row["updated"]),
+                str(row["count"]),
+                row["status"],
+                row["candidate"],
+                row["reason"],
+            )
+            for row in rows
+        ),
+    )
+
+
+def _limited(arguments: Namespace, rows: list[Any]) -> list[Any]:
+    limit = arguments.limit
+    if limit is None:
+        limit = 0 if arguments.json else _LISTED
+    return rows[:limit] if limit > 0 else rows
+
+
+def _record_paths(store: Store, arguments: Namespace) -> Iterator[Path]:
+    for path in store.record_paths():
+        same_op = arguments.op is None or path.parent.name == arguments.op
+        if same_op and in_environment(arguments, path.parent.parent.name):
+            yield path
+
+
+def _key_argument(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "key", metavar="KEY", help="start of a key, or environment/key; `ls` shows them"
+    )
+
+
+def _show(arguments: Namespace) -> int:
+    store = open_cache(arguments)
+    found = find(store.layout, arguments.key)
+    fields = _fields(found)
+    text = json.dumps(fields, indent=2)
+    if found.kind == "record":
+        text = (found.path).read_text(encoding="utf-8")
+        kernel = _winner_kernel(store, _record(found))
+        takes = kernel and report.kernel_fields(kernel)
+        fields["winner_kernel"] = takes
+        if takes is not None:
+            text += f"\nwinner's kernel: {report.kernel_text(takes)}"
+    say(arguments, {"kind": found.kind, **fields}, f"{found.kind} {found.name}\n{text.rstrip()}")
+    return 0
+
+
+def _explain(arguments: Namespace) -> int:
+    store = open_cache(arguments)
+    found = find(store.layout, arguments.key)
+    if found.kind != "record":
+        raise CacheError(
+            f"key {arguments.key!r} is a {found.kind}, and only records are decided; use `show`"
+        )
+    record = _record(found)
+    layout, here = store.layout, found.path
+    digests = {path.parent.parent.name for path in store.record_paths()}
+    environments = {digest: store.environment(digest) or {} for digest in sorted(digests)}
+    elsewhere = [one for one in digests if layout.record(one, record.op, record.digest).exists()]
+    beside = (one for one in sorted(here.parent.glob("*.json")) if one != here)
+    others = [outline for path in beside if (outline := _outline(path))]
+    kernel = _winner_kernel(store, record)
+    explained = report.explanation(record, others, environments, elsewhere, kernel)
+    say(arguments, explained, report.explanation_text(record, explained))
+    return 0
+
+
+def _winner_kernel(store: Store, record: Record) -> KernelEntry | None:
+    """Return the kernel a record's winner was built as, None if the cache has none."""
+    winner = record.candidates.get(record.decision.winner) if record.decision else None
+    if winner is None or winner.kernel is None:
+        return None
+    folder = store.layout.kernel(winner.kernel)
+    try:
+        return parse_entry((folder / ENTRY).read_bytes(), folder)
+    except (OSError, ValueError):
+        return None  # `verify` names a damaged one
+
+
+def _outline(path: Path) -> report.Outline | None:
+    try:
+        fields = load(path.read_bytes())
+        return report.Outline(fields["digest"], fields["describe"], fields["problem"])
+    except (OSError, ValueError, KeyError):
+        return None  # `verify` names it
+
+
+def _diff_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("left", metavar="A", help="start of a key, or environment/key")
+    parser.add_argument("right", metavar="B", help="start of another key of the same kind")
+
+
+def _diff(arguments: Namespace) -> int:
+    store = open_cache(arguments)
+    left, right = find(store.layout, arguments.left), find(store.layout, arguments.right)
+    if left.kind != right.kind:
+        raise CacheError(f"{arguments.left!r} is a {left.kind}, {arguments.right!r} a {right.kind}")
+    changed = differences(_comparable(store, left), _comparable(store, right))
+    fields = [{"field": one.path, "left": one.left, "right": one.right} for one in changed]
+    say(
+        arguments,
+        fields,
+        "\n".join(f"{f['field']}: {f['left']!r} -> {f['right']!r}" for f in fields),
+    )
+    return 0
+
+
+def _comparable(store: Store, found: Found) -> dict[str, Any]:
+    """Return what is worth comparing: not names or times, and environments by their fields."""
+    fields = _fields(found)
+    if found.kind == "record":
+        record = _record(found)
+        return {
+            "environment": store.environment(record.environment) or record.environment,
+            "op": record.op,
+            "problem": record.problem,
+            "winner": record.decision.winner if record.decision else None,
+            "reason": record.decision.reason if record.decision else None,
+            "status": {name: one.status for name, one in record.candidates.items()},
+            "median_ms": {name: one.median_ms for name, one in record.candidates.items()},
+            "rejected": record.rejected,
+        }
+    return {name: value for name, value in fields.items() if name not in ("digest", "created")}
+
+
+def _fields(found: Found) -> dict[str, Any]:
+    """Return a thing's fields; raise CacheError if it is damaged."""
+    try:
+        if found.kind == "record":
+            return load(found.path.read_bytes())
+        if found.kind == "environment":
+            return parse_environment(found.path.read_bytes(), found.name)
+        entry = parse_entry((found.path / ENTRY).read_bytes(), found.path)
+        return {**load((found.path / ENTRY).read_bytes()), "folder": str(entry.folder)}
+    except ValueError as error:
+        raise CacheError(
+            f"{found.path} is damaged: {error}; see `inductor-plugin verify`"
+        ) from error
+
+
+def _record(found: Found) -> Record:
+    try:
+        return parse_record(found.path.read_bytes(), found.path)
+    except ValueError as error:
+        raise CacheError(
+            f"{found.path} is damaged: {error}; see `inductor-plugin verify`"
+        ) from error
+
+
+def _verify(arguments: Namespace) -> int:
+    store = open_cache(arguments)
+    damaged = store.verify()
+    found = store.usage()
+    fields = {
+        "damaged": [{**asdict(one), "path": str(one.path)} for one in damaged],
+        **{n: v for n, v in found.fields().items() if n != "damaged"},
+    }
+    lines = [f"{one.kind} {one.path}: {one.reason}" for one in damaged]
+    lines.append(
+        f"{found.records} records, {found.kernels} kernels, {found.quarantined} in quarantine: "
+        f"{len(damaged)} damaged; {found.leftovers} leftovers of killed processes"
+    )
+    say(arguments, fields, "\n".join(lines))
+    return 1 if damaged else 0
+
+
+def _prune_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--max-bytes", type=size_bytes, metavar="SIZE", help="20M, 1.5G ...")
+    parser.add_argument(
+        "--older-than", type=seconds, metavar="TIME", help="unused for 12h, 30d ..."
+    )
+
+
+def _prune(arguments: Namespace) -> int:
+    pruned = asdict(open_cache(arguments).prune(arguments.max_bytes, arguments.older_than))
+    say(arguments, pruned, f"removed {counted(pruned)}")
+    return 0
+
+
+def _release_arguments(parser: ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "name", nargs="?", metavar="NAME", help="a candidate as `ls --quarantine` shows it"
+    )
+    what.add_argument("--all", action="store_true", help="all that are in quarantine")
+    parser.add_argument("--environment", metavar="KEY", help="only this environment, by its start")
+
+
+def _release(arguments: Namespace) -> int:
+    store = open_cache(arguments)
+    there = [one for one in store.iter_quarantine() if in_environment(arguments, one.environment)]
+    chosen = there if arguments.all else _named(there, arguments.name, store.root)
+    released = [
+        {
+            "environment": one.environment,
+            "candidate": one.candidate,
+            "problem": one.fields.get("problem"),
+            "status": one.status,
+            "reason": one.reason,
+            "records": store.retry(one),
+        }
+        for one in chosen
+    ]
+    lines = [
+        f"{row['candidate']} ({row['status']}: {row['reason']}), "
+        f"failure taken out of {row['records']} records"
+        for row in released
+    ]
+    lines.append(f"{len(released)} of {len(there)} released; the next run tries them again")
+    say(arguments, {"released": released}, "\n".join(lines))
+    return 0
+
+
+def _named(there: list[Quarantined], name: str, root: Path) -> list[Quarantined]:
+    """Return those of a name: whole, the candidate alone (on every problem), or its only start."""
+    found = [one for one in there if name in (one.candidate, one.fields.get("candidate"))]
+    found = found or [one for one in there if name and one.candidate.startswith(name)]
+    if not found:
+        raise CacheError(
+            f"no candidate named {name!r} is in the quarantine of {root}; "
+            "list them with `inductor-plugin ls --quarantine`"
+        )
+    names = sorted({one.candidate for one in found})
+    if len(names) > 1 and name not in {one.fields.get("candidate") for one in found}:
+        raise CacheError(
+            f"{name!r} is the start of {len(names)} names, {names[0]} and {names[1]} among them; "
+            "write more of it, or use --all"
+        )
+    return found
+
+
+VERBS = (
+    Verb("stats", "how much is in the cache, and how often it helped", _none, _stats),
+    Verb("ls", "list records, kernels or the quarantine", _ls_arguments, _ls),
+    Verb("show", "one record, kernel or environment, whole", _key_argument, _show),
+    Verb("explain", "why this winner; what would make it a miss", _key_argument, _explain),
+    Verb("diff", "two records, kernels or environments, field by field", _diff_arguments, _diff),
+    Verb("verify", "read everything and name what is damaged", _none, _verify),
+    Verb("release", "try a candidate in quarantine again", _release_arguments, _release),
+    Verb("prune", "remove what was not used for longest", _prune_arguments, _prune),
+)

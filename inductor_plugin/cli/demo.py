@@ -1,0 +1,173 @@
+"""The demo: what one process tuned, the next one does not tune again."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from inductor_plugin.aot import models
+from inductor_plugin.config import default_cache_dir, process_environment
+from inductor_plugin.counters import Stats
+from inductor_plugin.errors import WorkerDiedError, WorkerTimeoutError
+
+_FOLDER = ".demo-cache"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one process of the demo reported.
+
+    Attributes:
+        torch: Version of torch.
+        compile_s: Seconds of the first call, which compiles.
+        process_s: Seconds of the whole process, imports included.
+        error: Root mean square of the difference to eager, relative to eager's.
+        tolerance: Largest accepted ``error``.
+        stats: What the plugin did.
+    """
+
+    torch: str
+    compile_s: float
+    process_s: float
+    error: float
+    tolerance: float
+    stats: Stats
+
+
+@dataclass(frozen=True)
+class Report:
+    """The two processes of the demo.
+
+    Attributes:
+        model: ``module:function``.
+        device: ``cpu`` or ``cuda``.
+        cache_dir: The plugin's cache, which both used.
+        first: The process that found whatever the cache held before.
+        second: The process after it.
+        problems: What went otherwise than promised; empty if nothing did.
+    """
+
+    model: str
+    device: str
+    cache_dir: str
+    first: Run
+    second: Run
+    problems: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain JSON values."""
+        return asdict(self)
+
+
+def run_demo(
+    model: str | None = None,
+    cache_dir: Path | None = None,
+    say: Callable[[str], None] = print,
+    timeout_s: float = 3600.0,
+) -> Report:
+    """Compile a model in two processes, one after the other, and compare what they had to do.
+
+    Args:
+        model: ``module:function``; a Llama-style decoder by default.
+        cache_dir: The plugin's cache; by default a folder of the demo's own, emptied first.
+        say: Takes the lines for people.
+        timeout_s: Seconds one process may take.
+
+    Raises:
+        WorkerError: A process died or took too long.
+    """
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = model or (models.SMALL if device == "cuda" else models.TINY)
+    folder = cache_dir or _own_folder()
+    command = ("--model", model, "--device", device, "--cache-dir", str(folder), "--table")
+    say(f"{model} on {device}, torch {torch.__version__}\n")
+    say(f"1. The first process. Cache: {folder}")
+    first = _run((*command, "on"), device, timeout_s)
+    _tell(first, say)
+    say("2. The next process. Inductor's own caches are empty again; the plugin's cache is kept.")
+    second = _run((*command, "off"), device, timeout_s)
+    _tell(second, say)
+    return Report(model, device, str(folder), first, second, judge(first, second))
+
+
+def judge(first: Run, second: Run) -> tuple[str, ...]:
+    """Return what the two processes did otherwise than promised."""
+    problems: list[str] = []
+    for name, run in (("first", first), ("second", second)):
+        if not run.error <= run.tolerance:
+            problems.append(
+                f"the {name} process is off eager by {run.error:.2g}, allowed is {run.tolerance:g}"
+            )
+    if first.stats.problems == 0:
+        problems.append("nothing was tuned: Inductor handed over no call with several candidates")
+    for counter in ("compiled", "benchmarked", "record_misses"):
+        count = getattr(second.stats, counter)
+        if count:
+            problems.append(f"the second process has {counter} = {count}, expected 0")
+    return tuple(problems)
+
+
+def _own_folder() -> Path:
+    """Return the demo's own cache, emptied, so that the first process always has work to show."""
+    parent = default_cache_dir()
+    parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder = parent / _FOLDER
+    if folder.exists():
+        shutil.rmtree(folder)
+    return folder
+
+
+def _run(arguments: tuple[str, ...], device: str, timeout_s: float) -> Run:
+    """Run one process of the demo on a fresh Inductor cache."""
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="inductor-plugin-demo-") as inductor_cache:
+        environment = process_environment() | {"TORCHINDUCTOR_CACHE_DIR": inductor_cache}
+        if device == "cpu":
+            # On a CPU Inductor has several kernels to choose from only for frozen weights, and
+            # Dynamo asks for it before the backend's options are in force.
+            environment["TORCHINDUCTOR_FREEZING"] = "1"
+        try:
+            done = subprocess.run(
+                (sys.executable, "-m", "inductor_plugin.cli.demo_child", *arguments),
+                env=environment,
+                stdout=subprocess.PIPE,
+                text=True,
+                timeout=timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise WorkerTimeoutError(
+                f"a process of the demo took more than {timeout_s:g} s; try a smaller model, or "
+                "max_candidates to try fewer kernels"
+            ) from error
+    if done.returncode != 0:
+        raise WorkerDiedError(
+            f"a process of the demo ended with status {done.returncode}; the reason is above"
+        )
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    stats = Stats(**report.pop("stats"))
+    return Run(**report, process_s=time.perf_counter() - start, stats=stats)
+
+
+def _tell(run: Run, say: Callable[[str], None]) -> None:
+    stats = run.stats
+    error = "the same bits" if run.error == 0 else f"{run.error:.1g}"
+    if math.isnan(run.error):
+        error = "not a number"
+    say(
+        f"   {stats.problems} problems, {stats.record_hits} of them known: "
+        f"{stats.compiled} kernels compiled, {stats.benchmarked} candidates measured\n"
+        f"   {run.compile_s:.1f} s to compile the model, {stats.wall_s:.1f} s of it tuning; "
+        f"difference to eager: {error}\n"
+    )

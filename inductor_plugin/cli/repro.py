@@ -1,0 +1,61 @@
+"""The verb that writes one problem as a script: ``repro``. It starts without torch; the script needs it."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from inductor_plugin.cache.find import find
+from inductor_plugin.cache.records import parse_record
+from inductor_plugin.cli.verb import Verb, open_cache, say
+from inductor_plugin.errors import CacheError
+from inductor_plugin.repro.script import script
+
+
+def _repro_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "key", metavar="KEY", help="start of a record's key, or environment/key; `ls` shows them"
+    )
+    parser.add_argument("--out", metavar="FILE", help="write the script there; else it is printed")
+
+
+def _repro(arguments: Namespace) -> int:
+    """Print the script of one record, or write it to a file and say where it is."""
+    store = open_cache(arguments)
+    found = find(store.layout, arguments.key)
+    if found.kind != "record":
+        raise CacheError(
+            f"key {arguments.key!r} is a {found.kind}, and only records are of one call; see `ls`"
+        )
+    try:
+        record = parse_record(found.path.read_bytes(), found.path)
+    except ValueError as error:
+        raise CacheError(
+            f"{found.path} is damaged: {error}; see `inductor-plugin verify`"
+        ) from error
+    made = script(record, store.environment(record.environment) or {}, str(store.root.resolve()))
+    fields = {
+        "key": record.digest,
+        "op": record.op,
+        "describe": record.describe,
+        "runs": not made.refused,
+        "reason": made.refused,
+        "file": None,
+        "script": made.text,
+    }
+    text = made.text.rstrip("\n")
+    if arguments.out:
+        path = Path(arguments.out).expanduser()
+        path.write_text(made.text, encoding="utf-8")
+        fields |= {"file": str(path), "script": None}
+        text = f"{record.describe}: python {path}"
+    if made.refused:
+        print(f"inductor-plugin repro: metadata only: {made.refused}", file=sys.stderr)
+    say(arguments, fields, text)
+    return 0
+
+
+VERBS = (
+    Verb("repro", "one recorded call as a Python script that runs alone", _repro_arguments, _repro),
+)

@@ -1,0 +1,149 @@
+"""The verbs that carry what was learnt elsewhere: archives, merging, pinned decisions."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser, Namespace
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from inductor_plugin.cache import open_store
+from inductor_plugin.cache.transfer.archive import (
+    Imported,
+    export_archive,
+    import_archive,
+    merge_stores,
+)
+from inductor_plugin.cli.verb import Verb, counted, in_environment, open_cache, say
+from inductor_plugin.errors import CacheError
+
+
+def _file_argument(parser: ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", type=Path)
+
+
+def _export_arguments(parser: ArgumentParser) -> None:
+    _file_argument(parser)
+    parser.add_argument("--op", help="only records of this operator, and their kernels")
+    parser.add_argument("--environment", metavar="KEY", help="only this environment, by its start")
+
+
+def _export(arguments: Namespace) -> int:
+    counts = export_archive(
+        open_cache(arguments), arguments.file, environment=arguments.environment, op=arguments.op
+    )
+    say(arguments, {"file": str(arguments.file), **counts}, f"{arguments.file}: {counted(counts)}")
+    return 0
+
+
+def _import(arguments: Namespace) -> int:
+    taken = import_archive(open_cache(arguments, create=True), arguments.file)
+    say(arguments, asdict(taken), _taken_text(taken))
+    return 0
+
+
+def _taken_text(taken: Imported) -> str:
+    apart = ("merged", "unchanged", "packs")
+    new = {name: n for name, n in asdict(taken).items() if name not in apart}
+    lines = [
+        f"new: {counted(new)}; records that were there and changed: {taken.merged}; "
+        f"there already and unchanged: {taken.unchanged}"
+    ]
+    lines += [
+        f"pack {one.name} for {one.target}: {len(one.kernels)} kernels, {len(one.problems)} problems "
+        f"of {', '.join(one.models)}"
+        for one in taken.packs
+    ]
+    return "\n".join(lines)
+
+
+def _merge_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("target", metavar="A", type=Path, help="cache directory that takes over")
+    parser.add_argument("source", metavar="B", type=Path, help="cache directory that is read")
+
+
+def _merge(arguments: Namespace) -> int:
+    if not arguments.source.is_dir():
+        raise CacheError(f"there is no cache at {arguments.source}; name an existing directory")
+    source = open_store(arguments.source, create=False)
+    taken = merge_stores(open_store(arguments.target), source)
+    say(arguments, asdict(taken), _taken_text(taken))
+    return 0
+
+
+def _pin_arguments(parser: ArgumentParser) -> None:
+    _file_argument(parser)
+    parser.add_argument("--op", help="only records of this operator")
+    parser.add_argument("--environment", metavar="KEY", help="only this environment, by its start")
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="also protect these records and their kernels from eviction",
+    )
+
+
+def _pin(arguments: Namespace) -> int:
+    store = open_cache(arguments)
+    pins: list[dict[str, str]] = []
+    for record in store.iter_records():
+        same_op = arguments.op is None or record.op == arguments.op
+        if (
+            record.decision is None
+            or not same_op
+            or not in_environment(arguments, record.environment)
+        ):
+            continue
+        pins.append(
+            {
+                "environment": record.environment,
+                "op": record.op,
+                "digest": record.digest,
+                "describe": record.describe,
+                "winner": record.decision.winner,
+            }
+        )
+        if arguments.keep:
+            store.pin_record(record)
+    content = json.dumps({"format": 1, "pins": pins}, indent=2)
+    arguments.file.write_text(f"{content}\n", encoding="utf-8")
+    say(
+        arguments, {"file": str(arguments.file), "pins": len(pins)}, f"{len(pins)} decisions pinned"
+    )
+    return 0
+
+
+def _check(arguments: Namespace) -> int:
+    store = open_cache(arguments)
+    try:
+        content = json.loads(arguments.file.read_text(encoding="utf-8"))
+        pins = [(p["environment"], p["op"], p["digest"], p["winner"]) for p in content["pins"]]
+        described = [str(p.get("describe", p["digest"])) for p in content["pins"]]
+    except FileNotFoundError:
+        raise CacheError(
+            f"there is no file {arguments.file}; write one with `inductor-plugin pin FILE`"
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CacheError(f"{arguments.file} is not a pin file: {error}; write one again") from error
+    different: list[dict[str, Any]] = []
+    for (environment, op, digest, winner), text in zip(pins, described, strict=True):
+        record = store.record(environment, op, digest)
+        found = record.decision.winner if record and record.decision else None
+        if found != winner:
+            one = {"environment": environment, "op": op, "digest": digest, "describe": text}
+            different.append({**one, "pinned": winner, "found": found})
+    lines = [
+        f"{d['describe']}: pinned {d['pinned']}, here {d['found'] or 'none'}" for d in different
+    ]
+    lines.append(f"{len(pins) - len(different)} of {len(pins)} pinned decisions agree")
+    say(arguments, {"pins": len(pins), "different": different}, "\n".join(lines))
+    return 1 if different else 0
+
+
+VERBS = (
+    Verb("export", "write the cache, or a part of it, to one file", _export_arguments, _export),
+    Verb("import", "take over an exported file, checked first", _file_argument, _import),
+    Verb("merge", "take cache directory B over into A", _merge_arguments, _merge),
+    Verb("pin", "write all decisions to a file", _pin_arguments, _pin),
+    Verb("check", "does this cache decide as a pin file says", _file_argument, _check),
+)

@@ -1,0 +1,101 @@
+"""What the verbs of the command line share: the cache they open, and how they answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inductor_plugin.cache import Store, open_store, report
+from inductor_plugin.config import default_cache_dir
+from inductor_plugin.errors import CacheError
+
+_SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_TIMES = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def size_bytes(text: str) -> int:
+    """Return the bytes in ``500``, ``20M`` or ``1.5GB``.
+
+    Raises:
+        ArgumentTypeError: It is no size.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", text.strip().lower())
+    if not found:
+        raise ArgumentTypeError(f"{text!r} is no size; write bytes, or 20M, 1.5G")
+    return int(float(found[1]) * _SIZES[found[2]])
+
+
+def seconds(text: str) -> float:
+    """Return the seconds in ``90``, ``12h`` or ``30d``.
+
+    Raises:
+        ArgumentTypeError: It is no span of time.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", text.strip().lower())
+    if not found:
+        raise ArgumentTypeError(f"{text!r} is no span of time; write seconds, or 12h, 30d")
+    return float(found[1]) * _TIMES[found[2]]
+
+
+def open_cache(arguments: Namespace, *, must_exist: bool = True, create: bool = False) -> Store:
+    """Return the cache the arguments name.
+
+    Raises:
+        CacheError: There is none, and this verb does not make one.
+        CacheRefusedError: Someone else owns it or may write to it.
+    """
+    path = Path(arguments.cache_dir) if arguments.cache_dir else default_cache_dir()
+    path = path.expanduser()
+    if must_exist and not create and not path.is_dir():
+        raise CacheError(f"there is no cache at {path}; name one with --cache-dir")
+    return open_store(path, create=create)
+
+
+def say(arguments: Namespace, fields: Any, text: str) -> None:
+    """Print the fields as JSON, or the text."""
+    print(json.dumps(fields, indent=2) if arguments.json else text)
+
+
+def lines_to(arguments: Namespace) -> Callable[[str], None]:
+    """Return what takes a verb's lines for people while it runs; with ``--json`` they are dropped."""
+
+    def take(text: str) -> None:
+        if not arguments.json:
+            print(text, flush=True)
+
+    return take
+
+
+def counted(counts: dict[str, int]) -> str:
+    """Return numbers with their names, in a row."""
+    named = ((name.replace("_", " "), value) for name, value in counts.items())
+    return ", ".join(
+        f"{name} {report.size_text(value) if 'bytes' in name else value}" for name, value in named
+    )
+
+
+def in_environment(arguments: Namespace, environment: str) -> bool:
+    """Return True if the environment is the one asked for, or none was."""
+    return environment.startswith(arguments.environment or "")
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One verb of ``inductor-plugin``: its name, its arguments and what it does.
+
+    Attributes:
+        name: The word on the command line.
+        help: One line for ``--help``.
+        add_arguments: Adds the verb's own arguments to its parser.
+        run: Does the work and returns the exit status.
+    """
+
+    name: str
+    help: str
+    add_arguments: Callable[[ArgumentParser], None]
+    run: Callable[[Namespace], int]

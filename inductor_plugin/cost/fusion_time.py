@@ -1,0 +1,113 @@
+"""How long an epilogue takes as a kernel of its own, and how much longer a product takes with it. Pure.
+
+Times are rooflines of the memory: an epilogue computes little for each byte it moves. The numbers are
+what such kernels are known to reach; they were measured on no GPU here, and `SLACK` allows for that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inductor_plugin.cost.liveness import LIBRARY, SPECIAL
+from inductor_plugin.cost.registers import Kernel
+from inductor_plugin.cost.tile import ceil_div
+from inductor_plugin.problem.epilogue import Access, Epilogue
+from inductor_plugin.problem.target import Target
+
+LAUNCH_US = 2.5
+"""From one kernel's end to the next one's first bytes, inside a CUDA graph or a full queue."""
+EFFICIENCY = 0.8
+"""Share of the memory's peak that a pointwise kernel gets."""
+L2_SHARE = 0.6
+"""Part of the second-level cache in which a product still lies when the next kernel reads it."""
+L2_SPEED = 2.5
+"""How many times faster than device memory the second-level cache is."""
+SECTOR_BYTES = 32
+"""What memory gives at least, however little of it is used."""
+SLACK = 1.6
+"""A time of this model is wrong by less than this factor, either way."""
+
+CYCLES: dict[str, int] = {**dict.fromkeys(SPECIAL, 8), **dict.fromkeys(LIBRARY, 24)}
+"""What an operation costs, in simple ones; the special function unit does 16 of its own a cycle."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A time in microseconds, as expected and within what it surely lies."""
+
+    expected: float
+    low: float
+    high: float
+
+
+def separate_us(epilogue: Epilogue, target: Target) -> Span:
+    """Return the time of the epilogue as a kernel of its own, its start included.
+
+    A product is read back from the second-level cache where it fits. A prologue's operand is written
+    here, and read by the product in any case.
+    """
+    rest = _moved(epilogue.reads) + _moved(epilogue.writes)
+    product = 0 if epilogue.position == "prologue" else epilogue.product_bytes
+    cached = epilogue.product_bytes <= L2_SHARE * target.l2_bytes
+    expected = LAUNCH_US + _us(rest + product / (L2_SPEED if cached else 1.0), target)
+    low = LAUNCH_US + _us((rest + product) / L2_SPEED, target)
+    high = LAUNCH_US + _us(rest + product, target)
+    return Span(expected, low / SLACK, high * SLACK)
+
+
+def fused_extra_us(epilogue: Epilogue, target: Target) -> Span:
+    """Return how much longer the product takes with the epilogue, without what its resources cost.
+
+    Less than nothing where fewer bytes are moved: a narrower output, or what a prologue widens.
+    """
+    own = epilogue.product_bytes
+    if epilogue.position == "prologue":
+        saved = _moved(epilogue.reads) - own
+        expected = _us(saved + (own if epilogue.readers else 0), target)
+    else:
+        saved = _moved(epilogue.writes) - (0 if epilogue.readers else own)
+        expected = _us(saved + _moved(epilogue.reads), target)
+    low = min(0.0, _us(saved, target) * SLACK)
+    return Span(expected, low, max(0.0, expected) * SLACK)
+
+
+def _us(moved: float, target: Target) -> float:
+    return moved / (target.memory_bandwidth * EFFICIENCY) * 1e6
+
+
+def _moved(accesses: tuple[Access, ...]) -> float:
+    """Return the bytes that memory moves; of what lies in no order each element is a sector."""
+    return sum(
+        one.elements * SECTOR_BYTES if one.pattern == "other" else one.bytes for one in accesses
+    )
+
+
+def repeats(kernel: Kernel, epilogue: Epilogue) -> int:
+    """Return how many tiles read each element of a prologue's operand, and compute it again.
+
+    Args:
+        kernel: The product; without its `Kernel.shape` nothing is repeated.
+        epilogue: The prologue.
+    """
+    if not kernel.shape:
+        return 1
+    m, n, k = kernel.shape
+    along_m, along_n = ceil_div(m, kernel.tile[0]), ceil_div(n, kernel.tile[1])
+    operand = tuple(epilogue.size[-2:])
+    if operand in ((m, k), (k, m)) and operand not in ((k, n), (n, k)):
+        return along_n
+    if operand in ((k, n), (n, k)) and operand not in ((m, k), (k, m)):
+        return along_m
+    return max(along_m, along_n)
+
+
+def recomputed_us(kernel: Kernel, epilogue: Epilogue, target: Target) -> float:
+    """Return what it costs to compute a prologue again for each tile that reads the operand."""
+    again = repeats(kernel, epilogue) - 1
+    work = sum(CYCLES.get(one, 1) for one in epilogue.operations)
+    # Simple operations of a multiprocessor in a cycle (CUDA programming guide, arithmetic throughput).
+    lanes = target.multiprocessors * (64 if target.capability == (8, 0) else 128) * target.clock_mhz
+    computing = epilogue.elements * again * work / lanes
+    # Its other operands come from the second-level cache each time but the first.
+    reading = _us(again * _moved(epilogue.reads) / L2_SPEED, target)
+    return computing + reading

@@ -1,0 +1,304 @@
+"""Which tile is likely fast for a matrix product on a GPU: an analytical model. Pure, no torch.
+
+    tiles ─► waves over the multiprocessors ─┐
+    tensor cores, shared memory, latency ────┼─► the slowest of compute, L2 and device memory
+    L2 traffic, device memory with reuse ────┘          + filling and draining + reduction ─► seconds
+
+It is there to order candidates before the first is compiled, not to foretell a measurement. Its
+constants are figures of the hardware, named below, and were not fitted to timings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from inductor_plugin.cost.tile import (
+    BYTES,
+    GemmShape,
+    TileConfig,
+    ceil_div,
+    misfit,
+    occupancy_of,
+    stages_of,
+)
+from inductor_plugin.problem.target import Target
+
+PEAK = 0.85
+"""Share of the tensor cores' rate that the best kernels reach: a H100 at 700 W lowers its clock."""
+DRAM_PEAK = 0.92
+"""Share of the memory bandwidth that a long copy reaches."""
+DRAM_LATENCY_S = 0.8e-6
+ONE_SHARE = 2.0
+"""One multiprocessor draws at most so many times its share of the bandwidth; half of them fill it."""
+LAUNCH_S = 2e-6
+LOAD_LATENCY_CYCLES = 800
+"""From asking for a tile in L2 until it lies in shared memory."""
+SHARED_BYTES_PER_CLOCK = 128
+FILL_BYTES_PER_CLOCK = 64
+"""What one multiprocessor can take from L2 a cycle."""
+L2_BYTES_PER_CLOCK = {8.0: 5120, 8.9: 2048, 9.0: 5120, 10.0: 10240}
+"""What L2 gives a cycle: 5120 bytes on A100 and H100 (https://pmc.ncbi.nlm.nih.gov/articles/PMC10448217,
+table 3); those of Ada and Blackwell are estimates."""
+MMA_ON_HOPPER = 0.63
+"""Share of a H100's rate that mma.sync reaches (https://arxiv.org/abs/2402.13499); wgmma, which
+reaches all of it, has 64 rows at least."""
+STEP_OVERHEAD_CYCLES = 40
+"""Barrier, addresses and loop of one step along K; a producer warp hides most of it."""
+Bound = Literal["tensor cores", "L2", "memory", "latency"]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says of one kernel.
+
+    Attributes:
+        seconds: All of it.
+        compute_s: Tensor cores and what feeds them, with padding and incomplete waves.
+        l2_s: Loads from L2.
+        memory_s: Loads and stores of device memory.
+        fill_s: Filling the pipeline and storing, where nothing else hides it.
+        reduce_s: Summing what split-K or stream-K left, and zeroing the sums where a kernel needs it.
+        tiles: Blocks of work.
+        waves: How often the multiprocessors are filled.
+        occupancy: Blocks on one multiprocessor at once.
+        stages: Steps along K in flight.
+    """
+
+    seconds: float
+    compute_s: float
+    l2_s: float
+    memory_s: float
+    fill_s: float
+    reduce_s: float
+    tiles: int
+    waves: int
+    occupancy: int
+    stages: int
+
+    @property
+    def bound(self) -> Bound:
+        """What takes longest."""
+        parts: tuple[tuple[Bound, float], ...] = (
+            ("tensor cores", self.compute_s),
+            ("L2", self.l2_s),
+            ("memory", self.memory_s),
+            ("latency", self.fill_s + self.reduce_s),
+        )
+        return max(parts, key=lambda part: part[1])[0]
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        reduction = f", {self.reduce_s * 1e6:.1f} us to reduce" if self.reduce_s else ""
+        return (
+            f"{self.seconds * 1e6:.1f} us, bound by {self.bound}: {self.tiles} tiles in "
+            f"{self.waves} wave{'s' if self.waves > 1 else ''}{reduction}"
+        )
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A configuration with its place's reason.
+
+    Attributes:
+        config: The configuration.
+        predicted_s: Seconds the model expects.
+        reason: One line for people.
+    """
+
+    config: TileConfig
+    predicted_s: float
+    reason: str
+
+
+def ranked(
+    target: Target, shape: GemmShape, configs: Iterable[TileConfig], limit: int | None = None
+) -> list[Ranked]:
+    """Return the configurations that fit, the likely fastest first; equal ones in the order given.
+
+    Args:
+        target: The GPU.
+        shape: The product.
+        configs: What can be built; see `misfit` for why one is left out.
+        limit: How many to return at most.
+    """
+    found: list[Ranked] = []
+    for config in configs:
+        said = predict(target, shape, config)
+        if isinstance(said, Prediction):
+            found.append(Ranked(config, said.seconds, said.describe()))
+    return sorted(found, key=lambda one: one.predicted_s)[:limit]
+
+
+def predict(target: Target, shape: GemmShape, config: TileConfig) -> Prediction | str:
+    """Return what the model says of a kernel, or the reason why it cannot run."""
+    reason = misfit(target, shape, config)
+    if reason is not None:
+        return reason
+    cluster_m, cluster_n = config.cluster
+    shared = cluster_m * cluster_n
+    # Multiprocessors that whole clusters cover, and a cluster is started whole.
+    usable = target.multiprocessors // shared * shared
+    rows = ceil_div(ceil_div(shape.m, config.m), cluster_m) * cluster_m
+    columns = ceil_div(ceil_div(shape.n, config.n), cluster_n) * cluster_n
+    tiles = rows * columns * shape.batch * config.split_k
+    steps = ceil_div(ceil_div(shape.k, config.k), config.split_k)
+    occupancy = min(occupancy_of(target, shape, config), ceil_div(tiles, usable))
+    # With stream-K a multiprocessor gets a share of the steps, else whole tiles.
+    each = ceil_div(tiles * steps, usable) / steps if config.stream_k else ceil_div(tiles, usable)
+    waves = 1 if config.stream_k else ceil_div(tiles, usable * occupancy)
+
+    clock = target.clock_mhz * 1e6
+    compute_s = each * steps * _step_cycles(target, shape, config, occupancy) / (clock * PEAK)
+    loaded = config.k * (
+        min(config.m, shape.m) * BYTES[shape.a] / cluster_n
+        + min(config.n, shape.n) * BYTES[shape.b] / cluster_m
+    )
+    l2_s = max(
+        tiles * steps * loaded / _l2_bandwidth(target),
+        each * steps * loaded / (FILL_BYTES_PER_CLOCK * clock),
+    )
+    moved = _moved_bytes(target, shape, config, usable * occupancy, (rows, columns))
+    flying = (stages_of(target, shape, config) - 1) * loaded
+    blocks = min(tiles * steps, usable * occupancy) if config.stream_k else tiles
+    memory_s = moved * _seconds_per_byte(target, blocks, usable * occupancy, max(flying, 1.0))
+    # Close seconds add up in part: the fourth power is near the largest.
+    busy_s = (compute_s**4 + l2_s**4 + memory_s**4) ** 0.25
+    fill_s = _fill_s(target, shape, config, occupancy, waves)
+    reduce_s = _reduce_s(target, shape, config, min(blocks, usable))
+    return Prediction(
+        LAUNCH_S + busy_s + fill_s + reduce_s,
+        compute_s, l2_s, memory_s, fill_s, reduce_s,
+        tiles, waves, occupancy, stages_of(target, shape, config),
+    )  # fmt: skip
+
+
+def roofline_s(target: Target, shape: GemmShape) -> float:
+    """Return the seconds that no kernel can beat: peak rate, each byte moved once."""
+    rate = target.rate(shape.compute)
+    compute_s = shape.operations / rate if rate else 0.0
+    return max(compute_s, shape.bytes / target.memory_bandwidth)
+
+
+def _step_cycles(target: Target, shape: GemmShape, config: TileConfig, occupancy: int) -> float:
+    """Return the cycles a multiprocessor spends on one step of one tile."""
+    rate = target.rate(shape.compute) or 1.0
+    per_clock = rate / (target.multiprocessors * target.clock_mhz * 1e6)
+    multiply = 2 * config.m * config.n * config.k / per_clock
+    if target.capability[0] == 9 and config.m < 64:
+        multiply /= MMA_ON_HOPPER
+    fetch = _operand_bytes(target, shape, config) / SHARED_BYTES_PER_CLOCK
+    busy = max(multiply, fetch) + 0.25 * min(multiply, fetch)
+    overhead = STEP_OVERHEAD_CYCLES / (4 if config.specialized else 1) / occupancy
+    flying = max(stages_of(target, shape, config) - 1, 1) * occupancy
+    return max(busy + overhead, LOAD_LATENCY_CYCLES / flying)
+
+
+def _operand_bytes(target: Target, shape: GemmShape, config: TileConfig) -> float:
+    """Return what the tensor cores read from shared memory in one step."""
+    a, b = config.m * BYTES[shape.a], config.n * BYTES[shape.b]
+    major = target.capability[0]
+    if major == 9:
+        # wgmma: each warp group has 64 rows, or more in turn, and reads all of B for them.
+        return config.k * (a + b * max(config.m // 64, 1))
+    if major == 10:
+        return config.k * (a + b)
+    # mma.sync: warps in a grid as square as can be; each row of it reads B, each column A.
+    along_m = max(
+        (
+            p
+            for p in (1, 2, 4, 8)
+            if p <= config.warps and p * p * config.n <= config.warps * config.m
+        ),
+        default=1,
+    )
+    return config.k * (a * (config.warps // along_m) + b * along_m)
+
+
+def _l2_bandwidth(target: Target) -> float:
+    major, minor = target.capability
+    per_clock = L2_BYTES_PER_CLOCK.get(major + minor / 10, 16 * target.multiprocessors)
+    return per_clock * target.clock_mhz * 1e6
+
+
+def _seconds_per_byte(target: Target, tiles: int, slots: int, flying: float) -> float:
+    """Return what a byte of device memory takes: the last wave may have too few loads in flight.
+
+    Args:
+        target: The GPU.
+        tiles: Blocks of work.
+        slots: Blocks that run at once.
+        flying: Bytes one block has asked for at once.
+    """
+    best = target.memory_bandwidth * DRAM_PEAK
+
+    def bandwidth(blocks: int) -> float:
+        share = min(blocks, target.multiprocessors) / target.multiprocessors
+        return min(best, blocks * flying / DRAM_LATENCY_S, best * ONE_SHARE * share)
+
+    last = tiles % slots
+    part = last / tiles
+    return (1 - part) / bandwidth(slots) + (part / bandwidth(last) if last else 0.0)
+
+
+def _moved_bytes(
+    target: Target, shape: GemmShape, config: TileConfig, resident: int, grid: tuple[int, int]
+) -> float:
+    """Return bytes read from and written to device memory.
+
+    What the blocks share that run at once is read once, and what half of L2 holds is read once at
+    all.
+    """
+    rows, columns = grid
+    high, wide = _panel(config, max(resident // config.split_k, 1), rows, columns)
+    kept = target.l2_bytes / 2
+    a, b = shape.m * shape.k * BYTES[shape.a], shape.k * shape.n * BYTES[shape.b]
+    a_read = a if a + b <= kept or a <= kept / 2 else a * ceil_div(columns, wide)
+    b_read = b if a + b <= kept or b <= kept / 2 else b * ceil_div(rows, high)
+    written = 0 if config.split_k > 1 else shape.m * shape.n * BYTES[shape.out]
+    return float(shape.batch * (a_read + b_read + written))
+
+
+def _panel(config: TileConfig, resident: int, rows: int, columns: int) -> tuple[int, int]:
+    """Return the (rows, columns) of tiles that the blocks cover which run at once."""
+    if config.along == "m":
+        wide, high = _panel(replace(config, along="n"), resident, columns, rows)
+        return high, wide
+    high = min(rows, max(config.group, 1))
+    wide = min(columns, ceil_div(resident, high))
+    return min(rows, max(high, resident // wide)), wide
+
+
+def _fill_s(
+    target: Target, shape: GemmShape, config: TileConfig, occupancy: int, waves: int
+) -> float:
+    """Return what filling the pipeline and storing a tile take where no other tile hides it."""
+    stored = config.m * config.n * BYTES[shape.out]
+    store_s = DRAM_LATENCY_S / 2 + stored / (FILL_BYTES_PER_CLOCK * target.clock_mhz * 1e6)
+    first_s = DRAM_LATENCY_S + store_s
+    if config.pingpong:
+        return first_s
+    later_s = store_s if config.specialized else first_s
+    return first_s + (waves - 1) * later_s / occupancy
+
+
+def _reduce_s(target: Target, shape: GemmShape, config: TileConfig, blocks: int) -> float:
+    """Return what summing partial tiles in float32 takes."""
+    if config.stream_k:
+        # At most every block has one tile that another one finishes.
+        partial = blocks * config.m * config.n * 4
+        return DRAM_LATENCY_S + 2 * partial / _l2_bandwidth(target)
+    if config.split_k == 1:
+        return 0.0
+    partial = config.split_k * shape.m * shape.n * shape.batch * 4
+    fast = partial <= target.l2_bytes / 2
+    bandwidth = _l2_bandwidth(target) / 2 if fast else target.memory_bandwidth * DRAM_PEAK
+    written = shape.m * shape.n * shape.batch * BYTES[shape.out] / target.memory_bandwidth
+    zeroing_s = 0.0
+    if config.zeroed:
+        # A launch of its own, and whole tiles of sums.
+        rows, columns = ceil_div(shape.m, config.m), ceil_div(shape.n, config.n)
+        tiles = rows * columns * shape.batch * config.split_k
+        zeroing_s = LAUNCH_S + tiles * config.m * config.n * 4 / bandwidth
+    return LAUNCH_S + 2 * partial / bandwidth + written + zeroing_s

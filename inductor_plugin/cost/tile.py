@@ -1,0 +1,196 @@
+"""A matrix product, how a kernel cuts it into tiles, and whether a tile fits a GPU. Pure, no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from inductor_plugin.problem.target import Target
+
+BYTES = {
+    "float32": 4, "tf32": 4, "int32": 4, "float16": 2, "bfloat16": 2,
+    "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1,
+}  # fmt: skip
+"""Size of an element by dtype."""
+
+REGISTERS_BESIDE_SUMS = 40
+"""Registers of a thread that hold no sums: addresses, fragments, counters."""
+
+
+@dataclass(frozen=True)
+class GemmShape:
+    """D[batch, m, n] = A[batch, m, k] @ B[batch, k, n].
+
+    Attributes:
+        m: Rows of A and D.
+        n: Columns of B and D.
+        k: What is summed over.
+        batch: Products side by side.
+        a: Dtype of A; ``float32`` is computed as TF32.
+        b: Dtype of B.
+        out: Dtype of D.
+        a_row_major: True if k is the fastest dimension of A.
+        b_row_major: True if n is the fastest dimension of B.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    a: str = "bfloat16"
+    b: str = "bfloat16"
+    out: str = "bfloat16"
+    a_row_major: bool = True
+    b_row_major: bool = True
+
+    @property
+    def compute(self) -> str:
+        """Dtype the tensor cores compute in."""
+        wider = max(self.a, self.b, key=lambda dtype: BYTES.get(dtype, 0))
+        return "tf32" if wider == "float32" else wider
+
+    @property
+    def operations(self) -> int:
+        """Multiplications and additions."""
+        return 2 * self.m * self.n * self.k * self.batch
+
+    @property
+    def bytes(self) -> int:
+        """What has to be read and written at least once."""
+        read = self.m * self.k * BYTES[self.a] + self.k * self.n * BYTES[self.b]
+        return self.batch * (read + self.m * self.n * BYTES[self.out])
+
+
+@dataclass(frozen=True)
+class TileConfig:
+    """How a kernel cuts the product.
+
+    Attributes:
+        m: Rows of D one block computes; for two blocks with one tile (``two_sm``), half of it.
+        n: Columns of D one block computes.
+        k: Elements of K it loads at once.
+        warps: Warps that compute, without a producer's.
+        stages: Steps along K in flight; 0 for as many as fit.
+        cluster: Blocks along (m, n) that share what they load.
+        schedule: Name of the kernel's schedule. ``pingpong``, ``cooperative``, ``specialized`` and
+            ``*_sm`` have a producer warp group; ``pingpong`` has two tiles in turn.
+        split_k: Blocks that share one tile's K and are summed afterwards.
+        stream_k: True if K is cut so that all multiprocessors get the same.
+        group: Width of a panel of tiles that is walked as one (Triton's GROUP_M, CUTLASS's swizzle).
+        along: Dimension along which a panel is walked: ``n`` for Triton's groups of rows.
+        epilogue_bytes: Shared memory beside the stages.
+        zeroed: True if all of what ``split_k`` leaves is zeroed before each call.
+    """
+
+    m: int
+    n: int
+    k: int
+    warps: int = 4
+    stages: int = 0
+    cluster: tuple[int, int] = (1, 1)
+    schedule: str = ""
+    split_k: int = 1
+    stream_k: bool = False
+    group: int = 8
+    along: Literal["m", "n"] = "n"
+    epilogue_bytes: int = 0
+    zeroed: bool = False
+
+    @property
+    def specialized(self) -> bool:
+        """True if one warp group loads for the others."""
+        words = ("pingpong", "cooperative", "specialized", "one_sm", "two_sm")
+        return any(word in self.schedule.lower() for word in words)
+
+    @property
+    def pingpong(self) -> bool:
+        """True if two warp groups compute a tile each, one storing while the other multiplies."""
+        return "pingpong" in self.schedule.lower()
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block, with the producer's."""
+        return 32 * (self.warps + (4 if self.specialized else 0))
+
+    def stage_bytes(self, shape: GemmShape) -> int:
+        """Return the shared memory of one step along K."""
+        return self.k * (self.m * BYTES[shape.a] + self.n * BYTES[shape.b])
+
+
+def misfit(target: Target, shape: GemmShape, config: TileConfig) -> str | None:
+    """Return why a kernel cannot run, or would spill or idle for sure, or None."""
+    unknown = [dtype for dtype in (shape.a, shape.b, shape.out) if dtype not in BYTES]
+    if unknown:
+        return f"the model knows no {unknown[0]}"
+    if target.rate(shape.compute) is None:
+        return f"{target.name} has no tensor cores for {shape.compute}"
+    if min(shape.m, shape.n, shape.k, shape.batch) < 1:
+        return "there is nothing to compute"
+    return _work_misfit(target, shape, config) or _block_misfit(target, shape, config)
+
+
+def _work_misfit(target: Target, shape: GemmShape, config: TileConfig) -> str | None:
+    steps = ceil_div(shape.k, config.k)
+    if config.split_k > steps:
+        return f"K has {steps} steps of {config.k}, too few to split into {config.split_k}"
+    if config.split_k > 1 and config.stream_k:
+        return "it either splits K or streams it"
+    blocks = config.cluster[0] * config.cluster[1]
+    if blocks > 1 and target.capability < (9, 0):
+        return f"{target.name} has no clusters"
+    if blocks > 8:
+        return f"a cluster has 8 blocks at most, not {blocks}"
+    return None
+
+
+def _block_misfit(target: Target, shape: GemmShape, config: TileConfig) -> str | None:
+    stage = config.stage_bytes(shape)
+    stages = stages_of(target, shape, config)
+    if stages < 2 and config.stages != 1:
+        return (
+            f"two stages of {stage} bytes and {config.epilogue_bytes} beside them do not fit into "
+            f"{target.shared_per_block} bytes of shared memory"
+        )
+    held = stages * stage + config.epilogue_bytes
+    if held > target.shared_per_block:
+        return (
+            f"{stages} stages of {stage} bytes and {config.epilogue_bytes} beside them are {held} "
+            f"bytes of shared memory; a block has {target.shared_per_block}"
+        )
+    sums = _sums(target, config)
+    if sums + REGISTERS_BESIDE_SUMS > 255:
+        return f"each thread would hold {sums} sums of its tile, which spill"
+    if occupancy_of(target, shape, config) == 0:
+        return f"{config.threads} threads with {sums} sums each do not fit into a multiprocessor"
+    return None
+
+
+def stages_of(target: Target, shape: GemmShape, config: TileConfig) -> int:
+    """Return the steps along K in flight: those stated, or as many as fit."""
+    if config.stages:
+        return config.stages
+    room = target.shared_per_block - config.epilogue_bytes
+    return min(max(room, 0) // config.stage_bytes(shape), ceil_div(shape.k, config.k) + 1, 12)
+
+
+def _sums(target: Target, config: TileConfig) -> int:
+    """Return the registers of a thread that hold sums; compute capability 10 has memory for them."""
+    if target.capability[0] == 10:
+        return 0
+    threads = 32 * config.warps // (2 if config.pingpong else 1)
+    return ceil_div(config.m * config.n, max(threads, 1))
+
+
+def occupancy_of(target: Target, shape: GemmShape, config: TileConfig) -> int:
+    """Return how many blocks run on one multiprocessor at once; 0 if none can."""
+    held = stages_of(target, shape, config) * config.stage_bytes(shape) + config.epilogue_bytes
+    registers = _sums(target, config) + REGISTERS_BESIDE_SUMS
+    if config.specialized:
+        # The producer gives its registers to those who compute.
+        registers = max(24, registers * config.warps // (config.warps + 4))
+    return target.blocks(config.threads, registers, held)
+
+
+def ceil_div(whole: int, part: int) -> int:
+    """Return ``whole / part``, rounded up."""
+    return -(-whole // part)

@@ -1,0 +1,1 @@
+"""What is installed into Inductor, and removed again."""

@@ -1,0 +1,1 @@
+"""Attention operators, chosen in the lowering."""

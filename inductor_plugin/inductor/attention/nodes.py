@@ -1,0 +1,193 @@
+"""What `inductor_plugin.attention.library` does, done to Inductor's nodes; and nodes as fake tensors."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sympy  # pyright: ignore[reportMissingTypeStubs]
+import torch
+from torch._inductor import ir
+from torch._inductor import lowering as inductor_lowering
+from torch._inductor.virtualized import V
+from torch.utils import _pytree as pytree
+from torch.utils._sympy.functions import FloorDiv
+
+from inductor_plugin.attention.tools import overload
+
+_UNTYPED: Any = inductor_lowering
+_KERNEL: Any = ir.ExternKernel
+_ATEN: Any = torch.ops.aten
+
+
+class NodeTools:
+    """`attention_tools.Tools` for Inductor's nodes: operators become calls, the rest its lowerings."""
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call an operator."""
+        return fallback(overload(name), args, kwargs)
+
+    def size(self, x: Any, dim: int) -> Any:
+        """Return an extent."""
+        return number(x.get_size()[dim])
+
+    def transpose(self, x: Any, first: int, second: int) -> Any:
+        """Exchange two dimensions."""
+        order = list(range(len(x.get_size())))
+        order[first], order[second] = second, first
+        return _lowered(_ATEN.permute.default, x, order)
+
+    def expand(self, x: Any, size: Sequence[Any]) -> Any:
+        """Repeat dimensions of 1."""
+        if all(equal(a, b) for a, b in zip(x.get_size(), size, strict=True)):
+            return x
+        return _lowered(_ATEN.expand.default, x, list(size))
+
+    def unsqueeze(self, x: Any) -> Any:
+        """Add a last dimension of 1."""
+        return _lowered(_ATEN.unsqueeze.default, x, -1)
+
+    def squeeze(self, x: Any) -> Any:
+        """Drop the last dimension of 1."""
+        return _lowered(_ATEN.squeeze.dim, x, -1)
+
+    def padded(self, x: Any, multiple: int, value: float) -> Any:
+        """Round the last dimension up."""
+        size = x.get_size()[-1]
+        blocks: Any = FloorDiv(size + multiple - 1, multiple)
+        missing = number(blocks * multiple - size)
+        if equal(missing, 0):
+            return x
+        return _lowered(_ATEN.constant_pad_nd.default, x, [0, missing], value)
+
+    def head(self, x: Any, length: Any) -> Any:
+        """Keep the beginning of the last dimension."""
+        size = x.get_size()
+        if equal(size[-1], length):
+            return x
+        return _lowered(_ATEN.slice.Tensor, x, len(size) - 1, 0, length)
+
+    def dense(self, x: Any, order: Sequence[int]) -> Any:
+        """Have the dimensions in an order in memory, without gaps."""
+        size = x.get_size()
+        strides: list[Any] = [sympy.Integer(1)] * len(size)
+        for outer, inner in itertools.pairwise(reversed([*order])):
+            strides[inner] = strides[outer] * size[outer]
+        # Inductor's own `require_stride_order` is content with gaps.
+        return boxed(_KERNEL.require_exact_strides(boxed(x), strides))
+
+    def empty(self, like: Any, size: Sequence[Any], dtype: torch.dtype) -> Any:
+        """Return memory on the device of a node."""
+        if size:
+            return empty(size, None, dtype, like.get_device())
+        # Inductor fills a scalar, with a kernel of its own.
+        return _lowered(_ATEN.squeeze.dim, empty((1,), None, dtype, like.get_device()), 0)
+
+
+def fallback(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Return the nodes of a call of an operator as Inductor itself makes them."""
+    return _UNTYPED.fallback_handler(op, add_to_fallback_set=False)(*args, **kwargs)
+
+
+def empty(size: Sequence[Any], stride: Any, dtype: torch.dtype, device: Any) -> Any:
+    """Return a node of uninitialized memory; there is no kernel for it."""
+    return _lowered(_ATEN.empty_strided.default, list(size), stride, dtype=dtype, device=device)
+
+
+def realized(x: Any) -> Any:
+    """Return a node that has its memory and its strides for good, as a library call makes them."""
+    node = _KERNEL.realize_input(x)
+    untyped: Any = ir
+    if untyped.is_storage_and_layout(node):
+        untyped.as_storage_and_layout(node, freeze=True)
+    return node
+
+
+def example(function: Callable[..., Any], *trees: Any) -> Any:
+    """Return what a function of tensors gives for the fake twins of nodes; sizes may be symbols."""
+    untyped: Any = ir
+
+    def twin(x: Any) -> Any:
+        if isinstance(x, ir.IRNode):
+            return untyped.ir_node_to_tensor(x)
+        return symbol(x) if hasattr(x, "free_symbols") else x
+
+    graph: Any = V.graph
+    with graph.fake_mode:
+        return function(*pytree.tree_map(twin, trees))  # pyright: ignore[reportUnknownMemberType]
+
+
+def symbol(expression: Any) -> Any:
+    """Return an expression as the number or the SymInt that fake tensors compute with."""
+    if getattr(expression, "is_number", False):
+        return int(expression)
+    graph: Any = V.graph
+    return graph.sizevars.shape_env.create_symintnode(expression, hint=None)
+
+
+def number(expression: Any) -> Any:
+    """Return an expression of Inductor's, as a plain number where it is one."""
+    if isinstance(expression, torch.SymInt):
+        expression = expression.node.expr
+    return int(expression) if getattr(expression, "is_number", True) else expression
+
+
+def extents(of: Sequence[Any]) -> list[Any]:
+    """Return sizes or strides of a fake tensor as Inductor's expressions."""
+    return [sympy.sympify(number(one)) for one in of]
+
+
+def equal(left: Any, right: Any) -> bool:
+    """Return whether two extents are the same whenever the graph runs."""
+    return V.graph.sizevars.statically_known_equals(left, right)
+
+
+def same_order(size: Sequence[Any], left: Sequence[Any], right: Sequence[Any]) -> bool:
+    """Return whether strides agree wherever they matter: not in a dimension of 1."""
+    steps = zip(extents(size), extents(left), extents(right), strict=True)
+    return all(equal(n, 1) or equal(a, b) for n, a, b in steps)
+
+
+def four_dims(node: Any) -> Any:
+    """Return a view with dimensions of 1 in front, up to four."""
+    for _ in range(4 - len(node.get_size())):
+        node = _lowered(_ATEN.unsqueeze.default, node, 0)
+    return node
+
+
+def boxed(node: Any) -> Any:
+    """Return a node as lowerings take it."""
+    box: Any = ir.TensorBox  # untyped
+    if isinstance(node, ir.TensorBox):
+        return node
+    return box(node if isinstance(node, (ir.StorageBox, ir.BaseView)) else ir.StorageBox(node))
+
+
+def _lowered(op: Any, *args: Any, **kwargs: Any) -> Any:
+    return inductor_lowering.lowerings[op](
+        *(boxed(one) if isinstance(one, ir.IRNode) else one for one in args), **kwargs
+    )
+
+
+class Provisional:
+    """Buffers that are made for some candidates and dropped where another one wins.
+
+    Inductor would not allocate what nobody reads, but it has numbered them: without them a graph in
+    which the traced operator wins is Inductor's own word for word.
+    """
+
+    def __init__(self) -> None:
+        """Take note of what there is."""
+        graph: Any = V.graph
+        self._graph = graph
+        self._buffers, self._operations = len(graph.buffers), len(graph.operations)
+
+    def drop(self) -> None:
+        """Forget what was made since."""
+        graph = self._graph
+        for buffer in graph.buffers[self._buffers :]:
+            del graph.name_to_buffer[buffer.get_name()]
+        for operation in graph.operations[self._operations :]:
+            del graph.name_to_op[operation.get_operation_name()]
+        del graph.buffers[self._buffers :], graph.operations[self._operations :]

@@ -1,0 +1,1 @@
+"""The choices of Inductor and our templates as candidates."""

@@ -1,0 +1,173 @@
+"""A template's CUDA text as a build for nvcc and a call of the operator that runs what is built.
+
+The kernel of this text by this compiler is taken where the cache has it; then one that came in a
+pack (without nvcc, one that any compiler has built); else it is built.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import platform
+import threading
+
+import torch
+
+from inductor_plugin.cache import KernelKey, Store
+from inductor_plugin.config import Config, process_environment
+from inductor_plugin.kernels.call import OpKernel
+from inductor_plugin.kernels.nvcc import (
+    INSTALL_CUTLASS,
+    NoToolkit,
+    Toolkit,
+    command,
+    find,
+    package_folders,
+)
+from inductor_plugin.kernels.unit import CppSource, unique_symbol
+from inductor_plugin.template import CudaSource, Failed
+from inductor_plugin.templates.cutlass.source import generator_reason
+from inductor_plugin.tuning.runtime import RUNTIME
+from inductor_plugin.tuning.task import CppBuild
+
+NVCC_BYTES = 6 << 30
+"""Memory of one nvcc: 3.3 GB for one CUTLASS kernel, 5.8 GB for eight in a unit."""
+
+
+def build_of(
+    source: CudaSource, template: str, config: Config
+) -> tuple[CppBuild, OpKernel] | Failed:
+    """Return how a kernel is built and how it is called, or why there is none here.
+
+    Args:
+        source: The kernel.
+        template: Name of the template it comes from.
+        config: The options; ``nvcc`` and the cache count.
+    """
+    store = RUNTIME.store(config)
+    toolkit = find_toolkit(config.nvcc)
+    own = None
+    if source.text and isinstance(toolkit, Toolkit):
+        own = _own(source, template, toolkit)
+        packed = store.packed()
+        if not packed or store.kernel(own.key.digest) is not None:
+            return own, _called(source, own)
+        made = _made_elsewhere(source, template, store, packed)
+    else:
+        made = _made_elsewhere(source, template, store, None)
+    build = made or own
+    if build is None:
+        reason = toolkit.reason if isinstance(toolkit, NoToolkit) else f"no text: {INSTALL_CUTLASS}"
+        return Failed(f"{reason}; and no pack has {source.symbol}")
+    return build, _called(source, build)
+
+
+def at(kernel: OpKernel, library: str, symbol: str) -> OpKernel:
+    """Return the call of a kernel whose library is named by its path, as workers call it."""
+    return OpKernel(kernel.op, (f"{symbol}@{library}", *kernel.args[1:]), kernel.imports)
+
+
+@functools.lru_cache(maxsize=8)
+def find_toolkit(nvcc: str) -> Toolkit | NoToolkit:
+    """Return the compiler whose kernels this torch can load, or why there is none."""
+    return find(nvcc, process_environment(), cuda_major())
+
+
+def cuda_major() -> int:
+    """Return the major version of torch's CUDA: a library of another one finds no runtime."""
+    return int((torch.version.cuda or "0").partition(".")[0])
+
+
+def machine() -> str:
+    """Return the processor that a library's host functions are for: ``x86_64``, ``aarch64``."""
+    return platform.machine()
+
+
+def _own(source: CudaSource, template: str, toolkit: Toolkit) -> CppBuild:
+    """Return the build of a text by this machine's compiler."""
+    key = KernelKey(
+        template=template,
+        source=hashlib.sha256(source.text.encode()).hexdigest(),
+        config=_config_text(source),
+        target=source.arch,
+        toolchain=f"nvcc {toolkit.version}; CUTLASS {toolkit.cutlass_version}; {machine()}",
+        flags=toolkit.key_text(source.arch),
+    )
+    unit = CppSource(key.digest, source.text, source.symbol)
+    return CppBuild(key, unit, command(toolkit, source.arch), "cuda", NVCC_BYTES)
+
+
+def _made_elsewhere(
+    source: CudaSource, template: str, store: Store, among: frozenset[str] | None
+) -> CppBuild | None:
+    """Return a kernel of the cache that another compiler has built, None if there is none.
+
+    Args:
+        source: The kernel; where it has a text, only one of the same text will do.
+        template: Name of the template it comes from.
+        store: The cache.
+        among: Digests to choose from; None for all.
+    """
+    text = hashlib.sha256(source.text.encode()).hexdigest() if source.text else ""
+    for entry in store.kernels_like(template, _config_text(source), source.arch):
+        key = entry.key
+        if (
+            (among is None or entry.digest in among)
+            and text in ("", key.source)
+            and key.toolchain.startswith(f"nvcc {cuda_major()}.")
+            and key.toolchain.endswith(f"; {machine()}")
+            and store.kernel(entry.digest) is not None
+        ):
+            return CppBuild(key, CppSource(entry.digest, "", source.symbol), (), "cuda", NVCC_BYTES)
+    return None
+
+
+def _config_text(source: CudaSource) -> str:
+    return " ".join(filter(None, (source.symbol, source.interface)))
+
+
+def _called(source: CudaSource, build: CppBuild) -> OpKernel:
+    name = f"{unique_symbol(build.source)}@{build.key.digest}"
+    return OpKernel(source.op, (name, *source.arguments), source.imports)
+
+
+logger = logging.getLogger(__name__)
+
+
+_SAID: set[str] = set()
+
+
+_GUARD = threading.Lock()
+
+
+def obstacle(nvcc: str) -> str | None:
+    """Return why no CUTLASS kernel can be built here and what to install, None if they can.
+
+    Args:
+        nvcc: The option of this name.
+    """
+    toolkit = find_toolkit(nvcc)
+    return generator_reason() or (toolkit.reason if isinstance(toolkit, NoToolkit) else None)
+
+
+def warn_without_cutlass(config: Config, *, some: bool = False) -> None:
+    """Say what keeps CUTLASS kernels away: once a process and reason, to who wants them.
+
+    Who names CUTLASS in ``gemm_backends`` or has nvidia-cutlass installed wants them. All others
+    read it in `inductor-plugin doctor`.
+
+    Args:
+        config: The options.
+        some: True if some kernels came in a pack, and others could not be built.
+    """
+    wanted = "CUTLASS" in config.gemm_backends.split(",") or package_folders("cutlass_library")
+    reason = obstacle(config.nvcc) if wanted else None
+    if reason is None:
+        return
+    with _GUARD:
+        said = reason in _SAID
+        _SAID.add(reason)
+    if not said:
+        what = "the CUTLASS kernels that no pack has" if some else "CUTLASS kernels"
+        logger.warning("the compile goes on without %s: %s", what, reason)

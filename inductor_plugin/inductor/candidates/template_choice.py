@@ -1,0 +1,289 @@
+"""A template's candidate as an Inductor choice: a torch operator with ``out=``, or a Triton text."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch._inductor import ir
+from torch._inductor.codegen.common import WorkspaceArg, WorkspaceZeroMode
+from torch._inductor.virtualized import V
+
+from inductor_plugin.config import Config
+from inductor_plugin.inductor.candidates.benchmark import measured_with_delta
+from inductor_plugin.inductor.candidates.cuda import build_of, warn_without_cutlass
+from inductor_plugin.inductor.candidates.layouts import offered
+from inductor_plugin.inductor.candidates.triton import triton_choice
+from inductor_plugin.inductor.facts.problem import layout_operand
+from inductor_plugin.kernels.call import OpKernel
+from inductor_plugin.problem import Problem
+from inductor_plugin.problem.attention import BACKWARD, DIRECTIONS
+from inductor_plugin.registry import Registry
+from inductor_plugin.template import Candidate, CudaSource, Failed, Template, TritonSource
+from inductor_plugin.tuning.task import CppBuild
+
+
+class TemplateChoice(ir.ChoiceCaller):
+    """One candidate of a registered template.
+
+    Emitted as `ir.ExternKernelOut` with an operator overload: the wrapper calls
+    ``torch.ops.ns.name.out(a, b, ..., out=buf)``, and the output's memory is planned by Inductor.
+    """
+
+    def __init__(
+        self,
+        candidate: Candidate,
+        nodes: Sequence[Any],
+        layout: ir.Layout,
+        build: CppBuild | None = None,
+    ) -> None:
+        """Offer ``candidate`` for a call; ``build`` says how its library is made, if it has one."""
+        super().__init__(
+            f"{candidate.template}::{candidate.name}", list(nodes), layout, candidate.description
+        )
+        assert isinstance(candidate.kernel, OpKernel)
+        self.candidate = candidate
+        self.build = build
+        self.kernel: OpKernel = candidate.kernel
+        # Schedulers of torch 2.11-2.15 look for a benchmark request on every choice.
+        self.bmreq = None
+
+    def hash_key(self) -> str:
+        """Return what identifies the candidate on disk."""
+        config = json.dumps(dict(self.candidate.config), sort_keys=True)
+        kernel = self.kernel
+        return (
+            f"{self.candidate.template}-{self.candidate.name}-{kernel.op}-{kernel.args!r}-{config}"
+        )
+
+    def call_name(self) -> str:
+        """Return the callee's name in generated code."""
+        return f"torch.ops.{self.kernel.op.replace('::', '.')}"
+
+    def to_callable(self) -> Any:
+        """Return the operator."""
+        return resolve(self.kernel)
+
+    def output_node(self) -> ir.TensorBox:
+        """Return the node that calls it."""
+        box: Any = ir.TensorBox  # untyped
+        return box.create(
+            _OperatorCall(
+                self.kernel,
+                layout=self.layout,
+                inputs=self.input_nodes,
+                constant_args=tuple(self.kernel.args),
+                python_kernel_name=self.call_name(),
+                op_overload=resolve(self.kernel),
+            )
+        )
+
+    def benchmark(self, *args: torch.Tensor, out: torch.Tensor) -> float:
+        """Measure in this process; stock Inductor asks for it where the plugin steps aside."""
+        from torch._inductor.runtime.benchmarking import benchmarker  # noqa: PLC0415  2.11 path
+
+        function = resolve(self.kernel)
+        return benchmarker.benchmark(
+            lambda: function(*args, *self.kernel.args, out=out), (), {}, device=out.device
+        )
+
+    def info_dict(self) -> dict[str, Any]:
+        """Return what Inductor's own log shows."""
+        return {"backend": self.candidate.template, **dict(self.candidate.config)}
+
+    def autoheuristic_id(self) -> str:
+        """Return the name AutoHeuristic learns under."""
+        return self.name
+
+
+class _OperatorCall(ir.ExternKernelOut):
+    """A call whose generated code imports what defines the operator.
+
+    A compiled graph out of Inductor's cache is run by a process that has lowered nothing.
+
+    Operands that its schema says it writes are written in the graph, too: whoever reads them next
+    waits. An output that nobody reads has memory all the same, for the call writes it.
+
+    Where a module that defines the operator has a function ``workspace_needed(kernel, operands,
+    output, device)``, which returns bytes, the generated code allocates them and hands them over as
+    ``workspace=``, so that Inductor plans them with all other memory.
+    """
+
+    def __init__(self, kernel: OpKernel, **node: Any) -> None:
+        made: Any = super()
+        made.__init__(**node)
+        written = zip(self.op_overload._schema.arguments, self.inputs, strict=False)
+        self.mutation_outputs = [
+            ir.MutationOutput(ir.NoneLayout(device=self.get_device()), one, self)
+            for argument, one in written
+            if argument.is_write
+        ]
+        self._kernel = kernel
+        self._workspace = ""
+
+    def codegen(self, wrapper: Any) -> None:
+        """Write the call."""
+        # The scheduler allocates nothing for what nobody reads: gradients of q and v alone, say.
+        unread = self.get_name() in V.graph.removed_buffers
+        if unread:
+            wrapper.writeline(wrapper.make_buffer_allocation(self))
+        self._write(wrapper)
+        if unread:
+            wrapper.writeline(wrapper.make_buffer_free(self))
+
+    def _write(self, wrapper: Any) -> None:
+        if V.graph.cpp_wrapper:
+            self._write_cpp(wrapper)
+            return
+        for name in self._kernel.imports:
+            wrapper.add_import_once(f"import {name}")
+        written: Any = super()
+        self._workspace = ""
+        needed = self._workspace_bytes()
+        if not needed:
+            written.codegen(wrapper)
+            return
+        memory = WorkspaceArg(
+            count=needed,  # pyright: ignore[reportArgumentType] - torch 2.11 takes no expression
+            zero_mode=WorkspaceZeroMode.UNINITIALIZED,
+            device=self.get_device(),  # pyright: ignore[reportArgumentType] - it has one
+            outer_name=WorkspaceArg.unique_name(),
+        )
+        self._workspace = memory.get_name()
+        wrapper.generate_workspace_allocation(memory)
+        written.codegen(wrapper)
+        wrapper.generate_workspace_deallocation(memory)
+
+    def codegen_kwargs(self, skip_out: bool = False) -> list[str]:  # noqa: FBT001, FBT002 - Inductor's
+        """Return the keyword arguments of the call as they are written."""
+        written: Any = super()
+        named = [f"workspace={self._workspace}"] if self._workspace else []
+        return [*written.codegen_kwargs(skip_out), *named]
+
+    def _workspace_bytes(self) -> int:
+        """Return what the call needs besides its operands, 0 where that is known at run time only."""
+        modules = [importlib.import_module(name) for name in self._kernel.imports]
+        asked = next(
+            filter(None, (getattr(one, "workspace_needed", None) for one in modules)), None
+        )
+        nodes: list[Any] = [*self.inputs]
+        if asked is None or not all(_is_static(one) for one in (*nodes, self)):
+            return 0
+        output = layout_operand(self.get_layout())
+        return asked(
+            self._kernel,
+            [layout_operand(one.get_layout()) for one in nodes],
+            output,
+            self.get_device(),
+        )
+
+    def _write_cpp(self, wrapper: Any) -> None:
+        """Write the call into a C++ wrapper, which has no C function for it: it calls Python.
+
+        Inductor does so for operators written in Python, but not for their variants with ``out=``.
+        The handle that is returned would keep the output's memory until the graph ends.
+        """
+        name = self.get_name()
+        given: list[Any] = [*self.inputs, *self.constant_args]
+        more = self.op_overload._schema.arguments[len(given) :]
+        given += [self if one.name == "out" else one.default_value for one in more]
+        wrapper.load_custom_op_wrapper()
+        imports = "".join(
+            _import_in_cpp(index, one) for index, one in enumerate(self._kernel.imports)
+        )
+        wrapper.writelines(wrapper.generate_scoped_gil_acquire([], imports))
+        wrapper.generate_fallback_kernel_with_runtime_lookup_python(
+            name, f"torch.ops.{self.op_overload}", self.op_overload, given, [f"{name}_returned"], []
+        )
+        wrapper.writeline(f"{name}_returned.reset();")
+
+
+def _is_static(node: Any) -> bool:
+    """Return whether a node's extents and strides are numbers."""
+    layout = node.get_layout()
+    return all(
+        isinstance(one, int) or getattr(one, "is_number", False)
+        for one in (*layout.size, *layout.stride)
+    )
+
+
+def _import_in_cpp(index: int, module: str) -> str:
+    return (
+        f'RAIIPyObject imported_{index}(PyImport_ImportModule("{module}"));\n'
+        f'if (!imported_{index}) {{\n    throw std::runtime_error("cannot import {module}");\n}}\n'
+    )
+
+
+def resolve(kernel: OpKernel) -> Any:
+    """Return the operator overload of a kernel.
+
+    Raises:
+        AttributeError: No module that was imported defines it.
+    """
+    for name in kernel.imports:
+        importlib.import_module(name)
+    namespace, _, rest = kernel.op.partition("::")
+    name, _, overload = rest.partition(".")
+    packet = getattr(getattr(torch.ops, namespace), name)
+    return getattr(packet, overload or "default")
+
+
+def template_choices(
+    registry: Registry, problem: Problem, nodes: Sequence[Any], layout: ir.Layout, config: Config
+) -> tuple[list[Any], dict[str, str]]:
+    """Return the choices of all registered templates for a call, and who refused it and why."""
+    choices: list[Any] = []
+    rejected: dict[str, str] = {}
+    for template in registry.for_op(problem.op):
+        if reason := unwanted(template, problem.op, config):
+            rejected[template.name] = reason
+            continue
+        candidates, refused = offered(template, problem)
+        rejected |= refused
+        made = [_choice(one, nodes, layout, config) for one in candidates]
+        if problem.op == BACKWARD:
+            made = [measured_with_delta(one, problem, nodes) for one in made]
+        fit = [one for one in made if not isinstance(one, Failed)]
+        failed = [one for one in made if isinstance(one, Failed)]
+        choices += fit
+        if not failed:
+            continue
+        rejected[template.name] = failed[0].reason
+        if fit:
+            count = f"{len(failed)} of its {len(made)} kernels are left out"
+            rejected[template.name] = f"{count}: {failed[0].reason}"
+        if getattr(template, "backend", None) == "CUTLASS":
+            warn_without_cutlass(config, some=bool(fit))
+    return choices, rejected
+
+
+def unwanted(template: Template, op: str, config: Config) -> str | None:
+    """Return why the user does not want a template, None where nothing is said."""
+    backend = getattr(template, "backend", None)
+    option = "attention_backends" if op in DIRECTIONS else "gemm_backends"
+    named: str = getattr(config, option)
+    if backend is None or not named or backend in named.split(","):
+        return None
+    return f"{option} is {named}, without {backend}"
+
+
+def _choice(
+    candidate: Candidate, nodes: Sequence[Any], layout: ir.Layout, config: Config
+) -> Any | Failed:
+    if isinstance(candidate.kernel, TritonSource):
+        return triton_choice(candidate.kernel, nodes, layout)
+    if V.graph.aot_mode:
+        return Failed(f"AOTInductor's code runs without Python, which {candidate.kernel.op} needs")
+    if not isinstance(candidate.kernel, CudaSource):
+        return TemplateChoice(candidate, nodes, layout)
+    if not candidate.kernel.deterministic and torch.are_deterministic_algorithms_enabled():
+        return Failed("it adds up in no fixed order, and torch.use_deterministic_algorithms is on")
+    built = build_of(candidate.kernel, candidate.template, config)
+    if isinstance(built, Failed):
+        return built
+    build, kernel = built
+    return TemplateChoice(replace(candidate, kernel=kernel), nodes, layout, build)

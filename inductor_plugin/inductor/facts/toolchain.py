@@ -1,0 +1,174 @@
+"""How Inductor compiles C++ and Triton kernels here, as values for keys and compile jobs."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import logging
+import sys
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._inductor import codecache, cpu_vec_isa
+from torch._inductor import config as inductor_config
+from torch._inductor.codecache import CacheBase
+from torch._inductor.cpp_builder import (
+    CppBuilder,
+    CppTorchDeviceOptions,
+    get_compiler_version_info,
+    get_cpp_compiler,
+)
+from torch._inductor.runtime import compile_tasks, triton_compat
+from torch._inductor.runtime.cache_dir_utils import cache_dir, triton_cache_dir
+from torch._inductor.runtime.hints import DeviceProperties
+
+from inductor_plugin.config import process_environment
+from inductor_plugin.worker.jobs import TritonTarget
+
+_SOURCE = "inductor_plugin_source.cpp"
+_FOLDER = "/inductor_plugin_output"
+
+
+@dataclass(frozen=True)
+class CppToolchain:
+    """How C++ kernels are compiled.
+
+    Attributes:
+        command: The compiler call, with ``{source}`` and ``{output}``.
+        compiler: First line of the compiler's version.
+        flags: Its flags without paths, which differ between equal machines.
+        target: The processor it compiles for.
+    """
+
+    command: tuple[str, ...]
+    compiler: str
+    flags: str
+    target: str
+
+    @property
+    def digest(self) -> str:
+        """Digest of all but the paths."""
+        text = "\0".join((self.compiler, self.flags, self.target))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def cpp_toolchain() -> CppToolchain:
+    """Return how Inductor would compile a C++ kernel now (its options may be patched)."""
+    isa = cpu_vec_isa.pick_vec_isa()
+    options = CppTorchDeviceOptions(vec_isa=isa, device_type="cpu")
+    builder = CppBuilder(name="kernel", sources=_SOURCE, BuildOption=options, output_dir=_FOLDER)
+    return _toolchain(builder.get_command_line(), builder.get_target_file_path(), str(isa))
+
+
+@functools.lru_cache(maxsize=16)
+def _toolchain(line: str, output: str, isa: str) -> CppToolchain:
+    words = line.split()
+    command = tuple(w.replace(output, "{output}").replace(_SOURCE, "{source}") for w in words)
+    # The source's own warnings are Inductor's, not the user's: printing them costs 0.1 s a kernel.
+    quiet = (command[0], "-w", *command[1:])
+    paths = ("{", "-I", "-L", "-l", "/")
+    flags = " ".join(w for w in command[1:] if not w.startswith(paths))
+    capability = torch.backends.cpu.get_cpu_capability()
+    return CppToolchain(
+        command=quiet,
+        compiler=f"{compiler_version()}; torch {torch.__version__}",
+        flags=flags,
+        target=f"{isa}; {capability}; {sys.platform}",
+    )
+
+
+@functools.cache
+def compiler_version() -> str:
+    """Return the first line of the C++ compiler's version; ``none`` where there is no compiler."""
+    try:
+        version = get_compiler_version_info(get_cpp_compiler()).strip().splitlines()
+    except (RuntimeError, OSError):
+        return "none"
+    return version[0] if version else "unknown"
+
+
+def triton_variables(device: torch.device) -> tuple[tuple[str, str], ...]:
+    """Return the environment variables under which Triton compiles and finds a device's kernels.
+
+    Inductor gives each device a folder of its own, and the first kernel of a process fixes it for
+    the whole process; a worker that serves two devices has to be told each time.
+    """
+    names = ("TRITON_PTXAS_PATH", "TRITON_LIBDEVICE_PATH", "CUDA_HOME")
+    found = process_environment()
+    pairs = {name: found[name] for name in names if name in found}
+    pairs["TORCHINDUCTOR_CACHE_DIR"] = cache_dir()
+    pairs["TRITON_CACHE_DIR"] = triton_cache_dir(device.index or 0)
+    return tuple(sorted(pairs.items()))
+
+
+@functools.cache
+def triton_toolchain(target: TritonTarget) -> str:
+    """Return what a Triton kernel depends on besides its source and its target.
+
+    Triton's key of itself takes 0.3 s, and is known by then: Inductor's selector has asked for it
+    where there is a GPU.
+    """
+    system: Any = CacheBase.get_system()
+    triton = system.get("version", {}).get("triton") or triton_compat.triton_key()
+    return f"triton {triton}; {_assembler(target)}; torch {torch.__version__}"
+
+
+def _assembler(target: TritonTarget) -> str:
+    """Return the version of the ptxas that Triton calls, which is part of Triton's key."""
+    if target.backend != "cuda":
+        return target.backend
+    tasks: Any = compile_tasks
+    tasks._set_triton_ptxas_path()  # torch 2.11 brings its own
+    backend: Any = importlib.import_module("triton.backends.nvidia.compiler")
+    return " ".join(str(backend.get_ptxas_version(int(target.arch))).split())
+
+
+def triton_target(device: torch.device) -> TritonTarget:
+    """Return the target that Inductor writes into the Triton kernels for a device."""
+    properties: Any = DeviceProperties.create(torch.device(device.type, device.index or 0))
+    return TritonTarget(properties.type, properties.cc, properties.warp_size or 32)
+
+
+logger = logging.getLogger(__name__)
+
+
+_HEADER = "torch/csrc/inductor/cpp_prefix.h"
+
+
+_ONE = threading.Lock()
+
+
+def with_header(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a compiler call that begins with the precompiled header, where there is one."""
+    header = precompiled()
+    return (*command[:1], "-include", header, *command[1:]) if header else command
+
+
+def precompiled() -> str:
+    """Return the path of the header, compiling it if need be; empty where Inductor uses none."""
+    with _ONE:  # Inductor's own memo would let two threads compile it
+        if not inductor_config.cpp_cache_precompile_headers:
+            return ""
+        return _precompiled(str(cpu_vec_isa.pick_vec_isa()))
+
+
+@functools.lru_cache(maxsize=8)
+def _precompiled(_isa: str) -> str:
+    try:
+        cache: Any = codecache
+        arguments: dict[str, Any] = {
+            **cache.CppPythonBindingsCodeCache.cpp_compile_command_flags,
+            "device_type": "cpu",
+            "extra_flags": (),
+            "use_relative_path": False,
+            "vec_isa": cpu_vec_isa.pick_vec_isa(),
+        }
+        options = CppTorchDeviceOptions(compile_only=False, min_optimize=False, **arguments)
+        line = CppBuilder(name="o", sources="i", BuildOption=options).get_command_line()
+        return str(cache._precompile_header(_HEADER, line, min_optimize=False, **arguments))
+    except Exception:  # the border to Inductor's private function: without it compiling is slower
+        logger.debug("no precompiled header for C++ candidates", exc_info=True)
+        return ""

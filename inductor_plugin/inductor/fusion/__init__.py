@@ -1,0 +1,1 @@
+"""Fusions with a product, decided in the scheduler."""

@@ -1,0 +1,376 @@
+"""Inductor's loops behind (or before) a product as an `Epilogue`.
+
+A loop body is an FX graph of calls to ``ops`` (torch/_inductor/loop_body.py) over loop variables that
+Inductor may have merged, split or exchanged. How an operand lies under D is read off the indices: a
+variable belongs to the dimension of D along which it moves the product's own index, and an operand
+has a stride along that dimension if it moves by the same multiple for all its variables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import sympy  # pyright: ignore[reportMissingTypeStubs]
+import torch
+from torch._inductor.loop_body import LoopBody
+from torch._inductor.virtualized import V
+
+from inductor_plugin.inductor.facts import compat
+from inductor_plugin.inductor.facts.problem import dtype_name
+from inductor_plugin.problem.epilogue import Access, Epilogue, Step, pattern_of
+
+_ALGEBRA: Any = sympy  # untyped
+
+_GATHERED = ("indirect", "tmp")
+"""Begins the names of what an index takes from memory."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """The buffer all indices are compared with: the product, or the operand a prologue writes.
+
+    Attributes:
+        name: Its name in the graph.
+        size: Extents; a dynamic one at its hint.
+        stride: In elements, as long as ``size``.
+        dtype: Name without the ``torch.`` prefix.
+    """
+
+    name: str
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+
+
+@dataclass
+class _Trace:
+    """What is found while the bodies of a fusion are read, one after the other."""
+
+    base: Base
+    prologue: bool
+    stored: Callable[[str], bool]
+    steps: list[Step] = field(default_factory=list[Step])
+    reads: list[Access] = field(default_factory=list[Access])
+    writes: list[Access] = field(default_factory=list[Access])
+    values: dict[str, int] = field(default_factory=dict[str, int])
+    accumulator: int | None = None
+    through_view: bool = False
+    reduction: str = ""
+    atomic: bool = False
+
+    def add(self, step: Step) -> int:
+        self.steps.append(step)
+        return len(self.steps) - 1
+
+
+def base_of(buffer: Any) -> Base:
+    """Return a buffer as what the others are compared with; sizes are their hints."""
+    return Base(
+        buffer.get_name(),
+        compat.hints(buffer.get_size()),
+        compat.hints(buffer.get_stride()),
+        dtype_name(buffer.get_dtype()),
+    )
+
+
+def epilogue_of_bodies(
+    base: Base,
+    bodies: Iterable[LoopBody],
+    stored: Callable[[str], bool],
+    readers: int = 0,
+    *,
+    prologue: bool = False,
+    mutates: bool = False,
+) -> Epilogue:
+    """Return what loops compute, each from what those before it have computed.
+
+    Args:
+        base: The product; for a prologue the operand that the last body writes.
+        bodies: In the order they run.
+        stored: Whether somebody outside of them reads a buffer they write.
+        readers: How many others read the product.
+        prologue: Whether they stand before the product.
+        mutates: Whether they change a tensor that was there before.
+    """
+    trace = _Trace(base, prologue, stored)
+    for body in bodies:
+        _read(trace, body)
+    return Epilogue(
+        size=base.size,
+        dtype=base.dtype,
+        steps=tuple(trace.steps),
+        reads=tuple(trace.reads),
+        writes=tuple(trace.writes),
+        readers=readers,
+        reduction=trace.reduction,
+        product="other" if trace.through_view else "full",
+        atomic=trace.atomic,
+        mutates=mutates,
+        position="prologue" if prologue else "epilogue",
+    )
+
+
+def _read(trace: _Trace, body: LoopBody) -> None:
+    """Add the steps of one body."""
+    untyped: Any = body
+    coefficients = _Indices(trace, untyped)
+    found: dict[Any, int] = {}
+    indices: dict[Any, Any] = {}
+    for node in untyped.root_block.graph.nodes:
+        if node.op == "call_module" and node.target == "get_index":
+            indices[node] = untyped.indexing_exprs[node.args[0]]
+        elif node.op == "call_module":
+            # A masked part or an index read from memory: nothing outside knows what it does.
+            arguments = _steps_of(trace, node.args, found)
+            found[node] = trace.add(Step(str(node.target).rstrip("0123456789"), arguments))
+            trace.through_view |= trace.base.name in _read_inside(untyped, node.target)
+        elif node.op == "call_method":
+            step = _call(trace, coefficients, node, found, indices)
+            if step is not None:
+                found[node] = step
+
+
+def _read_inside(body: Any, target: Any) -> set[str]:
+    """Return the buffers that a nested block loads."""
+    block = body.subblocks.get(str(target))
+    if block is None:
+        return set()
+    return {str(one.args[1]) for one in block.graph.nodes if one.target == "load"}
+
+
+def _call(
+    trace: _Trace,
+    indices: _Indices,
+    node: Any,
+    found: Mapping[Any, int],
+    expressions: Mapping[Any, Any],
+) -> int | None:
+    """Return the step of one call of ``ops``; None where there is nothing to compute with."""
+    target = str(node.target)
+    if target == "load":
+        return _load(trace, indices, str(node.args[1]), expressions.get(node.args[2]))
+    if target in ("store", "store_reduction"):
+        _store(trace, indices, node, found, expressions)
+        return None
+    if target == "constant":
+        return trace.add(Step("constant", (), _plain(node.args[1])))
+    if target == "to_dtype":
+        # Without compute types a 16-bit value is really rounded; with them it stays in float32.
+        rounds = _argument(node, 4, "use_compute_types") is False
+        name = "to_dtype_rounded" if rounds else "to_dtype"
+        dtype = dtype_name(_argument(node, 2, "dtype"))
+        return trace.add(Step(name, (found[node.args[1]],), dtype))
+    if target == "reduction":
+        trace.reduction = str(_argument(node, 3, "reduction_type"))
+        return trace.add(Step("reduction", _steps_of(trace, node.args[4:], found), trace.reduction))
+    arguments = (*node.args[1:], *node.kwargs.values())
+    told = [_text(one) for one in arguments if isinstance(one, (str, torch.dtype))]
+    kept = _steps_of(trace, arguments, found)
+    return trace.add(Step(target, kept, " ".join(told) or None))
+
+
+def _load(trace: _Trace, indices: _Indices, name: str, expression: Any) -> int:
+    if name in trace.values:  # written by an earlier body of the same fusion
+        return trace.values[name]
+    if name == trace.base.name and not trace.prologue:
+        trace.through_view |= not indices.is_base(expression)
+        if trace.accumulator is None:
+            trace.accumulator = trace.add(Step("product"))
+        return trace.accumulator
+    access = indices.access(name, expression)
+    if access not in trace.reads:
+        trace.reads.append(access)
+    return trace.add(Step("load", (), trace.reads.index(access)))
+
+
+def _store(
+    trace: _Trace,
+    indices: _Indices,
+    node: Any,
+    found: Mapping[Any, int],
+    expressions: Mapping[Any, Any],
+) -> None:
+    name, index, value = str(node.args[1]), expressions.get(node.args[2]), node.args[3]
+    mode = _argument(node, 4, "mode")
+    trace.atomic |= mode == "atomic_add"
+    if value not in found:  # welford's parts are taken out of a tuple
+        return
+    trace.values[name] = found[value]
+    if trace.stored(name):
+        trace.writes.append(indices.access(name, index))
+        trace.add(Step("store", (found[value],), len(trace.writes) - 1))
+
+
+class _Indices:
+    """Indices of one body, compared with the index of the base."""
+
+    def __init__(self, trace: _Trace, body: Any) -> None:
+        self._base = trace.base
+        names = list(body.var_ranges)
+        self._ranges = dict(
+            zip(names, compat.hints([body.var_ranges[v] for v in names]), strict=True)
+        )
+        self._moves = self._of_base(trace, body)
+        covered = math.prod(n for v, n in self._ranges.items() if self._moves and self._moves[v])
+        self._complete = covered == math.prod(trace.base.size)
+
+    def is_base(self, expression: Any) -> bool:
+        """Return True if an index goes over the base in its own order, each element once."""
+        return (
+            self._complete
+            and self._strides(expression) == self._wanted()
+            and not self._offset(expression)
+        )
+
+    def access(self, name: str, expression: Any) -> Access:
+        """Return how a buffer lies under the base."""
+        dtype = dtype_name(V.graph.get_dtype(name))
+        strides = None if expression is None else self._strides(expression)
+        if strides is None:
+            count = V.graph.get_numel(name)
+            return Access("other", dtype, compat.hints([count])[0], buffer=name)
+        moves = self._coefficients(expression) or {}
+        elements = math.prod(extent for one, extent in self._ranges.items() if moves[one])
+        pattern = pattern_of(strides, self._base.size)
+        offset, dynamic = self._offset(expression), self._unknown(expression)
+        return Access(pattern, dtype, elements, strides, offset, name, dynamic)
+
+    def _first(self, expression: Any) -> Any:
+        """Return the index of the first element, symbolic or not."""
+        return _ALGEBRA.sympify(expression).subs(dict.fromkeys(self._ranges, 0))
+
+    def _offset(self, expression: Any) -> int:
+        return compat.hints([self._first(expression)])[0]
+
+    def _unknown(self, expression: Any) -> bool:
+        """Return whether a linear index has a stride or an offset that is known only at run time."""
+        steps = [_ALGEBRA.diff(_ALGEBRA.sympify(expression), one) for one in self._ranges]
+        return any(one.free_symbols for one in (*steps, self._first(expression)))
+
+    def _wanted(self) -> tuple[int, ...]:
+        pairs = zip(self._base.size, self._base.stride, strict=True)
+        return tuple(0 if extent == 1 else stride for extent, stride in pairs)
+
+    def _of_base(self, trace: _Trace, body: Any) -> dict[Any, int] | None:
+        """Return by how much each variable moves the base's index, None if no index says it."""
+        known = {self._base.name, *(n for n in trace.values if _same(n, self._base))}
+        for node in body.root_block.graph.nodes:
+            if (
+                node.op == "call_method"
+                and node.target in ("load", "store")
+                and node.args[1] in known
+            ):
+                expression = body.indexing_exprs[node.args[2].args[0]]
+                if (moves := self._coefficients(expression)) is not None:
+                    return moves
+        return None
+
+    def _coefficients(self, expression: Any) -> dict[Any, int] | None:
+        """Return what each variable is multiplied with in a linear index; None for any other index."""
+        if any(one.name.startswith(_GATHERED) for one in _ALGEBRA.sympify(expression).free_symbols):
+            return None
+        steps = {one: _ALGEBRA.diff(_ALGEBRA.sympify(expression), one) for one in self._ranges}
+        if any(
+            step.free_symbols & set(self._ranges) or step.has(_ALGEBRA.Derivative)
+            for step in steps.values()
+        ):
+            return None
+        return dict(zip(steps, compat.hints(list(steps.values())), strict=True))
+
+    def _strides(self, expression: Any) -> tuple[int, ...] | None:
+        """Return an index's strides along the base's dimensions, None if it has none."""
+        moves = self._coefficients(expression)
+        if moves is None or self._moves is None:
+            return None
+        found: dict[int, int] = {}
+        for variable, extent in self._ranges.items():
+            base = self._moves[variable]
+            dims = _dimensions(base, extent, self._base.size, self._base.stride)
+            if extent == 1:
+                continue
+            if not dims:
+                return None
+            for dim in dims:
+                whole, rest = divmod(moves[variable] * self._base.stride[dim], base)
+                # Backwards (a flip) is no stride a tensor can have.
+                if rest or whole < 0 or found.setdefault(dim, whole) != whole:
+                    return None
+        return tuple(found.get(dim, 0) for dim in range(len(self._base.size)))
+
+
+def _same(name: str, base: Base) -> bool:
+    """Return True if a buffer is as large as the base and lies in memory like it."""
+    buffer: Any = V.graph.get_buffer(name) if hasattr(V.graph, "get_buffer") else None
+    if buffer is None:
+        return False
+    return (compat.hints(buffer.get_size()), compat.hints(buffer.get_stride())) == (
+        base.size,
+        base.stride,
+    )
+
+
+def _dimensions(
+    move: int, extent: int, size: Sequence[int], stride: Sequence[int]
+) -> tuple[int, ...]:
+    """Return the dimensions of a buffer that a loop variable goes along; none if it is not clear.
+
+    Args:
+        move: By how many elements the variable moves the buffer's index.
+        extent: How many values the variable has.
+        size: Of the buffer.
+        stride: Of the buffer.
+    """
+    if move <= 0:
+        return ()
+    for dim in reversed(range(len(size))):
+        if size[dim] == 1 or stride[dim] <= 0 or move % stride[dim]:
+            continue
+        if move // stride[dim] * extent <= size[dim]:
+            return (dim,)
+    return _merged(move, extent, size, stride)
+
+
+def _merged(move: int, extent: int, size: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
+    """Return the neighbouring dimensions one variable covers together."""
+    order = [dim for dim in range(len(size)) if size[dim] > 1]
+    for place in reversed(range(len(order))):
+        if stride[order[place]] != move:
+            continue
+        covered, dims, left = size[order[place]], [order[place]], place
+        while covered < extent and left > 0:
+            inner, outer = order[left], order[left - 1]
+            if stride[outer] != stride[inner] * size[inner]:
+                return ()
+            covered, left = covered * size[outer], left - 1
+            dims.append(outer)
+        return tuple(dims) if covered == extent else ()
+    return ()
+
+
+def _steps_of(trace: _Trace, arguments: Sequence[Any], found: Mapping[Any, int]) -> tuple[int, ...]:
+    """Return the steps that the arguments of a call are; a bare number becomes one."""
+    kept: list[int] = []
+    for one in arguments:
+        if isinstance(one, (tuple, list)):
+            kept += _steps_of(trace, cast("Sequence[Any]", one), found)
+        elif isinstance(one, torch.fx.Node) and one in found:
+            kept.append(found[one])
+        elif isinstance(one, (bool, int, float)):
+            kept.append(trace.add(Step("constant", (), one)))
+    return tuple(kept)
+
+
+def _argument(node: Any, place: int, name: str) -> Any:
+    """Return an argument of a call of ``ops`` by its place (``ops`` itself is 0) or by name."""
+    return node.args[place] if len(node.args) > place else node.kwargs.get(name)
+
+
+def _text(value: str | torch.dtype) -> str:
+    return value if isinstance(value, str) else dtype_name(value)
+
+
+def _plain(value: Any) -> int | float | bool | str:
+    return value if isinstance(value, (bool, int, float)) else str(value)

@@ -1,0 +1,1 @@
+"""One graph that is being compiled: its calls, its open decisions, its report."""

@@ -1,0 +1,61 @@
+"""Kernels compiled ahead of time, made ready before the first call for a GPU is lowered."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import platform
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from inductor_plugin.config import Config
+from inductor_plugin.inductor.candidates.cuda import cuda_major
+from inductor_plugin.problem.target import Target
+from inductor_plugin.tuning.runtime import RUNTIME
+
+if TYPE_CHECKING:
+    from inductor_plugin.cache.transfer.installed import Host
+
+logger = logging.getLogger(__name__)
+
+_ready: set[tuple[Path, str]] = set()
+
+
+def make_ready(config: Config, gpu: Target | None) -> None:
+    """Take installed packs into the cache, and warn of packs that are of no use here; once each.
+
+    Never raises: what goes wrong is a warning, and the kernels are compiled here.
+    """
+    if gpu is None or (config.cache_dir, gpu.arch) in _ready:
+        return
+    _ready.add((config.cache_dir, gpu.arch))
+    try:
+        problems = _problems(config, gpu)
+    except Exception as error:  # noqa: BLE001  the border: no compile fails for a pack's sake
+        problems = [f"installed packs cannot be used: {type(error).__name__}: {error}"]
+    for one in problems:
+        logger.warning("%s", one)
+
+
+def host_of(gpu: Target) -> Host:
+    """Return what a pack has to fit in this process, on this machine."""
+    from inductor_plugin.cache.transfer.installed import Host  # noqa: PLC0415  8 ms that a CPU's compile needs not
+
+    triton = ""
+    with suppress(importlib.metadata.PackageNotFoundError):
+        triton = importlib.metadata.version("triton")
+    return Host(gpu.arch, cuda_major(), platform.machine(), str(torch.__version__), triton)
+
+
+def _problems(config: Config, gpu: Target) -> list[str]:
+    from inductor_plugin.cache.transfer.installed import mismatch, take_installed  # noqa: PLC0415  the same
+
+    store = RUNTIME.store(config)
+    problems = take_installed(store)
+    if config.policy != "build":
+        found = mismatch(store.packs(), host_of(gpu))
+        problems += [str(found)] if found is not None else []
+    return problems

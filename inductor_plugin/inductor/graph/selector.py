@@ -1,0 +1,202 @@
+"""The one place where Inductor hands its choices over: `AlgorithmSelectorCache.__call__`.
+
+Every autotuned call of every operator ends there in torch 2.11-2.15 (mm.py, bmm.py, conv.py,
+mkldnn_lowerings.py, flex ...), with its final list of choices. The selector that exists keeps its
+state (the user's preprocessing functions and feedback savers); only its class is exchanged, and
+exchanged back by `uninstall`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor import ir, select_algorithm
+from torch._inductor.virtualized import V
+from torch.utils._ordered_set import OrderedSet
+
+from inductor_plugin.errors import OptionError
+from inductor_plugin.inductor.candidates.decompose_k import allowed, promising
+from inductor_plugin.inductor.candidates.offers import foreign
+from inductor_plugin.inductor.facts import compat
+from inductor_plugin.inductor.facts.scope import active_config
+from inductor_plugin.inductor.graph.claim import Claim
+from inductor_plugin.inductor.graph.deferral import DEFERRABLE
+from inductor_plugin.inductor.graph.session import Session, session_of
+from inductor_plugin.problem.attention import DIRECTIONS
+
+logger = logging.getLogger(__name__)
+
+_STOCK_ONLY = ("best_config_future", "is_collective", "benchmark_with_cudagraphs")
+
+
+class PluginSelector(select_algorithm.AlgorithmSelectorCache):
+    """Inductor's selector, with the plugin's selection inside the plugin's scope."""
+
+    def __call__(  # pyright: ignore[reportIncompatibleMethodOverride] - torch's versions differ
+        self,
+        name: str,
+        choices: list[Any],
+        input_nodes: Sequence[Any],
+        layout: ir.Layout,
+        input_gen_fns: Mapping[int, Callable[[Any], torch.Tensor]] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Return the node of the chosen kernel, or one whose kernel is decided later."""
+        config = active_config()
+        if config is None:
+            return self._stock(name, choices, input_nodes, layout, input_gen_fns, kwargs)
+        choices, unwanted = allowed(choices, config)
+        if _steps_aside(name, choices, layout, kwargs):
+            return self._stock(name, choices, input_nodes, layout, input_gen_fns, kwargs)
+        for preprocess in self.preprocessing_fns:
+            choices = preprocess(choices)
+        offered = choices
+        try:
+            session = session_of(V.graph, config)
+            problem = session.problem(name, choices, input_nodes, layout)
+            choices, rejected = session.with_templates(problem, choices, input_nodes, layout)
+            choices, hopeless = promising(choices, problem)
+            rejected = {**_refused(choices), **unwanted, **hopeless, **rejected}
+            if len(choices) < 2:
+                session.note(problem, choices, input_nodes, layout, rejected)
+                return self._only(name, choices, kwargs)
+            claim = session.submit(problem, choices, input_nodes, layout, input_gen_fns, rejected)
+            return self._claimed(
+                session, claim, name, choices, input_nodes, layout, input_gen_fns, kwargs
+            )
+        except (OptionError, select_algorithm.NoValidChoicesError):
+            raise
+        except Exception:  # the border where Inductor calls us: its own choices stand
+            if name in DIRECTIONS:
+                raise  # those are not Inductor's: `lowering_attention` leaves the call to it
+            logger.exception("the plugin could not tune %s; Inductor's own selection is used", name)
+            return self._stock(name, offered, input_nodes, layout, input_gen_fns, kwargs)
+
+    def _only(self, name: str, choices: list[Any], kwargs: dict[str, Any]) -> Any:
+        if not choices:
+            raise self.create_no_valid_choices(name, "No choices exist for backend.")
+        return compat.selected(choices[0].output_node(), choices[0], kwargs)
+
+    def _claimed(
+        self,
+        session: Session,
+        claim: Claim,
+        name: str,
+        choices: list[Any],
+        nodes: Sequence[Any],
+        layout: ir.Layout,
+        input_gen_fns: Any,
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Return a node for a claim: Inductor's own deferred one, ours, or the winner's."""
+        if _runs_cpp(layout):
+            if name in DEFERRABLE:
+                return compat.selected(
+                    session.defer(claim, list(nodes), choices, layout), None, kwargs
+                )
+        elif kwargs.get("return_multi_template") and input_gen_fns is None:
+            prologues = _prologues(choices)
+            buffer = ir.MultiTemplateBuffer(layout, nodes, claim.timings, choices, prologues)
+            box: Any = ir.TensorBox.create(buffer)
+            session.keep(buffer.get_name(), claim)
+            return compat.selected(box, None, kwargs)
+        claim.hold()
+        winner = claim.winner()
+        return compat.selected(winner.output_node(), winner, kwargs)
+
+    def _stock(
+        self,
+        name: str,
+        choices: list[Any],
+        nodes: Sequence[Any],
+        layout: ir.Layout,
+        input_gen_fns: Any,
+        kwargs: dict[str, Any],
+    ) -> Any:
+        stock: Any = super()
+        return stock.__call__(name, choices, nodes, layout, input_gen_fns, **kwargs)
+
+
+def install() -> None:
+    """Put the plugin's selector in the place of Inductor's; harmless outside the plugin's scope."""
+    selector = select_algorithm.get_algorithm_selector_cache()
+    if type(selector) is select_algorithm.AlgorithmSelectorCache:
+        selector.__class__ = PluginSelector
+
+
+def uninstall() -> None:
+    """Put Inductor's own selector back."""
+    selector: Any = select_algorithm.get_algorithm_selector_cache()
+    if installed():
+        selector.__class__ = select_algorithm.AlgorithmSelectorCache
+
+
+def installed() -> bool:
+    """Return True if the plugin's selector is in place."""
+    return type(select_algorithm.get_algorithm_selector_cache()) is PluginSelector
+
+
+def _steps_aside(name: str, choices: Sequence[Any], layout: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Return True where stock Inductor decides, and log why."""
+    reason = _reason_to_step_aside(choices, layout, kwargs)
+    if reason:
+        logger.debug("stock Inductor decides %s: %s", name, reason)
+    return bool(reason)
+
+
+def _reason_to_step_aside(choices: Sequence[Any], layout: Any, kwargs: Mapping[str, Any]) -> str:
+    if not isinstance(layout, ir.Layout) or isinstance(layout, ir.MultiOutputLayout):
+        return "its output is not one tensor"
+    given = reason_to_step_aside(layout.device, kwargs)
+    return given or next((why for why in map(foreign, choices) if why), "")
+
+
+def reason_to_step_aside(device: torch.device, kwargs: Mapping[str, Any] | None = None) -> str:
+    """Return why the plugin leaves any call on a device to Inductor, empty if it does not.
+
+    Args:
+        device: Where the call runs.
+        kwargs: What Inductor's selector was called with besides the choices.
+    """
+    kwargs = kwargs or {}
+    tunes = inductor_config.max_autotune or inductor_config.max_autotune_gemm
+    pipelined = inductor_config.pipeline_max_autotune_gemm and device.type != "cpu"
+    reasons: dict[str, Any] = {
+        "max_autotune is off": not tunes,
+        "torch._inductor.config.deterministic allows no timing": getattr(
+            inductor_config, "deterministic", False
+        ),
+        **{f"{option} is set": kwargs.get(option) for option in _STOCK_ONLY},
+        "min_speedup_threshold is set": kwargs.get("min_speedup_threshold", 1.0) > 1.0,
+        "multi_kernel_hints is set": compat.uses_multi_kernel_hints(),
+        "pipeline_max_autotune_gemm is on": pipelined,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+def _refused(choices: Sequence[Any]) -> dict[str, str]:
+    """Return who else could have been among the choices, and why it is not."""
+    return {
+        name: reason
+        for choice in choices
+        for name, reason in getattr(choice, "rejected", {}).items()
+    }
+
+
+def _runs_cpp(layout: ir.Layout) -> bool:
+    """Return True where Inductor generates C++, which has no deferred selection of its own."""
+    return layout.device.type == "cpu" and inductor_config.cpu_backend != "triton"
+
+
+def _prologues(choices: Sequence[Any]) -> Any:
+    """Return the inputs whose prologues any choice can fuse, as stock collects them."""
+    found = OrderedSet[str]()
+    triton: Any = select_algorithm.TritonTemplateCaller
+    for choice in choices:
+        if isinstance(choice, triton):
+            found |= choice.allowed_prologue_inps
+    return found

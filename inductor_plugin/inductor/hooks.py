@@ -1,0 +1,215 @@
+"""Switches the plugin on inside Inductor: the carrier in the options, the selector in its place."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._inductor import compile_fx as compile_fx_module
+from torch._inductor import config as inductor_config
+
+from inductor_plugin.config import Config, option_names
+from inductor_plugin.errors import OptionError
+from inductor_plugin.inductor import flex, int4, jinja, vector
+from inductor_plugin.inductor.attention import lowering
+from inductor_plugin.inductor.facts import compat
+from inductor_plugin.inductor.facts.scope import (
+    CARRIER,
+    ConfigCarrier,
+    active_config,
+    passes_in,
+    user_passes,
+)
+from inductor_plugin.inductor.fusion import decide, visitors
+from inductor_plugin.inductor.fusion import limits as lowering_fusion_limit
+from inductor_plugin.inductor.graph.output_guard import NEEDS_PYTHON
+from inductor_plugin.inductor.graph.selector import install, installed, uninstall
+from inductor_plugin.inductor.warmup import warm_up
+from inductor_plugin.ops.gemm import look_in
+from inductor_plugin.option_value import limit_of
+from inductor_plugin.tuning.runtime import RUNTIME
+
+logger = logging.getLogger(__name__)
+
+
+def compile_options(
+    mode: str | None,
+    config: Config,
+    others: Mapping[str, object],
+    example_inputs: Sequence[Any] = (),
+) -> dict[str, Any]:
+    """Return Inductor's options with the plugin's configuration in them.
+
+    Args:
+        mode: Inductor's mode.
+        config: The plugin's options.
+        others: Inductor's.
+        example_inputs: Of the graph, where there is one already; they tell the device.
+
+    Raises:
+        OptionError: Inductor does not know one of ``others``.
+    """
+    accepted = _validated(mode, others)
+    _hook()
+    look_in(config.cache_dir)
+    return _with_carrier(config, accepted, example_inputs)
+
+
+def wrap_backend(config: Config, others: Mapping[str, object], stock: dict[str, Any]) -> None:
+    """Put `compile_fx`, through which every Inductor compile goes, under the plugin.
+
+    Args:
+        config: The plugin's options.
+        others: Inductor's, used where a compile does not name them.
+        stock: Keeps what `unwrap_backend` puts back.
+    """
+    defaults = _validated(None, others)
+    _hook()
+    look_in(config.cache_dir)
+    original = stock.setdefault("compile_fx", compile_fx_module.compile_fx)
+
+    @functools.wraps(original)
+    def compile_fx(
+        model_: Any,
+        example_inputs_: Any,
+        *args: Any,
+        config_patches: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        # compile_fx calls itself with its patches in force and none left to apply.
+        if active_config() is not None:
+            return original(model_, example_inputs_, *args, config_patches=config_patches, **kwargs)
+        patches = {**defaults, **(config_patches or {})}
+        if not _carried(patches):
+            patches = _with_carrier(config, patches, example_inputs_)
+        vector.start_probe(example_inputs_)
+        return original(model_, example_inputs_, *args, config_patches=patches, **kwargs)
+
+    compile_fx_module.compile_fx = compile_fx
+
+
+def unwrap_backend(stock: dict[str, Any]) -> None:
+    """Put back what `wrap_backend` and `compile_options` changed, and end the workers."""
+    original = stock.pop("compile_fx", None)
+    if original is not None:
+        compile_fx_module.compile_fx = original
+    uninstall()
+    vector.uninstall()
+    jinja.uninstall()
+    int4.uninstall()
+    flex.uninstall()
+    decide.uninstall()
+    lowering_fusion_limit.uninstall()
+    visitors.uninstall()
+    lowering.uninstall()
+    RUNTIME.forget()
+
+
+def compile_graph(
+    model: Any, example_inputs: Any, mode: str | None, config: Config, others: Mapping[str, object]
+) -> Any:
+    """Compile one graph: what the ``inductor_plugin`` backend does."""
+    patches = compile_options(mode, config, others, example_inputs)
+    vector.start_probe(example_inputs)
+    return compile_fx_module.compile_fx(model, example_inputs, config_patches=patches)
+
+
+def _validated(mode: str | None, others: Mapping[str, object]) -> dict[str, Any]:
+    """Return mode and options as Inductor's configuration, checked as `torch.compile` checks them."""
+    try:
+        stock: Any = torch._TorchCompileInductorWrapper  # pyright: ignore[reportPrivateUsage]
+        wrapper = stock(mode, dict(others), None)
+    except RuntimeError as error:
+        text = str(error).split(", known options are", maxsplit=1)[0]
+        raise OptionError(
+            f"{text}: neither an option of inductor-plugin nor of torch._inductor.config; "
+            f"inductor-plugin knows {', '.join(option_names())}"
+        ) from error
+    return dict(wrapper.config)
+
+
+def _carried(patches: Mapping[str, Any]) -> bool:
+    return any(isinstance(one, ConfigCarrier) for one in passes_in(patches.get(CARRIER)))
+
+
+def _with_carrier(
+    config: Config, accepted: Mapping[str, Any], example_inputs: Sequence[Any]
+) -> dict[str, Any]:
+    """Return Inductor's options with the carrier, tuning on, and the chosen backends."""
+    inner = user_passes(accepted.get(CARRIER, getattr(inductor_config, CARRIER)))
+    result = {**accepted, CARRIER: ConfigCarrier(config, inner, warm_up, installed)}
+    if not {"max_autotune", "max_autotune_gemm"} & set(accepted):
+        result["max_autotune"] = True
+    result |= _limits(config, accepted, example_inputs)
+    if config.check_outputs != "off":
+        result |= _checked_code(result)
+    if config.gemm_backends and "max_autotune_gemm_backends" not in accepted:
+        # Inductor's own CUTLASS backend would keep the whole call to itself.
+        theirs = {one for one in config.gemm_backends.split(",") if one != "CUTLASS"}
+        # The library kernel is asked for always: it is the reference, the way out, and the only
+        # choice that tells a call's scalars. Where it is not wanted, `Selection` lets others win.
+        result["max_autotune_gemm_backends"] = ",".join(sorted(theirs | {"ATEN"}))
+    return result
+
+
+def _limits(
+    config: Config, accepted: Mapping[str, Any], example_inputs: Sequence[Any]
+) -> dict[str, int]:
+    """Return the plugin's limits under Inductor's names, but for those the user states there."""
+    stated = {
+        "max_fusion_unique_io_buffers": config.max_fusion_buffers,
+        "combo_kernel_max_num_args": config.max_kernel_arguments,
+    }
+    wanted = {name: text for name, text in stated.items() if text and name not in accepted}
+    if not wanted:
+        return {}
+    device_type = _device_type(example_inputs)
+    limits = {name: limit_of(text, device_type) for name, text in wanted.items()}
+    return {name: limit for name, limit in limits.items() if limit}
+
+
+def _device_type(example_inputs: Sequence[Any]) -> str:
+    """Return what a graph runs on; without its inputs, what this machine has."""
+    tensors = [one for one in example_inputs if isinstance(one, torch.Tensor)]
+    if tensors:
+        return next((one.device.type for one in tensors if one.device.type != "cpu"), "cpu")
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return accelerator.type if accelerator is not None else "cpu"
+
+
+def _checked_code(accepted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of Inductor's options changes so that outputs can be looked at.
+
+    Raises:
+        OptionError: They ask for C++.
+    """
+    if accepted.get("cpp_wrapper", inductor_config.cpp_wrapper):
+        raise OptionError(NEEDS_PYTHON)
+    graphs = "triton.cudagraphs"
+    if accepted.get(graphs, inductor_config.triton.cudagraphs):
+        logger.warning(
+            "check_outputs is on: CUDA graphs, in which nothing can be looked at, are off"
+        )
+    return {graphs: False}
+
+
+def unsupported() -> str | None:
+    """Return why this torch cannot be hooked into, or None if it can."""
+    return compat.unsupported()
+
+
+def _hook() -> None:
+    if not installed():
+        compat.warn_if_untested()
+        install()
+    vector.install()
+    jinja.install()
+    int4.install()
+    flex.install()
+    decide.install()
+    lowering_fusion_limit.install()
+    visitors.install()
+    lowering.install()

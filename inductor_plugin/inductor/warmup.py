@@ -1,0 +1,50 @@
+"""What can start before the first call is lowered: the benchmark worker."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+
+from inductor_plugin.config import Config
+from inductor_plugin.inductor.facts.problem import device_text
+from inductor_plugin.inductor.facts.toolchain import compiler_version
+from inductor_plugin.tuning.runtime import RUNTIME
+
+_TUNED = frozenset(
+    {"mm", "addmm", "bmm", "baddbmm", "_int_mm", "_scaled_mm", "convolution"}
+    | {"_linear_pointwise", "_mkl_linear", "_scaled_grouped_mm", "_grouped_mm"}
+)
+
+
+def warm_up(config: Config, graph: torch.fx.Graph) -> None:
+    """Start what this graph will need; called once its graph is in no cache.
+
+    The benchmark worker imports torch for 2.5 s. It is started here, beside the probe and the
+    lowering, if this environment has no record yet; with records, most likely all is known.
+    """
+    if config.policy == "tune":
+        for device in {device for node in graph.nodes for device in _tuned_device(node)}:
+            _start_worker(config, device)
+
+
+def _start_worker(config: Config, device: torch.device) -> None:
+    text = device_text(device)
+    site = RUNTIME.site(config, text, {"cpp": compiler_version()} if text == "cpu" else {})
+    if not site.store.has_records(site.environment):
+        threading.Thread(target=site.prewarm, daemon=True).start()
+
+
+def _tuned_device(node: Any) -> list[torch.device]:
+    """Return the device a node's call runs on, if it is one that is tuned.
+
+    Nodes that freezing makes carry no value, and call an operator packet: those are MKL's and
+    oneDNN's packed products, which run on the CPU alone.
+    """
+    packet = getattr(node.target, "overloadpacket", node.target)
+    if node.op != "call_function" or getattr(packet, "__name__", "") not in _TUNED:
+        return []
+    values = [one.meta.get("val") for one in (node, *node.all_input_nodes)]
+    devices = [value.device for value in values if isinstance(value, torch.Tensor)]
+    return devices[:1] or [torch.device("cpu")]

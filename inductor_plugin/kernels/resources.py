@@ -1,0 +1,100 @@
+"""What a compiled kernel takes of a GPU, and whether it fits one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inductor_plugin.cache import Resources
+from inductor_plugin.problem.target import Target
+
+SPILL_LIMIT_BYTES = 64
+"""Spills per thread that are still taken: 16 registers, as Inductor's ``triton.spill_threshold``."""
+
+
+@dataclass(frozen=True)
+class KernelResources:
+    """What one kernel uses.
+
+    Attributes:
+        kernel: Its mangled name.
+        arch: What it was compiled for, e.g. ``sm_90a``; empty if the tool did not say.
+        registers: Registers per thread.
+        stack_bytes: Local memory per thread: spilled registers and arrays with computed indices.
+        spill_store_bytes: Bytes of spill stores per thread, as ptxas counts them; None if not known.
+        spill_load_bytes: Bytes of spill loads per thread; None if not known.
+        static_shared_bytes: Shared memory of a block, without what CUDA reserves.
+        dynamic_shared_bytes: Shared memory asked for at launch; the file of a kernel does not tell.
+        threads: Threads of a block; None if not known.
+    """
+
+    kernel: str
+    arch: str
+    registers: int
+    stack_bytes: int = 0
+    spill_store_bytes: int | None = None
+    spill_load_bytes: int | None = None
+    static_shared_bytes: int = 0
+    dynamic_shared_bytes: int = 0
+    threads: int | None = None
+
+    @property
+    def shared_bytes(self) -> int:
+        """All shared memory of a block."""
+        return self.static_shared_bytes + self.dynamic_shared_bytes
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Bytes per thread that went to local memory: spills where known, else the whole stack."""
+        if self.spill_store_bytes is None or self.spill_load_bytes is None:
+            return self.stack_bytes
+        return max(self.spill_store_bytes, self.spill_load_bytes)
+
+    def stored(self) -> Resources:
+        """Return what the kernel cache keeps of it."""
+        return Resources(self.registers, self.spilled_bytes, self.shared_bytes, self.threads)
+
+
+def fits(
+    target: Target, kernel: KernelResources, spill_limit_bytes: int = SPILL_LIMIT_BYTES
+) -> str | None:
+    """Return why a kernel cannot run on a GPU, or will not be fast there, or None if it fits."""
+    if kernel.shared_bytes > target.shared_per_block:
+        return (
+            f"it needs {kernel.shared_bytes} bytes of shared memory; a block on {target.name} has "
+            f"{target.shared_per_block}"
+        )
+    threads = kernel.threads
+    if threads is not None and threads > target.threads_per_block:
+        return f"it has {threads} threads; a block on {target.name} has {target.threads_per_block}"
+    if threads is not None and target.blocks(threads, kernel.registers, kernel.shared_bytes) == 0:
+        return (
+            f"its {threads} threads of {kernel.registers} registers need more than the "
+            f"{target.registers_per_multiprocessor} of a multiprocessor of {target.name}"
+        )
+    if kernel.spilled_bytes > spill_limit_bytes:
+        what = "spills" if kernel.spill_store_bytes is not None else "uses local memory of"
+        return f"it {what} {kernel.spilled_bytes} bytes a thread; {spill_limit_bytes} are accepted"
+    return None
+
+
+def misfit(
+    target: Target | None, known: Resources | None, spill_limit_bytes: int = SPILL_LIMIT_BYTES
+) -> str | None:
+    """Return why a kernel need not be measured, from what the cache keeps of it.
+
+    Returns:
+        None if it fits, and where neither the GPU nor the kernel is known.
+    """
+    if target is None or known is None or known.registers is None:
+        return None
+    spills = known.spills or 0
+    kernel = KernelResources(
+        kernel="",
+        arch="",
+        registers=known.registers,
+        spill_store_bytes=spills,
+        spill_load_bytes=spills,
+        dynamic_shared_bytes=known.shared_bytes or 0,
+        threads=known.threads,
+    )
+    return fits(target, kernel, spill_limit_bytes)

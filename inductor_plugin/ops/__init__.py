@@ -1,0 +1,1 @@
+"""Torch operators that generated code calls: products, copies, checks of outputs."""

@@ -1,0 +1,106 @@
+"""``inductor_plugin::copied_N.out``: an operator of N operands behind copies of some of them, as one call.
+
+    copied_2.out(a, b, kernel, op, how, out=)      how: JSON of the other arguments, imports and copies
+
+Where a kernel's contract does not take an operand's strides but takes a copy's, this is the candidate:
+the copies are made inside the call, so that what is measured and what runs are the same, and no other
+candidate pays for them. Their memory comes from torch's allocator on the stream the kernel runs on.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from inductor_plugin.problem.contract import Recipe
+
+MOST_OPERANDS = 6
+
+_OPERATORS: Any = torch.library.Library("inductor_plugin", "FRAGMENT")
+
+
+@dataclass(frozen=True)
+class _How:
+    function: Any
+    arguments: tuple[Any, ...]
+    copies: Mapping[int, Recipe]
+
+
+def name_of(operands: int) -> str:
+    """Return the operator for a number of operands."""
+    return f"inductor_plugin::copied_{operands}.out"
+
+
+def how(arguments: tuple[Any, ...], imports: tuple[str, ...], copies: Mapping[int, Recipe]) -> str:
+    """Return the text that says how an operator is called behind copies.
+
+    Args:
+        arguments: What follows the operands, and the kernel's name if it has one.
+        imports: Modules that define the operator.
+        copies: By operand.
+    """
+    made = {str(i): [one.order, one.alignment, list(one.kept)] for i, one in copies.items()}
+    return json.dumps({"arguments": arguments, "imports": imports, "copies": made}, sort_keys=True)
+
+
+def copied(tensor: torch.Tensor, recipe: Recipe) -> torch.Tensor:
+    """Return a copy of a tensor, laid out by a recipe."""
+    kept = tuple(dim for dim in recipe.kept if tensor.stride(dim) == 0)
+    plain = Recipe(recipe.order, recipe.alignment, kept)
+    stride = plain.strides(tensor.shape, tensor.element_size())
+    made = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device)
+    written, read = made, tensor
+    for dim in kept:
+        written, read = written.narrow(dim, 0, 1), read.narrow(dim, 0, 1)
+    written.copy_(read)
+    return made
+
+
+def call(*given: Any, out: torch.Tensor) -> torch.Tensor:
+    """Call an operator with copies of some operands; it writes to ``out``.
+
+    Args:
+        given: The operands; then the kernel's name, empty if the operator takes none; the operator,
+            ``namespace::name.overload``; and `how`.
+        out: What is written.
+    """
+    *operands, kernel, op, text = given
+    found = _parsed(op, text)
+    taken = [
+        copied(one, found.copies[i]) if i in found.copies else one for i, one in enumerate(operands)
+    ]
+    named = (kernel,) if kernel else ()
+    found.function(*taken, *named, *found.arguments, out=out)
+    return out
+
+
+@functools.lru_cache(maxsize=1024)
+def _parsed(op: str, text: str) -> _How:
+    plain = json.loads(text)
+    for module in plain["imports"]:
+        importlib.import_module(module)
+    namespace, _, rest = op.partition("::")
+    name, _, overload = rest.partition(".")
+    packet = getattr(getattr(torch.ops, namespace), name)
+    copies = {
+        int(index): Recipe(order, alignment, tuple(kept))
+        for index, (order, alignment, kept) in plain["copies"].items()
+    }
+    return _How(getattr(packet, overload or "default"), tuple(plain["arguments"]), copies)
+
+
+def _define() -> None:
+    for count in range(1, MOST_OPERANDS + 1):
+        tensors = ", ".join(f"Tensor t{i}" for i in range(count))
+        schema = f"({tensors}, str kernel, str op, str how, *, Tensor(a!) out) -> Tensor(a!)"
+        _OPERATORS.define(f"copied_{count}.out{schema}")
+        _OPERATORS.impl(f"copied_{count}.out", call, "CompositeExplicitAutograd")
+
+
+_define()

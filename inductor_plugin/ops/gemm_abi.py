@@ -1,0 +1,140 @@
+"""The C function of a compiled CUTLASS kernel, and how to call it.
+
+`GemmCall` has the fields of ``templates/cutlass/source/call.h``; `cutlass_abi` says what the functions
+do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from enum import IntEnum
+from typing import Any, TypeAlias
+
+from inductor_plugin.ops.abi import Abi, Function
+
+RASTERS: dict[str, int] = {"heuristic": 0, "along_m": 1, "along_n": 2}
+"""`GemmCall.raster` by its name."""
+
+
+SLOTS = 8
+"""Entries of `GemmCall.operands`."""
+
+
+class GemmOperand(ctypes.Structure):
+    """What an epilogue reads, or writes besides D: its strides in elements along D's dimensions.
+
+    A stride is 0 where all of D has the same: ``along_m`` of a row, ``along_n`` of a column.
+    """
+
+    _fields_ = (
+        ("pointer", ctypes.c_void_p),
+        ("along_m", ctypes.c_int64),
+        ("along_n", ctypes.c_int64),
+        ("batch", ctypes.c_int64),
+    )
+
+
+class GemmCall(ctypes.Structure):
+    """One call: D[batch, m, n] = alpha * scale(A[batch, m, k] @ B[batch, k, n]) + beta * C.
+
+    Sizes and strides are in elements; pointers are device addresses, or None where nothing is read.
+    ``lead_*`` is the stride of the dimension that is not contiguous, ``batch_*`` that of the batch:
+    0 for an input all batches share.
+
+    A grouped kernel takes the rows of all groups as one A[m, k] and D[m, n], B as [batch, k, n], and
+    in ``offsets`` the device address of ``batch`` int32 numbers: where the rows of each group end.
+
+    A kernel with an epilogue has in ``operands`` what the epilogue reads, in the order of its reads,
+    then what it writes besides D.
+    """
+
+    _fields_ = (
+        ("a", ctypes.c_void_p),
+        ("b", ctypes.c_void_p),
+        ("c", ctypes.c_void_p),
+        ("d", ctypes.c_void_p),
+        ("scale_a", ctypes.c_void_p),
+        ("scale_b", ctypes.c_void_p),
+        ("workspace", ctypes.c_void_p),
+        ("workspace_bytes", ctypes.c_uint64),
+        ("m", ctypes.c_int64),
+        ("n", ctypes.c_int64),
+        ("k", ctypes.c_int64),
+        ("batch", ctypes.c_int64),
+        ("lead_a", ctypes.c_int64),
+        ("lead_b", ctypes.c_int64),
+        ("lead_c", ctypes.c_int64),
+        ("lead_d", ctypes.c_int64),
+        ("batch_a", ctypes.c_int64),
+        ("batch_b", ctypes.c_int64),
+        ("batch_c", ctypes.c_int64),
+        ("batch_d", ctypes.c_int64),
+        ("alpha", ctypes.c_float),
+        ("beta", ctypes.c_float),
+        ("sm_count", ctypes.c_int32),
+        ("swizzle", ctypes.c_int32),
+        ("split_k", ctypes.c_int32),
+        ("raster", ctypes.c_int32),
+        ("cutlass_status", ctypes.c_int32),
+        ("cuda_error", ctypes.c_int32),
+        ("offsets", ctypes.c_void_p),
+        ("operands", GemmOperand * SLOTS),
+    )
+
+
+class GemmStatus(IntEnum):
+    """What a kernel's function returns; the same numbers as in ``call.h``."""
+
+    OK = 0
+    POINTER = 1
+    STRIDE = 2
+    EXTENT = 3
+    SCALAR = 4
+    REFUSED = 5
+    WORKSPACE = 6
+    START = 7
+    BAD_MODE = 8
+
+
+_REASONS: dict[IntEnum, str] = {
+    GemmStatus.POINTER: "a pointer is missing or not aligned",
+    GemmStatus.STRIDE: "a stride is not a multiple of the kernel's alignment, or rows overlap",
+    GemmStatus.EXTENT: "an extent is not positive, too large, or no multiple of the alignment",
+    GemmStatus.SCALAR: "alpha, beta, split_k or sm_count has a value this kernel cannot have",
+    GemmStatus.REFUSED: "CUTLASS cannot run this problem",
+    GemmStatus.WORKSPACE: "the workspace is missing or too small",
+    GemmStatus.START: "the kernel did not start",
+    GemmStatus.BAD_MODE: "the library is of another version",
+}
+
+_REFUSALS = (
+    GemmStatus.POINTER,
+    GemmStatus.STRIDE,
+    GemmStatus.EXTENT,
+    GemmStatus.SCALAR,
+    GemmStatus.REFUSED,
+)
+"""What a kernel says of its operands before anything is launched: another kernel may take them."""
+
+GemmFunction: TypeAlias = Function[GemmCall]
+"""A loaded kernel."""
+
+
+def new_call(**values: Any) -> GemmCall:
+    """Return a call with the given fields; alpha, batch, swizzle and split_k are 1, all else is 0."""
+    fields: dict[str, Any] = {"alpha": 1.0, "batch": 1, "swizzle": 1, "split_k": 1, **values}
+    return GemmCall(**fields)
+
+
+def _errors(call: GemmCall) -> str:
+    return f"CUTLASS status {call.cutlass_status}, CUDA error {call.cuda_error}"
+
+
+def _sizes(call: GemmCall) -> str:
+    return f"m={call.m} n={call.n} k={call.k} batch={call.batch}"
+
+
+_ABI = Abi(GemmCall, _REASONS, _REFUSALS, GemmStatus.WORKSPACE, GemmStatus.START, _errors, _sizes)
+
+load, can_implement = _ABI.load, _ABI.can_implement
+workspace_bytes, run = _ABI.workspace_bytes, _ABI.run

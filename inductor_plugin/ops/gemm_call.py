@@ -1,0 +1,220 @@
+"""What a CUTLASS kernel is called with, from the sizes and strides of an operator's operands.
+
+Each function has the operands and arguments of one operator of `gemm_op`, behind the kernel's name.
+No tensors and no torch: a call can be asked how much workspace it needs before anything is allocated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from inductor_plugin.ops.gemm_abi import GemmCall, GemmOperand, new_call
+
+
+class Matrix(NamedTuple):
+    """One operand.
+
+    Attributes:
+        size: Elements along each dimension.
+        stride: Strides in elements.
+        pointer: Device address; 0 where a call is only asked about.
+    """
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    pointer: int = 0
+
+
+def product(
+    a: Matrix,
+    b: Matrix,
+    order: str,
+    swizzle: int,
+    raster: int,
+    split_k: int,
+    *,
+    out: Matrix,
+    sm_count: int,
+) -> GemmCall:
+    """Return the call of A @ B.
+
+    Args:
+        a: [m, k] or [batch, m, k].
+        b: [k, n] or [batch, k, n].
+        order: Whether K (``t``) or the other dimension (``n``) of A is contiguous, and of B whether
+            N (``t``) or K (``n``) is, in CUTLASS's letters.
+        swizzle: Largest number of tiles that neighbouring blocks share a side of.
+        raster: Direction in which blocks walk over D (`gemm_abi.RASTERS`).
+        split_k: Parts K is cut into.
+        out: [m, n] or [batch, m, n], rows contiguous.
+        sm_count: Multiprocessors of the device.
+    """
+    batched = len(out.size) > 2
+    return new_call(
+        a=a.pointer,
+        b=b.pointer,
+        d=out.pointer,
+        m=out.size[-2],
+        n=out.size[-1],
+        k=a.size[-1],
+        batch=out.size[0] if batched else 1,
+        lead_a=_lead(a, order[0]),
+        lead_b=_lead(b, order[1]),
+        lead_d=out.stride[-2],
+        batch_a=a.stride[0] if batched else 0,
+        batch_b=b.stride[0] if batched else 0,
+        batch_d=out.stride[0] if batched else 0,
+        sm_count=sm_count,
+        swizzle=swizzle,
+        raster=raster,
+        split_k=split_k,
+    )
+
+
+def added(
+    c: Matrix,
+    a: Matrix,
+    b: Matrix,
+    order: str,
+    swizzle: int,
+    raster: int,
+    split_k: int,
+    bias: str,
+    alpha: float,
+    beta: float,
+    *,
+    out: Matrix,
+    sm_count: int,
+) -> GemmCall:
+    """Return the call of alpha * A @ B + beta * C; the rest as in `product`.
+
+    ``c`` is [n], [m, n] or [batch, m, n], and ``bias`` says what is read of it: ``row`` C[n] for
+    every row, ``column`` C[m] for every column, ``full`` all.
+    """
+    call = product(a, b, order, swizzle, raster, split_k, out=out, sm_count=sm_count)
+    call.alpha, call.beta = alpha, beta
+    call.c = c.pointer
+    call.batch_c = c.stride[0] if len(c.size) > 2 else 0
+    if bias == "full":
+        call.lead_c = c.stride[-2]
+    return call
+
+
+def scaled(
+    a: Matrix, b: Matrix, scale_a: Matrix, scale_b: Matrix, *launch: Any, out: Matrix, sm_count: int
+) -> GemmCall:
+    """Return the call of scale_a * scale_b * (A @ B); scales are float32, one or [m, 1] and [1, n]."""
+    call = product(a, b, *launch, out=out, sm_count=sm_count)
+    call.scale_a, call.scale_b = scale_a.pointer, scale_b.pointer
+    return call
+
+
+def scaled_added(
+    a: Matrix,
+    b: Matrix,
+    scale_a: Matrix,
+    scale_b: Matrix,
+    c: Matrix,
+    *launch: Any,
+    out: Matrix,
+    sm_count: int,
+) -> GemmCall:
+    """Return the call of scale_a * scale_b * (A @ B) + C[n]."""
+    call = scaled(a, b, scale_a, scale_b, *launch, out=out, sm_count=sm_count)
+    call.c, call.beta = c.pointer, 1.0
+    return call
+
+
+def grouped(
+    a: Matrix,
+    b: Matrix,
+    offsets: Matrix,
+    order: str,
+    swizzle: int,
+    raster: int,
+    split_k: int,
+    *,
+    out: Matrix,
+    sm_count: int,
+) -> GemmCall:
+    """Return the call of A[rows of a group] @ B[group] for all groups; the rest as in `product`.
+
+    Args:
+        a: [m, k], the rows of all groups one after the other.
+        b: [groups, k, n].
+        offsets: int32 [groups], where the rows of each group end.
+        order: As in `product`; of A always ``t``.
+        swizzle: As in `product`.
+        raster: As in `product`.
+        split_k: 1.
+        out: [m, n].
+        sm_count: As in `product`.
+    """
+    call = product(a, b, order, swizzle, raster, split_k, out=out, sm_count=sm_count)
+    call.batch, call.batch_b = b.size[0], b.stride[0]
+    call.offsets = offsets.pointer
+    return call
+
+
+def fused(
+    slots: Sequence[Matrix],
+    a: Matrix,
+    b: Matrix,
+    order: str,
+    swizzle: int,
+    raster: int,
+    split_k: int,
+    *,
+    out: Matrix,
+    sm_count: int,
+) -> GemmCall:
+    """Return the call of A @ B with an epilogue; the rest as in `product`.
+
+    Args:
+        slots: What the epilogue reads, then what it writes besides ``out``: each with as many
+            dimensions as ``out``, as long as it or 1.
+        a: As in `product`.
+        b: As in `product`.
+        order: As in `product`.
+        swizzle: As in `product`.
+        raster: As in `product`.
+        split_k: 1.
+        out: As in `product`.
+        sm_count: As in `product`.
+    """
+    call = product(a, b, order, swizzle, raster, split_k, out=out, sm_count=sm_count)
+    for place, one in enumerate(slots):
+        strides = [
+            0 if extent == 1 else step for extent, step in zip(one.size, one.stride, strict=True)
+        ]
+        call.operands[place] = GemmOperand(
+            pointer=one.pointer,
+            along_m=strides[-2],
+            along_n=strides[-1],
+            batch=strides[0] if len(strides) > 2 else 0,
+        )
+    return call
+
+
+def _fused(*given: Any, out: Matrix, sm_count: int) -> GemmCall:
+    """Return the call of `fused` from A, B, its slots and its launch, one after the other."""
+    first = next(place for place, one in enumerate(given) if not isinstance(one, Matrix))
+    a, b, *slots = given[:first]
+    return fused(slots, a, b, *given[first : first + 4], out=out, sm_count=sm_count)
+
+
+CALLS: dict[str, Callable[..., GemmCall]] = {
+    "cutlass_mm": product,
+    "cutlass_addmm": added,
+    "cutlass_scaled_mm": scaled,
+    "cutlass_scaled_addmm": scaled_added,
+    "cutlass_grouped_mm": grouped,
+    "cutlass_mm_epilogue": _fused,
+}
+"""The call of each operator, by its name."""
+
+
+def _lead(operand: Matrix, letter: str) -> int:
+    """Return the stride of the dimension of a matrix that is not contiguous."""
+    return operand.stride[-2 if letter == "t" else -1]

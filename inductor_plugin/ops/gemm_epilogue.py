@@ -1,0 +1,142 @@
+"""The operator that runs a CUTLASS kernel with an epilogue: ``torch.ops.inductor_plugin.cutlass_mm_epilogue``.
+
+    cutlass_mm_epilogue.out(a, b, operands, kernel, order, swizzle, raster, split_k, epilogue, aux, ...)
+
+Kernels are named and found as in `gemm_op`. Where the library is gone or does not take the operands,
+the library product is computed and then the epilogue with torch (`epilogue_eval`), after one warning.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from inductor_plugin.ops.epilogue_eval import evaluate
+from inductor_plugin.ops.gemm import answered, call_of, matrix
+from inductor_plugin.ops.gemm_call import fused
+from inductor_plugin.problem.epilogue import Epilogue
+from inductor_plugin.problem.epilogue_text import decode
+
+_SCHEMA = (
+    "cutlass_mm_epilogue.out(Tensor a, Tensor b, Tensor[] operands, str kernel, str order, "
+    "int swizzle, int raster, int split_k, str epilogue, Tensor(c!)[] aux, "
+    "*, Tensor(b!)? workspace=None, Tensor(a!) out) -> Tensor(a!)"
+)
+_ATEN: Any = torch
+_OPERATORS: Any = torch.library.Library("inductor_plugin", "FRAGMENT")
+
+
+def cutlass_mm_epilogue(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    operands: Sequence[torch.Tensor],
+    kernel: str,
+    order: str,
+    swizzle: int,
+    raster: int,
+    split_k: int,
+    epilogue: str,
+    aux: Sequence[torch.Tensor],
+    workspace: torch.Tensor | None = None,
+    *,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """Write what an epilogue makes of A @ B to ``out`` and ``aux``.
+
+    Args:
+        a: [m, k] or [batch, m, k].
+        b: [k, n] or [batch, k, n].
+        operands: What the epilogue reads, in the order of its reads: views with as many dimensions as
+            D, each as long as D's or 1, whose strides are those along D (0 or anything where it is 1).
+        kernel: ``SYMBOL@DIGEST``.
+        order: As in `gemm_call.product`.
+        swizzle: As in `gemm_call.product`.
+        raster: As in `gemm_call.product`.
+        split_k: 1.
+        epilogue: What `epilogue_text.encode` has written.
+        aux: What it writes besides the last of its writes, in order; then D itself, where others read
+            it. All as large as D or views of that, rows contiguous.
+        workspace: Memory of the kernel's, uint8; None to allocate what it needs.
+        out: The last of its writes, [m, n] or [batch, m, n] or a view of that, rows contiguous.
+    """
+    # What Inductor writes may be D seen through a view, (batch, m, n) of (batch * m, n).
+    size = (*a.shape[:-1], b.shape[-1])
+    written, beside = out.view(size), [one.view(size) for one in aux]
+    launch = (order, swizzle, raster, split_k)
+    make = functools.partial(_call, a, b, operands, launch, beside, written)
+    library = functools.partial(_library, a, b, operands, epilogue, beside, written)
+    answered(kernel, make, library, workspace, written)
+    return out
+
+
+def _call(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    operands: Sequence[torch.Tensor],
+    launch: Sequence[Any],
+    aux: Sequence[torch.Tensor],
+    out: torch.Tensor,
+) -> Any:
+    slots = [matrix(one) for one in (*operands, *aux)]
+    return call_of(functools.partial(fused, slots), (a, b), launch, out)
+
+
+def _library(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    operands: Sequence[torch.Tensor],
+    text: str,
+    aux: Sequence[torch.Tensor],
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """Write the same with the library product."""
+    epilogue = _decoded(text)
+    product = _product(a, b, getattr(torch, epilogue.dtype))
+    written = evaluate(epilogue, product, operands)
+    beside = (*written[:-1], product) if epilogue.readers else written[:-1]
+    for place, value in zip(aux, beside, strict=True):
+        place.copy_(value)
+    return out.copy_(written[-1])
+
+
+def _product(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if a.dtype == torch.int8:
+        return _ATEN._int_mm(a, b)
+    if dtype == a.dtype:
+        return torch.matmul(a, b)
+    return torch.matmul(a.to(dtype), b.to(dtype))  # sums of 16-bit floats that were asked for whole
+
+
+@functools.lru_cache(maxsize=1024)
+def _decoded(text: str) -> Epilogue:
+    return decode(text)
+
+
+def _fake(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    operands: Sequence[torch.Tensor],
+    *_others: Any,
+    out: torch.Tensor,
+    **_more: Any,
+) -> torch.Tensor:
+    """Return what a call gives, without values: the sizes are checked and nothing is written."""
+    size = (*a.shape[:-1], b.shape[-1])
+    if out.numel() != math.prod(size):
+        raise RuntimeError(f"the output must be {size}, it is {tuple(out.shape)}")
+    for one in operands:
+        _ATEN.broadcast_shapes(one.shape, size)
+    return out
+
+
+def _define() -> None:
+    _OPERATORS.define(_SCHEMA)
+    _OPERATORS.impl("cutlass_mm_epilogue.out", cutlass_mm_epilogue, "CUDA")
+    _OPERATORS.impl("cutlass_mm_epilogue.out", _fake, "Meta")
+
+
+_define()

@@ -1,0 +1,150 @@
+"""Facts of one call to tune: operands, operator, size classes. No tensors, no torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from inductor_plugin.problem.target import Target
+
+PROBLEM_SCHEMA = 2
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One tensor of a problem, as it will be at run time.
+
+    Attributes:
+        size: Elements along each dimension. For a dynamic dimension, the size it was measured at.
+        stride: Strides in elements.
+        dtype: Name without the ``torch.`` prefix, e.g. ``bfloat16``.
+        device: Device type, e.g. ``cuda``.
+        offset: Storage offset in elements.
+        layout: ``strided``, or the name of an opaque layout (``mkldnn``).
+        constant: True for a frozen weight, whose value the compiler may repack.
+        divisors: For each stride and, last, for the offset: a number up to 16 that divides it whenever
+            the call runs. Empty where all of them are known while compiling.
+    """
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+    device: str
+    offset: int = 0
+    layout: str = "strided"
+    constant: bool = False
+    divisors: tuple[int, ...] = ()
+
+    def stride_divisor(self, dim: int) -> int:
+        """Return what divides a stride whenever the call runs: itself, where it is known."""
+        return (self.divisors[:-1] or self.stride)[dim]
+
+    @property
+    def offset_divisor(self) -> int:
+        """What divides the offset whenever the call runs: itself, where it is known."""
+        return self.divisors[-1] if self.divisors else self.offset
+
+    @property
+    def shape(self) -> str:
+        """The extents as people write them; those of an opaque operand are not known."""
+        if self.layout != "strided":
+            return "packed"
+        return "x".join(map(str, self.size)) or "scalar"
+
+
+@dataclass(frozen=True)
+class SizeClass:
+    """One dynamic dimension: where it is and for which sizes the measurement stands.
+
+    Attributes:
+        operand: Index of the operand in ``Problem.inputs``.
+        dim: Dimension within that operand.
+        low: Smallest size of the class, inclusive.
+        high: Largest size of the class, inclusive.
+        measured: The size the candidates were measured at.
+    """
+
+    operand: int
+    dim: int
+    low: int
+    high: int
+    measured: int
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One call Inductor wants the fastest kernel for.
+
+    Attributes:
+        op: Inductor's name of the operator: ``mm``, ``addmm``, ``convolution``, ``packed_linear`` ...
+        inputs: The operands, in the order Inductor hands them over.
+        output: What the call writes.
+        arguments: Scalar arguments that change the computation (alpha, stride, padding ...), as
+            (name, text) pairs in a fixed order.
+        epilogue: Signature of what is fused behind the call; empty for the bare call.
+        dynamic: The size classes of its dynamic dimensions; empty for a static call.
+        target: The GPU it runs on; None on a CPU, or on a GPU that is not known. No part of what the
+            problem is: the environment a record belongs to says it.
+        tf32: Whether float32 inputs may be rounded to TF32; no part of it either.
+    """
+
+    op: str
+    inputs: tuple[Operand, ...]
+    output: Operand
+    arguments: tuple[tuple[str, str], ...] = ()
+    epilogue: str = ""
+    dynamic: tuple[SizeClass, ...] = field(default=())
+    target: Target | None = field(default=None, compare=False)
+    tf32: bool = field(default=False, compare=False)
+
+    def fields(self) -> dict[str, Any]:
+        """Return what tells this problem from others, as plain JSON values.
+
+        A dynamic dimension enters by its class, not by the size that happened to be measured: the
+        whole class shares one record.
+        """
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(replace(self, target=None))))
+        del plain["target"], plain["tf32"]
+        for operand in (*plain["inputs"], plain["output"]):
+            if not operand["divisors"]:  # so that it costs no record of what is known throughout
+                del operand["divisors"]
+        for one in plain["dynamic"]:
+            del one["measured"]
+        for one in self.dynamic:
+            plain["inputs"][one.operand]["size"][one.dim : one.dim + 1] = [f"{one.low}..{one.high}"]
+        if self.dynamic:
+            for operand in (*plain["inputs"], plain["output"]):
+                operand["stride"] = _stride_order(operand["stride"])
+            plain["output"]["size"] = len(plain["output"]["size"])
+        return {"schema": PROBLEM_SCHEMA, **plain}
+
+    def describe(self) -> str:
+        """Return the short form people know from the AUTOTUNE table: ``mm(512x512, 512x2048)``.
+
+        With an epilogue its operands are among the shapes and its operations follow: ``+ add.relu``.
+        """
+        shapes = ", ".join(operand.shape for operand in self.inputs)
+        behind = f" + {self.epilogue.partition('-')[0]}" if self.epilogue else ""
+        return f"{self.op}({shapes}){behind}"
+
+
+def size_class(size: int) -> tuple[int, int]:
+    """Return the size class of a dynamic dimension: the power of two below and the next one.
+
+    A GEMM's best tile changes with the order of magnitude of M, not with each size; sizes up to 16
+    decide between decode templates and stay alone.
+
+    Returns:
+        (low, high), both inclusive.
+    """
+    if size <= 16:
+        return size, size
+    low = 1 << ((size - 1).bit_length() - 1)
+    return low + 1, 2 * low
+
+
+def _stride_order(stride: tuple[int, ...] | list[int]) -> list[str]:
+    """Return strides reduced to what a class of sizes shares: unit, zero, or their rank."""
+    ranks = {value: rank for rank, value in enumerate(sorted({s for s in stride if s > 1}))}
+    return [str(s) if s in (0, 1) else f"rank{ranks[s]}" for s in stride]

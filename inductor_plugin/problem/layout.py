@@ -1,0 +1,334 @@
+"""Layout decisions: whether a template's kernels read an operand where it lies, a copy of it, or neither.
+
+    Contract, Operand ─► judge ─► Accept | Copy | Extern
+    contracts, Problem ─► judge_problem ─► Judgement: the worst verdict, all reasons, bytes copied
+                                              └► laid: the problem as a kernel sees it behind the copies
+
+An operand is the view that will be read: its own size, strides and offset, not its base's. Pure, no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from inductor_plugin.problem.contract import (
+    MOST_BYTES,
+    Accept,
+    Contract,
+    Copy,
+    Extern,
+    Judgement,
+    Order,
+    Recipe,
+    Verdict,
+    item_bytes,
+    roles,
+    run_time,
+)
+from inductor_plugin.problem.definition import Operand, Problem
+
+COPY_SHARE = 0.5
+"""Of the call's least time that copies may take. Beyond, a kernel behind them would have to be half as
+fast again as the best there can be without; the slowest unaligned kernels are, few others."""
+LAUNCH_S = 3e-6
+"""Seconds from one small kernel to the next; a data sheet says nothing of it, profiles of GPUs show 2 to 5."""
+LEAST_INTENSITY = 64
+"""Operations for each byte copied, on a device whose figures are not known."""
+
+
+def judge(
+    contract: Contract,
+    operand: Operand,
+    run_time: frozenset[int] = frozenset(),
+    *,
+    preferred: bool = False,
+) -> Verdict:
+    """Return whether an operand is read where it lies, and if not, what stands in for it.
+
+    Args:
+        contract: What the template asks of it.
+        operand: The view that will be read.
+        run_time: Its dimensions whose extent is known only at run time.
+        preferred: Judge by the alignment of the faster kernels.
+    """
+    if preferred:
+        wanted = max(contract.preferred, contract.alignment)
+        contract = replace(contract, alignment=wanted)
+    if operand.layout != "strided":
+        return Extern(f"{contract.name} has an opaque layout, {operand.layout}")
+    reason = _breach(contract, operand, run_time)
+    if reason is None:
+        return Accept(f"{contract.name} is read where it lies, its strides are {operand.stride}")
+    if not contract.copies:
+        return Extern(reason)
+    why = ""
+    for recipe in _recipes(contract, operand):
+        laid = _laid(operand, recipe, run_time)
+        why = _breach(contract, laid, run_time)
+        if why is None:
+            return Copy(_moved(operand, laid), reason, laid.stride, recipe)
+    return Extern(f"{reason}; nor could a copy be read: {why}" if why else reason)
+
+
+def judge_problem(
+    contracts: Mapping[str, Contract], problem: Problem, *, preferred: bool = False
+) -> Judgement:
+    """Return what becomes of a problem's operands.
+
+    Args:
+        contracts: By role (`ROLES`); an operand without one may lie in any way.
+        problem: The call.
+        preferred: Judge by the alignment of the faster kernels.
+    """
+    operands = (*problem.inputs, problem.output)
+    verdicts: list[Verdict | None] = []
+    for index, (role, one) in enumerate(zip(roles(problem), operands, strict=True)):
+        contract = contracts.get(role)
+        at_run_time = run_time(problem, index)
+        verdicts.append(
+            contract and judge(contract, one, at_run_time, preferred=preferred and contract.copies)
+        )
+    copies = [one for one in verdicts if isinstance(one, Copy)]
+    refusals = [one for one in verdicts if isinstance(one, Extern)]
+    return Judgement(
+        kind="extern" if refusals else "copy" if copies else "accept",
+        reasons=tuple(one.reason for one in (*refusals, *copies)),
+        copied_bytes=sum(one.bytes for one in copies),
+        verdicts=tuple(verdicts),
+    )
+
+
+def laid(problem: Problem, judgement: Judgement) -> Problem:
+    """Return a problem as kernels see it behind the copies of a judgement."""
+    inputs = [
+        _laid(one, judgement.copies[i].recipe, run_time(problem, i))
+        if i in judgement.copies
+        else one
+        for i, one in enumerate(problem.inputs)
+    ]
+    return replace(problem, inputs=tuple(inputs))
+
+
+def hopeless(problem: Problem, judgement: Judgement) -> str | None:
+    """Return why no kernel behind a judgement's copies is worth measuring, None if one may be.
+
+    Args:
+        problem: The call.
+        judgement: Of a template that copies.
+    """
+    copied = f"copying {judgement.copied_bytes} bytes"
+    operations, compute = _work(problem)
+    if problem.target is None:
+        least = LEAST_INTENSITY * judgement.copied_bytes
+        enough = operations >= least
+        return None if enough else f"{copied} is too much for {operations} operations"
+    target = problem.target
+    moved = sum(
+        math.prod(one.size) * item_bytes(one.dtype) for one in (*problem.inputs, problem.output)
+    )
+    rate = target.rate(compute)
+    call_s = max(moved / target.memory_bandwidth, operations / rate if rate else 0.0)
+    copies_s = judgement.copied_bytes / target.memory_bandwidth
+    copies_s += LAUNCH_S * len(judgement.copies)
+    if copies_s <= COPY_SHARE * call_s:
+        return None
+    return f"{copied} takes {copies_s * 1e6:.1f} us, the call itself {call_s * 1e6:.1f} us at least"
+
+
+def fits(operand: Operand, order: Order, *, exact: bool = False) -> bool:
+    """Return whether an operand lies in an order; ``exact`` counts dimensions of one element too."""
+    if order == "dense":
+        step = 1
+        for extent, stride in zip(reversed(operand.size), reversed(operand.stride), strict=True):
+            if extent != 1 and stride != step:
+                return False
+            step *= extent
+        return True
+    dim = -1 if order == "row" else -2
+    if len(operand.size) < -dim:
+        return False
+    return operand.stride[dim] == 1 or (not exact and operand.size[dim] == 1)
+
+
+def order_of(operand: Operand, orders: Sequence[Order], *, exact: bool = False) -> Order | None:
+    """Return the order an operand is read in, None if it lies in none of them.
+
+    Where two fit (a row, a column), it is the one with the longer contiguous run.
+    """
+    fitting: list[Order] = [one for one in orders if fits(operand, one, exact=exact)]
+    if len(fitting) < 2:
+        return fitting[0] if fitting else None
+    return max(fitting, key=lambda one: operand.size[-1 if one == "row" else -2])
+
+
+def granularity(
+    operand: Operand, order: Order, run_time: frozenset[int] = frozenset(), most: int = MOST_BYTES
+) -> int:
+    """Return how many elements, up to ``most`` bytes, pointer, strides and rows are multiples of.
+
+    Args:
+        operand: The view that will be read.
+        order: In which order it is read.
+        run_time: Its dimensions whose extent is known only at run time.
+        most: Bytes.
+    """
+    anything = Contract("")
+    lengths = _lengths(anything, operand, order, run_time)
+    return math.gcd(most // item_bytes(operand.dtype), *lengths.values())
+
+
+def _breach(contract: Contract, operand: Operand, run_time: frozenset[int]) -> str | None:
+    """Return why kernels cannot read an operand where it lies, None if they can."""
+    if operand.divisors and not contract.unknown:
+        return f"{contract.name}'s strides or offset are known only at run time"
+    if operand.offset and not contract.offset:
+        return f"{contract.name} begins at element {operand.offset} of its memory"
+    if contract.broadcast:
+        return _breach_of_bias(contract, operand, run_time)
+    order = order_of(operand, contract.orders, exact=contract.exact)
+    if order is None:
+        wanted = f"must be {contract.orders[0]}-major"
+        if contract.orders == ("dense",):
+            wanted = "must be contiguous"
+        elif len(contract.orders) > 1:
+            wanted = "needs a unit stride"
+        return f"{contract.name} {wanted}, its strides are {operand.stride}"
+    apart = _shared(contract, operand, order) if order != "dense" else None
+    return _misaligned(contract, operand, order, run_time) or apart
+
+
+def _lengths(
+    contract: Contract, operand: Operand, order: Order, run_time: frozenset[int]
+) -> dict[str, int]:
+    """Return, in elements, what an alignment is asked of; 1 for what is known only at run time."""
+    inner, outer = (-2, -1) if order == "column" else (-1, -2)
+    rank = len(operand.size)
+    lengths = {"offset": operand.offset_divisor}
+    if rank > 1 and (contract.exact or operand.size[outer] > 1):
+        lengths["stride"] = operand.stride_divisor(outer)
+    if rank and contract.extent != "free":
+        unproven = contract.extent == "proven" and inner % rank in run_time
+        lengths["inner extent"] = 1 if unproven else operand.size[inner]
+    if rank == 3 and (contract.exact or operand.size[0] > 1):
+        lengths["batch stride"] = operand.stride_divisor(0)
+    return lengths
+
+
+def _misaligned(
+    contract: Contract, operand: Operand, order: Order, run_time: frozenset[int]
+) -> str | None:
+    for what, length in _lengths(contract, operand, order, run_time).items():
+        if length * item_bytes(operand.dtype) % contract.alignment:
+            known = "is" if not operand.divisors else "is some multiple of"
+            return (
+                f"{contract.name}'s {what} {known} {length} elements, which does not make "
+                f"multiples of {contract.alignment} bytes"
+            )
+    return None
+
+
+def _shared(contract: Contract, operand: Operand, order: Order) -> str | None:
+    """Return which elements share memory that may not."""
+    inner, outer = (-1, -2) if order == "row" else (-2, -1)
+    strides = f"its strides are {operand.stride}"
+    if not contract.shared_batch:
+        batches = zip(operand.size[:-2], operand.stride[:-2], strict=True)
+        if any(stride == 0 and extent > 1 for extent, stride in batches):
+            return f"{contract.name} is broadcast, {strides}"
+    if contract.shared_rows or (operand.size[outer] == 1 and not contract.exact):
+        return None
+    if operand.stride[outer] == 0 and operand.size[outer] > 1:
+        return f"{contract.name} is expanded, {strides}"
+    if operand.stride[outer] < operand.size[inner]:
+        return f"the rows of {contract.name} overlap, {strides}"
+    return None
+
+
+def _breach_of_bias(contract: Contract, bias: Operand, run_time: frozenset[int]) -> str | None:
+    """Return why no kernel adds a bias: it is a row or a column for all of D, or as large as D."""
+    strides = f"its strides are {bias.stride}"
+    along_m, along_n = _steps_of_bias(bias)
+    if along_n == 0 and along_m == 0:
+        alone = bool(bias.size) and all(extent == 1 for extent in bias.size)
+        return None if alone else f"a bias of one number for all of D has no kernel, {strides}"
+    if along_n == 0:
+        # Of one column D itself has one: rows may then be as far apart as they like.
+        one_wide = bias.size[-1] == 1
+        return (
+            None if along_m == 1 or one_wide else f"a column of bias must be contiguous, {strides}"
+        )
+    if along_n != 1:
+        return f"the bias must be contiguous along n, {strides}"
+    full = along_m != 0
+    row = replace(contract, alignment=contract.alignment if full else 1)
+    return _misaligned(row, bias, "row", run_time) or (
+        _shared(contract, bias, "row") if full else None
+    )
+
+
+def _steps_of_bias(bias: Operand) -> tuple[int, int]:
+    """Return the steps of a bias along m and n, 0 where it is the same number all along."""
+    along_n = 0 if not bias.size or bias.size[-1] == 1 else bias.stride[-1]
+    along_m = 0 if len(bias.size) < 2 or bias.size[-2] == 1 else bias.stride[-2]
+    return along_m, along_n
+
+
+def _recipes(contract: Contract, operand: Operand) -> list[Recipe]:
+    """Return the copies that might be read, the one that is read along memory first."""
+    rank = len(operand.size)
+    expanded = {
+        dim
+        for dim, (extent, stride) in enumerate(zip(operand.size, operand.stride, strict=True))
+        if stride == 0 and extent > 1
+    }
+    if contract.broadcast:
+        kept = expanded
+        if _steps_of_bias(operand) == (0, 0):
+            kept = expanded - {rank - 1}
+        return [Recipe("row", contract.alignment, tuple(sorted(kept)))]
+    batches = set(range(rank - 2)) if contract.shared_batch else set[int]()
+    kept = expanded & batches if contract.orders != ("dense",) else set[int]()
+    wanted: list[Literal["row", "column"]] = []
+    if "row" in contract.orders or "dense" in contract.orders:
+        wanted.append("row")
+    if "column" in contract.orders and rank > 1:
+        wanted.append("column")
+    if rank > 1 and 0 < operand.stride[-2] < operand.stride[-1]:
+        wanted.reverse()
+    return [Recipe(one, contract.alignment, tuple(sorted(kept))) for one in wanted]
+
+
+def _laid(operand: Operand, recipe: Recipe, run_time: frozenset[int]) -> Operand:
+    """Return an operand's copy. Torch's allocators align what they give to 64 bytes and more."""
+    item = item_bytes(operand.dtype)
+    stride = recipe.strides(operand.size, item)
+    if not run_time:
+        return replace(operand, stride=stride, offset=0, divisors=())
+    unit = max(recipe.alignment // item, 1)
+    inner = len(stride) - (1 if recipe.order == "row" else 2)
+    proven = [
+        1 if dim == inner else 16 if dim in recipe.kept else math.gcd(unit, 16)
+        for dim in range(len(stride))
+    ]
+    return replace(operand, stride=stride, offset=0, divisors=(*proven, 16))
+
+
+def _moved(operand: Operand, copy: Operand) -> int:
+    """Return the bytes a copy reads and writes; what is expanded is read once."""
+    item = item_bytes(operand.dtype)
+    read = math.prod(n for n, s in zip(operand.size, operand.stride, strict=True) if s)
+    steps = [n * s for n, s in zip(copy.size, copy.stride, strict=True) if s]
+    return item * (read + max(steps, default=1))
+
+
+def _work(problem: Problem) -> tuple[int, str]:
+    """Return the operations of a product and the dtype it is computed in; none for what is no product."""
+    named = roles(problem)
+    if "a" not in named:
+        return 0, ""
+    a = problem.inputs[named.index("a")]
+    compute = "tf32" if a.dtype == "float32" else a.dtype
+    return 2 * math.prod(problem.output.size) * a.size[-1], compute

@@ -1,0 +1,141 @@
+"""How far a candidate's numbers may be from the library kernel's. Pure.
+
+Both kernels round differently, so the bound is one on the *difference of two roundings*, relative to
+the root mean square of the reference: random operands make every output of the same size, which
+keeps one number meaningful for the whole tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from inductor_plugin.problem.definition import Problem
+
+_UNIT_ROUNDOFF = {
+    "float64": 2.0**-53,
+    "float32": 2.0**-24,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float8_e4m3fn": 2.0**-4,
+    "float8_e5m2": 2.0**-3,
+    "float8_e4m3fnuz": 2.0**-4,
+    "float8_e5m2fnuz": 2.0**-3,
+    "complex128": 2.0**-53,
+    "complex64": 2.0**-24,
+    "complex32": 2.0**-11,
+    "bcomplex32": 2.0**-8,
+}
+_TF32_ROUNDOFF = 2.0**-11
+STEPPED = 0.1
+"""Accepted of integers and truth values behind a product of floats: a value next to a threshold may fall
+on either side of it. Their errors are root mean squares (`bench_child.error_of`): of a mask, one element
+in 200 may differ; two that have nothing to do with each other are 1.0 apart."""
+_OUTPUT_ULPS = 16.0
+"""An output of 4 standard deviations rounds in units 4 times those of the root mean square, in both
+kernels; twice that again for an epilogue's intermediate rounding."""
+
+
+def tolerance(output_dtype: str, input_dtype: str, reduction: int, *, tf32: bool) -> float:
+    """Return the largest accepted error, relative to the root mean square of the reference.
+
+    Args:
+        output_dtype: Type the kernel writes, without ``torch.``.
+        input_dtype: Type of its operands.
+        reduction: Length of the longest dot product.
+        tf32: True if float32 operands may be rounded to TF32.
+
+    Returns:
+        0.0 for integers, which have to agree exactly.
+    """
+    unit = _UNIT_ROUNDOFF.get(output_dtype)
+    if unit is None:
+        return 0.0
+    operand = _TF32_ROUNDOFF if tf32 and input_dtype == "float32" else 0.0
+    # A sum of k terms rounded in float32 in another order moves by about sqrt(k) units (Higham,
+    # Accuracy and Stability, 4.2); 8 covers the maximum over millions of outputs.
+    summed = 8.0 * max(reduction, 1) ** 0.5 * _UNIT_ROUNDOFF["float32"]
+    return _OUTPUT_ULPS * unit + 8.0 * operand + summed
+
+
+_ATTENTION_ORDER = 32.0
+"""Units of float32 by which one order of summation may differ from another, and one exp2 from another:
+the interpreter's Triton kernels are off float64 by 8e-7 at most with float32 operands."""
+_NARROW_WEIGHTS = 3.0 * _UNIT_ROUNDOFF["float8_e4m3fn"]
+"""Weights rounded to 3 bits of mantissa are each off by 0.0265 of themselves, root mean square, and by a
+unit at most. So is their sum, in units of its row's scale; 3 units are 7 times that, for the worst number
+of a row that sees a few keys."""
+_NARROW_SPREAD = 1.5 * 0.0265
+"""The same for the root mean square of all numbers: an output that is 5 % too large is beyond it."""
+_NARROW_SUMS = 2.0**-9
+"""Of scores: Hopper's tensor cores keep 14 bits of sums of 8-bit products (DeepSeek-V3, arXiv 2412.19437,
+3.3.2), here of 256 at most."""
+_NARROW_SUMS_SPREAD = 2.0**-11
+_ATTENTION_TIMES = 2.0
+"""A candidate may be this many times as far from float64 as the library kernel is."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How far an output of an attention may be from the exact one.
+
+    Attributes:
+        relative: In units of its row's scale, the root of the sum of squares of what is added up.
+        unit: In units of each number itself: it is rounded once when it is written.
+        spread: Root mean square of the errors of all numbers, beyond that rounding, as ``relative``.
+    """
+
+    relative: float
+    unit: float
+    spread: float = math.inf
+
+    def __add__(self, other: Bound) -> Bound:
+        """Return how far two kernels may be from one another that keep a bound each."""
+        return Bound(self.relative + other.relative, self.unit + other.unit)
+
+
+def attention_bound(
+    library_error: float | None,
+    *,
+    output_dtype: str,
+    input_dtype: str,
+    reduction: int,
+    tf32: bool,
+) -> Bound:
+    """Return how far a candidate's output may be from float64, given how far the library's is.
+
+    Args:
+        library_error: The library kernel's largest error beyond the rounding of its output, in units
+            of the row's scale; None if it gives no such output, or a wrong one: then the bound for
+            any two kernels holds, `tolerance`, which is also the most that is ever accepted.
+        output_dtype: Type the kernel writes, without ``torch.``.
+        input_dtype: Type of q, k and v. In 8 bits a kernel may round the weights to as many, whatever
+            the library's does; lse, float32, is made of weights before that.
+        reduction: Keys of a query.
+        tf32: True if float32 operands may be rounded to TF32.
+    """
+    unit = _UNIT_ROUNDOFF.get(output_dtype, 0.0)
+    if input_dtype.startswith("float8"):
+        if output_dtype == "float32":
+            return Bound(_NARROW_SUMS, unit, _NARROW_SUMS_SPREAD)
+        return Bound(_NARROW_SUMS + _NARROW_WEIGHTS, unit, _NARROW_SPREAD)
+    if library_error is None:
+        # lse is float32, but where q is not, ATen's own on a CPU is off by 5.5e-5: a quicker exp.
+        return Bound(2.0 * tolerance(input_dtype, input_dtype, reduction, tf32=tf32), unit)
+    wide = "float64" if input_dtype == "float64" else "float32"
+    floor = _ATTENTION_ORDER * _UNIT_ROUNDOFF[wide]
+    floor += 8.0 * _TF32_ROUNDOFF if tf32 and input_dtype == "float32" else 0.0
+    return Bound(_ATTENTION_TIMES * library_error + floor, unit)
+
+
+def reduction_length(problem: Problem) -> int:
+    """Return the longest dot product of a call: the largest extent its operands share, or a bound.
+
+    For a matrix product this is K; for a convolution the product of a filter's extents.
+    """
+    if problem.op == "convolution" and len(problem.inputs) > 1:
+        length = 1
+        for extent in problem.inputs[1].size[1:]:
+            length *= extent
+        return length
+    return max((operand.size[-1] for operand in problem.inputs if operand.size), default=1)

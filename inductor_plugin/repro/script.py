@@ -1,0 +1,233 @@
+"""A record as a Python script that makes the one call again. Pure; it needs no torch, the script does."""
+
+from __future__ import annotations
+
+import pprint
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from inductor_plugin.cache import Record, report
+from inductor_plugin.problem.epilogue_text import noted
+from inductor_plugin.problem.tolerance import tolerance
+from inductor_plugin.repro.body import BARE, READ, RUN
+from inductor_plugin.repro.call import Call, call_of
+from inductor_plugin.repro.epilogue import with_epilogue
+from inductor_plugin.repro.operand import Made, operands, size_text
+from inductor_plugin.version import __version__
+
+_PASSED = frozenset({"q", "k", "v", "bias"})
+"""What of an attention's operands is given to it; the rest it writes, or its gradient reads."""
+_SCALED = frozenset({"float16", "bfloat16", "float32", "float64"})
+"""Dtypes in which a factor is made smaller in front of an epilogue: products of about one are where an
+activation bends, and where none overflows."""
+_TIMES_EAGER = 2.0
+"""How many times as far off as eager a product with an epilogue may be: where two kernels won, they round
+in between as eager does, which an exponential makes any error of."""
+_JUMPING = 1e-2
+"""Accepted where a value next to a threshold may fall on either side: then errors are root mean squares,
+to which few elements add little. Off by one step everywhere, int8 has more than 0.03 of its own."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script.
+
+    Attributes:
+        text: The script.
+        refused: Why it has metadata only; empty where it makes the call.
+    """
+
+    text: str
+    refused: str
+
+
+def script(record: Record, environment: Mapping[str, Any], cache_dir: str) -> Script:
+    """Return the script of a record.
+
+    Args:
+        record: The record.
+        environment: The fields of its environment.
+        cache_dir: The cache it lies in, where the script looks for it.
+    """
+    refused = ""
+    made: list[Made] = []
+    call: Call | str
+    try:
+        made = operands(record.problem, record.describe)
+        call = _call(record, made)
+        if not isinstance(call, str):
+            made = _with_weight(made, call, record.problem)
+    except (KeyError, ValueError, TypeError) as error:
+        call = f"its fields are not those of {record.op}: {error}"
+    if isinstance(call, str):
+        refused, call = call, Call("None", tuple(f"operand_{i}" for i in range(len(made))))
+    parts = [_head(record, environment, refused), _facts(record, environment, cache_dir)]
+    parts.append(_operands(record, made, call))
+    if refused:
+        parts += [f"REASON = {refused!r}\n", BARE]
+    else:
+        parts += [_calls(record, made, call), RUN]
+    return Script("\n".join(parts), refused)
+
+
+def _call(record: Record, made: list[Made]) -> Call | str:
+    """Return the call of a record, or why it cannot be written."""
+    if not record.problem.get("epilogue"):
+        return call_of(record.problem, made)
+    if not record.epilogue and not record.candidates:
+        return "nothing was measured: two kernels run, for the reasons that `explain` shows"
+    if not record.epilogue:
+        return "an earlier version wrote the record, with no more of its epilogue than a signature"
+    told = noted(record.epilogue)
+    behind = len({one.buffer for one in told.epilogue.reads})
+    product = call_of(record.problem, made[: len(made) - behind])
+    if isinstance(product, str):
+        return product
+    return with_epilogue(product, made, told, dynamic=bool(record.problem["dynamic"]))
+
+
+def _with_weight(made: list[Made], call: Call, problem: Mapping[str, Any]) -> list[Made]:
+    """Return the operands with a plain weight in the place of an opaque one.
+
+    Raises:
+        ValueError: Its extents are not known.
+    """
+    if not any(one.opaque for one in made):
+        return made
+    written: Any = problem["output"]["size"]
+    listed = not isinstance(written, int)  # of a dynamic problem, the rank alone is kept
+    plain = dict(zip(call.names, made, strict=False))
+    if "weight" in plain:
+        size = plain["weight"].size
+    elif listed or "bias" in plain:
+        columns = int(written[-1]) if listed else plain["bias"].size[0]
+        size = (columns, made[0].size[-1])
+    else:
+        raise ValueError("neither an output's size nor a bias says how wide the packed weight is")
+    stride = (size[1], 1)
+    return [replace(one, size=size, stride=stride) if one.opaque else one for one in made]
+
+
+def _head(record: Record, environment: Mapping[str, Any], refused: str) -> str:
+    lines = [
+        f'"""One call, alone: {record.describe}.',
+        "",
+        f"Written by inductor-plugin {__version__} from record {record.place}.",
+    ]
+    if refused:
+        lines += ["", f"The call cannot be rebuilt, so this is metadata only: {refused}."]
+    else:
+        lines += [
+            "Run it to make the operands again, compile the call with the record's options, see which",
+            "kernel is chosen, and compare with the exact result. It ends with 0 if the numbers are",
+            "right, with 1 if they are not. `--policy tune` measures again, `--cache-dir` names a cache,",
+            "`--register module:Class` adds a template that is no part of the plugin.",
+        ]
+    device = environment.get("device", {})
+    lines += ["", f"Measured on {device.get('name', 'an unknown device')}:", ""]
+    lines += [f"    {line}" for line in report.candidates_text(record).splitlines()]
+    if record.rejected:
+        lines += ["", "Not offered:", ""]
+        lines += [f"    {name}: {why}" for name, why in sorted(record.rejected.items())]
+    text = "\n".join(line.replace("\\", "\\\\").replace('"""', "'''") for line in lines[1:])
+    return (
+        f'{lines[0]}\n{text}\n"""\n\nimport sys\n\nimport torch\nimport torch.nn.functional as F\n'
+    )
+
+
+def _facts(record: Record, environment: Mapping[str, Any], cache_dir: str) -> str:
+    decision = record.decision
+    options: dict[str, object] = {"never_slower_margin": decision.margin} if decision else {}
+    numerics: Mapping[str, Any] = environment.get("numerics", {})
+    device: Mapping[str, Any] = environment.get("device", {})
+    dynamic = [
+        (one["operand"], one["dim"], one["low"], one["high"])
+        for one in record.problem.get("dynamic", ())
+    ]
+    facts = {
+        "DESCRIBE": record.describe,
+        "DIGEST": record.digest,
+        "WINNER": decision.winner if decision else None,
+        "CACHE_DIR": cache_dir,
+        "OPTIONS": options,
+        "THREADS": int(device.get("threads", 0)),
+        "EPILOGUE": bool(record.problem.get("epilogue")),
+        "PRECISION": str(numerics.get("float32_matmul_precision", "highest")),
+    }
+    lines = [f"{name} = {value!r}" for name, value in facts.items()]
+    lines += [
+        "# (operand, dimension, smallest, largest size of the class the measurement stands for)",
+        f"DYNAMIC = {dynamic!r}",
+        f"# All that the record keeps of the problem:\nPROBLEM = {_shown(record.problem)}",
+    ]
+    if record.epilogue:
+        lines.append(f"# What stands behind the product:\nBEHIND = {_shown(record.epilogue)}")
+    return "\n".join(lines) + "\n"
+
+
+def _operands(record: Record, made: list[Made], call: Call) -> str:
+    lines = ["OPERANDS = ["]
+    for index, (name, one) in enumerate(zip(call.names, made, strict=True)):
+        if call.gradient and name not in _PASSED:
+            continue
+        lines.append(f"    # {name}: {size_text(record.problem['inputs'][index])}")
+        made_of = _operand(name, one, index)
+        if call.lines and name in ("b", "d") and one.dtype in _SCALED:
+            made_of["scale"] = round(one.size[-2] ** -0.5, 6)
+        lines.append(f"    {made_of!r},")
+    step = "None"
+    for index, (name, one) in enumerate(zip(call.names, made, strict=True)):
+        if name == "do":
+            step = repr(_operand(name, one, index))
+    return "\n".join([*lines, "]", f"STEP = {step}"]) + "\n"
+
+
+def _operand(name: str, one: Made, index: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "size": one.size,
+        "stride": one.stride,
+        "offset": one.offset,
+        "elements": one.elements,
+        "dtype": one.dtype,
+        "device": one.device,
+        "seed": index + 1,
+        "constant": one.constant,
+    }
+
+
+def _calls(record: Record, made: list[Made], call: Call) -> str:
+    names = [one for one in call.names if not call.gradient or one in _PASSED]
+    given = ", ".join(names)
+    output = str(record.problem["output"]["dtype"])
+    integers = not (call.dtype or output).startswith(("float", "bfloat", "complex"))
+    longest = max((one.size[-1] for one in made if one.size), default=1)
+    tf32 = made[0].device != "cpu"
+    precision = max(
+        tolerance(one, made[0].dtype, longest, tf32=tf32) for one in call.outputs or (output,)
+    )
+    body = call.exact or call.body
+    if integers:
+        body = "a @ b"
+    lines = [
+        f"FREEZING = {any(one.constant for one in made)}",
+        f"GRADIENT = {call.gradient}",
+        f"OUTPUT = torch.{call.dtype or output}",
+        "WIDE = torch.float64",
+        f"EXACT_INTEGERS = {integers}",
+        f"JUMPS = {call.jumps}",
+        f"TOLERANCE = {max(precision, _JUMPING) if call.jumps else precision!r}",
+        f"TIMES_EAGER = {_TIMES_EAGER if call.lines else 0.0}",
+    ]
+    if call.readers > 1:
+        lines.append(READ.replace("DIGEST", record.digest[:12]).rstrip("\n"))
+    for name, text, rest in (("call", call.body, call.lines), ("exact", body, call.exact_lines)):
+        first = f"product = {text}" if rest else f"return {text}"
+        lines += ["", "", f"def {name}({given}):"]
+        lines += [f"    {line}" for line in (first, *rest)]
+    return "\n".join([*lines, ""])
+
+
+def _shown(value: Any) -> str:
+    return pprint.pformat(value, width=100, sort_dicts=False)

@@ -1,0 +1,1 @@
+"""From the candidates of a problem to a decision: look up, compile, measure, record."""

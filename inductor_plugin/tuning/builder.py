@@ -1,0 +1,381 @@
+"""Compiles what candidates need: from the cache where it is there, in batches where it is not.
+
+One build per key over all processes: a batch holds the lock of every key it builds; a key locked by
+another process is waited for and then read. A kernel that does not fit the device, or spills, is kept
+but not measured.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from inductor_plugin.cache import KernelEntry, KernelKey, Resources, Store
+from inductor_plugin.counters import Counters
+from inductor_plugin.errors import CacheError
+from inductor_plugin.kernels import triton_files
+from inductor_plugin.kernels.resources import SPILL_LIMIT_BYTES, misfit
+from inductor_plugin.kernels.unit import unique_symbol
+from inductor_plugin.tuning.dispatch import Dispatch, Pool, unanswered
+from inductor_plugin.tuning.task import CppBuild, Entry, Task
+from inductor_plugin.tuning.trace import Trace
+from inductor_plugin.worker.jobs import Compiled, CppCompileJob, Outcome, TritonCompileJob
+
+logger = logging.getLogger(__name__)
+
+MAX_BATCH = 8
+"""Kernels in one translation unit: each costs about 1 s behind 1.8 s of headers (g++ 12, AVX-512),
+so a larger unit saves little and delays its first kernel."""
+
+
+_WITHOUT_LIBRARY = "flex_"
+"""FlexAttention's operators have no library kernel to measure against: Inductor's default is what the
+result must not be slower than, and on an H100 it spills 132 bytes backward at head dimension 128."""
+
+_TRITON_FOLDER = "TRITON_CACHE_DIR"
+_SOURCE_NAMES = {"cpp": "source.cpp", "cuda": "source.cu"}
+
+
+@dataclass
+class _Item:
+    task: Task
+    entry: Entry
+    done: Callable[[], None]
+
+
+class Builder:
+    """Feeds the compile workers of one process."""
+
+    def __init__(
+        self,
+        store: Store,
+        pool: Pool,
+        counters: Counters,
+        trace: Trace,
+        compile_timeout_s: float,
+    ) -> None:
+        """Build into ``store`` with ``pool``.
+
+        Kernels that share a unit are collected over problems until `flush`, to fill batches.
+
+        Args:
+            store: Where kernels are kept.
+            pool: The compile workers.
+            counters: Where the work is counted.
+            trace: Where the work is drawn.
+            compile_timeout_s: Seconds one kernel may take to compile.
+        """
+        self._store = store
+        self._workers = pool.workers
+        self._dispatch = Dispatch(pool, counters, trace)
+        self._counters = counters
+        self._timeout_s = compile_timeout_s
+        self._changed = threading.Condition()
+        self._pending: list[_Item] = []
+        self._running = 0
+        self._quiet = 0
+
+    def add(self, task: Task, entry: Entry, done: Callable[[], None]) -> None:
+        """Queue one entry; ``done`` is called when it is ready or has failed."""
+        item = _Item(task, entry, done)
+        build = entry.build
+        if isinstance(build, TritonCompileJob):
+            self._start([([item], lambda: self._build_triton(item, build))])
+            return
+        assert isinstance(build, CppBuild)
+        known = self._store.kernel(build.key.digest)
+        if known is not None:
+            self._take(item, known)
+            return
+        with self._changed:
+            self._pending.append(item)
+            full = len(self._pending) >= MAX_BATCH * self._workers
+        if full:
+            self.flush()
+
+    def flush(self) -> None:
+        """Start what was held back, spread evenly over the workers."""
+        with self._changed:
+            items, self._pending = self._pending, []
+            by_command: dict[tuple[str, ...], list[_Item]] = {}
+            for item in items:
+                assert isinstance(item.entry.build, CppBuild)
+                by_command.setdefault(item.entry.build.command, []).append(item)
+            batches = [b for group in by_command.values() for b in self._batches(group)]
+            # Under one lock with the taking: what was held back must never look finished.
+            self._start([(b, lambda b=b: self._build_batch(b)) for b in batches])
+
+    def _batches(self, items: Sequence[_Item]) -> list[list[_Item]]:
+        build = items[0].entry.build
+        if isinstance(build, CppBuild) and build.language == "cuda":
+            units = -(-len(items) // cuda_batch(len(items), self._workers))
+            return [list(items[start::units]) for start in range(units)]
+        return spread(items, self._workers)
+
+    def busy(self) -> bool:
+        """Return True while something compiles or is about to; what is held back does not count."""
+        with self._changed:
+            return self._running > 0
+
+    @contextmanager
+    def quiet(self) -> Generator[bool]:
+        """Let nothing start to compile inside the block; False if something compiles already."""
+        with self._changed:
+            granted = not self._running
+            self._quiet += granted
+        try:
+            yield granted
+        finally:
+            with self._changed:
+                self._quiet -= granted
+                self._changed.notify_all()
+
+    def _start(self, works: Sequence[tuple[Sequence[_Item], Callable[[], None]]]) -> None:
+        with self._changed:
+            self._running += len(works)
+        for items, work in works:
+            threading.Thread(
+                target=self._run, args=(items, work), name="inductor-plugin-build", daemon=True
+            ).start()
+
+    def _run(self, items: Sequence[_Item], work: Callable[[], None]) -> None:
+        """Do one piece of work; whatever happens, each of its items has an answer at the end."""
+        reason = "the builder gave no answer"
+        try:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._quiet, timeout=self._timeout_s)
+            if all(_over(item.task) for item in items):
+                reason = "the tuning budget ended"
+            else:
+                work()
+        except Exception as error:  # noqa: BLE001  the border around one build
+            reason = f"not built: {type(error).__name__}: {error}"
+            logger.warning("%d kernels are not tuned: %s", len(items), reason)
+        finally:
+            with self._changed:
+                self._running -= 1
+            for item in items:
+                if not item.entry.ready and item.entry.outcome is None:
+                    item.entry.outcome = Outcome(item.entry.candidate_id, "skipped", reason)
+                item.done()  # once more: what waited until nothing compiles may go on
+
+    def _ready(self, item: _Item, library: str, symbol: str) -> None:
+        assert item.entry.bench is not None
+        item.entry.candidate = item.entry.bench(library, symbol)
+        item.entry.ready = True
+        item.done()
+
+    def _take(self, item: _Item, kernel: KernelEntry) -> None:
+        """Let a library of the cache be measured, unless it does not fit."""
+        if not self._pruned(item, kernel.resources):
+            self._ready(item, str(kernel.path("kernel.so")), _symbol(item))
+
+    def _pruned(self, item: _Item, known: Resources | None) -> bool:
+        """Leave a kernel out if it does not fit the device; True if so."""
+        problem = item.task.problem
+        reason = misfit(problem.target, known, _spill_limit(problem.op))
+        if reason is None and known is not None and item.entry.judge is not None:
+            reason = item.entry.judge(known)
+        if reason is None:
+            return False
+        item.entry.outcome = Outcome(item.entry.candidate_id, "pruned", reason)
+        item.done()
+        return True
+
+    def _fail(self, item: _Item, compiled: Compiled) -> None:
+        item.entry.outcome = Outcome(
+            item.entry.candidate_id, compiled.status, compiled.reason, elapsed_s=compiled.elapsed_s
+        )
+        item.done()
+
+    def _build_triton(self, item: _Item, job: TritonCompileJob) -> None:
+        """Build a Triton kernel, or take it from the cache, into the folder Triton looks in."""
+        if job.kernel is None:
+            self._compile_triton(item, job)
+        elif not self._placed(item, job, job.kernel):
+            with self._store.lock_kernel(job.kernel.digest, timeout_s=self._timeout_s * MAX_BATCH):
+                if not self._placed(item, job, job.kernel):
+                    self._build_and_keep(item, job, job.kernel)
+
+    def _placed(self, item: _Item, job: TritonCompileJob, key: KernelKey) -> bool:
+        known = self._store.kernel(key.digest)
+        if known is None:
+            return False
+        if self._pruned(item, known.resources):
+            return True
+        files = {name: known.path(name) for name in known.files}
+        triton_files.place(files, Path(dict(job.environment)[_TRITON_FOLDER]))
+        self._ready(item, "", "")
+        return True
+
+    def _build_and_keep(self, item: _Item, job: TritonCompileJob, key: KernelKey) -> None:
+        """Compile into a private folder, and publish what lies there."""
+        folder = Path(tempfile.mkdtemp(prefix="inductor-plugin-"))
+        try:
+            environment = dict(job.environment) | {_TRITON_FOLDER: str(folder)}
+            private = replace(job, environment=tuple(sorted(environment.items())))
+            compiled = self._compile_triton(item, private, ready=False)
+            if compiled.status == "ok":
+                files = triton_files.collect(folder)
+                if files:
+                    self._store.put_kernel(key, files, compiled.resources)
+                kept = bool(files) and self._placed(item, job, key)
+                if not kept and not self._pruned(item, compiled.resources):
+                    self._compile_triton(item, job)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _compile_triton(
+        self, item: _Item, job: TritonCompileJob, *, ready: bool = True
+    ) -> Compiled:
+        results = self._dispatch.compile(job, [item.entry.name])
+        compiled = results[0] if results else unanswered(job.key)
+        item.entry.compile_s = compiled.elapsed_s
+        if compiled.status != "ok":
+            self._fail(item, compiled)
+            return compiled
+        self._counters.add(compiled=1)
+        if ready and not self._pruned(item, compiled.resources):
+            self._ready(item, "", "")
+        return compiled
+
+    def _build_batch(self, batch: Sequence[_Item]) -> None:
+        """Build a batch; what another process is building is waited for afterwards."""
+        mine: list[_Item] = []
+        locks: list[AbstractContextManager[object]] = []
+        elsewhere: list[_Item] = []
+        try:
+            for item in sorted(batch, key=_digest):
+                lock = self._store.lock_kernel(_digest(item), timeout_s=0)
+                try:
+                    lock.__enter__()
+                except CacheError:
+                    elsewhere.append(item)
+                    continue
+                locks.append(lock)
+                known = self._store.kernel(_digest(item))
+                if known is not None:
+                    self._take(item, known)
+                else:
+                    mine.append(item)
+            if mine:
+                self._build_cpp(mine)
+        finally:
+            for lock in reversed(locks):
+                lock.__exit__(None, None, None)
+        for item in elsewhere:
+            self._build_behind(item)
+
+    def _build_behind(self, item: _Item) -> None:
+        """Wait for the process that builds this key; build it here if that process failed."""
+        try:
+            with self._store.lock_kernel(_digest(item), timeout_s=self._timeout_s * MAX_BATCH):
+                known = self._store.kernel(_digest(item))
+                if known is not None:
+                    self._take(item, known)
+                else:
+                    self._build_cpp([item])
+        except CacheError as error:  # not this kernel's fault: it may be tried again
+            self._fail(item, Compiled(_digest(item), "skipped", str(error)))
+
+    def _build_cpp(self, items: Sequence[_Item]) -> None:
+        wanted: dict[str, list[_Item]] = {}  # several problems may want one kernel
+        for item in items:
+            wanted.setdefault(_digest(item), []).append(item)
+        builds = [twins[0].entry.build for twins in wanted.values()]
+        sources = tuple(b.source for b in builds if isinstance(b, CppBuild))
+        assert isinstance(builds[0], CppBuild)
+        folder = tempfile.mkdtemp(prefix="inductor-plugin-")
+        try:
+            job = CppCompileJob(
+                sources=sources,
+                command=builds[0].command,
+                workdir=folder,
+                # A kernel more costs a quarter of the first one (CUTLASS: 33 s alone, 64 s for 8).
+                timeout_s=self._timeout_s * (3 + len(sources)) / 4,
+            )
+            names = [twins[0].entry.name for twins in wanted.values()]
+            results = self._dispatch.compile(job, names, builds[0].memory_bytes)
+            by_key = {compiled.key: compiled for compiled in results}
+            published: dict[str, Path] = {}
+            for digest, twins in wanted.items():
+                compiled = by_key.get(digest) or unanswered(digest)
+                kernel = self._published(twins[0], compiled, published)
+                for item in twins:
+                    item.entry.compile_s = compiled.elapsed_s
+                    if kernel is None:
+                        self._fail(item, compiled)
+                    else:
+                        self._take(item, kernel)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _published(
+        self, item: _Item, compiled: Compiled, published: dict[str, Path]
+    ) -> KernelEntry | None:
+        """Publish a kernel if it compiled; ``published`` says where libraries of several lie."""
+        build = item.entry.build
+        if compiled.status != "ok" or compiled.library is None or not isinstance(build, CppBuild):
+            return None
+        kernel = self._store.put_kernel(
+            build.key,
+            {
+                "kernel.so": published.get(compiled.library) or Path(compiled.library),
+                _SOURCE_NAMES[build.language]: build.source.source.encode(),
+            },
+            compiled.resources,
+        )
+        published[compiled.library] = kernel.path("kernel.so")
+        self._counters.add(compiled=1)
+        return kernel
+
+
+def cuda_batch(count: int, workers: int) -> int:
+    """Return how many of ``count`` CUDA kernels go into one unit.
+
+    A kernel more costs a quarter of the first (31 CPU-s alone, 59 s for 8). The largest unit is taken
+    with which all are there within one and a half times the shortest time: the same cores compile
+    Triton's kernels meanwhile.
+    """
+
+    def span(size: int) -> float:
+        return -(-count // (size * workers)) * (3 + size)
+
+    sizes = range(1, min(count, MAX_BATCH) + 1)
+    shortest = min(map(span, sizes), default=0)
+    return max((size for size in sizes if span(size) <= 1.5 * shortest), default=1)
+
+
+def spread(items: Sequence[_Item], workers: int) -> list[list[_Item]]:
+    """Return the items in batches of about one size: as few as keep every worker busy."""
+    count = max(min(workers, len(items)), -(-len(items) // MAX_BATCH))
+    return [list(items[start::count]) for start in range(count)] if items else []
+
+
+def _spill_limit(op: str) -> int:
+    """Return the bytes a thread may spill for its kernel to be measured."""
+    return sys.maxsize if op.startswith(_WITHOUT_LIBRARY) else SPILL_LIMIT_BYTES
+
+
+def _over(task: Task) -> bool:
+    return task.late or task.done.is_set()
+
+
+def _digest(item: _Item) -> str:
+    build = item.entry.build
+    assert isinstance(build, CppBuild)
+    return build.key.digest
+
+
+def _symbol(item: _Item) -> str:
+    """Return the C function's name in the library, which follows from the key alone."""
+    build = item.entry.build
+    assert isinstance(build, CppBuild)
+    return unique_symbol(build.source)

@@ -1,0 +1,52 @@
+"""What is offered for a problem, and who is tried when not all can be."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from inductor_plugin.tuning.task import Entry
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One candidate as it is offered, before anything is spent on it.
+
+    Attributes:
+        candidate_id: Stable identity.
+        name: What people read.
+        kind: ``extern``, ``cpp``, ``triton``, ``subgraph`` or ``template``.
+        description: Configuration in words.
+        library: True for a library kernel.
+        make_entry: Prepares it for compiling and measuring; called only if it is unseen.
+    """
+
+    candidate_id: str
+    name: str
+    kind: str
+    description: str
+    library: bool
+    make_entry: Callable[[], Entry]
+
+
+def limited(offers: Sequence[Offer], limit: int) -> list[Offer]:
+    """Return the library kernels and ``limit`` others, each family's best first; 0 keeps all.
+
+    The families take turns: Inductor offers its own first, and would leave no room for ours.
+    """
+    others = [o for o in offers if not o.library]
+    if not limit or len(others) <= limit:
+        return list(offers)
+    families: dict[str, list[Offer]] = {}
+    for offer in others:
+        families.setdefault(_family(offer), []).append(offer)
+    turns = itertools.zip_longest(*families.values())
+    in_turn = [offer for turn in turns for offer in turn if offer is not None]
+    kept = {o.candidate_id for o in in_turn[:limit]}
+    return [o for o in offers if o.library or o.candidate_id in kept]
+
+
+def _family(offer: Offer) -> str:
+    """Return what a candidate is a configuration of: Inductor's Triton texts share one name each."""
+    return offer.name.partition("::")[0] if offer.kind in ("template", "triton") else offer.kind

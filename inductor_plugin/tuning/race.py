@@ -1,0 +1,133 @@
+"""How much is measured, who is measured again, and when that stops. Pure: samples in, names out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+
+from inductor_plugin.worker.jobs import Sampling
+
+LEAD = 1.30
+"""A candidate this many times slower than the best at first sight is out of the race.
+
+Screening medians of one kernel differ by up to 1.2x on a busy two-core machine (5 samples of 1 ms),
+so 1.3x keeps every candidate that could still win.
+"""
+MAX_LEADERS = 4
+ROUNDS_PER_LEG = 6
+MAX_LEGS = 4
+
+
+def screening(device: str) -> Sampling:
+    """Return how a first look samples: enough to drop the slow, at most a few tenths of a second."""
+    cpu = device.startswith("cpu")
+    return Sampling(
+        warmup=2 if cpu else 3,
+        samples=5,
+        min_sample_ms=1.0 if cpu else 0.2,
+        max_total_s=0.25,
+        cold_cache=True,
+    )
+
+
+def final_sampling(device: str) -> Sampling:
+    """Return how one turn of the finals samples."""
+    cpu = device.startswith("cpu")
+    return Sampling(
+        warmup=1,
+        samples=1,
+        min_sample_ms=1.0 if cpu else 0.5,
+        max_total_s=0.5,
+        cold_cache=True,
+    )
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Middle and spread of one candidate's samples, in milliseconds.
+
+    Attributes:
+        median_ms: Middle sample.
+        low_ms: Lower quartile.
+        high_ms: Upper quartile.
+    """
+
+    median_ms: float
+    low_ms: float
+    high_ms: float
+
+    @property
+    def spread_ms(self) -> float:
+        """Distance between the quartiles."""
+        return self.high_ms - self.low_ms
+
+
+def standing(samples_ms: Sequence[float]) -> Standing:
+    """Return middle and quartiles of the samples.
+
+    Raises:
+        ValueError: There is no sample.
+    """
+    if not samples_ms:
+        raise ValueError("a candidate without samples has no standing")
+    if len(samples_ms) == 1:
+        return Standing(samples_ms[0], samples_ms[0], samples_ms[0])
+    low, _, high = quantiles(samples_ms, n=4, method="inclusive")
+    return Standing(median(samples_ms), low, high)
+
+
+def beaten(least_ms: float, library_ms: Sequence[float]) -> str | None:
+    """Return why a candidate that takes at least so long need not be measured, None if it must.
+
+    No slack is needed for times that were taken apart: to win, it would have to beat the library kernel
+    by the option ``never_slower_margin``, and its own least time by more.
+
+    Args:
+        least_ms: Milliseconds it takes at least, measured at another time; 0 if that is not known.
+        library_ms: Samples of the library kernel, which it has to beat.
+    """
+    if not least_ms or not library_ms or least_ms < median(library_ms):
+        return None
+    return (
+        f"behind: it takes at least {1e3 * least_ms:.1f} us, "
+        f"the library kernel {1e3 * median(library_ms):.1f} us"
+    )
+
+
+def leaders(screened: Mapping[str, Sequence[float]], library: str | None) -> tuple[str, ...]:
+    """Return who is worth more samples, fastest first; empty when the race is already decided.
+
+    Args:
+        screened: Samples of each candidate that ran, in milliseconds.
+        library: The library kernel, which takes part in every race it is in.
+    """
+    if len(screened) < 2:
+        return ()
+    standings = {name: standing(samples) for name, samples in screened.items()}
+    ranked = sorted(standings, key=lambda name: standings[name].median_ms)
+    best = standings[ranked[0]].median_ms
+    chosen = [name for name in ranked if standings[name].low_ms <= LEAD * best][:MAX_LEADERS]
+    if library in standings and library not in chosen:
+        chosen.append(library)
+    if chosen == [library]:
+        return ()
+    return tuple(chosen) if len(chosen) > 1 else ()
+
+
+def contenders(sampled: Mapping[str, Sequence[float]], library: str | None) -> tuple[str, ...]:
+    """Return who can still win after some interleaved rounds; empty when no one can catch up.
+
+    A candidate is beaten when even its lower quartile lies above the leader's upper quartile. The
+    library kernel stays as the yardstick of the guard as long as anyone races.
+    """
+    standings = {name: standing(samples) for name, samples in sampled.items() if samples}
+    if len(standings) < 2:
+        return ()
+    first = min(standings, key=lambda name: standings[name].median_ms)
+    alive = [n for n, s in standings.items() if s.low_ms <= standings[first].high_ms]
+    if len(alive) < 2:
+        return ()
+    if library in standings and library not in alive:
+        alive.append(library)
+    return tuple(alive)

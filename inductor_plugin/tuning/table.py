@@ -1,0 +1,48 @@
+"""The AUTOTUNE table people know from Inductor, and the plugin's own line below it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from inductor_plugin.counters import Stats
+from inductor_plugin.tuning.selection import Ticket
+
+_SHOWN = 10
+
+
+def table(ticket: Ticket, shown: int = _SHOWN) -> str:
+    """Return one problem's table, in the format of Inductor's own (parsers exist for it)."""
+    problem = ticket.problem
+    lines = [
+        f"AUTOTUNE {problem.describe()}",
+        "strides: " + ", ".join(str(list(operand.stride)) for operand in problem.inputs),
+        "dtypes: " + ", ".join(f"torch.{operand.dtype}" for operand in problem.inputs),
+    ]
+    measured = [m for m in ticket.measured.values() if m.status == "ok" and m.median_ms is not None]
+    measured.sort(key=lambda m: m.median_ms or 0.0)
+    best = (measured[0].median_ms or 0.0) if measured else 0.0
+    for one in measured[:shown]:
+        time_ms = one.median_ms or 0.0
+        share = best / time_ms if time_ms else 1.0
+        lines.append(f"  {one.name} {time_ms:.4f} ms {share:.1%} {one.description}".rstrip())
+    lines += [
+        f"  {one.name} {one.status}: {one.reason}"
+        for one in ticket.measured.values()
+        if one.status != "ok"
+    ]
+    verdict = ticket.verdict
+    if verdict is not None and verdict.winner is not None:
+        known = "known" if ticket.hit else "measured"
+        lines.append(f"  -> {verdict.winner} ({known}): {verdict.reason}")
+    return "\n".join(lines)
+
+
+def summary(tickets: Sequence[Ticket], spent: Stats) -> str:
+    """Return the plugin's line at the end of a compile."""
+    hits = sum(ticket.hit for ticket in tickets)
+    return (
+        f"inductor-plugin: {len(tickets)} problems, {hits} known; "
+        f"{spent.compiled} kernels compiled, {spent.benchmarked} candidates measured, "
+        f"{spent.failed} failed; {spent.compile_s:.2f} s compiling, "
+        f"{spent.benchmark_s:.2f} s measuring, {spent.wall_s:.2f} s waited for"
+    )

@@ -1,0 +1,199 @@
+"""The parent's side of measuring: one process per device, replaced when a candidate breaks it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from inductor_plugin.errors import WorkerError
+from inductor_plugin.worker.failure import one_line, status_of
+from inductor_plugin.worker.jobs import (
+    BenchCandidate,
+    Event,
+    FinalJob,
+    JobFailed,
+    Outcome,
+    Sampling,
+    ScreenJob,
+    Status,
+    WorkerSettings,
+)
+from inductor_plugin.worker.process import WorkerProcess
+
+_LOG = logging.getLogger(__name__)
+
+SETUP_S = 60.0
+"""Seconds to build the operands, before the first kernel runs."""
+_UNSAFE: frozenset[Status] = frozenset({"sticky_error", "red_zone"})
+
+
+class _Watch:
+    """Follows the events of one job: who runs, since when, and what has been measured."""
+
+    def __init__(self, limits_s: dict[str, float]) -> None:
+        self._limits_s = limits_s
+        self.culprit = ""
+        self.building = False
+        self.samples: dict[str, list[float]] = {}
+
+    def __call__(self, event: Event) -> float | None:
+        if event.what in ("build", "start"):
+            self.building = event.what == "build"
+            if event.subject != self.culprit:
+                _LOG.debug("measuring %s", event.subject)
+            self.culprit = event.subject
+            return SETUP_S if self.building else self._limits_s.get(event.subject)
+        if event.what == "sample":
+            self.samples.setdefault(event.subject, []).append(event.value)
+        return None
+
+
+class BenchWorker:
+    """Measures candidates of one device in a process that any of them may break.
+
+    Safe to use from several threads: one job runs at a time.
+    """
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self.settings = settings
+        self._process = WorkerProcess(settings, f"benchmark worker of {settings.device}")
+
+    @property
+    def restarts(self) -> int:
+        """How many times its process was replaced."""
+        return max(0, self._process.starts - 1)
+
+    @property
+    def pid(self) -> int | None:
+        """Number of its process, None if it is not running."""
+        return self._process.pid
+
+    def prewarm(self) -> None:
+        """Start the process in the background: importing torch there takes seconds."""
+        threading.Thread(target=self._try_start, name="prewarm", daemon=True).start()
+
+    def screen(self, job: ScreenJob) -> Outcome:
+        """Measure one candidate.
+
+        Returns:
+            Its outcome; ``skipped`` if it is the library kernel or the operands that failed.
+
+        Raises:
+            WorkerError: No worker could be started, twice in a row.
+        """
+        started = time.monotonic()
+        candidate = job.candidate
+        _LOG.info("measuring %s", candidate.candidate_id)  # before it runs: it may take us along
+        watch = _Watch(_limits(filter(None, (job.library, candidate))))
+        result = self._run(job, watch)
+        if isinstance(result, JobFailed):
+            outcome = _failed(candidate, watch, result)
+            result = replace(outcome, elapsed_s=time.monotonic() - started)
+        self._after(result.status)
+        if result.status != "ok":
+            _LOG.info("%s: %s: %s", candidate.candidate_id, result.status, result.reason)
+        return result
+
+    def final(self, job: FinalJob) -> tuple[Outcome, ...]:
+        """Sample the leaders in turns; who breaks the worker leaves the race, the others go on.
+
+        Raises:
+            WorkerError: No worker could be started, twice in a row.
+        """
+        left = {one.candidate_id: one for one in job.candidates}
+        done: dict[str, Outcome] = {}
+        samples: dict[str, list[float]] = {name: [] for name in left}
+        rounds = job.rounds
+        _LOG.info("measuring in turns: %s", ", ".join(left))
+        while left and rounds > 0:
+            watch = _Watch(_limits(left.values()))
+            result = self._run(replace(job, candidates=tuple(left.values()), rounds=rounds), watch)
+            for name, taken in watch.samples.items():
+                samples[name].extend(taken)
+            if not isinstance(result, JobFailed):
+                done |= {one.candidate_id: one for one in result}
+                break
+            self._after(result.status)
+            names = [watch.culprit] if watch.culprit in left else list(left)
+            done |= {name: _failed(left.pop(name), watch, result) for name in names}
+            rounds -= min((len(watch.samples.get(name, ())) for name in left), default=0)
+        for name in left.keys() - done.keys():  # all rounds were over when another one failed
+            done[name] = Outcome(name, "ok")
+        for outcome in done.values():
+            self._after(outcome.status)
+        return tuple(
+            replace(done[one.candidate_id], samples_ms=tuple(samples[one.candidate_id]))
+            for one in job.candidates
+        )
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.close()
+
+    def _try_start(self) -> None:
+        try:
+            self._process.start()
+        except WorkerError as error:
+            _LOG.debug("no head start: %s", error)  # the first job tries again, and says so
+
+    def _after(self, status: Status) -> None:
+        """Replace a worker whose memory or device context can no longer be trusted."""
+        if status in _UNSAFE:
+            self._process.stop()
+
+    def _run(self, job: ScreenJob | FinalJob, watch: _Watch) -> Any:
+        """Run a job; a worker that breaks becomes a `JobFailed`, a failed start is tried again."""
+        try:
+            return self._process.attempt(job, SETUP_S, watch)
+        except WorkerError as error:
+            _LOG.info("%s; trying once more", one_line(str(error)))
+            return self._process.attempt(job, SETUP_S, watch)
+
+
+def home_measure(
+    run: Callable[[], object], candidate_id: str, sampling: Sampling, timeout_s: float
+) -> Outcome:
+    """Measure in this process what cannot travel to a worker, in a thread that may be given up.
+
+    A candidate that hangs keeps its thread; one that crashes takes the process along, so this is
+    for library kernels only.
+    """
+    from inductor_plugin.worker import timer  # noqa: PLC0415  imports torch; all else here does without
+
+    started = time.monotonic()
+    outcomes: list[Outcome] = []
+
+    def measured() -> None:
+        # A border like the one in the worker: what the call raises becomes its outcome.
+        try:
+            samples = timer.take_samples(timer.timer_for("cpu"), run, sampling)
+            outcomes.append(Outcome(candidate_id, "ok", samples_ms=samples))
+        except Exception as error:  # noqa: BLE001
+            reason = one_line(f"{type(error).__name__}: {error}")
+            outcomes.append(Outcome(candidate_id, status_of(error), reason))
+
+    _LOG.info("measuring %s in this process", candidate_id)
+    thread = threading.Thread(target=measured, name=f"measuring {candidate_id}", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    hung = Outcome(candidate_id, "hung", f"gave up after {timeout_s:.1f} s; its thread is left")
+    outcome = outcomes[0] if outcomes else hung
+    return replace(outcome, elapsed_s=time.monotonic() - started)
+
+
+def _limits(candidates: Iterable[BenchCandidate]) -> dict[str, float]:
+    return {one.candidate_id: one.timeout_s for one in candidates}
+
+
+def _failed(candidate: BenchCandidate, watch: _Watch, failure: JobFailed) -> Outcome:
+    """Return the outcome of a candidate whose job failed: its own fault, or someone else's."""
+    name = candidate.candidate_id
+    _LOG.debug("%s: %s", name, failure.traceback)
+    if watch.culprit == name and not watch.building:
+        return Outcome(name, failure.status, failure.reason)
+    who = f"building the operands of {watch.culprit or name}" if watch.building else watch.culprit
+    return Outcome(name, "skipped", f"{who or 'its worker'}: {failure.status}: {failure.reason}")

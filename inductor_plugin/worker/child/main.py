@@ -1,0 +1,153 @@
+"""Entry file of every worker process: follow the parent's settings, then run its jobs.
+
+Started as ``python worker_main.py <connection> <lifeline> <parent's pid>`` by `process`. Only the
+standard library is imported until the parent's search path has arrived.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if sys.path and sys.path[0] == __file__.rpartition("/")[0]:
+    del sys.path[
+        0
+    ]  # the package's own folder: its trace.py and others would hide the standard ones
+
+import faulthandler
+import importlib
+import os
+import pickle
+import resource
+import select
+import signal
+import threading
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+_OUTPUT_LIMIT_BYTES = 1 << 20
+_WATCH_S = 0.5
+_ORPHAN_S = 3600.0
+
+
+def watch(lifeline: int, parent: int) -> None:
+    """End this process group when the parent is gone; keep the output file small.
+
+    The pipe closes when the parent dies, unless a fork of the parent holds it too: hence the second
+    look at the parent's number.
+    """
+    while True:
+        gone, _, _ = select.select([lifeline], [], [], _WATCH_S)
+        if gone or os.getppid() != parent:
+            os.killpg(0, signal.SIGKILL)
+        if os.fstat(1).st_size > _OUTPUT_LIMIT_BYTES:  # opened for appending: goes on at the start
+            os.ftruncate(1, 0)
+
+
+def apply_settings(settings: Any) -> None:
+    """Make this process compute as the parent does.
+
+    Args:
+        settings: The parent's `WorkerSettings`.
+    """
+    if settings.kind == "bench":
+        _apply_torch_settings(settings)
+    if settings.memory_bytes > 0:
+        resource.setrlimit(resource.RLIMIT_DATA, (settings.memory_bytes, settings.memory_bytes))
+
+
+def _apply_torch_settings(settings: Any) -> None:
+    import torch  # heavy, and compile workers do without
+
+    if settings.threads > 0:
+        torch.set_num_threads(settings.threads)
+    torch.set_float32_matmul_precision(settings.float32_precision)
+    matmul = torch.backends.cuda.matmul
+    if matmul.allow_tf32 != settings.allow_tf32:
+        matmul.allow_tf32 = settings.allow_tf32
+    if torch.backends.cudnn.allow_tf32 != settings.cudnn_allow_tf32:
+        torch.backends.cudnn.allow_tf32 = settings.cudnn_allow_tf32
+    half, bfloat = settings.reduced_precision
+    matmul.allow_fp16_reduced_precision_reduction = half
+    matmul.allow_bf16_reduced_precision_reduction = bfloat
+    torch.use_deterministic_algorithms(
+        settings.deterministic, warn_only=settings.deterministic_warn_only
+    )
+    torch.set_grad_enabled(False)
+
+
+def execute(job: Any, emit: Callable[[Any], None]) -> Any:
+    """Run one job and return its result.
+
+    Args:
+        job: One of the records in `jobs`.
+        emit: Sends an `Event` to the parent.
+    """
+    from inductor_plugin.worker import jobs  # found once the parent's search path is known
+
+    if isinstance(job, jobs.CallJob):
+        return getattr(importlib.import_module(job.module), job.function)(*job.args)
+    if isinstance(job, (jobs.CppCompileJob, jobs.TritonCompileJob)):
+        from inductor_plugin.worker.child import (
+            compile as compile_child,  # a benchmark worker does without
+        )
+
+        return compile_child.run(job, emit)
+    from inductor_plugin.worker.child import (
+        bench as bench_child,  # imports torch, which a compile worker does without
+    )
+
+    return bench_child.run(job, emit)
+
+
+def serve(connection: Connection[Any, Any], idle_s: float) -> None:
+    """Run jobs until none has come for a while, or the parent has closed the pipe."""
+    from inductor_plugin.worker import failure, jobs  # found once the parent's search path is known
+
+    while connection.poll(idle_s):
+        job = connection.recv()
+        connection.send(jobs.Event("accepted"))
+        # A C thread that needs no GIL: ends an orphan whose candidate hangs holding it.
+        faulthandler.dump_traceback_later(_ORPHAN_S, exit=True)
+        # The border: whatever a candidate raises becomes a value here, and nowhere else.
+        try:
+            answer = pickle.dumps((execute(job, connection.send),))
+        except Exception as error:  # noqa: BLE001
+            reason = failure.one_line("".join(traceback.format_exception_only(error)))
+            failed = jobs.JobFailed(failure.status_of(error), reason, traceback.format_exc())
+            answer = pickle.dumps((failed,))
+            recover()
+        faulthandler.cancel_dump_traceback_later()
+        connection.send_bytes(answer)
+        sys.stdout.flush()
+
+
+def recover() -> None:
+    """Give back what a job that failed may have left behind."""
+    bench = sys.modules.get("inductor_plugin.worker.child.bench")
+    if bench is not None:
+        bench.release()
+
+
+def main() -> None:
+    """Follow the parent until it is done with us."""
+    handles = [int(text) for text in sys.argv[1:3]]
+    for handle in handles:
+        os.set_inheritable(handle, False)  # noqa: FBT003
+    faulthandler.enable()
+    threading.Thread(target=watch, args=(handles[1], int(sys.argv[3])), daemon=True).start()
+    connection: Connection[Any, Any] = Connection(handles[0])
+    try:
+        sys.path[:] = connection.recv()
+        settings = connection.recv()
+        apply_settings(settings)
+        connection.send("ready")
+        serve(connection, settings.idle_s)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return  # the parent has closed the pipe
+
+
+if __name__ == "__main__":
+    main()
+    os._exit(0)  # a candidate's threads and exit handlers may hang

@@ -1,0 +1,225 @@
+"""Threads that each keep one compile worker busy, bounded by cores and by free memory."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from inductor_plugin.errors import WorkerError
+from inductor_plugin.worker.failure import last_lines, one_line
+from inductor_plugin.worker.jobs import (
+    Compiled,
+    CompileJob,
+    CppCompileJob,
+    Event,
+    JobFailed,
+    TritonCompileJob,
+    WorkerSettings,
+)
+from inductor_plugin.worker.process import WorkerProcess
+
+_LOG = logging.getLogger(__name__)
+
+Done = Callable[[list[Compiled]], None]
+
+SETUP_S = 120.0
+"""Seconds before a job says that it starts: a worker's first Triton job imports torch."""
+_MEMORY_POLL_S = 0.2
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class _Queued:
+    job: CompileJob
+    done: Done
+    memory_bytes: int
+
+
+class CompilePool:
+    """Compiles jobs in worker processes, and answers each with one call of its ``done``.
+
+    Threads and processes start when there is work for them. A compiler that crashes or hangs costs
+    the kernels of its job that cannot be compiled alone; the pool goes on.
+    """
+
+    def __init__(self, workers: int, settings: WorkerSettings, memory_bytes_per_job: int) -> None:
+        """Make a pool; it starts nothing yet.
+
+        Args:
+            workers: Most jobs at once; never more than this process has cores.
+            settings: Of the worker processes.
+            memory_bytes_per_job: A job waits until so much memory is free beside what the running
+                ones may still take, unless it is the only one.
+        """
+        self.workers = max(1, min(workers, len(os.sched_getaffinity(0))))
+        self._settings = settings
+        self._memory_bytes = memory_bytes_per_job
+        self._queue: queue.SimpleQueue[_Queued | None] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._processes: list[WorkerProcess] = []
+        self._threads = 0
+        self._active = 0
+        self._running = 0
+        self._promised_bytes = 0
+        self._room_bytes = 0
+        self._closed = False
+
+    def submit(self, job: CompileJob, done: Done, memory_bytes: int | None = None) -> None:
+        """Compile a job some time soon.
+
+        Args:
+            job: The job.
+            done: Called once from a thread of the pool, with one outcome per kernel of the job. It
+                should be quick, and must not wait for another job.
+            memory_bytes: What this job needs, if it is not the pool's usual.
+        """
+        with self._changed:
+            if self._closed:
+                raise WorkerError("the compile pool is closed")
+            self._active += 1
+            self._queue.put(_Queued(job, done, memory_bytes or self._memory_bytes))
+            self._hire()
+
+    def active(self) -> int:
+        """Return how many jobs are queued or running."""
+        with self._changed:
+            return self._active
+
+    def running(self) -> int:
+        """Return how many jobs are being compiled right now."""
+        with self._changed:
+            return self._running
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until nothing is queued or running; False if that took too long."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._active == 0, timeout_s)
+
+    def close(self) -> None:
+        """End all workers. Jobs that are queued or running are answered with ``skipped``."""
+        with self._changed:
+            self._closed = True
+            processes, threads = list(self._processes), self._threads
+            self._changed.notify_all()
+        for process in processes:
+            process.close()
+        for _ in range(threads):
+            self._queue.put(None)
+
+    def _hire(self) -> None:
+        """Start a thread if there is work for one more; the lock is held."""
+        if self._threads < min(self.workers, self._active):
+            self._threads += 1
+            name = f"compile worker {self._threads}"
+            threading.Thread(target=self._work, args=(name,), name=name, daemon=True).start()
+
+    def _work(self, name: str) -> None:
+        """Serve the queue with one worker process, until the pool is closed."""
+        process = WorkerProcess(self._settings, name)
+        with self._changed:
+            self._processes.append(process)
+            closed = self._closed
+        if closed:
+            process.close()
+        try:
+            while (queued := self._queue.get()) is not None:
+                self._serve(process, queued)
+        finally:  # reached by a `done` that raises, too: another thread takes over
+            process.close()
+            with self._changed:
+                self._processes.remove(process)
+                self._threads -= 1
+                if self._closed:
+                    self._queue.put(None)  # for the one that follows
+                self._hire()
+
+    def _serve(self, process: WorkerProcess, queued: _Queued) -> None:
+        try:
+            self._admit(queued.memory_bytes)
+            try:
+                compiled = compile_all(process, queued.job)
+            finally:
+                with self._changed:
+                    self._running -= 1
+                    self._promised_bytes -= queued.memory_bytes
+                    self._changed.notify_all()
+            queued.done(compiled)
+        finally:
+            with self._changed:
+                self._active -= 1
+                self._changed.notify_all()
+
+    def _admit(self, memory_bytes: int) -> None:
+        """Wait until there is memory for another job; one job alone always runs."""
+        with self._changed:
+            while self._running and not self._closed and not self._has_room(memory_bytes):
+                self._changed.wait(_MEMORY_POLL_S)
+            if not self._running:
+                self._room_bytes = available_bytes()
+            self._running += 1
+            self._promised_bytes += memory_bytes
+
+    def _has_room(self, memory_bytes: int) -> bool:
+        """Return True if a job fits beside those that run; the lock is held.
+
+        What is free now does not tell: an nvcc takes a second to load its headers, and the most
+        only in its last step, so what was free before all of them is shared out as well.
+        """
+        free = available_bytes()
+        self._room_bytes = max(self._room_bytes, free)  # others gave some back
+        return memory_bytes <= min(free, self._room_bytes - self._promised_bytes)
+
+
+def compile_all(process: WorkerProcess, job: CompileJob) -> list[Compiled]:
+    """Compile a job in a worker; if the worker breaks, its kernels one by one."""
+    result = _attempt(process, job)
+    if not isinstance(result, JobFailed):
+        return result
+    broken = result.status in ("hung", "crashed", "out_of_memory")
+    if broken and isinstance(job, CppCompileJob) and len(job.sources) > 1:
+        _LOG.info("a compile batch failed (%s); compiling its kernels one by one", result.reason)
+        alone = (replace(job, sources=(source,)) for source in job.sources)
+        return [compiled for single in alone for compiled in compile_all(process, single)]
+    return [Compiled(key=key, status=result.status, reason=result.reason) for key in _keys(job)]
+
+
+def _attempt(process: WorkerProcess, job: CompileJob) -> list[Compiled] | JobFailed:
+    def limit(event: Event) -> float | None:
+        return job.timeout_s if event.what == "start" else None
+
+    try:
+        result = process.attempt(job, SETUP_S, limit)
+    except WorkerError as error:
+        return JobFailed("skipped", one_line(str(error)))
+    if isinstance(result, JobFailed) and result.status in ("raised", "sticky_error"):
+        return JobFailed("compile_failed", last_lines(result.traceback))
+    return result
+
+
+def _keys(job: CompileJob) -> list[str]:
+    if isinstance(job, TritonCompileJob):
+        return [job.key]
+    return [source.key for source in job.sources]
+
+
+def available_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGROUP) -> int:
+    """Return the memory that can still be taken: of the machine, and of our container."""
+    free = [1 << 62]
+    try:
+        match = re.search(r"MemAvailable:\s*(\d+) kB", meminfo.read_text())
+        if match is not None:
+            free.append(int(match[1]) << 10)
+        limit = (cgroup / "memory.max").read_text().strip()
+        if limit.isdecimal():
+            used = int((cgroup / "memory.current").read_text())
+            cache = re.search(r"^inactive_file (\d+)", (cgroup / "memory.stat").read_text(), re.M)
+            free.append(int(limit) - used + (int(cache[1]) if cache is not None else 0))
+    except OSError:
+        _LOG.debug("no cgroup memory limit to be read")
+    return min(free)

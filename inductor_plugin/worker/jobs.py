@@ -1,0 +1,339 @@
+"""What crosses the process border: frozen arguments of compile and benchmark jobs, and their outcomes.
+
+Everything here is plain data that pickles between our own processes (never to disk). The functions
+that run it live in `compile_child.py` and `bench_child.py`; neither this module nor the parent's
+side of the border needs torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from inductor_plugin.cache import KernelKey, Resources
+from inductor_plugin.kernels.call import (
+    Argument,
+    Buffer,
+    CppKernel,
+    ExternKernel,
+    Kernel,
+    ModuleKernel,
+    OpKernel,
+    Part,
+    RequestKernel,
+    SequenceKernel,
+    Single,
+    Tensor,
+    Zeros,
+)
+from inductor_plugin.kernels.unit import CppSource
+from inductor_plugin.problem.attention import Attention
+
+__all__ = [
+    "Argument",
+    "BenchCandidate",
+    "Buffer",
+    "CallJob",
+    "CompileJob",
+    "Compiled",
+    "CppCompileJob",
+    "CppKernel",
+    "CppSource",
+    "Event",
+    "ExternKernel",
+    "FinalJob",
+    "JobFailed",
+    "Kernel",
+    "ModuleKernel",
+    "OpKernel",
+    "Outcome",
+    "Part",
+    "RequestKernel",
+    "Sampling",
+    "ScreenJob",
+    "SequenceKernel",
+    "Single",
+    "Status",
+    "Tensor",
+    "TritonCompileJob",
+    "TritonTarget",
+    "WorkerSettings",
+    "Zeros",
+]
+
+Status = Literal[
+    "ok",
+    "compile_failed",
+    "raised",
+    "crashed",
+    "hung",
+    "out_of_memory",
+    "sticky_error",
+    "wrong",
+    "red_zone",
+    "skipped",
+    "pruned",
+]
+"""How one candidate fared. All but ``ok``, ``skipped`` (tried again next time) and ``pruned`` (built,
+but not worth measuring on this device) put the candidate into quarantine."""
+
+
+@dataclass(frozen=True)
+class BenchCandidate:
+    """One candidate to measure.
+
+    Attributes:
+        candidate_id: Its stable identity, e.g. ``triton_mm-1f0c92aa81d3``.
+        kernel: What to call.
+        inputs: Its operands; they may differ from the library kernel's (repacked weights).
+        output: What it writes.
+        timeout_s: Seconds it may take, all its samples together.
+    """
+
+    candidate_id: str
+    kernel: Kernel
+    inputs: tuple[Tensor, ...]
+    output: Tensor
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How much to measure.
+
+    Attributes:
+        warmup: Unmeasured calls first.
+        samples: Measured calls.
+        min_sample_ms: A sample repeats the call until it lasts this long (timer resolution).
+        max_total_s: Stop sampling after this many seconds, with at least one sample taken.
+        cold_cache: Evict the last-level cache before each sample.
+    """
+
+    warmup: int
+    samples: int
+    min_sample_ms: float
+    max_total_s: float
+    cold_cache: bool
+
+
+@dataclass(frozen=True)
+class ScreenJob:
+    """First look at one candidate: does it run, is it right, how fast is it roughly.
+
+    Attributes:
+        problem_id: Groups the jobs of one problem, so that the worker keeps its operands.
+        library: The library kernel whose numbers are the reference; None measures without a check.
+        candidate: The candidate; may be the library kernel itself.
+        sampling: How much to measure.
+        tolerance: Largest accepted error, relative to the reference's root mean square; None skips
+            the check of numbers.
+        attention: What is computed where it is one; `attention_check` then judges the numbers.
+    """
+
+    problem_id: str
+    library: BenchCandidate | None
+    candidate: BenchCandidate
+    sampling: Sampling
+    tolerance: float | None
+    attention: Attention | None = None
+
+
+@dataclass(frozen=True)
+class FinalJob:
+    """The leaders and the library kernel, sampled in turns so that a drifting clock hits all alike.
+
+    Attributes:
+        problem_id: As in `ScreenJob`.
+        candidates: Who takes part.
+        rounds: How many turns; each gives one sample per candidate.
+        sampling: Of one sample; ``samples`` is ignored.
+    """
+
+    problem_id: str
+    candidates: tuple[BenchCandidate, ...]
+    rounds: int
+    sampling: Sampling
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one candidate.
+
+    Attributes:
+        candidate_id: Whose outcome this is.
+        status: How it fared.
+        reason: One line for people; empty when ``ok``.
+        samples_ms: Milliseconds per call, one entry a sample.
+        error: Error of its numbers relative to the reference's root mean square, if checked.
+        elapsed_s: Seconds the job took.
+    """
+
+    candidate_id: str
+    status: Status
+    reason: str = ""
+    samples_ms: tuple[float, ...] = ()
+    error: float | None = None
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class CppCompileJob:
+    """Several C++ kernels compiled as one translation unit (each costs about 1 s, the headers 1.8 s).
+
+    Attributes:
+        sources: The kernels.
+        command: The compiler call as arguments, with ``{source}`` and ``{output}`` placeholders.
+        workdir: Private folder for sources and libraries.
+        timeout_s: Seconds the whole batch may take.
+    """
+
+    sources: tuple[CppSource, ...]
+    command: tuple[str, ...]
+    workdir: str
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class TritonTarget:
+    """The device Triton compiles for, by its name, so that no driver has to be asked.
+
+    Attributes:
+        backend: ``cuda``, ``hip`` ...
+        arch: Compute capability as Triton writes it (90 for 9.0), or a name (``gfx942``).
+        warp_size: Threads of a warp.
+    """
+
+    backend: str
+    arch: Any
+    warp_size: int
+
+
+@dataclass(frozen=True)
+class TritonCompileJob:
+    """One Triton template kernel, compiled for a named target without touching a GPU.
+
+    Attributes:
+        key: Digest under which the cache knows it.
+        kernel_name: Name of the function in the source.
+        source: The Python module Inductor generated.
+        environment: Environment variables of the parent that Triton reads (cache directory ...).
+        timeout_s: Seconds it may take.
+        target: What code that asks for the device while it compiles is told; None tells it nothing.
+        kernel: Key under which the cache keeps what Triton made; None keeps nothing.
+    """
+
+    key: str
+    kernel_name: str
+    source: str
+    environment: tuple[tuple[str, str], ...]
+    timeout_s: float
+    target: TritonTarget | None = None
+    kernel: KernelKey | None = None
+
+
+CompileJob = CppCompileJob | TritonCompileJob
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What came of one kernel of a compile job.
+
+    Attributes:
+        key: Whose outcome this is.
+        status: ``ok``, ``compile_failed``, ``hung``, ``crashed`` or ``out_of_memory``.
+        reason: The compiler's last lines when it failed.
+        library: Path of the shared library (C++), if any.
+        symbol: Name of the C function in that library.
+        elapsed_s: Its share of the batch's seconds.
+        resources: What it takes of a GPU; None if that is not known, and on a CPU.
+    """
+
+    key: str
+    status: Status
+    reason: str = ""
+    library: str | None = None
+    symbol: str = ""
+    elapsed_s: float = 0.0
+    resources: Resources | None = None
+
+
+@dataclass(frozen=True)
+class CallJob:
+    """A plain function of an importable module, for what is neither a compilation nor a race.
+
+    Attributes:
+        module: Its module, found on the parent's search path.
+        function: Its name there.
+        args: Its arguments; they and its result must pickle.
+    """
+
+    module: str
+    function: str
+    args: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class JobFailed:
+    """What comes back instead of a result when a job raised inside the worker.
+
+    Attributes:
+        status: ``raised``, ``out_of_memory`` or ``sticky_error``.
+        reason: The exception in one line.
+        traceback: All of it, for the log.
+    """
+
+    status: Status
+    reason: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a worker says while a job runs.
+
+    Attributes:
+        what: ``accepted`` (the job has arrived), ``build`` (the operands of ``subject`` are made
+            next), ``start`` (``subject`` runs next: if the worker dies now, it is the culprit) or
+            ``sample`` (one more sample of ``subject``).
+        subject: Candidate or compile key.
+        value: Milliseconds per call of a ``sample``.
+    """
+
+    what: Literal["accepted", "build", "start", "sample"]
+    subject: str = ""
+    value: float = 0.0
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What a worker must know of its parent before its first job.
+
+    Attributes:
+        sys_path: The parent's module search path.
+        kind: ``compile`` or ``bench``.
+        device: Device a benchmark worker measures on, e.g. ``cpu`` or ``cuda:0``.
+        threads: Intra-op threads of the parent; 0 leaves torch's default.
+        idle_s: A worker without a job for this long ends.
+        memory_bytes: Private memory a worker may take; 0 for no limit.
+        allow_tf32: ``torch.backends.cuda.matmul.allow_tf32`` of the parent.
+        cudnn_allow_tf32: ``torch.backends.cudnn.allow_tf32`` of the parent.
+        float32_precision: ``torch.get_float32_matmul_precision()`` of the parent.
+        deterministic: ``torch.are_deterministic_algorithms_enabled()`` of the parent.
+        deterministic_warn_only: True if it warns only.
+        reduced_precision: The parent's (fp16, bf16) reduced-precision-reduction flags.
+        cache_dir: The parent's Inductor cache directory.
+    """
+
+    sys_path: tuple[str, ...]
+    kind: Literal["compile", "bench"]
+    device: str = "cpu"
+    threads: int = 0
+    idle_s: float = 60.0
+    memory_bytes: int = 0
+    allow_tf32: bool = False
+    cudnn_allow_tf32: bool = True
+    float32_precision: str = "highest"
+    deterministic: bool = False
+    deterministic_warn_only: bool = False
+    reduced_precision: tuple[bool, bool] = (True, True)
+    cache_dir: str = ""

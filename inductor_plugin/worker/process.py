@@ -1,0 +1,347 @@
+"""One worker process as its parent sees it: start, run one job at a time, kill, start again.
+
+The child is a fresh interpreter on `worker_main.py`, in a session of its own: nothing is forked out
+of the parent's state, the user's script does not run again, and one signal ends the worker together
+with the compilers it started. The child ends by itself when it is idle and when the parent is gone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO, Any
+
+from inductor_plugin.config import process_environment
+from inductor_plugin.errors import WorkerDiedError, WorkerError, WorkerTimeoutError
+from inductor_plugin.worker.failure import one_line, says_no_memory
+from inductor_plugin.worker.jobs import Event, JobFailed, WorkerSettings
+
+_LOG = logging.getLogger(__name__)
+_ENTRY = Path(__file__).with_name("child") / "main.py"
+_TAIL_BYTES = 2000
+_VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+
+START_S = 180.0
+"""Longest start of a worker: importing torch from a cold network disk takes a minute."""
+
+EventHandler = Callable[[Event], float | None]
+"""Told of each event; a number it returns is the new limit in seconds, counted from now."""
+
+
+class _Child:
+    """One life of a worker: its process, its ends of the pipes, its output.
+
+    A thread of its own waits for the end of the process. It kills what is left of the process group
+    before it reaps the leader, while the group's number cannot belong to anyone else.
+    """
+
+    def __init__(self, name: str, settings: WorkerSettings) -> None:
+        self.name = name
+        self.owner = os.getpid()
+        self.ended = threading.Event()
+        self._lock = threading.Lock()
+        self._doomed = False
+        self.output: IO[bytes] = tempfile.TemporaryFile(mode="a+b")  # noqa: SIM115 - closed in _reap
+        ours, theirs = socket.socketpair()
+        lifeline, self._lifeline = os.pipe()  # the child sees its end close when we are gone
+        try:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    str(_ENTRY),
+                    str(theirs.fileno()),
+                    str(lifeline),
+                    str(self.owner),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=self.output,
+                stderr=self.output,
+                close_fds=True,
+                pass_fds=(theirs.fileno(), lifeline),
+                start_new_session=True,
+                env=_environment(settings),
+            )
+        except OSError:
+            ours.close()
+            os.close(self._lifeline)
+            raise
+        finally:
+            theirs.close()
+            os.close(lifeline)
+        self.connection: Connection[Any, Any] = Connection(ours.detach())
+        threading.Thread(target=self._reap, name=f"{name} reaper", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """Its process number, and that of its group."""
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        """True while it runs and may be used; False in a fork of the process that started it."""
+        return self.owner == os.getpid() and not self._doomed and not self.ended.is_set()
+
+    def kill(self) -> None:
+        """End it and all it started, at once."""
+        if self.owner != os.getpid():
+            return
+        self._doomed = True
+        with self._lock:
+            if not self.ended.is_set():
+                _kill_group(self.pid)
+
+    def tail(self) -> str:
+        """Return the last lines of what it wrote to its standard output and error."""
+        try:
+            size = os.fstat(self.output.fileno()).st_size
+            text = os.pread(self.output.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+        except (OSError, ValueError):  # closed
+            return ""
+        return text.decode(errors="replace").strip()
+
+    def close(self) -> None:
+        """Kill it, wait until it is reaped, and close our ends."""
+        self.kill()
+        self.ended.wait(10.0)
+        self.connection.close()
+        self.output.close()
+
+    def _reap(self) -> None:
+        try:
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            _LOG.debug("someone else has reaped worker %s", self.pid)
+        with self._lock:
+            _kill_group(self.pid)
+            self.process.wait()
+            self.ended.set()
+        os.close(self._lifeline)
+
+
+_exiting = threading.Event()
+_children: weakref.WeakSet[_Child] = weakref.WeakSet()
+
+
+def _end_all() -> None:
+    """End every worker when the interpreter ends, and let no thread start another."""
+    _exiting.set()
+    for child in list(_children):
+        child.kill()
+
+
+atexit.register(_end_all)
+
+
+class WorkerProcess:
+    """A process that runs jobs; it starts on the first one, and again after it has died.
+
+    One job runs at a time; threads that come meanwhile wait. `close()` may be called from any
+    thread at any time: a job that is running then ends with `WorkerError`.
+    """
+
+    def __init__(self, settings: WorkerSettings, name: str) -> None:
+        self.settings = settings
+        self.name = name
+        self._lock = threading.RLock()
+        self._child: _Child | None = None
+        self._finalizer: Any = None
+        self._closed = False
+        self.starts = 0
+
+    @property
+    def alive(self) -> bool:
+        """True if its process is running."""
+        child = self._child
+        return child is not None and child.alive
+
+    @property
+    def pid(self) -> int | None:
+        """Number of its process, which is also that of its group; None if it is not running."""
+        child = self._child
+        return child.pid if child is not None and child.alive else None
+
+    def start(self) -> None:
+        """Start the process unless it runs, and wait until it is ready for a job.
+
+        Raises:
+            WorkerError: It could not be started.
+        """
+        with self._lock:
+            self._ready_child()
+
+    def run(self, job: object, timeout_s: float, on_event: EventHandler | None = None) -> Any:
+        """Run one job and return its result, or a `JobFailed` if it raised in the worker.
+
+        Args:
+            job: One of the records in `jobs`.
+            timeout_s: Seconds until the first event that sets another limit, or until the result.
+                The start of the process is not part of it.
+            on_event: Called in this thread for each event of the job.
+
+        Raises:
+            WorkerTimeoutError: The limit has passed; the process and all its children were killed.
+            WorkerDiedError: The process died.
+            WorkerError: The process could not be started.
+        """
+        with self._lock:
+            for _ in range(3):
+                child = self._ready_child()
+                done, result = self._exchange(child, job, timeout_s, on_event)
+                if done:
+                    return result
+            raise WorkerError(f"{self.name} ended three times before it took a job")
+
+    def attempt(self, job: object, timeout_s: float, on_event: EventHandler | None = None) -> Any:
+        """Run one job; what ends the worker becomes a `JobFailed` too, with what it means.
+
+        Raises:
+            WorkerError: The process could not be started, or was closed.
+        """
+        try:
+            return self.run(job, timeout_s, on_event)
+        except WorkerTimeoutError as error:
+            return JobFailed("hung", one_line(str(error)), str(error))
+        except WorkerDiedError as error:
+            text = str(error)
+            # A SIGKILL that is not ours comes from a kernel that is out of memory.
+            no_memory = "SIGKILL" in text.partition("\n")[0] or says_no_memory(text)
+            return JobFailed("out_of_memory" if no_memory else "crashed", one_line(text), text)
+
+    def stop(self) -> None:
+        """Kill the process, if it runs; the next job starts another."""
+        child = self._child
+        if child is not None:
+            child.kill()
+
+    def close(self) -> None:
+        """Kill the process and start no other."""
+        self._closed = True
+        self.stop()
+        with self._lock:
+            self._drop()
+
+    def _ready_child(self) -> _Child:
+        if self._child is not None and self._child.alive:
+            return self._child
+        self._drop()
+        if self._closed or _exiting.is_set():
+            raise WorkerError(f"{self.name} is closed")
+        started = time.monotonic()
+        try:
+            child = _Child(self.name, self.settings)
+        except (OSError, RuntimeError) as error:
+            raise WorkerError(f"cannot start {self.name}: {error}") from error
+        self.starts += 1
+        _children.add(child)
+        self._child = child
+        self._finalizer = weakref.finalize(self, child.close)
+        self._finalizer.atexit = False
+        if self._closed:  # closed between the look above and now: nobody else would kill it
+            child.kill()
+        self._greet(child)
+        _LOG.debug("%s runs as %s (%.1f s)", self.name, child.pid, time.monotonic() - started)
+        return child
+
+    def _greet(self, child: _Child) -> None:
+        """Hand over what the child must know, and wait until it is ready."""
+        ready = False
+        try:
+            child.connection.send(self.settings.sys_path)
+            child.connection.send(self.settings)
+            ready = child.connection.poll(START_S) and child.connection.recv() == "ready"
+        except (EOFError, OSError) as error:
+            raise WorkerError(f"{self.name} does not start: {_died(child)}") from error
+        finally:
+            if not ready:
+                child.kill()
+        if not ready:
+            raise WorkerError(f"{self.name} was not ready within {START_S:.0f} s")
+
+    def _exchange(
+        self, child: _Child, job: object, timeout_s: float, on_event: EventHandler | None
+    ) -> tuple[bool, Any]:
+        """Send the job and follow it; (False, None) if the child was idle and left before it."""
+        accepted = answered = False
+        deadline = time.monotonic() + timeout_s
+        try:
+            child.connection.send(job)
+            while child.connection.poll(max(0.0, deadline - time.monotonic())):
+                message = child.connection.recv()
+                if not isinstance(message, Event):
+                    answered = True
+                    return True, message[0]
+                accepted = True
+                limit_s = on_event(message) if on_event is not None else None
+                if limit_s is not None:
+                    deadline, timeout_s = time.monotonic() + limit_s, limit_s
+        except (EOFError, OSError) as error:
+            reason = _died(child)
+            if not accepted and child.process.returncode == 0:
+                return False, None
+            if self._closed or _exiting.is_set():
+                raise WorkerError(f"{self.name} was closed") from error
+            raise WorkerDiedError(f"{self.name} {reason}") from error
+        finally:
+            if not answered:  # also on KeyboardInterrupt: a late answer must not reach the next job
+                child.kill()
+        tail = child.tail()
+        self._drop()
+        raise WorkerTimeoutError(f"{self.name} was ended after {timeout_s:.1f} s{_quote(tail)}")
+
+    def _drop(self) -> None:
+        child, self._child = self._child, None
+        if child is not None and child.owner == os.getpid():
+            self._finalizer.detach()
+            child.close()
+
+
+def _environment(settings: WorkerSettings) -> dict[str, str]:
+    """Return the child's variables: ours, but the plugin never switches itself on in there."""
+    environment = process_environment() | {"INDUCTOR_PLUGIN_ENABLE": "0"}
+    if settings.kind == "compile":
+        environment["LC_ALL"] = "C.UTF-8"  # the compiler's words are looked at
+        # A context on the GPU takes 0.5 GB of it per worker, and what compiles there by asking the
+        # driver would not compile on a machine without one.
+        environment |= dict.fromkeys(_VISIBLE_DEVICES, "")
+    if settings.cache_dir:
+        environment["TORCHINDUCTOR_CACHE_DIR"] = settings.cache_dir
+    return environment
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):  # gone already; macOS says EPERM for a zombie
+        return
+
+
+def _died(child: _Child) -> str:
+    """Say how a child ended whose end of the pipe has closed."""
+    if not child.ended.wait(5.0):
+        child.kill()
+        child.ended.wait(5.0)
+        return f"closed its pipe and went on; it was killed{_quote(child.tail())}"
+    code = child.process.returncode
+    how = f"ended with exit code {code}"
+    if code is not None and code < 0:
+        try:
+            how = f"was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            how = f"was killed by signal {-code}"
+    return how + _quote(child.tail())
+
+
+def _quote(tail: str) -> str:
+    return f"\nIt wrote:\n{tail}" if tail else ""

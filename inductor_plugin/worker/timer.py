@@ -1,0 +1,148 @@
+"""How long one call takes: timers for CPU and CUDA, and how many samples to take."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from inductor_plugin.worker.jobs import Sampling
+
+Call = Callable[[], object]
+
+MAX_REPEATS = 10_000
+COLD_REPEATS = 3
+"""Most calls in one sample when the cache is evicted before each: evicting costs more than they."""
+
+_CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_CPU_CACHE_BYTES = (32 << 20, 256 << 20)
+_GPU_FLUSH_BYTES = 256 << 20
+
+
+class Timer(Protocol):
+    """Measures calls on one device."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished, and raise what it has to complain of."""
+        ...
+
+    def sample(self, call: Call, repeats: int, *, cold: bool) -> float:
+        """Return milliseconds per call: the mean of so many calls in a row, the median of cold ones."""
+        ...
+
+
+class CpuTimer:
+    """Wall clock; reading a buffer as large as the last-level cache evicts it."""
+
+    def __init__(self) -> None:
+        self._buffer: torch.Tensor | None = None
+
+    def synchronize(self) -> None:
+        """Do nothing: a CPU kernel has finished when its call returns."""
+
+    def sample(self, call: Call, repeats: int, *, cold: bool) -> float:
+        """Return milliseconds per call, over so many calls."""
+        if cold:
+            return statistics.median(self._cold_ns(call) for _ in range(repeats)) / 1e6
+        started = time.perf_counter_ns()
+        for _ in range(repeats):
+            call()
+        return (time.perf_counter_ns() - started) / repeats / 1e6
+
+    def _cold_ns(self, call: Call) -> int:
+        if self._buffer is None:
+            self._buffer = torch.ones(last_level_cache_bytes() // 8, dtype=torch.int64)
+        self._buffer.sum()
+        started = time.perf_counter_ns()
+        call()
+        return time.perf_counter_ns() - started
+
+
+class CudaTimer:
+    """CUDA events; zeroing a buffer larger than the L2 evicts it and keeps the host ahead."""
+
+    def __init__(self, device: str) -> None:
+        self.device = torch.device(device)
+        self._buffer: torch.Tensor | None = None
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished, and raise what it has to complain of."""
+        torch.cuda.synchronize(self.device)
+
+    def sample(self, call: Call, repeats: int, *, cold: bool) -> float:
+        """Return milliseconds per call, over so many calls."""
+        with torch.cuda.device(self.device):
+            spans = (
+                [self._span(call, 1, flush=True) for _ in range(repeats)]
+                if cold
+                else [self._span(call, repeats, flush=False)]
+            )
+            self.synchronize()
+        each_ms = statistics.median(first.elapsed_time(last) for first, last in spans)
+        return each_ms if cold else each_ms / repeats
+
+    def _span(
+        self, call: Call, repeats: int, *, flush: bool
+    ) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        if flush:
+            self._flush()
+        first.record()
+        for _ in range(repeats):
+            call()
+        last.record()
+        return first, last
+
+    def _flush(self) -> None:
+        if self._buffer is None:
+            self._buffer = torch.empty(_GPU_FLUSH_BYTES, dtype=torch.uint8, device=self.device)
+        self._buffer.zero_()
+
+
+@functools.cache
+def timer_for(device: str) -> Timer:
+    """Return the timer of a device, ``cpu`` or ``cuda:0`` ...; one for the life of the process."""
+    return CudaTimer(device) if device.startswith("cuda") else CpuTimer()
+
+
+@functools.cache
+def last_level_cache_bytes() -> int:
+    """Return the size of the largest CPU cache, within what is sensible to overwrite each time."""
+    sizes = [
+        int(match[1]) << {"K": 10, "M": 20}[match[2]]
+        for path in _CPU_CACHES.glob("index*/size")
+        if (match := re.fullmatch(r"(\d+)([KM])\s*", path.read_text()))
+    ]
+    low, high = _CPU_CACHE_BYTES
+    return min(max([low, *sizes]), high)
+
+
+def repeats_for(timer: Timer, call: Call, sampling: Sampling) -> int:
+    """Warm up, and return how many calls make one sample long enough for the clock."""
+    for _ in range(max(1, sampling.warmup)):
+        call()
+    timer.synchronize()
+    if sampling.min_sample_ms <= 0:
+        return 1
+    once_ms = timer.sample(call, 1, cold=sampling.cold_cache)
+    limit = COLD_REPEATS if sampling.cold_cache else MAX_REPEATS
+    return min(limit, max(1, math.ceil(sampling.min_sample_ms / max(once_ms, 1e-4))))
+
+
+def take_samples(timer: Timer, call: Call, sampling: Sampling) -> tuple[float, ...]:
+    """Warm up and measure: so many samples, or fewer once the time is spent, but one at least."""
+    started = time.monotonic()
+    repeats = repeats_for(timer, call, sampling)
+    samples: list[float] = []
+    while len(samples) < max(1, sampling.samples):
+        samples.append(timer.sample(call, repeats, cold=sampling.cold_cache))
+        if time.monotonic() - started > sampling.max_total_s:
+            break
+    return tuple(samples)

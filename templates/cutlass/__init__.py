@@ -1,0 +1,1 @@
+"""CUTLASS products, with epilogue visitor trees."""

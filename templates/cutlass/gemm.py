@@ -1,0 +1,145 @@
+"""CUTLASS kernels for matrix products: generated from a configuration, compiled by nvcc."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from inductor_plugin.problem import Problem
+from inductor_plugin.problem.contract import Contract
+from inductor_plugin.problem.epilogue import Epilogue
+from inductor_plugin.problem.epilogue_text import encode
+from inductor_plugin.template import Candidate, CudaSource, Json
+from inductor_plugin.templates.cutlass.choices import Choice, choices, family
+from inductor_plugin.templates.cutlass.config import GemmConfig
+from inductor_plugin.templates.cutlass.fused import absorbed, fused
+from inductor_plugin.templates.cutlass.groups import (
+    GROUPED_CONTRACT,
+    GROUPED_OPS,
+    grouped_facts_of,
+)
+from inductor_plugin.templates.cutlass.order import order
+from inductor_plugin.templates.cutlass.problem import CONTRACT, OPS, GemmFacts, facts_of
+from inductor_plugin.templates.cutlass.source import generator_reason, interface, source
+
+RASTERS = ("heuristic", "along_m", "along_n")
+"""In the order of their numbers in ``source/call.h``."""
+
+
+_OFFERED = 1000
+"""More than there are: the order decides which are tried."""
+
+
+class CutlassGemm:
+    """CUTLASS kernels for plain, batched, int8, scaled and grouped matrix products.
+
+    Where no kernel can be generated (`generator_reason`), candidates have no text: what they are
+    called and compiled for still names a kernel that another machine has built.
+    """
+
+    name = "cutlass"
+    ops = (*OPS, *GROUPED_OPS)
+    backend = "CUTLASS"
+
+    def contract(self, op: str) -> Mapping[str, Contract]:
+        """Return what kernels of an operator ask of its operands' layouts."""
+        return GROUPED_CONTRACT if op in GROUPED_OPS else CONTRACT
+
+    def reject(self, problem: Problem) -> str | None:
+        """Return why the template cannot run the problem, or None if it can."""
+        found = _found(problem)
+        return found if isinstance(found, str) else None
+
+    def candidates(self, problem: Problem) -> Sequence[Candidate]:
+        """Return the kernels to try, the most promising first."""
+        found = _found(problem)
+        if isinstance(found, str):
+            return ()
+        facts, chosen = found
+        return [_candidate(problem, facts, one) for one in chosen]
+
+    def with_epilogue(self, problem: Problem, epilogue: Epilogue) -> Sequence[Candidate] | str:
+        """Return kernels that compute a problem and what is fused behind it, the most promising first.
+
+        Their operator takes A, B, and what the epilogue reads: of ``addmm`` and ``baddbmm`` what is
+        added first (`cutlass_fused.absorbed`).
+
+        Args:
+            problem: The product alone, as in `candidates`.
+            epilogue: What stands behind it.
+
+        Returns:
+            A few candidates, or why there are none.
+        """
+        whole = absorbed(problem, epilogue)
+        found = fused(problem, whole)
+        if isinstance(found, str):
+            return found
+        facts, chosen = found
+        text = encode(whole)
+        return [_candidate(problem, facts, one, text) for one in chosen]
+
+
+def _found(problem: Problem) -> tuple[GemmFacts, tuple[Choice, ...]] | str:
+    target = problem.target
+    if target is None or target.capability < (8, 0):
+        return "CUTLASS kernels are for NVIDIA GPUs from compute capability 8.0 on"
+    grouped = problem.op in GROUPED_OPS
+    facts = grouped_facts_of(problem) if grouped else facts_of(problem, allow_tf32=problem.tf32)
+    if isinstance(facts, str):
+        return facts
+    chosen = choices(facts, target.arch, limit=_OFFERED)
+    if isinstance(chosen, str):
+        return chosen
+    return facts, order(target, facts, chosen)
+
+
+def _candidate(problem: Problem, facts: GemmFacts, choice: Choice, epilogue: str = "") -> Candidate:
+    config, launch = choice.config, choice.launch
+    arguments: tuple[int | float | str, ...] = (
+        *(config.order, launch.swizzle, RASTERS.index(launch.raster), launch.split_k),
+    )
+    op = "cutlass_grouped_mm" if facts.grouped else "cutlass_mm"
+    if facts.scale != "none":
+        op = "cutlass_scaled_mm" if facts.bias == "none" else "cutlass_scaled_addmm"
+    elif facts.bias != "none":
+        op = "cutlass_addmm"
+        arguments = (*arguments, facts.bias, float(facts.alpha), float(facts.beta))
+    module = "inductor_plugin.ops.gemm"
+    if epilogue:
+        op, module = "cutlass_mm_epilogue", "inductor_plugin.ops.gemm_epilogue"
+        arguments = (*arguments, epilogue)
+    arch = _device_arch(config, problem)
+    return Candidate(
+        template=CutlassGemm.name,
+        name=choice.name,
+        config=_shown(choice),
+        kernel=CudaSource(
+            op=f"inductor_plugin::{op}.out",
+            symbol=config.name,
+            text=_text(config),
+            arch=arch,
+            interface=interface(),
+            arguments=arguments,
+            imports=(module,),
+        ),
+        description=f"{'x'.join(map(str, config.tile))} {config.schedule}",
+    )
+
+
+def _shown(choice: Choice) -> Mapping[str, Json]:
+    plain: dict[str, Any] = choice.config.to_dict()
+    return {**plain, "swizzle": choice.launch.swizzle, "split_k": choice.launch.split_k}
+
+
+def _device_arch(config: GemmConfig, problem: Problem) -> str:
+    """Return what nvcc compiles for: an sm_80 kernel is compiled for the device itself."""
+    target = problem.target
+    assert target is not None
+    return target.arch if config.arch == "sm_80" else family(target.arch)
+
+
+@lru_cache(maxsize=1024)
+def _text(config: GemmConfig) -> str:
+    return "" if generator_reason() else source(config)

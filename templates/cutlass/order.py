@@ -1,0 +1,87 @@
+"""The order in which CUTLASS kernels are tried: what NVIDIA's heuristics name, then our own model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from inductor_plugin.cost.gemm import ranked
+from inductor_plugin.cost.nvidia import ordered
+from inductor_plugin.cost.tile import GemmShape, TileConfig
+from inductor_plugin.problem.target import Target
+from inductor_plugin.templates.cutlass.choices import LIMIT, Choice
+from inductor_plugin.templates.cutlass.limits import SM80_WARPS
+from inductor_plugin.templates.cutlass.problem import GemmFacts
+
+_DTYPES: dict[str, str] = {
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "tf32": "float32",
+    "f32": "float32",
+    "e4m3": "float8_e4m3fn",
+    "e5m2": "float8_e5m2",
+    "s8": "int8",
+    "s32": "int32",
+}
+
+
+def order(
+    target: Target, facts: GemmFacts, choices: Sequence[Choice], limit: int = LIMIT
+) -> tuple[Choice, ...]:
+    """Return the most promising choices, best first.
+
+    What the model cannot judge, or would leave out, keeps its place behind what it ranks: a guess
+    must not leave a problem without kernels.
+
+    Args:
+        target: The GPU.
+        facts: The product.
+        choices: What can be built, in some order.
+        limit: How many to return at most.
+    """
+    shape = shape_of(facts)
+    by_tile: dict[TileConfig, list[Choice]] = {}
+    for one in choices:
+        by_tile.setdefault(tile_of(one), []).append(one)
+    placed, _ = ordered(target, shape, ranked(target, shape, by_tile))
+    first = [choice for one in placed for choice in by_tile[one.config]]
+    rest = [one for one in choices if one not in first]
+    return tuple([*first, *rest][:limit])
+
+
+def shape_of(facts: GemmFacts) -> GemmShape:
+    """Return a product as the ranking sees it."""
+    # Only the device knows how long each group is: as if all were equal.
+    rows = math.ceil(facts.m / facts.batch) if facts.grouped else facts.m
+    return GemmShape(
+        m=rows,
+        n=facts.n,
+        k=facts.k,
+        batch=facts.batch,
+        a=_DTYPES[facts.a],
+        b=_DTYPES[facts.b],
+        out=_DTYPES[facts.d],
+        a_row_major=facts.layout_a == "row",
+        b_row_major=facts.layout_b == "row",
+    )
+
+
+def tile_of(choice: Choice) -> TileConfig:
+    """Return how a choice cuts the product, as the ranking sees it."""
+    config, launch = choice.config, choice.launch
+    m, n, k = config.tile
+    schedule = "cooperative" if config.schedule == "stream_k" else config.schedule
+    along_m, along_n = SM80_WARPS[(m, n)] if config.arch == "sm_80" else (4, 1)
+    consumers = 2 if schedule in ("pingpong", "cooperative") else 1
+    return TileConfig(
+        m=m // 2 if schedule == "two_sm" else m,
+        n=n,
+        k=k,
+        warps=along_m * along_n * consumers,
+        stages=config.stages,
+        cluster=(config.cluster[0], config.cluster[1]),
+        schedule=schedule,
+        split_k=launch.split_k,
+        stream_k=config.schedule == "stream_k" and launch.split_k == 1,
+        group=launch.swizzle,
+    )

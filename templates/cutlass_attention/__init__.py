@@ -1,0 +1,1 @@
+"""CUTLASS fused attention for Hopper."""

@@ -1,0 +1,178 @@
+"""Why CUTLASS cannot run an attention, or None: what its kernels and TMA ask of the operands."""
+
+from __future__ import annotations
+
+import math
+
+from inductor_plugin.cost.tile import BYTES
+from inductor_plugin.problem import Operand, Problem
+from inductor_plugin.problem.attention import NARROW, Attention, attention_of
+
+DIMS = (32, 64, 128, 256)
+"""Largest heads of the forward kernels; smaller ones are filled up."""
+
+NARROW_DIMS = (64, 128, 256)
+"""The same for operands of 8 bits."""
+
+BACKWARD_DIMS = (32, 64, 128)
+"""The same of the backward: its sums of dK and dV fill the registers at 128."""
+
+MIN_QUERIES = 17
+"""Fewer are decoding: a tile has 128 queries, and a block would run for each head alone."""
+
+_ALIGN_BYTES = 16
+"""What TMA moves at once."""
+
+_MAX_GRID = 65535
+_MAX_STRIDE = 2**31 - 1
+"""The example's strides are of 32 bits."""
+
+_ELEMENTS = ("float16", "bfloat16")
+
+
+def reject(problem: Problem, attention: Attention) -> str | None:
+    """Return why no CUTLASS kernel can run an attention, or None if one can."""
+    return (
+        _unknown(attention)
+        or _ill_sized(attention)
+        or _ill_typed(problem, attention)
+        or _ill_placed(problem, attention)
+    )
+
+
+def facts_of(problem: Problem) -> Attention | str:
+    """Return the attention of a problem, or why CUTLASS cannot run it on the problem's GPU."""
+    target = problem.target
+    if target is None:
+        return "CUTLASS attention is for NVIDIA GPUs"
+    if target.arch != "sm_90a":
+        return f"CUTLASS attention is written for sm_90a; {target.name} is {target.arch}"
+    try:
+        attention = attention_of(problem)
+    except ValueError as error:
+        return str(error)
+    return reject(problem, attention) or attention
+
+
+def kernel_dim(attention: Attention) -> int:
+    """Return the head a kernel is compiled for: the smallest that holds those of the attention."""
+    return next(one for one in _dims(attention) if one >= attention.head_dim)
+
+
+def _dims(attention: Attention) -> tuple[int, ...]:
+    if attention.backward:
+        return BACKWARD_DIMS
+    return NARROW_DIMS if attention.dtype == NARROW else DIMS
+
+
+def _step(dtype: str) -> int:
+    """Return the elements of what TMA moves at once."""
+    return _ALIGN_BYTES // BYTES[dtype]
+
+
+def _unknown(attention: Attention) -> str | None:
+    """Return what the example cannot do of what the attention asks for."""
+    dtype, scale = attention.dtype, attention.scale
+    return _first(
+        (attention.varlen, "the Hopper example has no sequences of different lengths (cu_seqlens)"),
+        (attention.biased, "the Hopper example adds no bias"),
+        (attention.softcap != 0, "the Hopper example has no soft-cap"),
+        (
+            dtype not in (*_ELEMENTS, NARROW),
+            f"the Hopper example is for {', '.join(_ELEMENTS)} and {NARROW}, not for {dtype}",
+        ),
+        (attention.backward and dtype == NARROW, f"{NARROW} has no gradient"),
+        (not 0 < scale < math.inf, f"the scale must be positive and finite, it is {scale}"),
+    )
+
+
+def _ill_sized(attention: Attention) -> str | None:
+    dims, step = _dims(attention), _step(attention.dtype)
+    dim, heads, shared = attention.head_dim, attention.heads, attention.kv_heads
+    what = "backward" if attention.backward else "forward"
+    return _first(
+        (
+            attention.value_dim != dim,
+            f"heads of q ({dim}) and v ({attention.value_dim}) must be of one size",
+        ),
+        (
+            not 0 < dim <= dims[-1] or dim % step != 0,
+            f"{what} heads are multiples of {step} up to {dims[-1]}, not {dim}",
+        ),
+        (
+            shared < 1 or heads % shared != 0,
+            f"{heads} heads of q cannot share {shared} of k and v",
+        ),
+        (attention.keys < 1, "there are no keys"),
+        (
+            attention.queries < MIN_QUERIES,
+            f"{attention.queries} queries of a tile of 128: decoding is for split kernels",
+        ),
+        (
+            max(attention.batch, heads) > _MAX_GRID,
+            f"the grid counts batches and heads up to {_MAX_GRID}",
+        ),
+    )
+
+
+def _first(*checks: tuple[bool, str]) -> str | None:
+    """Return the reason of the first check that fails, None if none does."""
+    return next((reason for failed, reason in checks if failed), None)
+
+
+def _ill_typed(problem: Problem, attention: Attention) -> str | None:
+    given = dict(zip(attention.operands, problem.inputs, strict=True))
+    wide = {name: one for name, one in given.items() if name not in ("lse", "delta")}
+    for name, one in wide.items():
+        if one.dtype != attention.dtype:
+            return f"{name} is {one.dtype}, q is {attention.dtype}"
+    found, written = problem.output.dtype, attention.written
+    if found != written:
+        return f"the result is {found}; q is {attention.dtype}, it writes {written}"
+    for name in ("lse", "delta"):
+        if name in given and given[name].dtype != "float32":
+            return f"{name} is {given[name].dtype}, it must be float32"
+    return None
+
+
+def _ill_placed(problem: Problem, attention: Attention) -> str | None:
+    """Return whose strides or offset TMA cannot use. ``out`` is not read by the backward."""
+    given = dict(zip(attention.operands, problem.inputs, strict=True))
+    read = {name: one for name, one in given.items() if name not in ("lse", "delta", "out")}
+    for name, one in {**read, "the result": problem.output}.items():
+        if reason := _unmovable(one, _step(attention.dtype)):
+            return f"{name}: {reason}"
+    for name in ("lse", "delta"):
+        if name in given and (reason := _not_rows(given[name])):
+            return f"{name}: {reason}"
+    return None
+
+
+def _unmovable(operand: Operand, step: int) -> str | None:
+    """Return why TMA cannot move rows of an operand ``step`` elements at a time, None if it can."""
+    if operand.layout != "strided":
+        return f"it is {operand.layout}"
+    if operand.stride[-1] != 1:
+        return f"the last dimension must be contiguous, strides {operand.stride}"
+    if operand.offset_divisor % step:
+        return f"it must begin at a multiple of {step} elements"
+    for dim in range(len(operand.size) - 1):
+        # What is 1 while compiling stays 1 where nothing else is symbolic.
+        if operand.size[dim] == 1 and not operand.divisors:
+            continue
+        stride = operand.stride[dim]
+        if operand.stride_divisor(dim) % step:
+            return f"its strides {operand.stride} must be multiples of {step}"
+        if not operand.size[-1] <= stride <= _MAX_STRIDE:
+            return f"its strides {operand.stride} must not overlap, nor pass {_MAX_STRIDE}"
+    return None
+
+
+def _not_rows(operand: Operand) -> str | None:
+    """Return why an operand is not a dense [batch, heads, queries] from an aligned place on."""
+    stride = 1
+    for size, given in reversed(list(zip(operand.size, operand.stride, strict=True))):
+        if size != 1 and given != stride:
+            return f"it must be dense, strides {operand.stride}"
+        stride *= size
+    return None if operand.offset_divisor % 4 == 0 else "it must begin at a multiple of 4 elements"

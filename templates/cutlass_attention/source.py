@@ -1,0 +1,159 @@
+"""C++ of one CUTLASS attention kernel: one translation unit with one C function.
+
+The wheel's Hopper example gives the device code, partly edited (`cutlass_fmha_patch`); the files in
+``source/`` give masks, host side and C function. Include lines come first and the C function last, so
+that several sources fit into one unit.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import re
+from pathlib import Path
+
+from inductor_plugin.templates.cutlass_attention.config import BYTES, FmhaConfig
+from inductor_plugin.templates.cutlass_attention.patch import (
+    BACKWARD,
+    EXAMPLE,
+    FORWARD,
+    SOFTMAX,
+    example_folder,
+    patched,
+)
+
+_SOURCE = Path(__file__).resolve().parent / "source"
+_PLACE = re.compile(r"@(\w+)@")
+
+_INCLUDES = (
+    "cute/tensor.hpp",
+    "cutlass/cutlass.h",
+    "cutlass/device_kernel.h",
+    "cutlass/kernel_hardware_info.h",
+    "cutlass/numeric_types.h",
+    "cutlass/gemm/collective/collective_builder_decl.hpp",
+    "cutlass/gemm/collective/collective_mma_decl.hpp",
+    "cutlass/gemm/collective/sm90_mma_tma_gmma_ss_warpspecialized.hpp",
+    "cutlass/gemm/collective/builders/sm90_gmma_builder.inl",
+)
+"""Of the products only Hopper's are read: collective_builder.hpp brings all, 1 to 3 s a unit."""
+_OF_EXAMPLE = (
+    "collective/fmha_common.hpp",
+    "collective/fmha_collective_load.hpp",
+    "collective/fmha_fusion.hpp",
+    "kernel/fmha_options.hpp",
+    "kernel/fmha_kernel_tma_warpspecialized.hpp",
+    "kernel/fmha_tile_scheduler.hpp",
+)
+_ELEMENTS = {
+    "f16": "cutlass::half_t",
+    "bf16": "cutlass::bfloat16_t",
+    "e4m3": "cutlass::float_e4m3_t",
+}
+
+_INCLUDES_NARROW = ("cutlass/gemm/collective/sm90_mma_tma_gmma_ss_warpspecialized_fp8.hpp",)
+_V_READ = ("straight.cuh", "forward.cuh")
+_V_TURNED = ("turn.h", "turned.cuh", "forward.cuh")
+_FORWARD_HOSTS = {"f16": _V_READ, "bf16": _V_READ, "e4m3": _V_TURNED}
+
+
+@functools.cache
+def interface() -> str:
+    """Return the version of everything around the wheel's text: arguments and host side."""
+    found = hashlib.sha256()
+    for path in sorted(_SOURCE.iterdir()):
+        found.update(path.read_bytes())
+    return found.hexdigest()[:12]
+
+
+@functools.cache
+def misfit_reason() -> str | None:
+    """Return why the installed wheel's example cannot be used; None if it can, or if there is none.
+
+    Where no wheel is installed kernels of packs can still run.
+    """
+    include = include_folder()
+    if include is None:
+        return None
+    try:
+        for header in (FORWARD, SOFTMAX, BACKWARD):
+            patched(header, example_folder(include))
+    except (OSError, ValueError) as error:
+        return f"the attention example of the installed nvidia-cutlass is another one: {error}"
+    return None
+
+
+def source(config: FmhaConfig) -> str:
+    """Return the translation unit of a kernel; its C function is called ``config.name``.
+
+    Raises:
+        ValueError: The wheel's example is not the one this is written for.
+        ImportError: nvidia-cutlass is not installed.
+    """
+    include = include_folder()
+    if include is None:
+        raise ImportError("nvidia-cutlass is not installed")
+    folder = example_folder(include)
+    words = _words(config)
+    headers = (BACKWARD,) if config.backward else (SOFTMAX, FORWARD)
+    hosts = ("backward.cuh",) if config.backward else _FORWARD_HOSTS[config.element]
+    more = _INCLUDES_NARROW if config.element == "e4m3" else ()
+    named = (*_INCLUDES[:-1], *more, _INCLUDES[-1], *(f"{EXAMPLE}/{one}" for one in _OF_EXAMPLE))
+    parts = [
+        "\n".join(
+            [
+                *(f"#include <{one}>" for one in ("cfloat", "cstdint", "initializer_list")),
+                *(f'#include "{one}"' for one in named),
+            ]
+        ),
+        _filled("mask.h", words),
+        _filled("call.h", words),
+        _filled("launch.cuh", words),
+        _filled("store.cuh", words),
+        _filled("patched.cuh", words),
+        *(patched(header, folder) for header in headers),
+        *(_filled(one, words) for one in hosts),
+        _filled("entry.cuh", words),
+    ]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+@functools.cache
+def installed() -> bool:
+    """Return whether the wheel that brings the example is installed."""
+    return include_folder() is not None
+
+
+def include_folder() -> Path | None:
+    """Return CUTLASS's include folder; found without importing anything."""
+    spec = importlib.util.find_spec("cutlass_library")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        include = Path(folder) / "source" / "include"
+        if include.is_dir():
+            return include
+    return None
+
+
+def _filled(name: str, words: dict[str, str]) -> str:
+    text = (_SOURCE / name).read_text(encoding="utf-8")
+    return _PLACE.sub(lambda found: words[found[1]], text)
+
+
+def _words(config: FmhaConfig) -> dict[str, str]:
+    """Return what stands for the places of the host side."""
+    persistent = config.schedule == "pingpong"
+    return {
+        "symbol": config.name,
+        "kernel": f"{config.name}_kernel",
+        "element": _ELEMENTS[config.element],
+        "written": _ELEMENTS["bf16" if config.element == "e4m3" else config.element],
+        "align": str(16 // BYTES[config.element]),
+        "weight_bits": "8" if config.element == "e4m3" else "0",
+        "rows": str(config.rows),
+        "columns": str(config.columns),
+        "dim": str(config.dim),
+        "stages": str(config.stages),
+        "persistent": "true_type" if persistent else "false_type",
+        "scheduler": "Persistent" if persistent else "Individual",
+    }

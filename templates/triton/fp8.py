@@ -1,0 +1,220 @@
+"""Products of 8-bit floats with scales: one a row of A and a column of B, or one a block.
+
+A block is 128 long in K, and 1 or 128 wide: the pairs `torch._scaled_mm` knows. Scales of a block are
+applied to each step's partial product, scales of a row once at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from inductor_plugin.cost.tile import GemmShape
+from inductor_plugin.problem import Operand, Problem
+from inductor_plugin.problem.contract import Contract
+from inductor_plugin.problem.layout import judge_problem
+from inductor_plugin.template import Candidate, TritonSource
+from inductor_plugin.templates.triton.order import GROUP_M, LIMIT, Tile, ordered
+from inductor_plugin.templates.triton.product import (
+    TMA_CAPABILITY,
+    TMA_CONTRACT,
+    cdiv,
+    text_of,
+    too_old,
+)
+
+BLOCK = 128
+"""Length in K of what one scale of a block stands for."""
+CONTRACT: Mapping[str, Contract] = {
+    "a": replace(TMA_CONTRACT["a"], orders=("row",)),
+    "b": replace(TMA_CONTRACT["b"], orders=("column",)),
+}
+"""Tensor cores read 8-bit floats along K alone; descriptors hold both."""
+_EIGHT_BIT = ("float8_e4m3fn", "float8_e5m2")
+_WRITTEN = ("bfloat16", "float16", "float32")
+_ROWS = ((0, 0), (2, 0))
+"""The (operand, dimension) that M, and the rows of A's scales with it, may leave to run time."""
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """C[m, n] = scaled A[m, k] @ scaled B[k, n] + bias[n].
+
+    Attributes:
+        m: Rows of A.
+        n: Columns of B.
+        k: The dimension that is summed.
+        a_rows: Rows of A that share a scale.
+        b_columns: Columns of B that share a scale.
+        blockwise: True if a scale stands for 128 of K, False if for all of it.
+        fast: True if the caller allows the tensor core's own, less exact sums.
+        biased: True if the last input is a bias.
+    """
+
+    m: int
+    n: int
+    k: int
+    a_rows: int
+    b_columns: int
+    blockwise: bool
+    fast: bool
+    biased: bool
+
+
+_WIDE = (
+    Tile(128, 128, BLOCK, 3, 8),
+    Tile(64, 128, BLOCK, 4, 4),
+    Tile(128, 256, BLOCK, 3, 8),
+    Tile(128, 256, BLOCK, 4, 8),
+    Tile(256, 128, BLOCK, 3, 8),
+    Tile(128, 128, BLOCK, 4, 8),
+    Tile(64, 256, BLOCK, 3, 8),
+    Tile(64, 256, BLOCK, 4, 8),
+    Tile(64, 64, BLOCK, 4, 4),
+    Tile(64, 64, BLOCK, 6, 4),
+)
+_NARROW = (
+    Tile(128, 128, BLOCK, 3, 8),
+    Tile(64, 128, BLOCK, 4, 4),
+    Tile(128, 128, BLOCK, 4, 8),
+    Tile(64, 64, BLOCK, 4, 4),
+    Tile(64, 64, BLOCK, 6, 4),
+    Tile(64, 128, BLOCK, 6, 4),
+)
+"""Where a step's sum is kept apart from the others', a program needs registers for two tiles."""
+
+
+class TritonFp8:
+    """Triton kernels for ``scaled_mm`` with row-wise or block-wise scales."""
+
+    name = "triton_fp8"
+    backend = "TRITON"
+    ops = ("scaled_mm",)
+
+    def contract(self, op: str) -> Mapping[str, Contract]:
+        """Return what kernels of an operator ask of its operands' layouts."""
+        return CONTRACT if op in self.ops else {}
+
+    def reject(self, problem: Problem) -> str | None:
+        """Return why the template cannot run the problem, or None if it can."""
+        found = scaled_of(problem)
+        return found if isinstance(found, str) else too_old(problem, TMA_CAPABILITY)
+
+    def candidates(self, problem: Problem) -> Sequence[Candidate]:
+        """Return the kernels to try, the most promising first."""
+        scaled = scaled_of(problem)
+        if isinstance(scaled, str):
+            return ()
+        a, b = problem.inputs[:2]
+        shape = GemmShape(
+            scaled.m, scaled.n, scaled.k, 1, a.dtype, b.dtype, problem.output.dtype,
+            b_row_major=False,
+        )  # fmt: skip
+        tiles = ordered(problem.target, shape, tiles_of(scaled), LIMIT)
+        return [candidate(scaled, tile) for tile in tiles]
+
+
+def scaled_of(problem: Problem) -> Scaled | str:
+    """Return the product a ``scaled_mm`` computes, or why there is none for these kernels."""
+    reason = _unfit(problem)
+    if reason is not None:
+        return reason
+    a, b, a_scale, b_scale = problem.inputs[:4]
+    m, k, n = a.size[0], a.size[1], b.size[1]
+    granularity = _granularity(m, n, k, a_scale, b_scale)
+    if granularity is None:
+        return f"no row-wise or block-wise scales have the sizes {a_scale.size} and {b_scale.size}"
+    a_rows, b_columns, blockwise = granularity
+    dynamic = {(one.operand, one.dim) for one in problem.dynamic}
+    if a_rows == 1 and len(dynamic) == 1:
+        return "how many rows of A share a scale is known only at run time"
+    return Scaled(
+        m=m,
+        n=n,
+        k=k,
+        a_rows=a_rows,
+        b_columns=b_columns,
+        blockwise=blockwise,
+        fast=dict(problem.arguments).get("use_fast_accum") == "True",
+        biased=len(problem.inputs) == 5,
+    )
+
+
+def tiles_of(scaled: Scaled) -> tuple[Tile, ...]:
+    """Return all tiles for a product."""
+    return _WIDE if scaled.fast and not scaled.blockwise else _NARROW
+
+
+def _granularity(
+    m: int, n: int, k: int, a_scale: Operand, b_scale: Operand
+) -> tuple[int, int, bool] | None:
+    """Return (rows of A, columns of B that share a scale, whether K is in blocks).
+
+    The scale of one row, or of one column, is no block's: 1 is tried before 128.
+    """
+    blocks = cdiv(k, BLOCK)
+    if a_scale.size == (m, 1) and b_scale.size == (1, n):
+        return 1, 1, False
+    rows = next((s for s in (1, BLOCK) if a_scale.size == (cdiv(m, s), blocks)), None)
+    columns = next((s for s in (1, BLOCK) if b_scale.size == (blocks, cdiv(n, s))), None)
+    if rows is None or columns is None or rows == columns == BLOCK:
+        return None
+    return rows, columns, True
+
+
+def _unfit(problem: Problem) -> str | None:
+    if any(one.device != "cuda" for one in (*problem.inputs, problem.output)):
+        return "its operands are not all on a CUDA device"
+    if len(problem.inputs) not in (4, 5):
+        return f"it takes two matrices, two scales and a bias, not {len(problem.inputs)} inputs"
+    a, b, a_scale, b_scale = problem.inputs[:4]
+    pair = (a.dtype, b.dtype)
+    eight_bit = set(pair) <= set(_EIGHT_BIT) and pair != ("float8_e5m2", "float8_e5m2")
+    scales = (a_scale.dtype, b_scale.dtype)
+    reasons = {
+        f"no tensor core multiplies {a.dtype} by {b.dtype} as 8-bit floats": not eight_bit,
+        f"scales must be float32, they are {scales[0]} and {scales[1]}": (
+            scales != ("float32", "float32")
+        ),
+        f"it writes {', '.join(_WRITTEN)}; this asks for {problem.output.dtype}": (
+            problem.output.dtype not in _WRITTEN
+        ),
+        "K or N is known only at run time": any(
+            (one.operand, one.dim) not in _ROWS for one in problem.dynamic
+        ),
+        f"{a.shape} by {b.shape} is too small for a tile": (b.size[1] < 64 or a.size[1] < BLOCK),
+    }
+    found = next((reason for reason, holds in reasons.items() if holds), None)
+    return found or judge_problem(CONTRACT, problem).refusal
+
+
+def candidate(scaled: Scaled, tile: Tile) -> Candidate:
+    """Return the kernel that computes a product by a tile."""
+    constants: dict[str, bool | int | str] = {
+        "BLOCK_M": tile.m,
+        "BLOCK_N": tile.n,
+        "BLOCK_K": tile.k,
+        "GROUP_M": GROUP_M,
+        "A_ROWS_PER_SCALE": scaled.a_rows,
+        "B_COLUMNS_PER_SCALE": scaled.b_columns,
+        "BLOCKWISE": scaled.blockwise,
+        "FAST_ACCUM": scaled.fast,
+    }
+    kind = "block" if scaled.blockwise else "row"
+    return Candidate(
+        template=TritonFp8.name,
+        name=f"{kind}_{tile.shape}_s{tile.stages}_w{tile.warps}",
+        config={**constants, "num_stages": tile.stages, "num_warps": tile.warps},
+        kernel=TritonSource(
+            name="fp8",
+            text=text_of(__file__),
+            grid="persistent",
+            constants=tuple(constants.items()),
+            num_stages=tile.stages,
+            num_warps=tile.warps,
+            epilogue="bias" if scaled.biased else "none",
+            capability=TMA_CAPABILITY,
+            descriptors=(0, 1),
+        ),
+        description=f"{tile.shape}, scales by {kind}",
+    )

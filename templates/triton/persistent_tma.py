@@ -1,0 +1,148 @@
+"""Large products on Hopper and newer: one program a multiprocessor, operands through TMA descriptors.
+
+A program goes from tile to tile, and loads the next tile's operands while it writes the last one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from inductor_plugin.problem import Problem
+from inductor_plugin.problem.contract import Contract
+from inductor_plugin.problem.layout import judge_problem
+from inductor_plugin.template import Candidate, TritonSource
+from inductor_plugin.templates.triton.order import GROUP_M, SHARED, Tile, ordered, room_of
+from inductor_plugin.templates.triton.product import (
+    OPS,
+    TMA_CAPABILITY,
+    TMA_CONTRACT,
+    Product,
+    product_of,
+    text_of,
+    too_old,
+)
+
+SMALLEST = 33
+"""Below, in rows or columns, a tile of 64 is mostly padding."""
+SHORTEST_K = 64
+"""One step of the shortest tiles."""
+_BARRIER_BYTES = 512
+"""Barriers of the loads in flight, and what warps of their own say to each other."""
+
+TILES = (
+    Tile(128, 256, 64, 3, 8),
+    Tile(128, 128, 64, 3, 8),
+    Tile(64, 128, 64, 4, 4),
+    Tile(256, 128, 64, 3, 8),
+    Tile(128, 256, 64, 4, 8),
+    Tile(256, 128, 64, 4, 8),
+    Tile(128, 128, 64, 4, 8),
+    Tile(128, 128, 64, 5, 4),
+    Tile(128, 128, 64, 3, 4, specialize=True),
+    Tile(128, 128, 128, 3, 8),
+    Tile(64, 256, 64, 4, 4),
+    Tile(256, 64, 64, 4, 8),
+    Tile(128, 64, 64, 4, 4),
+    Tile(64, 128, 128, 3, 4),
+    Tile(64, 64, 128, 3, 4),
+    Tile(64, 64, 128, 5, 4),
+)
+"""The first three fit every GPU with TMA, and are in a good order for a large product."""
+
+
+class TritonPersistentTma:
+    """Triton kernels for products of aligned operands, alone or in a batch."""
+
+    name = "triton_persistent_tma"
+    backend = "TRITON"
+    ops = OPS
+
+    def contract(self, op: str) -> Mapping[str, Contract]:
+        """Return what kernels of an operator ask of its operands' layouts."""
+        return TMA_CONTRACT if op in self.ops else {}
+
+    def reject(self, problem: Problem) -> str | None:
+        """Return why the template cannot run the problem, or None if it can."""
+        product = product_of(problem)
+        if isinstance(product, str):
+            return product
+        if min(product.m, product.n) < SMALLEST or product.k < SHORTEST_K:
+            shape = f"{product.m}x{product.n}x{product.k}"
+            return (
+                f"M and N must be at least {SMALLEST} and K at least {SHORTEST_K}, this is {shape}"
+            )
+        return too_old(problem, TMA_CAPABILITY) or judge_problem(TMA_CONTRACT, problem).refusal
+
+    def candidates(self, problem: Problem) -> Sequence[Candidate]:
+        """Return the kernels to try, the most promising first."""
+        product = product_of(problem)
+        if isinstance(product, str):
+            return ()
+        tiles = tiles_of(product, room_of(problem.target))
+        tiles = ordered(problem.target, product.shape, tiles, SHARED)
+        return [candidate(product, tile) for tile in tiles]
+
+
+def tiles_of(product: Product, room: int) -> list[Tile]:
+    """Return all tiles for a product, each flat where shared memory holds the result's tile as well.
+
+    Where it does not, the result's tile takes the place of the operands, whose loads then wait.
+
+    Args:
+        product: The product.
+        room: Bytes of shared memory of a block.
+    """
+    made: list[Tile] = []
+    for tile in TILES:
+        if tile.specialize and product.batched:
+            # Triton 3.8 fails on Hopper: its pass takes a load of [1, m, k] as [m, k] for half a tile.
+            continue
+        beside = replace(tile, flat=not tile.specialize, beside=written_bytes(tile))
+        fits = tile.specialize or beside.held(product.shape) <= room
+        made.append(beside if fits else tile)
+    return made
+
+
+def written_bytes(tile: Tile) -> int:
+    """Return the most shared memory that Triton 3.6 to 3.9 takes to write a tile by whole rows.
+
+    An epilogue may read or write float32, whatever the product's own type: 4 bytes an element.
+    """
+    return 4 * tile.m * tile.n + _BARRIER_BYTES
+
+
+def candidate(product: Product, tile: Tile) -> Candidate:
+    """Return the kernel that computes a product by a tile."""
+    constants: dict[str, bool | int | str] = {
+        "BATCHED": product.batched,
+        "BLOCK_M": tile.m,
+        "BLOCK_N": tile.n,
+        "BLOCK_K": tile.k,
+        "GROUP_M": GROUP_M,
+        "FLATTEN": tile.flat,
+        "WARP_SPECIALIZE": tile.specialize,
+        "A_ROWS": product.a.stride[-1] == 1,
+        "B_ROWS": product.b.stride[-1] == 1,
+    }
+    first = 1 if product.biased else 0
+    kind = "_ws" if tile.specialize else "_flat" if tile.flat else ""
+    return Candidate(
+        template=TritonPersistentTma.name,
+        name=f"{tile.shape}_s{tile.stages}_w{tile.warps}{kind}",
+        config={**constants, "num_stages": tile.stages, "num_warps": tile.warps},
+        kernel=TritonSource(
+            name="persistent_tma",
+            text=text_of(__file__),
+            grid="persistent",
+            constants=tuple(constants.items()),
+            num_stages=tile.stages,
+            num_warps=tile.warps,
+            epilogue="addmm" if product.biased else "none",
+            alpha=product.alpha,
+            beta=product.beta,
+            capability=TMA_CAPABILITY,
+            descriptors=(first, first + 1),
+        ),
+        description=f"{tile.shape}, warps of their own load" if tile.specialize else tile.shape,
+    )

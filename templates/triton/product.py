@@ -1,0 +1,165 @@
+"""A matrix product as the Triton templates see it, read from a problem once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from inductor_plugin.cost.tile import GemmShape
+from inductor_plugin.problem import Operand, Problem
+from inductor_plugin.problem.contract import Contract
+from inductor_plugin.problem.layout import judge_problem
+
+HALVES = ("float16", "bfloat16")
+"""Types whose products tensor cores sum in float32."""
+OPS = ("mm", "addmm", "bmm", "baddbmm")
+"""Operators that compute a `Product`."""
+TMA_ALIGNMENT_BYTES = 16
+"""Of addresses and strides in a TMA descriptor (CUDA driver API, cuTensorMapEncodeTiled)."""
+TMA_CAPABILITY = (9, 0)
+"""The first with tensor descriptors in hardware."""
+CONTRACT: Mapping[str, Contract] = {
+    name.lower(): Contract(name, extent="free", shared_rows=True, exact=True) for name in "AB"
+}
+"""Pointers are made from all strides, so that rows may lie anywhere; only the loads want a unit stride.
+A bias is read by Inductor's own code, and the output is written by it."""
+TMA_CONTRACT: Mapping[str, Contract] = {
+    name.lower(): Contract(
+        name,
+        alignment=TMA_ALIGNMENT_BYTES,
+        # Of an extent known at run time Inductor proves it, before it makes the descriptor.
+        extent="measured",
+        shared_batch=False,
+        exact=True,
+    )
+    for name in "AB"
+}
+"""What a descriptor can hold."""
+_BIASED = ("addmm", "baddbmm")
+_DIMS = {2: ("mk", "kn"), 3: ("bmk", "bkn")}
+
+
+@dataclass(frozen=True)
+class Product:
+    """C[b, m, n] = alpha * A[b, m, k] @ B[b, k, n] + beta * bias, without b where ``batched`` is False.
+
+    Attributes:
+        batch: Products side by side; 1 where it is not batched.
+        m: Rows of A; for a dynamic dimension the size it is measured at.
+        n: Columns of B.
+        k: The dimension that is summed.
+        a: Operand A.
+        b: Operand B.
+        out: Dtype of C.
+        batched: True if the operands have three dimensions.
+        biased: True if the first input of the call is a bias.
+        alpha: Factor of the product.
+        beta: Factor of the bias.
+        dynamic: Which of ``b``, ``m``, ``n``, ``k`` are known only at run time.
+    """
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    a: Operand
+    b: Operand
+    out: str
+    batched: bool
+    biased: bool
+    alpha: float
+    beta: float
+    dynamic: frozenset[str]
+
+    @property
+    def shape(self) -> GemmShape:
+        """The product as the ranking sees it."""
+        return GemmShape(
+            self.m, self.n, self.k, self.batch, self.a.dtype, self.b.dtype, self.out,
+            self.a.stride[-1] == 1, self.b.stride[-1] == 1,
+        )  # fmt: skip
+
+    def even(self, dim: str, block: int) -> bool:
+        """Return True if a dimension is a multiple of ``block`` whenever the kernel runs."""
+        return dim not in self.dynamic and getattr(self, dim) % block == 0
+
+
+def product_of(problem: Problem) -> Product | str:
+    """Return the product an operator of `OPS` computes, or why there is none for Triton."""
+    reason = _unfit(problem)
+    if reason is not None:
+        return reason
+    first = 1 if problem.op in _BIASED else 0
+    a, b = problem.inputs[first : first + 2]
+    scalars = _scalars(problem)
+    if scalars is None:
+        return f"alpha and beta must be numbers, these are {dict(problem.arguments)}"
+    names = dict(zip((first, first + 1), _DIMS[len(a.size)], strict=True))
+    dynamic = {names[one.operand][one.dim] for one in problem.dynamic if one.operand in names}
+    return Product(
+        batch=a.size[0] if len(a.size) == 3 else 1,
+        m=a.size[-2],
+        n=b.size[-1],
+        k=a.size[-1],
+        a=a,
+        b=b,
+        out=problem.output.dtype,
+        batched=len(a.size) == 3,
+        biased=first == 1,
+        alpha=scalars[0],
+        beta=scalars[1],
+        dynamic=frozenset(dynamic),
+    )
+
+
+def cdiv(size: int, block: int) -> int:
+    """Return how many blocks cover a size."""
+    return -(-size // block)
+
+
+def too_old(problem: Problem, capability: tuple[int, int]) -> str | None:
+    """Return why a GPU that is known cannot run a kernel, None if it can or is not known."""
+    if problem.target is None or problem.target.capability >= capability:
+        return None
+    need, have = (".".join(map(str, one)) for one in (capability, problem.target.capability))
+    return f"it needs compute capability {need}, the device has {have}"
+
+
+@cache
+def text_of(module: str) -> str:
+    """Return the Jinja text that lies beside a template's module (its ``__file__``)."""
+    return Path(module).with_suffix(".jinja").read_text(encoding="utf-8")
+
+
+def _unfit(problem: Problem) -> str | None:
+    operands = (*problem.inputs, problem.output)
+    a, b = problem.inputs[-2:]
+    reasons = {
+        "its operands are not all on a CUDA device": any(one.device != "cuda" for one in operands),
+        "an operand has an opaque layout": any(one.layout != "strided" for one in operands),
+        f"A and B must be both float16 or both bfloat16, they are {a.dtype} and {b.dtype}": (
+            a.dtype not in HALVES or b.dtype != a.dtype
+        ),
+        f"it writes {a.dtype} or float32, this asks for {problem.output.dtype}": (
+            problem.output.dtype not in (a.dtype, "float32")
+        ),
+        "a dimension is empty": 0 in (*a.size, *b.size),
+    }
+    found = next((reason for reason, holds in reasons.items() if holds), None)
+    return found or judge_problem(CONTRACT, problem).refusal
+
+
+def _scalars(problem: Problem) -> tuple[float, float] | None:
+    given = dict(problem.arguments)
+    try:
+        return _number(given.get("alpha", "1")), _number(given.get("beta", "1"))
+    except ValueError:
+        return None
+
+
+def _number(text: str) -> float:
+    """Return a number, whole where it is: 1 makes no multiplication, 1.0 would."""
+    value = float(text)
+    return int(value) if value.is_integer() else value

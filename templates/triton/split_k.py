@@ -1,0 +1,132 @@
+"""Products with few tiles and a long K: several programs share one tile and split K between them.
+
+Deterministic: each program writes its partial sums to scratch memory, and the last one to arrive adds
+them in their order. One counter a tile tells who is last; it is the only atomic operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from inductor_plugin.problem import Problem
+from inductor_plugin.problem.contract import Contract
+from inductor_plugin.template import Candidate, TritonSource
+from inductor_plugin.templates.triton.order import SHARED, Tile, ordered
+from inductor_plugin.templates.triton.product import (
+    CONTRACT,
+    OPS,
+    Product,
+    cdiv,
+    product_of,
+    text_of,
+)
+
+SHORTEST_K = 1024
+"""Below, a share of K is too short to pay for the partial sums."""
+MULTIPROCESSORS = 132
+"""Of an H100; with as many tiles of 128x128, nothing is gained by more programs."""
+PARTS = (4, 8, 2, 16, 32)
+"""Into how many parts K is divided, in the order for a GPU that is not known."""
+
+
+class TritonSplitK:
+    """Triton kernels for products with a skinny result and a long K, alone or in a batch."""
+
+    name = "triton_split_k"
+    backend = "TRITON"
+    ops = OPS
+
+    def contract(self, op: str) -> Mapping[str, Contract]:
+        """Return what kernels of an operator ask of its operands' layouts."""
+        return CONTRACT if op in self.ops else {}
+
+    def reject(self, problem: Problem) -> str | None:
+        """Return why the template cannot run the problem, or None if it can."""
+        product = product_of(problem)
+        if isinstance(product, str):
+            return product
+        if product.dynamic & {"b", "m", "n"}:
+            return (
+                "its scratch memory has a fixed size, the result's size is known only at run time"
+            )
+        if product.k < SHORTEST_K:
+            return f"K must be at least {SHORTEST_K} to be worth splitting, it is {product.k}"
+        tiles = product.batch * cdiv(product.m, 128) * cdiv(product.n, 128)
+        if tiles >= most_tiles(problem):
+            return f"its {tiles} tiles of 128x128 fill a device without splitting K"
+        return None
+
+    def candidates(self, problem: Problem) -> Sequence[Candidate]:
+        """Return the kernels to try, the most promising first."""
+        product = product_of(problem)
+        if isinstance(product, str):
+            return ()
+        tiles = ordered(problem.target, product.shape, tiles_of(product), SHARED)
+        return [candidate(product, tile) for tile in tiles]
+
+
+def most_tiles(problem: Problem) -> int:
+    """Return how many tiles leave no multiprocessor idle."""
+    return problem.target.multiprocessors if problem.target else MULTIPROCESSORS
+
+
+def tiles_of(product: Product) -> list[Tile]:
+    """Return all ways to divide a product, each part of K at least two steps long."""
+    return [
+        Tile(m, n, k, stages, warps, parts)
+        for parts in PARTS
+        for m, n, k, stages, warps in _shapes(product)
+        if 2 * k * parts <= product.k
+    ]
+
+
+def scratch_bytes(product: Product, tile: Tile) -> int:
+    """Return what the partial sums and the counters take."""
+    tiles = product.batch * cdiv(product.m, tile.m) * cdiv(product.n, tile.n)
+    sums = tiles * tile.parts * tile.m * tile.n
+    return 16 * cdiv(4 * (sums + tiles), 16)
+
+
+def _shapes(product: Product) -> list[tuple[int, int, int, int, int]]:
+    """Return (m, n, k, stages, warps) of tiles, the best first."""
+    if product.m <= 16:
+        return [(16, 128, 128, 2, 4), (16, 64, 128, 4, 4), (16, 128, 128, 4, 4)]
+    if product.m <= 32:
+        return [(32, 128, 64, 4, 4), (32, 64, 128, 4, 4)]
+    if product.n <= 32:
+        return [(128, 32, 64, 4, 4), (64, 32, 128, 4, 4)]
+    if product.m <= 64:
+        return [(64, 128, 64, 4, 8), (64, 64, 128, 3, 4), (64, 64, 128, 4, 4)]
+    return [(128, 128, 64, 3, 8), (64, 128, 64, 4, 8), (64, 64, 128, 3, 4), (128, 128, 64, 4, 8)]
+
+
+def candidate(product: Product, tile: Tile) -> Candidate:
+    """Return the kernel that computes a product by a tile."""
+    constants: dict[str, bool | int | str] = {
+        "BATCHED": product.batched,
+        "BLOCK_M": tile.m,
+        "BLOCK_N": tile.n,
+        "BLOCK_K": tile.k,
+        "SPLIT_K": tile.parts,
+        "EVEN_M": product.even("m", tile.m),
+        "EVEN_N": product.even("n", tile.n),
+        "EVEN_K": product.even("k", tile.k),
+    }
+    return Candidate(
+        template=TritonSplitK.name,
+        name=f"{tile.shape}_p{tile.parts}_s{tile.stages}_w{tile.warps}",
+        config={**constants, "num_stages": tile.stages, "num_warps": tile.warps},
+        kernel=TritonSource(
+            name="split_k",
+            text=text_of(__file__),
+            grid="split_k",
+            constants=tuple(constants.items()),
+            num_stages=tile.stages,
+            num_warps=tile.warps,
+            epilogue="addmm" if product.biased else "none",
+            alpha=product.alpha,
+            beta=product.beta,
+            scratch_bytes=scratch_bytes(product, tile),
+        ),
+        description=f"{tile.shape}, K in {tile.parts} parts",
+    )

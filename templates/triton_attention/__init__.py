@@ -1,0 +1,1 @@
+"""Triton attention, forward, backward and decode."""

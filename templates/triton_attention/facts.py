@@ -1,0 +1,194 @@
+"""What the Triton attention templates read from a problem: why they cannot run it, what is constant in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from inductor_plugin.cost.tile import BYTES
+from inductor_plugin.problem import Operand, Problem
+from inductor_plugin.problem.attention import NARROW, Attention, attention_of
+from inductor_plugin.templates.triton.product import TMA_ALIGNMENT_BYTES, too_old
+
+DTYPES = ("float16", "bfloat16", "float32")
+"""Types of q, k and v, and of a bias; scores and sums are float32."""
+CAPABILITY = (8, 0)
+"""The first with the tensor cores Triton uses for bfloat16."""
+NARROW_CAPABILITY = (8, 9)
+"""The first that converts 8 bits: they are multiplied as bfloat16, which holds each of their numbers. Their own
+products need 32 columns at least, and weights of 3 bits."""
+LEAST_DIM, MOST_DIM, DIM_STEP = 8, 256, 8
+"""Head dims: below and above nothing is tuned; a row of a multiple of 8 halves is whole in 16 bytes."""
+NO_LIMIT = 1 << 30
+"""A window this wide hides nothing: sizes within a sequence are 32-bit."""
+LOG2E = 1.4426950408889634
+_DOT = 16
+"""Least length of what a tensor core multiplies."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """How the head dim of q and k is padded: to a power of two, or to two of them where that is less.
+
+    Attributes:
+        first: Columns of the first product.
+        second: Columns of the second one; 0 for none.
+    """
+
+    first: int
+    second: int
+
+    @property
+    def whole(self) -> int:
+        """Columns of both."""
+        return self.first + self.second
+
+
+def unfit(problem: Problem) -> str | None:
+    """Return why no Triton attention can run a problem, None if one can."""
+    attention = attention_of(problem)
+    named = dict(zip(attention.operands, problem.inputs, strict=True))
+    reason = _unfit_operands(problem, attention, named) or _unfit_extents(attention)
+    return reason or too_old(problem, capability_of(attention))
+
+
+def capability_of(attention: Attention) -> tuple[int, int]:
+    """Return the first compute capability that can run an attention's type."""
+    return NARROW_CAPABILITY if attention.dtype == NARROW else CAPABILITY
+
+
+def unfit_for_tma(problem: Problem, names: Sequence[str] = ("q", "k", "v")) -> str | None:
+    """Return why operands cannot be read through TMA descriptors, None if they can.
+
+    Each row has to begin at a multiple of 16 bytes, and the step between rows has to be one even where
+    there is a single row (CUDA driver API, cuTensorMapEncodeTiled).
+
+    Args:
+        problem: The attention, forward or backward.
+        names: The operands.
+    """
+    attention = attention_of(problem)
+    item_bytes = BYTES[attention.dtype]
+    row = 0 if attention.varlen else 2
+    for name in names:
+        operand = problem.inputs[attention.operands.index(name)]
+        lengths = {"offset": operand.offset_divisor}
+        for dim, size in enumerate(operand.size[:-1]):
+            if size > 1 or dim == row:
+                lengths[f"stride {dim}"] = operand.stride_divisor(dim)
+        for what, length in lengths.items():
+            if item_bytes * length % TMA_ALIGNMENT_BYTES:
+                known = "is" if not operand.divisors else "is some multiple of"
+                return (
+                    f"TMA needs multiples of {TMA_ALIGNMENT_BYTES} bytes, {name}'s {what} {known} "
+                    f"{length} elements"
+                )
+        if operand.size[row] > 1 and operand.stride[row] < operand.size[-1]:
+            return f"{name}'s rows overlap: its strides are {operand.stride}"
+    return None
+
+
+def pieces_of(head_dim: int) -> Pieces:
+    """Return how a head dim is padded."""
+    whole = padded(head_dim)
+    first = whole // 2
+    if first < _DOT or head_dim == whole:
+        return Pieces(whole, 0)
+    second = padded(head_dim - first)
+    return Pieces(first, second) if first + second < whole else Pieces(whole, 0)
+
+
+def padded(extent: int) -> int:
+    """Return the power of two that a tensor core's operand of this extent takes."""
+    return max(_DOT, 1 << (extent - 1).bit_length())
+
+
+def constants_of(problem: Problem) -> dict[str, bool | int | str]:
+    """Return the constants of a text that do not depend on the tile."""
+    attention = attention_of(problem)
+    pieces = pieces_of(attention.head_dim)
+    left, right = (
+        -1 if one < 0 or one >= NO_LIMIT else one
+        for one in (attention.mask.left, attention.mask.right)
+    )
+    ieee = attention.dtype == "float32" and not problem.tf32
+    constants: dict[str, bool | int | str] = {
+        "VARLEN": attention.varlen,
+        "NARROW": attention.dtype == NARROW,
+        "BIASED": attention.biased,
+        "WRITE_LSE": "lse" in attention.operands,
+        "SOFTCAP": attention.softcap > 0,
+        # A scale that is not positive would turn the order of the scores around.
+        "BENT": attention.softcap > 0 or attention.biased or attention.scale <= 0,
+        "LEFT": left,
+        "RIGHT": right,
+        "BOTTOM_RIGHT": attention.mask.bottom_right,
+        "HEAD_DIM": attention.head_dim,
+        "VALUE_DIM": attention.value_dim,
+        "BLOCK_D": pieces.first,
+        "BLOCK_D2": pieces.second,
+        "BLOCK_DV": padded(attention.value_dim),
+        "EVEN_D": pieces.whole == attention.head_dim,
+        "EVEN_DV": padded(attention.value_dim) == attention.value_dim,
+        "SCALE_LOG2": repr(attention.scale * LOG2E),
+        "PRECISION": repr("ieee" if ieee else "tf32"),
+    }
+    if attention.softcap > 0:
+        constants["CAP_LOG2"] = repr(attention.softcap * LOG2E)
+        constants["SCALE_CAP"] = repr(attention.scale / attention.softcap * 2 * LOG2E)
+    if attention.biased:
+        bias = problem.inputs[attention.operands.index("bias")]
+        for dim, name in enumerate(("BIAS_B", "BIAS_H", "BIAS_M", "BIAS_N")):
+            constants[name] = bias.size[dim] > 1 and bias.stride[dim] != 0
+    return constants
+
+
+def even(problem: Problem, operand: int, dim: int, block: int) -> bool:
+    """Return True if an extent is a multiple of ``block`` whenever the kernel runs."""
+    known = all((one.operand, one.dim) != (operand, dim) for one in problem.dynamic)
+    return known and problem.inputs[operand].size[dim] % block == 0
+
+
+def _unfit_operands(
+    problem: Problem, attention: Attention, named: dict[str, Operand]
+) -> str | None:
+    q, k, v = (named[name] for name in "qkv")
+    operands = (*problem.inputs, problem.output)
+    bias = named.get("bias")
+    types = DTYPES if attention.backward else (*DTYPES, NARROW)
+    reasons = {
+        "its operands are not all on a CUDA device": any(one.device != "cuda" for one in operands),
+        "an operand has an opaque layout": any(one.layout != "strided" for one in operands),
+        f"q, k and v must have one of the types {', '.join(types)}, they have {q.dtype}, {k.dtype}"
+        f" and {v.dtype}": q.dtype not in types or {k.dtype, v.dtype} != {q.dtype},
+        f"it writes {attention.written}, this asks for {problem.output.dtype}": (
+            problem.output.dtype != attention.written
+        ),
+        f"rows of q, k and v need a unit stride, the strides are {q.stride}, {k.stride} and "
+        f"{v.stride}": any(one.stride[-1] != 1 for one in (q, k, v)),
+        "a bias with varlen is not supported": attention.varlen and attention.biased,
+        f"a bias needs four dimensions, this has {len(bias.size) if bias else 0}": (
+            bias is not None and len(bias.size) != 4
+        ),
+        f"the bias must be a float, it is {bias.dtype if bias else None}": (
+            bias is not None and bias.dtype not in DTYPES
+        ),
+        "cu_q and cu_k must be int32": any(
+            named[name].dtype != "int32" for name in ("cu_q", "cu_k") if name in named
+        ),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def _unfit_extents(attention: Attention) -> str | None:
+    for name, dim in (("head dim", attention.head_dim), ("value dim", attention.value_dim)):
+        if not LEAST_DIM <= dim <= MOST_DIM or dim % DIM_STEP:
+            return (
+                f"the {name} must be a multiple of {DIM_STEP} from {LEAST_DIM} to {MOST_DIM}, it is "
+                f"{dim}"
+            )
+    if attention.kv_heads == 0 or attention.heads % attention.kv_heads:
+        return f"{attention.heads} heads of q cannot share {attention.kv_heads} of k and v evenly"
+    if 0 in (attention.batch, attention.heads, attention.queries, attention.keys):
+        return "a dimension is empty"
+    return None

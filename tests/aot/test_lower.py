@@ -1,0 +1,118 @@
+"""Whole models lowered for a GPU that is not there; compiling is Triton's alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from inductor_plugin import stats
+from inductor_plugin.aot.fake_device import as_target
+from inductor_plugin.aot.lower import Lowered, lower_model
+from inductor_plugin.config import Config
+from inductor_plugin.tuning.runtime import RUNTIME
+from tests.support import models
+
+pytestmark = [
+    pytest.mark.compat,
+    pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
+]
+
+
+@pytest.fixture
+def config(cache_dir: Path, inductor_cache: Path) -> Iterator[Config]:
+    chosen = {
+        "cache_dir": str(cache_dir),
+        "policy": "build",
+        "gemm_backends": "ATEN,TRITON",
+        "attention_backends": "EFFICIENT,TRITON",
+        "max_candidates": 2,
+        "table": "off",
+        "progress": "off",
+    }
+    RUNTIME.forget()
+    yield Config.load(chosen, environ={})
+    RUNTIME.forget()
+
+
+def lowered(make: Callable[[], Any], config: Config, **options: Any) -> list[Lowered]:
+    with as_target("H200"):
+        return lower_model(make, config, **options)
+
+
+def test_every_set_of_inputs_gives_its_problems_with_their_kernels(config: Config) -> None:
+    before = stats()
+    found = lowered(models.half, config)
+    assert [one.problem for one in found] == [
+        "attention(1x4x128x64, 1x4x128x64, 1x4x128x64)",
+        "mm(128x256, 256x512)",
+        "attention(1x4x64x64, 1x4x64x64, 1x4x64x64)",
+        "mm(64x256, 256x512)",
+    ]
+    store = RUNTIME.store(config)
+    for one in found:
+        assert len(one.offered) == 3
+        assert len(one.kernels) == sum("triton" in name for name in one.offered)
+        assert one.failed == ()
+        assert all(store.kernel(digest) is not None for digest in one.kernels)
+    spent = stats().since(before)
+    kernels = {digest for one in found for digest in one.kernels}
+    assert len(kernels) >= 4
+    assert (spent.compiled, spent.benchmarked) == (len(kernels), 0)
+    # Nothing was measured, so nothing is decided; who refused, and why, is kept for `explain`.
+    records = list(store.iter_records())
+    assert [one.decision for one in records] == [None] * 4
+    assert all("triton_decode" in one.rejected for one in records if one.op == "mm")
+    # And what is compiled is not compiled again, nor does it count as known.
+    before = stats()
+    assert [one.kernels for one in lowered(models.half, config)] == [one.kernels for one in found]
+    spent = stats().since(before)
+    assert (spent.compiled, spent.record_misses) == (0, 4)
+
+
+def test_making_a_model_takes_no_memory_and_leaves_tied_weights_tied(config: Config) -> None:
+    seen: list[Any] = []
+
+    def make() -> Any:
+        model, sets = models.half()
+        seen.append(model)
+        return model, sets[:1]
+
+    lowered(make, config)
+    (model,) = seen
+    assert model.first.weight is model.tied.weight
+    assert type(model.first.weight.data).__name__ == "FakeTensor"
+    assert (model.first.weight.dtype, model.first.weight.device.type) == (torch.bfloat16, "cuda")
+
+
+def test_a_model_that_wants_values_is_made_with_real_tensors(
+    config: Config, caplog: pytest.LogCaptureFixture
+) -> None:
+    def make() -> Any:
+        model, inputs = models.wants_values()
+        return model, [inputs]
+
+    found = [one.problem for one in lowered(make, config)]
+    assert [one for one in found if not one.startswith("attention")] == ["mm(128x256, 256x512)"]
+    assert "made with real tensors" in caplog.text
+
+
+def test_unknown_sizes_stay_unknown(config: Config) -> None:
+    found = lowered(models.half, config, dynamic=True)
+    assert len(found) >= 1
+    assert all(one.kernels for one in found)
+
+
+def test_nothing_is_left_behind(config: Config) -> None:
+    from inductor_plugin.inductor.graph import session
+
+    def make() -> Any:
+        raise RuntimeError("no model")
+
+    with pytest.raises(RuntimeError, match="no model"):
+        lowered(make, config)
+    assert session.OBSERVERS == []
+    assert not torch.cuda.is_available()

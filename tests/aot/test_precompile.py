@@ -1,0 +1,310 @@
+"""A model compiled for a GPU that is not there, and taken over by a process without a compiler."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from inductor_plugin.aot import precompile
+from inductor_plugin.aot.precompile import Request, check
+from inductor_plugin.aot.precompile import precompile as run
+from inductor_plugin.cache import Pack, open_store
+from inductor_plugin.cache.transfer.archive import export_archive
+from inductor_plugin.config import Config, process_environment
+from inductor_plugin.errors import ArchiveError, OptionError, PackError, TargetError
+from inductor_plugin.kernels.nvcc import NoToolkit, find
+from inductor_plugin.problem.target import Target, target
+from inductor_plugin.tuning.runtime import RUNTIME
+from tests.support.cache import kernel_key
+from tests.support.repository import REPOSITORY
+
+pytestmark = pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
+NVCC = not isinstance(find("", process_environment()), NoToolkit)
+
+HALF = "tests.support.models:half"
+
+
+@pytest.fixture
+def request_(
+    tmp_path: Path, cache_dir: Path, inductor_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Request]:
+    monkeypatch.setenv("INDUCTOR_PLUGIN_ATTENTION_BACKENDS", "EFFICIENT,TRITON")  # other processes
+    options = {
+        "cache_dir": str(cache_dir),
+        "gemm_backends": "ATEN,TRITON",
+        "attention_backends": "EFFICIENT,TRITON",
+        "max_candidates": 2,
+        "table": "off",
+        "progress": "off",
+    }
+    RUNTIME.forget()
+    yield Request(
+        target="H200",
+        models=(HALF,),
+        out=tmp_path / "half.pack",
+        config=Config.load(options, environ={}),
+    )
+    RUNTIME.forget()
+
+
+def quiet(text: str) -> None:
+    del text
+
+
+def command(*arguments: str) -> dict[str, Any]:
+    """Run the command line in a process of its own, and return what it prints as JSON."""
+    done = subprocess.run(
+        [sys.executable, "-m", "inductor_plugin.cli", *arguments, "--json"],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=1500,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def test_another_process_takes_the_pack_and_compiles_nothing(
+    request_: Request, tmp_path: Path
+) -> None:
+    made = run(request_, quiet)
+    assert made.stats.compiled == 6
+    assert made.count("triton") == len(made.pack.kernels) == 6
+    assert (made.pack.target, made.pack.arch, made.pack.models) == ("H200", "sm_90a", (HALF,))
+    assert made.pack.problems == (
+        "attention(1x4x128x64, 1x4x128x64, 1x4x128x64)",
+        "attention(1x4x64x64, 1x4x64x64, 1x4x64x64)",
+        "mm(128x256, 256x512)",
+        "mm(64x256, 256x512)",
+    )
+    assert made.pack.software["torch"] == torch.__version__
+    assert made.bytes == request_.out.stat().st_size > 10_000
+    other = str(tmp_path / "other")
+    taken = command("import", str(request_.out), "--cache-dir", other)
+    assert taken["kernels"] == 6
+    again = command(
+        *("precompile", "--target", "H200", "--model", HALF, "--cache-dir", other),
+        *("--backends", "ATEN,TRITON", "--max-candidates", "2", "--nvcc", "/nowhere"),
+        *("--out", str(tmp_path / "again.pack")),
+    )
+    assert again["stats"]["compiled"] == 0
+    assert again["stats"]["candidates"] == made.stats.candidates
+    assert again["pack"]["kernels"] == list(made.pack.kernels)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not NVCC, reason="needs nvcc and nvidia-cutlass")
+def test_cutlass_kernels_come_with_it_and_need_no_compiler(
+    request_: Request, tmp_path: Path
+) -> None:
+    config = replace(request_.config, gemm_backends="ATEN,CUTLASS", max_candidates=3)
+    made = run(replace(request_, config=config), quiet)
+    assert made.count("cutlass") >= 3
+    for one in made.kernels:
+        assert one.instructions == ("HGMMA",)
+        assert one.spills == 0
+        assert one.registers is not None
+        assert one.registers <= 168
+    assert made.bytes < 200_000 * made.count("cutlass")
+    other = str(tmp_path / "other")
+    command("import", str(request_.out), "--cache-dir", other)
+    arguments = ("precompile", "--target", "H200", "--model", HALF, "--backends", "ATEN,CUTLASS")
+    again = command(
+        *(*arguments, "--max-candidates", "3", "--nvcc", "/nowhere", "--cache-dir", other),
+        *("--out", str(tmp_path / "again.pack")),
+    )
+    assert again["stats"]["compiled"] == 0
+    assert again["pack"]["kernels"] == list(made.pack.kernels)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ({"target": "H300"}, TargetError, "did you mean"),
+        ({"models": ()}, OptionError, "name a model"),
+        ({"models": ("tests.support.models:nothing",)}, OptionError, "has no 'nothing'"),
+        ({"models": ("tests.support.models:sequence",)}, PackError, "no product that is tuned"),
+        ({"out": Path("/nowhere/x.pack")}, OptionError, "there is no folder"),
+        ({"standard": "nonsense"}, TargetError, "unknown architecture"),
+        ({"standard": "sm_80"}, OptionError, "H200, which is sm_90a"),
+        ({"target": "here"}, TargetError, "there is no GPU"),
+    ],
+)
+def test_what_cannot_be_compiled_is_said(
+    request_: Request, change: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        run(replace(request_, **change), quiet)
+
+
+def test_a_pack_that_does_not_load_leaves_the_old_file(
+    request_: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request_.out.write_bytes(b"the old one")
+
+    def broken(file: Path) -> None:
+        assert file.is_file()
+        raise PackError("a kernel of the pack cannot be loaded")
+
+    monkeypatch.setattr(precompile, "check", broken)
+    with pytest.raises(PackError, match="cannot be loaded"):
+        run(request_, quiet)
+    assert request_.out.read_bytes() == b"the old one"
+    assert [one.name for one in request_.out.parent.glob("*.unchecked")] == []
+
+
+def test_a_library_that_is_none_is_found_when_the_pack_is_read_back(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "cache")
+    files: dict[str, Path | bytes] = {"kernel.so": b"no library", "source.cu": b"int f();"}
+    kernel = store.put_kernel(kernel_key(), files)
+    pack = Pack("H200", "sm_90a", 1.0, {}, (), (), (kernel.digest,))
+    export_archive(store, tmp_path / "x", pack=pack)
+    with pytest.raises(PackError, match="cannot be loaded"):
+        check(tmp_path / "x")
+
+
+def test_this_machines_gpu_is_a_target(request_: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(precompile, "target_of", lambda device: target("A100"))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    lowered: list[Any] = []
+
+    def lower(request: Request, gpu: Target, config: Config, say: Any) -> Any:
+        lowered.append(gpu.name)
+        return []
+
+    monkeypatch.setattr(precompile, "_lower", lower)
+    with pytest.raises(PackError, match="no product"):
+        run(replace(request_, target="here"), quiet)
+    assert lowered == ["A100"]
+
+
+def test_a_backend_without_a_library_kernel_is_compiled_too(request_: Request) -> None:
+    config = replace(request_.config, gemm_backends="TRITON", max_candidates=1)
+    assert run(replace(request_, config=config), quiet).count("triton") == 2
+
+
+def test_odd_sizes_are_compiled_and_refusals_are_remembered(request_: Request) -> None:
+    made = run(replace(request_, models=("tests.support.models:odd",)), quiet)
+    assert made.pack.problems == ("mm(33x4001, 4001x97)",)
+    assert "triton_persistent_tma" in made.problems[0].rejected
+    (record,) = RUNTIME.store(request_.config).iter_records()
+    assert record.decision is None
+    assert record.rejected == made.problems[0].rejected
+
+
+def test_the_general_set_is_compiled(request_: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+    from inductor_plugin.aot import lower as lowering_model
+    from inductor_plugin.aot import standard
+
+    seen: list[tuple[Any, Config]] = []
+
+    def lower(make: Any, config: Config, **options: Any) -> list[Any]:
+        seen.append((make, config))
+        return []
+
+    monkeypatch.setattr(precompile, "lower_model", lower)
+    assert lowering_model.lower_model is not lower
+    with pytest.raises(PackError):
+        run(replace(request_, models=(), standard="sm_90a"), quiet)
+    ((make, config),) = seen
+    model, _ = make()
+    assert isinstance(model, standard.Products)
+    assert model.eight_bit
+    assert config.gemm_backends == "ATEN,CUTLASS"
+
+
+def test_the_command_line_hands_everything_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from inductor_plugin import cli
+
+    seen: list[Request] = []
+
+    def stop(request: Request, say: Any) -> None:
+        seen.append(request)
+        raise PackError("enough")
+
+    monkeypatch.setattr(precompile, "precompile", stop)
+    arguments = ["precompile", "--target", "A100", "--model", "a:b", "--model", "c:d", "--dynamic"]
+    arguments += [
+        "--backends",
+        "TRITON",
+        "--max-candidates",
+        "3",
+        "--nvcc",
+        "/x",
+        "--standard",
+        "sm_80",
+    ]
+    arguments += ["--out", "x.pack", "--cache-dir", str(tmp_path)]
+    assert cli.main(arguments) == 2
+    assert "enough" in capsys.readouterr().err
+    (request,) = seen
+    assert request.target == "A100"
+    assert request.models == ("a:b", "c:d")
+    assert (request.dynamic, request.standard, request.out) == (True, "sm_80", Path("x.pack"))
+    config = request.config
+    assert (config.gemm_backends, config.max_candidates, config.nvcc) == ("TRITON", 3, "/x")
+    assert (config.policy, config.cache_dir) == ("build", tmp_path)
+    assert cli.main(["precompile", "--standard", "sm_80", "--cache-dir", str(tmp_path)]) == 2
+    assert seen[1].target == "A100"
+
+
+def test_without_a_compiler_the_rest_is_compiled_and_the_lack_is_said(request_: Request) -> None:
+    config = replace(
+        request_.config, gemm_backends="ATEN,TRITON,CUTLASS", nvcc="/nowhere", max_candidates=1
+    )
+    made = run(replace(request_, config=config), quiet)
+    assert made.count("triton") == 2
+    (warning,) = made.warnings
+    assert "no CUTLASS kernels" in warning
+    assert "/nowhere" in warning
+
+
+def test_a_kernel_that_is_not_compiled_is_said(
+    request_: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from inductor_plugin.worker.jobs import Compiled, CompileJob
+
+    class Broken:
+        workers = 1
+
+        def submit(self, job: CompileJob, done: Any, memory_bytes: int | None = None) -> None:
+            done([Compiled(job.key, "compile_failed", "error: no such thing")])  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownArgumentType]
+
+    monkeypatch.setattr(RUNTIME, "_pool", lambda config: Broken())  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    with pytest.raises(PackError, match="nothing was compiled: error: no such thing"):
+        run(request_, quiet)
+    assert not request_.out.exists()
+
+
+def test_an_archive_without_a_pack_is_none(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "cache")
+    store.put_kernel(kernel_key(), {"kernel.so": b"library"})
+    export_archive(store, tmp_path / "x")
+    with pytest.raises(PackError, match="holds no pack"):
+        check(tmp_path / "x")
+    (tmp_path / "x").write_bytes(b"no archive")
+    with pytest.raises(ArchiveError, match="damaged"):
+        check(tmp_path / "x")
+
+
+def test_the_general_set_knows_every_architecture_and_keeps_its_sizes() -> None:
+    from inductor_plugin.aot import standard
+    from inductor_plugin.problem.target import names, target
+
+    for name in names():
+        assert standard.for_arch(target(name).arch).arch == target(name).arch
+    with pytest.raises(TargetError, match="known are: sm_100a"):
+        standard.for_arch("sm_70")
+    model, sets = standard.products("sm_80")
+    assert not model.eight_bit
+    assert [len(one[0]) for one in sets if isinstance(one, tuple)] == [len(standard.LAYERS)] * 5

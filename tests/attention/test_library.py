@@ -1,0 +1,288 @@
+"""The library's attention kernels as functions: forms of lse, FlashAttention's packages, what refuses what."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import math
+import sys
+import weakref
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from inductor_plugin.attention import flash_wheel, library, reference
+from inductor_plugin.attention.gates import Setting, offered, refusal
+from inductor_plugin.attention.library import reformed
+from inductor_plugin.attention.tools import Once, TorchTools
+from inductor_plugin.problem.attention import Attention, Mask, arguments
+
+A = Attention(
+    backward=False,
+    batch=2,
+    heads=8,
+    kv_heads=8,
+    queries=256,
+    keys=256,
+    head_dim=64,
+    value_dim=64,
+    scale=0.125,
+    mask=Mask(),
+    softcap=0.0,
+    operands=("q", "k", "v"),
+    dtype="bfloat16",
+)
+H100 = Setting(capability=(9, 0), square=True, cudnn=92400)
+CAUSAL, AT_END = Mask(-1, 0), Mask(-1, 0, bottom_right=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "attention", "setting", "reason"),
+    [
+        ("flash", A, H100, None),
+        ("flash", replace(A, mask=CAUSAL), H100, None),
+        ("flash", replace(A, mask=CAUSAL, keys=300), replace(H100, square=False), "begins at"),
+        ("flash", replace(A, mask=AT_END, keys=300), replace(H100, square=False), None),
+        ("flash", replace(A, kv_heads=2), H100, None),
+        ("flash", replace(A, kv_heads=3), H100, "no multiple of 3"),
+        ("flash", replace(A, dtype="float32"), H100, "float32"),
+        ("flash", replace(A, head_dim=60, value_dim=60), H100, "multiples of 8"),
+        ("flash", replace(A, value_dim=128), H100, "values of 128"),
+        ("flash", replace(A, operands=("q", "k", "v", "bias")), H100, "a bias"),
+        ("flash", replace(A, softcap=3.0), H100, "soft cap"),
+        ("flash", A, replace(H100, capability=(7, 5)), "7.5"),
+        ("flash", A, Setting(), "not known"),
+        (
+            "flash",
+            replace(A, backward=True, head_dim=256, value_dim=256),
+            replace(H100, capability=(8, 9)),
+            "do not fit",
+        ),
+        ("flash_window", replace(A, mask=Mask(100, 0, bottom_right=True)), H100, None),
+        ("efficient", A, H100, None),
+        ("efficient", replace(A, dtype="float32", head_dim=60, value_dim=60), H100, None),
+        ("efficient", replace(A, kv_heads=2), H100, "share a key head"),
+        ("efficient", replace(A, mask=AT_END), replace(H100, square=False), "ends at the last key"),
+        ("efficient", replace(A, mask=Mask(9, 9)), H100, "a window"),
+        (
+            "efficient",
+            replace(A, operands=("q", "k", "v", "bias")),
+            replace(H100, aligned_bias=False),
+            "not aligned",
+        ),
+        ("efficient", A, replace(H100, bias_dtype="float32", wide_bias=False), None),
+        (
+            "efficient",
+            replace(A, operands=("q", "k", "v", "bias")),
+            replace(H100, bias_dtype="bfloat16"),
+            None,
+        ),
+        (
+            "efficient",
+            replace(A, operands=("q", "k", "v", "bias")),
+            replace(H100, bias_dtype="float32"),
+            "a float32 bias of bfloat16 operands",
+        ),
+        (
+            "efficient",
+            replace(A, operands=("q", "k", "v", "bias")),
+            replace(H100, wide_bias=False),
+            "the same for all keys",
+        ),
+        (
+            "efficient",
+            replace(A, backward=True),
+            replace(H100, deterministic=True),
+            "deterministic",
+        ),
+        ("cudnn", replace(A, kv_heads=2, mask=CAUSAL), H100, None),
+        ("cudnn", A, replace(H100, cudnn=0), "no cuDNN"),
+        ("cudnn", A, replace(H100, dynamic=True), "a plan for each"),
+        ("cudnn", A, replace(H100, deterministic=True), "deterministic"),
+        ("cudnn", replace(A, head_dim=256, value_dim=256), H100, None),
+        (
+            "cudnn",
+            replace(A, head_dim=256, value_dim=256),
+            replace(H100, capability=(8, 0)),
+            "up to 128",
+        ),
+        ("cudnn", replace(A, keys=1), H100, "a single key"),
+        ("cudnn", replace(A, backward=True, keys=192), H100, "NaN"),
+        ("cudnn", replace(A, backward=True, keys=192), replace(H100, cudnn=92600), None),
+        ("flash3", A, H100, "cannot be imported"),
+        ("flash3", A, replace(H100, packages=frozenset({"flash_attn_interface"})), None),
+        ("flash4", A, replace(H100, packages=frozenset({"flash_attn.cute"})), None),
+        (
+            "flash3",
+            A,
+            replace(H100, capability=(8, 0), packages=frozenset({"flash_attn_interface"})),
+            "(9,)",
+        ),
+    ],
+)
+def test_who_can_compute_what(
+    name: str, attention: Attention, setting: Setting, reason: str | None
+) -> None:
+    found = refusal(name, attention, setting)
+    assert (found is None) if reason is None else (reason in str(found)), found
+
+
+def test_who_is_asked() -> None:
+    assert offered(A)[:3] == ("flash", "efficient", "cudnn")
+    assert offered(replace(A, mask=Mask(5, 0)))[0] == "flash_window"
+    packed = replace(A, operands=("q", "k", "v", "cu_q", "cu_k"))
+    assert offered(packed) == ("flash_varlen", "flash3", "flash4")
+    for one in {*offered(A), *offered(packed), "flash_window"}:
+        assert library.extern_name(one, gradient=False) in library.FUNCTIONS
+
+
+@pytest.mark.parametrize("rows", [64, 50])
+@pytest.mark.parametrize("have", ["rows", "column", "padded", "cpu"])
+@pytest.mark.parametrize("want", ["rows", "column", "padded", "cpu"])
+def test_statistics_change_their_form(have: str, want: str, rows: int) -> None:
+    plain = torch.randn(2, 3, rows)
+    forms = {
+        "rows": plain,
+        "column": plain.unsqueeze(-1),
+        "padded": torch.constant_pad_nd(plain, [0, -rows % 32], math.inf),
+        "cpu": plain.transpose(1, 2).contiguous().transpose(1, 2),
+    }
+    made = reformed(TorchTools(), forms[have], have, want, lambda: rows)
+    assert torch.equal(made, forms[want])
+    assert made.stride() == forms[want].stride()
+
+
+@pytest.mark.parametrize("name", ["cpu", "fmha"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_results_of_both_directions(name: str, biased: bool) -> None:
+    q, k, v, do = (torch.randn(2, 3, 20, 16) for _ in range(4))
+    bias = torch.randn(2, 3, 20, 20) if biased else None
+    more = [] if bias is None else [bias]
+    mask = Mask(-1, 0) if not biased else Mask()
+    names = ["q", "k", "v", *(["bias"] if biased else []), "lse"]
+    told = arguments(scale=0.3, mask=mask, operands=tuple(names))
+    given = [q, k, v, *more, torch.empty(2, 3, 20)]
+    out, lse = library.results(name, False, given, {**told, "form": "rows"})
+    right, rows = reference.forward(q, k, v, mask=mask, scale=0.3, bias=bias)
+    torch.testing.assert_close(out.double(), right, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(lse.double(), rows, atol=1e-5, rtol=1e-5)
+    assert lse.is_contiguous()
+    names = ["do", "q", "k", "v", "out", "lse", "delta", *names[3:-1], "dq", "dv"]
+    told = arguments(scale=0.3, mask=mask, operands=tuple(names))
+    given = [do, q, k, v, out, lse, lse, *more, q, v]
+    found = library.results(name, True, given, told)
+    exact = reference.backward(do, q, k, v, mask=mask, scale=0.3, bias=bias)
+    for got, wanted in zip(found, exact, strict=False):
+        torch.testing.assert_close(got.double(), wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_padded_rows_are_made_once_and_again_if_they_were_written_to() -> None:
+    made: list[torch.Tensor] = []
+
+    def pad(lse: torch.Tensor) -> torch.Tensor:
+        made.append(reformed(TorchTools(), lse, "rows", "padded", lambda: lse.size(2)))
+        return made[-1]
+
+    once, lse = Once(pad), torch.randn(2, 3, 50)
+    assert once(lse) is once(lse)
+    assert len(made) == 1
+    lse[0].copy_(torch.zeros(3, 50))
+    assert not once(lse)[0, :, :50].any()
+    assert once(lse).isposinf()[..., 50:].all()
+    assert len(made) == 2
+    fits = torch.randn(2, 3, 64)
+    assert once(fits) is fits
+    gone = weakref.ref(fits)
+    made.clear()
+    del fits
+    assert gone() is None
+
+
+def test_a_gradient_told_of_padded_rows_is_the_same() -> None:
+    q, k, v, do, out = (torch.randn(2, 3, 20, 16) for _ in range(5))
+    names = ("do", "q", "k", "v", "out", "lse", "delta", "dq", "dv")
+    told = arguments(scale=0.3, mask=Mask(), operands=names)
+    out, lse = reference.forward(q, k, v, mask=Mask(), scale=0.3)
+    given = [do, q, k, v, out.float(), lse.float(), lse, q, v]
+    plain = library.results("fmha", True, given, told)
+    padded = library.results("fmha", True, given, {**told, "form": "padded"})
+    assert all(map(torch.equal, plain, padded))
+
+
+def test_a_measured_call_gives_the_output_in_the_wanted_order() -> None:
+    q, k, v = (torch.randn(2, 3, 20, 16) for _ in range(3))
+    told = arguments(scale=0.3, mask=Mask(), operands=("q", "k", "v"))
+    function = library.FUNCTIONS["attention_cpu"]
+    out = function(q, k, v, **told)
+    order = (0, 2, 1, 3)
+    moved = function(q, k, v, **told, order=(order,))
+    assert torch.equal(out, moved)
+    assert moved.stride() == (20 * 3 * 16, 16, 3 * 16, 1)
+
+
+class Fake(ModuleType):
+    """A package of FlashAttention's, as one of its releases has it."""
+
+    def __init__(self, window: Any, *, gives_lse: bool = True) -> None:
+        super().__init__("fake")
+        self.asked: dict[str, Any] = {}
+
+        def flash_attn_func(
+            q: Any,
+            k: Any,
+            v: Any,
+            softmax_scale: float | None = None,
+            causal: bool = False,
+            window_size: Any = window,
+            softcap: float = 0.0,
+            return_attn_probs: bool = False,
+        ) -> Any:
+            self.asked = {"causal": causal, "window": window_size, "lse": return_attn_probs}
+            swapped = (one.transpose(1, 2) for one in (q, k, v))
+            mask = Mask(-1, 0) if causal else Mask()
+            out, lse = reference.forward(*swapped, mask=mask, scale=softmax_scale)
+            return (out.float().transpose(1, 2), lse.float()) if gives_lse else out
+
+        self.flash_attn_func = flash_attn_func
+        self.flash_attn_varlen_func = flash_attn_func
+
+
+@pytest.fixture
+def fresh() -> None:
+    flash_wheel._function.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize(("package", "unlimited"), [("flash3", -1), ("flash4", None)])
+def test_flash_attentions_own_packages(
+    package: str, unlimited: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = Fake((unlimited, unlimited))
+    monkeypatch.setitem(sys.modules, flash_wheel.PACKAGES[package], module)
+    if package == "flash4":
+        monkeypatch.setitem(sys.modules, "flash_attn", ModuleType("flash_attn"))
+    q, k, v = (torch.randn(2, 3, 20, 16) for _ in range(3))
+    told = arguments(scale=0.3, mask=Mask(-1, 0), operands=("q", "k", "v", "lse"))
+    out, lse = library.results(package, False, [q, k, v, q], told)
+    right, rows = reference.forward(q, k, v, mask=Mask(-1, 0), scale=0.3)
+    torch.testing.assert_close(out.double(), right, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(lse.double(), rows, atol=1e-5, rtol=1e-5)
+    assert module.asked == {"causal": True, "window": (unlimited, unlimited), "lse": True}
+    told = arguments(scale=0.3, mask=Mask(7, -1, bottom_right=True), operands=("q", "k", "v"))
+    library.results(package, False, [q, k, v], told)
+    assert module.asked["window"] == (7, unlimited)
+    assert module.asked["causal"] is False
+
+
+@pytest.mark.usefixtures("fresh")
+def test_a_package_that_gives_no_lse_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Fake((-1, -1), gives_lse=False)
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", module)
+    q = torch.randn(2, 3, 20, 16)
+    told = arguments(scale=0.3, mask=Mask(), operands=("q", "k", "v"))
+    with pytest.raises(RuntimeError, match="gives no lse"):
+        library.results("flash3", False, [q, q, q], told)

@@ -1,0 +1,145 @@
+"""What coverage says of Inductor's own templates, held against lowerings for a GPU that is not there."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.gemm import coverage
+from benchmarks.gemm.products import KINDS, Kind, kind, problem
+from benchmarks.gemm.shapes import LAYERS, Layer, Shape
+from inductor_plugin.aot.fake_device import as_target
+from inductor_plugin.problem import Problem
+from inductor_plugin.problem.target import target
+from inductor_plugin.templates import BUILTIN
+from tests.support.lowering import Arg, Lab, library_first
+
+pytestmark = [
+    pytest.mark.compat,
+    pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
+]
+
+ATEN: Any = torch
+LAYER = {one.label: one for one in LAYERS}
+PLAIN, BIASED, GROUPED = (
+    LAYER[label] for label in ("llama3-8b o", "dit-xl fc1", "mixtral-8x7b grouped_w2")
+)
+OURS = {one.name for one in BUILTIN}
+
+
+def release() -> tuple[int, int]:
+    """Return torch's version, in two numbers."""
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def graph(given: Problem) -> Callable[..., tuple[torch.Tensor]]:
+    """Return the function whose lowering is the product."""
+    facts: dict[str, Any] = {"out_dtype": torch.bfloat16}
+    facts["use_fast_accum"] = dict(given.arguments).get("use_fast_accum") == "True"
+    functions: dict[str, Callable[..., tuple[torch.Tensor]]] = {
+        "mm": lambda a, b: (torch.mm(a, b),),
+        "addmm": lambda c, a, b: (torch.addmm(c, a, b),),
+        "int_mm": lambda a, b: (ATEN._int_mm(a, b),),
+        "grouped_mm": lambda a, b, ends: (ATEN._grouped_mm(a, b, ends),),
+        "scaled_mm": lambda a, b, x, y, *c: (ATEN._scaled_mm(a, b, x, y, *c, **facts),),
+    }
+    return functions[given.op]
+
+
+def stocks(given: Problem, gpu: str, folder: Path) -> set[str]:
+    """Return the names of Inductor's own Triton candidates."""
+    arguments = [Arg(one.size, getattr(torch, one.dtype), one.stride) for one in given.inputs]
+    with as_target(gpu), Lab(library_first, folder).open() as lab:
+        code = lab.lower(graph(given), *arguments, gemm_backends="ATEN,TRITON", max_candidates=0)
+    entries = [one for task in lab.tasks for one in task.entries]
+    # With the library alone there is nothing to select.
+    assert any(one.library for one in entries) or f"_{given.op}(" in code
+    return {one.name for one in entries if one.kind == "triton" and one.name not in OURS}
+
+
+def products() -> Iterator[Any]:
+    """Give (GPU, layer, type) of one product for each GPU, operator and type torch has a call for."""
+    for gpu in coverage.GPUS:
+        for layer in (PLAIN, BIASED, GROUPED):
+            for types in KINDS:
+                if coverage.uncallable(Shape(layer, 64), types, "tn", target(gpu)) is None:
+                    # A lowering of fp8 takes 2 s and more, for a hundred tiles.
+                    again = gpu == "B200" or types.a == "float8_e5m2"
+                    marks = pytest.mark.slow if again and types.scale != "none" else ()
+                    name = f"{gpu}-{layer.name}-{types.name}"
+                    yield pytest.param(gpu, layer, types, id=name, marks=marks)
+
+
+@pytest.fixture(name="tf32")
+def _tf32() -> Iterator[Callable[[Kind], None]]:
+    kept = torch.get_float32_matmul_precision()
+    yield lambda types: torch.set_float32_matmul_precision(
+        "high" if types.name == "tf32" else "highest"
+    )
+    torch.set_float32_matmul_precision(kept)
+
+
+@pytest.mark.parametrize(("gpu", "layer", "types"), list(products()))
+def test_inductor_offers_what_coverage_says(
+    gpu: str, layer: Layer, types: Kind, tf32: Any, cache_dir: Path, inductor_cache: Path
+) -> None:
+    given = problem(Shape(layer, 64), types, "tn", target(gpu))
+    assert isinstance(given, Problem)
+    if layer.groups and types.name == "fp16" and release() < (2, 15):
+        pytest.skip("torch._grouped_mm takes float16 from torch 2.15 on")
+    tf32(types)
+    said = coverage.stock(given)
+    assert bool(said.template) != bool(said.reason)
+    wanted = {f"triton_{said.template}"} if said.template else set[str]()
+    assert stocks(given, gpu, cache_dir) == wanted
+
+
+@pytest.mark.parametrize("rows", [1, 4096])
+@pytest.mark.parametrize("order", ["tn", "tt", "nn", "nt"])
+@pytest.mark.parametrize("layer", [PLAIN, GROUPED], ids=lambda one: one.name)
+def test_neither_the_rows_nor_the_order_matter(
+    rows: int, order: str, layer: Layer, cache_dir: Path, inductor_cache: Path
+) -> None:
+    shape = Shape(layer, rows)
+    if coverage.uncallable(shape, kind("bf16"), order, target("H200")) is not None:
+        given = problem(shape, kind("bf16"), order, target("H200"))
+        assert isinstance(given, Problem)
+        with pytest.raises(RuntimeError, match="multiple of 16 bytes"):
+            stocks(given, "H200", cache_dir)
+        return
+    given = problem(shape, kind("bf16"), order, target("H200"))
+    assert isinstance(given, Problem)
+    said = coverage.stock(given)
+    assert stocks(given, "H200", cache_dir) == {f"triton_{said.template}"}
+
+
+@pytest.mark.parametrize("gpu", ["H200", "B200"])
+@pytest.mark.parametrize("order", ["tt", "nn"])
+def test_a_scaled_product_in_another_order_is_none(
+    gpu: str, order: str, cache_dir: Path, inductor_cache: Path
+) -> None:
+    shape = Shape(PLAIN, 64)
+    assert coverage.uncallable(shape, kind("e4m3_row"), order, target(gpu)) is not None
+    given = problem(shape, kind("e4m3_row"), order, target(gpu))
+    assert isinstance(given, Problem)
+    with pytest.raises(RuntimeError, match=r"must be (row|col)_major"):
+        stocks(given, gpu, cache_dir)
+
+
+def test_an_option_gives_blocks_their_template(cache_dir: Path, inductor_cache: Path) -> None:
+    given = problem(Shape(PLAIN, 64), kind("e4m3_block"), "tn", target("H200"))
+    assert isinstance(given, Problem)
+    assert "triton.enable_persistent_tma_matmul" in coverage.stock(given).reason
+    import torch._inductor.config as config
+
+    with config.patch({"triton.enable_persistent_tma_matmul": True}):
+        names = stocks(given, "H200", cache_dir)
+    assert names == {"triton_scaled_mm_device_tma_main_loop_scaling"}

@@ -1,0 +1,303 @@
+"""The GPU benchmark of fusions: what is measured, what is noted beside it, the table, going on."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.fusion import fused, fused_arm
+from benchmarks.fusion.shapes import EPILOGUES, fused_products
+from benchmarks.harness import campaign
+from benchmarks.harness.resume import Budget, finished
+from inductor_plugin.cache import Resources
+from inductor_plugin.config import Config
+from inductor_plugin.cost import shortlist
+from inductor_plugin.cost.limits import limits_of
+from inductor_plugin.cost.registers import Kernel
+from inductor_plugin.kernels.call import ExternKernel, SequenceKernel
+from inductor_plugin.problem.epilogue import Access, Epilogue, Step
+from inductor_plugin.problem.target import target
+from inductor_plugin.worker.jobs import BenchCandidate
+from tests.gpu.harness.check import error_of
+from tests.gpu.harness.fused_offers import is_visited
+from tests.support import gpu
+from tests.support.lowering import Arg, Lab
+
+GELU = "bert-base fc1 m4096 bias gelu"
+
+
+def test_each_model_and_each_epilogue_is_among_the_products() -> None:
+    products = fused_products()
+    names = [one.name for one in products]
+    assert len(names) == len(set(names))
+    assert {one.epilogue for one in products} == set(EPILOGUES)
+    assert {one.layer.split("-")[0] for one in products} == {"bert", "llama3"}
+    first = products[:6]
+    assert len({one.layer for one in first}) == len(first)
+    assert all(one.n % 16 == 0 for one in products)  # rows of fp8 end at 16 bytes
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_a_wrong_result_is_told_from_a_right_one(name: str) -> None:
+    shape = next(one for one in fused_products() if one.epilogue == name)
+    tensors, again = (shape.tensors("cpu", 64) for _ in range(2))
+    assert all(torch.equal(one, other) for one, other in zip(tensors, again, strict=True))
+    assert len(tensors) == 2 + len(shape.behind.operands)
+    answer = shape.behind.function(*tensors)
+    assert answer.dtype == shape.behind.dtype
+    wide = shape.behind.function(*(one.float() for one in tensors))
+    assert error_of(answer, wide) < shape.behind.accepted
+    assert error_of(answer.float() * 1.1, wide) > shape.behind.accepted
+    unfused = (tensors[0].float() @ tensors[1].float().t()).to(answer.dtype)
+    assert error_of(unfused, wide) > shape.behind.accepted
+
+
+def clock(candidate: BenchCandidate) -> float:
+    """Say, in milliseconds, that CUTLASS with an epilogue wins, and that two kernels take 0.020."""
+    if isinstance(candidate.kernel, SequenceKernel):
+        if is_visited(candidate):
+            return 0.009
+        return 0.015 if len(candidate.kernel.parts) == 1 else 0.020
+    return 0.0100 if isinstance(candidate.kernel, ExternKernel) else 0.0102
+
+
+@pytest.mark.usefixtures("inductor_cache")
+@pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
+def test_what_is_foretold_and_found_is_noted(cache_dir: Path) -> None:
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    notes, behind = fused_arm.Notes(), EPILOGUES["silu gate"]
+    arguments = Arg((256, 128)), Arg((384, 128)), Arg((256, 384))
+    with (
+        gpu.installed(),
+        Lab(clock, cache_dir).open() as lab,
+        fused_arm.noted(notes),
+    ):
+        lab.lower(
+            lambda *tensors: (behind.function(*tensors),),
+            *arguments,
+            gemm_backends="ATEN,TRITON,CUTLASS",
+            max_candidates=4,
+        )
+    found = notes.to_dict()
+    assert found["measured_us"] == pytest.approx(
+        {"product": 10.0, "unfused": 20.0, "triton": 15.0, "evt": 9.0}
+    )
+    assert found["winner"].startswith("fused.cutlass")
+    assert {len(one["tile"]) for one in found["predicted"]} == {3}
+    low, expected, high = found["predicted"][0]["separate_us"]
+    assert 0 < low <= expected <= high
+    assert {one["kept"] for one in found["predicted"]} >= {True}
+    json.dumps(found)
+    row = {"product": "one", "arms": {"ours": {"fusion": found}}}
+    foretold, took = fused.separate_us(row)
+    assert foretold == f"{expected:.1f} ({low:.1f} to {high:.1f})"
+    assert took == pytest.approx(10.0)
+
+
+def test_registers_are_noted_beside_the_compilers() -> None:
+    relu = Epilogue(
+        (4096, 4096),
+        "bfloat16",
+        (Step("product"), Step("relu", (0,)), Step("store", (1,), 0)),
+        writes=(Access("full", "bfloat16", 1 << 24, (4096, 1)),),
+    )
+    kernel = Kernel(
+        "triton_mm",
+        (128, 128, 64),
+        8,
+        registers=120,
+        spilled_bytes=0,
+        shared_bytes=65536,
+        operands=("bfloat16", "bfloat16"),
+        shape=(4096, 4096, 4096),
+    )
+    limits = limits_of(Config.load({}), "cuda")
+    price = shortlist.Price(kernel, relu, target("H200"), limits, 200.0, 200.0)
+    notes = fused_arm.Notes()
+    with fused_arm.noted(notes):
+        assert price.refused() is None
+        assert price.refused_compiled(Resources(128, 0, 65536, 256)) is None
+    (told,) = notes.predicted
+    (found,) = notes.compiled
+    assert found["registers"] == 128
+    assert found["registers_predicted"] == told["registers"] >= 120
+    row = {"arms": {"ours": {"fusion": notes.to_dict()}}}
+    text, error = fused.registers(row)
+    assert text == f"{told['registers']}/128"
+    assert error == pytest.approx(abs(told["registers"] - 128) / 128)
+
+
+def good(us: float, **more: Any) -> dict[str, Any]:
+    return {"median_ms": us / 1e3, "error": 0.002, "accepted": 0.01, **more}
+
+
+FOUND = {
+    "predicted": [{"separate_us": [4.0, 6.0, 9.0], "registers": 150}],
+    "compiled": [{"registers": 160, "registers_predicted": 150}],
+    "measured_us": {"product": 90.0, "unfused": 97.5},
+    "winner": "fused.cutlass::kernel",
+}
+
+
+def test_the_table_has_times_gains_and_predictions(capsys: pytest.CaptureFixture[str]) -> None:
+    arms = {
+        "apart": good(200.0),
+        "stock": good(150.0),
+        "ours": good(100.0, fusion=FOUND),
+        "triton": {"failed": "no fused triton kernel is offered"},
+        "evt": good(50.0) | {"error": 0.4},
+    }
+    fused.show([{"product": GELU, "arms": arms}])
+    shown = capsys.readouterr().out
+    for part in ("200.0", "150.0", "100.0", "2.00", "1.50", "6.0 (4.0 to 9.0)", "7.5", "150/160"):
+        assert part in shown, part
+    assert "cutlass" in shown
+    assert f"{GELU}: triton: no fused triton kernel is offered" in shown
+    assert f"{GELU}: evt: wrong by 0.4" in shown
+    assert "50.0" not in shown.replace("150.0", "")
+
+
+@pytest.mark.parametrize("error", [0.5, math.nan, math.inf])
+def test_what_is_wrong_has_no_time_and_no_gain(error: float) -> None:
+    row = {"arms": {"apart": good(200.0), "ours": good(50.0) | {"error": error}}}
+    assert fused.time_us(row, "ours") is None
+    assert fused.gain(row, "apart") is None
+
+
+class FakeArm:
+    """Answers at once; notes what it was asked."""
+
+    def __init__(self, name: str, log: list[tuple[str, str]], failing: str) -> None:
+        self.name = name
+        self._log = log
+        self._failing = failing
+
+    def ask(self, request: Any, limit_s: float) -> dict[str, Any]:
+        self._log.append((self.name, request["do"]))
+        if self.name == self._failing:
+            return {"failed": "it cannot"}
+        return {"ms": 0.1} if request["do"] == "sample" else {"error": 0.0, "accepted": 0.01}
+
+
+def ran(
+    rows: list[dict[str, Any]], out: Path, monkeypatch: pytest.MonkeyPatch, failing: str = ""
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """Run over three products with arms that answer at once."""
+    log: list[tuple[str, str]] = []
+
+    @contextmanager
+    def arms(names: Any, module: str, *, dry: bool) -> Generator[list[Any]]:
+        assert module == fused.ARM_MODULE
+        yield [FakeArm(name, log, failing) for name in names]
+
+    monkeypatch.setattr(campaign, "arms", arms)
+    given = SimpleNamespace(arms=fused.ARMS, dry=True, arm_s=9.0, rounds=2)
+    left = fused.run({"rows": rows}, fused_products()[:3], out, given, Budget(1e6))
+    return log, left
+
+
+def test_all_arms_compile_in_order_and_are_sampled_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[dict[str, Any]] = []
+    log, left = ran(rows, tmp_path / "fused.json", monkeypatch)
+    assert left == []
+    one = log[: len(log) // 3]
+    assert [name for name, do in one if do == "prepare"] == list(fused.ARMS)
+    sampled = [name for name, do in one if do == "sample"]
+    assert sampled == [*fused.ARMS, *fused.ARMS[1:], fused.ARMS[0]]
+    assert [row["product"] for row in rows] == [one.name for one in fused_products()[:3]]
+    written = json.loads((tmp_path / "fused.json").read_text())["rows"]
+    assert written == rows
+    assert written[0]["arms"]["evt"]["samples_ms"] == [0.1, 0.1]
+
+
+def test_a_run_goes_on_where_the_last_one_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = {"gpu": "H200", "driver": "1", "torch": "2", "triton": "3", "dry": True, "sources": "s"}
+    out = tmp_path / "fused.json"
+    rows: list[dict[str, Any]] = []
+    ran(rows, out, monkeypatch)
+    out.write_text(json.dumps({**facts, "rows": rows[:2]}))
+    kept = finished(out, facts)
+    log, _ = ran(kept, out, monkeypatch)
+    assert [do for name, do in log if name == "ours"] == ["prepare", "sample", "sample"]
+    assert [row["product"] for row in kept] == [row["product"] for row in rows]
+    assert finished(out, facts | {"sources": "other"}) == []
+    # What an arm could not do is tried again, and only that.
+    failed: list[dict[str, Any]] = []
+    ran(failed, out, monkeypatch, failing="evt")
+    assert all("failed" in row["arms"]["evt"] for row in failed)
+    log, _ = ran(failed, out, monkeypatch)
+    assert len([do for _, do in log if do == "prepare"]) == 3 * len(fused.ARMS)
+    assert not any("failed" in row["arms"]["evt"] for row in failed)
+
+
+def test_forced_arms_take_over_what_ours_has_built(tmp_path: Path) -> None:
+    folders = {
+        fused_arm.options_of(arm, tmp_path / arm)["cache_dir"] for arm in ("ours", "triton", "evt")
+    }
+    assert folders == {str(tmp_path / "ours" / "plugin")}
+    assert "cache_dir" not in fused_arm.options_of("stock", tmp_path / "stock")
+    assert fused_arm.options_of("apart", tmp_path / "apart") == {"max_autotune": False}
+
+
+@pytest.mark.usefixtures("inductor_cache")
+@pytest.mark.filterwarnings("default")
+def test_a_forced_arm_says_that_nothing_is_fused(tmp_path: Path) -> None:
+    with pytest.raises(LookupError, match="no fused evt kernel is offered"):
+        fused_arm.prepare("evt", tmp_path / "evt", {"shape": GELU}, dry=True)
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_fusions_runs_dry_and_goes_on(repository: Path, tmp_path: Path) -> None:
+    out = tmp_path / "fused.json"
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.fusion.fused",
+        "--dry",
+        "--rounds",
+        "2",
+        "--match",
+        "relu",
+    ]
+    environment = {name: text for name, text in os.environ.items() if name != "TRITON_CACHE_DIR"}
+
+    def dry(limit: int) -> dict[str, Any]:
+        subprocess.run(
+            [*command, "--out", str(out), "--limit", str(limit)],
+            cwd=repository,
+            env=environment | {"TMPDIR": str(tmp_path)},
+            timeout=500,
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        return json.loads(out.read_text())
+
+    first = dry(1)
+    (row,) = first["rows"]
+    assert set(row["arms"]) == set(fused.DRY_ARMS)
+    for answer in row["arms"].values():
+        assert len(answer["samples_ms"]) == 2
+        assert answer["error"] <= answer["accepted"]
+    assert row["arms"]["ours"]["fusion"]["winner"] == ""
+    assert {"gpu", "driver", "torch", "triton", "environment", "sources"} <= first.keys()
+    second = dry(2)
+    assert second["rows"][0] == row
+    assert len(second["rows"]) == 2

@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from inductor_plugin.cache import Store, open_store
+from inductor_plugin.cache.transfer import tape
+from inductor_plugin.cache.transfer.archive import (
+    Imported,
+    export_archive,
+    import_archive,
+    merge_stores,
+)
+from inductor_plugin.errors import ArchiveError, CacheError
+from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, record
+
+
+def filled(path: Path) -> Store:
+    store = open_store(path)
+    environment = store.put_environment(ENVIRONMENT)
+    kernel = store.put_kernel(kernel_key(), {"kernel.so": b"library", "source.cpp": b"source"})
+    store.put_record(
+        record(measured("a", kernel=kernel.digest), measured("b"), decision=decision("a", 2))
+    )
+    store.put_record(record(measured("a"), problem=2, op="bmm"))
+    store.put_kernel(kernel_key("unused"), {"kernel.so": b"other"})
+    store.quarantine(environment, "c", {"status": "hung", "reason": "r"})
+    return store
+
+
+def contents(store: Store) -> dict[str, str]:
+    root = store.root
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for folder in ("records", "kernels", "quarantine")
+        for path in (root / folder).rglob("*")
+        if path.is_file()
+    }
+
+
+def write_archive(file: Path, members: list[tuple[tarfile.TarInfo, bytes]], *, listed: bool = True):
+    hashes = {info.name: hashlib.sha256(data).hexdigest() for info, data in members if listed}
+    manifest = json.dumps({"format": 1, "members": hashes}).encode()
+    with tarfile.open(file, "w:gz") as out:
+        head = tarfile.TarInfo(tape.MANIFEST)
+        head.size = len(manifest)
+        out.addfile(head, io.BytesIO(manifest))
+        for info, data in members:
+            info.size = len(data) if info.isreg() else 0
+            out.addfile(info, io.BytesIO(data))
+
+
+def test_what_is_exported_comes_back_byte_for_byte(tmp_path: Path):
+    source = filled(tmp_path / "a")
+    counts = export_archive(source, tmp_path / "x.tar.gz")
+    assert counts == {"records": 2, "kernels": 2, "environments": 1, "quarantined": 1, "packs": 0}
+    target = open_store(tmp_path / "b")
+    taken = import_archive(target, tmp_path / "x.tar.gz")
+    assert (taken.records, taken.kernels, taken.quarantined, taken.environments) == (2, 2, 1, 1)
+    mine, theirs = contents(source), contents(target)
+    entries = {
+        name for name in mine if name.endswith("entry.json")
+    }  # hold when they were published
+    assert mine.keys() == theirs.keys()
+    assert {n: h for n, h in mine.items() if n not in entries} == {
+        n: h for n, h in theirs.items() if n not in entries
+    }
+    assert target.verify() == []
+    assert list((tmp_path / "b" / "private").iterdir()) == []
+    again = import_archive(target, tmp_path / "x.tar.gz")
+    assert again == Imported(unchanged=2 + 2 + 1 + 1)
+    assert contents(target) == theirs
+
+
+def test_an_import_tells_new_from_merged_from_unchanged(tmp_path: Path):
+    source, target = filled(tmp_path / "a"), open_store(tmp_path / "b")
+    export_archive(source, tmp_path / "x")
+    target.put_record(record(measured("c")))
+    target.put_kernel(kernel_key("unused"), {"kernel.so": b"other"})
+    taken = import_archive(target, tmp_path / "x")
+    assert taken == Imported(
+        records=1, kernels=1, quarantined=1, environments=1, merged=1, unchanged=1
+    )
+
+
+def test_an_export_makes_no_folder(tmp_path: Path):
+    store, file = filled(tmp_path / "a"), tmp_path / "none" / "deep" / "x.tgz"
+    with pytest.raises(ArchiveError, match=rf"there is no folder {file.parent}; make it"):
+        export_archive(store, file)
+    assert not (tmp_path / "none").exists()
+
+
+def test_equal_caches_give_equal_files(tmp_path: Path):
+    store = filled(tmp_path / "a")
+    export_archive(store, tmp_path / "one")
+    export_archive(store, tmp_path / "two")
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_an_export_can_be_a_part(tmp_path: Path):
+    store = filled(tmp_path / "a")
+    counts = export_archive(store, tmp_path / "x", op="mm")
+    assert (counts["records"], counts["kernels"]) == (1, 1)
+    assert export_archive(store, tmp_path / "x", environment="0000")["records"] == 0
+
+
+def test_what_is_damaged_is_not_exported(tmp_path: Path):
+    store = filled(tmp_path / "a")
+    (next(store.iter_kernels()).folder / "kernel.so").write_bytes(b"broken")
+    assert export_archive(store, tmp_path / "x")["kernels"] == 1
+
+
+def test_an_import_does_not_lose_newer_timings(tmp_path: Path):
+    source = filled(tmp_path / "a")
+    export_archive(source, tmp_path / "x")
+    target = open_store(tmp_path / "b")
+    mine = record(measured("a", 7.0, measured_at=5000.0), measured("c", 3.0), updated=5000.0)
+    target.put_record(mine)
+    target.put_kernel(kernel_key(), {"kernel.so": b"mine"})
+    import_archive(target, tmp_path / "x")
+    found = target.record(mine.environment, mine.op, mine.digest)
+    assert found is not None
+    assert {n: one.median_ms for n, one in found.candidates.items()} == {
+        "a": 7.0,
+        "b": 1.0,
+        "c": 3.0,
+    }
+    kept = target.kernel(kernel_key().digest)
+    assert kept is not None
+    assert kept.path("kernel.so").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../evil",
+        "/etc/evil",
+        "records/../../evil",
+        "kernels/ab/x/../../../evil",
+        "evil",
+        "locks/x.lock",
+    ],
+)
+def test_a_member_outside_the_cache_is_refused(tmp_path: Path, name: str):
+    write_archive(tmp_path / "x", [(tarfile.TarInfo(name), b"evil")])
+    store = open_store(tmp_path / "b")
+    with pytest.raises(ArchiveError, match="no path of a cache"):
+        import_archive(store, tmp_path / "x")
+    assert not list(tmp_path.rglob("evil"))
+    assert contents(store) == {}
+
+
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE]
+)
+def test_links_devices_and_folders_are_refused(tmp_path: Path, kind: bytes):
+    info = tarfile.TarInfo("records/e/mm/x.json")
+    info.type, info.linkname = kind, "/etc/passwd"
+    write_archive(tmp_path / "x", [(info, b"")])
+    with pytest.raises(ArchiveError, match="no plain file"):
+        import_archive(open_store(tmp_path / "b"), tmp_path / "x")
+
+
+def test_a_member_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tape, "MAX_MEMBER_BYTES", 10)
+    write_archive(tmp_path / "x", [(tarfile.TarInfo("records/e/mm/x.json"), b"x" * 11)])
+    with pytest.raises(ArchiveError, match="limit is 10"):
+        import_archive(open_store(tmp_path / "b"), tmp_path / "x")
+
+
+def test_a_member_that_is_not_in_the_manifest_is_refused(tmp_path: Path):
+    members = [(tarfile.TarInfo("records/e/mm/x.json"), b"x")]
+    write_archive(tmp_path / "x", members, listed=False)
+    with pytest.raises(ArchiveError, match="outside its manifest"):
+        import_archive(open_store(tmp_path / "b"), tmp_path / "x")
+
+
+def test_a_member_with_another_content_is_refused_and_nothing_is_placed(tmp_path: Path):
+    export_archive(filled(tmp_path / "a"), tmp_path / "x")
+    with tarfile.open(tmp_path / "x") as old:
+        members = [(one, old.extractfile(one)) for one in old.getmembers()]
+        content = [(one, stream.read()) for one, stream in members if stream]
+    changed = content[-1][0].name
+    with tarfile.open(tmp_path / "y", "w:gz") as new:
+        for info, data in content:
+            body = data[:-1] + b"?" if info.name == changed else data
+            new.addfile(info, io.BytesIO(body))
+    store = open_store(tmp_path / "b")
+    with pytest.raises(ArchiveError, match="checksum"):
+        import_archive(store, tmp_path / "y")
+    assert contents(store) == {}
+
+
+@pytest.mark.parametrize("length", [0, 30, 300, 1000])
+def test_a_cut_archive_is_refused(tmp_path: Path, length: int):
+    export_archive(filled(tmp_path / "a"), tmp_path / "x")
+    (tmp_path / "y").write_bytes((tmp_path / "x").read_bytes()[:length])
+    store = open_store(tmp_path / "b")
+    with pytest.raises(ArchiveError):
+        import_archive(store, tmp_path / "y")
+    assert contents(store) == {}
+
+
+def test_a_consistent_archive_with_an_invalid_entry_is_refused(tmp_path: Path):
+    write_archive(tmp_path / "x", [(tarfile.TarInfo("records/e/mm/x.json"), b"no record")])
+    with pytest.raises(ArchiveError, match="damaged entry"):
+        import_archive(open_store(tmp_path / "b"), tmp_path / "x")
+
+
+def test_an_archive_that_is_not_there_is_named(tmp_path: Path):
+    with pytest.raises(ArchiveError, match="there is no file"):
+        import_archive(open_store(tmp_path / "b"), tmp_path / "nothing")
+
+
+def test_two_caches_merge(tmp_path: Path):
+    source, target = filled(tmp_path / "a"), open_store(tmp_path / "b")
+    target.put_record(record(measured("c")))
+    taken = merge_stores(target, source)
+    assert (taken.records, taken.merged, taken.kernels) == (1, 1, 2)
+    one = record()
+    found = target.record(one.environment, one.op, one.digest)
+    assert found is not None
+    assert set(found.candidates) == {"a", "b", "c"}
+    assert target.verify() == []
+
+
+def test_nothing_is_taken_into_memory_only(tmp_path: Path):
+    source = filled(tmp_path / "a")
+    with pytest.raises(CacheError, match="memory only"):
+        merge_stores(open_store(tmp_path / "b", memory_only=True), source)

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from inductor_plugin.cache import Pack, open_store
+from inductor_plugin.cache.transfer.installed import (
+    Host,
+    installed_packs,
+    mismatch,
+    take_installed,
+)
+from inductor_plugin.cache.transfer.wheel import ENTRY_POINTS, PACK_FILE, write_wheel
+from tests.cache.transfer.test_wheel import pack_file
+
+SOFTWARE = {"nvcc": "nvcc 13.0.88", "torch": "2.14.1", "triton": "3.8.0", "machine": "x86_64"}
+HOPPER = Pack("H200", "sm_90a", 1.0, SOFTWARE, ("m:f",), (), ())
+HOST = Host("sm_90a", 13, "x86_64", "2.14.1", "3.8.0")
+
+
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Install a pack as pip does, and return the folder, which is on the module search path."""
+    site = folder / "site"
+    with zipfile.ZipFile(write_wheel(pack_file(folder), folder).file) as wheel:
+        wheel.extractall(site)
+    monkeypatch.setattr(sys, "path", [str(site), *sys.path])
+    return site
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return install(tmp_path, monkeypatch)
+
+
+def test_an_installed_pack_is_taken_once(site: Path, tmp_path: Path) -> None:
+    found = installed_packs()
+    (name,) = found.files
+    assert name.startswith("inductor_plugin_pack_rtx_4090_")
+    assert found.problems == ()
+    store = open_store(tmp_path / "cache")
+    assert take_installed(store) == []
+    (pack,) = store.packs()
+    assert store.kernel(pack.kernels[0]) is not None
+    # The next process does not read it again: it would find it changed.
+    (file,) = site.glob(f"*/{PACK_FILE}")
+    stamp = file.stat()
+    file.write_bytes(b"x" * stamp.st_size)
+    import os
+
+    os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    assert take_installed(open_store(tmp_path / "cache")) == []
+
+
+def test_a_new_version_is_taken_too(site: Path, tmp_path: Path) -> None:
+    store = open_store(tmp_path / "cache")
+    assert take_installed(store) == []
+    (file,) = site.glob(f"*/{PACK_FILE}")
+    file.write_bytes(pack_file(tmp_path, "H200", "sm_90a").read_bytes())
+    assert take_installed(store) == []
+    assert {one.arch for one in store.packs()} == {"sm_89", "sm_90a"}
+
+
+def test_a_damaged_one_is_named_and_nothing_of_it_taken(site: Path, tmp_path: Path) -> None:
+    (file,) = site.glob(f"*/{PACK_FILE}")
+    file.write_bytes(file.read_bytes()[:-100])
+    store = open_store(tmp_path / "cache")
+    (problem,) = take_installed(store)
+    assert "the installed pack inductor_plugin_pack_rtx_4090_" in problem
+    assert "cannot be used" in problem
+    assert list(store.iter_kernels()) == []
+    assert store.packs() == []
+
+
+def test_a_cache_that_takes_nothing_is_a_reason(site: Path, tmp_path: Path) -> None:
+    store = open_store(tmp_path / "cache", memory_only=True)
+    (problem,) = take_installed(store)
+    assert "cannot import" in problem
+
+
+def test_kernels_that_were_evicted_come_back(site: Path, tmp_path: Path) -> None:
+    store = open_store(tmp_path / "cache")
+    assert take_installed(store) == []
+    (pack,) = store.packs()
+    assert store.prune(max_bytes=0).kernels == 1
+    assert store.kernel(pack.kernels[0]) is None
+    again = open_store(tmp_path / "cache")
+    assert take_installed(again) == []
+    assert again.kernel(pack.kernels[0]) is not None
+
+
+def test_a_pack_comes_back_whose_note_is_gone(site: Path, tmp_path: Path) -> None:
+    store = open_store(tmp_path / "cache")
+    assert take_installed(store) == []
+    shutil.rmtree(store.layout.packs)
+    again = open_store(tmp_path / "cache")
+    assert take_installed(again) == []
+    assert len(again.packs()) == 1
+
+
+@pytest.mark.parametrize("package", ["gone_kernels", "gone.kernels", "pickle", "json:dumps"])
+def test_an_entry_point_that_leads_nowhere_is_named_and_the_others_are_taken(
+    site: Path, tmp_path: Path, package: str
+) -> None:
+    stale(site, package)
+    (problem,) = installed_packs().problems
+    assert problem.startswith("the installed pack stale cannot be used: ")
+    assert "install its wheel again, or uninstall it" in problem
+    store = open_store(tmp_path / "cache")
+    assert take_installed(store) == [problem]
+    assert [one.target for one in store.packs()] == ["RTX 4090"]
+
+
+def test_a_package_above_that_raises_is_a_problem(site: Path) -> None:
+    (site / "angry").mkdir()
+    (site / "angry" / "__init__.py").write_text("raise RuntimeError('not today')")
+    stale(site, "angry.kernels")
+    (problem,) = installed_packs().problems
+    assert "RuntimeError: not today" in problem
+
+
+def test_packs_for_another_gpu_are_named() -> None:
+    ampere = replace(HOST, arch="sm_80")
+    assert mismatch([], ampere) is None
+    assert mismatch([HOPPER], HOST) is None
+    reason = mismatch([HOPPER], ampere)
+    assert reason is not None
+    assert "H200 (sm_90a)" in reason.what
+    assert "precompile --target" in reason.remedy
+    assert str(reason) == f"{reason.what}; {reason.remedy}"
+    assert mismatch([HOPPER, replace(HOPPER, arch="sm_80")], ampere) is None
+
+
+def test_packs_of_another_cuda_are_named() -> None:
+    reason = mismatch([HOPPER], replace(HOST, cuda=12))
+    assert reason is not None
+    assert "nvcc 13.0.88" in reason.what
+    assert "CUDA 12" in reason.what
+    # Triton's kernels need no runtime library.
+    assert mismatch([made(nvcc="none")], replace(HOST, cuda=12)) is None
+    assert mismatch([made(nvcc="nvcc 12.8.93, nvcc 13.0.88")], HOST) is None
+
+
+def test_packs_of_another_machine_are_named() -> None:
+    reason = mismatch([HOPPER], replace(HOST, machine="aarch64"))
+    assert reason is not None
+    assert "made on x86_64, this machine is aarch64" in reason.what
+    assert mismatch([HOPPER, made(machine="aarch64")], replace(HOST, machine="aarch64")) is None
+    unnoted = {name: value for name, value in SOFTWARE.items() if name != "machine"}
+    assert mismatch([replace(HOPPER, software=unnoted)], HOST) is None
+
+
+@pytest.mark.parametrize("other", [{"torch": "2.13.0"}, {"triton": "3.7.0"}])
+def test_packs_of_another_torch_or_triton_are_named(other: dict[str, str]) -> None:
+    pack = made(**other)
+    reason = mismatch([pack], HOST)
+    assert reason is not None
+    assert next(iter(other.values())) in reason.what
+    assert "here are torch 2.14.1, Triton 3.8.0" in reason.what
+    assert "its CUTLASS kernels serve, Triton's are compiled anew" in reason.what
+    assert mismatch([pack, HOPPER], HOST) is None
+    # One without Triton kernels has nothing to compile anew.
+    assert mismatch([replace(pack, models=("standard sm_90a",))], HOST) is None
+    alone = mismatch([made(nvcc="none", **other)], HOST)
+    assert alone is not None
+    assert "CUTLASS" not in alone.what
+    assert "its Triton kernels are compiled anew" in alone.what
+
+
+def made(**software: str) -> Pack:
+    return replace(HOPPER, software={**SOFTWARE, **software})
+
+
+def stale(site: Path, package: str) -> None:
+    """Leave an entry point behind whose package is gone."""
+    folder = site / "stale-1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: stale\nVersion: 1\n")
+    (folder / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\nstale = {package}\n")
+    points = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    assert "stale" in {one.name for one in points}

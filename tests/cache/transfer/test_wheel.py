@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import platform
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from inductor_plugin.cache import Pack, open_store
+from inductor_plugin.cache.transfer.archive import export_archive
+from inductor_plugin.cache.transfer.wheel import PACK_FILE, write_wheel
+from inductor_plugin.errors import ArchiveError, PackError
+from tests.support.cache import kernel_key
+
+
+def pack_file(
+    folder: Path, target: str = "RTX 4090", arch: str = "sm_89", source: str = "", **made: str
+) -> Path:
+    """Return the file of a pack with one kernel; ``made`` is added to what has made it."""
+    store = open_store(folder / f"cache-{arch}")
+    kernel = store.put_kernel(kernel_key(f"{arch}{source}"), {"kernel.so": b"library"})
+    software = {"nvcc": "nvcc 13.0.88", "machine": platform.machine(), **made}
+    pack = Pack(target, arch, 1000.0, software, ("m:f",), ("mm(1x2, 2x3)",), (kernel.digest,))
+    file = folder / f"{arch}{source}.pack"
+    export_archive(store, file, pack=pack)
+    return file
+
+
+def test_the_wheel_is_one_that_pip_installs(tmp_path: Path) -> None:
+    file = pack_file(tmp_path)
+    made = write_wheel(file, tmp_path, version="1.2")
+    machine = platform.machine()
+    stem = r"inductor_plugin_pack_rtx_4090_[0-9a-f]{8}"
+    assert re.fullmatch(rf"{stem}-1\.2-py3-none-linux_{machine}\.whl", made.file.name)
+    assert re.fullmatch(r"inductor-plugin-pack-rtx_4090-[0-9a-f]{8}", made.name)
+    assert made.kernels == 1
+    site = tmp_path / "site"
+    # Without an index, and without the plugin that it depends on.
+    command = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--quiet"]
+    subprocess.run([*command, "--target", str(site), str(made.file)], check=True, timeout=120)
+    (package,) = site.glob("*_kernels")
+    assert (package / PACK_FILE).read_bytes() == file.read_bytes()
+    (points,) = site.glob("*.dist-info/entry_points.txt")
+    assert points.read_text() == f"[inductor_plugin.packs]\n{package.name[:-8]} = {package.name}\n"
+
+
+def test_equal_packs_give_equal_wheels(tmp_path: Path) -> None:
+    file = pack_file(tmp_path)
+    first = write_wheel(file, tmp_path).file.read_bytes()
+    assert write_wheel(file, tmp_path).file.read_bytes() == first
+
+
+def test_a_wheel_is_for_the_machine_its_pack_was_made_on(tmp_path: Path) -> None:
+    made = write_wheel(pack_file(tmp_path, machine="aarch64"), tmp_path)
+    assert made.file.name.endswith("-1-py3-none-linux_aarch64.whl")
+    with zipfile.ZipFile(made.file) as wheel:
+        facts = wheel.read(next(n for n in wheel.namelist() if n.endswith("/WHEEL"))).decode()
+    assert "Tag: py3-none-linux_aarch64\n" in facts
+    # Packs from before it was noted.
+    assert Pack("H200", "sm_90a", 1.0, {}, (), (), ()).machine == "x86_64"
+
+
+def test_two_packs_for_a_gpu_have_two_names(tmp_path: Path) -> None:
+    files = [write_wheel(pack_file(tmp_path, source=one), tmp_path).file for one in ("a", "b")]
+    assert len({one.name.split("-")[0] for one in files}) == 2
+    assert all(one.is_file() for one in files)
+
+
+def test_a_wheel_of_another_pack_is_not_overwritten(tmp_path: Path) -> None:
+    first = write_wheel(pack_file(tmp_path, source="a"), tmp_path, name="ours")
+    before = first.file.read_bytes()
+    with pytest.raises(PackError, match="holds another pack; use another --version"):
+        write_wheel(pack_file(tmp_path, source="b"), tmp_path, name="ours")
+    assert first.file.read_bytes() == before
+    second = write_wheel(pack_file(tmp_path, source="b"), tmp_path, name="ours", version="2")
+    assert second.file != first.file
+    first.file.write_bytes(b"no wheel")
+    with pytest.raises(PackError, match="holds another pack"):
+        write_wheel(pack_file(tmp_path, source="a"), tmp_path, name="ours")
+
+
+def test_the_pack_is_stored_and_listed(tmp_path: Path) -> None:
+    made = write_wheel(pack_file(tmp_path), tmp_path, name="Our.Kernels")
+    with zipfile.ZipFile(made.file) as wheel:
+        names = wheel.namelist()
+        record = wheel.read(next(n for n in names if n.endswith("RECORD"))).decode()
+    assert all(f"{name}," in record for name in names)
+    assert f"our_kernels_kernels/{PACK_FILE}" in names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"name": "../x"}, "use letters"),
+        ({"version": "one"}, "write it as 1"),
+    ],
+)
+def test_what_no_wheel_can_be_called_is_refused(
+    tmp_path: Path, arguments: dict[str, str], said: str
+) -> None:
+    with pytest.raises(PackError, match=said):
+        write_wheel(pack_file(tmp_path), tmp_path, **arguments)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PackError, match="there is no folder"):
+        write_wheel(pack_file(tmp_path), tmp_path / "nowhere")
+
+
+def test_a_damaged_pack_is_refused(tmp_path: Path) -> None:
+    file = pack_file(tmp_path)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    file.write_bytes(data)
+    with pytest.raises(ArchiveError, match=r"damaged|checksum"):
+        write_wheel(file, tmp_path)
+
+
+def test_an_export_without_a_pack_is_refused(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "cache")
+    store.put_kernel(kernel_key(), {"kernel.so": b"library"})
+    export_archive(store, tmp_path / "x")
+    with pytest.raises(PackError, match="holds 0 packs"):
+        write_wheel(tmp_path / "x", tmp_path)

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inductor_plugin.cli import demo
+from inductor_plugin.counters import Stats
+from inductor_plugin.errors import WorkerDiedError, WorkerTimeoutError
+
+USERS_MODEL = """
+import torch
+from torch import nn
+
+def two_layers():
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 64))
+    return layers.eval(), (torch.randn(64, 128),)
+"""
+
+FIRST = demo.Run(
+    torch="2.14.1",
+    compile_s=30.0,
+    process_s=35.0,
+    error=1e-6,
+    tolerance=1e-3,
+    stats=Stats(problems=5, record_misses=5, compiled=5, benchmarked=10),
+)
+SECOND = dataclasses.replace(FIRST, stats=Stats(problems=5, record_hits=5))
+
+
+def with_stats(run: demo.Run, **counters: int) -> demo.Run:
+    return dataclasses.replace(run, stats=dataclasses.replace(run.stats, **counters))
+
+
+def test_a_second_process_without_work_is_what_was_promised():
+    assert demo.judge(FIRST, SECOND) == ()
+
+
+@pytest.mark.parametrize("counter", ["compiled", "benchmarked", "record_misses"])
+def test_work_in_the_second_process_is_a_problem(counter: str):
+    (problem,) = demo.judge(FIRST, with_stats(SECOND, **{counter: 2}))
+    assert problem == f"the second process has {counter} = 2, expected 0"
+
+
+def test_a_model_without_anything_to_tune_is_a_problem():
+    (problem,) = demo.judge(with_stats(FIRST, problems=0), SECOND)
+    assert "nothing was tuned" in problem
+
+
+@pytest.mark.parametrize("error", [0.1, float("nan")])
+def test_numbers_off_eager_are_a_problem(error: float):
+    (problem,) = demo.judge(dataclasses.replace(FIRST, error=error), SECOND)
+    assert "the first process is off eager" in problem
+
+
+def test_a_report_is_plain_json():
+    report = demo.Report("m:f", "cpu", "/cache", FIRST, SECOND, ())
+    assert json.loads(json.dumps(report.to_dict()))["second"]["stats"]["record_hits"] == 5
+
+
+def test_the_demos_own_cache_is_emptied_and_nothing_beside_it(tmp_path: Path):
+    beside = tmp_path / "xdg-cache/inductor_plugin/records"
+    inside = tmp_path / "xdg-cache/inductor_plugin/.demo-cache/records"
+    for folder in (beside, inside):
+        folder.mkdir(parents=True)
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise subprocess.TimeoutExpired("demo", 1)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "run", fail)
+        with pytest.raises(WorkerTimeoutError, match="more than 5 s; try a smaller model"):
+            demo.run_demo(say=lambda text: None, timeout_s=5)
+    assert beside.exists()
+    assert not inside.exists()
+
+
+def test_a_named_cache_is_not_emptied_and_a_failing_process_is_reported(
+    cache_dir: Path, capfd: pytest.CaptureFixture[str]
+):
+    (cache_dir / "records").mkdir(parents=True)
+    with pytest.raises(WorkerDiedError, match="ended with status 2; the reason is above"):
+        demo.run_demo("nowhere:model", cache_dir, say=lambda text: None)
+    assert (cache_dir / "records").exists()
+    error = capfd.readouterr().err
+    assert "inductor-plugin demo: model 'nowhere:model': no module 'nowhere' in " in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.slow
+def test_the_second_process_compiles_and_measures_nothing(
+    cache_dir: Path, tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "users_model.py").write_text(USERS_MODEL, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), str(repository))))
+    lines: list[str] = []
+    report = demo.run_demo("users_model:two_layers", cache_dir, say=lines.append)
+    assert report.problems == ()
+    assert report.first.stats.benchmarked > 0
+    assert report.second.stats.record_hits == report.first.stats.problems
+    assert any("0 candidates measured" in line for line in lines)

@@ -1,0 +1,325 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from inductor_plugin.cache import open_store
+from inductor_plugin.cache.transfer.archive import import_archive
+from inductor_plugin.cache.transfer.installed import take_installed
+from inductor_plugin.cache.transfer.wheel import PACK_FILE
+from inductor_plugin.cli import doctor
+from inductor_plugin.kernels.nvcc import NoToolkit, Toolkit
+from inductor_plugin.problem.target import Target, target
+from tests.cache.transfer.test_installed import install, stale
+from tests.cache.transfer.test_wheel import pack_file
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return install(tmp_path, monkeypatch)
+
+
+def test_every_finding_that_is_not_ok_says_what_to_do(cache_dir: Path):
+    findings = doctor.examine(cache_dir)
+    assert {one.state for one in findings} <= {"ok", "off", "broken"}
+    assert [one.name for one in findings if one.state != "ok" and not one.remedy] == []
+    assert json.loads(json.dumps([one.to_dict() for one in findings]))[0]["name"] == "python"
+    assert all(one.name in doctor.render(findings) for one in findings)
+    assert not cache_dir.exists()
+
+
+@pytest.mark.parametrize(
+    ("version", "state", "detail"),
+    [
+        ((3, 11, 7), "ok", "one by one"),
+        ((3, 11, 9), "ok", r"3\.11\.9$"),
+        ((3, 14, 0), "broken", "not supported"),
+        ((3, 9, 0), "broken", "not supported"),
+    ],
+)
+def test_python_is_judged_by_its_version(version: tuple[int, int, int], state: str, detail: str):
+    finding = doctor.python(version)
+    assert finding.state == state
+    assert re.search(detail, finding.detail)
+
+
+def test_a_wrong_variable_is_broken(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("INDUCTOR_PLUGIN_POLICE", "tune")
+    finding = doctor.options()
+    assert finding.state == "broken"
+    assert "INDUCTOR_PLUGIN_POLICY" in finding.detail
+
+
+def test_options_that_differ_from_their_defaults_are_shown(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("INDUCTOR_PLUGIN_MAX_CANDIDATES", "3")
+    assert doctor.options().detail == "max_candidates=3"
+
+
+def test_a_switch_that_cannot_act_is_broken(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("INDUCTOR_PLUGIN_ENABLE", "1")
+    assert "is on" in doctor.switch().detail
+    monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    assert doctor.switch().remedy == "unset TORCH_DEVICE_BACKEND_AUTOLOAD"
+
+
+def test_the_compiler_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    fake = tmp_path / "bad-c++"
+    fake.write_text("#!/bin/sh\necho 'fatal error: Python.h: not found' >&2\nexit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("CXX", str(fake))
+    finding = doctor.compiler()
+    assert finding.state == "broken"
+    assert "Python's headers" in finding.remedy
+
+
+def test_a_machine_without_compiler_is_told_to_install_one(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", "")
+    finding = doctor.compiler()
+    assert (finding.state, finding.remedy) == ("broken", "install g++, or set CXX to a compiler")
+
+
+def test_a_cache_that_others_can_write_is_broken(tmp_path: Path):
+    tmp_path.chmod(0o777)
+    finding = doctor.cache(tmp_path)
+    assert finding.state == "broken"
+    assert "mode 0777" in finding.detail
+    tmp_path.chmod(0o700)
+    assert doctor.cache(tmp_path).state == "ok"
+
+
+def test_a_cache_that_is_no_folder_is_broken(tmp_path: Path):
+    file = tmp_path / "file"
+    file.touch()
+    assert "is not a folder" in doctor.cache(file).detail
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_a_cache_that_cannot_be_written_is_broken(tmp_path: Path):
+    tmp_path.chmod(0o500)
+    finding = doctor.cache(tmp_path / "below")
+    assert finding.state == "broken"
+    assert "cannot be written" in finding.detail
+
+
+TOOLKIT = Toolkit("/cuda/bin/nvcc", "13.0.88", "PATH", (), (), "/cuda/lib64/libcudart.so.13", "")
+
+
+def toolkit_is(monkeypatch: pytest.MonkeyPatch, found: Toolkit | NoToolkit) -> None:
+    def find(*_: object, **__: object) -> Toolkit | NoToolkit:
+        return found
+
+    monkeypatch.setattr("inductor_plugin.kernels.nvcc.find", find)
+
+
+def cutlass_is_installed(monkeypatch: pytest.MonkeyPatch, *, installed: bool) -> None:
+    def package_folders(name: str) -> tuple[Path, ...]:
+        return (Path("/site/cutlass_library"),) if installed else ()
+
+    monkeypatch.setattr("inductor_plugin.kernels.nvcc.package_folders", package_folders)
+
+
+def test_a_compiler_for_cutlass_kernels_is_named_with_its_place(monkeypatch: pytest.MonkeyPatch):
+    toolkit_is(monkeypatch, TOOLKIT)
+    finding = doctor.nvcc()
+    assert (finding.state, finding.remedy) == ("ok", "")
+    assert finding.detail == "13.0.88 (/cuda/bin/nvcc, from PATH)"
+
+
+@pytest.mark.parametrize(
+    ("missing", "installed", "option", "state"),
+    [
+        (True, False, "", "off"),
+        (True, True, "", "off"),
+        (False, False, "", "off"),
+        (False, True, "", "broken"),
+        (False, False, "/old", "broken"),
+    ],
+)
+def test_a_compiler_that_cannot_be_used_is_broken_where_somebody_wants_it(
+    monkeypatch: pytest.MonkeyPatch, *, missing: bool, installed: bool, option: str, state: str
+):
+    toolkit_is(monkeypatch, NoToolkit("nvcc is CUDA 11.8, too old", "install another", missing))
+    cutlass_is_installed(monkeypatch, installed=installed)
+    finding = doctor.nvcc(option)
+    assert (finding.state, finding.remedy) == (state, "install another")
+    assert "CUDA 11.8, too old" in finding.detail
+
+
+def test_the_compiler_is_judged_though_cutlass_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    cutlass_is_installed(monkeypatch, installed=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    finding = doctor.nvcc()
+    assert finding.state == "off"
+    assert "no nvcc: looked at" in finding.detail
+    assert "inductor-plugin[nvcc]" in finding.remedy
+    finding = doctor.cutlass()
+    assert finding.state == "off"
+    assert "not installed" in finding.detail
+    assert "inductor-plugin[cutlass]" in finding.remedy
+
+
+def test_a_cutlass_that_cannot_be_used_is_broken(monkeypatch: pytest.MonkeyPatch):
+    def reason() -> str:
+        return "it cannot be imported"
+
+    def headers() -> NoToolkit:
+        return NoToolkit("nvidia-cutlass 3.9.0 is installed, kernels need 4.x", "pip install it")
+
+    def good_headers() -> tuple[str, tuple[str, ...]]:
+        return "4.2.0", ("/include",)
+
+    monkeypatch.setattr(doctor, "generator_reason", reason)
+    monkeypatch.setattr("inductor_plugin.kernels.nvcc.cutlass_headers", headers)
+    finding = doctor.cutlass()
+    assert (finding.state, finding.remedy) == ("broken", "pip install it")
+    assert "3.9.0" in finding.detail
+    monkeypatch.setattr("inductor_plugin.kernels.nvcc.cutlass_headers", good_headers)
+    finding = doctor.cutlass()
+    assert finding.state == "broken"
+    assert "it cannot be imported" in finding.detail
+    monkeypatch.setattr(doctor, "generator_reason", lambda: None)
+    assert (doctor.cutlass().state, doctor.cutlass().remedy) == ("ok", "")
+
+
+def test_numpy_is_told_of_and_not_needed(monkeypatch: pytest.MonkeyPatch):
+    def find_spec(name: str) -> None:
+        assert name == "numpy"
+
+    monkeypatch.setattr("importlib.util.find_spec", find_spec)
+    finding = doctor.numpy()
+    assert (finding.state, finding.remedy) == ("off", "pip install numpy")
+
+
+def test_kernels_are_generated_without_numpy(repository: Path):
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    script = (
+        "import sys; sys.modules['numpy'] = None\n"
+        "from inductor_plugin.templates.cutlass.source import generator_reason\n"
+        "print(generator_reason())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=repository, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "None"
+
+
+def test_the_option_that_names_a_compiler_is_looked_at(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("INDUCTOR_PLUGIN_NVCC", "/nowhere/nvcc")
+    found = {one.name: one for one in doctor.examine()}
+    assert found["nvcc"].state == "broken"
+    assert "/nowhere/nvcc" in found["nvcc"].detail
+
+
+def test_packs_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.packs(tmp_path / "nowhere").detail.startswith("none")
+    folder = tmp_path / "cache"
+    store = open_store(folder)
+    import_archive(store, pack_file(tmp_path, "H200", "sm_90a"))
+    found = doctor.packs(folder)
+    assert (found.state, found.detail) == ("ok", "H200 (1 kernels)")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    gpu_is(monkeypatch, "A100")
+    found = doctor.packs(folder)
+    assert found.state == "off"
+    assert "this GPU is sm_80" in found.detail
+    assert "precompile --target" in found.remedy
+    (kernel,) = store.iter_kernels()
+    kernel.path("kernel.so").write_bytes(b"x")
+    found = doctor.packs(folder)
+    assert found.state == "broken"
+    assert "lost 1 of its 1 kernels" in found.detail
+
+
+def gpu_is(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def known_target(device: object) -> Target:
+        return target(name)
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(doctor, "known_target", known_target)
+    monkeypatch.setattr("inductor_plugin.inductor.graph.packs.cuda_major", lambda: 13)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ({"triton": "1.0"}, "Triton's are compiled anew"),
+        ({"torch": "1.0"}, "its CUTLASS kernels serve"),
+        ({"machine": "riscv64"}, "made on riscv64"),
+    ],
+)
+def test_a_pack_made_otherwise_is_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: dict[str, str], said: str
+) -> None:
+    gpu_is(monkeypatch, "H200")
+    for folder, how, state in (("fit", {}, "ok"), ("other", made, "off")):
+        (tmp_path / folder).mkdir()
+        file = pack_file(tmp_path / folder, "H200", "sm_90a", **how)
+        import_archive(open_store(tmp_path / folder / "cache"), file)
+        found = doctor.packs(tmp_path / folder / "cache")
+        assert (found.state, said in found.detail) == (state, state == "off")
+
+
+def test_an_installed_pack_is_read_through(site: Path, tmp_path: Path) -> None:
+    found = doctor.packs(tmp_path / "cache")
+    assert found.state == "ok"
+    assert found.detail.startswith("RTX 4090 (1 kernels, installed: taken")
+    (file,) = site.glob(f"*/{PACK_FILE}")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    file.write_bytes(data)
+    found = doctor.packs(tmp_path / "cache")
+    assert found.state == "broken"
+    assert "the installed pack inductor_plugin_pack_rtx_4090_" in found.detail
+    assert "install its wheel again" in found.remedy
+    file.unlink()
+    assert doctor.packs(tmp_path / "cache").state == "broken"
+
+
+def test_an_installed_pack_that_lost_kernels_is_nothing_to_repair(
+    site: Path,
+    tmp_path: Path,
+) -> None:
+    store = open_store(tmp_path / "cache")
+    assert take_installed(store) == []
+    assert doctor.packs(tmp_path / "cache").detail == "RTX 4090 (1 kernels)"
+    store.prune(max_bytes=0)
+    found = doctor.packs(tmp_path / "cache")
+    assert found.state == "ok"
+    assert "taken into the cache at the first compile" in found.detail
+
+
+def test_an_entry_point_that_leads_nowhere_is_broken(site: Path, tmp_path: Path) -> None:
+    stale(site, "gone.kernels")
+    found = doctor.packs(tmp_path / "cache")
+    assert found.state == "broken"
+    assert "the installed pack stale cannot be used" in found.detail
+    assert "uninstall it" in found.remedy
+
+
+def test_an_unknown_gpu_is_off_and_told_what_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = {"name": "Tesla V100", "major": 7, "minor": 0, "multi_processor_count": 80}
+
+    def properties(device: object) -> SimpleNamespace:
+        return SimpleNamespace(**facts)
+
+    monkeypatch.setattr("torch.version.cuda", "13.0")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_properties", properties)
+    found = doctor.gpu()
+    assert found.state == "off"
+    assert "compute capability 7.0, whose tensor cores are not known" in found.detail
+    assert "library kernels and Triton templates are measured" in found.remedy
+    assert "no CUTLASS kernels and no packs" in found.remedy
+    facts.update(major=8)
+    assert doctor.gpu().state == "ok"

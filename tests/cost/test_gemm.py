@@ -1,0 +1,171 @@
+"""The order of tiles is checked against what anyone agrees with, not against the model's formulas."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from inductor_plugin.cost.gemm import Prediction, predict, ranked, roofline_s
+from inductor_plugin.cost.tile import GemmShape, TileConfig
+from inductor_plugin.problem.target import Target, names, target
+
+H100 = target("H100")
+SQUARE = GemmShape(4096, 4096, 4096)
+EXACT = GemmShape(12 * 128, 11 * 128, 8192)  # 132 tiles of 128x128, one for each multiprocessor
+ONE_MORE = GemmShape(19 * 128, 7 * 128, 8192)
+TILES = [
+    TileConfig(m, n, 64, warps=8 if m * n >= 128 * 128 else 4)
+    for m, n in itertools.product((16, 32, 64, 128, 256), (32, 64, 128, 256))
+]
+
+
+def seconds(shape: GemmShape, config: TileConfig, on: Target = H100) -> float:
+    said = predict(on, shape, config)
+    assert isinstance(said, Prediction), said
+    return said.seconds
+
+
+def best(shape: GemmShape, configs: list[TileConfig], on: Target = H100) -> TileConfig:
+    return ranked(on, shape, configs, 1)[0].config
+
+
+def test_a_large_square_prefers_a_large_tile():
+    large, small = TileConfig(128, 256, 64, warps=8), TileConfig(64, 64, 64)
+    assert seconds(SQUARE, large) < 0.7 * seconds(SQUARE, small)
+    winner = best(SQUARE, TILES)
+    assert winner.m * winner.n >= 128 * 128
+
+
+def test_one_row_prefers_low_tiles_and_a_split_of_k():
+    shape = GemmShape(1, 4096, 4096)
+    configs = [replace(one, split_k=split) for one in TILES for split in (1, 2, 4, 8)]
+    winner = best(shape, configs)
+    assert winner.m == 16
+    whole, split = TileConfig(16, 128, 64), TileConfig(16, 128, 64, split_k=4)
+    assert seconds(shape, split) < seconds(shape, whole)  # 32 tiles leave 100 SMs idle
+    low, high = TileConfig(16, 128, 64, split_k=4), TileConfig(128, 128, 64, warps=8, split_k=4)
+    assert seconds(shape, low) < seconds(shape, high)
+
+
+def test_k_is_not_split_where_tiles_fill_the_gpu():
+    whole, split = TileConfig(128, 256, 64, warps=8), TileConfig(128, 256, 64, warps=8, split_k=4)
+    assert seconds(SQUARE, whole) < seconds(SQUARE, split)
+
+
+def test_few_tiles_and_a_long_k_want_a_split_or_a_stream():
+    shape = GemmShape(128, 256, 1 << 16)
+    whole = TileConfig(128, 256, 64, warps=8)
+    assert seconds(shape, replace(whole, split_k=64)) < 0.2 * seconds(shape, whole)
+    assert seconds(shape, replace(whole, stream_k=True)) < 0.2 * seconds(shape, whole)
+
+
+def test_one_tile_more_than_a_wave_costs_a_wave():
+    tile = TileConfig(128, 128, 64, warps=8)
+    exact = seconds(EXACT, tile)
+    more = seconds(ONE_MORE, tile)
+    assert more > 1.6 * exact
+    said = predict(H100, ONE_MORE, tile)
+    assert isinstance(said, Prediction)
+    assert (said.tiles, said.waves) == (133, 2)
+
+
+def test_stream_k_evens_out_an_incomplete_wave():
+    tile = TileConfig(128, 128, 64, warps=8)
+    assert seconds(ONE_MORE, replace(tile, stream_k=True)) < 0.75 * seconds(ONE_MORE, tile)
+    assert seconds(EXACT, tile) < seconds(EXACT, replace(tile, stream_k=True))
+
+
+def test_padding_is_paid_for():
+    tile = TileConfig(128, 256, 64, warps=8)
+    fits, padded = GemmShape(16896, 4096, 4096), GemmShape(16896 + 1, 4096 + 1, 4096)
+    assert seconds(padded, tile) > 1.03 * seconds(fits, tile)
+    narrow = GemmShape(8192, 64, 8192)
+    assert best(narrow, TILES).n <= 64
+
+
+def test_more_stages_hide_more_latency():
+    for shape in (SQUARE, GemmShape(1, 8192, 8192)):
+        two, four = (TileConfig(128, 256, 32, warps=8, stages=stages) for stages in (2, 4))
+        assert seconds(shape, four) < seconds(shape, two)
+
+
+def test_a_cluster_saves_loads_from_l2():
+    tile = TileConfig(128, 128, 64, warps=8)
+    alone, shared = (predict(H100, SQUARE, replace(tile, cluster=c)) for c in ((1, 1), (2, 1)))
+    assert isinstance(alone, Prediction)
+    assert isinstance(shared, Prediction)
+    assert shared.l2_s < 0.8 * alone.l2_s
+
+
+def test_walking_in_panels_saves_device_memory_where_l2_does_not_hold_the_operands():
+    shape = GemmShape(16384, 16384, 16384)
+    tile = TileConfig(128, 128, 64, warps=8)
+    rows, panels = (predict(H100, shape, replace(tile, group=group)) for group in (1, 8))
+    assert isinstance(rows, Prediction)
+    assert isinstance(panels, Prediction)
+    assert panels.memory_s < 0.5 * rows.memory_s
+    down = predict(H100, shape, replace(tile, group=1, along="m"))
+    assert isinstance(down, Prediction)
+    assert down.memory_s == pytest.approx(rows.memory_s)
+
+
+@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8", "float8_e4m3fn"])
+def test_no_prediction_is_below_the_roofline(name: str, dtype: str):
+    on = target(name)
+    checked = 0
+    for m, n, k, batch in itertools.product((1, 17, 4096), (64, 4096), (128, 8192), (1, 3)):
+        shape = GemmShape(m, n, k, batch, dtype, dtype, "bfloat16")
+        floor = roofline_s(on, shape)
+        for config in TILES:
+            for one in (config, replace(config, split_k=2), replace(config, stream_k=True)):
+                said = predict(on, shape, one)
+                if isinstance(said, Prediction):
+                    assert said.seconds > floor
+                    parts = (said.compute_s, said.l2_s, said.memory_s, said.fill_s)
+                    assert said.seconds > max(*parts, said.reduce_s)
+                    checked += 1
+    no_cores = on.rate("tf32" if dtype == "float32" else dtype) is None
+    assert checked == 0 if no_cores else checked > 500
+
+
+def test_faster_gpus_are_predicted_faster():
+    tile = TileConfig(128, 128, 64, warps=8)
+    compute = [seconds(SQUARE, tile, target(name)) for name in ("B200", "H100", "A100", "RTX 4090")]
+    assert compute == sorted(compute)
+    stream = GemmShape(16, 8192, 8192)
+    low = TileConfig(16, 64, 128)
+    memory = [seconds(stream, low, target(n)) for n in ("B200", "H200", "H100", "A100", "L40S")]
+    assert memory == sorted(memory)
+
+
+def test_half_the_bytes_take_less_time():
+    tile = TileConfig(128, 128, 64, warps=8)
+    eight = replace(SQUARE, a="float8_e4m3fn", b="float8_e4m3fn")
+    assert (
+        seconds(eight, tile)
+        < seconds(SQUARE, tile)
+        < seconds(replace(SQUARE, a="float32", b="float32"), replace(tile, k=32))
+    )
+
+
+def test_what_does_not_fit_is_left_out_and_equals_keep_their_order():
+    oversized = TileConfig(256, 256, 64, warps=16, stages=8)
+    first, second = TileConfig(128, 128, 64, warps=8), TileConfig(128, 128, 64, warps=8)
+    found = ranked(H100, SQUARE, [oversized, first, second, TileConfig(64, 64, 64)])
+    assert [one.config for one in found] == [first, second, TileConfig(64, 64, 64)]
+    assert found[0].config is first
+    assert len(ranked(H100, SQUARE, TILES, limit=3)) == 3
+    assert ranked(H100, SQUARE, []) == []
+
+
+def test_the_reason_names_the_bound_and_the_waves():
+    (one,) = ranked(H100, SQUARE, [TileConfig(128, 256, 64, warps=8)])
+    assert (
+        one.reason == f"{one.predicted_s * 1e6:.1f} us, bound by tensor cores: 512 tiles in 4 waves"
+    )
+    (row,) = ranked(H100, GemmShape(1, 4096, 4096), [TileConfig(16, 128, 64, split_k=4)])
+    assert "bound by memory: 128 tiles in 1 wave, " in row.reason
+    assert row.reason.endswith("us to reduce")

@@ -1,0 +1,319 @@
+"""Which fusions are pruned, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from inductor_plugin.cache import Resources
+from inductor_plugin.config import Config
+from inductor_plugin.cost.limits import Limits, guard, guard_registers, limits_of
+from inductor_plugin.cost.prune import (
+    FORETOLD_SPILLS_BYTES,
+    Keep,
+    Prune,
+    Verdict,
+    judge,
+    judge_compiled,
+    predict,
+    spilling,
+)
+from inductor_plugin.cost.registers import Kernel
+from inductor_plugin.kernels.resources import SPILL_LIMIT_BYTES
+from inductor_plugin.problem.epilogue import Access, Epilogue, Pattern, Step
+from inductor_plugin.problem.target import target
+
+H200 = target("H200")
+M = N = K = 2048
+TILE = Kernel(
+    template="mm",
+    tile=(128, 128, 64),
+    warps=8,
+    stages=3,
+    registers=98,
+    spilled_bytes=0,
+    shared_bytes=65536,
+    shape=(M, N, K),
+)
+LARGE = replace(TILE, tile=(128, 256, 64), registers=179, shared_bytes=98304)
+HUGE = replace(TILE, tile=(256, 256, 64), registers=255, shared_bytes=98304)
+
+
+def access(pattern: Pattern = "full", dtype: str = "bfloat16", buffer: str = "") -> Access:
+    elements = {"full": M * N, "row": N, "column": M, "scalar": 1, "other": M * N}[pattern]
+    stride = {"full": (N, 1), "row": (0, 1), "column": (1, 0), "scalar": (0, 0), "other": ()}
+    return Access(pattern, dtype, elements, stride[pattern], buffer=buffer)
+
+
+def epilogue(
+    *operations: str, reads: tuple[Access, ...] = (), out: str = "bfloat16", **facts: Any
+) -> Epilogue:
+    """Return a chain of operations on the product; each of the reads is added in the end."""
+    steps = [Step("product")]
+    for one in operations:
+        steps.append(Step(one, (len(steps) - 1,)))
+    for index in range(len(reads)):
+        before = len(steps) - 1
+        steps += [Step("load", (), index), Step("add", (before, before + 1))]
+    steps.append(Step("store", (len(steps) - 1,), 0))
+    made = Epilogue((M, N), "bfloat16", tuple(steps), reads, (access(dtype=out),))
+    return replace(made, **facts)
+
+
+def gelu(**facts: Any) -> Epilogue:
+    """Return x * erf(x): x waits for the function."""
+    steps = (
+        Step("product"),
+        Step("erf", (0,)),
+        Step("mul", (0, 1)),
+        Step("store", (2,), 0),
+    )
+    return replace(Epilogue((M, N), "bfloat16", steps, (), (access(),)), **facts)
+
+
+def reason(verdict: Verdict, kind: type[Keep] | type[Prune]) -> str:
+    assert isinstance(verdict, kind), verdict
+    return verdict.reason
+
+
+def test_a_simple_epilogue_is_kept_and_takes_what_the_kernel_takes() -> None:
+    verdict = judge(TILE, epilogue("relu"), H200)
+    assert "it may save" in reason(verdict, Keep)
+    found = verdict.prediction
+    assert found is not None
+    assert (found.registers, found.spilled_bytes, found.shared_bytes) == (98, 0, 65536)
+    assert found.estimated == ""
+
+
+def test_a_reduction_needs_a_template_that_can() -> None:
+    summed = epilogue("relu", reduction="sum")
+    assert reason(judge(TILE, summed, H200), Prune).startswith("reduction: sum ")
+    assert isinstance(judge(replace(TILE, reduces=True), summed, H200), Keep)
+
+
+def test_a_product_read_through_a_view_is_pruned() -> None:
+    assert reason(judge(TILE, epilogue("relu", product="other"), H200), Prune).startswith("view: ")
+
+
+def test_a_gathered_operand_is_for_triton_alone() -> None:
+    gathered = epilogue("relu", reads=(replace(access("other", buffer="buf7"), elements=64),))
+    assert "no order" in reason(judge(TILE, gathered, H200), Keep)
+    cutlass = judge(replace(TILE, kind="cutlass"), gathered, H200)
+    assert "(buf7)" in reason(cutlass, Prune)
+
+
+def test_what_memory_gives_in_no_order_costs_a_sector_an_element() -> None:
+    full = predict(TILE, epilogue(reads=(access(),)), H200).fused_extra_us.expected
+    gathered = predict(TILE, epilogue(reads=(access("other"),)), H200).fused_extra_us.expected
+    assert gathered > 10 * full > 0
+
+
+def test_broadcasts_casts_and_other_readers_are_named() -> None:
+    assert "broadcast" in reason(judge(TILE, epilogue(reads=(access("row"),)), H200), Keep)
+    assert "cast" in reason(judge(TILE, epilogue("relu", out="float8_e4m3fn"), H200), Keep)
+    several = judge(TILE, epilogue("relu", readers=1), H200)
+    assert "several readers" in reason(several, Keep)
+
+
+def test_other_readers_save_less_and_write_more() -> None:
+    alone = predict(TILE, epilogue("relu"), H200)
+    several = predict(TILE, epilogue("relu", readers=2), H200)
+    assert several.write_bytes == alone.write_bytes + M * N * 2
+    assert several.fused_extra_us.expected > alone.fused_extra_us.expected
+    assert several.separate_us == alone.separate_us
+
+
+def test_mutation_and_atomic_adds_are_told_apart() -> None:
+    assert reason(judge(TILE, epilogue("relu", mutates=True), H200), Prune).startswith("mutation: ")
+    atomic = epilogue("relu", atomic=True, mutates=True)
+    assert "atomic adds" in reason(judge(TILE, atomic, H200), Keep)
+    cutlass = judge(replace(TILE, kind="cutlass"), atomic, H200)
+    assert reason(cutlass, Prune).startswith("atomic add: ")
+
+
+def prologue(*operations: str) -> Epilogue:
+    return epilogue(*operations, position="prologue", writes=())
+
+
+def test_a_prologue_is_computed_again_for_each_tile() -> None:
+    few, many = replace(TILE, shape=(M, 128, K)), replace(TILE, shape=(M, 1 << 16, K))
+    cheap = prologue("mul")
+    assert "prologue" in reason(judge(few, cheap, H200), Keep)
+    dear = judge(many, prologue("erf", "tanh", "erf"), H200)
+    assert reason(dear, Prune).startswith("prologue: computed again")
+    times = [predict(one, cheap, H200).fused_extra_us.expected for one in (few, TILE, many)]
+    assert times == sorted(times)
+    assert times[0] < times[-1]
+
+
+def test_a_prologue_takes_registers_on_top_of_the_main_loop() -> None:
+    behind, before = predict(TILE, epilogue("mul"), H200), predict(TILE, prologue("mul"), H200)
+    assert behind.registers == TILE.registers
+    assert before.registers > behind.registers
+    full = replace(TILE, registers=255)
+    assert predict(full, prologue("mul"), H200).spills
+    assert isinstance(judge(full, prologue("mul"), H200), Keep)  # until it is compiled
+    taken = Resources(255, 200, 65536, 256)
+    assert isinstance(judge_compiled(full, taken, prologue("mul"), H200), Prune)
+
+
+def test_a_prologue_that_widens_its_operand_reads_less() -> None:
+    narrow = prologue("mul")
+    narrow = replace(narrow, reads=(access(dtype="int8"),), writes=(access(),))
+    found = predict(replace(TILE, shape=(M, 128, K)), narrow, H200)
+    assert found.fused_extra_us.expected < 0
+    wide = replace(narrow, reads=(access(dtype="float32"),))
+    assert predict(replace(TILE, shape=(M, 128, K)), wide, H200).fused_extra_us.expected > 0
+
+
+def test_a_kernel_that_copies_its_operands_has_no_prologue() -> None:
+    for one in (replace(TILE, kind="cutlass"), replace(TILE, template="triton_persistent_tma")):
+        assert "without passing them" in reason(judge(one, prologue("mul"), H200), Prune)
+
+
+def test_a_value_that_waits_for_a_library_function_takes_registers() -> None:
+    found = predict(TILE, gelu(), H200)
+    assert found.registers > predict(TILE, epilogue("erf"), H200).registers
+    assert not found.spills
+    large = judge(HUGE, gelu(), H200)
+    assert reason(large, Prune).startswith("spills: ")
+    assert large.prediction is not None
+    assert large.prediction.registers == 255
+
+
+def test_what_is_foretold_has_to_spill_twice_what_is_accepted() -> None:
+    found = predict(LARGE, gelu(), H200)
+    assert SPILL_LIMIT_BYTES < found.spilled_bytes <= FORETOLD_SPILLS_BYTES
+    assert isinstance(judge(LARGE, gelu(), H200), Keep)
+    assert spilling(found, found.spilled_bytes) is None
+    assert spilling(found, found.spilled_bytes - 1) is not None
+
+
+def test_more_live_values_never_take_fewer_registers() -> None:
+    for kernel in (TILE, LARGE, replace(TILE, persistent=True)):
+        operands = [epilogue(reads=(access(),) * count) for count in range(7)]
+        taken = [predict(kernel, one, H200).registers for one in operands]
+        assert taken == sorted(taken)
+        assert taken[0] >= (kernel.registers or 0)
+
+
+def test_a_larger_tile_in_a_thread_never_takes_fewer_registers() -> None:
+    for one in (gelu(), epilogue(reads=(access(),) * 3), epilogue("relu")):
+        taken = [
+            predict(replace(TILE, tile=(64, n, 64), warps=4, registers=40), one, H200).registers
+            for n in (16, 32, 64, 128, 256)
+        ]
+        assert taken == sorted(taken)
+
+
+def test_what_is_not_compiled_is_estimated_and_said() -> None:
+    bare = replace(TILE, registers=None, spilled_bytes=None, shared_bytes=None)
+    found = predict(bare, epilogue("relu"), H200)
+    assert found.estimated == "registers, spills, shared memory"
+    assert 64 < found.registers < 128
+    assert found.shared_bytes == 65536
+    verdict = judge(bare, epilogue("relu"), H200)
+    assert "estimated" in reason(verdict, Keep)
+
+
+def test_a_column_operand_is_turned_in_shared_memory() -> None:
+    column = epilogue(reads=(access("column", "float32"),))
+    assert predict(LARGE, column, H200).shared_bytes == 128 * 256 * 4
+    assert predict(LARGE, epilogue(reads=(access("row", "float32"),)), H200).shared_bytes == 98304
+
+
+def test_a_kernel_too_far_behind_is_not_measured() -> None:
+    verdict = judge(TILE, epilogue("relu"), H200, unfused_us=500.0, best_us=100.0)
+    assert reason(verdict, Prune).startswith("behind: ")
+    assert isinstance(judge(TILE, epilogue("relu"), H200, 101.0, 100.0), Keep)
+    assert isinstance(judge(TILE, epilogue("relu"), H200, 500.0), Keep)
+
+
+def test_the_border_of_being_behind_is_the_longest_time_apart() -> None:
+    found = predict(TILE, epilogue("relu"), H200)
+    border = 100.0 + found.separate_us.high - found.fused_extra_us.low
+    assert isinstance(judge(TILE, epilogue("relu"), H200, border - 0.01, 100.0), Keep)
+    assert isinstance(judge(TILE, epilogue("relu"), H200, border + 0.01, 100.0), Prune)
+
+
+def test_fewer_blocks_cost_time_that_the_epilogue_may_not_save() -> None:
+    two = replace(TILE, registers=98)
+    assert predict(two, gelu(), H200).fused.blocks < predict(two, gelu(), H200).alone.blocks
+    long = judge(two, gelu(), H200, unfused_us=1000.0, best_us=1000.0)
+    assert reason(long, Prune).startswith("occupancy: ")
+    assert isinstance(judge(two, gelu(), H200, unfused_us=20.0, best_us=20.0), Keep)
+    assert isinstance(judge(two, gelu(), H200), Keep)
+    persistent = judge(replace(two, persistent=True), gelu(), H200, 1000.0, 1000.0)
+    assert isinstance(persistent, Keep)
+
+
+@pytest.mark.parametrize(
+    ("taken", "begins"),
+    [
+        (Resources(200, 0, 65536, 256), None),
+        (Resources(255, 64, 65536, 256), None),
+        (Resources(255, 65, 65536, 256), "spills: 65 "),
+        (Resources(255, 0, 1 << 20, 256), "shared memory: "),
+        (Resources(None, None, None, None), None),
+    ],
+)
+def test_the_compiled_kernel_is_judged_by_what_it_takes(
+    taken: Resources, begins: str | None
+) -> None:
+    verdict = judge_compiled(TILE, taken, gelu(), H200)
+    if begins is None:
+        assert isinstance(verdict, Keep)
+    else:
+        assert reason(verdict, Prune).startswith(begins)
+
+
+def test_spills_that_were_there_before_are_no_reason() -> None:
+    spilling = replace(TILE, spilled_bytes=100)
+    assert isinstance(judge_compiled(spilling, Resources(98, 100, 0, 256), gelu(), H200), Keep)
+    assert isinstance(judge_compiled(spilling, Resources(98, 101, 0, 256), gelu(), H200), Prune)
+
+
+def test_the_compiled_kernel_counts_and_not_what_was_foretold() -> None:
+    assert isinstance(judge(HUGE, gelu(), H200), Prune)
+    assert isinstance(judge_compiled(HUGE, Resources(250, 0, 98304, 256), gelu(), H200), Keep)
+
+
+def test_a_product_that_fits_the_second_level_cache_is_read_faster() -> None:
+    small = replace(epilogue("relu"), size=(512, 512))
+    large = replace(epilogue("relu"), size=(1 << 15, 1 << 12))
+    for one in (small, large):
+        found = predict(TILE, one, H200).separate_us
+        assert found.low < found.expected < found.high
+    a100 = target("A100")
+    bytes_apart = predict(TILE, epilogue("relu"), a100).separate_us.expected
+    assert bytes_apart > predict(TILE, epilogue("relu"), H200).separate_us.expected
+
+
+def test_limits_of_the_options_are_guards() -> None:
+    several = epilogue(reads=tuple(access(buffer=f"buf{i}") for i in range(4)))
+    assert guard(several, Limits()) is None
+    assert guard(several, Limits(buffers=7, arguments=7)) is None
+    assert "max_fusion_buffers is 6" in str(guard(several, Limits(buffers=6)))
+    assert "max_kernel_arguments is 6" in str(guard(several, Limits(arguments=6)))
+    assert "read and write 8" in str(guard(replace(several, readers=1), Limits(buffers=7)))
+    assert "take 8" in str(guard(several, Limits(arguments=7), operands=3))
+
+
+def test_a_tensor_read_twice_counts_once() -> None:
+    twice = epilogue(reads=(access(buffer="buf1"), access("row", buffer="buf1")))
+    assert guard(twice, Limits(buffers=4)) is None
+    assert guard(twice, Limits(buffers=3)) is not None
+
+
+def test_registers_have_a_limit_of_their_own() -> None:
+    assert guard_registers(200, Limits()) is None
+    assert guard_registers(200, Limits(registers=200)) is None
+    assert "max_fusion_registers is 199" in str(guard_registers(200, Limits(registers=199)))
+
+
+def test_limits_are_those_of_the_device_type() -> None:
+    config = Config.load({"max_fusion_buffers": "cuda=24,64", "max_fusion_registers": 128}, {})
+    assert limits_of(config, "cuda") == Limits(24, 0, 128)
+    assert limits_of(config, "cpu") == Limits(64, 0, 128)

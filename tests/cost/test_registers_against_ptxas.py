@@ -1,0 +1,109 @@
+"""What is foretold of fused kernels is what the compiler says of them; compiled without a GPU."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.fusion import prediction
+from benchmarks.fusion.prediction import OUT, Row, Taken, epilogue_of, kept, rows_of, summaries
+from inductor_plugin.cost.prune import predict
+from inductor_plugin.problem.target import target
+
+
+@pytest.fixture(scope="module")
+def store() -> dict[str, Any]:
+    return json.loads(OUT.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def rows(store: dict[str, Any]) -> list[Row]:
+    return rows_of(store)
+
+
+def test_the_committed_table_is_what_is_foretold_now(
+    store: dict[str, Any], rows: list[Row]
+) -> None:
+    """A change of the model shows here: run the command with ``--compare-only``."""
+    assert summaries(rows) == store["summary"]
+    foretold = {
+        (pair.gpu, pair.name, pair.epilogue): [found.registers, found.spilled_bytes]
+        for pair, found in ((one.pair, one.found) for one in rows)
+    }
+    written = {
+        (entry["gpu"], entry["name"], name): one["foretold"]
+        for entry in store["kernels"].values()
+        for name, one in entry["fused"].items()
+    }
+    assert foretold == written
+
+
+@pytest.mark.parametrize("part", ["all", "triton"])
+def test_registers_and_spills_are_foretold_rightly(rows: list[Row], part: str) -> None:
+    assert kept(summaries(rows)[part])
+
+
+def test_spills_are_foretold_rightly_of_kernels_the_model_has_not_seen(rows: list[Row]) -> None:
+    held = [one for one in rows if not one.pair.calibration and one.pair.kernel.kind == "triton"]
+    right = sum(one.spills_right for one in held)
+    assert right >= 0.95 * len(held) > 0
+    assert sum(one.close for one in held) >= 0.9 * len(held)
+
+
+def test_the_table_is_large_enough_to_say_something(rows: list[Row]) -> None:
+    assert len(rows) >= 60
+    for gpu in ("A100", "H200"):
+        assert sum(one.pair.gpu == gpu for one in rows) >= 20
+    assert sum(one.pair.kernel.kind == "cutlass" for one in rows) >= 8
+    assert sum(one.pair.fused.spilled_bytes > 0 for one in rows) >= 10
+    assert {one.pair.calibration for one in rows} == {True, False}
+    grown = [one for one in rows if not one.unchanged]
+    assert len(grown) >= 60
+    assert sum(one.close for one in grown) >= 0.85 * len(grown)
+
+
+def test_a_wrong_row_is_seen(rows: list[Row]) -> None:
+    one = next(one for one in rows if one.close and one.spills_right)
+    fused = one.pair.fused
+    more = replace(one.pair, fused=replace(fused, registers=2 * fused.registers))
+    assert not replace(one, pair=more).close
+    spilling = replace(
+        one.pair, fused=replace(fused, spilled_bytes=0 if fused.spilled_bytes else 8)
+    )
+    assert not replace(one, pair=spilling).spills_right
+
+
+@pytest.mark.compat
+@pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
+@pytest.mark.parametrize(
+    ("gpu", "names"),
+    [("A100", ("gelu", "row and column", "to float32")), ("H200", ("relu", "silu * gate", "gelu"))],
+)
+def test_kernels_compile_fused_without_a_gpu(
+    gpu: str, names: tuple[str, ...], store: dict[str, Any], inductor_cache: Path
+) -> None:
+    from benchmarks.fusion.pairs import KERNELS, compiled
+    from inductor_plugin.aot.fake_device import as_target
+
+    facts = KERNELS[gpu][2 if gpu == "A100" else 0]
+    entry = store["kernels"][f"{gpu} {facts.name}"]
+    versions = prediction.versions()
+    with as_target(gpu):
+        alone = prediction.taken_of(compiled(facts, None, target(gpu)).taken)
+        kernel = prediction.kernel_of(prediction.kernel_facts(facts, alone))
+        for name in names:
+            made = compiled(facts, name, target(gpu))
+            assert made.epilogue is not None
+            stated = epilogue_of(store["epilogues"][name])
+            assert made.epilogue.describe() == stated.describe()
+            found = predict(kernel, made.epilogue, target(gpu))
+            assert abs(found.registers / made.taken.registers - 1) <= 0.3
+            assert found.spills == (made.taken.spilled_bytes > 0)
+            if versions == store["made_by"]:
+                fused = {k: v for k, v in entry["fused"][name].items() if k != "foretold"}
+                assert prediction.taken_of(made.taken) == Taken(**fused)

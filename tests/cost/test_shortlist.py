@@ -1,0 +1,102 @@
+"""Which kernels are worth measuring with an epilogue."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from inductor_plugin.cache import Resources
+from inductor_plugin.cost.limits import Limits
+from inductor_plugin.cost.registers import Kernel
+from inductor_plugin.cost.shortlist import DOMINATES, DOUBTFUL, MOST, Chosen, Price, kernel_of
+from inductor_plugin.problem import Operand, Problem
+from inductor_plugin.problem.epilogue import Access, Epilogue, Step
+from inductor_plugin.problem.target import target
+
+H200 = target("H200")
+M, N, K = 4096, 4096, 1024
+RELU = Epilogue(
+    (M, N),
+    "bfloat16",
+    (Step("product"), Step("relu", (0,)), Step("store", (1,), 0)),
+    writes=(Access("full", "bfloat16", M * N, (N, 1)),),
+)
+FIT = Kernel("mm", (128, 128, 64), 8, 0, 3, 98, 0, 65536, shape=(M, N, K))
+SPILLING = replace(FIT, registers=255, spilled_bytes=96)
+
+
+def price(kernel: Kernel = FIT, time_us: float = 100.0, limits: Limits | None = None) -> Price:
+    return Price(kernel, RELU, H200, limits or Limits(), time_us, 100.0)
+
+
+def test_a_slower_kernel_is_dominated_by_one_that_loses_nothing() -> None:
+    chosen = Chosen()
+    assert chosen.refused("fast", price()) is None
+    assert chosen.dominated(100.0 * DOMINATES - 1) is None
+    reason = chosen.dominated(100.0 * DOMINATES + 1)
+    assert reason is not None
+    assert "dominated: fast takes 100.0 us" in reason
+
+
+def test_kernels_of_one_speed_are_measured_up_to_a_number() -> None:
+    chosen = Chosen()
+    for index in range(MOST):
+        assert chosen.refused(f"kernel {index}", price(time_us=100.0 + index)) is None
+    assert "as fast" in str(chosen.refused("one more", price(time_us=103.0)))
+
+
+def test_a_kernel_that_may_lose_dominates_nobody_and_takes_nobodys_place() -> None:
+    chosen = Chosen()
+    assert not price(SPILLING).sure()
+    for index in range(DOUBTFUL):
+        assert chosen.refused(f"doubtful {index}", price(SPILLING)) is None
+    assert "may lose" in str(chosen.refused("another", price(SPILLING)))
+    assert chosen.dominated(150.0) is None
+    assert chosen.refused("sure", price(time_us=150.0)) is None
+
+
+def test_limits_of_the_options_count_before_and_after_the_compile() -> None:
+    free, tight = price(), price(limits=Limits(registers=64))
+    assert free.refused() is None
+    assert "max_fusion_registers is 64" in str(tight.refused())
+    fused = Resources(registers=120, spills=0, shared_bytes=65536, threads=256)
+    assert free.refused_compiled(fused) is None
+    assert "120 registers" in str(tight.refused_compiled(fused))
+
+
+def test_a_fused_kernel_that_spills_is_refused_when_compiled() -> None:
+    fused = Resources(registers=255, spills=512, shared_bytes=65536, threads=256)
+    assert "spill" in str(price().refused_compiled(fused))
+
+
+def test_nothing_is_pruned_for_a_gpu_whose_figures_are_not_known() -> None:
+    unknown = replace(price(SPILLING, time_us=1e6), target=None)
+    assert unknown.refused() is None
+    assert unknown.sure()
+
+
+def test_a_fused_kernel_takes_at_least_as_long_as_the_kernel_alone() -> None:
+    assert price(time_us=100.0).least_ms() == 0.1
+    narrower = replace(RELU, writes=(Access("full", "float8_e4m3fn", M * N, (N, 1)),))
+    least_ms = replace(price(time_us=100.0), epilogue=narrower).least_ms()
+    # A byte less is written for each element; the memory may give 80 % of its peak, over 1.6.
+    assert least_ms == pytest.approx(0.1 - 2 * M * N / H200.memory_bandwidth * 1e3)
+    assert replace(price(), target=None).least_ms() == 0.0
+
+
+@pytest.mark.parametrize(("op", "first"), [("mm", 0), ("addmm", 1)])
+def test_a_kernel_is_read_off_its_description(op: str, first: int) -> None:
+    def operand(*size: int, dtype: str = "float16") -> Operand:
+        return Operand(size, (size[-1], 1), dtype, "cuda")
+
+    factors = operand(M, K), operand(K, N, dtype="bfloat16")
+    problem = Problem(op, (*(operand(M, N),) * first, *factors), operand(M, N))
+    known = Resources(registers=120, spills=8, shared_bytes=4096, threads=256)
+    text = "ACC_TYPE='tl.float32', BLOCK_K=32, BLOCK_M=64, BLOCK_N=256, GROUP_M=8"
+    kernel = kernel_of(problem, "triton_persistent_tma", text, 8, 4, known)
+    assert kernel.tile == (64, 256, 32)
+    assert kernel.shape == (M, N, K)
+    assert kernel.operands == ("float16", "bfloat16")
+    assert (kernel.registers, kernel.spilled_bytes, kernel.shared_bytes) == (120, 8, 4096)
+    assert kernel.persistent

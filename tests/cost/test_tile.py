@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from inductor_plugin.cost.tile import GemmShape, TileConfig, misfit, occupancy_of, stages_of
+from inductor_plugin.problem.target import target
+
+H100, A100, B200 = target("H100"), target("A100"), target("B200")
+SHAPE = GemmShape(4096, 4096, 4096)
+TILE = TileConfig(128, 256, 64, warps=8, stages=4)
+
+
+def test_operations_and_bytes_are_those_of_the_product():
+    shape = GemmShape(2, 3, 5, batch=7, a="bfloat16", b="int8", out="float32")
+    assert shape.operations == 2 * 2 * 3 * 5 * 7
+    assert shape.bytes == 7 * (2 * 5 * 2 + 5 * 3 * 1 + 2 * 3 * 4)
+    assert shape.compute == "bfloat16"
+    assert GemmShape(1, 1, 1, a="float32", b="float32").compute == "tf32"
+
+
+def test_schedules_tell_who_loads_and_who_computes():
+    assert TILE.threads == 256
+    pingpong = replace(TILE, schedule="KernelTmaWarpSpecializedPingpong")
+    assert (pingpong.threads, pingpong.pingpong, pingpong.specialized) == (384, True, True)
+    two = replace(TILE, warps=4, schedule="two_sm")
+    assert (two.threads, two.pingpong, two.specialized) == (256, False, True)
+
+
+def test_as_many_stages_as_fit():
+    # 48 KiB a stage: 227 KiB hold four, 163 KiB three; with 64 KiB beside them three and two.
+    free = replace(TILE, stages=0)
+    assert (stages_of(H100, SHAPE, free), stages_of(A100, SHAPE, free)) == (4, 3)
+    beside = replace(free, epilogue_bytes=64 << 10)
+    assert (stages_of(H100, SHAPE, beside), stages_of(A100, SHAPE, beside)) == (3, 2)
+    assert stages_of(H100, replace(SHAPE, k=64), free) == 2
+    assert stages_of(H100, SHAPE, TILE) == 4
+
+
+def test_occupancy_is_bound_by_shared_memory_and_sums():
+    assert occupancy_of(H100, SHAPE, TILE) == 1
+    small = TileConfig(64, 64, 64, warps=4, stages=3)  # 48 KiB and 32 sums a thread
+    assert occupancy_of(H100, SHAPE, small) == 4
+    assert occupancy_of(A100, SHAPE, small) == 3
+
+
+@pytest.mark.parametrize(
+    ("shape", "change", "reason"),
+    [
+        (SHAPE, {}, None),
+        (replace(SHAPE, a="float64"), {}, "knows no float64"),
+        (replace(SHAPE, n=0), {}, "nothing to compute"),
+        (SHAPE, {"stages": 5}, "5 stages of 49152 bytes and 0 beside them are 245760 bytes"),
+        (SHAPE, {"epilogue_bytes": 35841}, "232449 bytes of shared memory; a block has 232448"),
+        (SHAPE, {"epilogue_bytes": 35840}, None),
+        (SHAPE, {"stages": 0, "epilogue_bytes": 180 << 10}, "two stages of 49152 bytes"),
+        (SHAPE, {"warps": 4}, "each thread would hold 256 sums"),
+        (SHAPE, {"schedule": "pingpong"}, "each thread would hold 256 sums"),
+        (SHAPE, {"schedule": "cooperative"}, None),
+        (SHAPE, {"warps": 64}, "2048 threads with 16 sums each do not fit"),
+        (SHAPE, {"split_k": 65}, "K has 64 steps of 64, too few to split into 65"),
+        (SHAPE, {"split_k": 64}, None),
+        (SHAPE, {"split_k": 2, "stream_k": True}, "either splits K or streams it"),
+        (SHAPE, {"cluster": (4, 4)}, "a cluster has 8 blocks at most, not 16"),
+    ],
+)
+def test_what_does_not_fit_says_why(shape: GemmShape, change: dict[str, int], reason: str | None):
+    said = misfit(H100, shape, replace(TILE, **change))  # type: ignore[arg-type]
+    assert said is None if reason is None else reason in (said or "")
+
+
+def test_older_gpus_have_no_clusters_and_no_eight_bit_floats():
+    tile = replace(TILE, stages=3)
+    assert misfit(A100, SHAPE, tile) is None
+    assert misfit(A100, SHAPE, replace(tile, cluster=(2, 1))) == "A100 has no clusters"
+    eight = replace(SHAPE, a="float8_e4m3fn", b="float8_e4m3fn")
+    assert misfit(A100, eight, tile) == "A100 has no tensor cores for float8_e4m3fn"
+    assert misfit(H100, eight, tile) is None
+
+
+def test_sums_of_blackwell_take_no_registers():
+    wide = TileConfig(128, 256, 64, warps=4, stages=4)
+    assert misfit(B200, SHAPE, wide) is None
+    assert misfit(H100, SHAPE, wide) is not None

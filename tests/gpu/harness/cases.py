@@ -1,0 +1,44 @@
+"""What is checked on a GPU: every case by its name.
+
+Every tensor of a graph is an operand of its product, in the order of the product's own operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from inductor_plugin.registry import default_registry
+from tests.gpu.harness.cutlass_cases import cutlass_cases
+from tests.gpu.harness.product import Case
+from tests.gpu.harness.triton_cases import triton_cases
+
+
+def cases() -> tuple[Case, ...]:
+    """Return all cases whose operator their template serves."""
+    serves: Mapping[str, tuple[str, ...]] = {
+        name: default_registry().get(name).ops for name in default_registry().names()
+    }
+    found = [*cutlass_cases(), *triton_cases()]
+    return tuple(one for one in found if one.op in serves.get(one.template, ()))
+
+
+@dataclass
+class _Index:
+    by_id: dict[str, Case] = field(default_factory=dict[str, Case])
+
+
+def case_ids() -> list[str]:
+    """Return ``template: name`` of each case; a worker finds the case by it."""
+    if not _index.by_id:
+        _index.by_id.update({f"{one.template}: {one.name}": one for one in cases()})
+    return list(_index.by_id)
+
+
+def case(identity: str) -> Case:
+    """Return a case by what `case_ids` calls it."""
+    case_ids()
+    return _index.by_id[identity]
+
+
+_index = _Index()

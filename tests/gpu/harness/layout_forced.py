@@ -1,0 +1,228 @@
+"""One process that compiles one of the layout cases (tests/support/layouts.py) with each way forced to win.
+
+    python -m tests.gpu.harness.layout_forced CASE CACHE_DIR
+
+Ways: a Triton kernel that reads the view as it lies; an operator that takes aligned rows alone and
+gets copies of all else (tests/support/picky.py); CUTLASS, which copies what TMA cannot read; the library.
+Prints one JSON line.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+import torch._dynamo
+import torch._inductor.config as inductor_config
+from torch._dynamo import config as dynamo_config
+from torch._inductor.utils import run_and_get_code
+
+from inductor_plugin.inductor.candidates.layouts import warn_once
+from inductor_plugin.tuning import selection
+from inductor_plugin.tuning.decision import Verdict
+from tests.gpu.harness.check import error_of, made
+from tests.gpu.harness.forced import all_contending
+from tests.gpu.harness.product import BF16, Spec
+from tests.support import layouts, picky
+
+Size = tuple[int, int, int]
+LARGE = (4096, 4096, 4096)
+"""M, k and n: a copy of either operand takes a sixth of the product's time, so that it is offered."""
+SMALL = (256, 128, 512)
+"""On a CPU, where a copy always is."""
+WAYS = {"triton": "ATEN,TRITON", "picky": "ATEN", "cutlass": "ATEN,CUTLASS", "library": "ATEN"}
+"""The option ``gemm_backends`` by the beginning of the candidate's identity; the library's has none."""
+ON_A_CPU = ("picky", "library")
+
+
+@dataclass(frozen=True)
+class LayoutCase:
+    """One layout.
+
+    Attributes:
+        function: What is compiled.
+        inputs: Its tensors, by m, k and n.
+        copied: Whether the operator that wants aligned rows gets a copy.
+        cutlass: Whether CUTLASS gets one.
+        conflict: Whether something else wants other strides, so that the library kernel runs.
+    """
+
+    function: Callable[..., Any]
+    inputs: Callable[[int, int, int], tuple[Spec, ...]]
+    copied: bool = False
+    cutlass: bool = False
+    conflict: bool = False
+
+    @property
+    def most(self) -> int:
+        """The option ``max_candidates``: kernels that need no copy come first, seven of CUTLASS."""
+        return 9 if self.cutlass else 4
+
+
+def _specs(inputs: Callable[[int, int, int], Any]) -> Callable[[int, int, int], tuple[Spec, ...]]:
+    return lambda m, k, n: tuple(Spec(size, BF16, stride) for size, stride in inputs(m, k, n))
+
+
+def _unbacked(m: int, k: int, n: int) -> tuple[Spec, ...]:
+    which = tuple(int(row % 3 > 0) for row in range(m))
+    return Spec((m, k)), Spec((m,), torch.bool, given=which), Spec((k, n))
+
+
+CASES: dict[str, LayoutCase] = {
+    **{
+        name: LayoutCase(one.function, _specs(one.inputs), bool(one.picky), bool(one.cutlass))
+        for name, one in layouts.CASES.items()
+    },
+    "unbacked size": LayoutCase(layouts.unbacked, _unbacked),
+    "open strides": LayoutCase(layouts.turned, _specs(layouts.turned_inputs)),
+    "conflict at scheduling": LayoutCase(
+        layouts.fought_over, _specs(layouts.turned_inputs), conflict=True
+    ),
+}
+
+
+def forced_way(way: str, taken: list[str]) -> Callable[..., Verdict]:
+    """Return a decision that takes a candidate of a way, behind copies if there is one.
+
+    The library is taken where the way has none.
+    """
+
+    def decide(
+        medians_ms: Mapping[str, float], libraries: Collection[str], *limits: Any
+    ) -> Verdict:
+        del limits
+        library = next(iter(libraries), None)
+        if way == "library":
+            taken.append(str(library))
+            return Verdict(library, library, "forced")
+        fitting = [name for name in medians_ms if name.startswith(way)]
+        fitting.sort(key=lambda name: "_copied_" not in name)
+        taken.append(fitting[0] if fitting else f"none of {sorted(medians_ms)}")
+        winner = fitting[0] if fitting else library
+        return Verdict(winner, library, "forced")
+
+    return decide
+
+
+def report(
+    name: str,
+    cache_dir: Path,
+    device: str = "cuda",
+    size: Size = LARGE,
+    ways: Sequence[str] = tuple(WAYS),
+) -> dict[str, Any]:
+    """Compile and run a case in each way; return for each its error, who was taken, and the calls."""
+    started = time.monotonic()
+    found: dict[str, Any] = {}
+    with (
+        picky.picky_offered(),
+        inductor_config.patch(fx_graph_cache=False),
+        dynamo_config.patch(capture_dynamic_output_shape_ops=True),
+    ):
+        for way in ways:
+            found[way] = _way(CASES[name], way, cache_dir, device, size)
+    return {"ways": found, "seconds": round(time.monotonic() - started, 1)}
+
+
+def _way(given: LayoutCase, way: str, cache_dir: Path, device: str, size: Size) -> dict[str, Any]:
+    torch._dynamo.reset()
+    warn_once.cache_clear()
+    tensors = made(given.inputs(*size), device, seed=1)
+    wide = [one.float() if one.is_floating_point() else one for one in tensors]
+    options: dict[str, Any] = {
+        "cache_dir": str(cache_dir),
+        "table": "off",
+        "progress": "off",
+        "gemm_backends": WAYS[way],
+        "compile_timeout_s": 150,
+        "compile_workers": 4,
+        "max_candidates": given.most,
+    }
+    taken, said = list[str](), _Said()
+    logger = logging.getLogger("inductor_plugin")
+    logger.addHandler(said)
+    try:
+        with mock.patch.object(selection, "decide", forced_way(way, taken)), all_contending():
+            compiled = torch.compile(given.function, backend="inductor_plugin", options=options)
+            answer, codes = run_and_get_code(compiled, *tensors)
+    finally:
+        logger.removeHandler(said)
+    pair = _listed(answer), _listed(given.function(*wide))
+    return {
+        "error": max(error_of(one, other) for one, other in zip(*pair, strict=True)),
+        "taken": taken[-1] if taken else "",
+        "calls": calls(codes[0]),
+        "warnings": said.texts,
+    }
+
+
+class _Said(logging.Handler):
+    """Keeps what is said of layouts that are not what kernels were measured with."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "was measured with" in record.getMessage():
+            self.texts.append(record.getMessage())
+
+
+def _listed(answer: Any) -> list[torch.Tensor]:
+    return list(answer) if isinstance(answer, (tuple, list)) else [answer]
+
+
+def calls(code: str) -> dict[str, int]:
+    """Return how often generated code calls each kind of product."""
+    return {
+        "copied": len(re.findall(r"torch\.ops\.inductor_plugin\.copied_\d\.out\(", code)),
+        "picky": code.count("torch.ops.picky."),
+        "cutlass": len(re.findall(r"torch\.ops\.inductor_plugin\.cutlass_\w+\.out\(", code)),
+        "library": len(re.findall(r"extern_kernels\.(?:mm|bmm|addmm|baddbmm)\(", code)),
+    }
+
+
+def complaints(name: str, ways: Mapping[str, Mapping[str, Any]], accepted: float) -> list[str]:
+    """Return what is not as a case was designed, one line each."""
+    given, found = CASES[name], list[str]()
+    for way, one in ways.items():
+        if not one["error"] <= accepted:
+            found.append(f"{way}: error {one['error']}")
+        if way != "library" and not one["taken"].startswith(way):
+            found.append(f"{way}: taken was {one['taken']}")
+        called = one["calls"]
+        if given.conflict and way != "library":
+            if called["library"] == 0 or len(one["warnings"]) != 1:
+                found.append(f"{way}: the library did not run, warned once: {one}")
+            continue
+        copied = {"picky": given.copied, "cutlass": given.cutlass}.get(way, False)
+        if bool(called["copied"]) != copied:
+            found.append(f"{way}: {called['copied']} calls behind copies, {copied} was expected")
+        own = {"picky": "picky", "cutlass": "cutlass", "library": "library"}.get(way)
+        if own is not None and not copied and called[own] == 0:
+            found.append(f"{way}: no call of {own} in {called}")
+        if way != "library" and one["warnings"]:
+            found.append(f"{way}: {one['warnings']}")
+    return found
+
+
+def main() -> None:
+    """Run the case named on the command line."""
+    name, cache_dir = sys.argv[1:]
+    json.dump(report(name, Path(cache_dir)), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""The candidates of the GPU cases, lowered as everywhere without a GPU, and built for one.
+
+`offered` runs in a worker that sees no GPU, so that lowering goes the way it goes in CI. `built` puts
+the kernels into a cache directory through the compile workers, in batches.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from inductor_plugin.aot.fake_device import as_target
+from inductor_plugin.cache import open_store
+from inductor_plugin.counters import Counters
+from inductor_plugin.kernels.call import OpKernel
+from inductor_plugin.tuning.builder import Builder
+from inductor_plugin.tuning.task import CppBuild, Entry
+from inductor_plugin.tuning.trace import Trace
+from inductor_plugin.worker.compile_pool import CompilePool
+from inductor_plugin.worker.jobs import (
+    BenchCandidate,
+    CallJob,
+    JobFailed,
+    TritonCompileJob,
+    WorkerSettings,
+)
+from inductor_plugin.worker.process import WorkerProcess
+from tests.gpu.harness.cases import case
+from tests.gpu.harness.product import Case, Spec
+from tests.support.fakes import task
+from tests.support.lowering import Arg, Lab, library_first
+
+GPU = "H200"
+LIBRARY = "/library"
+"""Stands for the path of a library until it is built."""
+
+
+@dataclass(frozen=True)
+class Offered:
+    """One candidate of a case, not built yet.
+
+    Attributes:
+        case: Its case.
+        identity: The plugin's identity of it.
+        name: What a table shows.
+        about: Its name and configuration, for the expressions of `Case.wanted`.
+        build: How it is built.
+        candidate: What the worker is told; its library is `LIBRARY` where it has one.
+    """
+
+    case: str
+    identity: str
+    name: str
+    about: str
+    build: CppBuild | TritonCompileJob
+    candidate: BenchCandidate
+
+    def at(self, library: str, symbol: str) -> Offered:
+        """Return it with the library it was built into."""
+        kernel = self.candidate.kernel
+        if not isinstance(kernel, OpKernel) or not library:
+            return self
+        named = replace(kernel, args=(f"{symbol}@{library}", *kernel.args[1:]))
+        return replace(self, candidate=replace(self.candidate, kernel=named))
+
+
+def argument(spec: Spec) -> Arg:
+    """Return a tensor of a case as the lowering takes it."""
+    return Arg(spec.size, spec.dtype, spec.stride)
+
+
+def offered(identities: Sequence[str], inductor_dir: str) -> dict[str, list[Offered] | str]:
+    """Lower cases for a GPU that is not there, and return the candidates of each, or why not."""
+    from inductor_plugin.config import set_environment
+
+    set_environment({"TORCHINDUCTOR_CACHE_DIR": inductor_dir})
+    torch.set_grad_enabled(True)  # a worker has switched it off; a user's process has not
+    return {identity: _attempted(identity) for identity in identities}
+
+
+def _attempted(identity: str) -> list[Offered] | str:
+    try:
+        return _lowered(case(identity), identity)
+    except Exception as error:  # noqa: BLE001  a case that does not lower costs itself alone
+        return f"{type(error).__name__}: {error}"
+
+
+def _lowered(given: Case, identity: str) -> list[Offered] | str:
+    backend = "CUTLASS" if given.template == "cutlass" else "TRITON"
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        as_target(GPU),
+        _precision(given.precision),
+        Lab(library_first, Path(folder)).open() as lab,
+    ):
+        arguments = [argument(one) for one in given.specs]
+        lab.lower(given.function, *arguments, gemm_backends=f"ATEN,{backend}")
+        entries = [one for work in lab.tasks for one in work.entries]
+        mine = [one for one in entries if belongs(one.name, given.template)]
+        if not mine:
+            return f"no candidate of {given.template}; offered are {[one.name for one in entries]}"
+        return [_offered(identity, one) for one in mine]
+
+
+def belongs(name: str, template: str) -> bool:
+    """Return whether a candidate's name is of a template: ``cutlass::...`` or ``triton_decode``."""
+    return name == template or name.startswith((f"{template}::", f"{template}_bmm"))
+
+
+def _offered(identity: str, entry: Entry) -> Offered:
+    assert entry.bench is not None
+    assert entry.build is not None
+    candidate = entry.bench(LIBRARY, "symbol")
+    about = f"{entry.name} {entry.description}"
+    return Offered(identity, entry.candidate_id, entry.name, about, entry.build, candidate)
+
+
+@contextmanager
+def _precision(wanted: str) -> Any:
+    kept = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(wanted)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(kept)
+
+
+def chosen(given: Case, offers: Sequence[Offered]) -> list[Offered]:
+    """Return the candidates that have to run: the first ones, and one for each expression.
+
+    Raises:
+        LookupError: An expression matches none.
+    """
+    picked = {one.identity: one for one in offers[: given.first]}
+    for pattern in given.wanted:
+        fitting = [one for one in offers if re.search(pattern, one.about)]
+        if not fitting:
+            names = [one.name for one in offers]
+            raise LookupError(f"{given.name}: no candidate matches {pattern!r} among {names}")
+        picked.setdefault(fitting[0].identity, fitting[0])
+    return list(picked.values())
+
+
+def settings(kind: str) -> WorkerSettings:
+    """Return the settings of a worker of the GPU tests."""
+    if kind == "compile":
+        return WorkerSettings(sys_path=tuple(sys.path), kind="compile")
+    return WorkerSettings(sys_path=tuple(sys.path), kind="bench", device="cuda:0")
+
+
+def all_offered(
+    identities: Sequence[str],
+    inductor_dir: Path,
+    workers: int,
+    module: str = "tests.gpu.harness.offers",
+) -> dict[str, list[Offered] | str]:
+    """Lower cases, in several workers that see no GPU; one of them has 60 s, and 20 s for each case.
+
+    Args:
+        identities: The cases.
+        inductor_dir: Inductor's cache directory.
+        workers: How many.
+        module: Whose ``offered`` lowers them.
+    """
+
+    def part(number: int) -> dict[str, list[Offered] | str]:
+        mine = list(identities[number::workers])
+        worker = WorkerProcess(settings("compile"), f"lowering {number}")
+        try:
+            job = CallJob(module, "offered", (mine, str(inductor_dir)))
+            answer = worker.attempt(job, 60 + 20 * len(mine))
+        finally:
+            worker.close()
+        if isinstance(answer, JobFailed):
+            return dict.fromkeys(mine, f"{answer.reason}\n{answer.traceback}")
+        return answer
+
+    found: dict[str, list[Offered] | str] = {}
+    with ThreadPoolExecutor(workers) as threads:
+        for each in threads.map(part, range(workers)):
+            found |= each
+    return found
+
+
+def built(
+    offers: Sequence[Offered], folder: Path, workers: int, timeout_s: float
+) -> dict[tuple[str, str], Offered | str]:
+    """Build kernels into a cache directory, or find them there; by case and identity, or why not.
+
+    What is not ready after ``timeout_s`` is not waited for; what is ready by then stays in the cache.
+    """
+    pool = CompilePool(workers, settings("compile"), memory_bytes_per_job=2 << 30)
+    ends = time.monotonic() + timeout_s
+    builder = Builder(open_store(folder), pool, Counters(), Trace(), timeout_s)
+    found: dict[tuple[str, str], Offered | str] = {}
+    waiting: list[tuple[Offered, Entry, threading.Event]] = []
+    try:
+        for one in offers:
+            entry = _entry(one)
+            ended = threading.Event()
+
+            def done(entry: Entry = entry, ended: threading.Event = ended) -> None:
+                if entry.ready or entry.outcome is not None:
+                    ended.set()
+
+            waiting.append((one, entry, ended))
+            builder.add(task([entry]), entry, done)
+        builder.flush()
+        for one, entry, ended in waiting:
+            ended.wait(max(0.0, ends - time.monotonic()))
+            reason = entry.outcome.reason if entry.outcome else "not built in time"
+            place = str(entry.description).split("@", 1)
+            ready = entry.ready and len(place) == 2
+            found[one.case, one.identity] = one.at(place[1], place[0]) if ready else reason
+    finally:
+        pool.close()
+    return found
+
+
+def _entry(one: Offered) -> Entry:
+    """Return a candidate as the builder takes it; where it was built is noted in its description."""
+    entry = Entry(one.identity, one.name, "template", "", library=False)
+    entry.build = one.build
+
+    def bench(library: str, symbol: str) -> BenchCandidate:
+        entry.description = f"{symbol}@{library}"
+        return one.candidate
+
+    entry.bench = bench
+    return entry

@@ -1,0 +1,321 @@
+"""The GPU tests of fusions, as far as a machine without a GPU can prove them."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+
+from inductor_plugin.kernels.call import ExternKernel, SequenceKernel, Tensor
+from inductor_plugin.worker.jobs import BenchCandidate
+from tests.gpu.harness import fused_cases, fused_check, fused_forced, fused_offers
+from tests.gpu.harness.fused_cases import FusedCase, cases
+from tests.gpu.harness.fused_offers import FusedOffer, WrittenCall, is_visited
+from tests.gpu.harness.offers import LIBRARY, Offered, argument
+from tests.gpu.harness.product import BF16, FP16, Spec
+from tests.gpu.test_fused import CALLS, ready, root
+from tests.support import epilogues, gpu
+from tests.support.lowering import Arg, Lab
+
+needs_cuda_build = pytest.mark.skipif(
+    torch.version.cuda is None, reason="needs a CUDA build of torch"
+)
+ALL_BACKENDS = "ATEN,TRITON,CUTLASS"
+
+ONE_OF_EACH_KIND = (
+    "gate_two: bf16",
+    "fp8_e4m3: fp16",
+    "bias_column: bf16 batch",
+    "product_kept: bf16 padded",
+    "before_and_after: bf16 addmm",
+    "gelu: fp16 baddbmm",
+)
+
+
+@pytest.fixture(autouse=True)
+def fresh(inductor_cache: Path) -> Iterator[None]:
+    kept = torch.is_grad_enabled()
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+    torch.set_grad_enabled(kept)
+
+
+def test_every_epilogue_of_the_list_stands_behind_every_kind_of_product() -> None:
+    found = [name.partition(": ") for name in cases()]
+    every = {one.name for one in epilogues.CASES}
+    assert len(every) == 21
+    assert {epilogue for epilogue, _, _ in found} == every
+    assert {kind for _, _, kind in found} == {one.name for one in fused_cases.KINDS}
+    for dtype in (BF16, FP16):
+        kinds = {one.name for one in fused_cases.KINDS if one.dtype == dtype}
+        assert {epilogue for epilogue, _, kind in found if kind in kinds} == every
+
+
+def test_sizes_and_strides_are_those_that_hurt() -> None:
+    assert fused_cases.M % 2 == 1
+    assert fused_cases.N % 8 == 0
+    specs = {name: one.specs for name, one in cases().items()}
+    a, b, row, full, _ = specs["gate_two: bf16 padded"]
+    assert a.stride == (fused_cases.K + fused_cases.PAD, 1)
+    assert b.stride == (1, fused_cases.K)
+    assert (row.size, full.stride) == ((fused_cases.N,), (fused_cases.N + fused_cases.PAD, 1))
+    bias, a, _, column = specs["bias_column: fp16 baddbmm"]
+    assert bias.size == (fused_cases.BATCH, 1, fused_cases.N)
+    assert column.size == (fused_cases.BATCH, fused_cases.M, 1)
+    assert a.dtype == FP16
+
+
+def lowered(name: str, folder: Path) -> list[FusedOffer]:
+    """Return the kernels of a case, lowered as a worker does."""
+    found = fused_offers.offered([name], str(folder / "inductor"))[name]
+    assert not isinstance(found, str), found
+    made = [one for one in found if isinstance(one, FusedOffer)]
+    assert len(made) == len(found) == (fused_offers.FIRST if name.endswith(": bf16") else 1)
+    return made
+
+
+def proved(name: str, folder: Path) -> None:
+    """Check that a case is offered, and that its written call computes the case."""
+    for one in lowered(name, folder):
+        assert is_visited(one.candidate)
+        assert one.call.kernel.endswith(f"@{LIBRARY}")
+        assert one.at("/there/kernel.so", "kernel_1").call.kernel == "kernel_1@/there/kernel.so"
+        report = fused_check.checked_with(
+            fused_check.on_a_cpu, cases()[name], one.call, device="cpu"
+        )
+        assert report.good, report
+        assert (report.stream, report.graph) == (None, None)
+        assert report.apart == 0
+
+
+@needs_cuda_build
+@pytest.mark.compat
+@pytest.mark.parametrize("name", ONE_OF_EACH_KIND)
+def test_a_case_of_each_kind_is_written_right_without_a_gpu(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    proved(name, tmp_path)
+
+
+@needs_cuda_build
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [one.name for one in fused_cases.KINDS])
+def test_every_case_is_written_right_without_a_gpu(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    mine = [name for name in cases() if name.endswith(f": {kind}")]
+    assert len(mine) >= 18
+    for name in mine:
+        proved(name, tmp_path)
+
+
+def small(kept: bool = False) -> tuple[FusedCase, WrittenCall]:
+    """Return a case and a call of it, without lowering."""
+
+    def graph(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        product = torch.mm(a, b)
+        return (product.relu() + c, product) if kept else (product.relu() + c,)
+
+    given = FusedCase("small", graph, (Spec((9, 16)), Spec((16, 8)), Spec((8,))))
+    spec = Tensor((9, 8), (8, 1), "bfloat16", "cuda:0")
+    names = ("buf0", "buf1") if kept else ("buf1",)
+    call = WrittenCall(
+        names=("arg0_1", "arg1_1", "arg2_1"),
+        a="arg0_1",
+        b="arg1_1",
+        operands="[reinterpret_tensor(arg2_1, (1, 8), (0, 1), 0)]",
+        aux=names[:-1],
+        out="buf1",
+        buffers=tuple((name, spec) for name in names),
+        returned=("buf1", "buf0") if kept else ("buf1",),
+        kernel="kernel@/library",
+        launch=("tn", 1, 0, 1, ""),
+    )
+    return given, call
+
+
+Write = Callable[[torch.Tensor, list[torch.Tensor], torch.Tensor], None]
+
+
+def _short(product: torch.Tensor, aux: list[torch.Tensor], out: torch.Tensor) -> None:
+    out[-1] = torch.nan
+
+
+def _other_row(product: torch.Tensor, aux: list[torch.Tensor], out: torch.Tensor) -> None:
+    out[3] += 1
+
+
+def _beyond(product: torch.Tensor, aux: list[torch.Tensor], out: torch.Tensor) -> None:
+    out.as_strided((1,), (1,), out.storage_offset() + out.numel() + 64).fill_(1)
+
+
+def _swapped(product: torch.Tensor, aux: list[torch.Tensor], out: torch.Tensor) -> None:
+    aux[0].copy_(out)
+    out.copy_(product)
+
+
+def operator(damage: Write | None) -> fused_check.Operator:
+    """Return an operator that computes the small case, and damages it unless its library is gone."""
+
+    def run(a: Any, b: Any, operands: Any, kernel: str, *more: Any, out: torch.Tensor) -> None:
+        product, aux = a.float() @ b.float(), more[-1]
+        out.copy_(product.relu() + operands[0].float())
+        for one in aux:
+            one.copy_(product)
+        if damage is not None and kernel != fused_check.GONE:
+            damage(product, aux, out)
+
+    return run
+
+
+@pytest.mark.parametrize("damage", [None, _short, _other_row, _beyond, _swapped])
+def test_a_wrong_kernel_does_not_pass(damage: Write | None) -> None:
+    given, call = small(kept=True)
+    report = fused_check.checked_with(operator(damage), given, call, "cpu")
+    assert report.good == (damage is None), report
+    assert bool(report.overrun) == (damage is _beyond)
+    assert report.gone <= 1.0
+
+
+def test_code_without_a_call_is_an_error() -> None:
+    with pytest.raises(LookupError, match="0 calls"):
+        fused_offers.written("def call(args):\n    arg0_1, = args\n")
+
+
+def test_a_kernel_that_is_not_built_has_its_reason() -> None:
+    one: Any = object.__new__(Offered)
+    object.__setattr__(one, "case", "case")
+    object.__setattr__(one, "identity", "kernel")
+    assert ready("it does not lower", {}) == "it does not lower"
+    assert ready([one], {("case", "kernel"): "nvcc failed"}) == "not built: nvcc failed"
+    assert ready([one], {("case", "kernel"): one}) == [one]
+
+
+def test_the_fastest_of_a_way_is_forced_and_a_product_alone_is_not() -> None:
+    taken: list[str] = []
+    decide = fused_forced.forced_fusion("fused.triton", taken)
+    times = {"unfused.mm-1": 1.0, "fused.triton_mm-1": 3.0, "fused.triton_mm-2": 2.0}
+    assert decide(times, ["unfused.mm-1"], 0.02, {}).winner == "fused.triton_mm-2"
+    assert decide({"mm-1": 1.0, "triton_mm-3": 0.5}, ["mm-1"], 0.02, {}).winner == "triton_mm-3"
+    assert decide({"mm-1": 1.0, "triton_mm-3": 1.5}, ["mm-1"], 0.02, {}).winner == "mm-1"
+    assert taken == ["fused.triton_mm-2"]
+    assert decide({"unfused.mm-1": 1.0}, ["unfused.mm-1"], 0.02, {}).winner == "unfused.mm-1"
+    assert taken[1] == "none of ['unfused.mm-1']"
+
+
+def code_of(graph: fused_forced.Graph, lab: Lab) -> str:
+    arguments = [argument(one) for one in graph.specs]
+    return lab.lower(graph.function, *arguments, gemm_backends=ALL_BACKENDS, max_candidates=4)
+
+
+def slow_fusions(candidate: BenchCandidate) -> float:
+    """Say that whatever is fused is slow."""
+    if isinstance(candidate.kernel, ExternKernel):
+        return 0.010
+    return 0.030 if isinstance(candidate.kernel, SequenceKernel) else 0.011
+
+
+def forced_here(pair: str, cache_dir: Path) -> None:
+    """Check on a GPU that is not there what a forced process will take and call."""
+    name, _, way = pair.rpartition(", ")
+    with (
+        gpu.installed(),
+        Lab(slow_fusions, cache_dir).open() as lab,
+        fused_forced.forced(way) as taken,
+    ):
+        code = code_of(fused_forced.GRAPHS[name], lab)
+    assert taken
+    assert all(one.startswith(fused_forced.WAYS[way]) for one in taken), taken
+    called = fused_forced.calls(code)
+    if way == "apart":
+        assert called == {"cutlass": 0, "triton": 1, "others": 1}
+    else:
+        assert called == CALLS[way]
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("way", fused_forced.WAYS)
+def test_a_way_to_fuse_can_be_forced_against_the_clock(way: str, cache_dir: Path) -> None:
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    forced_here(f"product kept, {way}", cache_dir)
+
+
+@needs_cuda_build
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", fused_forced.pairs())
+def test_every_way_of_every_graph_can_be_forced(pair: str, cache_dir: Path) -> None:
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    forced_here(pair, cache_dir)
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("way", ["triton", "cutlass"])
+def test_what_a_fused_kernel_writes_is_looked_at_by_its_name(way: str, cache_dir: Path) -> None:
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    with (
+        gpu.installed(),
+        Lab(slow_fusions, cache_dir).open() as lab,
+        fused_forced.forced(way),
+    ):
+        code = lab.lower(
+            lambda a, b: (root(a, b),),
+            Arg((512, 256)),
+            Arg((256, 512)),
+            gemm_backends=ALL_BACKENDS,
+            max_candidates=4,
+            check_outputs="nan",
+        )
+    (look,) = [one for one in code.splitlines() if "output_check.check(" in one]
+    assert "buf1" in look
+    assert "kernel='fused.cutlass" in look or 'kernel="fused.triton_mm' in look
+    assert f"fused.{way}" in look
+
+
+@needs_cuda_build
+@pytest.mark.slow
+@pytest.mark.parametrize("way", fused_forced.WAYS)
+def test_a_forced_way_serves_all_numbers_of_rows(way: str, cache_dir: Path) -> None:
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    graph = fused_forced.GRAPHS["bias and gelu"]
+    assert graph.rows
+    arguments = [argument(one) for one in graph.specs]
+    with (
+        gpu.installed(),
+        Lab(slow_fusions, cache_dir).open() as lab,
+        fused_forced.forced(way) as taken,
+    ):
+        code = lab.lower_dynamic(
+            graph.function, *arguments, gemm_backends=ALL_BACKENDS, max_candidates=4
+        )
+    assert all(one.startswith(fused_forced.WAYS[way]) for one in taken)
+    assert fused_forced.calls(code)["cutlass"] == (way == "cutlass")
+
+
+def clocked(fused_ms: float) -> Callable[[BenchCandidate], float]:
+    """Return a clock by which a fused Triton kernel takes so long, and all else as a GPU could."""
+
+    def clock(candidate: BenchCandidate) -> float:
+        kernel = candidate.kernel
+        if not isinstance(kernel, SequenceKernel):
+            return 0.0100 if isinstance(kernel, ExternKernel) else 0.0102
+        if is_visited(candidate):
+            return 0.0500
+        return fused_ms if len(kernel.parts) == 1 else 0.0200
+
+    return clock
+
+
+@needs_cuda_build
+@pytest.mark.parametrize(("fused_ms", "wanted"), [(0.009, 0), (0.040, 1)])
+def test_the_clock_decides_where_nothing_is_forced(
+    fused_ms: float, wanted: int, cache_dir: Path
+) -> None:
+    with gpu.installed(), Lab(clocked(fused_ms), cache_dir).open() as lab:
+        code = code_of(fused_forced.GRAPHS["bias and gelu"], lab)
+    assert fused_forced.calls(code) == {"cutlass": 0, "triton": 1, "others": wanted}

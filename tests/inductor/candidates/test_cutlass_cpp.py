@@ -1,0 +1,168 @@
+"""The C++ wrapper calls operators of templates; AOTInductor's code, which has no Python, gets none."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch._inductor import codecache
+from torch._inductor import config as inductor_config
+from torch._inductor.graph import GraphLowering
+from torch._inductor.utils import run_and_get_code
+from torch._inductor.virtualized import V
+
+from inductor_plugin.inductor.candidates.template_choice import TemplateChoice
+from inductor_plugin.inductor.graph.claim import Claim
+from tests.support import providers
+from tests.support.cutlass import BACKENDS, opened
+from tests.support.lowering import Arg, Lab, cpp_wrapper
+
+pytestmark = pytest.mark.compat
+needs_cuda = pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
+
+A, B_T = Arg((256, 128)), Arg((512, 128))
+
+
+def mm(a: Any, b: Any) -> tuple[torch.Tensor]:
+    return (torch.mm(a, b.t()),)
+
+
+def addmm(c: Any, a: Any, b: Any) -> tuple[torch.Tensor]:
+    return (torch.addmm(c, a, b.t(), alpha=0.5, beta=2),)
+
+
+def experts(a: Any, b: Any, ends: Any) -> tuple[torch.Tensor]:
+    untyped: Any = torch
+    return (untyped._grouped_mm(a, b.transpose(1, 2), ends),)
+
+
+def cpp_of(lab: Lab, function: Callable[..., Any], *arguments: Arg) -> str:
+    """Return the C++ of a graph; nothing compiles it, for that takes headers of CUDA."""
+    with (
+        cpp_wrapper(),
+        mock.patch.object(codecache.CppWrapperCodeCache, "load_pybinding", mock.Mock()),
+    ):
+        return lab.lower(function, *arguments, gemm_backends=BACKENDS)
+
+
+def handed_over(code: str) -> list[str]:
+    """Return the arguments of the one call of an operator by way of Python, the operator first."""
+    found = re.findall(r"PyTuple_SetItem\(py_args_\d+, (\d+), (.*)\);", code)
+    assert [int(place) for place, _ in found] == list(range(len(found)))
+    return [value for _, value in found]
+
+
+def tensor(name: str) -> str:
+    return f"PyCapsule_New(reinterpret_cast<void*>({name}.get()), NULL, NULL)"
+
+
+@needs_cuda
+def test_the_cpp_wrapper_hands_over_what_the_operator_takes(
+    cache_dir: Path, inductor_cache: Path
+) -> None:
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    with opened("cutlass", cache_dir) as lab:
+        code = cpp_of(lab, mm, A, B_T)
+    op, a, b, kernel, *rest = handed_over(code)
+    assert op == 'PyUnicode_FromString("torch.ops.inductor_plugin.cutlass_mm.out")'
+    assert a == tensor("a_1")
+    turned = re.search(r"auto (var_\d+) = \w+\(reinterpret_tensor_wrapper\(b_1, 2, .*0L\)\);", code)
+    assert turned is not None
+    assert b == tensor(turned[1])
+    assert re.fullmatch(r'PyUnicode_FromString\("cutlass_sm90_\w+@[0-9a-f]{64}"\)', kernel)
+    assert rest == [
+        'PyUnicode_FromString("tn")',
+        "PyLong_FromLongLong(1)",
+        "PyLong_FromLongLong(0)",
+        "PyLong_FromLongLong(1)",
+        "Py_None",
+        tensor("buf0"),
+    ]
+
+
+@needs_cuda
+def test_scalars_and_bias_in_the_cpp_wrapper(cache_dir: Path, inductor_cache: Path) -> None:
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    with opened("cutlass", cache_dir) as lab:
+        code = cpp_of(lab, addmm, Arg((512,)), A, B_T)
+    op, *_, bias, alpha, beta, workspace, out = handed_over(code)
+    assert "cutlass_addmm.out" in op
+    assert (bias, alpha, beta) == (
+        'PyUnicode_FromString("row")',
+        "PyFloat_FromDouble(0.5)",
+        "PyFloat_FromDouble(2.0)",
+    )
+    assert (workspace, out) == ("Py_None", tensor("buf0"))
+
+
+@needs_cuda
+def test_a_grouped_product_in_the_cpp_wrapper(cache_dir: Path, inductor_cache: Path) -> None:
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    arguments = (Arg((4096, 512)), Arg((8, 1024, 512)), Arg((8,), torch.int32))
+    with opened("cutlass", cache_dir) as lab:
+        op, a, _, ends, *_ = handed_over(cpp_of(lab, experts, *arguments))
+    assert "cutlass_grouped_mm.out" in op
+    assert (a, ends) == (tensor("a_1"), tensor("ends_1"))
+
+
+@needs_cuda
+def test_the_operator_is_imported_and_its_result_let_go(
+    cache_dir: Path, inductor_cache: Path
+) -> None:
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    with opened("cutlass", cache_dir) as lab:
+        code = cpp_of(lab, mm, A, B_T)
+    imported = code.index('PyImport_ImportModule("inductor_plugin.ops.gemm")')
+    called = code.index("PyObject_CallObject(custom_op_wrapper")
+    assert imported < called < code.index("buf0_returned.reset();")
+
+
+@needs_cuda
+def test_aotinductor_goes_on_without_operators_in_python(
+    cache_dir: Path, inductor_cache: Path
+) -> None:
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+
+    def kept(graph: Any, wrapper: Any, *others: Any, **more: Any) -> list[str]:
+        GraphLowering.save_output_code(str(wrapper))  # pyright: ignore[reportOptionalCall] - `Lab` sets it
+        return []
+
+    with (
+        opened("cutlass", cache_dir) as lab,
+        V.set_aot_compilation(True),
+        cpp_wrapper(),
+        mock.patch.object(codecache.AotCodeCompiler, "compile", kept),
+    ):
+        code = lab.lower(mm, A, B_T, gemm_backends="ATEN,CUTLASS")
+        assert "aoti_torch_cuda_mm_out(buf0, a_1, " in code
+        assert "cutlass" not in code
+        assert "AOTInductor's code runs without Python" in lab.record()["rejected"]["cutlass"]
+
+
+@pytest.mark.slow
+def test_a_call_out_of_compiled_cpp_is_right(cache_dir: Path, inductor_cache: Path) -> None:
+    def ours(claim: Any) -> Any:
+        return next(one for one in claim._choices.values() if isinstance(one, TemplateChoice))
+
+    def graph(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.mm(a[:, :64], b) + 1, torch.mm(c[:, :64], b)
+
+    a, b, c = torch.randn(32, 128), torch.randn(64, 96), torch.randn(32, 128)
+    with (
+        providers.offered("good"),
+        mock.patch.object(Claim, "winner", ours),
+        inductor_config.patch(cpp_wrapper=True),
+    ):
+        compiled = torch.compile(
+            graph, backend="inductor_plugin", options={"cache_dir": str(cache_dir)}
+        )
+        (one, two), codes = run_and_get_code(compiled, a, b, c)
+    assert codes[0].count("PyObject_CallObject(custom_op_wrapper") == 2
+    torch.testing.assert_close((one, two), graph(a, b, c))

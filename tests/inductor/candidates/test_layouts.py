@@ -1,0 +1,315 @@
+"""The layouts an operand comes in: judged as the view that is read, and right, on a CPU and for a GPU."""
+
+# torch types these partly; what it leaves open says nothing about the tests.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownVariableType=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import torch._dynamo
+from torch._dynamo import config as dynamo_config
+from torch._inductor import config as inductor_config
+from torch._inductor.utils import run_and_get_code
+
+import inductor_plugin
+from inductor_plugin.inductor.candidates import layouts as lowering_layout
+from inductor_plugin.problem import Problem
+from tests.support import gpu, rivals
+from tests.support.cutlass import BACKENDS, calls, opened
+from tests.support.layouts import CASES, Spec, fought_over, turned, turned_inputs, unbacked
+from tests.support.lowering import Arg, Lab, library_first, library_last
+from tests.support.picky import CALLS, first, picky_offered
+
+pytestmark = pytest.mark.compat
+needs_cuda = pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
+
+SMALL = (256, 128, 512)
+LARGE = (4096, 4096, 4096)
+"""On an H100 a copy of either operand takes a sixth of the product's time."""
+
+
+@pytest.fixture(autouse=True)
+def fresh(inductor_cache: Path) -> Iterator[None]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    lowering_layout.warn_once.cache_clear()
+    with (
+        inductor_config.patch(fx_graph_cache=False),
+        dynamo_config.patch(capture_dynamic_output_shape_ops=True),
+    ):
+        yield
+    inductor_plugin.disable()
+    torch._dynamo.reset()
+
+
+def tensor(spec: Spec) -> torch.Tensor:
+    size, stride = spec
+    dense = torch.empty(size) if stride is None else torch.empty_strided(size, stride)
+    return dense.normal_()
+
+
+def run(function: Callable[..., Any], given: Any, lab: Lab, **options: Any) -> tuple[Any, str]:
+    """Return what the compiled function gives on a CPU, and its code."""
+    settings = {"cache_dir": str(lab.cache_dir), "table": "off", "progress": "off"} | options
+    compiled = torch.compile(function, backend="inductor_plugin", options=settings)
+    answer, codes = run_and_get_code(compiled, *given)
+    return answer, codes[0]
+
+
+def lowered(lab: Lab, function: Callable[..., Any], *specs: Spec, **options: Any) -> str:
+    """Return the code of a function for a GPU that is not there."""
+    arguments = [Arg(size, stride=stride) for size, stride in specs]
+
+    def listed(*tensors: torch.Tensor) -> Any:
+        answer = function(*tensors)
+        return answer if isinstance(answer, tuple) else (answer,)
+
+    return lab.lower(listed, *arguments, **options)
+
+
+def layouts(problem: Problem) -> tuple[Any, ...]:
+    return tuple((one.stride, one.offset) for one in problem.inputs)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_picky_kernel_gets_what_it_takes_and_is_right(name: str, cache_dir: Path) -> None:
+    case = CASES[name]
+    given = [tensor(one) for one in case.inputs(*SMALL)]
+    with picky_offered(), Lab(first, cache_dir).open() as lab:
+        answer, code = run(case.function, given, lab)
+    torch.testing.assert_close(answer, case.function(*given), rtol=1e-4, atol=1e-3)
+    problem = lab.tasks[-1].problem
+    assert layouts(problem) == tuple(zip(case.strides(*SMALL), case.offsets, strict=True))
+    which = "".join(f"_{index}" for index in case.picky)
+    ours = [one.name for one in lab.tasks[-1].entries if "picky" in one.name]
+    assert ours == [f"picky::{problem.op}" + (f"_copied{which}" if which else "")]
+    # What is written is what was measured: the operator behind its copies, or alone.
+    wanted = f"inductor_plugin.copied_{len(problem.inputs)}" if which else f"picky.{problem.op}"
+    assert f"torch.ops.{wanted}" in code
+    called, strides = CALLS[-1]  # each call checks what its operands lie like
+    assert called == problem.op
+    for index, stride in enumerate(strides):
+        assert index in case.picky or stride == case.strides(*SMALL)[index]
+
+
+def test_the_number_of_rows_may_depend_on_data(cache_dir: Path) -> None:
+    given = (torch.randn(300, 128), torch.arange(300) % 3 > 0, torch.randn(128, 512))
+    with picky_offered(), Lab(first, cache_dir).open() as lab:
+        answer, _ = run(unbacked, given, lab)
+    torch.testing.assert_close(answer, unbacked(*given), rtol=1e-4, atol=1e-3)
+    assert CALLS[-1] == ("mm", ((128, 1), (512, 1)))
+
+
+def convolved(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Convolve; the channels of a pixel lie together."""
+    return torch.nn.functional.conv2d(x, w, padding=w.shape[-1] // 2)
+
+
+PIXELS: Spec = ((4, 128, 8, 8), (8192, 1, 1024, 128))
+FILTERS: Spec = ((512, 128, 1, 1), None)
+
+
+@pytest.mark.parametrize(
+    ("filters", "op", "strides"),
+    [
+        (((512, 128, 1, 1), None), "mm", ((128, 1), (1, 128))),
+        (((512, 128, 3, 3), None), "convolution", ((8192, 1, 1024, 128), (1152, 1, 384, 128))),
+    ],
+)
+def test_a_convolution_reads_channels_that_lie_together(
+    filters: Spec, op: str, strides: tuple[Any, ...], cache_dir: Path
+) -> None:
+    # Without gradients oneDNN's own convolution takes the call's place.
+    given = tensor(PIXELS), tensor(filters).requires_grad_()
+
+    def clock(candidate: Any) -> float:
+        return 1.0 if "rivals" in repr(candidate.kernel) else 10.0
+
+    with rivals.rivals_offered(), Lab(clock, cache_dir).open() as lab:
+        rivals.CALLS.clear()
+        answer, _ = run(convolved, given, lab)
+    torch.testing.assert_close(answer, convolved(*given), rtol=1e-3, atol=1e-3)
+    assert dict(rivals.CALLS) == {op: 1}
+    assert tuple(one.stride for one in lab.tasks[0].problem.inputs) == strides
+    assert answer.stride()[1] == 1
+
+
+@needs_cuda
+def test_on_a_gpu_a_filter_of_1x1_is_a_product_of_pixels(cache_dir: Path) -> None:
+    with gpu.installed(), Lab(library_last, cache_dir).open() as lab:
+        code = lowered(lab, convolved, PIXELS, FILTERS)
+    (task,) = lab.tasks
+    assert task.problem.op == "mm"
+    assert layouts(task.problem) == (((128, 1), 0), ((1, 128), 0))
+    assert "extern_kernels." not in code
+    assert any("stride_am = 128" in job.source for job in lab.builds)
+
+
+def test_a_copy_that_cannot_pay_is_not_offered(cache_dir: Path) -> None:
+    case = CASES["transposed weight"]
+    given = [tensor(one) for one in case.inputs(8, 128, 512)]
+    with picky_offered(), Lab(first, cache_dir).open() as lab:
+        answer, code = run(case.function, given, lab)
+    torch.testing.assert_close(answer, case.function(*given), rtol=1e-4, atol=1e-3)
+    assert "copied" not in code
+    assert not CALLS
+
+
+@needs_cuda
+@pytest.mark.parametrize("name", CASES)
+def test_a_cutlass_kernel_reads_the_view(name: str, cache_dir: Path) -> None:
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    case = CASES[name]
+    part = "_copied_" if case.cutlass else "cutlass"
+    with opened(part, cache_dir) as lab:
+        code = lowered(lab, case.function, *case.inputs(*LARGE), gemm_backends=BACKENDS)
+    problem = lab.tasks[-1].problem
+    assert layouts(problem) == tuple(zip(case.strides(*LARGE), case.offsets, strict=True))
+    names = [one.name for one in lab.tasks[-1].entries]
+    assert any("_copied_" in one for one in names) == bool(case.cutlass)
+    *_, call = calls(code)
+    read = case.read(*LARGE)
+    assert len(call.operands) == len(read)
+    for wanted, written in zip(read, call.operands, strict=True):
+        assert written.endswith(wanted)
+        assert wanted or "reinterpret_tensor" not in written
+    if not case.cutlass:
+        return
+    assert call.op == f"copied_{len(read)}.out"
+    # Kernels with TMA are behind the copies alone: the operand as it lies is too far from 16 bytes.
+    assert all(("sm90" in one) == ("_copied_" in one) for one in names if "cutlass" in one)
+    assert '"copies": {"0": ["row", 16, []]}' in str(call.arguments[1])
+
+
+@needs_cuda
+@pytest.mark.parametrize("name", CASES)
+def test_a_triton_kernel_is_written_for_the_view(name: str, cache_dir: Path) -> None:
+    case = CASES[name]
+    with gpu.installed(), Lab(library_last, cache_dir).open() as lab:
+        code = lowered(lab, case.function, *case.inputs(*SMALL), gemm_backends="ATEN,TRITON")
+    problem = lab.tasks[-1].problem
+    assert layouts(problem) == tuple(zip(case.strides(*SMALL), case.offsets, strict=True))
+    kernels = [job.source for job in lab.builds if "stride_am" in job.source]
+    assert kernels
+    a, b = problem.inputs[-2:]
+    source = kernels[-1]
+    assert f"stride_am = {a.stride[-2]}" in source
+    assert f"stride_bk = {b.stride[-2]}" in source
+    assert f"stride_bn = {b.stride[-1]}" in source
+    assert "extern_kernels." not in code
+
+
+@needs_cuda
+def test_rows_of_a_number_that_depends_on_data_are_lowered(cache_dir: Path) -> None:
+    arguments = (Arg((300, 128)), Arg((300,), torch.bool), Arg((128, 512)))
+    with gpu.installed(), Lab(library_last, cache_dir).open() as lab:
+        code = lab.lower(lambda a, which, b: (unbacked(a, which, b),), *arguments)
+    (task,) = lab.tasks
+    assert [one.stride for one in task.problem.inputs] == [(128, 1), (512, 1)]
+    assert [(one.operand, one.dim) for one in task.problem.dynamic] == [(0, 0)]
+    assert re.search(r"empty_strided_cuda\(\(u0, 512\), \(512, 1\)", code)
+
+
+OPEN = {"gemm_backends": "ATEN"}
+"""Inductor's C++ template fixes its operands' layouts as soon as it is offered."""
+BY_ROWS, BY_COLUMNS = (256 * 128, 128, 1), (256 * 128, 1, 256)
+
+
+def made(code: str) -> tuple[int, ...]:
+    """Return the strides of the buffer that the product reads."""
+    found = re.search(r"buf0 = empty_strided_\w+\(\([\d, ]+\), \(([\d, ]+)\)", code)
+    assert found is not None
+    return tuple(int(one) for one in found[1].split(",") if one.strip())
+
+
+def test_what_was_open_keeps_the_strides_it_was_measured_with(cache_dir: Path) -> None:
+    given = [tensor(one) for one in turned_inputs(*SMALL)]
+    with picky_offered(), Lab(first, cache_dir).open() as lab:
+        answer, code = run(turned, given, lab, **OPEN)
+    torch.testing.assert_close(answer, turned(*given), rtol=1e-4, atol=1e-3)
+    assert lab.tasks[0].problem.inputs[0].stride == BY_ROWS
+    assert made(code) == BY_ROWS
+    assert CALLS == [("bmm", (BY_ROWS, (128 * 512, 512, 1)))]
+
+
+def test_where_the_library_wins_inductor_decides(cache_dir: Path) -> None:
+    given = [tensor(one) for one in turned_inputs(*SMALL)]
+    with picky_offered(), Lab(library_first, cache_dir).open() as lab:
+        answer, code = run(turned, given, lab, **OPEN)
+    torch.testing.assert_close(answer, turned(*given), rtol=1e-4, atol=1e-3)
+    assert made(code) == BY_COLUMNS
+    assert not CALLS
+
+
+def test_the_library_runs_where_something_else_wants_other_strides(
+    cache_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = [tensor(one) for one in turned_inputs(*SMALL)]
+    for turn in ("first", "again"):
+        with picky_offered(), Lab(first, cache_dir / turn).open() as lab:
+            answer, code = run(fought_over, given, lab, **OPEN)
+        for one, two in zip(answer, fought_over(*given), strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-3)
+        assert lab.tasks[0].problem.inputs[0].stride == BY_ROWS
+        assert made(code) == BY_COLUMNS
+        assert "extern_kernels.bmm" in code
+        assert not CALLS
+        torch._dynamo.reset()
+    (said,) = [one.message for one in caplog.records if "was measured with" in one.message]
+    for part in ("buf0", str(BY_ROWS), str(BY_COLUMNS), "bmm runs instead of picky::bmm"):
+        assert part in said
+
+
+@needs_cuda
+@pytest.mark.parametrize("backends", ["ATEN,TRITON", BACKENDS])
+def test_a_gpu_kernel_reads_what_it_was_measured_on(backends: str, cache_dir: Path) -> None:
+    if backends == BACKENDS:
+        pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    with gpu.installed(), Lab(library_last, cache_dir).open() as lab:
+        code = lowered(lab, turned, *turned_inputs(*SMALL), gemm_backends=backends)
+    assert lab.tasks[0].problem.inputs[0].stride == BY_ROWS
+    assert made(code) == BY_ROWS
+    assert "extern_kernels." not in code
+
+
+@needs_cuda
+@pytest.mark.parametrize("backends", ["ATEN,TRITON", BACKENDS])
+def test_a_gpu_runs_the_library_where_something_else_wants_other_strides(
+    backends: str, cache_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if backends == BACKENDS:
+        pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    with gpu.installed(), Lab(library_last, cache_dir).open() as lab:
+        code = lowered(lab, fought_over, *turned_inputs(*SMALL), gemm_backends=backends)
+    assert made(code) == BY_COLUMNS
+    assert "extern_kernels.bmm" in code
+    assert not calls(code)
+    said = [one.message for one in caplog.records if "was measured with" in one.message]
+    assert len(said) == 1
+    assert f"{BY_ROWS} and has {BY_COLUMNS}" in said[0]
+
+
+@needs_cuda
+@pytest.mark.parametrize("clock", [library_first, library_last])
+@pytest.mark.parametrize("name", CASES)
+def test_what_has_no_conflict_is_written_as_before(name: str, clock: Any, cache_dir: Path) -> None:
+    case = CASES[name]
+
+    def code(folder: str) -> str:
+        with gpu.installed(), Lab(clock, cache_dir / folder).open() as lab:
+            return lowered(lab, case.function, *case.inputs(*SMALL), gemm_backends="ATEN,TRITON")
+
+    now = code("now")
+    with (
+        mock.patch.object(lowering_layout.Layouts, "hold"),
+        mock.patch.object(lowering_layout.Layouts, "moved", return_value=[]),
+    ):
+        assert code("before") == now

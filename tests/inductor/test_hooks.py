@@ -1,0 +1,69 @@
+"""The plugin's limits of fused kernels under Inductor's own names."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor import metrics
+
+from inductor_plugin.config import Config
+from inductor_plugin.inductor import hooks
+
+pytestmark = pytest.mark.compat
+
+BUFFERS, ARGUMENTS = "max_fusion_unique_io_buffers", "combo_kernel_max_num_args"
+
+
+def options(stated: dict[str, Any], others: dict[str, Any] | None = None, *inputs: Any) -> Any:
+    made = hooks.compile_options(None, Config.load(stated, {}), others or {}, inputs)
+    return {name: made[name] for name in (BUFFERS, ARGUMENTS) if name in made}
+
+
+def test_inductor_has_both_limits_and_they_stay_as_they_are() -> None:
+    assert getattr(inductor_config, BUFFERS) is None
+    assert getattr(inductor_config, ARGUMENTS) == 250
+    assert options({}) == {}
+
+
+def test_a_stated_limit_becomes_inductor_s() -> None:
+    stated = {"max_fusion_buffers": 24, "max_kernel_arguments": "100"}
+    assert options(stated) == {BUFFERS: 24, ARGUMENTS: 100}
+    assert options({"max_fusion_buffers": 0}) == {}
+
+
+def test_what_the_user_tells_inductor_wins() -> None:
+    stated = {"max_fusion_buffers": 24, "max_kernel_arguments": 100}
+    assert options(stated, {BUFFERS: 7}) == {BUFFERS: 7, ARGUMENTS: 100}
+
+
+def test_the_device_of_the_graph_has_its_own_limit() -> None:
+    stated = {"max_fusion_buffers": "cuda=24,cpu=12"}
+    here, there = torch.empty(1), torch.empty(1, device="meta")
+    assert options(stated, None, 3, here) == {BUFFERS: 12}
+    assert options({"max_fusion_buffers": "meta=5,cpu=12"}, None, here, there) == {BUFFERS: 5}
+    with mock.patch.object(torch.accelerator, "current_accelerator", return_value=None):
+        assert options(stated) == {BUFFERS: 12}
+    gpu = torch.device("cuda")
+    with mock.patch.object(torch.accelerator, "current_accelerator", return_value=gpu):
+        assert options(stated) == {BUFFERS: 24}
+
+
+@pytest.mark.parametrize(("limit", "kernels"), [("", 1), ("cuda=4", 1), ("cpu=4", 2)])
+def test_a_limit_splits_what_inductor_fuses(limit: str, kernels: int) -> None:
+    def function(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.relu(one + other) for one, other in pairwise(given))
+
+    tensors = [torch.randn(64, 64) for _ in range(6)]
+    torch.compiler.reset()
+    metrics.reset()
+    chosen = hooks.compile_options(
+        None, Config.load({"max_fusion_buffers": limit, "table": "off"}, {}), {}, tensors
+    )
+    found = torch.compile(function, options=chosen)(*tensors)
+    torch.testing.assert_close(found, function(*tensors))
+    assert (metrics.generated_kernel_count > 1) == (kernels > 1)

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from inductor_plugin.kernels import nvcc as cuda_toolkit
+from inductor_plugin.kernels.nvcc import NoToolkit, Place, Toolkit
+
+HEADERS = ("4.2.0", ("/cutlass/include", "/cutlass/util"))
+
+
+def toolkit_at(root: Path, *, lib: str = "lib64", cccl: bool = True, major: int = 13) -> Path:
+    """Make the files of a toolkit that nobody can run; return its nvcc."""
+    nvcc = root / "bin" / "nvcc"
+    nvcc.parent.mkdir(parents=True)
+    nvcc.write_text("#!/bin/sh\n")
+    nvcc.chmod(0o755)
+    (root / "include").mkdir()
+    (root / "include" / "cuda_runtime.h").touch()
+    if cccl:
+        (root / "include" / "cccl" / "cuda" / "std").mkdir(parents=True)
+    (root / lib).mkdir()
+    (root / lib / f"libcudart.so.{major}").touch()
+    return nvcc
+
+
+def test_places_come_in_the_documented_order(tmp_path: Path) -> None:
+    on_path = toolkit_at(tmp_path / "path")
+    environ = {"CUDA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
+    found = cuda_toolkit.places(str(tmp_path / "named"), environ, [tmp_path / "site"])
+    assert [(one.origin, one.nvcc) for one in found] == [
+        ("option", tmp_path / "named" / "bin" / "nvcc"),
+        ("CUDA_HOME", tmp_path / "home" / "bin" / "nvcc"),
+        ("PATH", on_path),
+        ("wheels", tmp_path / "site" / "nvidia" / "cu13" / "bin" / "nvcc"),
+    ]
+
+
+def test_an_option_may_name_the_program_itself(tmp_path: Path) -> None:
+    (found,) = cuda_toolkit.places(str(tmp_path / "bin" / "nvcc"), {"PATH": ""}, ())
+    assert found == Place("option", tmp_path / "bin" / "nvcc")
+
+
+def test_places_with_an_nvcc_are_tried(tmp_path: Path) -> None:
+    nvcc = toolkit_at(tmp_path / "there")
+    missing = Place("CUDA_HOME", tmp_path / "gone" / "bin" / "nvcc")
+    assert cuda_toolkit.present([missing, Place("PATH", nvcc)]) == (Place("PATH", nvcc),)
+
+
+def test_a_wrong_option_is_not_passed_over(tmp_path: Path) -> None:
+    nvcc = toolkit_at(tmp_path / "there")
+    wrong = Place("option", tmp_path / "gone" / "bin" / "nvcc")
+    found = cuda_toolkit.present([wrong, Place("PATH", nvcc)], "gone")
+    assert isinstance(found, NoToolkit)
+    assert "option nvcc is 'gone'" in found.reason
+    assert not found.missing
+    named = cuda_toolkit.present([Place("option", nvcc), Place("PATH", nvcc)], "there")
+    assert named == (Place("option", nvcc),)
+
+
+def test_without_nvcc_the_reason_says_where_it_was_looked_for_and_what_to_install() -> None:
+    found = cuda_toolkit.present([Place("CUDA_HOME", Path("/gone/bin/nvcc"))])
+    assert isinstance(found, NoToolkit)
+    assert "/gone/bin/nvcc (CUDA_HOME)" in found.reason
+    assert cuda_toolkit.INSTALL_NVCC in found.reason
+    assert found.missing
+
+
+def says(nvcc: Path, version: str) -> Path:
+    """Let a toolkit's nvcc say which version it is."""
+    nvcc.write_text(f"#!/bin/sh\necho release {version[:4]}, V{version}\n")
+    return nvcc
+
+
+def test_an_nvcc_that_cannot_be_used_is_passed_over_unless_it_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_packages(name: str) -> tuple[Path, ...]:
+        return ()
+
+    monkeypatch.setattr(cuda_toolkit, "package_folders", no_packages)
+    old = says(toolkit_at(tmp_path / "old", major=11), "11.8.89")
+    good = says(toolkit_at(tmp_path / "good"), "13.0.88")
+    environ = {"CUDA_HOME": str(tmp_path / "old"), "PATH": str(good.parent)}
+    found = cuda_toolkit.find("", environ, headers=HEADERS)
+    assert isinstance(found, Toolkit)
+    assert (found.nvcc, found.origin) == (str(good), "PATH")
+    named = cuda_toolkit.find(str(old), environ, headers=HEADERS)
+    alone = cuda_toolkit.find("", {**environ, "PATH": ""}, headers=HEADERS)
+    for refused in (named, alone):
+        assert isinstance(refused, NoToolkit)
+        assert "is CUDA 11.8.89, CUTLASS needs 12.3" in refused.what
+        assert refused.remedy == cuda_toolkit.INSTALL_NVCC
+        assert not refused.missing
+
+
+def test_a_cutlass_of_another_major_version_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header = tmp_path / "source" / "include" / "cutlass" / "version.h"
+    header.parent.mkdir(parents=True)
+
+    def the_package(name: str) -> tuple[Path, ...]:
+        return (tmp_path,)
+
+    monkeypatch.setattr(cuda_toolkit, "package_folders", the_package)
+    for major, minor in ((3, 9), (5, 0)):
+        header.write_text(
+            f"#define CUTLASS_MAJOR {major}\n#define CUTLASS_MINOR {minor}\n#define CUTLASS_PATCH 1\n"
+        )
+        found = cuda_toolkit.cutlass_headers()
+        assert isinstance(found, NoToolkit)
+        assert f"nvidia-cutlass {major}.{minor}.1 is installed, kernels need 4.x" in found.reason
+        assert cuda_toolkit.INSTALL_CUTLASS in found.reason
+    header.write_text(header.read_text().replace("MAJOR 5", "MAJOR 4"))
+    assert not isinstance(cuda_toolkit.cutlass_headers(), NoToolkit)
+    header.unlink()
+    found = cuda_toolkit.cutlass_headers()
+    assert isinstance(found, NoToolkit)
+    assert "holds no CUTLASS headers" in found.what
+
+
+@pytest.mark.parametrize("lib", ["lib64", "lib"])
+def test_a_toolkit_brings_its_headers_and_runtime(tmp_path: Path, lib: str) -> None:
+    nvcc = toolkit_at(tmp_path / "cuda", lib=lib)
+    found = cuda_toolkit.assemble(Place("PATH", nvcc), "13.0.88", HEADERS, ())
+    assert isinstance(found, Toolkit)
+    root = tmp_path / "cuda"
+    assert found.include_dirs == (
+        *HEADERS[1],
+        str(root / "include"),
+        str(root / "include" / "cccl"),
+    )
+    assert found.cudart == str(root / lib / "libcudart.so.13")
+    assert found.release == (13, 0)
+
+
+def test_wheels_may_hold_the_runtime_of_a_slim_toolkit(tmp_path: Path) -> None:
+    nvcc = tmp_path / "slim" / "bin" / "nvcc"
+    nvcc.parent.mkdir(parents=True)
+    nvcc.touch()
+    toolkit_at(tmp_path / "site" / "nvidia" / "cu13", lib="lib")
+    found = cuda_toolkit.assemble(Place("PATH", nvcc), "13.0.88", HEADERS, [tmp_path / "site"])
+    assert isinstance(found, Toolkit)
+    assert found.cudart.startswith(str(tmp_path / "site"))
+
+
+def test_what_a_toolkit_lacks_is_named(tmp_path: Path) -> None:
+    old = toolkit_at(tmp_path / "old")
+    bare = toolkit_at(tmp_path / "bare", cccl=False)
+    other = toolkit_at(tmp_path / "other", major=12)
+    for nvcc, version, wanted in (
+        (old, "11.8.89", "CUTLASS needs 12.3"),
+        (bare, "13.0.88", "nvidia-cuda-cccl"),
+        (other, "13.0.88", "libcudart.so.13"),
+    ):
+        found = cuda_toolkit.assemble(Place("PATH", nvcc), version, HEADERS, ())
+        assert isinstance(found, NoToolkit)
+        assert wanted in found.reason
+
+
+def test_a_script_that_calls_nvcc_leads_to_its_toolkit(tmp_path: Path) -> None:
+    toolkit_at(tmp_path / "cuda")
+    script = tmp_path / "bin" / "nvcc"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\nexec {tmp_path}/cuda/bin/nvcc "$@"\n')
+    found = cuda_toolkit.assemble(Place("PATH", script), "13.0.88", HEADERS, ())
+    assert isinstance(found, Toolkit)
+    assert found.nvcc == str(script)
+    assert found.library_dirs == (str(tmp_path / "cuda" / "lib64"),)
+
+
+def test_a_version_is_read_from_what_nvcc_prints(tmp_path: Path) -> None:
+    text = "Cuda compilation tools, release 13.0, V13.0.88\nBuild cuda_13.0.r13.0/compiler.0"
+    assert cuda_toolkit.parse_version(text) == "13.0.88"
+    assert cuda_toolkit.parse_version("nothing") is None
+    broken = tmp_path / "nvcc"
+    broken.write_text("#!/bin/sh\necho no licence\nexit 3\n")
+    broken.chmod(0o755)
+    version = cuda_toolkit.nvcc_version(broken)
+    assert isinstance(version, NoToolkit)
+    assert "ended with 3" in version.reason
+    assert "no licence" in version.reason
+
+
+def test_the_command_links_the_runtime_by_its_full_name_and_no_driver(tmp_path: Path) -> None:
+    nvcc = toolkit_at(tmp_path / "cuda")
+    found = cuda_toolkit.assemble(Place("PATH", nvcc), "13.0.88", HEADERS, ())
+    assert isinstance(found, Toolkit)
+    words = cuda_toolkit.command(found, "sm_90a")
+    assert words[0] == str(nvcc)
+    assert "-gencode=arch=compute_90a,code=sm_90a" in words
+    assert f"-Xlinker={tmp_path}/cuda/lib64/libcudart.so.13" in words
+    assert "{source}" in words
+    assert "{output}" in words
+    # The pool names its sources .cpp.
+    assert words.index("cu") < words.index("{source}")
+    assert "-lcuda" not in words
+    assert "-Xptxas=-v" in words
+    assert "-Xptxas" not in found.key_text("sm_90a")
+    assert not any("EXTENDED_MMA" in word for word in words)
+
+
+def test_the_key_knows_versions_and_flags_but_no_paths(tmp_path: Path) -> None:
+    def key(folder: str, version: str, cutlass: str, arch: str) -> str:
+        root = tmp_path / folder
+        nvcc = root / "bin" / "nvcc" if root.exists() else toolkit_at(root)
+        found = cuda_toolkit.assemble(Place("PATH", nvcc), version, (cutlass, ("/c",)), ())
+        assert isinstance(found, Toolkit)
+        return found.key_text(arch)
+
+    base = key("one", "13.0.88", "4.2.0", "sm_90a")
+    assert key("two", "13.0.88", "4.2.0", "sm_90a") == base
+    others = {
+        key("one", "13.0.89", "4.2.0", "sm_90a"),
+        key("one", "13.0.88", "4.2.1", "sm_90a"),
+        key("one", "13.0.88", "4.2.0", "sm_80"),
+    }
+    assert len(others | {base}) == 4
+
+
+def test_headers_are_found_without_importing_their_package() -> None:
+    import sys
+
+    headers = cuda_toolkit.cutlass_headers()
+    if isinstance(headers, NoToolkit):
+        assert cuda_toolkit.INSTALL_CUTLASS in headers.reason
+        pytest.skip(headers.reason)
+    version, folders = headers
+    assert version.startswith("4.2")
+    assert (Path(folders[0]) / "cutlass" / "gemm" / "gemm.h").is_file()
+    assert (Path(folders[1]) / "cutlass" / "util" / "packed_stride.hpp").is_file()
+    assert "cutlass_cppgen" not in sys.modules
+
+
+def test_an_nvcc_of_another_cuda_than_torch_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvcc = toolkit_at(tmp_path / "cuda")
+    nvcc.write_text("#!/bin/sh\necho release 13.0, V13.0.88\n")
+    monkeypatch.setattr(cuda_toolkit, "cutlass_headers", lambda: HEADERS)
+    assert isinstance(cuda_toolkit.find(str(nvcc), {}), Toolkit)
+    assert isinstance(cuda_toolkit.find(str(nvcc), {}, major=13), Toolkit)
+    found = cuda_toolkit.find(str(nvcc), {}, major=12)
+    assert isinstance(found, NoToolkit)
+    assert "is CUDA 13.0.88, but torch was built for CUDA 12" in found.reason
+    # The wheels of the extra bring CUDA 13: no help here.
+    assert cuda_toolkit.INSTALL_NVCC not in found.reason
+    assert "toolkit of CUDA 12" in found.remedy

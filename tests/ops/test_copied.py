@@ -1,0 +1,99 @@
+"""Operators behind copies of some operands."""
+
+# torch types these partly; what it leaves open says nothing about the tests.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from inductor_plugin.ops import copied
+from inductor_plugin.problem.contract import Recipe
+from tests.support.picky import CALLS
+
+pytestmark = pytest.mark.compat
+
+
+@pytest.mark.parametrize(
+    ("given", "recipe", "stride"),
+    [
+        (torch.randn(33, 64).t(), Recipe("row"), (33, 1)),
+        (torch.randn(33, 64).t(), Recipe("row", 16), (36, 1)),
+        (torch.randn(64, 33), Recipe("column", 16), (1, 64)),
+        (torch.randn(2, 5, 7), Recipe("column", 16), (56, 1, 8)),
+        (torch.randn(100)[1:97].view(12, 8), Recipe("row", 16), (8, 1)),
+        (torch.randn(1, 5, 7).expand(3, -1, -1), Recipe("row", 16, (0,)), (0, 8, 1)),
+        (torch.randn(()).expand(4, 6), Recipe("row", 1, (0,)), (0, 1)),
+        (torch.randn(4, 1).expand(4, 6), Recipe("row"), (6, 1)),
+        (torch.randn(0, 6), Recipe("row", 16), (8, 1)),
+    ],
+)
+def test_a_copy_has_the_values_and_the_recipes_strides(
+    given: torch.Tensor, recipe: Recipe, stride: tuple[int, ...]
+) -> None:
+    made = copied.copied(given, recipe)
+    assert torch.equal(made, given)
+    assert made.stride() == stride
+    assert made.storage_offset() == 0
+    assert made.data_ptr() % 16 == 0
+
+
+def test_what_is_not_expanded_when_it_runs_is_copied_whole() -> None:
+    given = torch.randn(3, 5, 8)
+    made = copied.copied(given, Recipe("row", 16, (0,)))
+    assert torch.equal(made, given)
+
+
+def test_an_operator_gets_the_copies_and_its_own_arguments() -> None:
+    a, b = torch.randn(8, 13)[:, :12], torch.randn(16, 12).t()
+    out = torch.empty(8, 16)
+    text = copied.how((), ("tests.support.picky",), {0: Recipe("row", 16), 1: Recipe("row", 16)})
+    operators: Any = torch.ops.inductor_plugin
+    CALLS.clear()
+    made = operators.copied_2.out(a, b, "", "picky::mm", text, out=out)
+    assert made is out or made.data_ptr() == out.data_ptr()
+    torch.testing.assert_close(out, a @ b)
+    assert CALLS == [("mm", ((12, 1), (16, 1)))]
+
+
+def test_a_kernels_name_comes_before_the_other_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def operator(*given: Any, out: torch.Tensor) -> torch.Tensor:
+        seen.append(given)
+        return out
+
+    plan: Any = copied._How(operator, ("tt", 1.0), {1: Recipe("row")})  # pyright: ignore[reportPrivateUsage]
+
+    def parsed(op: str, text: str) -> Any:
+        return plan
+
+    monkeypatch.setattr(copied, "_parsed", parsed)
+    a, b, out = torch.ones(2, 2), torch.arange(4.0).view(2, 2).t(), torch.empty(2, 2)
+    copied.call(a, b, "kernel@digest", "any::op.out", "", out=out)
+    ((first, second, *rest),) = seen
+    assert first is a
+    assert second.stride() == (2, 1)
+    assert rest == ["kernel@digest", "tt", 1.0]
+
+
+def test_the_text_says_it_all_and_keeps_whole_numbers_whole() -> None:
+    text = copied.how(("tt", 1, 0.5, 1.0), ("a.b",), {2: Recipe("column", 16, (0,))})
+    assert json.loads(text) == {
+        "arguments": ["tt", 1, 0.5, 1.0],
+        "imports": ["a.b"],
+        "copies": {"2": ["column", 16, [0]]},
+    }
+    found = [type(one) for one in json.loads(text)["arguments"]]
+    assert found == [str, int, float, float]
+
+
+def test_there_is_an_operator_for_each_number_of_operands() -> None:
+    for count in range(1, copied.MOST_OPERANDS + 1):
+        namespace, _, name = copied.name_of(count).partition("::")
+        packet = getattr(getattr(torch.ops, namespace), name.partition(".")[0])
+        assert len(packet.out._schema.arguments) == count + 4

@@ -1,0 +1,116 @@
+"""Epilogues evaluated with torch, against the eager functions they come from."""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 - as everybody calls it
+
+from inductor_plugin.ops.epilogue_eval import OPERATIONS, evaluate
+from inductor_plugin.problem.epilogue import Access, Epilogue, Step
+from inductor_plugin.problem.epilogue_text import decode, encode
+from inductor_plugin.templates.cutlass.functor import FUNCTORS
+from tests.support.epilogue_graphs import lowered
+from tests.support.epilogues import CASES, MORE, K, M, N
+
+ALL = {one.name: one for one in (*CASES, *MORE)}
+FULL = Access("full", "float32", M * N, (N, 1))
+PRODUCT = Step("product")
+
+
+def chain(*steps: Step, reads: tuple[Access, ...] = (), dtype: str = "float32") -> Epilogue:
+    """Return an epilogue of these steps behind the product, that stores the last of them."""
+    every = (PRODUCT, *steps)
+    store = Step("store", (len(every) - 1,), 0)
+    write = Access("full", dtype, M * N, (N, 1))
+    return Epilogue((M, N), "float32", (*every, store), reads, (write,))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_epilogue_gives_what_eager_does(name: str) -> None:
+    case = ALL[name]
+    function, shapes = case.graph(torch.float32)
+    epilogue, _ = lowered(function, shapes)
+    torch.manual_seed(3)
+    a, b = torch.randn(M, K) / 8, torch.randn(K, N)
+    operands = [torch.randn(one.size).abs() + 0.5 for one in case.shapes(torch.float32)]
+    found = evaluate(decode(encode(epilogue)), a @ b, operands)
+    wanted = function(a, b, *operands)
+    assert len(found) == len(wanted)
+    for one, two in zip(found, wanted, strict=True):
+        assert one.dtype == two.dtype
+        torch.testing.assert_close(one.float(), two.float(), rtol=1e-5, atol=4e-6)
+
+
+@pytest.mark.parametrize(
+    ("op", "eager"),
+    [
+        ("relu", F.relu),
+        ("sigmoid", torch.sigmoid),
+        ("tanh", torch.tanh),
+        ("exp", torch.exp),
+        ("erf", torch.erf),
+        ("round", torch.round),
+        ("trunc", torch.trunc),
+    ],
+)
+def test_special_values_are_those_of_eager(op: str, eager: torch.nn.Module) -> None:
+    product = torch.tensor([[math.nan, math.inf, -math.inf, 0.5, 1.5, -2.5, -0.0]])
+    (found,) = evaluate(chain(Step(op, (0,))), product, [])
+    torch.testing.assert_close(found, eager(product), equal_nan=True)
+
+
+def test_sixteen_bit_operands_are_computed_with_in_float32() -> None:
+    """1 + 2^-9 is no bfloat16: a sum that was rounded would be 1."""
+    read = Access("row", "bfloat16", N, (0, 1))
+    steps = (Step("load", (), 0), Step("add", (0, 1)), Step("to_dtype", (2,), "bfloat16"))
+    one = chain(*steps, Step("to_dtype", (3,), "float32"), reads=(read,))
+    (found,) = evaluate(one, torch.full((M, N), 2.0**-9), [torch.ones(1, N).bfloat16()])
+    assert torch.equal(found, torch.full((M, N), 1 + 2.0**-9))
+
+
+def test_whole_sums_stay_whole_until_they_are_converted() -> None:
+    one = chain(Step("to_dtype", (0,), "float32"), Step("constant", (), 0.5), Step("mul", (1, 2)))
+    product = torch.tensor([[2**24 + 2, -3]], dtype=torch.int32)
+    (found,) = evaluate(one, product, [])
+    assert torch.equal(found, torch.tensor([[2**23 + 1.0, -1.5]]))
+
+
+def test_what_nobody_computes_is_refused() -> None:
+    with pytest.raises(ValueError, match="nothing computes 'lgamma'"):
+        evaluate(chain(Step("lgamma", (0,))), torch.zeros(M, N), [])
+    with pytest.raises(ValueError, match="reads 1 tensors, not 0"):
+        evaluate(chain(Step("load", (), 0), reads=(FULL,)), torch.zeros(M, N), [])
+
+
+def test_whatever_a_kernel_computes_is_computed_here_too() -> None:
+    assert set(FUNCTORS) - {"number"} == set(OPERATIONS)
+
+
+@pytest.mark.parametrize("value", [0.1, -2, math.inf, -math.inf, 448])
+def test_text_keeps_constants(value: float) -> None:
+    one = chain(Step("constant", (), value), Step("maximum", (0, 1)))
+    assert decode(encode(one)).steps == one.steps
+    assert "Infinity" not in encode(one)
+
+
+def test_text_keeps_not_a_number() -> None:
+    found = decode(encode(chain(Step("constant", (), math.nan)))).steps[1].value
+    assert isinstance(found, float)
+    assert math.isnan(found)
+
+
+def test_text_says_nothing_of_sizes_and_names() -> None:
+    one = chain(Step("load", (), 0), reads=(FULL,))
+    other = chain(Step("load", (), 0), reads=(Access("full", "float32", 4, (2, 1), 0, "buf7"),))
+    assert encode(one) == encode(other)
+
+
+def test_a_size_that_is_no_number_is_refused() -> None:
+    one = chain(Step("constant", (), "s0"), Step("add", (0, 1)))
+    with pytest.raises(ValueError, match="a constant is no number: 's0'"):
+        evaluate(one, torch.zeros(M, N), [])

@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from docs.generate import options_table
+from inductor_plugin.config import (
+    Config,
+    default_cache_dir,
+    enabled_by_environment,
+    option_names,
+    process_environment,
+    split,
+)
+from inductor_plugin.errors import OptionError
+from inductor_plugin.option_value import limit_of
+
+CODE_CHANGES: dict[str, object] = {
+    "cache_dir": "/elsewhere",
+    "gemm_backends": "ATEN",
+    "attention_backends": "flash",
+    "policy": "cached",
+    "tune_budget_s": 60,
+    "max_candidates": 3,
+    "decompose_k": False,
+    "never_slower_margin": 1.5,
+    "verify_numerics": False,
+    "check_outputs": "nan",
+    "max_fusion_buffers": 24,
+    "max_kernel_arguments": "cuda=100",
+    "max_fusion_registers": "cuda=200,64",
+}
+
+
+def test_an_option_wins_over_its_variable_and_the_variable_over_the_default():
+    environ = {"INDUCTOR_PLUGIN_MAX_CANDIDATES": "4", "INDUCTOR_PLUGIN_COMPILE_WORKERS": "2"}
+    config = Config.load({"max_candidates": 7}, environ)
+    assert (config.max_candidates, config.compile_workers) == (7, 2)
+    assert config.bench_timeout_s == 30.0
+
+
+def test_variables_of_this_process_are_read_by_default(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("INDUCTOR_PLUGIN_TUNE_BUDGET_S", "1.5")
+    assert Config.load().tune_budget_s == 1.5
+
+
+def test_an_empty_variable_counts_as_unset():
+    assert Config.load({}, {"INDUCTOR_PLUGIN_MAX_CANDIDATES": ""}).max_candidates == 0
+
+
+def test_an_unknown_option_names_the_closest_and_all_that_are_known():
+    with pytest.raises(OptionError, match="unknown option 'tune_budget'") as caught:
+        Config.load({"tune_budget": 1}, {})
+    assert "did you mean 'tune_budget_s'?" in str(caught.value)
+    assert all(name in str(caught.value) for name in option_names())
+
+
+def test_an_unknown_variable_is_an_error():
+    with pytest.raises(OptionError, match="did you mean 'INDUCTOR_PLUGIN_POLICY'"):
+        Config.load({}, {"INDUCTOR_PLUGIN_POLICE": "tune"})
+
+
+def test_the_switch_is_no_unknown_variable():
+    assert Config.load({}, {"INDUCTOR_PLUGIN_ENABLE": "1"}) == Config.load({}, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("policy", "fast"),
+        ("max_candidates", -1),
+        ("max_candidates", 1.5),
+        ("max_candidates", True),
+        ("compile_timeout_s", "soon"),
+        ("compile_timeout_s", float("nan")),
+        ("compile_timeout_s", float("inf")),
+        ("never_slower_margin", 0.9),
+        ("verify_numerics", "yes please"),
+        ("cache_limit_bytes", "10 potatoes"),
+        ("cache_limit_bytes", -1),
+        ("cache_dir", ""),
+        ("cache_dir", 5),
+        ("gemm_backends", None),
+        ("max_fusion_buffers", -1),
+        ("max_fusion_buffers", True),
+        ("max_fusion_buffers", None),
+        ("max_fusion_buffers", "cuda=many"),
+        ("max_fusion_buffers", "cuda=3,cuda=4"),
+        ("max_fusion_buffers", "3,"),
+    ],
+)
+def test_a_bad_value_names_the_option_the_value_and_what_to_use(name: str, value: object):
+    with pytest.raises(OptionError) as caught:
+        Config.load({name: value}, {})
+    message = str(caught.value)
+    assert f"option {name} is " in message
+    assert "use " in message or "name a folder" in message
+
+
+def test_a_bad_variable_is_named():
+    with pytest.raises(OptionError, match="variable INDUCTOR_PLUGIN_PROGRESS is 'maybe'"):
+        Config.load({}, {"INDUCTOR_PLUGIN_PROGRESS": "maybe"})
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("10GiB", 10 * 2**30),
+        ("1.5 MiB", 1.5 * 2**20),
+        ("500MB", 500_000_000),
+        ("2k", 2000),
+        ("7", 7),
+        (9, 9),
+    ],
+)
+def test_sizes_are_given_in_words(text: object, size: int):
+    assert Config.load({"cache_limit_bytes": text}, {}).cache_limit_bytes == size
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1", True), ("On", True), ("true", True), ("0", False), ("off", False), (False, False)],
+)
+def test_switches_are_given_in_words(text: object, value: bool):
+    assert Config.load({"verify_numerics": text}, {}).verify_numerics is value
+
+
+@pytest.mark.parametrize(
+    ("text", "cuda", "cpu"),
+    [("", 0, 0), (24, 24, 24), ("cuda=24", 24, 0), ("cuda=24, 64", 24, 64), ("cpu=0,8", 8, 0)],
+)
+def test_a_limit_is_one_number_or_one_for_each_device_type(text: object, cuda: int, cpu: int):
+    stated = Config.load({"max_kernel_arguments": text}, {}).max_kernel_arguments
+    assert (limit_of(stated, "cuda"), limit_of(stated, "cpu")) == (cuda, cpu)
+
+
+def test_a_pinned_policy_needs_its_file():
+    with pytest.raises(OptionError, match="set pin_file"):
+        Config.load({"policy": "pinned"}, {})
+
+
+def test_options_travel_as_json():
+    config = Config.load({"cache_dir": "/somewhere", "max_candidates": 3}, {})
+    assert Config.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_options_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Config().policy = "cached"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("name", "value"), CODE_CHANGES.items())
+def test_an_option_that_changes_code_changes_the_key(name: str, value: object):
+    assert Config.load({name: value}, {}).code_key() != Config.load({}, {}).code_key()
+
+
+def test_other_options_leave_the_key_alone():
+    others = {
+        "compile_workers": 3,
+        "progress": "off",
+        "table": "on",
+        "trace_path": "trace.json",
+        "worker_idle_s": 5,
+    }
+    assert Config.load(others, {}).code_key() == Config.load({}, {}).code_key()
+
+
+def test_the_key_follows_the_content_of_the_pin_file(tmp_path: Path):
+    file = tmp_path / "pins.json"
+    config = Config.load({"policy": "pinned", "pin_file": str(file)}, {})
+    file.write_text("{}", encoding="utf-8")
+    before = config.code_key()
+    file.write_text('{"a": 1}', encoding="utf-8")
+    assert config.code_key() != before
+
+
+def test_a_missing_pin_file_is_named(tmp_path: Path):
+    config = Config.load({"policy": "pinned", "pin_file": str(tmp_path / "none.json")}, {})
+    with pytest.raises(OptionError, match=r"none\.json.*cannot be read"):
+        config.code_key()
+
+
+def test_options_are_split_from_those_of_inductor():
+    ours, others = split({"max_autotune": True, "policy": "cached"})
+    assert (ours, others) == ({"policy": "cached"}, {"max_autotune": True})
+
+
+@pytest.mark.parametrize(
+    ("environ", "folder"),
+    [
+        ({"INDUCTOR_PLUGIN_CACHE_DIR": "/a", "XDG_CACHE_HOME": "/b"}, "/a"),
+        ({"XDG_CACHE_HOME": "/b"}, "/b/inductor_plugin"),
+        ({}, "~/.cache/inductor_plugin"),
+    ],
+)
+def test_the_cache_directory_comes_from_the_environment(environ: dict[str, str], folder: str):
+    assert default_cache_dir(environ) == Path(folder).expanduser()
+    assert Config.load({}, environ).cache_dir == Path(folder).expanduser()
+
+
+@pytest.mark.parametrize(("text", "enabled"), [("", False), ("0", False), ("1", True)])
+def test_the_switch_is_read_from_the_environment(text: str, enabled: bool):
+    assert enabled_by_environment({"INDUCTOR_PLUGIN_ENABLE": text}) is enabled
+    assert enabled_by_environment({}) is False
+
+
+def test_a_bad_switch_is_an_error():
+    with pytest.raises(OptionError, match="INDUCTOR_PLUGIN_ENABLE is 'maybe'"):
+        enabled_by_environment({"INDUCTOR_PLUGIN_ENABLE": "maybe"})
+
+
+def test_a_child_gets_a_copy_of_the_environment(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SOMETHING", "here")
+    copy = process_environment()
+    copy["SOMETHING"] = "changed"
+    assert process_environment()["SOMETHING"] == "here"
+
+
+def test_every_option_is_described_in_the_table():
+    rows = options_table().splitlines()[2:]
+    assert [row.split("`")[1] for row in rows] == list(option_names())
+    assert all(row.rstrip(" |").endswith(".") for row in rows)
+
+
+def test_options_load_without_torch():
+    code = "import sys, inductor_plugin.config; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_list_of_backends_is_checked_word_by_word() -> None:
+    assert Config.load({"gemm_backends": "aten, triton"}).gemm_backends == "ATEN,TRITON"
+    assert Config.load({"gemm_backends": ""}).gemm_backends == ""
+    with pytest.raises(OptionError, match="ATEN, TRITON, CPP"):
+        Config.load({"gemm_backends": "ATEN,FOO"})

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import inductor_plugin
+from docs.generate import results_table, with_options, with_results
+from tests.support.repository import REPOSITORY
+
+FOLDERS = ("templates", "cache")
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+KNOWS_INDUCTOR = re.compile(r"inductor_plugin/(inductor|aot)/.*")
+DATA = (".py", ".jinja", ".h", ".cuh", ".typed")
+
+
+def texts(repository: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the path of each file of the package from the root of the repository, and where it is."""
+    for folder in ("inductor_plugin", *FOLDERS):
+        for path in sorted((repository / folder).rglob("*")):
+            inside = path.relative_to(repository)
+            linked = inside.parts[:2] in {("inductor_plugin", name) for name in FOLDERS}
+            if path.suffix in DATA and not linked and "__pycache__" not in inside.parts:
+                yield str(inside), path
+
+
+def shipped(repository: Path) -> set[str]:
+    """Return the files that belong into a wheel, by their path in it."""
+    files = {name.removeprefix("inductor_plugin/") for name, _ in texts(repository)}
+    return {f"inductor_plugin/{name}" for name in files}
+
+
+def sources(repository: Path) -> Iterator[tuple[str, str]]:
+    """Yield the path and the text of each module of the package."""
+    for name, path in texts(repository):
+        if path.suffix == ".py":
+            yield name, path.read_text(encoding="utf-8")
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Yield the names of all modules a module imports, inside functions too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{one.name}" for one in node.names)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel from a copy without the two links; it may not depend on them."""
+    repository = REPOSITORY
+    copy = tmp_path_factory.mktemp("repository")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(repository / name, copy / name)
+    for folder in ("inductor_plugin", *FOLDERS):
+        ignored = FOLDERS if folder == "inductor_plugin" else ()
+        shutil.copytree(
+            repository / folder,
+            copy / folder,
+            ignore=shutil.ignore_patterns(*ignored, "__pycache__"),
+        )
+    code = "from setuptools import build_meta; build_meta.build_wheel('dist')"
+    subprocess.run([sys.executable, "-c", code], cwd=copy, check=True, capture_output=True)
+    (built,) = (copy / "dist").glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_every_module_and_no_other_package(wheel: Path, repository: Path):
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert names == shipped(repository)
+
+
+def test_the_wheel_announces_the_command_and_the_entry_points(wheel: Path):
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (one for one in archive.namelist() if one.endswith("entry_points.txt"))
+        text = archive.read(name).decode()
+        assert any(one.endswith("licenses/LICENSE") for one in archive.namelist())
+    assert "inductor-plugin = inductor_plugin.cli:main" in text
+    assert "[torch_dynamo_backends]\ninductor_plugin = inductor_plugin.backend:induct" in text
+    assert "[torch.backends]\ninductor_plugin = inductor_plugin.autoload:autoload" in text
+
+
+def test_the_version_is_the_same_in_code_and_metadata(repository: Path):
+    text = (repository / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'\nversion = "{inductor_plugin.__version__}"\n' in text
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_folder_is_linked_into_the_package(folder: str, repository: Path):
+    link = repository / "inductor_plugin" / folder
+    assert link.is_symlink()
+    assert link.readlink() == Path("..", folder)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_folder_refuses_another_name(folder: str, repository: Path):
+    spec = importlib.util.spec_from_file_location(folder, repository / folder / "__init__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    with pytest.raises(ImportError, match=rf"inductor_plugin\.{folder}"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+def _docstring_lines(node: ast.FunctionDef) -> int:
+    """Return how long a function's docstring is: what is public tells shapes, units and sources."""
+    first = node.body[0]
+    if ast.get_docstring(node) is None or first.end_lineno is None:
+        return 0
+    return first.end_lineno - first.lineno + 1
+
+
+def test_files_and_functions_are_small(repository: Path):
+    large: list[str] = []
+    for name, text in sources(repository):
+        lines = text.count("\n")
+        if lines > MAX_FILE_LINES:
+            large.append(f"{name} has {lines} lines, {MAX_FILE_LINES} are allowed")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef) and node.end_lineno is not None:
+                length = node.end_lineno - node.lineno + 1 - _docstring_lines(node)
+                if length > MAX_FUNCTION_LINES:
+                    large.append(f"{name}: {node.name} has {length} lines")
+    assert large == []
+
+
+def test_test_files_of_attention_are_small(repository: Path):
+    tests = repository / "tests"
+    found = {
+        str(one.relative_to(tests)): one.read_text(encoding="utf-8").count("\n")
+        for one in tests.rglob("*.py")
+        if re.search("attention|flex|fmha", str(one.relative_to(tests)))
+    }
+    assert len(found) > 40
+    assert {name: n for name, n in found.items() if n > MAX_FILE_LINES} == {}
+
+
+def test_only_two_packages_know_inductor(repository: Path):
+    knowing = [
+        f"{name} imports {module}"
+        for name, text in sources(repository)
+        if not KNOWS_INDUCTOR.fullmatch(name)
+        for module in imported(ast.parse(text))
+        if f"{module}.".startswith("torch._inductor.")
+    ]
+    assert knowing == []
+
+
+def test_nothing_reads_the_environment_but_the_options(repository: Path):
+    reading = {
+        name for name, text in sources(repository) if re.search(r"os\.(environ|getenv)", text)
+    }
+    assert reading <= {"inductor_plugin/config.py", "inductor_plugin/autoload.py"}
+
+
+def test_the_table_of_options_in_the_readme_is_current(repository: Path):
+    text = (repository / "README.md").read_text(encoding="utf-8")
+    assert with_options(text) == text, "run `make docs`"
+
+
+def test_the_table_of_results_in_the_readme_is_current(repository: Path):
+    text = (repository / "README.md").read_text(encoding="utf-8")
+    assert with_results(text) == text, "run `make docs`"
+    assert results_table().count("benchmarks/results/") == 6
+
+
+def test_a_readme_without_markers_is_an_error():
+    with pytest.raises(ValueError, match="put them back"):
+        with_options("no table here")
+
+
+def test_importing_the_package_loads_no_torch_and_makes_no_folder(tmp_path: Path):
+    code = (
+        "import sys, inductor_plugin\n"
+        "assert 'register' in dir(inductor_plugin)\n"
+        "assert inductor_plugin.Registry().names() == ()\n"
+        "assert inductor_plugin.stats().problems == 0\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=environment)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_public_name_is_there():
+    for name in inductor_plugin.__all__:
+        assert getattr(inductor_plugin, name) is not None
+    assert callable(inductor_plugin.stats)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = inductor_plugin.nothing  # type: ignore[attr-defined]
+
+
+MODULE = re.compile(r"[\"'`]((?:inductor_plugin|tests|benchmarks)(?:\.\w+)+)(?::\w+)?[\"'`]")
+NO_MODULE = re.compile(r"inductor_plugin\.(fmha(_backward)?|flash_wheel|packs|int4\w*)$|.*[A-Z]")
+
+
+def test_every_module_named_in_a_string_exists(repository: Path):
+    """A string that names a module goes stale in silence when the module is moved."""
+    missing: list[str] = []
+    for name, path in texts(repository):
+        for module in MODULE.findall(path.read_text(encoding="utf-8")):
+            parent = module.rpartition(".")[0]
+            found = NO_MODULE.match(module) or any(
+                importlib.util.find_spec(one) is not None for one in (parent, module)
+            )
+            if not found:
+                missing.append(f"{name} names {module}")
+    assert missing == []
+
+
+def test_no_module_hides_a_public_name(repository: Path):
+    """Importing a submodule binds it on the package, over the function of the same name."""
+    public = {name for name in inductor_plugin.__all__ if name.islower()}
+    modules = {one.stem for one in (repository / "inductor_plugin").iterdir()}
+    assert public & modules == set()

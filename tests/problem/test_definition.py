@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from inductor_plugin.problem import Operand, Problem, SizeClass
+from inductor_plugin.problem.definition import PROBLEM_SCHEMA, size_class
+
+A = Operand((100, 64), (64, 1), "float32", "cpu")
+B = Operand((64, 32), (32, 1), "float32", "cpu")
+C = Operand((100, 32), (32, 1), "float32", "cpu")
+STATIC = Problem("mm", (A, B), C)
+
+
+def dynamic(rows: int) -> Problem:
+    low, high = size_class(rows)
+    a = dataclasses.replace(A, size=(rows, 64))
+    c = dataclasses.replace(C, size=(rows, 32))
+    return Problem("mm", (a, B), c, dynamic=(SizeClass(0, 0, low, high, rows),))
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [(1, (1, 1)), (16, (16, 16)), (17, (17, 32)), (32, (17, 32)), (33, (33, 64)), (64, (33, 64))],
+)
+def test_a_size_class_reaches_from_one_power_of_two_to_the_next(
+    size: int, expected: tuple[int, int]
+):
+    assert size_class(size) == expected
+
+
+def test_each_size_is_in_its_own_class_and_in_no_other():
+    for size in range(1, 300):
+        low, high = size_class(size)
+        assert low <= size <= high
+        assert size_class(low) == size_class(high) == (low, high)
+
+
+def test_fields_are_plain_json_with_a_schema_number():
+    plain = json.loads(json.dumps(STATIC.fields()))
+    assert plain["schema"] == PROBLEM_SCHEMA
+    assert plain["inputs"][0]["size"] == [100, 64]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        dataclasses.replace(STATIC, op="bmm"),
+        dataclasses.replace(STATIC, inputs=(B, A)),
+        dataclasses.replace(STATIC, inputs=(dataclasses.replace(A, stride=(1, 100)), B)),
+        dataclasses.replace(STATIC, inputs=(dataclasses.replace(A, dtype="bfloat16"), B)),
+        dataclasses.replace(STATIC, inputs=(dataclasses.replace(A, offset=4), B)),
+        dataclasses.replace(STATIC, inputs=(A, dataclasses.replace(B, constant=True))),
+        dataclasses.replace(STATIC, inputs=(A, dataclasses.replace(B, layout="mkldnn"))),
+        dataclasses.replace(STATIC, inputs=(dataclasses.replace(A, divisors=(1, 1, 16)), B)),
+        dataclasses.replace(STATIC, output=dataclasses.replace(C, dtype="bfloat16")),
+        dataclasses.replace(STATIC, arguments=(("alpha", "2"),)),
+        dataclasses.replace(STATIC, epilogue="relu"),
+        dynamic(100),
+    ],
+)
+def test_every_fact_tells_problems_apart(other: Problem):
+    assert other.fields() != STATIC.fields()
+
+
+def test_what_is_known_throughout_costs_the_key_nothing():
+    # A record of a static problem made before divisors were stated is found after.
+    names = {"size", "stride", "dtype", "device", "offset", "layout", "constant"}
+    plain = STATIC.fields()
+    assert [set(one) for one in (*plain["inputs"], plain["output"])] == [names] * 3
+
+
+def test_a_divisor_is_the_number_itself_where_it_is_known():
+    known = dataclasses.replace(A, offset=24)
+    assert (known.stride_divisor(0), known.stride_divisor(-1), known.offset_divisor) == (64, 1, 24)
+    unknown = dataclasses.replace(known, divisors=(2, 1, 4))
+    assert (unknown.stride_divisor(-2), unknown.stride_divisor(1)) == (2, 1)
+    assert unknown.offset_divisor == 4
+
+
+def test_sizes_of_one_class_are_one_problem():
+    assert dynamic(70).fields() == dynamic(128).fields()
+    assert dynamic(128).fields() != dynamic(129).fields()
+
+
+def test_the_description_is_that_of_the_autotune_table():
+    assert STATIC.describe() == "mm(100x64, 64x32)"
+    scalar = Operand((), (), "float32", "cpu")
+    assert Problem("add", (scalar,), scalar).describe() == "add(scalar)"

@@ -1,0 +1,121 @@
+"""What the scripts of bare products and convolutions compute, on tensors, against their exact results."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false, reportPrivateUsage=false
+# pyright: reportPrivateImportUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from inductor_plugin.cache import open_store
+from inductor_plugin.repro.script import script
+from tests.support.lowering import Arg, Lab, library_first
+
+pytestmark = [
+    pytest.mark.usefixtures("fake_gpu"),
+    pytest.mark.compat,
+    pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
+]
+
+BF16, F32, F8, I8 = torch.bfloat16, torch.float32, torch.float8_e4m3fn, torch.int8
+A, B = Arg((64, 128), F8), Arg((128, 256), F8, (1, 128))
+ONE = Arg((), F32)
+
+
+def convolution(*options: Any) -> Callable[..., Any]:
+    return lambda x, w: (torch.convolution(x, w, None, *options),)
+
+
+def scaled(out: torch.dtype, *, fast: bool = False) -> Callable[..., Any]:
+    def call(a: Any, b: Any, sa: Any, sb: Any, *bias: Any) -> Any:
+        given = {"out_dtype": out, "use_fast_accum": fast}
+        return (torch._scaled_mm(a, b, sa, sb, *bias, **given),)
+
+    return call
+
+
+CALLS: dict[str, tuple[Callable[..., Any], tuple[Arg, ...], str]] = {
+    "int_mm": (
+        lambda a, b: (torch._int_mm(a, b),),
+        (Arg((64, 128), I8), Arg((128, 256), I8)),
+        "torch._int_mm(a, b)",
+    ),
+    "mm_wide": (
+        lambda a, b: (torch.mm(a, b, out_dtype=F32),),
+        (Arg((64, 128)), Arg((128, 256))),
+        "torch.mm(a, b, out_dtype=torch.float32)",
+    ),
+    "scaled": (
+        scaled(BF16, fast=True),
+        (A, B, ONE, ONE),
+        "torch._scaled_mm(a, b, scale_a, scale_b, None, None, torch.bfloat16, True)",
+    ),
+    "scaled_wide": (
+        scaled(F32),
+        (A, B, ONE, ONE),
+        "torch._scaled_mm(a, b, scale_a, scale_b, None, None, torch.float32, False)",
+    ),
+    "scaled_rows": (
+        scaled(BF16),
+        (A, B, Arg((64, 1), F32), Arg((1, 256), F32)),
+        "torch._scaled_mm(a, b, scale_a, scale_b, None, None, torch.bfloat16, False)",
+    ),
+    "scaled_bias": (
+        scaled(BF16),
+        (A, B, ONE, ONE, Arg((256,), BF16)),
+        "torch._scaled_mm(a, b, scale_a, scale_b, bias, None, torch.bfloat16, False)",
+    ),
+    "convolution": (
+        convolution([1, 2], [1, 0], [1, 1], False, [0, 0], 1),
+        (Arg((2, 8, 16, 16)), Arg((16, 8, 3, 3))),
+        "torch.convolution(x, weight, None, (1, 2), (1, 0), (1, 1), False, (0, 0), 1)",
+    ),
+    "convolution_groups": (
+        convolution([1, 1], [1, 1], [1, 1], False, [0, 0], 2),
+        (Arg((2, 8, 16, 16)), Arg((16, 4, 3, 3))),
+        "torch.convolution(x, weight, None, (1, 1), (1, 1), (1, 1), False, (0, 0), 2)",
+    ),
+}
+GPU = {"mm_wide", "scaled_rows", "scaled_bias"}
+"""What a CPU may not compute: there, the script's names and arguments are tried without numbers."""
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_is_written_as_it_was_made(name: str, cache_dir: Path) -> None:
+    call, given, body = CALLS[name]
+    with Lab(library_first, cache_dir).open() as lab:
+        lab.lower(call, *given)
+    (record,) = open_store(cache_dir).iter_records()
+    made = script(record, {}, str(cache_dir))
+    assert made.refused == ""
+    assert f"    return {body}\n" in made.text
+    names: dict[str, Any] = {"__name__": "script"}
+    exec(made.text.replace("'device': 'cuda'", "'device': 'cpu'"), names)
+    values = [
+        names["inside"](one, names["outside"](one, names["storage"](one)))
+        for one in names["OPERANDS"]
+    ]
+    assert [(tuple(one.shape), one.dtype) for one in values] == [
+        (one.size, one.dtype) for one in given
+    ]
+    widened = [one.double() for one in values]
+    exact = names["exact"](*widened)
+    assert str(exact.dtype) == "torch.float64"
+    assert list(exact.shape) == record.problem["output"]["size"]
+    try:
+        found = names["call"](*values)
+    except (NotImplementedError, RuntimeError):
+        if name not in GPU:
+            raise
+        found = names["call"](*(one.to("meta") for one in values))
+        assert (found.dtype, found.shape) == (names["OUTPUT"], exact.shape)
+        return
+    assert found.dtype == names["OUTPUT"]
+    assert names["error"]([found], [exact]) <= names["TOLERANCE"]
+    assert names["error"]([found + found.abs().max()], [exact]) > names["TOLERANCE"]

@@ -1,0 +1,78 @@
+"""Forces CUTLASS kernels to win where graphs are lowered for a CUDA device that is not there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from inductor_plugin.worker.jobs import BenchCandidate
+from tests.support import gpu
+from tests.support.lowering import Lab
+
+BACKENDS = "ATEN,CUTLASS"
+
+
+@dataclass(frozen=True)
+class Written:
+    """One call of a CUTLASS operator in generated code.
+
+    Attributes:
+        op: Its name.
+        operands: The tensors, as they are written.
+        kernel: ``SYMBOL@DIGEST``.
+        arguments: What follows the kernel's name.
+        named: Keyword arguments, as they are written.
+    """
+
+    op: str
+    operands: tuple[str, ...]
+    kernel: str
+    arguments: tuple[object, ...]
+    named: dict[str, str]
+
+    @property
+    def symbol(self) -> str:
+        return self.kernel.partition("@")[0]
+
+
+def fastest(part: str) -> Callable[[BenchCandidate], float]:
+    """Return a clock that says that kernels with ``part`` in their name are ten times faster."""
+
+    def clock(candidate: BenchCandidate) -> float:
+        return 1.0 if part in candidate.candidate_id else 10.0
+
+    return clock
+
+
+@contextmanager
+def opened(part: str, cache_dir: Path, lab: type[Lab] = Lab) -> Generator[Lab]:
+    """Open a lab on a device that is not there, where kernels with ``part`` in their name win."""
+    with gpu.installed(), lab(fastest(part), cache_dir).open() as one:
+        yield one
+
+
+def calls(code: str) -> list[Written]:
+    """Return the calls of CUTLASS operators, behind copies or not, in generated code, in their order."""
+    lines = re.findall(
+        r"^ *(torch\.ops\.inductor_plugin\.(?:cutlass|copied)_\w+\.out\(.*\))$", code, re.M
+    )
+    return [_parsed(line) for line in lines]
+
+
+def _parsed(line: str) -> Written:
+    call = ast.parse(line, mode="eval").body
+    assert isinstance(call, ast.Call)
+    kernel = next(i for i, one in enumerate(call.args) if isinstance(one, ast.Constant))
+    named = call.args[kernel]
+    assert isinstance(named, ast.Constant)
+    return Written(
+        op=ast.unparse(call.func).removeprefix("torch.ops.inductor_plugin."),
+        operands=tuple(ast.unparse(one) for one in call.args[:kernel]),
+        kernel=str(named.value),
+        arguments=tuple(ast.literal_eval(one) for one in call.args[kernel + 1 :]),
+        named={str(one.arg): ast.unparse(one.value) for one in call.keywords},
+    )

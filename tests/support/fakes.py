@@ -1,0 +1,350 @@
+"""Stand-ins for the workers, the clock and the progress bar, and short ways to make what they take."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from inductor_plugin.cache import KernelKey, Resources
+from inductor_plugin.kernels.call import OpKernel, Tensor
+from inductor_plugin.kernels.unit import CppSource
+from inductor_plugin.problem import Operand, Problem
+from inductor_plugin.tuning.task import CppBuild, Entry, Task
+from inductor_plugin.worker.jobs import (
+    BenchCandidate,
+    Compiled,
+    CompileJob,
+    CppCompileJob,
+    FinalJob,
+    Outcome,
+    Sampling,
+    ScreenJob,
+    Status,
+    TritonCompileJob,
+)
+
+LIMIT_S = 10.0
+"""Longest wait of a test: what has not happened by then never will."""
+
+
+def problem(*, device: str = "cuda", rows: int = 64, op: str = "mm") -> Problem:
+    """Return a matrix product."""
+    a = Operand((rows, 32), (32, 1), "float32", device)
+    b = Operand((32, 48), (48, 1), "float32", device)
+    return Problem(op, (a, b), Operand((rows, 48), (48, 1), "float32", device))
+
+
+def bench_candidate(name: str) -> BenchCandidate:
+    """Return a job argument that fakes know by its name alone."""
+    output = Tensor((2, 2), (2, 1), "float32", "cpu")
+    return BenchCandidate(name, OpKernel(f"fake::{name}"), (), output, 5.0)
+
+
+def triton_job(name: str, folder: Path | None = None) -> TritonCompileJob:
+    """Return the job of a Triton kernel that has to be compiled; with a folder, it is kept."""
+    return TritonCompileJob(
+        key=name,
+        kernel_name=name,
+        source="",
+        environment=(("TRITON_CACHE_DIR", str(folder)),) if folder else (),
+        timeout_s=LIMIT_S,
+        kernel=KernelKey("triton", name, name, "cuda:90", "toolchain", "") if folder else None,
+    )
+
+
+def cpp_build(name: str, command: tuple[str, ...] = ("c++",)) -> CppBuild:
+    """Return a C++ kernel that has to be compiled."""
+    key = KernelKey("cpp", name, "config", "target", "toolchain", "flags")
+    return CppBuild(key, CppSource(key.digest, f"// {name}", "kernel"), command)
+
+
+def entry(
+    name: str,
+    *,
+    library: bool = False,
+    build: CppBuild | TritonCompileJob | None = None,
+    home: Callable[[], object] | None = None,
+) -> Entry:
+    """Return a candidate; one with ``home`` does not travel."""
+    kind = "extern" if library else "template"
+    one = Entry(name, name, kind, f"how {name} is made", library, build=build, home=home)
+    if home is None:
+        one.bench = lambda _library, _symbol: bench_candidate(name)
+    return one
+
+
+def task(
+    entries: Sequence[Entry],
+    *,
+    exclusive: bool = False,
+    deadline: float | None = None,
+    digest: str = "digest",
+    refresh: Callable[[Task], int] | None = None,
+    finish: Callable[[Task], None] | None = None,
+) -> Task:
+    """Return a task whose hooks do nothing unless they are given."""
+    return Task(
+        problem=problem(device="cpu" if exclusive else "cuda"),
+        digest=digest,
+        entries=list(entries),
+        tolerance=None,
+        deadline=deadline,
+        exclusive=exclusive,
+        refresh=refresh or (lambda _task: 0),
+        finish=finish or (lambda _task: None),
+    )
+
+
+class FakeClock:
+    """A clock that moves only when a test says so; in the place of ``time``."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def perf_counter_ns(self) -> int:
+        return int(self.now * 1e9)
+
+
+@dataclass
+class FakeBench:
+    """A benchmark worker whose candidates take the times it was given.
+
+    Attributes:
+        screen_ms: Milliseconds per call at first sight; 1.0 for who is not named.
+        final_ms: The same in the finals; as at first sight for who is not named.
+        status: Who fares otherwise than ``ok`` at first sight.
+        final_status: The same in the finals.
+        error: Raised by every job.
+        during: Called while a job runs, with who is measured.
+        screened: Who was measured, in order.
+        finals: Who took part in each leg.
+        references: The library kernel each was compared with.
+    """
+
+    screen_ms: dict[str, float] = field(default_factory=dict[str, float])
+    final_ms: dict[str, float] = field(default_factory=dict[str, float])
+    status: dict[str, Status] = field(default_factory=dict[str, Status])
+    final_status: dict[str, Status] = field(default_factory=dict[str, Status])
+    error: Exception | None = None
+    during: Callable[[str], None] | None = None
+    screened: list[str] = field(default_factory=list[str])
+    finals: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
+    references: list[str | None] = field(default_factory=list["str | None"])
+
+    def screen(self, job: ScreenJob) -> Outcome:
+        name = job.candidate.candidate_id
+        self.screened.append(name)
+        self.references.append(job.library.candidate_id if job.library else None)
+        self._run(name)
+        status = self.status.get(name, "ok")
+        if status != "ok":
+            return Outcome(name, status, f"{name} is {status}", elapsed_s=0.5)
+        samples = spread(self.screen_ms.get(name, 1.0), 5)
+        return Outcome(name, "ok", samples_ms=samples, error=1e-6, elapsed_s=0.25)
+
+    def final(self, job: FinalJob) -> tuple[Outcome, ...]:
+        names = tuple(one.candidate_id for one in job.candidates)
+        self.finals.append(names)
+        self._run("+".join(names))
+        return tuple(self._final(name, job.rounds) for name in names)
+
+    def _final(self, name: str, rounds: int) -> Outcome:
+        status = self.final_status.get(name, "ok")
+        if status != "ok":
+            return Outcome(name, status, f"{name} is {status}")
+        took_ms = self.final_ms.get(name, self.screen_ms.get(name, 1.0))
+        return Outcome(name, "ok", samples_ms=spread(took_ms, rounds))
+
+    def _run(self, name: str) -> None:
+        if self.during is not None:
+            self.during(name)
+        if self.error is not None:
+            raise self.error
+
+
+def spread(middle_ms: float, count: int) -> tuple[float, ...]:
+    """Return samples around a median, within half a percent of it."""
+    return tuple(middle_ms * (1 + 0.01 * (i / (count - 1) - 0.5)) for i in range(count))
+
+
+@dataclass
+class FakeBuild:
+    """A builder that builds when a test says so.
+
+    Attributes:
+        queued: Who waits to be built.
+        flushed: How often what was held back was started.
+        problems: How many problems were handed over whole.
+        compiling: True makes it busy.
+        quiet_blocks: How often it was asked to start nothing.
+    """
+
+    queued: dict[str, tuple[Entry, Callable[[], None]]] = field(
+        default_factory=dict[str, "tuple[Entry, Callable[[], None]]"]
+    )
+    flushed: int = 0
+    problems: int = 0
+    compiling: bool = False
+    quiet_blocks: int = 0
+    error: Exception | None = None
+
+    def add(self, task: Task, entry: Entry, done: Callable[[], None]) -> None:
+        if self.error is not None:
+            raise self.error
+        self.queued[entry.candidate_id] = (entry, done)
+
+    def added(self) -> None:
+        self.problems += 1
+
+    def flush(self) -> None:
+        self.flushed += 1
+
+    def busy(self) -> bool:
+        return self.compiling
+
+    @contextmanager
+    def quiet(self) -> Generator[bool]:
+        self.quiet_blocks += 1
+        yield not self.compiling
+
+    def finish(self, name: str, status: Status = "ok") -> None:
+        """Let one candidate be built, or fail."""
+        one, done = self.queued.pop(name)
+        if status == "ok":
+            assert one.bench is not None
+            one.candidate = one.bench("library", "symbol")
+            one.ready = True
+        else:
+            one.outcome = Outcome(name, status, f"{name} is {status}")
+        done()
+
+
+class FakePool:
+    """Compile workers without compilers: each job takes a time, or waits for a gate.
+
+    Attributes:
+        jobs: The jobs it was given.
+        memory: Bytes each of them was said to need.
+        gate: Closed, it holds every job back.
+        status: How kernels fare that do not compile, by a word in their source.
+        resources: What kernels take of a GPU, by a word in their source.
+        running: Jobs that are being compiled.
+        error: Raised when a job is handed over.
+    """
+
+    def __init__(self, workers: int = 2, compile_s: float = 0.0) -> None:
+        self.workers = workers
+        self.compile_s = compile_s
+        self.jobs: list[CompileJob] = []
+        self.memory: list[int | None] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.status: dict[str, Status] = {}
+        self.resources: dict[str, Resources] = {}
+        self.answers = True
+        self.running = 0
+        self.error: Exception | None = None
+
+    def submit(
+        self,
+        job: CompileJob,
+        done: Callable[[list[Compiled]], None],
+        memory_bytes: int | None = None,
+    ) -> None:
+        if self.error is not None:
+            raise self.error
+        self.jobs.append(job)
+        self.memory.append(memory_bytes)
+        if self.answers:
+            threading.Thread(target=self._compile, args=(job, done), daemon=True).start()
+
+    def _compile(self, job: CompileJob, done: Callable[[list[Compiled]], None]) -> None:
+        self.running += 1
+        self.gate.wait(LIMIT_S)
+        time.sleep(self.compile_s)
+        self.running -= 1
+        if isinstance(job, CppCompileJob):
+            done([self._cpp(job, source) for source in job.sources])
+        else:
+            status = self._fares(job.key)
+            folder = dict(job.environment).get("TRITON_CACHE_DIR")
+            if folder and status == "ok":
+                own = Path(folder) / "HASH"
+                own.mkdir(parents=True, exist_ok=True)
+                (own / f"{job.kernel_name}.cubin").write_text(job.key)
+            taken = self._takes(job.key)
+            done([Compiled(job.key, status, elapsed_s=self.compile_s, resources=taken)])
+
+    def _cpp(self, job: CppCompileJob, source: CppSource) -> Compiled:
+        status = self._fares(source.source)
+        share_s = self.compile_s / len(job.sources)
+        if status != "ok":
+            return Compiled(source.key, status, "error: no such thing", elapsed_s=share_s)
+        library = Path(job.workdir) / f"{source.key}.so"
+        library.write_bytes(source.source.encode())
+        taken = self._takes(source.source)
+        return Compiled(source.key, "ok", library=str(library), elapsed_s=share_s, resources=taken)
+
+    def _takes(self, text: str) -> Resources | None:
+        return next((one for word, one in self.resources.items() if word in text), None)
+
+    def _fares(self, text: str) -> Status:
+        found: list[Status] = [how for word, how in self.status.items() if word in text]
+        return found[0] if found else "ok"
+
+
+class FakeHome:
+    """Measures in no process at all."""
+
+    def __init__(self, status: Status = "ok", took_ms: float = 1.0) -> None:
+        self.status: Status = status
+        self.took_ms = took_ms
+        self.measured: list[str] = []
+
+    def __call__(
+        self, run: Callable[[], object], candidate_id: str, sampling: Sampling, timeout_s: float
+    ) -> Outcome:
+        self.measured.append(candidate_id)
+        samples = spread(self.took_ms, 5) if self.status == "ok" else ()
+        return Outcome(candidate_id, self.status, samples_ms=samples)
+
+
+class FakeSteps:
+    """Counts the steps of a progress bar."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def step(self, name: str) -> None:
+        self.names.append(name)
+
+
+class FakeLocks:
+    """Locks among processes, of which a test may hold some."""
+
+    def __init__(self) -> None:
+        self.elsewhere: set[str] = set()
+        self.held: list[str] = []
+        self.tried = 0
+
+    def __call__(self, task: Task) -> Callable[[], None] | None:
+        self.tried += 1
+        if task.digest in self.elsewhere:
+            return None
+        self.held.append(task.digest)
+        return lambda: self.held.remove(task.digest)
+
+
+def until(condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
+    """Wait for what another thread is about to do; fail if it does not."""
+    ends = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < ends, "it did not happen in time"
+        time.sleep(0.002)

@@ -1,0 +1,115 @@
+"""One process that builds three CUTLASS kernels, one of them broken, and remembers how they fared.
+
+Started as ``python -m tests.support.processes.nvcc CACHE LOG [--forget]``. Every call of nvcc adds a line to LOG;
+what became of each kernel is printed as one JSON line. ``--forget`` removes the record first, so that
+only kernels and the quarantine are known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from inductor_plugin.cache import KernelKey, digest_of, open_store
+from inductor_plugin.config import Config, process_environment
+from inductor_plugin.counters import Counters
+from inductor_plugin.kernels.nvcc import Toolkit, command, find
+from inductor_plugin.kernels.unit import CppSource
+from inductor_plugin.problem.target import target
+from inductor_plugin.templates.cutlass.config import GemmConfig
+from inductor_plugin.templates.cutlass.source import source
+from inductor_plugin.tuning.builder import Builder
+from inductor_plugin.tuning.offer import Offer
+from inductor_plugin.tuning.selection import Selection
+from inductor_plugin.tuning.task import CppBuild, Entry
+from inductor_plugin.tuning.trace import Trace
+from inductor_plugin.worker.compile_pool import CompilePool
+from inductor_plugin.worker.jobs import Outcome, WorkerSettings
+from tests.support.fakes import bench_candidate, problem, spread, until
+
+ENVIRONMENT = "e" * 16
+LIMIT_S = 400.0
+ARCH = "sm_80"
+PLAIN = GemmConfig(
+    ARCH, (64, 64, 32), (1, 1, 1), "multistage", "bf16", "bf16", "bf16", "bf16", "f32", stages=3
+)
+KERNELS = {
+    "plain": PLAIN,
+    "broken": replace(PLAIN, stages=4),
+    "half": replace(PLAIN, a="f16", b="f16", c="f16", d="f16"),
+}
+
+
+def text_of(name: str) -> str:
+    """Return a translation unit; one has an error in the middle."""
+    written = source(KERNELS[name])
+    return written + ("\nstatic int const broken = no_such_name;\n" if name == "broken" else "")
+
+
+def build_of(name: str, nvcc: tuple[str, ...]) -> CppBuild:
+    """Return how a kernel is built."""
+    text = text_of(name)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    key = KernelKey("cutlass", digest, name, ARCH, "nvcc", "")
+    return CppBuild(key, CppSource(key.digest, text, KERNELS[name].name), nvcc, "cuda", 4 << 30)
+
+
+def offer(name: str, nvcc: tuple[str, ...]) -> Offer:
+    """Return a kernel, or the library's if it is not one of ours."""
+    library = name not in KERNELS
+
+    def make_entry() -> Entry:
+        build = None if library else build_of(name, nvcc)
+        one = Entry(name, name, "template", "", library, build=build)
+        one.bench = lambda _library, _symbol: bench_candidate(name)
+        return one
+
+    return Offer(name, name, "template", "", library, make_entry)
+
+
+def main() -> None:
+    """Build what is not known, and report."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cache", type=Path)
+    parser.add_argument("log", type=Path)
+    parser.add_argument("--forget", action="store_true")
+    arguments = parser.parse_args()
+    toolkit = find("", process_environment())
+    assert isinstance(toolkit, Toolkit)
+    counted = ("sh", "-c", f'echo nvcc >> {arguments.log}; exec "$0" "$@"')
+    nvcc = (*counted, *command(toolkit, ARCH))
+    store, counters = open_store(arguments.cache), Counters()
+    config = Config.load({"cache_dir": str(arguments.cache)}, environ={})
+    selection = Selection(config, store, ENVIRONMENT, dict, counters)
+    one = replace(problem(), target=target("A100"))
+    if arguments.forget:
+        store.layout.record(ENVIRONMENT, one.op, digest_of(one.fields())).unlink()
+    offers = [offer(name, nvcc) for name in ("library", *KERNELS)]
+    ticket = selection.plan(one, offers, {}, 0.01, None)
+    task = ticket.task
+    if task is not None:
+        settings = WorkerSettings(sys_path=tuple(sys.path), kind="compile")
+        pool = CompilePool(1, settings, memory_bytes_per_job=0)
+        builder = Builder(store, pool, counters, Trace(), LIMIT_S)
+        built = [entry for entry in task.entries if entry.build is not None]
+        for entry in built:
+            builder.add(task, entry, lambda: None)
+        builder.flush()
+        until(lambda: all(entry.ready or entry.outcome for entry in built), LIMIT_S)
+        pool.close()
+        for entry in task.entries:  # what a benchmark worker would say
+            entry.outcome = entry.outcome or Outcome(entry.candidate_id, "ok", error=0.0)
+            entry.samples_ms = spread(1.0, 5) if entry.alive else ()
+        task.finish(task)
+    known = {name: [one.status, one.reason] for name, one in ticket.measured.items()}
+    kernels = {one.key.config: asdict(one.resources) for one in store.iter_kernels()}
+    report = {"hit": ticket.hit, "known": known, "kernels": kernels}
+    print(json.dumps({**report, "counted": counters.snapshot().to_dict()}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

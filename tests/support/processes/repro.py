@@ -1,0 +1,56 @@
+"""Runs reproduction scripts one after the other, as ``python SCRIPT`` would, and reports how each ended.
+
+Started as ``python -m tests.support.processes.repro SCRIPT ...``; prints one JSON line: status and what each printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import runpy
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch._dynamo
+
+from inductor_plugin.config import process_environment
+
+
+def ran(
+    scripts: Sequence[str], repository: Path, inductor_cache: Path
+) -> dict[str, tuple[int, str]]:
+    """Run scripts in a process of their own; return each one's status and what it printed."""
+    found = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", __name__, *scripts],
+        cwd=repository,
+        env={**process_environment(), "TORCHINDUCTOR_CACHE_DIR": str(inductor_cache)},
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr.decode()[-4000:]
+    return json.loads(found.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    """Run each script."""
+    ended: dict[str, tuple[object, str]] = {}
+    for path in sys.argv[1:]:
+        torch._dynamo.reset()
+        said = io.StringIO()
+        status: object = None
+        with contextlib.redirect_stdout(said):
+            try:
+                sys.argv = [path]
+                runpy.run_path(path, run_name="__main__")
+            except SystemExit as end:
+                status = end.code
+        ended[path] = status, said.getvalue()
+    print(json.dumps(ended))
+
+
+if __name__ == "__main__":
+    main()

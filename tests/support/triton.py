@@ -1,0 +1,291 @@
+"""Lowers products whose winner is a Triton template, and keeps what the interpreter needs of them."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch._inductor import config as inductor_config
+
+from inductor_plugin.kernels.call import SequenceKernel
+from inductor_plugin.problem import Operand, Problem
+from inductor_plugin.problem.target import target
+from inductor_plugin.registry import default_registry
+from inductor_plugin.template import Candidate, Template
+from inductor_plugin.tuning.task import Entry
+from inductor_plugin.worker.jobs import BenchCandidate, TritonCompileJob
+from tests.support import triton_interpreter
+from tests.support.lowering import Arg, Lab
+from tests.support.triton_interpreter import Usage
+
+H100 = target("H100")
+BEHIND = 1 << 16
+"""Elements behind an argument, more than the last step of K reads without a mask."""
+SMALLEST_OF = {80: target("A100"), 90: H100, 100: target("B200")}
+"""The GPU of a compute capability whose shared memory its kernels must fit into."""
+
+
+def matrix(rows: int, columns: int, **facts: Any) -> Operand:
+    """Return a bfloat16 matrix on a CUDA device, row by row."""
+    return replace(Operand((rows, columns), (columns, 1), "bfloat16", "cuda"), **facts)
+
+
+def problem(m: int = 4, n: int = 4096, k: int = 4096, **facts: Any) -> Problem:
+    """Return a product of two such matrices, on an H100."""
+    made = Problem("mm", (matrix(m, k), matrix(k, n)), matrix(m, n), target=H100)
+    return replace(made, **facts)
+
+
+def batch(b: int, m: int, n: int, k: int, **facts: Any) -> Problem:
+    """Return products of bfloat16 matrices side by side, on an H100."""
+
+    def operand(rows: int, columns: int) -> Operand:
+        return Operand((b, rows, columns), (rows * columns, columns, 1), "bfloat16", "cuda")
+
+    made = Problem("bmm", (operand(m, k), operand(k, n)), operand(m, n), target=H100)
+    return replace(made, **facts)
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A lowered graph: its code, and the candidates of the template.
+
+    Attributes:
+        code: The module that would run.
+        entries: All candidates of the template, best first.
+        rejected: Which templates took no part, and why.
+    """
+
+    code: str
+    entries: tuple[Entry, ...]
+    rejected: dict[str, str]
+
+    def job(self, index: int = 0) -> TritonCompileJob:
+        """Return the compile job of a candidate."""
+        build: Any = self.entries[index].build
+        assert isinstance(build, TritonCompileJob)
+        return build
+
+
+@contextmanager
+def offered(template: Template) -> Any:
+    """Offer a template for the block, in the place of the one that has its name."""
+    with mock.patch.dict(default_registry()._templates, {template.name: template}):
+        yield
+
+
+@dataclass(frozen=True)
+class Every:
+    """A template in whose place all kernels it can make are offered.
+
+    Attributes:
+        template: The template.
+        make: What returns all its candidates for a problem.
+    """
+
+    template: Template
+    make: Callable[[Problem], Sequence[Candidate]]
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.template.name
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The operators it serves."""
+        return self.template.ops
+
+    def reject(self, problem: Problem) -> str | None:
+        """Return why it cannot run the problem."""
+        return self.template.reject(problem)
+
+    def candidates(self, problem: Problem) -> Sequence[Candidate]:
+        """Return all kernels, those too that would not fit."""
+        return self.make(problem)
+
+
+def lowered(
+    template: Template,
+    kernel: str,
+    function: Callable[..., Any],
+    arguments: Sequence[Arg],
+    *,
+    winner: int = 0,
+    dynamic: bool = False,
+) -> Lowered:
+    """Lower a function; the candidate ``winner`` of the kernels named ``kernel`` is the fastest."""
+    found: list[str] = []
+
+    def milliseconds(candidate: BenchCandidate) -> float:
+        kernel = candidate.kernel
+        if isinstance(kernel, SequenceKernel):  # with an epilogue, which it takes in
+            return 0.1 if len(kernel.parts) == 1 else 1.0
+        return 0.1 if candidate.candidate_id in found[winner : winner + 1] else 1.0
+
+    def noted(candidate: BenchCandidate) -> str:
+        for task in lab.products:
+            found[:] = [one.candidate_id for one in task.entries if one.name == kernel]
+        return "ok"
+
+    with tempfile.TemporaryDirectory() as folder, offered(template):
+        lab = Lab(milliseconds, Path(folder), status=noted)
+        with lab.open():
+            lower = lab.lower_dynamic if dynamic else lab.lower
+            code = lower(function, *arguments)
+        rejected = lab.record()["rejected"]
+    entries = [one for task in lab.tasks for one in task.entries if one.name == kernel]
+    return Lowered(code, tuple(entries), rejected)
+
+
+def values(argument: Arg, seed: int) -> torch.Tensor:
+    """Return random values for an argument of a graph, on the CPU.
+
+    Floats are small multiples of 1/8, so that even 8-bit ones hold them and their products are exact:
+    what differs then is a wrong element, not a rounding. Between its rows and behind it is NaN, which
+    times zero is NaN: what is read there without a mask is seen.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    size, stride = argument.size, argument.stride or _contiguous(argument.size)
+    elements = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    beyond = torch.full((elements + BEHIND,), torch.nan)
+    if argument.dtype.is_floating_point:
+        made = beyond.to(argument.dtype).as_strided(size, stride)
+    else:
+        made = torch.zeros(len(beyond), dtype=argument.dtype).as_strided(size, stride)
+        low, high = torch.iinfo(argument.dtype).min, torch.iinfo(argument.dtype).max
+        return made.copy_(torch.randint(low, high, size, generator=generator))
+    return made.copy_((torch.randn(size, generator=generator) * 2).round() / 8)
+
+
+def _float(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype.is_floating_point else tensor
+
+
+def _contiguous(size: Sequence[int]) -> tuple[int, ...]:
+    return tuple(torch.empty(tuple(size), device="meta").stride())
+
+
+@dataclass(frozen=True)
+class Case:
+    """One graph to run in the interpreter.
+
+    Attributes:
+        function: What is lowered.
+        arguments: Its arguments.
+        winner: Which candidate of the template wins.
+        reference: The same in float32, where ``function`` itself cannot be called with it.
+        tolerance: Largest accepted difference, absolute and relative.
+        rows: How many the first argument has when it runs, where it is lowered for any number of
+            them; 0 for a static one.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[Arg, ...]
+    winner: int = 0
+    reference: Callable[..., Any] | None = None
+    tolerance: float = 2e-3
+    rows: int = 0
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """What it is run with."""
+        first, *others = self.arguments
+        if self.rows:
+            first = replace(first, size=(self.rows, *first.size[1:]))
+        return [values(one, seed) for seed, one in enumerate((first, *others))]
+
+
+def check(template: Template, kernel: str, cases: Mapping[str, Case]) -> None:
+    """Lower all cases, run what was generated, and compare it with float32."""
+    assert kernel == template.name
+    check_all([(template, name, one) for name, one in cases.items()])
+
+
+def check_all(cases: Sequence[tuple[Template, str, Case]]) -> None:
+    """Do as `check` for (template, name, case), all in one process, which takes seconds to start."""
+    given: list[tuple[str, list[torch.Tensor]]] = []
+    for template, name, one in cases:
+        # Padding of unknown sizes is decided by a measurement on the device.
+        with inductor_config.patch({"shape_padding": False} if one.rows else {}):
+            code = lowered(
+                template,
+                template.name,
+                one.function,
+                one.arguments,
+                winner=one.winner,
+                dynamic=one.rows > 0,
+            ).code
+        assert code.count(".run(") == 1, name
+        assert "extern_kernels" not in code.split("async_compile.wait", 1)[1], name
+        given.append((code, one.tensors))
+    results = triton_interpreter.outputs(given)
+    for (_, name, one), (_, tensors), (found,) in zip(cases, given, results, strict=True):
+        (expected,) = (one.reference or one.function)(*map(_float, tensors))
+        assert torch.isfinite(found).all(), name
+        difference = (found.float() - expected).abs() / (1 + expected.abs())
+        assert difference.max() <= one.tolerance, f"{name}: {difference.max()}"
+
+
+def epilogues(
+    product: Callable[..., torch.Tensor],
+    arguments: tuple[Arg, ...],
+    shape: tuple[int, ...],
+    reference: Callable[..., torch.Tensor] | None = None,
+) -> dict[str, Case]:
+    """Return a case for each kind of epilogue behind a product.
+
+    Args:
+        product: Computes the product of its arguments.
+        arguments: Its arguments; the result has the dtype of the first, but for 8-bit ones.
+        shape: Of the result.
+        reference: The same in float32, where the product cannot be called with it.
+    """
+    dtype = arguments[0].dtype if arguments[0].dtype.itemsize > 1 else torch.bfloat16
+    many = len(arguments)
+
+    def behind(after: Callable[..., torch.Tensor], *more: Arg) -> Case:
+        return Case(
+            lambda *given: (after(product(*given[:many]), *given[many:]),),
+            (*arguments, *more),
+            reference=lambda *given: (after((reference or product)(*given[:many]), *given[many:]),),
+            tolerance=2e-2 if dtype == torch.bfloat16 else 4e-3,
+        )
+
+    return {
+        "relu": behind(lambda out: out.relu()),
+        "a bias added": behind(lambda out, c: out + c, Arg(shape[-1:], dtype)),
+        "a residual": behind(lambda out, r: out + r, Arg(shape, dtype)),
+        "gelu": behind(torch.nn.functional.gelu),
+        "a cast to float32": behind(lambda out: out.float()),
+    }
+
+
+def compiled(made: Lowered, arch: int, indices: Sequence[int] | None = None) -> list[Usage]:
+    """Compile candidates for a compute capability, and check that they neither spill nor overflow.
+
+    Args:
+        made: The candidates.
+        arch: 90 for 9.0.
+        indices: Which of them; all by default.
+    """
+    wanted = range(len(made.entries)) if indices is None else indices
+    assert wanted
+    found: list[Usage] = []
+    for index in wanted:
+        what = f"{made.entries[index].description} for sm_{arch}"
+        usage = triton_interpreter.compiled(made.job(index).source, arch)
+        print(f"{what}: {usage.registers} registers, {usage.shared} bytes of shared memory")
+        assert usage.spills == 0, f"{what}: {usage.spills} bytes spilled"
+        assert usage.shared <= SMALLEST_OF[arch].shared_per_block, what
+        found.append(usage)
+    return found

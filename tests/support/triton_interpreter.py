@@ -1,0 +1,303 @@
+"""Runs what Inductor generated, on a CPU: its wrapper as it is, its kernels in Triton's interpreter.
+
+`outputs` starts one process for many graphs, because Triton decides on import whether it interprets.
+There, memory the wrapper allocates is full of NaN (bytes of 0xFF), so that nothing passes which
+relies on what it has not written; and a kernel with scratch memory is launched a second time, without
+zeroing it and with its programs in the opposite order, and must write the same bits.
+
+`compiled` compiles such a kernel for a GPU instead, and says what it uses.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false, reportMissingTypeStubs=false
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportCallIssue=false
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.support.repository import REPOSITORY
+
+_NUMBER = itertools.count()
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a compiled kernel uses.
+
+    Attributes:
+        registers: Registers of a thread.
+        spills: Bytes a thread writes to memory and reads again for want of registers.
+        shared: Bytes of shared memory of a block.
+        ptx: Its assembly.
+        ttir: What the assembly is made from, in Triton's own words.
+        said: What ptxas says of it.
+    """
+
+    registers: int
+    spills: int
+    shared: int
+    ptx: str
+    ttir: str
+    said: str = ""
+
+
+def outputs(cases: Sequence[tuple[str, Sequence[torch.Tensor]]]) -> list[tuple[torch.Tensor, ...]]:
+    """Return the results of generated modules, each called with its tensors."""
+    with tempfile.TemporaryDirectory() as folder:
+        given, made = Path(folder) / "cases.pt", Path(folder) / "results.pt"
+        torch.save([(code, list(tensors)) for code, tensors in cases], given)
+        environment = os.environ | {"TRITON_INTERPRET": "1", "TORCHINDUCTOR_CACHE_DIR": folder}
+        subprocess.run(
+            [sys.executable, "-m", "tests.support.triton_interpreter", str(given), str(made)],
+            cwd=REPOSITORY,
+            env=environment,
+            timeout=500,
+            check=True,
+        )
+        return torch.load(made)
+
+
+def compiled(source: str, arch: int) -> Usage:
+    """Compile the one kernel of a generated source for a compute capability, 90 for 9.0."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    with tempfile.TemporaryDirectory() as folder:
+        function, facts = _kernel(source, Path(folder))
+        meta = facts["triton_meta"]
+        names: list[str] = function.arg_names
+        constants = {(names.index(name),): value for name, value in meta["constants"].items()}
+        signature = {name: meta["signature"][name] for name in names}
+        attributes = meta["configs"][0]
+        with warnings.catch_warnings():
+            # Triton 3.9 announces another default of an option that says nothing here.
+            warnings.filterwarnings("ignore", "TRITON_DEFAULT_FP_FUSION")
+            made = triton.compile(
+                ASTSource(fn=function, signature=signature, constexprs=constants, attrs=attributes),
+                target=GPUTarget("cuda", arch, 32),
+                options={"num_warps": facts["num_warps"], "num_stages": facts["num_stages"]},
+            )
+        ptx, ttir = str(made.asm["ptx"]), str(made.asm["ttir"])
+        said = _assembled(ptx, arch)
+        return Usage(*_resources(said), made.metadata.shared, ptx, ttir, said)
+
+
+def _resources(text: str) -> tuple[int, int]:
+    """Return registers of a thread and bytes spilled, as the assembler says.
+
+    What cuobjdump calls STACK is no measure: for sm_100a it is 8 or 16 where nothing is spilled.
+    """
+    spilled = re.findall(r"(\d+) bytes spill (?:stores|loads)", text)
+    (registers,) = re.findall(r"Used (\d+) registers", text)
+    assert len(spilled) >= 2, text
+    return int(registers), sum(map(int, spilled))
+
+
+def _assembled(ptx: str, arch: int) -> str:
+    """Return what the assembler says of a kernel."""
+    import triton
+    from triton import knobs
+
+    folder = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    # Triton brings an assembler for each generation, torch may have told it to take another one;
+    # which one takes its PTX depends on the version.
+    names = ("ptxas", "ptxas-blackwell") if arch < 100 else ("ptxas-blackwell", "ptxas")
+    found = [Path(knobs.nvidia.ptxas.path), *(folder / name for name in names)]
+    tools = [one for one in found if one.exists()]
+    name = f"sm_{arch}a" if arch >= 90 else f"sm_{arch}"
+    with tempfile.TemporaryDirectory() as made:
+        path = Path(made) / "kernel.ptx"
+        path.write_text(ptx)
+        options = ["-v", f"--gpu-name={name}", path, "-o", path.with_suffix(".cubin")]
+        runs = (subprocess.run([one, *options], capture_output=True, text=True) for one in tools)
+        said = next(one for one in runs if one.returncode == 0)
+    return said.stdout + said.stderr
+
+
+def _kernel(source: str, folder: Path) -> tuple[Any, dict[str, Any]]:
+    """Return the Triton function of a generated source, and what its decorator is told."""
+    from torch._inductor.runtime import triton_helpers, triton_heuristics
+
+    told: dict[str, Any] = {}
+
+    def template(**facts: Any) -> Callable[[Any], Any]:
+        told.update(facts)
+        return lambda function: function
+
+    path = folder / f"kernel{next(_NUMBER)}.py"
+    path.write_text(source)
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    kept = triton_heuristics.template, triton_helpers.set_driver_to_gpu
+    triton_heuristics.template, triton_helpers.set_driver_to_gpu = template, lambda: None
+    try:
+        specification.loader.exec_module(module)
+    finally:
+        triton_heuristics.template, triton_helpers.set_driver_to_gpu = kept
+    (name,) = re.findall(r"^def (triton_\w+)\(", source, re.MULTILINE)[:1]
+    return getattr(module, name), told
+
+
+class _Kernel:
+    """Stands for a compiled kernel: the last three of its arguments are the grid."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def run(self, *arguments: Any, stream: int) -> None:
+        *operands, x, y, z = arguments
+        scratch = any(
+            isinstance(one, torch.Tensor) and one.dtype == torch.uint8 for one in operands
+        )
+        self._function[(x, y, z)](*operands)
+        if scratch:
+            tensors = [one for one in operands if isinstance(one, torch.Tensor)]
+            before = [_bits(one) for one in tensors]
+            with _backwards(x, y, z):
+                self._function[(x, y, z)](*operands)
+            assert [_bits(one) for one in tensors] == before
+
+
+def _bits(tensor: torch.Tensor) -> bytes:
+    return bytes(tensor.untyped_storage())
+
+
+@contextlib.contextmanager
+def _backwards(*grid: int) -> Any:
+    """Let the interpreter start the programs of a grid from the last to the first."""
+    from triton.runtime import interpreter
+
+    builder: Any = interpreter.interpreter_builder
+    forwards = builder.set_grid_idx
+    last = [one - 1 for one in grid]
+    builder.set_grid_idx = lambda *at: forwards(*(a - b for a, b in zip(last, at, strict=True)))
+    try:
+        yield
+    finally:
+        builder.set_grid_idx = forwards
+
+
+def _dirty(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+    made = torch.empty_strided(size, stride, dtype=dtype)
+    storage: Any = made.untyped_storage()
+    storage.fill_(0xFF)
+    return made
+
+
+def _call(code: str, tensors: list[torch.Tensor], folder: Path) -> tuple[torch.Tensor, ...]:
+    from torch._inductor import async_compile
+
+    stub: Any = async_compile.AsyncCompile
+
+    def kernel(compiler: Any, name: str, source: str, device_str: str = "cuda") -> _Kernel:
+        return _Kernel(_kernel(source, folder)[0])
+
+    stub.triton, stub.wait = kernel, lambda compiler, scope: None
+    scope: dict[str, Any] = {"__name__": "generated"}
+    exec(compile(code, "generated.py", "exec"), scope)
+    scope["empty_strided_cuda"] = _dirty
+    scope["get_raw_stream"] = lambda index: 0
+    return scope["call"](_arguments(code, tensors))
+
+
+def _arguments(code: str, tensors: Sequence[torch.Tensor]) -> list[Any]:
+    """Return what generated code takes: the tensors, and the first one's rows where they are unknown."""
+    (taken,) = re.findall(r"^ +([\w, ]+) = args$", code, re.MULTILINE)
+    rows = re.findall(r"^ +s\d+ = (\w+)$", code, re.MULTILINE)
+    rest = iter(tensors)
+    return [
+        tensors[0].size(0) if name in rows else next(rest) for name in re.findall(r"\w+", taken)
+    ]
+
+
+class _Whole(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, int)
+
+    def __call__(cls, value: Any = 0) -> int:
+        return int(value.item() if hasattr(value, "item") else value)
+
+
+def _let_numpy_count() -> None:
+    """Let Triton 3.6 turn arrays of one element into integers, which numpy 2.4 refuses."""
+    import triton
+    from triton.runtime import interpreter
+
+    if triton.__version__.startswith("3.6"):
+        setattr(interpreter, "int", _Whole("int", (), {}))  # noqa: B010  it has no such name
+
+
+def _let_bfloat16_multiply() -> None:
+    """Let the interpreter multiply matrices of bfloat16, which it takes for 16-bit integers."""
+    import numpy as np
+    from triton import language as tl
+    from triton.runtime import interpreter
+
+    builder: Any = type(interpreter.interpreter_builder)
+    stock = builder.create_dot
+
+    def wide(handle: Any) -> Any:
+        if handle.dtype.scalar != tl.bfloat16:
+            return handle
+        bits = handle.data.astype(np.uint32) << 16
+        return interpreter.TensorHandle(bits.view(np.float32), tl.float32)
+
+    def create_dot(self: Any, a: Any, b: Any, *others: Any) -> Any:
+        return stock(self, wide(a), wide(b), *others)
+
+    builder.create_dot = create_dot
+
+
+def _let_libdevice_compute() -> None:
+    """Give the interpreter what epilogues call in CUDA's library, which gives nothing there."""
+    from torch._inductor.runtime import triton_helpers
+    from triton import language as tl
+    from triton.runtime import interpreter
+
+    def elementwise(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any], Any]:
+        def call(given: Any) -> Any:
+            values = function(torch.from_numpy(given.handle.data)).numpy()
+            return tl.tensor(interpreter.TensorHandle(values, given.handle.dtype), given.type)
+
+        return call
+
+    library: Any = triton_helpers.libdevice
+    library.erf = elementwise(torch.erf)
+
+
+def main() -> None:
+    """Run all cases of a file."""
+    _let_numpy_count()
+    _let_bfloat16_multiply()
+    _let_libdevice_compute()
+    given, made = (Path(one) for one in sys.argv[1:])
+    guard: Any = contextlib.nullcontext
+    torch.cuda._DeviceGuard, torch.cuda.set_device = guard, lambda index: None
+    results: list[tuple[torch.Tensor, ...]] = []
+    for number, (code, tensors) in enumerate(torch.load(given)):
+        print(f"case {number}", flush=True)  # pytest shows it where the next line fails
+        results.append(_call(code, tensors, given.parent))
+    torch.save(results, made)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""Epilogues as trees of visitors: what they compute, against the FX graphs they come from."""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+import torch.fx
+import torch.nn.functional as F  # noqa: N812 - as everybody calls it
+
+from inductor_plugin.kernels import nvcc
+from inductor_plugin.kernels.nvcc import Toolkit
+from inductor_plugin.templates.cutlass.evt import Evt, evt_of
+from inductor_plugin.templates.cutlass.functor import FUNCTORS
+from tests.support.epilogue_graphs import OUTPUTS, lowered
+from tests.support.epilogues import CASES, MORE, Case, M, N
+from tests.support.evt_reference import DTYPES, FUNCTIONS, evaluated, host_library, on_host
+from tests.support.fx_reference import computed
+
+ALL = {one.name: one for one in (*CASES, *MORE)}
+SPECIAL = (
+    0.0,
+    -0.0,
+    math.inf,
+    -math.inf,
+    math.nan,
+    1e-30,
+    -1e-30,
+    3e4,
+    -3e4,
+    88.0,
+    -88.0,
+    2.5,
+    -3.5,
+)
+PRECISION = {
+    torch.float32: 2.0**-20,
+    torch.float16: 2.0**-10,
+    torch.bfloat16: 2.0**-7,
+    torch.float8_e4m3fn: 2.0**-3,
+    torch.float8_e5m2: 2.0**-2,
+    torch.int8: 0.0,
+}
+"""One unit in the last place of each dtype, relative; of float32 some, for functions differ in the last."""
+
+
+def tree(case: Case, dtype: torch.dtype) -> tuple[Evt, torch.fx.GraphModule]:
+    function, shapes = case.graph(dtype)
+    epilogue, graph = lowered(function, shapes, case.readers)
+    evt = evt_of(epilogue)
+    assert isinstance(evt, Evt), evt
+    return evt, graph
+
+
+def inputs(case: Case, dtype: torch.dtype) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Return random sums in float32, with special values among them, and random operands."""
+    generator = torch.Generator().manual_seed(7)
+    product = 4 * torch.randn(M, N, generator=generator)
+    product[0, : len(SPECIAL)] = torch.tensor(SPECIAL)
+    operands: list[torch.Tensor] = []
+    for shape in case.shapes(dtype):
+        one = torch.randn(shape.size, generator=generator)
+        operands.append((one.abs() + 0.5 if one.dim() == 0 else one).to(shape.dtype))
+    return product, operands
+
+
+def check_close(
+    one: Sequence[torch.Tensor],
+    two: Sequence[torch.Tensor],
+    factor: float = 1.0,
+    least: float = 1e-6,
+) -> None:
+    """Assert that tensors are equal but for the last place; NaN and infinity must be at the same places.
+
+    Args:
+        one: Some.
+        two: What they should be.
+        factor: Units in the last place that are allowed.
+        least: Absolute difference that is allowed.
+    """
+    assert len(one) == len(two) > 0
+    for found, wanted in zip(one, two, strict=True):
+        assert found.dtype == wanted.dtype
+        assert found.shape == wanted.shape == (M, N)
+        torch.testing.assert_close(
+            found.float(),
+            wanted.float(),
+            rtol=factor * PRECISION[found.dtype],
+            atol=0.0 if found.dtype == torch.int8 else least,
+            equal_nan=True,
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("name", ALL)
+def test_a_tree_computes_what_its_fx_graph_does(name: str, dtype: torch.dtype) -> None:
+    case = ALL[name]
+    evt, graph = tree(case, dtype)
+    product, operands = inputs(case, dtype)
+    if any(one.element == "s8" for one in evt.outputs):
+        product = product.nan_to_num(nan=1.0)  # torch defines no int8 of NaN
+    found = evaluated(evt, product, operands)
+    if case.readers:
+        torch.testing.assert_close(found.pop(0), product.to(dtype), equal_nan=True, rtol=0, atol=0)
+    dtypes = [one.dtype for one in found]
+    check_close(found, computed(graph, product, operands, dtypes, whole=True))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_tree_is_as_near_to_eager_as_its_dtype_allows(name: str) -> None:
+    """Eager rounds to bfloat16 after each operation, a kernel once: some units in the last place."""
+    case = ALL[name]
+    evt, graph = tree(case, torch.bfloat16)
+    product, operands = inputs(case, torch.bfloat16)
+    product = product.nan_to_num(1.0, 8.0, -8.0).clamp(-64, 64).bfloat16().float()
+    found = evaluated(evt, product, operands)[1 if case.readers else 0 :]
+    dtypes = [one.dtype for one in found]
+    wanted = computed(graph, product.bfloat16(), operands, dtypes, whole=False)
+    for one, two in zip(found, wanted, strict=True):
+        size = two.float().square().mean().sqrt()
+        error = (one.float() - two.float()).square().mean().sqrt()
+        assert error <= 2.0**-6 * size
+        if two.dtype == torch.int8:
+            assert (one.int() - two.int()).abs().max() <= 1
+
+
+def test_every_function_has_a_reference_and_is_computed_somewhere() -> None:
+    assert set(FUNCTIONS) == set(FUNCTORS)
+
+
+UNARY: tuple[Callable[..., torch.Tensor], ...] = (
+    torch.relu,
+    torch.sigmoid,
+    torch.tanh,
+    torch.neg,
+    torch.abs,
+    F.gelu,
+    F.silu,
+    F.hardswish,
+)
+BINARY: tuple[Callable[..., torch.Tensor], ...] = (
+    torch.add,
+    torch.sub,
+    torch.mul,
+    torch.maximum,
+    torch.minimum,
+)
+KINDS = ("row", "column", "full", "scalar")
+
+
+def program(seed: int) -> Case:
+    """Return a random chain of operations on the product, with values used again and two outputs."""
+    dice = random.Random(seed)
+    kinds = tuple(dice.choice(KINDS) for _ in range(dice.randint(0, 3)))
+    plan: list[tuple[Callable[..., torch.Tensor], int]] = [
+        (dice.choice(UNARY), -1)
+        if dice.random() < 0.4
+        else (dice.choice(BINARY), dice.randint(0, place + len(kinds)))
+        for place in range(dice.randint(2, 6))
+    ]
+    outputs = dice.randint(1, 2)
+
+    def function(p: torch.Tensor, *operands: torch.Tensor) -> Sequence[torch.Tensor]:
+        values = [p, *operands]
+        last = p
+        for operation, other in plan:
+            last = operation(last) if other < 0 else operation(last, values[other])
+            values.append(last)
+        return (last,) if outputs == 1 else (values[-2] + p, last)
+
+    return Case(f"program_{seed}", function, kinds)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_random_chain_computes_what_its_fx_graph_does(seed: int) -> None:
+    case = program(seed)
+    function, shapes = case.graph(torch.bfloat16)
+    epilogue, graph = lowered(function, shapes)
+    evt = evt_of(epilogue)
+    assert isinstance(evt, Evt), evt
+    product, operands = inputs(case, torch.bfloat16)
+    # Reads are in the order in which loops come across them: "arg2_1" is the first operand.
+    taken = [operands[int(one.buffer[3:].partition("_")[0]) - 2] for one in epilogue.reads]
+    found = evaluated(evt, product, taken)
+    names: list[str] = graph.meta[OUTPUTS]
+    places = [names.index(one.buffer) for one in epilogue.writes]
+    by_place = dict(zip(places, (one.dtype for one in found), strict=True))
+    dtypes = [by_place[place] for place in range(len(places))]
+    wanted = computed(graph, product, operands, dtypes, whole=True)
+    check_close(found, [wanted[place] for place in places])
+
+
+@pytest.fixture(name="toolkit", scope="module")
+def a_toolkit() -> Toolkit:
+    found = nvcc.find("", dict(os.environ))
+    if not isinstance(found, Toolkit):
+        pytest.skip(found.reason)
+    return found
+
+
+def test_the_cpp_of_a_tree_computes_what_the_tree_does(toolkit: Toolkit, tmp_path: Path) -> None:
+    """The functions nvcc compiles, compiled for the host with CUTLASS's conversions."""
+    cases = [(case, dtype) for case in ALL.values() for dtype in (torch.bfloat16, torch.float32)]
+    cases += [(program(seed), torch.bfloat16) for seed in range(0, 24, 2)]
+    found = [evt_of(lowered(*case.graph(dtype), case.readers)[0]) for case, dtype in cases]
+    evts = [one for one in found if isinstance(one, Evt)]
+    assert len(evts) == len(cases)
+    library = host_library(evts, toolkit, tmp_path)
+    sizes = {"row": (N,), "column": (M, 1), "scalar": ()}
+    for index, evt in enumerate(evts):
+        product, _ = inputs(CASES[0], torch.float32)
+        if any(one.element == "s8" for one in evt.outputs):
+            product = product.nan_to_num(nan=1.0)
+        operands = [
+            torch.randn(sizes.get(one.kind, (M, N))).to(DTYPES[one.element]) for one in evt.operands
+        ]
+        computed_here = evaluated(evt, product, operands)
+        check_close(on_host(library, index, evt, product, operands), computed_here, least=4e-6)

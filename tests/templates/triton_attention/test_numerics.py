@@ -1,0 +1,211 @@
+"""Attentions in Triton's interpreter, against float64."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._inductor.codegen.triton import TritonScheduling
+from torch.utils import _triton
+
+from benchmarks.attention import numerics
+from benchmarks.harness.sources import sources_digest
+from inductor_plugin.problem import Problem
+from inductor_plugin.problem.attention import Mask
+from inductor_plugin.template import Candidate
+from inductor_plugin.templates.triton_attention.decode import Share
+from tests.support import gpu, triton_interpreter
+from tests.support.attention.backward_cases import Case
+from tests.support.attention.forward_cases import (
+    LSE_TOLERANCE,
+    SMALL,
+    TMA,
+    TOLERANCE,
+    Trial,
+    candidate_of,
+    error_of,
+    expected_of,
+    fast,
+    operands_of,
+    trials,
+)
+from tests.support.attention.forward_graph import code_of
+from tests.support.attention.lowering import computed
+
+pytestmark = [
+    pytest.mark.compat,
+    pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
+]
+
+HALF, BRAIN = torch.float16, torch.bfloat16
+LAST = Mask(right=0, bottom_right=True)
+
+
+@pytest.fixture(autouse=True)
+def device(inductor_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with gpu.installed():
+        # It asks `torch.cuda.is_available`, which is False for a device that is not there.
+        monkeypatch.setattr(_triton, "has_triton_tma_device", lambda: True)
+        yield
+
+
+def check(wanted: Sequence[Trial]) -> None:
+    for one, (out, lse) in zip(wanted, computed(wanted), strict=True):
+        assert out <= TOLERANCE[one.case.dtype], f"out of {one.name}: {out}"
+        assert lse <= LSE_TOLERANCE, f"lse of {one.name}: {lse}"
+
+
+def test_the_table_is_long_and_has_no_case_twice() -> None:
+    assert len({one.name for one in trials()}) == len(trials()) >= 300
+    assert {one.group for one in fast()} == {one.group for one in trials()}
+
+
+def test_the_table_of_errors_is_of_these_kernels_and_cases() -> None:
+    """What is committed, by python -m benchmarks.attention.numerics."""
+    told = json.loads(numerics.OUT.read_text())
+    for part, places in numerics.SOURCES.items():
+        assert told["sources"][part] == sources_digest(places), part
+    wanted = Counter(one.group for one in trials())
+    found: Counter[str] = Counter()
+    for row in told["rows"]:
+        if row["part"] == "forward":
+            found[row["group"]] += row["cases"]
+    assert found == wanted
+    assert sum(row["cases"] for row in told["rows"]) >= 600
+
+
+def test_some_of_all_attentions_are_right() -> None:
+    check(fast())
+
+
+@pytest.mark.slow
+def test_addresses_beyond_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(50, 70, LAST, kv_heads=1, dtype=HALF)
+    sequences = replace(case, queries=(5, 45), keys=(33, 37))
+    decoded = Trial("decode", replace(case, queries=2), Share(32, 1, 4, 2))
+    monkeypatch.setattr(TritonScheduling, "can_use_32bit_indexing", lambda *given: False)
+    check([Trial("dense", case), Trial("dense", case, TMA), Trial("sequences", sequences), decoded])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", sorted({one.group for one in trials()}))
+def test_all_attentions_are_right(group: str) -> None:
+    check([one for one in trials() if one.group == group])
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph to lower by one kernel, and to run.
+
+    Attributes:
+        trial: The attention it is run with, and the kernel.
+        unknown: Its sizes that are known only at run time, and those it is lowered with.
+        fused: Whether something elementwise follows out.
+    """
+
+    trial: Trial
+    unknown: Mapping[int, int] = field(default_factory=dict[int, int])
+    fused: bool = False
+
+
+def fused(out: Any) -> Any:
+    return (out * 2 + 1).relu()
+
+
+PAIR = Case(97, 131, LAST, heads=4, kv_heads=2, batch=2, head_dim=40, dtype=HALF)
+BOTH = {97: 300, 131: 517}
+ALL = BOTH | {3: 8}
+ONE = replace(PAIR, queries=1, keys=259, head_dim=64, heads=8)
+RAGGED = Case((5, 0, 70, 33), (70, 3, 0, 61), LAST, heads=6, kv_heads=2, head_dim=32)
+TOKENS = {108: 1000, 134: 777}
+SOME = (  # one in each kernel, with unknown sizes
+    Graph(Trial("dense", replace(PAIR, batch=3)), ALL, fused=True),
+    Graph(Trial("dense, TMA", PAIR, TMA), BOTH),
+    Graph(Trial("sequences", RAGGED), TOKENS | {5: 9}, fused=True),
+    Graph(Trial("decode", ONE, Share(32, 1, 4, 3)), {259: 4000}, fused=True),
+)
+MORE = (
+    Graph(Trial("known sizes", PAIR), fused=True),
+    Graph(Trial("no mask", replace(PAIR, mask=Mask())), BOTH),
+    Graph(Trial("first corner", replace(PAIR, mask=Mask(right=0))), BOTH),
+    Graph(Trial("window", replace(PAIR, mask=Mask(17, 5))), BOTH),
+    Graph(Trial("window, last corner", replace(PAIR, mask=Mask(40, 0, bottom_right=True))), BOTH),
+    Graph(Trial("left only", replace(PAIR, mask=Mask(20, -1))), BOTH, fused=True),
+    Graph(Trial("many rows hidden", replace(PAIR, keys=50)), {97: 300, 50: 900}),
+    Graph(Trial("unknown queries", PAIR), {97: 40}, fused=True),
+    Graph(Trial("unknown keys", PAIR), {131: 1000}),
+    Graph(Trial("unknown batch", replace(PAIR, batch=3)), {3: 2}),
+    Graph(Trial("by tokens", replace(PAIR, by_tokens=True)), BOTH),
+    Graph(Trial("by tokens, TMA", replace(PAIR, by_tokens=True, dtype=BRAIN), TMA), BOTH),
+    Graph(Trial("wide", replace(PAIR, head_dim=192, value_dim=128, dtype=BRAIN)), BOTH),
+    Graph(Trial("soft-cap", replace(PAIR, softcap=3.0, dtype=torch.float32)), BOTH, fused=True),
+    Graph(Trial("bias", replace(PAIR, batch=3, bias=(1, 4, 97, 131))), ALL, fused=True),
+    Graph(Trial("bias of keys", replace(PAIR, bias=(1, 1, 1, 131))), BOTH),
+    Graph(Trial("sequences, TMA", replace(RAGGED, dtype=HALF), TMA), TOKENS),
+    Graph(Trial("sequences, window", replace(RAGGED, mask=Mask(9, 3, True))), TOKENS),
+    Graph(Trial("unknown count", RAGGED), {5: 9}, fused=True),
+    Graph(Trial("decode, no split", replace(ONE, batch=3), Share(32, 1, 4, 1)), {259: 900, 3: 16}),
+    Graph(Trial("decode, known sizes", ONE, Share(64, 1, 4, 2)), fused=True),
+    Graph(Trial("decode, window", replace(ONE, mask=Mask(90, 0, True)), Share(32, 1, 4, 4)), {259: 700}),
+    Graph(Trial("decode, odd heads", replace(ONE, heads=6, queries=2), Share(32, 1, 4, 3)), {259: 700}),
+    Graph(Trial("decode, bias", replace(ONE, bias=(2, 1, 1, 259)), Share(32, 1, 4, 3)), {259: 700}),
+)  # fmt: skip
+
+
+def check_graphs(graphs: Sequence[Graph]) -> None:
+    given = [operands_of(one.trial) for one in graphs]
+    for one in given:
+        del one["lse"]  # the graph's own
+    codes = [lowered(one, operands) for one, operands in zip(graphs, given, strict=True)]
+    tensors = [list(one.values()) for one in given]
+    found = triton_interpreter.outputs(list(zip(codes, tensors, strict=True)))
+    for one, operands, (out, lse) in zip(graphs, given, found, strict=True):
+        exact, exact_lse = expected_of(one.trial, operands)
+        dtype = one.trial.case.dtype
+        error = error_of(out, fused(exact) if one.fused else exact)
+        assert error <= TOLERANCE[dtype], f"out of {one.trial.name}: {error}"
+        assert error_of(lse, exact_lse) <= LSE_TOLERANCE, f"lse of {one.trial.name}"
+
+
+def lowered(graph: Graph, operands: Mapping[str, torch.Tensor]) -> str:
+    """Lower a graph, and check that it is one kernel that does not depend on the unknown sizes."""
+
+    def pick(problem: Problem) -> Candidate:
+        places = {(one.operand, one.dim) for one in problem.dynamic}
+        assert bool(places) == bool(graph.unknown)
+        return candidate_of(graph.trial, problem)
+
+    after = fused if graph.fused else lambda out: out
+    code = code_of(graph.trial.case, operands, pick, unknown=graph.unknown, after=after)
+    assert code.count(".run(") == 1, graph.trial.name
+    return code
+
+
+def test_a_kernel_of_each_kind_is_right_with_unknown_sizes() -> None:
+    check_graphs(SOME)
+
+
+@pytest.mark.slow
+def test_what_inductor_generates_is_right() -> None:
+    assert len([one for one in (*SOME, *MORE) if one.unknown]) >= 20
+    check_graphs(MORE)
+
+
+def test_a_fault_is_seen() -> None:
+    """A kernel that forgets the window must not pass: the comparison itself can fail."""
+    trial = Trial("masks", Case(64, 64, Mask(3, 3), head_dim=32, heads=1, kv_heads=1), SMALL)
+    other = replace(trial, case=replace(trial.case, mask=Mask()))
+    out, lse = expected_of(trial, operands_of(trial))
+    wrong_out, wrong_lse = expected_of(other, operands_of(other))
+    assert error_of(wrong_out, out) > 0.1
+    assert error_of(wrong_lse, lse) > 0.1
+    assert error_of(torch.full_like(out, torch.nan), out) == float("inf")

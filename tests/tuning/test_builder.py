@@ -1,0 +1,475 @@
+"""Compiling what candidates need: batches, the cache, other processes, and every way to fail."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inductor_plugin.cache import KernelKey, Resources, Store, open_store
+from inductor_plugin.counters import Counters
+from inductor_plugin.errors import CacheError, WorkerError
+from inductor_plugin.problem.target import Target, target
+from inductor_plugin.tuning.builder import MAX_BATCH, Builder, cuda_batch, spread
+from inductor_plugin.tuning.task import CppBuild, Entry
+from inductor_plugin.tuning.trace import Trace
+from inductor_plugin.worker.jobs import Compiled, CppCompileJob
+from tests.support.fakes import LIMIT_S, FakePool, cpp_build, entry, task, triton_job, until
+
+
+@dataclass
+class Rig:
+    """A builder on fake workers and a real cache."""
+
+    builder: Builder
+    pool: FakePool
+    store: Store
+    counters: Counters
+    trace: Trace
+    target: Target | None = None
+    op: str = "mm"
+
+    def build(self, entries: Sequence[Entry], deadline: float | None = None) -> None:
+        """Build entries and wait until each has an answer and nothing runs."""
+        one = task(entries, deadline=deadline)
+        one.problem = replace(one.problem, target=self.target, op=self.op)
+        for each in entries:
+            self.builder.add(one, each, lambda: None)
+        self.builder.flush()
+        until(lambda: all(e.ready or e.outcome is not None for e in entries))
+        until(lambda: not self.builder.busy())
+
+    def batches(self) -> list[int]:
+        return [len(job.sources) for job in self.pool.jobs if isinstance(job, CppCompileJob)]
+
+
+def rig(path: Path, *, timeout_s: float = LIMIT_S) -> Rig:
+    pool, counters, trace, store = FakePool(), Counters(), Trace("trace.json"), open_store(path)
+    builder = Builder(store, pool, counters, trace, timeout_s)
+    return Rig(builder, pool, store, counters, trace)
+
+
+def cpp_entries(*names: str) -> list[Entry]:
+    return [entry(name, build=cpp_build(name)) for name in names]
+
+
+def status(one: Entry) -> str:
+    return "ready" if one.ready else one.outcome.status if one.outcome else "open"
+
+
+def test_a_kernel_is_built_once_and_found_afterwards(tmp_path: Path) -> None:
+    first = rig(tmp_path)
+    (one,) = entries = cpp_entries("k")
+    first.build(entries)
+    assert status(one) == "ready"
+    assert first.counters.snapshot().compiled == 1
+    second = rig(tmp_path)
+    second.build(cpp_entries("k"))
+    assert second.pool.jobs == []
+    assert second.counters.snapshot().compiled == 0
+
+
+def test_the_job_names_the_published_library_and_the_function_in_it(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    seen: list[tuple[str, str]] = []
+    (k,) = cpp_entries("k")
+    bench = k.bench
+    assert bench is not None
+    k.bench = lambda library, symbol: (seen.append((library, symbol)), bench(library, symbol))[1]
+    one.build([k])
+    ((library, symbol),) = seen
+    assert Path(library).read_bytes() == b"// k"
+    assert str(tmp_path) in library
+    assert symbol
+
+
+def test_kernels_held_back_fill_batches_that_keep_every_worker_busy(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    one.build(cpp_entries(*(f"k{i}" for i in range(5))))
+    assert sorted(one.batches()) == [2, 3]
+
+
+def test_nothing_held_back_compiles_before_it_is_asked_for(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    k = cpp_entries("k")[0]
+    one.builder.add(task([k]), k, lambda: None)
+    time.sleep(0.05)
+    assert one.pool.jobs == []
+    assert not one.builder.busy()
+    one.builder.flush()
+    assert one.builder.busy() or k.ready
+
+
+def test_full_batches_start_by_themselves(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    entries = cpp_entries(*(f"k{i}" for i in range(2 * MAX_BATCH)))
+    owner = task(entries)
+    for each in entries:
+        one.builder.add(owner, each, lambda: None)
+    until(lambda: all(e.ready for e in entries))
+    assert one.batches() == [MAX_BATCH, MAX_BATCH]
+
+
+def test_kernels_wait_for_those_of_other_problems_and_share_units(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    entries = cpp_entries(*(f"k{i}" for i in range(4)))
+    owner = task(entries)
+    for each in entries:
+        one.builder.add(owner, each, lambda: None)
+    time.sleep(0.05)
+    assert one.pool.jobs == []
+    one.builder.flush()
+    until(lambda: all(e.ready for e in entries))
+    assert one.batches() == [2, 2]
+
+
+def test_a_cuda_kernel_is_given_memory_and_time_and_keeps_its_source(tmp_path: Path) -> None:
+    one = rig(tmp_path, timeout_s=8)
+    builds = [replace(cpp_build(f"k{i}"), language="cuda", memory_bytes=5 << 30) for i in range(10)]
+    entries = [entry(f"k{i}", build=build) for i, build in enumerate(builds)]
+    one.build(entries)
+    assert one.pool.memory == [5 << 30] * 2
+    # Five kernels in a unit: twice the time of one.
+    assert [job.timeout_s for job in one.pool.jobs] == [16.0, 16.0]
+    found = one.store.kernel(builds[0].key.digest)
+    assert found is not None
+    assert found.path("source.cu").read_text() == builds[0].source.source
+
+
+def test_kernels_with_different_compilers_do_not_share_a_unit(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    entries = [entry(n, build=cpp_build(n, (n,))) for n in ("gcc", "clang")]
+    one.build(entries)
+    assert one.batches() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("count", "workers", "sizes"), [(0, 2, []), (1, 4, [1]), (9, 1, [5, 4]), (17, 2, [6, 6, 5])]
+)
+def test_batches_are_even_and_as_few_as_keep_workers_busy(
+    count: int, workers: int, sizes: list[int]
+) -> None:
+    items = list(range(count))
+    batches = spread(items, workers)  # pyright: ignore
+    assert [len(batch) for batch in batches] == sizes
+    assert sorted(i for batch in batches for i in batch) == items  # pyright: ignore
+
+
+@pytest.mark.parametrize(
+    ("count", "workers", "size"),
+    [(0, 2, 1), (1, 4, 1), (8, 1, 8), (16, 2, 8), (16, 16, 3), (64, 16, 7), (200, 16, 8)],
+)
+def test_cuda_units_trade_cpu_seconds_for_wall_seconds(count: int, workers: int, size: int) -> None:
+    assert cuda_batch(count, workers) == size
+
+
+def test_kernels_of_one_unit_share_the_file_of_their_library(tmp_path: Path) -> None:
+    one = rig(tmp_path / "cache")
+    library = tmp_path / "unit.so"
+
+    def submit(job: Any, done: Any, memory_bytes: int | None = None) -> None:
+        library.write_bytes(b"both")
+        done([Compiled(each.key, "ok", library=str(library)) for each in job.sources])
+
+    one.pool.submit = submit
+    builds = [replace(cpp_build(f"k{i}"), language="cuda") for i in range(2)]
+    one.build([entry(f"k{i}", build=build) for i, build in enumerate(builds)])
+    first, second = (one.store.kernel(build.key.digest) for build in builds)
+    assert first is not None
+    assert second is not None
+    assert first.path("kernel.so").samefile(second.path("kernel.so"))
+
+
+def test_two_problems_that_need_one_kernel_build_it_once(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    entries = [*cpp_entries("same"), *cpp_entries("same"), *cpp_entries("same")]
+    one.build(entries)
+    assert [status(e) for e in entries] == ["ready"] * 3
+    assert sum(one.batches()) == 1
+    assert one.counters.snapshot().compiled == 1
+
+
+def test_one_kernel_that_does_not_compile_costs_itself(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    one.pool.status = {"bad": "compile_failed"}
+    good, bad = entries = cpp_entries("good", "bad")
+    one.build(entries)
+    assert (status(good), status(bad)) == ("ready", "compile_failed")
+    assert bad.outcome is not None
+    assert "error" in bad.outcome.reason
+
+
+SPILLING, SMALL = Resources(255, 4096), Resources(168, 64)
+WIDE = Resources(64, 0, shared_bytes=200 << 10, threads=256)
+
+
+def test_a_kernel_that_spills_is_kept_and_not_measured(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    one.target = target("H100")
+    one.pool.resources = {"bad": SPILLING, "good": SMALL}
+    good, bad, unknown = entries = cpp_entries("good", "bad", "unknown")
+    one.build(entries)
+    assert [status(e) for e in (good, bad, unknown)] == ["ready", "pruned", "ready"]
+    assert bad.outcome is not None
+    assert "spills 4096 bytes" in bad.outcome.reason
+    assert isinstance(bad.build, CppBuild)
+    kept = one.store.kernel(bad.build.key.digest)
+    assert kept is not None
+    assert kept.resources == SPILLING
+
+
+def test_without_a_library_kernel_what_spills_is_measured(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    one.target, one.op = target("H100"), "flex_attention_backward"
+    one.pool.resources = {"bad": SPILLING, "huge": Resources(64, 0, shared_bytes=300 << 10)}
+    entries = cpp_entries("bad", "huge")
+    one.build(entries)
+    assert [status(e) for e in entries] == ["ready", "pruned"]
+
+
+def test_a_kernel_out_of_the_cache_is_judged_for_the_gpu_of_its_problem(tmp_path: Path) -> None:
+    first = rig(tmp_path)
+    first.target = target("H100")
+    first.pool.resources = {"wide": WIDE, "bad": SPILLING}
+    first.build(cpp_entries("wide", "bad"))
+    for gpu, wanted in (
+        (target("H100"), ["ready", "pruned"]),
+        (target("L40S"), ["pruned", "pruned"]),
+        (None, ["ready", "ready"]),
+    ):
+        again = rig(tmp_path)
+        again.target = gpu
+        entries = cpp_entries("wide", "bad")
+        again.build(entries)
+        assert [status(e) for e in entries] == wanted
+        assert again.pool.jobs == []
+
+
+def test_a_kernel_that_another_process_built_is_judged_too(tmp_path: Path) -> None:
+    one, other = rig(tmp_path), open_store(tmp_path)
+    one.target = target("H100")
+    mine, theirs = entries = cpp_entries("mine", "theirs")
+    assert isinstance(theirs.build, CppBuild)
+    key = theirs.build.key
+    lock = other.lock_kernel(key.digest)
+    lock.__enter__()
+
+    def publish() -> None:
+        until(lambda: mine.ready)
+        other.put_kernel(key, {"kernel.so": b"theirs", "source.cpp": b""}, SPILLING)
+        lock.__exit__(None, None, None)
+
+    threading.Thread(target=publish).start()
+    one.build(entries)
+    assert [status(e) for e in entries] == ["ready", "pruned"]
+
+
+def test_a_triton_kernel_that_spills_is_kept_and_not_measured(tmp_path: Path) -> None:
+    cache, folder = tmp_path / "cache", tmp_path / "triton"
+    for compiled in (1, 0):  # built, and out of the cache
+        one = rig(cache)
+        one.target = target("H100")
+        one.pool.resources = {"bad": SPILLING, "wide": WIDE}
+        entries = [entry(n, build=triton_job(n, folder)) for n in ("bad", "wide", "good")]
+        one.build(entries)
+        assert [status(e) for e in entries] == ["pruned", "ready", "ready"]
+        assert len(one.pool.jobs) == 3 * compiled
+        assert not (folder / "HASH" / "bad.cubin").exists()
+        assert {e.resources for e in one.store.iter_kernels()} == {SPILLING, WIDE, Resources()}
+
+
+def test_a_triton_kernel_that_is_not_kept_is_judged_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(folder: Path) -> dict[str, bytes]:
+        return {}
+
+    monkeypatch.setattr("inductor_plugin.kernels.triton_files.collect", none)
+    one = rig(tmp_path / "cache")
+    one.target = target("H100")
+    one.pool.resources = {"bad": SPILLING}
+    entries = [entry("bad", build=triton_job("bad", folder)) for folder in (None, tmp_path / "t")]
+    one.build(entries)
+    assert [status(e) for e in entries] == ["pruned", "pruned"]
+    assert len(one.pool.jobs) == 2
+
+
+def test_a_triton_kernel_needs_no_library(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    one.pool.status = {"bad": "hung"}
+    good, bad = entries = [entry(n, build=triton_job(n)) for n in ("good", "bad")]
+    one.build(entries)
+    assert (status(good), status(bad)) == ("ready", "hung")
+    assert good.candidate is not None
+
+
+def test_a_triton_kernel_is_kept_and_put_where_triton_looks(tmp_path: Path) -> None:
+    cache, first, second = (tmp_path / name for name in ("cache", "first", "second"))
+    one = rig(cache)
+    good, bad = entries = [entry(n, build=triton_job(n, first)) for n in ("good", "bad")]
+    one.pool.status = {"bad": "compile_failed"}
+    one.build(entries)
+    assert (status(good), status(bad)) == ("ready", "compile_failed")
+    assert (first / "HASH" / "good.cubin").read_text() == "good"
+    assert one.counters.snapshot().compiled == 1
+    again = rig(cache)
+    (other,) = others = [entry("good", build=triton_job("good", second))]
+    again.build(others)
+    assert status(other) == "ready"
+    assert again.pool.jobs == []
+    assert (second / "HASH" / "good.cubin").read_text() == "good"
+
+
+def test_a_triton_kernel_whose_files_cannot_be_kept_is_compiled_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(folder: Path) -> dict[str, bytes]:
+        return {}
+
+    monkeypatch.setattr("inductor_plugin.kernels.triton_files.collect", none)
+    one = rig(tmp_path / "cache")
+    (k,) = entries = [entry("k", build=triton_job("k", tmp_path / "triton"))]
+    one.build(entries)
+    assert status(k) == "ready"
+    assert (tmp_path / "triton" / "HASH" / "k.cubin").exists()
+    assert list(one.store.iter_kernels()) == []
+
+
+def test_workers_that_do_not_come_to_a_kernel_do_not_blame_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = rig(tmp_path, timeout_s=0.002)
+    one.pool.answers = False
+    (k,) = entries = cpp_entries("k")
+    one.build(entries)
+    assert status(k) == "skipped"
+
+
+def test_a_kernel_that_another_process_builds_too_long_is_not_blamed(tmp_path: Path) -> None:
+    one = rig(tmp_path, timeout_s=0.01)
+    (k,) = entries = cpp_entries("k")
+    assert isinstance(k.build, CppBuild)
+    with open_store(tmp_path).lock_kernel(k.build.key.digest):
+        one.build(entries)
+    assert status(k) == "skipped"
+    assert one.pool.jobs == []
+
+
+def test_a_kernel_that_another_process_builds_is_waited_for_and_read(tmp_path: Path) -> None:
+    one, other = rig(tmp_path), open_store(tmp_path)
+    mine, theirs = entries = cpp_entries("mine", "theirs")
+    assert isinstance(theirs.build, CppBuild)
+    key: KernelKey = theirs.build.key
+    lock = other.lock_kernel(key.digest)
+    lock.__enter__()
+
+    def publish() -> None:
+        until(lambda: mine.ready)
+        other.put_kernel(key, {"kernel.so": b"theirs", "source.cpp": b""})
+        lock.__exit__(None, None, None)
+
+    threading.Thread(target=publish).start()
+    one.build(entries)
+    assert (status(mine), status(theirs)) == ("ready", "ready")
+    assert sum(one.batches()) == 1
+
+
+def test_a_closed_pool_answers_for_every_kernel(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = rig(tmp_path)
+    one.pool.error = WorkerError("the compile pool is closed")
+    entries = [*cpp_entries("a", "b"), entry("c", build=triton_job("c"))]
+    one.build(entries)
+    assert [status(e) for e in entries] == ["skipped"] * 3
+    assert all(e.outcome and "closed" in e.outcome.reason for e in entries)
+
+
+def test_a_cache_that_takes_no_kernel_answers_for_every_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = rig(tmp_path)
+
+    def full(*_args: object) -> None:
+        raise CacheError("no space left on device")
+
+    monkeypatch.setattr(one.store, "put_kernel", full)
+    entries = cpp_entries("a", "b", "c")
+    one.build(entries)
+    assert [status(e) for e in entries] == ["skipped"] * 3
+    with open_store(tmp_path).lock_kernel(entries[0].build.key.digest, timeout_s=0):  # pyright: ignore
+        pass  # its locks were given back
+
+
+def test_nothing_is_compiled_once_the_budget_has_ended(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    (k,) = entries = cpp_entries("k")
+    one.build(entries, deadline=time.monotonic() - 1)
+    assert status(k) == "skipped"
+    assert one.pool.jobs == []
+
+
+def test_what_was_held_back_is_busy_from_the_moment_it_is_taken(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    one.pool.gate.clear()
+    k = cpp_entries("k")[0]
+    one.builder.add(task([k]), k, lambda: None)
+    one.builder.flush()
+    assert one.builder.busy()
+    one.pool.gate.set()
+    until(lambda: not one.builder.busy())
+    assert k.ready
+
+
+def test_no_compile_starts_inside_a_quiet_block(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    k = cpp_entries("k")[0]
+    with one.builder.quiet() as quiet:
+        assert quiet
+        one.builder.add(task([k]), k, lambda: None)
+        one.builder.flush()
+        time.sleep(0.1)
+        assert one.pool.jobs == []
+        with one.builder.quiet() as again:
+            assert not again  # something is about to compile
+    until(lambda: k.ready)
+
+
+def test_there_is_no_quiet_while_something_compiles(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    one.pool.gate.clear()
+    k = cpp_entries("k")[0]
+    one.builder.add(task([k]), k, lambda: None)
+    one.builder.flush()
+    with one.builder.quiet() as quiet:
+        assert not quiet
+    one.pool.gate.set()
+    until(lambda: k.ready)
+
+
+def test_who_waits_is_told_again_when_nothing_compiles_any_more(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    busy: list[bool] = []
+    k = cpp_entries("k")[0]
+    one.builder.add(task([k]), k, lambda: busy.append(one.builder.busy()))
+    one.builder.flush()
+    until(lambda: len(busy) == 2)
+    assert busy == [True, False]
+
+
+def test_compile_seconds_are_the_compilers_not_the_queues(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    one.pool.compile_s = 0.05
+    one.pool.gate.clear()
+    threading.Timer(0.4, one.pool.gate.set).start()
+    one.build([entry(n, build=triton_job(n)) for n in "abcd"])
+    assert one.counters.snapshot().compile_s == pytest.approx(0.2)
+    events = one.trace._events  # pyright: ignore
+    assert len(events) == 4
+    assert all(event["dur"] == pytest.approx(0.05e6, rel=0.01) for event in events)
+    assert len({event["tid"] for event in events}) > 1  # they overlap, so they have tracks

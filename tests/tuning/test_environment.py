@@ -1,0 +1,98 @@
+"""What a timing depends on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+import torch
+
+from inductor_plugin.cache import digest_of
+from inductor_plugin.tuning import environment
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> Iterator[None]:
+    """Put torch's settings back."""
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(precision)
+    torch.use_deterministic_algorithms(False)
+
+
+def test_a_cpu_environment_is_stable_and_has_a_digest() -> None:
+    first, second = environment.environment("cpu"), environment.environment("cpu")
+    assert first == second
+    assert digest_of(first) == digest_of(second)
+    assert json.loads(json.dumps(first)) == first
+    assert first["device"]["type"] == "cpu"
+    assert first["device"]["name"]
+    assert first["software"]["torch"] == str(torch.__version__)
+
+
+def test_another_number_of_threads_is_another_environment() -> None:
+    torch.set_num_threads(1)
+    one = environment.environment("cpu")
+    torch.set_num_threads(2)
+    two = environment.environment("cpu")
+    assert (one["device"]["threads"], two["device"]["threads"]) == (1, 2)
+    assert digest_of(one) != digest_of(two)
+
+
+def test_settings_that_change_numbers_change_the_environment() -> None:
+    torch.set_float32_matmul_precision("highest")
+    plain = digest_of(environment.environment("cpu"))
+    torch.set_float32_matmul_precision("medium")
+    medium = digest_of(environment.environment("cpu"))
+    torch.set_float32_matmul_precision("highest")
+    torch.use_deterministic_algorithms(True)
+    assert len({plain, medium, digest_of(environment.environment("cpu"))}) == 3
+
+
+def test_a_caller_may_change_what_it_gets() -> None:
+    environment.environment("cpu")["device"]["name"] = "another"
+    assert environment.environment("cpu")["device"]["name"] != "another"
+
+
+def test_a_gpu_is_described_by_name_and_capability(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = SimpleNamespace(
+        name="NVIDIA H100", major=9, minor=0, multi_processor_count=132, total_memory=80 << 30
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", Mock(return_value=gpu))
+    environment._cuda.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    facts = environment.environment("cuda:0")
+    environment._cuda.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    assert facts["device"]["name"] == "NVIDIA H100"
+    assert facts["device"]["capability"] == "9.0"
+    assert {"cuda", "cudnn", "driver", "triton", "cutlass"} <= set(facts["software"])
+    assert {"cudnn_allow_tf32", "fp16_reduced", "bf16_reduced"} <= set(facts["numerics"])
+
+
+def test_mixed_tf32_settings_count_as_the_strictest(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> str:
+        raise RuntimeError("mix of the legacy and new APIs")
+
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", refuse)
+    assert environment.float32_precision() == "highest"
+
+
+def test_provenance_names_the_host_and_on_a_gpu_the_clocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "clock_rate", Mock(return_value=1980))
+    monkeypatch.setattr(torch.cuda, "power_draw", Mock(return_value=350_000))
+    assert set(environment.provenance("cpu")) == {"host", "python"}
+    noted = environment.provenance("cuda:0")
+    assert (noted["sm_clock_mhz"], noted["power_w"]) == (1980, 350)
+
+
+def test_clocks_that_cannot_be_read_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_device: str) -> int:
+        raise RuntimeError("no NVML")
+
+    monkeypatch.setattr(torch.cuda, "clock_rate", fail)
+    assert environment.provenance("cuda:0")["clocks"] == "unknown (RuntimeError)"

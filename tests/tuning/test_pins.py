@@ -1,0 +1,63 @@
+"""Pin files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inductor_plugin.errors import OptionError
+from inductor_plugin.tuning.pins import read_pins
+
+ONE = {"environment": "e", "op": "mm", "digest": "d", "winner": "triton_mm-12"}
+
+
+def written(tmp_path: Path, content: Any) -> str:
+    path = tmp_path / "pins.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return str(path)
+
+
+def test_a_pin_is_found_by_environment_operator_and_problem(tmp_path: Path) -> None:
+    pins = read_pins(written(tmp_path, {"pins": [ONE]}))
+    assert pins.winner("e", "mm", "d") == "triton_mm-12"
+    assert pins.winner("other", "mm", "d") is None
+    assert pins.winner("e", "bmm", "d") is None
+    assert pins.winner("e", "mm", "other") is None
+
+
+def test_an_empty_pin_file_pins_nothing(tmp_path: Path) -> None:
+    assert read_pins(written(tmp_path, {"pins": []})).winners == {}
+
+
+def test_a_missing_file_is_an_error_that_says_how_to_write_one(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="inductor-plugin pin FILE"):
+        read_pins(str(tmp_path / "none.json"))
+
+
+@pytest.mark.parametrize(
+    "content", [[], {}, {"pins": 3}, {"pins": [{**ONE, "op": None}, {"op": "mm"}]}, "text"]
+)
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: Any) -> None:
+    with pytest.raises(OptionError, match="not a pin file"):
+        read_pins(written(tmp_path, content))
+
+
+def test_a_file_that_is_not_json_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "pins.json"
+    path.write_bytes(b"\xff\xfe{")
+    with pytest.raises(OptionError, match="not a pin file"):
+        read_pins(str(path))
+
+
+def test_a_file_that_cannot_be_read_is_an_error_of_the_option(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="cannot be read"):
+        read_pins(str(tmp_path))
+
+
+def test_the_users_home_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    written(tmp_path, {"pins": [ONE]})
+    assert read_pins("~/pins.json").winner("e", "mm", "d") == "triton_mm-12"

@@ -1,0 +1,540 @@
+"""The overlap of compiling and measuring, its limits and its ways to end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from inductor_plugin.cache import open_store
+from inductor_plugin.counters import Counters
+from inductor_plugin.errors import WorkerError
+from inductor_plugin.tuning.builder import Builder
+from inductor_plugin.tuning.pipeline import Build, Pipeline
+from inductor_plugin.tuning.race import MAX_LEGS, ROUNDS_PER_LEG
+from inductor_plugin.tuning.task import Task
+from inductor_plugin.tuning.trace import Trace
+from tests.support.fakes import (
+    LIMIT_S,
+    FakeBench,
+    FakeBuild,
+    FakeHome,
+    FakeLocks,
+    FakePool,
+    FakeSteps,
+    cpp_build,
+    entry,
+    task,
+    triton_job,
+    until,
+)
+
+
+@dataclass
+class Rig:
+    """A pipeline on fakes, and the fakes."""
+
+    pipeline: Pipeline
+    build: FakeBuild
+    bench: FakeBench
+    home: FakeHome
+    locks: FakeLocks
+    steps: FakeSteps
+    counters: Counters
+    trace: Trace
+
+    def run(self, one: Task, limit_s: float = LIMIT_S) -> bool:
+        self.pipeline.submit(one)
+        return self.pipeline.wait(one, limit_s)
+
+
+@dataclass
+class Rigs:
+    """Makes rigs, and closes their pipelines at the end."""
+
+    made: list[Pipeline] = field(default_factory=list[Pipeline])
+
+    def __call__(self, build: Build | None = None, device: str = "cuda:0") -> Rig:
+        fake, bench, home, locks = FakeBuild(), FakeBench(), FakeHome(), FakeLocks()
+        steps, counters, trace = FakeSteps(), Counters(), Trace("trace.json")
+        pipeline = Pipeline(device, build or fake, bench, home, counters, trace, 5.0, locks, steps)
+        self.made.append(pipeline)
+        return Rig(pipeline, fake, bench, home, locks, steps, counters, trace)
+
+
+@pytest.fixture
+def rigs() -> Iterator[Rigs]:
+    made = Rigs()
+    yield made
+    for pipeline in made.made:
+        pipeline.close()
+
+
+@pytest.fixture
+def rig(rigs: Rigs) -> Rig:
+    return rigs()
+
+
+def test_library_kernels_are_measured_first_and_are_the_reference(rig: Rig) -> None:
+    assert rig.run(task([entry("library", library=True), entry("a"), entry("b")]))
+    assert rig.bench.screened == ["library", "a", "b"]
+    assert rig.bench.references == ["library", "library", "library"]
+
+
+def test_who_cannot_beat_the_library_kernel_is_not_measured(rig: Rig) -> None:
+    rig.bench.screen_ms = {"library": 1.0, "ahead": 0.9, "behind": 0.1}
+    ahead, behind = entry("ahead"), entry("behind")
+    ahead.least_ms, behind.least_ms = 0.8, 1.2
+    one = task([behind, ahead, entry("library", library=True)])
+    assert rig.run(one)
+    assert rig.bench.screened == ["library", "ahead"]
+    assert behind.outcome is not None
+    assert behind.outcome.status == "pruned"
+    assert "at least 1200.0 us" in behind.outcome.reason
+    assert rig.counters.snapshot().benchmarked == 2
+    assert len(rig.steps.names) == 3
+
+
+def test_who_has_a_least_time_is_measured_where_no_library_kernel_ran(rig: Rig) -> None:
+    rig.bench.status = {"library": "raised"}
+    sure = entry("sure")
+    sure.least_ms = 1e6
+    assert rig.run(task([entry("library", library=True), sure]))
+    assert sure.alive
+
+
+def test_the_finals_interleave_the_leaders_with_the_library_kernel(rig: Rig) -> None:
+    rig.bench.screen_ms = {"library": 3.0, "fast": 1.0, "close": 1.05, "slow": 9.0}
+    one = task([entry("library", library=True), *map(entry, ("fast", "close", "slow"))])
+    assert rig.run(one)
+    assert set(rig.bench.finals[0]) == {"library", "fast", "close"}
+    assert one.entry("slow").rounds == 0
+
+
+def test_finalists_keep_the_samples_of_all_legs_and_others_those_of_the_screening(
+    rig: Rig,
+) -> None:
+    rig.bench.screen_ms = {"library": 1.0, "a": 1.0, "slow": 9.0}
+    rig.bench.final_ms = {"library": 2.0, "a": 2.0}
+    one = task([entry("library", library=True), entry("a"), entry("slow")])
+    assert rig.run(one)
+    assert one.legs == len(rig.bench.finals) == MAX_LEGS
+    for name in ("library", "a"):
+        samples = one.entry(name).samples_ms
+        assert len(samples) == one.entry(name).rounds == MAX_LEGS * ROUNDS_PER_LEG
+        assert min(samples) > 1.9  # none of the screening's are left
+    assert len(one.entry("slow").samples_ms) == 5
+
+
+def test_the_finals_end_when_no_one_can_catch_up(rig: Rig) -> None:
+    rig.bench.screen_ms = {"library": 1.1, "a": 1.0}
+    rig.bench.final_ms = {"library": 2.0, "a": 1.0}
+    assert rig.run(task([entry("library", library=True), entry("a")]))
+    assert len(rig.bench.finals) == 1
+
+
+def test_one_candidate_alone_needs_no_finals(rig: Rig) -> None:
+    one = task([entry("only")])
+    assert rig.run(one)
+    assert one.entries[0].alive
+    assert rig.bench.screened == ["only"]
+    assert rig.bench.references == [None]
+    assert rig.bench.finals == []
+
+
+def test_a_library_kernel_ahead_of_all_others_needs_no_finals(rig: Rig) -> None:
+    rig.bench.screen_ms = {"library": 1.0, "a": 5.0}
+    assert rig.run(task([entry("library", library=True), entry("a")]))
+    assert rig.bench.finals == []
+
+
+def test_a_task_without_candidates_ends(rig: Rig) -> None:
+    assert rig.run(task([]))
+
+
+def test_a_task_ends_when_every_candidate_failed(rig: Rig) -> None:
+    rig.bench.status = {"library": "raised", "a": "wrong", "b": "hung"}
+    finished: list[Task] = []
+    one = task([entry("library", library=True), entry("a"), entry("b")], finish=finished.append)
+    assert rig.run(one)
+    assert finished == [one]
+    assert [e.outcome.status for e in one.entries if e.outcome] == ["raised", "wrong", "hung"]
+    assert rig.bench.finals == []
+
+
+def test_the_next_library_kernel_is_the_reference_when_the_first_fails(rig: Rig) -> None:
+    rig.bench.status = {"first": "raised"}
+    one = task([entry("first", library=True), entry("second", library=True), entry("a")])
+    assert rig.run(one)
+    assert rig.bench.references == ["first", "second", "second"]
+
+
+def test_without_a_library_kernel_that_runs_candidates_are_measured_unchecked(rig: Rig) -> None:
+    rig.bench.status = {"library": "skipped"}  # its operands could not be built
+    one = task([entry("library", library=True), entry("a")])
+    assert rig.run(one)
+    assert rig.bench.references == ["library", None]
+    assert one.entry("a").alive
+
+
+def test_what_cannot_travel_is_measured_at_home(rig: Rig) -> None:
+    one = task([entry("library", library=True, home=lambda: None), entry("a")])
+    assert rig.run(one)
+    assert rig.home.measured == ["library"]
+    assert rig.bench.screened == ["a"]
+    assert one.entry("library").samples_ms
+
+
+def test_a_library_kernel_in_the_worker_is_preferred_as_the_reference(rig: Rig) -> None:
+    one = task(
+        [
+            entry("home", library=True, home=lambda: None),
+            entry("travels", library=True),
+            entry("a"),
+        ]
+    )
+    assert rig.run(one)
+    assert rig.bench.references == ["travels", "travels"]
+
+
+def test_a_finalist_that_fails_is_out_with_its_reason(rig: Rig) -> None:
+    rig.bench.final_status = {"a": "crashed"}
+    one = task([entry("library", library=True), entry("a"), entry("b")])
+    assert rig.run(one)
+    failed = one.entry("a").outcome
+    assert failed is not None
+    assert failed.status == "crashed"
+    assert all("a" not in names for names in rig.bench.finals[1:])
+    assert one.entry("b").alive
+
+
+def test_a_finalist_skipped_for_another_ones_fault_keeps_its_screening(rig: Rig) -> None:
+    rig.bench.final_status = {"library": "skipped"}
+    one = task([entry("library", library=True), entry("a")])
+    assert rig.run(one)
+    assert one.entry("library").alive
+    assert len(one.entry("library").samples_ms) == 5
+    assert len(rig.bench.finals) <= MAX_LEGS
+
+
+def test_measuring_starts_with_the_first_ready_candidate_while_others_compile(
+    rigs: Rigs, tmp_path: Path
+) -> None:
+    pool = FakePool(compile_s=0.15)
+    trace = Trace("trace.json")
+    builder = Builder(open_store(tmp_path), pool, Counters(), trace, LIMIT_S)
+    rig = rigs(builder)
+    rig.bench.during = lambda _name: time.sleep(0.03)
+    names = [f"k{i}" for i in range(3)]
+    one = task([entry("library", library=True), *(entry(n, build=triton_job(n)) for n in names)])
+    assert rig.run(one)
+    measured = _spans(rig.trace, "measure")
+    compiles = _spans(trace, "compile")
+    assert len(compiles) == 3
+    assert any(a < d and c < b for a, b in measured for c, d in compiles)
+
+
+def test_on_a_cpu_nothing_is_measured_while_anything_compiles(rigs: Rigs, tmp_path: Path) -> None:
+    pool = FakePool(workers=2, compile_s=0.02)
+    trace = Trace("trace.json")
+    builder = Builder(open_store(tmp_path), pool, Counters(), trace, LIMIT_S)
+    rig = rigs(builder, device="cpu")
+    compiling_meanwhile: list[int] = []
+
+    def look(_name: str) -> None:
+        for _ in range(5):
+            compiling_meanwhile.append(pool.running)
+            time.sleep(0.002)
+
+    rig.bench.during = look
+
+    def compile_one(index: int) -> bool:
+        """Do what one of several threads that compile models at once does."""
+        entries = [entry(f"lib{index}", library=True)]
+        entries += [entry(n, build=cpp_build(n)) for n in (f"a{index}", f"b{index}", f"c{index}")]
+        return rig.run(task(entries, exclusive=True, digest=f"problem {index}"))
+
+    answers: list[bool] = []
+
+    def run(index: int) -> None:
+        answers.append(compile_one(index))
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.03)
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert answers == [True] * 4
+    assert len(rig.bench.screened) == 16
+    assert max(compiling_meanwhile) == 0
+    spans = _spans(trace, "compile")
+    assert spans
+    assert not any(a < d and c < b for a, b in _spans(rig.trace, "measure") for c, d in spans)
+
+
+def test_on_a_cpu_a_compile_asked_for_while_measuring_starts_afterwards(
+    rigs: Rigs, tmp_path: Path
+) -> None:
+    pool = FakePool()
+    builder = Builder(open_store(tmp_path), pool, Counters(), Trace(), LIMIT_S)
+    rig = rigs(builder, device="cpu")
+    other = task([entry("k", build=cpp_build("k"))], digest="of another thread")
+    jobs: list[int] = []
+
+    def submit_more(_name: str) -> None:
+        builder.add(other, other.entries[0], lambda: None)
+        builder.flush()
+        time.sleep(0.05)
+        jobs.append(len(pool.jobs))
+
+    rig.bench.during = submit_more
+    assert rig.run(task([entry("x")], exclusive=True))
+    assert jobs == [0]
+    until(lambda: other.entries[0].ready)
+
+
+def test_on_a_cpu_nothing_is_measured_before_anyone_waits(rig: Rig) -> None:
+    one = task([entry("library", library=True)], exclusive=True)
+    rig.pipeline.submit(one)
+    time.sleep(0.12)
+    assert rig.bench.screened == []
+    assert rig.pipeline.wait(one, LIMIT_S)
+    assert rig.bench.screened == ["library"]
+
+
+def test_on_a_cpu_the_next_problem_waits_until_it_is_waited_for(rig: Rig) -> None:
+    first = task([entry("x")], exclusive=True, digest="1")
+    second = task([entry("y")], exclusive=True, digest="2")
+    rig.pipeline.submit(first)
+    rig.pipeline.submit(second)
+    assert rig.pipeline.wait(first, LIMIT_S)
+    time.sleep(0.12)
+    assert rig.bench.screened == ["x"]
+    assert rig.pipeline.wait(second, LIMIT_S)
+
+
+def test_waiting_starts_what_was_held_back(rig: Rig) -> None:
+    assert rig.run(task([entry("library", library=True)]))
+    assert rig.build.flushed == 1
+
+
+def test_a_candidate_that_does_not_compile_costs_itself_alone(rig: Rig) -> None:
+    one = task([entry("library", library=True), *(entry(n, build=triton_job(n)) for n in "ab")])
+    rig.pipeline.submit(one)
+    rig.build.finish("a", "compile_failed")
+    rig.build.finish("b")
+    assert rig.pipeline.wait(one, LIMIT_S)
+    assert rig.bench.screened == ["library", "b"]
+    assert not one.entry("a").alive
+
+
+def test_a_wait_ends_at_its_limit_and_says_so(rig: Rig) -> None:
+    one = task([entry("library", library=True), entry("a", build=triton_job("a"))])
+    started = time.monotonic()
+    assert not rig.run(one, limit_s=0.2)
+    assert time.monotonic() - started < 2.0
+    assert "limit" in one.error
+    assert rig.locks.held == []  # others may measure this problem now
+
+
+def test_the_deadline_ends_a_task_whose_candidates_still_compile(rig: Rig) -> None:
+    finished: list[Task] = []
+    rig.build.compiling = True
+    one = task(
+        [entry("library", library=True), entry("a", build=cpp_build("a"))],
+        exclusive=True,
+        deadline=time.monotonic() + 0.15,
+        finish=finished.append,
+    )
+    started = time.monotonic()
+    assert rig.run(one)
+    assert time.monotonic() - started < 2.0
+    assert finished == [one]
+    outcome = one.entry("a").outcome
+    assert outcome is not None
+    assert (outcome.status, outcome.reason) == ("skipped", "the tuning budget ended")
+
+
+def test_after_the_deadline_nothing_more_is_measured(rig: Rig) -> None:
+    deadline = time.monotonic() + 0.2
+    rig.bench.during = lambda _name: time.sleep(0.25)
+    one = task([entry("library", library=True), *map(entry, "abc")], deadline=deadline)
+    assert rig.run(one)
+    assert rig.bench.screened == ["library"]
+    assert rig.bench.finals == []
+    assert [e.outcome.status for e in one.entries if e.outcome] == ["ok", *["skipped"] * 3]
+
+
+def test_a_budget_spent_elsewhere_does_not_wait_for_a_process_that_measures(rig: Rig) -> None:
+    rig.locks.elsewhere.add("digest")
+    one = task([entry("library", library=True)], deadline=time.monotonic() + 0.1)
+    started = time.monotonic()
+    assert rig.run(one)
+    assert time.monotonic() - started < 2.0
+    assert rig.bench.screened == []
+
+
+def test_a_problem_that_another_process_measures_is_waited_for_and_taken_over(rig: Rig) -> None:
+    rig.locks.elsewhere.add("digest")
+
+    def refresh(one: Task) -> int:
+        one.entries.clear()  # all of them are known by now
+        return 2
+
+    one = task([entry("library", library=True), entry("a")], refresh=refresh)
+    rig.pipeline.submit(one)
+    until(lambda: rig.locks.tried > 1)
+    assert not one.done.is_set()
+    rig.locks.elsewhere.clear()
+    assert rig.pipeline.wait(one, LIMIT_S)
+    assert rig.bench.screened == []
+    assert rig.locks.held == []
+
+
+def test_other_problems_go_on_while_one_is_measured_elsewhere(rig: Rig) -> None:
+    rig.locks.elsewhere.add("busy")
+    blocked = task([entry("x")], digest="busy")
+    rig.pipeline.submit(blocked)
+    assert rig.run(task([entry("y")], digest="free"))
+    assert not blocked.done.is_set()
+
+
+def test_of_two_tasks_for_one_problem_the_second_waits_for_the_first(rig: Rig) -> None:
+    first = task([entry("library", library=True), entry("a", build=triton_job("a"))])
+
+    def refresh(one: Task) -> int:
+        assert first.done.is_set()
+        one.entries.clear()
+        return 1
+
+    second = task([entry("library", library=True)], refresh=refresh)
+    rig.pipeline.submit(first)
+    until(lambda: rig.bench.screened == ["library"])
+    rig.pipeline.submit(second)
+    time.sleep(0.1)
+    assert not second.done.is_set()
+    rig.build.finish("a")
+    assert rig.pipeline.wait(first, LIMIT_S)
+    assert rig.pipeline.wait(second, LIMIT_S)
+    assert rig.bench.screened == ["library", "a"]
+    assert rig.locks.held == []
+
+
+def test_a_lost_worker_ends_every_task_with_one_warning(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.bench.error = WorkerError("no worker could be started")
+    many = [task([entry("library", library=True)], digest=str(i)) for i in range(5)]
+    for one in many:
+        rig.pipeline.submit(one)
+    assert not any(rig.pipeline.wait(one, LIMIT_S) for one in many)
+    assert all("no worker could be started" in one.error for one in many)
+    late = task([entry("library", library=True)], digest="late")
+    assert not rig.run(late)
+    assert late.error
+    assert [r.levelno for r in caplog.records if "is gone" in r.message] == [logging.WARNING]
+    assert rig.locks.held == []
+    assert len(rig.bench.screened) == 1
+
+
+def test_a_race_that_fails_ends_its_own_task_alone(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    def finish(_task: Task) -> None:
+        raise OSError("the disk is gone")
+
+    assert not rig.run(task([entry("x")], digest="1", finish=finish))
+    assert rig.run(task([entry("y")], digest="2"))
+    assert "the disk is gone" in caplog.text
+    assert rig.locks.held == []
+
+
+@pytest.mark.parametrize("broken", ["lock", "refresh"])
+def test_a_cache_that_fails_ends_the_task_and_not_the_thread(rigs: Rigs, broken: str) -> None:
+    rig = rigs()
+
+    def fail(_task: Task) -> int:
+        raise OSError("the disk is gone")
+
+    if broken == "lock":
+        rig.pipeline._try_lock = fail  # pyright: ignore
+    one = task([entry("x")], digest="1", refresh=fail if broken == "refresh" else None)
+    assert not rig.run(one)
+    assert "the disk is gone" in one.error
+    rig.pipeline._try_lock = rig.locks  # pyright: ignore
+    assert rig.run(task([entry("y")], digest="2"))
+    assert rig.locks.held == []
+
+
+def test_closing_ends_a_wait_at_once_and_quietly(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = task([entry("library", library=True), entry("a", build=triton_job("a"))])
+    rig.pipeline.submit(one)
+    until(lambda: bool(rig.locks.held))
+    threading.Timer(0.1, rig.pipeline.close).start()
+    started = time.monotonic()
+    assert not rig.pipeline.wait(one, LIMIT_S)
+    assert time.monotonic() - started < 2.0
+    assert "closed" in one.error
+    assert rig.locks.held == []
+    assert caplog.records == []
+
+
+def test_a_worker_that_ends_because_of_closing_is_not_called_lost(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    def close(_name: str) -> None:
+        rig.pipeline.close()
+        raise WorkerError("it was closed")
+
+    rig.bench.during = close
+    assert not rig.run(task([entry("x")]))
+    time.sleep(0.05)
+    assert caplog.records == []
+
+
+def test_a_closed_pipeline_refuses_at_once(rig: Rig) -> None:
+    rig.pipeline.close()
+    one = task([entry("x")])
+    assert not rig.run(one)
+    assert "closed" in one.error
+
+
+def test_a_task_that_cannot_be_queued_is_not_waited_for_by_the_thread(rig: Rig) -> None:
+    rig.build.error = OSError("no more threads")
+    with pytest.raises(OSError, match="no more threads"):
+        rig.pipeline.submit(task([entry("a", build=triton_job("a"))], digest="1"))
+    assert rig.run(task([entry("x")], digest="2"))
+    assert rig.locks.held == []
+
+
+def test_the_bar_takes_one_step_for_each_candidate_however_it_ends(rig: Rig) -> None:
+    def refresh(one: Task) -> int:
+        one.entries.pop()
+        return 1
+
+    one = task([*map(entry, "ab"), entry("c", build=triton_job("c")), entry("d")], refresh=refresh)
+    rig.pipeline.submit(one)
+    rig.build.finish("c", "compile_failed")
+    assert rig.pipeline.wait(one, LIMIT_S)
+    until(lambda: len(rig.steps.names) == 4)
+    assert rig.steps.names.count("a") == rig.steps.names.count("b") == 1
+
+
+def test_each_measured_candidate_is_counted_once(rig: Rig) -> None:
+    assert rig.run(task([entry("library", library=True), entry("a")]))
+    stats = rig.counters.snapshot()
+    assert stats.benchmarked == 2
+    assert stats.benchmark_s >= 0.5
+
+
+def _spans(trace: Trace, kind: str) -> list[tuple[float, float]]:
+    events = trace._events  # pyright: ignore
+    return [(e["ts"], e["ts"] + e["dur"]) for e in events if e["cat"] == kind]

@@ -1,0 +1,207 @@
+"""What a process keeps while it tunes; no worker starts here."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from inductor_plugin.config import Config
+from inductor_plugin.tuning import runtime as runtime_module
+from inductor_plugin.tuning.pipeline import Pipeline
+from inductor_plugin.tuning.runtime import Runtime, worker_settings
+
+
+@pytest.fixture
+def runtime() -> Iterator[Runtime]:
+    made = Runtime()
+    yield made
+    made.forget()
+
+
+def config(path: Path, **options: Any) -> Config:
+    return Config.load({"cache_dir": str(path), **options}, environ={})
+
+
+def test_equal_settings_share_a_site(runtime: Runtime, cache_dir: Path) -> None:
+    first = runtime.site(config(cache_dir), "cpu", {"cpp": "g++ 12"})
+    assert runtime.site(config(cache_dir), "cpu", {"cpp": "g++ 12"}) is first
+    assert first.pipeline is first.pipeline
+    assert first.device == "cpu"
+
+
+def test_other_options_are_another_site_on_the_same_store(
+    runtime: Runtime, cache_dir: Path
+) -> None:
+    first = runtime.site(config(cache_dir), "cpu", {})
+    other = runtime.site(config(cache_dir, bench_timeout_s=3), "cpu", {})
+    assert other is not first
+    assert other.store is first.store
+    assert other.environment == first.environment
+
+
+def test_another_compiler_is_another_environment(runtime: Runtime, cache_dir: Path) -> None:
+    first = runtime.site(config(cache_dir), "cpu", {"cpp": "g++ 12"})
+    other = runtime.site(config(cache_dir), "cpu", {"cpp": "g++ 13"})
+    assert other.environment != first.environment
+    fields = first.store.environment(first.environment)
+    assert fields is not None
+    assert fields["software"]["cpp"] == "g++ 12"
+
+
+def test_other_threads_are_another_environment(runtime: Runtime, cache_dir: Path) -> None:
+    before = torch.get_num_threads()
+    first = runtime.site(config(cache_dir), "cpu", {})
+    try:
+        torch.set_num_threads(before + 1)
+        assert runtime.site(config(cache_dir), "cpu", {}).environment != first.environment
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_threads_that_come_together_get_one_pipeline(runtime: Runtime, cache_dir: Path) -> None:
+    site = runtime.site(config(cache_dir), "cpu", {})
+    found: list[Pipeline] = []
+    barrier = threading.Barrier(8)
+
+    def ask() -> None:
+        barrier.wait(10)
+        found.append(site.pipeline)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert len(found) == 8
+    assert len(set(map(id, found))) == 1
+
+
+def test_closing_ends_pipelines_before_the_workers_they_use(
+    runtime: Runtime, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    for name in ("BenchWorker", "CompilePool", "Pipeline"):
+        real = getattr(runtime_module, name)
+
+        def close(self: Any, name: str = name, real: Any = real.close) -> None:
+            order.append(name)
+            real(self)
+
+        monkeypatch.setattr(real, "close", close)
+    assert runtime.site(config(cache_dir), "cpu", {}).pipeline
+    runtime.close()
+    assert order[0] == "Pipeline"
+    assert sorted(order) == ["BenchWorker", "CompilePool", "Pipeline"]
+
+
+def test_after_closing_everything_is_made_anew(runtime: Runtime, cache_dir: Path) -> None:
+    first = runtime.site(config(cache_dir), "cpu", {})
+    pipeline, store = first.pipeline, first.store
+    runtime.close()
+    again = runtime.site(config(cache_dir), "cpu", {})
+    assert again is not first
+    assert again.pipeline is not pipeline
+    assert again.store is store
+    runtime.forget()
+    assert runtime.site(config(cache_dir), "cpu", {}).store is not store
+
+
+def test_closing_twice_is_closing_once(runtime: Runtime, cache_dir: Path) -> None:
+    assert runtime.site(config(cache_dir), "cpu", {}).pipeline
+    runtime.close()
+    runtime.close()
+
+
+def test_what_belongs_to_the_parent_is_left_alone_after_a_fork(
+    runtime: Runtime, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = runtime.site(config(cache_dir), "cpu", {})
+    closed: list[int] = []
+    runtime._closers.append(lambda: closed.append(1))  # pyright: ignore[reportPrivateUsage]
+    # A thread of the parent may have held the lock when it forked; nobody will give it back.
+    runtime._lock = _Held()  # pyright: ignore
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    runtime.close()
+    assert closed == []
+    assert runtime.site(config(cache_dir), "cpu", {}) is not site
+
+
+class _Held:
+    """A lock that is never free."""
+
+    def __enter__(self) -> None:
+        raise AssertionError("this would wait for ever")
+
+    def __exit__(self, *_error: object) -> None:
+        return
+
+
+def test_compile_workers_are_shared_by_sites_that_ask_for_the_same(
+    runtime: Runtime, cache_dir: Path
+) -> None:
+    pool = runtime._pool  # pyright: ignore[reportPrivateUsage]
+    first = pool(config(cache_dir, compile_workers=1))
+    assert pool(config(cache_dir, compile_workers=1, bench_timeout_s=3)) is first
+    assert pool(config(cache_dir, compile_workers=1, worker_memory_bytes="2GiB")) is not first
+
+
+def test_a_refused_cache_is_replaced_by_memory_with_one_warning(
+    runtime: Runtime, cache_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache_dir.mkdir(mode=0o777)
+    cache_dir.chmod(0o777)
+    one = runtime.store(config(cache_dir))
+    assert one.degraded
+    assert runtime.store(config(cache_dir)) is one
+    assert [r.levelno for r in caplog.records if "nothing is remembered" in r.message] == [
+        logging.WARNING
+    ]
+    assert list(cache_dir.iterdir()) == []
+
+
+def test_workers_share_the_settings_that_numbers_depend_on(cache_dir: Path) -> None:
+    precision = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        settings = worker_settings(config(cache_dir, worker_idle_s=5), "bench", "cuda:1")
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_float32_matmul_precision(precision)
+    assert (settings.kind, settings.device, settings.idle_s) == ("bench", "cuda:1", 5)
+    assert settings.float32_precision == "high"
+    assert settings.allow_tf32
+    assert settings.deterministic
+    assert settings.deterministic_warn_only
+    assert settings.threads == torch.get_num_threads()
+
+
+def test_a_worker_without_a_given_limit_gets_one_on_a_cpu_only(cache_dir: Path) -> None:
+    assert worker_settings(config(cache_dir), "bench", "cpu").memory_bytes > 0
+    assert worker_settings(config(cache_dir), "bench", "cuda:0").memory_bytes == 0
+    limited = config(cache_dir, worker_memory_bytes="1GiB")
+    assert worker_settings(limited, "bench", "cuda:0").memory_bytes == 1 << 30
+
+
+def test_a_problem_is_measured_by_one_process_at_a_time(runtime: Runtime, cache_dir: Path) -> None:
+    from tests.support.fakes import task
+
+    try_lock = runtime_module._try_lock  # pyright: ignore[reportPrivateUsage]
+    store, other = runtime.store(config(cache_dir)), Runtime().store(config(cache_dir))
+    release = try_lock(store, task([], digest="d" * 64))
+    assert release is not None
+    assert try_lock(other, task([], digest="d" * 64)) is None
+    free = try_lock(other, task([], digest="e" * 64))
+    assert free is not None
+    free()
+    release()
+    again = try_lock(other, task([], digest="d" * 64))
+    assert again is not None
+    again()

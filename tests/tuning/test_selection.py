@@ -1,0 +1,420 @@
+"""From offers to decisions and records, with a pipeline run by hand."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inductor_plugin.cache import Record, Store, open_store
+from inductor_plugin.config import Config
+from inductor_plugin.counters import Counters
+from inductor_plugin.problem import Problem
+from inductor_plugin.tuning.offer import Offer
+from inductor_plugin.tuning.pins import Pins
+from inductor_plugin.tuning.selection import Selection, Ticket, quarantine_name
+from inductor_plugin.tuning.task import Entry
+from inductor_plugin.worker.jobs import Outcome, Status
+from tests.support.fakes import entry, problem, spread
+
+ENVIRONMENT = "e" * 16
+
+
+@dataclass
+class Rig:
+    """A selection on a real cache."""
+
+    selection: Selection
+    store: Store
+    counters: Counters
+
+    def plan(
+        self, offers: Sequence[Offer], deadline: float | None = None, one: Problem | None = None
+    ) -> Ticket:
+        return self.selection.plan(one or problem(), offers, {"gemm": "too small"}, 0.01, deadline)
+
+    def record(self, ticket: Ticket) -> Record:
+        record = self.store.record(ENVIRONMENT, ticket.problem.op, ticket.digest)
+        assert record is not None
+        return record
+
+
+def rig(path: Path, pins: Pins | None = None, **options: Any) -> Rig:
+    store, counters = open_store(path), Counters()
+    config = Config.load({"cache_dir": str(path), **options}, environ={})
+    selection = Selection(config, store, ENVIRONMENT, lambda: {"host": "here"}, counters, pins)
+    return Rig(selection, store, counters)
+
+
+def offer(name: str, *, library: bool = False) -> Offer:
+    return Offer(
+        candidate_id=name,
+        name=name,
+        kind="extern" if library else "template",
+        description="",
+        library=library,
+        make_entry=lambda: entry(name, library=library),
+    )
+
+
+def offers(*names: str) -> list[Offer]:
+    """Return a library kernel and templates."""
+    return [offer("library", library=True), *(offer(name) for name in names)]
+
+
+def race(
+    ticket: Ticket,
+    times_ms: dict[str, float],
+    failed: dict[str, Status] | None = None,
+    finalists: Sequence[str] = (),
+) -> None:
+    """Do what the pipeline does with the task of a ticket."""
+    task = ticket.task
+    assert task is not None
+    task.refresh(task)
+    task.legs = 1 if finalists else 0
+    for one in task.entries:
+        status = (failed or {}).get(one.candidate_id, "ok")
+        took = times_ms.get(one.candidate_id)
+        if status != "ok" or took is not None:
+            one.outcome = Outcome(
+                one.candidate_id, status, "" if status == "ok" else "why", error=1e-6
+            )
+        if status == "ok" and took is not None:
+            one.samples_ms = spread(took, 5)
+            one.rounds = 6 if one.candidate_id in finalists else 0
+    task.finish(task)
+    task.done.set()
+
+
+def entries(ticket: Ticket) -> list[str]:
+    return [] if ticket.task is None else [e.candidate_id for e in ticket.task.entries]
+
+
+def test_what_was_measured_once_is_known_to_the_next_process(tmp_path: Path) -> None:
+    first = rig(tmp_path)
+    ticket = first.plan(offers("a"))
+    assert not ticket.hit
+    race(ticket, {"library": 2.0, "a": 1.0})
+    assert first.selection.decide(ticket).winner == "a"
+    second = rig(tmp_path)
+    again = second.plan(offers("a"))
+    assert again.hit
+    assert again.task is None
+    assert second.selection.decide(again) == first.selection.decide(ticket)
+    stats = second.counters.snapshot()
+    assert (stats.problems, stats.record_hits, stats.record_misses, stats.candidates) == (
+        1,
+        1,
+        0,
+        2,
+    )
+
+
+def test_only_the_unseen_are_measured_beside_the_library_kernel(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    race(one.plan(offers("a", "b")), {"library": 2.0, "a": 1.0, "b": 1.5})
+    ticket = one.plan(offers("a", "b", "c"))
+    assert entries(ticket) == ["library", "c"]
+    race(ticket, {"library": 2.2, "c": 0.5})
+    assert one.selection.decide(ticket).winner == "c"
+    assert set(one.record(ticket).candidates) == {"library", "a", "b", "c"}
+    assert one.record(ticket).candidates["library"].median_ms == pytest.approx(2.2)
+
+
+def test_the_record_keeps_samples_reasons_and_where_they_come_from(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    ticket = one.plan(offers("a", "bad"))
+    race(ticket, {"library": 2.0, "a": 1.0}, {"bad": "wrong"})
+    record = one.record(ticket)
+    assert record.rejected == {"gemm": "too small"}
+    assert record.candidates["a"].samples_ms == pytest.approx(spread(1.0, 5))
+    assert record.candidates["a"].median_ms == pytest.approx(1.0)
+    assert record.candidates["a"].spread_ms == pytest.approx(0.005)
+    assert record.candidates["a"].provenance["host"] == "here"
+    assert (record.candidates["bad"].status, record.candidates["bad"].reason) == ("wrong", "why")
+    assert record.decision is not None
+    assert (record.decision.winner, record.decision.library) == ("a", "library")
+    assert record.decision.speedup == pytest.approx(2.0)
+    assert record.decision.candidates == 3
+
+
+def test_the_record_says_how_far_each_candidate_came(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    ticket = one.plan(offers("a", "b"))
+    race(ticket, {"library": 2.0, "a": 1.0, "b": 3.0}, finalists=("library", "a"))
+    stages = {n: m.provenance["race"] for n, m in one.record(ticket).candidates.items()}
+    assert stages == {"library": "final", "a": "final", "b": "beaten"}
+    ticket = one.plan(offers("c"), one=problem(rows=65))
+    race(ticket, {"library": 1.0, "c": 3.0})
+    stages = {n: m.provenance["race"] for n, m in one.record(ticket).candidates.items()}
+    assert stages == {"library": "screened", "c": "screened"}
+
+
+def test_a_lucky_first_look_does_not_win_against_finalists(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    ticket = one.plan(offers("a", "lucky"))
+    # All slowed down between the screening and the finals, in which "lucky" took no part.
+    race(ticket, {"library": 2.0, "a": 1.5, "lucky": 1.4}, finalists=("library", "a"))
+    assert one.selection.decide(ticket).winner == "a"
+    assert one.selection.decide(rig(tmp_path).plan(offers("a", "lucky"))).winner == "a"
+    assert one.selection.medians(ticket)["lucky"] == pytest.approx(1.4)
+
+
+def test_who_was_beaten_competes_again_when_no_finalist_is_offered(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    race(
+        one.plan(offers("a", "second")),
+        {"library": 2.0, "a": 1.0, "second": 1.1},
+        finalists=("library", "a"),
+    )
+    assert one.selection.decide(one.plan(offers("second"))).winner == "second"
+
+
+def test_a_winner_that_is_not_faster_by_the_margin_is_not_used(tmp_path: Path) -> None:
+    one = rig(tmp_path, never_slower_margin=1.5)
+    ticket = one.plan(offers("a"))
+    race(ticket, {"library": 1.4, "a": 1.0})
+    verdict = one.selection.decide(ticket)
+    assert verdict.winner == "library"
+    assert "margin" in verdict.reason
+    # The timings stay: with another margin the same record decides otherwise.
+    other = rig(tmp_path, never_slower_margin=1.1)
+    assert other.selection.decide(other.plan(offers("a"))).winner == "a"
+
+
+def test_a_failed_candidate_is_not_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = rig(tmp_path)
+    ticket = one.plan(offers("bad"))
+    race(ticket, {"library": 1.0}, {"bad": "crashed"})
+    assert "bad is not used" in caplog.text
+    assert one.counters.snapshot().failed == 1
+    again = one.plan(offers("bad"))
+    assert again.hit
+    assert again.task is None
+    assert again.measured["bad"].status == "crashed"
+
+
+def test_quarantine_outlives_the_record(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    ticket = one.plan(offers("bad"))
+    race(ticket, {"library": 1.0}, {"bad": "hung"})
+    one.store.layout.record(ENVIRONMENT, "mm", ticket.digest).unlink()
+    again = rig(tmp_path)
+    ticket = again.plan(offers("bad"))
+    assert entries(ticket) == ["library"]
+    assert (ticket.measured["bad"].status, ticket.measured["bad"].reason) == (
+        "hung",
+        "why (option compile_timeout_s or bench_timeout_s)",
+    )
+    assert again.counters.snapshot().quarantined == 1
+
+
+def test_quarantine_is_for_one_problem(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    race(one.plan(offers("bad")), {"library": 1.0}, {"bad": "hung"})
+    assert entries(one.plan(offers("bad"), one=problem(rows=4096))) == ["library", "bad"]
+    assert quarantine_name("bad", "a" * 64) != quarantine_name("bad", "b" * 64)
+
+
+def test_a_skipped_candidate_is_tried_again_and_not_blamed(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    ticket = one.plan(offers("a"))
+    race(ticket, {"library": 1.0}, {"a": "skipped"})
+    assert one.counters.snapshot().failed == 0
+    again = one.plan(offers("a"))
+    assert not again.hit
+    assert entries(again) == ["library", "a"]
+
+
+def test_a_failed_library_kernel_is_no_yardstick(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    ticket = one.plan(offers("a"))
+    race(ticket, {"a": 1.0}, {"library": "raised"})
+    verdict = one.selection.decide(ticket)
+    assert (verdict.winner, verdict.library) == ("a", None)
+    again = one.plan(offers("a", "b"))
+    assert entries(again) == ["b"]  # it is not measured again
+
+
+def test_a_library_kernel_that_was_skipped_stays(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    ticket = one.plan(offers("a"))
+    race(ticket, {"a": 0.001}, {"library": "skipped"})
+    assert one.selection.decide(ticket).winner == "library"
+
+
+def test_without_a_library_kernel_the_fastest_runs(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    ticket = one.plan([offer("a"), offer("b")])
+    race(ticket, {"a": 2.0, "b": 1.0})
+    assert one.selection.decide(ticket).winner == "b"
+
+
+def test_when_everything_failed_nothing_runs(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    ticket = one.plan(offers("a"))
+    race(ticket, {}, {"library": "raised", "a": "wrong"})
+    verdict = one.selection.decide(ticket)
+    assert (verdict.winner, verdict.reason) == (None, "nothing was measured")
+    assert one.record(ticket).decision is None
+
+
+def test_a_single_candidate_is_measured_and_wins(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    ticket = one.plan([offer("a")])
+    race(ticket, {"a": 1.0})
+    assert one.selection.decide(ticket).winner == "a"
+
+
+def test_policy_cached_measures_nothing_and_decides_from_what_is_known(tmp_path: Path) -> None:
+    tuned = rig(tmp_path)
+    race(tuned.plan(offers("a")), {"library": 2.0, "a": 1.0})
+    one = rig(tmp_path, policy="cached")
+    ticket = one.plan(offers("a", "unseen"))
+    assert ticket.task is None
+    assert one.selection.decide(ticket).winner == "a"
+    assert one.counters.snapshot().record_misses == 1
+    ticket = one.plan(offers("a"), one=problem(rows=4096))
+    assert one.selection.decide(ticket).winner == "library"
+
+
+def test_a_limit_on_candidates_keeps_the_best_ranked_and_every_library_kernel(
+    tmp_path: Path,
+) -> None:
+    one = rig(tmp_path, max_candidates=2)
+    ticket = one.plan([*map(offer, "abc"), offer("x", library=True), offer("y", library=True)])
+    assert sorted(entries(ticket)) == ["a", "b", "x", "y"]
+    assert entries(ticket)[:2] == ["x", "y"]
+
+
+def test_after_the_deadline_no_candidate_is_prepared(tmp_path: Path) -> None:
+    def make() -> Entry:
+        raise AssertionError("preparing takes time")
+
+    one = rig(tmp_path)
+    costly = [replace(o, make_entry=make) for o in offers("a")]
+    ticket = one.plan(costly, deadline=time.monotonic() - 1)
+    assert ticket.task is None
+    assert {m.reason for m in ticket.measured.values()} == {"the tuning budget ended"}
+    assert one.selection.decide(ticket).winner == "library"
+
+
+def test_known_candidates_are_not_prepared(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    made: list[str] = []
+
+    def counted(o: Offer) -> Offer:
+        return replace(o, make_entry=lambda: (made.append(o.name), o.make_entry())[1])
+
+    race(one.plan(offers("a")), {"library": 2.0, "a": 1.0})
+    one.plan([counted(o) for o in offers("a")])
+    assert made == []
+    one.plan([counted(o) for o in offers("a", "b")])
+    assert made == ["library", "b"]
+
+
+def test_what_another_process_measured_meanwhile_is_taken_over(tmp_path: Path) -> None:
+    mine, theirs = rig(tmp_path), rig(tmp_path)
+    ticket = mine.plan(offers("a", "b"))
+    race(theirs.plan(offers("a", "b")), {"library": 2.0, "a": 1.0, "b": 1.5})
+    task = ticket.task
+    assert task is not None
+    assert task.refresh(task) == 3
+    assert task.entries == []
+    task.finish(task)
+    assert mine.selection.decide(ticket).winner == "a"
+
+
+def test_what_another_process_left_out_is_still_measured(tmp_path: Path) -> None:
+    mine, theirs = rig(tmp_path), rig(tmp_path)
+    ticket = mine.plan(offers("a", "b"))
+    race(theirs.plan(offers("a")), {"library": 2.0, "a": 1.0})
+    task = ticket.task
+    assert task is not None
+    task.refresh(task)
+    assert entries(ticket) == ["library", "b"]
+    race(ticket, {"library": 2.0, "b": 0.5})
+    assert mine.selection.decide(ticket).winner == "b"
+    assert set(mine.record(ticket).candidates) == {"library", "a", "b"}
+
+
+def test_all_processes_decide_from_the_same_timings(tmp_path: Path) -> None:
+    mine, theirs = rig(tmp_path), rig(tmp_path)
+    tickets = [mine.plan(offers("a")), theirs.plan(offers("a"))]
+    for ticket in tickets:  # both measure: say, the lock's disk knows no locks
+        assert ticket.task is not None
+        ticket.task.refresh = lambda _task: 0
+    race(tickets[0], {"library": 2.0, "a": 1.0})
+    race(tickets[1], {"library": 1.0, "a": 2.0})
+    late = rig(tmp_path)
+    last = late.selection.decide(late.plan(offers("a")))
+    assert last.winner == theirs.selection.decide(tickets[1]).winner == "library"
+
+
+def test_a_pinned_winner_runs_whatever_was_measured(tmp_path: Path) -> None:
+    tuned = rig(tmp_path)
+    ticket = tuned.plan(offers("a", "b"))
+    race(ticket, {"library": 3.0, "a": 1.0, "b": 2.0})
+    pins = Pins("pins.json", {f"{ENVIRONMENT}/mm/{ticket.digest}": "b"})
+    one = rig(tmp_path, pins, policy="pinned", pin_file="pins.json")
+    again = one.plan(offers("a", "b", "unseen"))
+    assert again.task is None
+    verdict = one.selection.decide(again)
+    assert (verdict.winner, verdict.reason) == ("b", "pinned")
+
+
+def test_what_is_not_pinned_runs_the_library_kernel_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = rig(tmp_path, Pins("pins.json", {}), policy="pinned", pin_file="pins.json")
+    ticket = one.plan(offers("a"))
+    assert one.selection.decide(ticket).winner == "library"
+    one.selection.decide(ticket)
+    assert [r.levelno for r in caplog.records] == [logging.WARNING]
+
+
+def test_what_is_not_pinned_and_has_no_library_kernel_is_decided_by_records(
+    tmp_path: Path,
+) -> None:
+    race(rig(tmp_path).plan([offer("a"), offer("b")]), {"a": 2.0, "b": 1.0})
+    one = rig(tmp_path, Pins("pins.json", {}), policy="pinned", pin_file="pins.json")
+    assert one.selection.decide(one.plan([offer("a"), offer("b")])).winner == "b"
+
+
+def test_numbers_are_checked_unless_that_is_switched_off(tmp_path: Path) -> None:
+    for switch, expected in ((True, 0.01), (False, None)):
+        ticket = rig(tmp_path, verify_numerics=switch).plan(offers("a"))
+        assert ticket.task is not None
+        assert ticket.task.tolerance == expected
+
+
+@pytest.mark.parametrize(("device", "exclusive"), [("cpu", True), ("cuda", False)])
+def test_compiling_disturbs_measuring_on_a_cpu_only(
+    tmp_path: Path, device: str, exclusive: bool
+) -> None:
+    ticket = rig(tmp_path).plan(offers("a"), one=problem(device=device))
+    assert ticket.task is not None
+    assert ticket.task.exclusive is exclusive
+
+
+@pytest.mark.parametrize(("device", "winner"), [("cpu", "library"), ("cuda", "a")])
+def test_a_disturbed_cpu_needs_a_larger_gain(device: str, winner: str, tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    ticket = one.plan(offers("a"), one=problem(device=device))
+    assert ticket.task is not None
+    ticket.task.refresh(ticket.task)
+    wide = {"library": (0.8, 1.0, 1.2, 1.4, 1.6), "a": (0.7, 0.9, 1.1, 1.3, 1.5)}
+    for each in ticket.task.entries:
+        each.outcome = Outcome(each.candidate_id, "ok", error=1e-6)
+        each.samples_ms = wide[each.candidate_id]
+    ticket.task.finish(ticket.task)
+    ticket.task.done.set()
+    assert one.selection.decide(ticket).winner == winner

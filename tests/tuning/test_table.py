@@ -1,0 +1,66 @@
+"""The AUTOTUNE table and the line below it."""
+
+from __future__ import annotations
+
+from inductor_plugin.cache import Measured
+from inductor_plugin.counters import Stats
+from inductor_plugin.tuning.decision import Verdict
+from inductor_plugin.tuning.selection import Ticket
+from inductor_plugin.tuning.table import summary, table
+from tests.support.fakes import problem
+
+
+def measured(name: str, median_ms: float | None, status: str = "ok") -> Measured:
+    reason = "" if status == "ok" else "segmentation fault"
+    return Measured(
+        f"{name}-1", name, "template", "BLOCK_M=64", status, reason,
+        (), median_ms, None, None, None, None, 0.0, {},
+    )  # fmt: skip
+
+
+def ticket(*known: Measured, winner: str | None = None, hit: bool = False) -> Ticket:
+    verdict = Verdict(winner, None, "fastest") if winner else None
+    by_id = {one.candidate: one for one in known}
+    return Ticket(problem(), "digest", (), by_id, {}, verdict=verdict, hit=hit)
+
+
+def test_candidates_are_listed_fastest_first_as_inductor_lists_them() -> None:
+    text = table(ticket(measured("slow", 0.5), measured("fast", 0.25)))
+    assert text.splitlines() == [
+        "AUTOTUNE mm(64x32, 32x48)",
+        "strides: [32, 1], [48, 1]",
+        "dtypes: torch.float32, torch.float32",
+        "  fast 0.2500 ms 100.0% BLOCK_M=64",
+        "  slow 0.5000 ms 50.0% BLOCK_M=64",
+    ]
+
+
+def test_failures_are_listed_with_their_reason() -> None:
+    text = table(ticket(measured("fast", 0.25), measured("bad", None, "crashed")))
+    assert text.splitlines()[-1] == "  bad crashed: segmentation fault"
+
+
+def test_the_verdict_says_whether_it_was_known() -> None:
+    one = ticket(measured("fast", 0.25), winner="fast-1", hit=True)
+    assert table(one).splitlines()[-1] == "  -> fast-1 (known): fastest"
+    one.hit = False
+    assert table(one).splitlines()[-1] == "  -> fast-1 (measured): fastest"
+
+
+def test_a_long_list_is_cut() -> None:
+    many = [measured(f"c{i}", 1.0 + i) for i in range(20)]
+    assert len(table(ticket(*many)).splitlines()) == 3 + 10
+    assert len(table(ticket(*many), shown=3).splitlines()) == 3 + 3
+
+
+def test_a_problem_without_timings_has_a_table() -> None:
+    assert len(table(ticket()).splitlines()) == 3
+
+
+def test_the_summary_counts_what_was_known_and_done() -> None:
+    spent = Stats(compiled=3, benchmarked=4, failed=1, compile_s=1.5, benchmark_s=0.25, wall_s=2)
+    line = summary([ticket(hit=True), ticket()], spent)
+    assert line == (
+        "inductor-plugin: 2 problems, 1 known; 3 kernels compiled, 4 candidates measured, "
+        "1 failed; 1.50 s compiling, 0.25 s measuring, 2.00 s waited for"
+    )

@@ -1,0 +1,97 @@
+"""A task knows who is left, who is the reference, and when its time is over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from inductor_plugin.problem import Operand
+from inductor_plugin.problem.attention import FORWARD, Mask, arguments, attention_of
+from inductor_plugin.tuning import task as task_module
+from inductor_plugin.tuning.task import Entry
+from inductor_plugin.worker.jobs import Outcome, Status
+from tests.support.fakes import FakeClock, entry, task
+
+
+def fared(one: Entry, status: Status) -> Entry:
+    one.outcome = Outcome(one.candidate_id, status)
+    return one
+
+
+def test_only_what_ran_and_is_right_is_alive() -> None:
+    assert fared(entry("a"), "ok").alive
+    assert not fared(entry("a"), "skipped").alive
+    assert not fared(entry("a"), "wrong").alive
+    assert not entry("a").alive
+
+
+def test_the_reference_is_the_first_library_kernel_that_may_still_run() -> None:
+    first, second = entry("first", library=True), entry("second", library=True)
+    one = task([entry("a"), first, second])
+    assert one.reference is first
+    fared(first, "raised")
+    assert one.reference is second
+    fared(second, "ok")
+    assert one.reference is second
+    fared(second, "skipped")
+    assert one.reference is None
+
+
+def test_a_kernel_of_this_process_is_a_reference_only_where_no_other_is() -> None:
+    home, away = entry("home", library=True, home=lambda: None), entry("away", library=True)
+    assert task([home, away]).reference is away
+    assert task([home]).reference is home
+
+
+def test_an_entry_is_found_by_its_candidate() -> None:
+    a, b = entry("a"), entry("b")
+    assert task([a, b]).entry("b") is b
+    with pytest.raises(KeyError, match="c"):
+        task([a, b]).entry("c")
+
+
+def test_who_has_an_outcome_is_screened() -> None:
+    a, b = entry("a"), fared(entry("b"), "compile_failed")
+    assert list(task([a, b]).unscreened()) == [a]
+
+
+def test_who_has_a_least_time_waits_for_the_library_kernels() -> None:
+    library, sure, other = entry("library", library=True), entry("sure"), entry("other")
+    sure.least_ms = 1.0
+    one = task([library, sure, other])
+    sure.ready = other.ready = True
+    assert list(one.screenable()) == [other]  # the library kernel still compiles
+    library.ready = True
+    assert list(one.screenable()) == [library, other]
+    fared(library, "ok")
+    assert list(one.screenable()) == [sure, other]
+    one.measured, library.outcome = False, None
+    assert list(one.screenable()) == [library, sure, other]
+
+
+def test_a_task_is_late_once_its_deadline_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock(100.0)
+    monkeypatch.setattr(task_module, "time", clock)
+    one = task([], deadline=100.0)
+    assert not one.late
+    clock.now = 100.1
+    assert one.late
+    assert not task([]).late
+
+
+def test_equal_tasks_are_two_tasks() -> None:
+    assert task([]) != task([])
+    assert entry("a") != entry("a")
+
+
+def test_a_task_knows_the_attention_it_is_about() -> None:
+    one = task([entry("a", library=True)])
+    assert one.attention is None
+    q = Operand((2, 4, 8, 16), (512, 128, 16, 1), "float32", "cuda")
+    one.problem = replace(one.problem, op=FORWARD, inputs=(q, q, q), output=q)
+    assert one.attention is None  # no library kernel tells its scalars
+    told = arguments(scale=0.25, mask=Mask(right=0), operands=("q", "k", "v"))
+    texts = tuple((name, repr(value)) for name, value in told.items())
+    one.problem = replace(one.problem, arguments=texts)
+    assert one.attention == attention_of(one.problem)

@@ -1,0 +1,64 @@
+"""The trace that Perfetto reads."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inductor_plugin.tuning.trace import Trace
+
+
+def events(path: Path) -> list[dict[str, Any]]:
+    return json.loads(path.read_text())["traceEvents"]
+
+
+def test_spans_are_written_in_microseconds_on_named_tracks(tmp_path: Path) -> None:
+    trace = Trace(str(tmp_path / "t.json"))
+    trace.add("compile 1", "k", 5_000, 8_000, problem="mm")
+    trace.add("measure cpu", "k", 9_000, 9_500)
+    trace.add("compile 1", "l", 9_000, 9_100)
+    trace.write()
+    names = {e["args"]["name"]: e["tid"] for e in events(tmp_path / "t.json") if e["ph"] == "M"}
+    first, second, third = (e for e in events(tmp_path / "t.json") if e["ph"] == "X")
+    assert (first["ts"], first["dur"], first["args"]) == (5.0, 3.0, {"problem": "mm"})
+    assert first["tid"] == third["tid"] == names["compile 1"]
+    assert second["tid"] == names["measure cpu"] != first["tid"]
+    assert (first["cat"], second["cat"]) == ("compile", "measure")
+
+
+def test_a_block_that_fails_is_drawn_too(tmp_path: Path) -> None:
+    trace = Trace(str(tmp_path / "t.json"))
+    with pytest.raises(ValueError, match="inside"), trace.span("measure cpu", "k"):
+        raise ValueError("inside")
+    trace.write()
+    assert [e["name"] for e in events(tmp_path / "t.json") if e["ph"] == "X"] == ["k"]
+
+
+def test_without_a_path_nothing_is_collected() -> None:
+    trace = Trace()
+    with trace.span("measure cpu", "k"):
+        pass
+    trace.write()
+    assert trace._events == []  # pyright: ignore[reportPrivateUsage]
+
+
+def test_later_graphs_add_to_the_file(tmp_path: Path) -> None:
+    trace = Trace(str(tmp_path / "t.json"))
+    for name in ("a", "b"):
+        trace.add("compile 1", name, 0, 1)
+        trace.write()
+    assert [e["name"] for e in events(tmp_path / "t.json") if e["ph"] == "X"] == ["a", "b"]
+
+
+def test_a_path_that_cannot_be_written_is_warned_about_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trace = Trace(str(tmp_path / "none" / "t.json"))
+    for _ in range(2):
+        trace.add("compile 1", "k", 0, 1)
+        trace.write()
+    assert [r.levelno for r in caplog.records] == [logging.WARNING]

@@ -1,0 +1,135 @@
+"""What was measured under other options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inductor_plugin.cache import Measured
+from inductor_plugin.cache.record import failed
+from inductor_plugin.config import Config
+from inductor_plugin.tuning.validity import advice, checked, limits, stands, was_limited
+from inductor_plugin.worker.jobs import Outcome, Status
+from tests.tuning.test_selection import Rig, entries, offers, race, rig
+
+
+def measured(status: str, **provenance: Any) -> Measured:
+    return Measured(
+        candidate="c",
+        name="c",
+        kind="template",
+        description="",
+        status=status,
+        reason="",
+        samples_ms=(),
+        median_ms=None,
+        spread_ms=None,
+        error=None,
+        compile_s=None,
+        kernel=None,
+        measured_at=0.0,
+        provenance=provenance,
+    )
+
+
+def config(**options: Any) -> Config:
+    return Config.load(options, environ={})
+
+
+@pytest.mark.parametrize(
+    ("status", "then", "now", "again"),
+    [
+        ("hung", {"bench_timeout_s": 1.0}, {"bench_timeout_s": 30}, True),
+        ("hung", {"bench_timeout_s": 30.0}, {"bench_timeout_s": 30}, False),
+        ("hung", {"bench_timeout_s": 30.0}, {"bench_timeout_s": 1}, False),
+        ("hung", {"compile_timeout_s": 5.0}, {"compile_timeout_s": 120}, True),
+        ("out_of_memory", {"worker_memory_bytes": 1 << 20}, {"worker_memory_bytes": 1 << 30}, True),
+        ("out_of_memory", {"worker_memory_bytes": 1 << 20}, {"worker_memory_bytes": 0}, True),
+        ("out_of_memory", {"worker_memory_bytes": 0}, {"worker_memory_bytes": 1 << 30}, False),
+        ("wrong", {"bench_timeout_s": 1.0}, {"bench_timeout_s": 30}, False),
+        ("hung", None, {"bench_timeout_s": 30}, False),
+    ],
+)
+def test_a_raised_limit_gives_another_try(
+    status: str, then: dict[str, float] | None, now: dict[str, Any], *, again: bool
+) -> None:
+    assert was_limited(status, then, config(**now)) is again
+    one = measured(status, **({"limits": then} if then else {}))
+    assert stands(one, config(**now), library=False) is not again
+
+
+def test_what_is_noted_is_what_is_compared() -> None:
+    noted = limits("hung", config(bench_timeout_s=2))
+    assert noted == {"limits": {"bench_timeout_s": 2.0, "compile_timeout_s": 120.0}}
+    assert was_limited("hung", noted["limits"], config(bench_timeout_s=3))
+    assert limits("crashed", config()) == {}
+    assert "bench_timeout_s" in advice("hung")
+    assert advice("crashed") == ""
+
+
+def test_a_library_kernel_that_took_too_long_is_tried_again() -> None:
+    assert not stands(measured("hung"), config(), library=True)
+    assert stands(measured("raised"), config(), library=True)
+
+
+def test_unchecked_numbers_stand_only_where_nobody_asks() -> None:
+    one = measured("ok", **checked(None))
+    assert not stands(one, config(verify_numerics=True), library=False)
+    assert stands(one, config(verify_numerics=False), library=False)
+    assert stands(measured("ok", **checked(0.1)), config(), library=False)
+
+
+def test_what_was_not_checked_is_measured_again_when_numbers_count(tmp_path: Path) -> None:
+    race(rig(tmp_path, verify_numerics=False).plan(offers("a")), {"library": 1.0, "a": 0.5})
+    assert rig(tmp_path, verify_numerics=False).plan(offers("a")).task is None
+    again = rig(tmp_path).plan(offers("a"))
+    assert entries(again) == ["library", "a"]
+    race(again, {"library": 1.0, "a": 0.5})
+    assert rig(tmp_path).plan(offers("a")).task is None
+
+
+@pytest.mark.parametrize("status", ["hung", "out_of_memory"])
+def test_a_candidate_ended_by_the_users_limit_comes_back_with_a_higher_one(
+    tmp_path: Path, status: Status
+) -> None:
+    low: dict[str, Any] = {"bench_timeout_s": 1, "worker_memory_bytes": 1 << 20}
+    ticket = rig(tmp_path, **low).plan(offers("a"))
+    fail(ticket, "a", status)
+    assert rig(tmp_path, **low).plan(offers("a")).task is None
+    again = rig(tmp_path, worker_memory_bytes=0).plan(offers("a"))
+    assert "a" in entries(again)
+
+
+def test_what_does_not_fit_is_remembered_and_not_quarantined(tmp_path: Path) -> None:
+    one: Rig = rig(tmp_path, verify_numerics=False)
+    ticket = one.plan(offers("a", "b"))
+    fail(ticket, "a", "pruned")
+    assert one.record(ticket).candidates["a"].status == "pruned"
+    assert one.record(ticket).candidates["a"].reason == "ended"
+    assert list(one.store.iter_quarantine()) == []
+    assert one.counters.snapshot().failed == 0
+    assert not failed(one.record(ticket).candidates["a"])
+    again = rig(tmp_path, verify_numerics=False).plan(offers("a", "b"))
+    assert again.hit
+    assert again.task is None
+    # With the check on, the others are measured again; what cannot be fast stays out.
+    checking = rig(tmp_path).plan(offers("a", "b"))
+    assert entries(checking) == ["library", "b"]
+
+
+def test_a_library_kernel_is_never_put_into_quarantine(tmp_path: Path) -> None:
+    one: Rig = rig(tmp_path, bench_timeout_s=1)
+    fail(one.plan(offers("a")), "library", "hung")
+    assert list(one.store.iter_quarantine()) == []
+    assert "library" in entries(rig(tmp_path, bench_timeout_s=1).plan(offers("a")))
+
+
+def fail(ticket: Any, name: str, status: Status) -> None:
+    """Let one candidate of a race fail and the others take a millisecond."""
+    for one in ticket.task.entries:
+        good = one.candidate_id != name
+        one.outcome = Outcome(one.candidate_id, "ok" if good else status, "" if good else "ended")
+        one.samples_ms = (1.0,) * 5 if good else ()
+    ticket.task.finish(ticket.task)

@@ -1,0 +1,383 @@
+from __future__ import annotations
+
+import logging
+import math
+import pickle
+import sys
+import time
+from collections.abc import Generator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from inductor_plugin.errors import WorkerError
+from inductor_plugin.kernels.call import (
+    CppKernel,
+    ExternKernel,
+    OpKernel,
+    RequestKernel,
+    Tensor,
+)
+from inductor_plugin.kernels.unit import CppSource
+from inductor_plugin.problem.tolerance import STEPPED
+from inductor_plugin.worker.bench_worker import BenchWorker, home_measure
+from inductor_plugin.worker.child import bench, inductor
+from inductor_plugin.worker.child.operands import Guarded, build
+from inductor_plugin.worker.compile_pool import CompilePool
+from inductor_plugin.worker.jobs import (
+    BenchCandidate,
+    CallJob,
+    Compiled,
+    CppCompileJob,
+    FinalJob,
+    Outcome,
+    Sampling,
+    ScreenJob,
+    Status,
+    WorkerSettings,
+)
+from inductor_plugin.worker.process import WorkerProcess
+from tests.support import faults
+from tests.support.repository import REPOSITORY
+
+SETTINGS = WorkerSettings(
+    sys_path=(str(REPOSITORY), *sys.path),
+    kind="bench",
+    threads=3,
+    memory_bytes=faults.MEMORY_BYTES,
+    allow_tf32=True,
+    float32_precision="medium",
+    deterministic=True,
+)
+QUICK = Sampling(warmup=1, samples=3, min_sample_ms=0.05, max_total_s=5.0, cold_cache=False)
+TOLERANCE = 1e-4
+
+
+def tensor(*size: int, seed: int = 0, **more: Any) -> Tensor:
+    stride = tuple(math.prod(size[place + 1 :]) for place in range(len(size)))
+    return Tensor(
+        size, more.pop("stride", stride), more.pop("dtype", "float32"), "cpu", seed=seed, **more
+    )
+
+
+A, B, C = tensor(16, 32, seed=1), tensor(32, 8, seed=2), tensor(16, 8)
+LIBRARY = BenchCandidate("library-mm", ExternKernel("mm"), (A, B), C, 20.0)
+
+
+def candidate(fault: str, timeout_s: float = 20.0) -> BenchCandidate:
+    kernel = OpKernel(f"faults::{fault}", imports=("tests.support.faults",))
+    return BenchCandidate(fault, kernel, (A, B), C, timeout_s)
+
+
+def job(one: BenchCandidate, library: BenchCandidate | None = LIBRARY) -> ScreenJob:
+    return ScreenJob("one problem", library, one, QUICK, TOLERANCE)
+
+
+@pytest.fixture(name="worker", scope="module")
+def a_worker() -> Generator[BenchWorker, None, None]:
+    worker = BenchWorker(SETTINGS)
+    worker.prewarm()
+    yield worker
+    worker.close()
+
+
+def test_library_kernels_and_candidates_are_measured(worker: BenchWorker):
+    outcome = worker.screen(job(LIBRARY))
+    assert (outcome.status, len(outcome.samples_ms), outcome.error) == ("ok", 3, None)
+    outcome = worker.screen(job(candidate("good")))
+    assert (outcome.status, len(outcome.samples_ms), outcome.reason) == ("ok", 3, "")
+    assert outcome.error is not None
+    assert 0 <= outcome.error < TOLERANCE
+    assert outcome.elapsed_s > 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "reason", "restarts"),
+    [
+        ("raises", "raised", "ValueError: this candidate raises", 0),
+        ("segfaults", "crashed", "SIGSEGV", 1),
+        ("hangs", "hung", "ended after 1.0 s", 1),
+        ("hangs_busy", "hung", "ended after 1.0 s", 1),
+        ("no_memory", "out_of_memory", "can't allocate memory", 0),
+        ("killed", "out_of_memory", "SIGKILL", 1),
+        ("sticky", "sticky_error", "illegal memory access", 1),
+        ("wrong", "wrong", "error 0.0", 0),
+        ("writes_nothing", "wrong", "NaN", 0),
+        ("overruns", "red_zone", "16 bytes behind", 1),
+    ],
+)
+def test_a_fault_costs_that_candidate_alone(
+    worker: BenchWorker,
+    caplog: pytest.LogCaptureFixture,
+    fault: str,
+    status: Status,
+    reason: str,
+    restarts: int,
+):
+    assert worker.screen(job(candidate("good"))).status == "ok"
+    before = worker.restarts
+    with caplog.at_level(logging.INFO):
+        outcome = worker.screen(job(candidate(fault, timeout_s=1.0)))
+    assert (outcome.candidate_id, outcome.status) == (fault, status)
+    assert reason in outcome.reason
+    assert "\n" not in outcome.reason
+    assert outcome.samples_ms == ()
+    assert f"measuring {fault}" in caplog.text
+    assert worker.screen(job(candidate("good"))).status == "ok"
+    assert worker.restarts == before + restarts
+
+
+def test_a_candidate_that_dirties_its_operands_does_not_make_others_wrong(worker: BenchWorker):
+    assert worker.screen(job(candidate("good"))).status == "ok"
+    worker.screen(job(candidate("dirty")))
+    assert worker.screen(job(candidate("good"))).status == "ok"
+
+
+def test_a_library_kernel_that_fails_is_not_the_candidate_s_fault(worker: BenchWorker):
+    library = candidate("raises")
+    fresh = replace(job(candidate("good"), library), problem_id="another problem")
+    outcome = worker.screen(fresh)
+    assert (outcome.candidate_id, outcome.status) == ("good", "skipped")
+    assert outcome.reason.startswith("raises: raised: ValueError")
+    assert worker.screen(job(candidate("good"))).status == "ok"
+
+
+def test_operands_that_cannot_be_built_are_not_the_candidate_s_fault(worker: BenchWorker):
+    huge = replace(LIBRARY, inputs=(tensor(1 << 20, 1 << 20), B))
+    outcome = worker.screen(job(huge, None))
+    assert outcome.status == "skipped"
+    assert "operands" in outcome.reason
+
+
+def test_finals_go_on_without_the_one_that_breaks(worker: BenchWorker):
+    racers = (LIBRARY, candidate("breaks_later"), candidate("good"))
+    outcomes = worker.final(FinalJob("one problem", racers, 12, QUICK))
+    assert [outcome.candidate_id for outcome in outcomes] == ["library-mm", "breaks_later", "good"]
+    library, broken, good = outcomes
+    assert broken.status == "crashed"
+    assert library.status == good.status == "ok"
+    assert len(library.samples_ms) in (12, 13)  # those from before the crash are kept
+    assert len(good.samples_ms) in (12, 13)
+
+
+def test_finals_stop_when_their_time_is_over(worker: BenchWorker):
+    short = replace(QUICK, max_total_s=0.0)
+    outcomes = worker.final(FinalJob("one problem", (LIBRARY, candidate("good")), 50, short))
+    assert [len(outcome.samples_ms) for outcome in outcomes] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "output", "options"),
+    [
+        ("addmm", (tensor(8, seed=3), A, B), C, {}),
+        ("bmm", (tensor(4, 16, 32), tensor(4, 32, 8)), tensor(4, 16, 8), {}),
+        ("baddbmm", (C, A, B), C, None),
+        ("_int_mm", (tensor(32, 32, dtype="int8"), tensor(32, 32, dtype="int8")), None, {}),
+        ("convolution", (tensor(1, 3, 8, 8), tensor(4, 3, 3, 3)), tensor(1, 4, 6, 6), "conv"),
+    ],
+)
+def test_library_kernels_of_other_products_run(
+    worker: BenchWorker, name: str, inputs: Any, output: Any, options: Any
+):
+    if name == "baddbmm":
+        inputs = tensor(4, 16, 8), tensor(4, 16, 32), tensor(4, 32, 8)
+        output = tensor(4, 16, 8)
+    if name == "_int_mm":
+        output = tensor(32, 32, dtype="int32")
+    keywords: tuple[tuple[str, Any], ...] = ()
+    if options == "conv":
+        pairs = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "transposed": False}
+        keywords = (*pairs.items(), ("bias", None), ("output_padding", (0, 0)), ("groups", 1))
+    kernel = ExternKernel(name, keywords, has_out=options != "conv")
+    one = BenchCandidate(name, kernel, inputs, output, 20.0)
+    outcome = worker.screen(ScreenJob(name, None, one, QUICK, TOLERANCE))
+    assert outcome.status == "ok", outcome.reason
+
+
+@pytest.mark.parametrize("packing", ["mkl_linear", "mkldnn_linear"])
+def test_packed_weights_are_packed_in_the_worker(worker: BenchWorker, packing: str):
+    available = torch.backends.mkl if packing == "mkl_linear" else torch.backends.mkldnn
+    if not available.is_available():
+        pytest.skip(f"this torch is built without {packing.partition('_')[0]}")
+    weight = tensor(8, 32, seed=2, stride=(1, 8))  # the library kernel's B, transposed
+    packed = replace(weight, packing=packing, packing_batch=16)
+    if packing == "mkl_linear":
+        kernel = ExternKernel("_mkl_linear", (("B", None), ("batch_size", 16)), has_out=False)
+        inputs = A, packed, weight
+    else:
+        words: tuple[tuple[str, Any], ...] = (
+            ("B", None),
+            ("attr", "none"),
+            ("scalars", []),
+            ("algorithm", ""),
+        )
+        kernel = ExternKernel("_linear_pointwise", words, has_out=False)
+        inputs = A, packed
+    outcome = worker.screen(job(BenchCandidate(packing, kernel, inputs, C, 20.0)))
+    assert outcome.status == "ok", outcome.reason
+    assert outcome.error is not None
+
+
+def test_a_compiled_kernel_runs_with_weights_from_a_file(worker: BenchWorker, tmp_path: Path):
+    text = """
+#include <cstdint>
+extern "C" void gemm(const float* a, const float* bt, float* c, uint64_t m)
+{
+    for (uint64_t i = 0; i < m; ++i)
+        for (int j = 0; j < 8; ++j) {
+            float sum = 0;
+            for (int k = 0; k < 32; ++k) sum += a[i * 32 + k] * bt[j * 32 + k];
+            c[i * 8 + j] = sum;
+        }
+}
+"""
+    command = ("g++", "{source}", "-O1", "-shared", "-fPIC", "-o", "{output}")
+    answers: list[Compiled] = []
+    pool = CompilePool(1, replace(SETTINGS, kind="compile"), 0)
+    compile_job = CppCompileJob((CppSource("k", text, "gemm"),), command, str(tmp_path), 60.0)
+    pool.submit(compile_job, answers.extend)
+    assert pool.wait_idle(60.0)
+    pool.close()
+    file = tmp_path / "transposed.bin"
+    file.write_bytes(build(B).t().contiguous().numpy().tobytes())
+    assert answers[0].library is not None
+    kernel = CppKernel(answers[0].symbol, answers[0].library, (16,))
+    one = BenchCandidate("cpp", kernel, (A, tensor(8, 32, file=str(file))), C, 20.0)
+    outcome = worker.screen(job(one))
+    assert outcome.status == "ok", outcome.reason
+    assert len(outcome.samples_ms) == 3
+    too_far = replace(one, kernel=replace(kernel, sizes=(17,)))
+    assert worker.screen(job(too_far)).status == "red_zone"
+
+
+def test_a_worker_computes_as_its_parent_does(worker: BenchWorker):
+    process: WorkerProcess = worker._process  # pyright: ignore[reportPrivateUsage]
+    assert process.run(CallJob("torch", "get_num_threads"), 60.0) == 3
+    assert process.run(CallJob("torch", "get_float32_matmul_precision"), 60.0) == "medium"
+    assert process.run(CallJob("torch", "are_deterministic_algorithms_enabled"), 60.0) is True
+    assert process.run(CallJob("torch", "is_grad_enabled"), 60.0) is False
+    code = "import torch; assert torch.backends.cuda.matmul.allow_tf32"
+    assert process.run(CallJob("builtins", "exec", (code,)), 60.0) is None
+    code = "assert 'torch._inductor.lowering' not in __import__('sys').modules"  # seconds saved
+    assert process.run(CallJob("builtins", "exec", (code,)), 60.0) is None
+
+
+def test_a_worker_that_never_starts_is_an_error_after_two_attempts():
+    worker = BenchWorker(replace(SETTINGS, sys_path=()))
+    with pytest.raises(WorkerError, match="does not start"):
+        worker.screen(job(candidate("good")))
+    assert worker.restarts == 1
+    worker.close()
+
+
+def test_a_pickled_request_makes_its_own_launch(worker: BenchWorker):
+    kernel = RequestKernel(pickle.dumps(faults.Request()))
+    one = BenchCandidate("request", kernel, (A, B), C, 60.0)
+    assert worker.screen(job(one)).status == "ok"
+    broken = replace(one, kernel=RequestKernel(b"no pickle"))
+    assert worker.screen(job(broken)).status == "raised"
+
+
+def test_what_cannot_travel_is_measured_at_home():
+    outcome = home_measure(lambda: sum(range(100)), "home", QUICK, 10.0)
+    assert (outcome.candidate_id, outcome.status) == ("home", "ok")
+    assert len(outcome.samples_ms) == 3
+
+
+def test_at_home_too_a_candidate_may_raise_or_hang():
+    def fail() -> None:
+        raise MemoryError("no more")
+
+    assert home_measure(fail, "home", QUICK, 10.0).status == "out_of_memory"
+    started = time.monotonic()
+    outcome = home_measure(lambda: time.sleep(3), "home", QUICK, 0.3)
+    assert outcome == Outcome("home", "hung", outcome.reason, elapsed_s=outcome.elapsed_s)
+    assert time.monotonic() - started < 2
+
+
+@pytest.mark.compat
+def test_the_short_cuts_are_inductor_s_own_functions():
+    registered = inductor.load_inductor()
+    for name in inductor.SHORT_CUTS:
+        assert inductor.extern_function(name) == getattr(registered, name)
+    assert inductor.extern_function("bias_addmm") is registered.bias_addmm
+    with pytest.raises(LookupError, match="no_such_kernel"):
+        inductor.extern_function("no_such_kernel")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        tensor(4, 6),
+        tensor(4, 6, dtype="bfloat16", stride=(1, 4), offset=5),
+        tensor(4, 6, dtype="float8_e4m3fn"),
+        tensor(4, 6, dtype="int8"),
+        tensor(4, 6, dtype="uint8"),
+        tensor(4, 6, dtype="bool"),
+        tensor(4, 6, dtype="complex64"),
+        tensor(4, 6, stride=(0, 1)),
+        tensor(0, 6),
+    ],
+    ids=lambda spec: f"{spec.dtype}-{spec.stride}",
+)
+def test_operands_are_as_specified_and_the_same_each_time(spec: Tensor):
+    one, other = build(spec), build(spec)
+    assert (tuple(one.shape), one.stride()) == (spec.size, spec.stride)
+    assert (str(one.dtype), one.storage_offset()) == (f"torch.{spec.dtype}", spec.offset)
+    assert torch.equal(one.to(torch.complex64), other.to(torch.complex64))
+    changed = build(replace(spec, seed=9))
+    assert not one.numel() or not torch.equal(one.to(torch.complex64), changed.to(torch.complex64))
+
+
+def test_a_view_and_its_base_hold_the_same_values():
+    base = tensor(5, 12, seed=4, storage=60)
+    view = replace(base, size=(5, 4), offset=4)
+    assert torch.equal(build(view), build(base)[:, 4:8])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int32", "float8_e5m2"])
+def test_a_guarded_output_is_whole_until_someone_writes_outside(dtype: str):
+    spec = tensor(5, 7, dtype=dtype, stride=(9, 1), offset=3)
+    guarded = Guarded(spec)
+    assert (guarded.tensor.stride(), guarded.overrun()) == (spec.stride, None)
+    assert guarded.tensor.data_ptr() % guarded.tensor.element_size() == 0
+    if dtype != "int32":
+        assert guarded.tensor.float().isnan().all()
+    guarded.tensor.zero_()
+    assert guarded.overrun() is None
+    place = guarded.tensor.storage_offset()
+    for outside, words in ((place + 100, "behind"), (place - 100, "before")):
+        torch.as_strided(guarded.tensor, (1,), (1,), outside).zero_()
+        assert words in str(guarded.overrun())
+
+
+def test_integers_may_fall_on_either_side_of_a_threshold_here_and_there():
+    mask = torch.ones(400, dtype=torch.bool)
+    other = mask.clone()
+    other[0] = False
+    assert bench.error_of(other, mask) == pytest.approx(0.05)
+    assert bench.error_of(~mask, mask) == pytest.approx(1.0)
+    assert 0.05 < STEPPED < 1.0
+    steps = torch.arange(-127, 128, dtype=torch.int8)
+    assert bench.error_of(steps, steps) == 0
+    shuffled = steps[torch.randperm(len(steps), generator=torch.Generator().manual_seed(0))]
+    assert (bench.error_of(shuffled, steps) or 0.0) > 1.0
+
+
+def test_the_error_is_relative_to_the_reference():
+    reference = torch.tensor([3.0, 4.0, 5.0])
+    scale = math.sqrt(50 / 3)
+    assert bench.error_of(reference, reference) == 0
+    shifted = bench.error_of(reference + torch.tensor([0, 0.5, 0]), reference)
+    assert shifted == pytest.approx(0.5 / scale)
+    infinite = torch.tensor([3.0, math.inf, 5.0])
+    assert bench.error_of(infinite, reference) is None
+    assert bench.error_of(reference, infinite) == 0
+    assert bench.error_of(torch.tensor([3.0, math.nan, 5.0]), reference) is None
+    assert bench.error_of(reference[:2], reference) is None
+    assert bench.error_of(torch.zeros(3), torch.zeros(3)) == 0
+    big = torch.tensor([2**30 + 1, 2**30])
+    assert bench.error_of(big, big - 1) != 0

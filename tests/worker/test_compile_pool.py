@@ -1,0 +1,419 @@
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inductor_plugin.cache import Resources
+from inductor_plugin.errors import WorkerError
+from inductor_plugin.kernels.unit import CppSource, one_unit, unique_symbol
+from inductor_plugin.worker import compile_pool
+from inductor_plugin.worker.compile_pool import CompilePool, available_bytes
+from inductor_plugin.worker.failure import last_lines
+from inductor_plugin.worker.jobs import (
+    Compiled,
+    CompileJob,
+    CppCompileJob,
+    TritonCompileJob,
+    WorkerSettings,
+)
+from tests.support.repository import REPOSITORY
+
+SETTINGS = WorkerSettings(sys_path=(str(REPOSITORY), *sys.path), kind="compile")
+NVCC_BYTES = 6 << 30
+BLOCK = 'extern "C" __attribute__((used)) int32_t const kernel_block[2] = {65536, 128};'
+GXX = ("g++", "{source}", "-O0", "-shared", "-fPIC", "-o", "{output}")
+
+TRITON_SOURCE = """
+import triton
+import triton.language as tl
+from torch._inductor.runtime import triton_helpers, triton_heuristics
+from torch._inductor.runtime.hints import DeviceProperties
+triton_helpers.set_driver_to_gpu()
+
+@triton_heuristics.template(
+    num_stages=2,
+    num_warps=4,
+    triton_meta={
+        "signature": {"arg_A": "*fp32", "out_ptr0": "*fp32"},
+        "device": DeviceProperties(
+            type="cuda", index=0, multi_processor_count=132, cc=90, major=9,
+            regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, warp_size=32,
+        ),
+        "constants": {},
+        "configs": [{(0,): [["tt.divisibility", 16]], (1,): [["tt.divisibility", 16]]}],
+    },
+    inductor_meta={"kernel_name": "triton_double", "backend_hash": "0", "max_autotune": True},
+)
+@triton.jit
+def triton_double(arg_A, out_ptr0):
+    i = tl.program_id(0) * 64 + tl.arange(0, 64)
+    tl.store(out_ptr0 + i, 2 * tl.LOAD(arg_A + i))
+"""
+
+
+def source(key: str, factor: int, body: str = "") -> CppSource:
+    text = f"""
+#include <cstdint>
+#include <vector>
+{body}
+template <int F> inline void kernel_helper(const int64_t* x, int64_t* y) {{ *y = F * *x; }}
+extern "C"
+void kernel(const int64_t* x, int64_t* y)
+{{
+    kernel_helper<{factor}>(x, y);
+}}
+"""
+    return CppSource(key, text, "kernel")
+
+
+def times(compiled: Compiled, value: int) -> int:
+    """Call the kernel that was built."""
+    assert compiled.library is not None
+    x, y = ctypes.c_int64(value), ctypes.c_int64(0)
+    getattr(ctypes.CDLL(compiled.library), compiled.symbol)(ctypes.byref(x), ctypes.byref(y))
+    return y.value
+
+
+@pytest.fixture(name="pool")
+def a_pool() -> Generator[CompilePool, None, None]:
+    pool = CompilePool(2, SETTINGS, 0)
+    yield pool
+    pool.close()
+
+
+def build(
+    pool: CompilePool,
+    folder: Path,
+    *sources: CppSource,
+    command: tuple[str, ...] = GXX,
+    limit_s: float = 60.0,
+) -> dict[str, Compiled]:
+    """Compile a batch and wait for its answer."""
+    answers: list[list[Compiled]] = []
+    pool.submit(CppCompileJob(sources, command, str(folder), limit_s), answers.append)
+    assert pool.wait_idle(100.0)
+    assert len(answers) == 1
+    return {compiled.key: compiled for compiled in answers[0]}
+
+
+def shell_compiler(folder: Path, trap: str) -> tuple[str, ...]:
+    """Return a compiler that falls into a trap when the word TRAP is in its source."""
+    script = folder / "compiler"
+    script.write_text(f"#!/bin/sh\nif grep -q TRAP $1; then {trap}; fi\nexec {' '.join(GXX)}\n")
+    script.write_text(script.read_text().replace("{source}", "$1").replace("{output}", "$2"))
+    script.chmod(0o755)
+    return (str(script), "{source}", "{output}")
+
+
+def test_a_batch_becomes_one_library_with_one_function_each(pool: CompilePool, tmp_path: Path):
+    built = build(pool, tmp_path, source("a" * 64, 2), source("b" * 64, 3), source("c" * 64, 5))
+    assert {compiled.status for compiled in built.values()} == {"ok"}
+    assert len({compiled.library for compiled in built.values()}) == 1
+    assert [times(built[key * 64], 7) for key in "abc"] == [14, 21, 35]
+    assert all(compiled.elapsed_s > 0 for compiled in built.values())
+
+
+def test_one_bad_source_does_not_take_its_batch_down(pool: CompilePool, tmp_path: Path):
+    built = build(pool, tmp_path, source("a", 2), source("bad", 3, "int x = y;"), source("c", 5))
+    assert [times(built[key], 7) for key in "ac"] == [14, 35]
+    assert built["bad"].status == "compile_failed"
+    assert "error" in built["bad"].reason
+    assert built["bad"].library is None
+
+
+def test_macros_that_collide_in_one_unit_compile_alone(pool: CompilePool, tmp_path: Path):
+    clash = [source("a", 2, "const int LIMIT = 1;"), source("b", 3, "#define LIMIT 2")]
+    built = build(pool, tmp_path, clash[1], clash[0])
+    assert [times(built[key], 7) for key in "ab"] == [14, 21]
+
+
+def test_a_unit_has_each_include_once_and_renames_only_the_function():
+    unit = one_unit([source("a", 2), source("b", 3)])
+    assert unit.count("#include <cstdint>") == 1
+    assert unit.count("kernel_helper<2>") == 1
+    assert f"void {unique_symbol(source('a', 2))}(" in unit
+    assert "void kernel(" not in unit
+
+
+def test_what_nvcc_says_of_each_kernel_comes_back_with_it(pool: CompilePool, tmp_path: Path):
+    sources = source("a" * 64, 2, "// TRAP"), source("b" * 64, 3)
+    names = [f"unit_{unique_symbol(one)}" for one in sources]
+
+    def says(*kernels: tuple[str, int, int]) -> None:
+        lines = [
+            f"ptxas info    : Compiling entry function '{name}' for 'sm_80'\n"
+            f"    8 bytes stack frame, {spills} bytes spill stores, {spills} bytes spill loads\n"
+            f"ptxas info    : Used {registers} registers, used 0 barriers"
+            for name, registers, spills in kernels
+        ]
+        (tmp_path / "said").write_text("\n".join(lines))
+
+    command = shell_compiler(tmp_path, f"cat {tmp_path}/said")
+    first, second = (f"_ZN{len(name)}{name}1kEv" for name in names)
+    says((first, 255, 68), (second, 40, 0), ("_Z7helperv", 8, 0))
+    both = build(pool, tmp_path, *sources, command=command)
+    assert [both[one.key].resources for one in sources] == [Resources(255, 68), Resources(40, 0)]
+    says(("_Z1kv", 168, 4), ("_Z6helperv", 32, 12))
+    alone = build(pool, tmp_path, sources[0], command=command)
+    assert alone[sources[0].key].resources == Resources(168, 12)
+    block = source("d" * 64, 2, f"// TRAP\n{BLOCK}")
+    exporting = build(pool, tmp_path, block, command=command)
+    assert exporting[block.key].resources == Resources(168, 12, shared_bytes=65536, threads=128)
+    other = build(pool, tmp_path, sources[1], command=command)
+    assert other[sources[1].key].resources is None
+    assert times(other[sources[1].key], 7) == 21
+
+
+def test_what_a_compiler_says_of_good_kernels_is_no_reason():
+    figures = (
+        "ptxas info    : 0 bytes gmem\n    0 bytes stack frame, 0 bytes spill stores, 0 bytes "
+        "spill loads\nptxas info    : Used 24 registers\n"
+    )
+    assert last_lines(f"{figures}Segmentation fault\n{figures}") == "Segmentation fault"
+    died = "nvcc error   : 'ptxas' died due to signal 11 (Invalid memory reference)"
+    assert last_lines(f"nvcc warning : old\n{died}\n{figures}") == died
+    assert (
+        last_lines(f"x.cu(3): error: no such thing\n{figures}") == "x.cu(3): error: no such thing"
+    )
+
+
+def test_a_compiler_that_hangs_costs_its_kernel_alone(pool: CompilePool, tmp_path: Path):
+    command = shell_compiler(tmp_path, "echo $$ > pid; sleep 600")
+    started = time.monotonic()
+    sources = source("a", 2), source("hangs", 3, "// TRAP"), source("c", 5)
+    built = build(pool, tmp_path, *sources, command=command, limit_s=4.0)
+    assert built["hangs"].status == "hung"
+    assert [times(built[key], 7) for key in "ac"] == [14, 35]
+    assert time.monotonic() - started < 25
+    stat = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
+    assert not stat.exists() or ") Z " in stat.read_text()  # init may take its time to reap it
+
+
+@pytest.mark.parametrize(
+    ("trap", "status"),
+    [
+        ("kill -SEGV $PPID; sleep 600", "crashed"),
+        ("kill -KILL $PPID; sleep 600", "out_of_memory"),
+        ("echo 'virtual memory exhausted: Cannot allocate memory'; exit 1", "out_of_memory"),
+        (
+            "echo 'g++: fatal error: Killed signal terminated program cc1plus'; exit 1",
+            "out_of_memory",
+        ),
+        (
+            "echo \"nvcc error   : 'cicc' died due to signal 9 (Kill signal)\"; exit 9",
+            "out_of_memory",
+        ),
+    ],
+)
+def test_a_worker_that_dies_costs_its_kernel_alone(
+    pool: CompilePool, tmp_path: Path, trap: str, status: str
+):
+    command = shell_compiler(tmp_path, trap)
+    built = build(pool, tmp_path, source("a", 2), source("dies", 3, "// TRAP"), command=command)
+    assert built["dies"].status == status
+    assert times(built["a"], 7) == 14
+
+
+def test_a_compiler_that_is_missing_is_a_reason(pool: CompilePool, tmp_path: Path):
+    built = build(pool, tmp_path, source("a", 2), command=("no-such-compiler", "{source}"))
+    assert built["a"].status == "compile_failed"
+    assert "no-such-compiler" in built["a"].reason
+
+
+def test_jobs_run_side_by_side_but_no_more_than_allowed(tmp_path: Path):
+    pool = CompilePool(1, SETTINGS, 0)
+    command = ("sh", "-c", "date +%s.%N >> times; sleep 0.3; date +%s.%N >> times")
+    for number in range(3):
+        pool.submit(
+            CppCompileJob((source(str(number), 2),), command, str(tmp_path), 60.0), lambda _: None
+        )
+    assert pool.active() == 3
+    assert not pool.wait_idle(0.05)
+    assert pool.wait_idle(60.0)
+    assert pool.active() == pool.running() == 0
+    moments = [float(line) for line in (tmp_path / "times").read_text().split()]
+    assert len(moments) == 6
+    assert moments == sorted(moments)
+    pool.close()
+
+
+def test_a_job_waits_for_memory_unless_it_is_the_only_one(tmp_path: Path):
+    pool = CompilePool(2, SETTINGS, 1 << 60)
+    if pool.workers < 2:
+        pytest.skip("needs two cores")
+    command = ("sh", "-c", "date +%s.%N >> times; sleep 0.3; date +%s.%N >> times")
+    for number in range(2):
+        pool.submit(
+            CppCompileJob((source(str(number), 2),), command, str(tmp_path), 60.0), lambda _: None
+        )
+    assert pool.wait_idle(60.0)
+    moments = [float(line) for line in (tmp_path / "times").read_text().split()]
+    assert moments == sorted(moments)
+    pool.close()
+
+
+def give_cores(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    def cores(process: int) -> set[int]:
+        return set(range(count))
+
+    monkeypatch.setattr("os.sched_getaffinity", cores)
+
+
+class Nvcc:
+    """Compilers that take memory only after a while; counts how many run at once."""
+
+    def __init__(self, free_bytes: int) -> None:
+        self.free_bytes = free_bytes
+        self.running = self.most = self.ended = 0
+        self._guard = threading.Lock()
+
+    def compile(self, process: object, job: CompileJob) -> list[Compiled]:
+        with self._guard:
+            self.running += 1
+            self.most = max(self.most, self.running)
+        time.sleep(0.1)
+        with self._guard:
+            self.running -= 1
+            self.ended += 1
+        return []
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "at_once"),
+    [
+        (6 * 10**9, 1),
+        (6 << 30, 1),  # the second would find as much free, as long as the first has just begun
+        (11 << 30, 1),
+        (12 << 30, 2),
+        (20 << 30, 3),
+        (64 << 30, 4),
+    ],
+)
+def test_as_many_compilers_run_as_the_memory_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_bytes: int, at_once: int
+):
+    nvcc = Nvcc(free_bytes)
+    monkeypatch.setattr(compile_pool, "compile_all", nvcc.compile)
+    monkeypatch.setattr(compile_pool, "available_bytes", lambda: nvcc.free_bytes)
+    give_cores(monkeypatch, 4)
+    pool = CompilePool(4, SETTINGS, 1 << 30)
+    job = CppCompileJob((source("a", 2),), GXX, str(tmp_path), 60.0)
+    for _ in range(6):
+        pool.submit(job, lambda _: None, NVCC_BYTES)
+    assert pool.wait_idle(20.0)
+    pool.close()
+    assert (nvcc.most, nvcc.ended) == (at_once, 6)
+
+
+def test_memory_that_others_give_back_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    free = [6 << 30]
+    started, gate = threading.Semaphore(0), threading.Event()
+
+    def compile_all(process: object, job: CompileJob) -> list[Compiled]:
+        started.release()
+        gate.wait(60.0)
+        return []
+
+    monkeypatch.setattr(compile_pool, "compile_all", compile_all)
+    monkeypatch.setattr(compile_pool, "available_bytes", lambda: free[0])
+    give_cores(monkeypatch, 2)
+    pool = CompilePool(2, SETTINGS, 6 << 30)
+    job = CppCompileJob((source("a", 2),), GXX, str(tmp_path), 60.0)
+    for _ in range(2):
+        pool.submit(job, lambda _: None)
+    assert started.acquire(timeout=10.0)
+    assert not started.acquire(timeout=0.5)
+    free[0] = 12 << 30
+    assert started.acquire(timeout=10.0)
+    gate.set()
+    assert pool.wait_idle(20.0)
+    pool.close()
+
+
+def test_the_container_s_limit_counts_as_much_as_the_machine_s(tmp_path: Path):
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 99 kB\nMemAvailable:    2048 kB\n")
+    assert available_bytes(meminfo, tmp_path) == 2048 << 10
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "memory.current").write_text("900000\n")
+    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 50000\n")
+    assert available_bytes(meminfo, tmp_path) == 150000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert available_bytes(meminfo, tmp_path) == 2048 << 10
+
+
+def test_closing_answers_every_job(tmp_path: Path):
+    pool = CompilePool(1, SETTINGS, 0)
+    answers: list[Compiled] = []
+    command = ("sleep", "600")
+    for number in range(3):
+        job = CppCompileJob((source(str(number), 2),), command, str(tmp_path), 600.0)
+        pool.submit(job, answers.extend)
+    time.sleep(0.3)
+    pool.close()
+    assert pool.wait_idle(20.0)
+    assert {compiled.key: compiled.status for compiled in answers} == dict.fromkeys(
+        "012", "skipped"
+    )
+    with pytest.raises(WorkerError, match="closed"):
+        pool.submit(CppCompileJob((), (), "", 1.0), answers.extend)
+
+
+def test_an_answer_that_raises_does_not_stop_the_pool(
+    pool: CompilePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    raised: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+
+    def fail(_: list[Compiled]) -> None:
+        raise ValueError("no")
+
+    for _ in range(3):
+        pool.submit(CppCompileJob((source("a", 2),), ("false",), str(tmp_path), 9.0), fail)
+    assert pool.wait_idle(30.0)
+    assert build(pool, tmp_path, source("a", 2))["a"].status == "ok"
+    assert len(raised) == 3
+
+
+@pytest.mark.compat
+def test_triton_compiles_for_a_gpu_that_is_not_there(pool: CompilePool, tmp_path: Path):
+    pytest.importorskip("triton")
+    environment = ((("TRITON_CACHE_DIR", str(tmp_path / "triton"))),)
+    answers: list[Compiled] = []
+    for key, load in (("good", "load"), ("bad", "no_such_function")):
+        text = TRITON_SOURCE.replace("LOAD", load)
+        job = TritonCompileJob(key, "triton_double", text, environment, 100.0)
+        pool.submit(job, answers.extend)
+    assert pool.wait_idle(200.0)
+    built = {compiled.key: compiled for compiled in answers}
+    assert built["good"].status == "ok", built["good"].reason
+    assert built["bad"].status == "compile_failed"
+    assert "no_such_function" in built["bad"].reason
+    assert len(list((tmp_path / "triton").rglob("*.cubin"))) == 1
+    taken = built["good"].resources
+    assert taken is not None
+    assert taken.registers is not None
+    assert 8 <= taken.registers <= 64
+    assert (taken.spills, taken.shared_bytes, taken.threads) == (0, 0, 128)
+    assert built["bad"].resources is None
+
+
+def test_flags_from_the_environment_do_not_reach_nvcc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from inductor_plugin.worker.child import compile as compile_child
+
+    for name in ("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS", "NVCC_OTHER"):
+        monkeypatch.setenv(name, "-G")
+    code, said = compile_child._call(["env"], tmp_path)  # pyright: ignore[reportPrivateUsage]
+    assert code == 0
+    assert "NVCC_OTHER=-G" in said
+    assert "NVCC_APPEND_FLAGS" not in said
+    assert "NVCC_PREPEND_FLAGS" not in said

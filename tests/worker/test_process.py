@@ -1,0 +1,309 @@
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inductor_plugin.errors import WorkerDiedError, WorkerError, WorkerTimeoutError
+from inductor_plugin.worker.jobs import CallJob, Event, JobFailed, WorkerSettings
+from inductor_plugin.worker.process import WorkerProcess
+from tests.support.repository import REPOSITORY
+
+SETTINGS = WorkerSettings(sys_path=(str(REPOSITORY), *sys.path), kind="compile")
+GET_PID = CallJob("os", "getpid")
+
+
+@pytest.fixture(name="worker")
+def a_worker() -> Generator[WorkerProcess, None, None]:
+    worker = WorkerProcess(SETTINGS, "worker under test")
+    yield worker
+    worker.close()
+
+
+def until(true: Callable[[], bool], timeout_s: float = 10.0) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not true() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return true()
+
+
+def exists(pid: int) -> bool:
+    """True for a process that runs or is a zombie."""
+    return Path(f"/proc/{pid}").exists()
+
+
+def runs(pid: int) -> bool:
+    """True for a process that runs; what an ended parent leaves may stay a zombie for a while."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def run_script(text: str, folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start a user's script, whose main part has no guard."""
+    script = folder / "script.py"
+    script.write_text(f"import sys\nsys.path.insert(0, {str(REPOSITORY)!r})\n{text}")
+    return subprocess.Popen(
+        [sys.executable, str(script), *arguments], cwd=folder, text=True, stdout=subprocess.PIPE
+    )
+
+
+def test_a_worker_is_another_process_and_keeps_running_between_jobs(worker: WorkerProcess):
+    first = worker.run(GET_PID, 10.0)
+    assert first not in (os.getpid(), None)
+    assert worker.run(GET_PID, 10.0) == first == worker.pid
+    assert worker.starts == 1
+
+
+def test_what_a_job_raises_comes_back_as_a_value(worker: WorkerProcess):
+    failed = worker.run(CallJob("math", "sqrt", (-1,)), 10.0)
+    assert isinstance(failed, JobFailed)
+    assert failed.status == "raised"
+    assert failed.reason.startswith("ValueError: ")
+    assert "Traceback" in failed.traceback
+    assert worker.run(CallJob("math", "sqrt", (4,)), 10.0) == 2
+    assert worker.starts == 1
+
+
+def test_a_result_that_does_not_pickle_is_a_failed_job(worker: WorkerProcess):
+    assert isinstance(worker.run(CallJob("threading", "Lock"), 10.0), JobFailed)
+    assert worker.run(CallJob("math", "sqrt", (4,)), 10.0) == 2
+
+
+def test_a_job_over_its_limit_is_killed_with_its_children(worker: WorkerProcess, tmp_path: Path):
+    child = tmp_path / "pid"
+    job = CallJob("os", "system", (f"sleep 600 & echo $! > {child}; wait",))
+    started = time.monotonic()
+    with pytest.raises(WorkerTimeoutError, match=r"1\.0 s"):
+        worker.run(job, 1.0)
+    assert time.monotonic() - started < 5
+    assert until(lambda: not runs(int(child.read_text())))
+    assert worker.run(CallJob("math", "sqrt", (4,)), 10.0) == 2
+
+
+def test_an_event_can_set_a_new_limit(worker: WorkerProcess):
+    events: list[Event] = []
+
+    def longer(event: Event) -> float:
+        events.append(event)
+        return 30.0
+
+    worker.start()
+    assert worker.run(CallJob("time", "sleep", (0.5,)), 0.3, longer) is None
+    assert [event.what for event in events] == ["accepted"]
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        (CallJob("os", "abort"), "SIGABRT"),
+        (CallJob("os", "_exit", (3,)), "exit code 3"),
+        (CallJob("os", "_exit", (0,)), "exit code 0"),
+    ],
+)
+def test_a_death_is_named_and_costs_one_job(worker: WorkerProcess, job: CallJob, words: str):
+    with pytest.raises(WorkerDiedError, match=words):
+        worker.run(job, 10.0)
+    assert worker.run(CallJob("math", "sqrt", (4,)), 10.0) == 2
+    assert worker.starts == 2
+
+
+def test_the_last_words_of_a_worker_are_quoted(worker: WorkerProcess):
+    job = CallJob("os", "system", ("echo these are my last words; kill -9 $PPID",))
+    with pytest.raises(WorkerDiedError, match="these are my last words"):
+        worker.run(job, 10.0)
+    failed = worker.attempt(job, 10.0)
+    assert failed.status == "out_of_memory"
+    assert "\n" not in failed.reason
+
+
+def test_what_a_worker_prints_stays_small(worker: WorkerProcess):
+    worker.run(CallJob("os", "system", ("head -c 5000000 /dev/zero",)), 10.0)
+    child: Any = worker._child  # pyright: ignore[reportPrivateUsage]
+    assert until(lambda: os.fstat(child.output.fileno()).st_size < 1 << 20)
+
+
+def test_a_late_answer_never_reaches_the_next_job(worker: WorkerProcess):
+    def interrupt(event: Event) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        worker.run(CallJob("math", "sqrt", (9,)), 10.0, interrupt)
+    assert worker.run(CallJob("math", "sqrt", (4,)), 10.0) == 2
+
+
+def test_an_idle_worker_ends_is_reaped_and_starts_again():
+    settings = WorkerSettings(sys_path=SETTINGS.sys_path, kind="compile", idle_s=0.2)
+    worker = WorkerProcess(settings, "idle worker")
+    pid = worker.run(GET_PID, 10.0)
+    assert until(lambda: not exists(pid))
+    assert not worker.alive
+    assert worker.run(GET_PID, 10.0) != pid
+    worker.close()
+
+
+def test_closing_ends_a_job_that_is_running_and_leaves_no_process(worker: WorkerProcess):
+    pid = worker.run(GET_PID, 10.0)
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            worker.run(CallJob("time", "sleep", (600,)), 600.0)
+        except WorkerError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    time.sleep(0.3)
+    worker.close()
+    thread.join(10.0)
+    assert not thread.is_alive()
+    assert type(errors[0]) is WorkerError
+    assert not exists(pid)
+    with pytest.raises(WorkerError, match="closed"):
+        worker.run(GET_PID, 10.0)
+
+
+def test_threads_take_turns(worker: WorkerProcess):
+    results: list[float] = []
+
+    def run(number: int) -> None:
+        results.append(worker.run(CallJob("math", "sqrt", (number * number,)), 20.0) - number)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20.0)
+    assert results == [0.0] * 8
+
+
+def test_a_worker_that_nobody_holds_is_ended():
+    worker = WorkerProcess(SETTINGS, "forgotten worker")
+    pid = worker.run(GET_PID, 10.0)
+    del worker
+    assert until(lambda: not exists(pid))
+
+
+def test_a_worker_that_cannot_start_is_an_error_that_says_why():
+    worker = WorkerProcess(WorkerSettings(sys_path=(), kind="compile"), "lost worker")
+    with pytest.raises(WorkerError, match="does not start") as caught:
+        worker.run(GET_PID, 10.0)
+    assert type(caught.value) is WorkerError
+    assert "ModuleNotFoundError" in str(caught.value)
+    worker.close()
+
+
+def test_the_packages_own_files_do_not_hide_the_standard_library(worker: WorkerProcess):
+    assert (REPOSITORY / "inductor_plugin" / "worker" / "child" / "compile.py").exists()
+    assert worker.run(CallJob("importlib.util", "find_spec", ("compile",)), 10.0) is None
+
+
+def test_the_plugin_is_off_in_a_worker(
+    worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("INDUCTOR_PLUGIN_ENABLE", "1")
+    monkeypatch.setenv("A_VARIABLE_OF_THE_PARENT", "here")
+    assert worker.run(CallJob("os", "getenv", ("INDUCTOR_PLUGIN_ENABLE",)), 10.0) == "0"
+    assert worker.run(CallJob("os", "getenv", ("A_VARIABLE_OF_THE_PARENT",)), 10.0) == "here"
+
+
+def test_a_compile_worker_has_the_memory_limit_and_no_torch():
+    settings = WorkerSettings(SETTINGS.sys_path, "compile", memory_bytes=1 << 30)
+    worker = WorkerProcess(settings, "limited worker")
+    limits = worker.run(CallJob("resource", "getrlimit", (resource.RLIMIT_DATA,)), 10.0)
+    assert limits == (1 << 30, 1 << 30)
+    loaded = worker.run(CallJob("sys", "getrefcount", ("torch",)), 10.0)
+    assert isinstance(loaded, int)
+    code = "assert 'torch' not in __import__('sys').modules"
+    assert worker.run(CallJob("builtins", "exec", (code,)), 10.0) is None
+    failed = worker.run(CallJob("builtins", "bytearray", (2 << 30,)), 10.0)
+    assert failed.status == "out_of_memory"
+    worker.close()
+
+
+def test_the_users_main_part_does_not_run_again(tmp_path: Path):
+    script = run_script(
+        """
+from pathlib import Path
+from inductor_plugin.worker.jobs import CallJob, WorkerSettings
+from inductor_plugin.worker.process import WorkerProcess
+with Path("runs").open("a") as file:
+    file.write("run\\n")
+worker = WorkerProcess(WorkerSettings(tuple(sys.path), "compile"), "worker")
+print(worker.run(CallJob("os", "getpid"), 10.0))
+""",
+        tmp_path,
+    )
+    output, _ = script.communicate(timeout=30)
+    assert script.returncode == 0
+    assert (tmp_path / "runs").read_text() == "run\n"
+    assert until(lambda: not exists(int(output)))  # ended with the interpreter, unasked
+
+
+@pytest.mark.parametrize("fork_holds_the_pipe", [False, True])
+def test_a_killed_parent_takes_worker_and_compiler_along(tmp_path: Path, fork_holds_the_pipe: bool):
+    compiler = tmp_path / "compiler"
+    compiler.write_text("#!/bin/sh\necho $$ > compiler.pid\nsleep 600\n")
+    compiler.chmod(0o755)
+    script = run_script(
+        f"""
+import os, threading, time
+from inductor_plugin.worker.jobs import CallJob, CppCompileJob, CppSource, WorkerSettings
+from inductor_plugin.worker.process import WorkerProcess
+worker = WorkerProcess(WorkerSettings(tuple(sys.path), "compile"), "worker")
+print(worker.run(CallJob("os", "getpid"), 10.0))
+if {fork_holds_the_pipe}:
+    child = os.fork()
+    if not child:
+        time.sleep(600)
+    print(child, flush=True)
+job = CppCompileJob((CppSource("key", "", "f"),), ({str(compiler)!r},), {str(tmp_path)!r}, 600.0)
+print(flush=True)
+worker.run(job, 600.0)
+""",
+        tmp_path,
+    )
+    assert script.stdout is not None
+    pids = [int(script.stdout.readline()) for _ in range(1 + fork_holds_the_pipe)]
+    pid_file = tmp_path / "compiler.pid"
+    assert until(lambda: pid_file.exists() and bool(pid_file.read_text().strip()))
+    doomed = [pids[0], int(pid_file.read_text())]
+    assert all(runs(pid) for pid in doomed)
+    script.kill()
+    script.wait(10)
+    script.stdout.close()
+    gone = until(lambda: not any(runs(pid) for pid in doomed), 5.0)
+    if fork_holds_the_pipe:
+        os.kill(pids[1], signal.SIGKILL)
+    assert gone
+
+
+def test_a_fork_of_the_parent_does_not_end_its_worker(tmp_path: Path):
+    script = run_script(
+        """
+import os
+from inductor_plugin.worker.jobs import CallJob, WorkerSettings
+from inductor_plugin.worker.process import WorkerProcess
+worker = WorkerProcess(WorkerSettings(tuple(sys.path), "compile"), "worker")
+first = worker.run(CallJob("os", "getpid"), 10.0)
+if not os.fork():
+    assert not worker.alive
+    sys.exit(0)  # runs the exit handlers
+os.wait()
+assert worker.run(CallJob("os", "getpid"), 10.0) == first
+""",
+        tmp_path,
+    )
+    script.communicate(timeout=30)
+    assert script.returncode == 0

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from inductor_plugin.worker import timer as measure
+from inductor_plugin.worker.failure import one_line, status_of
+from inductor_plugin.worker.jobs import Sampling
+
+
+class FakeTimer:
+    """A device on which every call takes so long."""
+
+    def __init__(self, call_ms: float) -> None:
+        self.call_ms = call_ms
+        self.samples: list[tuple[int, bool]] = []
+
+    def synchronize(self) -> None:
+        pass
+
+    def sample(self, call: Callable[[], object], repeats: int, *, cold: bool) -> float:
+        self.samples.append((repeats, cold))
+        call()
+        return self.call_ms
+
+
+def sampling(**changes: float) -> Sampling:
+    values = {"warmup": 2, "samples": 4, "min_sample_ms": 1.0, "max_total_s": 10.0}
+    return Sampling(**(values | {"cold_cache": False} | changes))  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("call_ms", "min_sample_ms", "cold", "repeats"),
+    [
+        (0.1, 1.0, False, 10),
+        (5.0, 1.0, False, 1),
+        (0.0, 1.0, False, measure.MAX_REPEATS),
+        (0.1, 0.0, False, 1),
+        (0.1, 1.0, True, measure.COLD_REPEATS),
+        (5.0, 1.0, True, 1),
+    ],
+)
+def test_a_sample_lasts_long_enough(call_ms: float, min_sample_ms: float, cold: bool, repeats: int):
+    how = sampling(min_sample_ms=min_sample_ms, cold_cache=cold)
+    assert measure.repeats_for(FakeTimer(call_ms), lambda: None, how) == repeats
+
+
+def test_warm_up_comes_first_and_each_sample_is_kept():
+    timer, calls = FakeTimer(0.5), list[int]()
+    samples = measure.take_samples(timer, lambda: calls.append(len(timer.samples)), sampling())
+    assert samples == (0.5,) * 4
+    assert calls[:2] == [0, 0]
+    assert timer.samples == [(1, False)] + [(2, False)] * 4
+
+
+def test_time_that_is_over_leaves_one_sample():
+    assert len(measure.take_samples(FakeTimer(0.5), lambda: None, sampling(max_total_s=0.0))) == 1
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_the_cpu_timer_measures_a_call(cold: bool):
+    timer = measure.timer_for("cpu")
+    assert timer is measure.timer_for("cpu")
+    taken_ms = timer.sample(lambda: time.sleep(0.01), 3, cold=cold)
+    assert 9 < taken_ms < 100
+
+
+def test_the_last_level_cache_is_within_bounds():
+    assert 32 << 20 <= measure.last_level_cache_bytes() <= 256 << 20
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ValueError("no"), "raised"),
+        (MemoryError(), "out_of_memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "out_of_memory"),
+        (RuntimeError("CUDA error: out of memory"), "out_of_memory"),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), "sticky_error"),
+        (RuntimeError("Triton Error [CUDA]: misaligned address"), "sticky_error"),
+        (type("AcceleratorError", (RuntimeError,), {})("bad"), "sticky_error"),
+        (type("OutOfMemoryError", (RuntimeError,), {})("bad"), "out_of_memory"),
+    ],
+)
+def test_what_is_raised_has_a_status(error: Exception, status: str):
+    assert status_of(error) == status
+
+
+def test_a_reason_is_one_line_of_sensible_length():
+    assert one_line("\n  first\nsecond") == "first"
+    assert len(one_line("x" * 1000)) == 300
+    assert one_line("") == ""
