@@ -135,17 +135,6 @@ def test_files_and_functions_are_small(repository: Path):
     assert large == []
 
 
-def test_test_files_of_attention_are_small(repository: Path):
-    tests = repository / "tests"
-    found = {
-        str(one.relative_to(tests)): one.read_text(encoding="utf-8").count("\n")
-        for one in tests.rglob("*.py")
-        if re.search("attention|flex|fmha", str(one.relative_to(tests)))
-    }
-    assert len(found) > 40
-    assert {name: n for name, n in found.items() if n > MAX_FILE_LINES} == {}
-
-
 def test_only_two_packages_know_inductor(repository: Path):
     knowing = [
         f"{name} imports {module}"
