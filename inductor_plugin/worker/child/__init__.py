@@ -1,0 +1,1 @@
+"""What runs in a worker: the entry file, compiling, measuring, operands."""
