@@ -16,6 +16,24 @@ _INDENT = 4
 _WIDTH = 26
 
 
+def renewed(text: str, repository: Path) -> str:
+    """Return ARCHITECTURE.md with its generated parts renewed.
+
+    Raises:
+        ValueError: It lacks the markers around them.
+    """
+    for begin, end, part in (
+        (FOLDERS_BEGIN, FOLDERS_END, folders(repository)),
+        (LAYERS_BEGIN, LAYERS_END, layers(repository)),
+    ):
+        before, first, rest = text.partition(begin)
+        _, last, after = rest.partition(end)
+        if not (first and last):
+            raise ValueError(f"the text lacks the lines {begin!r} and {end!r}; put them back")
+        text = f"{before}{first}\n{part}\n{last}{after}"
+    return text
+
+
 def folders(repository: Path) -> str:
     """Return one line for each package: its path as a tree, and the first sentence of its docstring."""
     lines: list[str] = []
