@@ -175,9 +175,10 @@ class _Skips:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Count the skipped cases."""
+        skipped: list[pytest.TestReport] = terminalreporter.stats.get("skipped", [])
         reasons = Counter(
-            str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
-            for report in terminalreporter.stats.get("skipped", [])
+            report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            for report in skipped
         )
         for reason, cases in reasons.most_common():
             terminalreporter.write_line(f"{cases:5d} skipped: {reason.removeprefix('Skipped: ')}")
