@@ -7,16 +7,34 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready-torch-$(TORCH)
 ARGS ?=
 
-.PHONY: demo test test-slow check test-compat test-gpu bench bench-gpu docs clean
+# One worker for each core; see tests/support/tiers.py. A test that compiles takes its time on a busy machine.
+PYTEST := $(PY) -m pytest -n auto --dist worksteal
+PATIENT := -o faulthandler_timeout=600
+
+.PHONY: environment demo test test-slow test-part test-all durations check test-compat test-gpu bench bench-gpu docs clean
+
+environment: $(READY)
 
 demo: $(READY)
 	$(VENV)/bin/inductor-plugin demo $(ARGS)
 
 test: $(READY)
-	$(PY) -m pytest -m "not slow" $(ARGS)
+	$(PYTEST) --tier fast $(ARGS)
 
 test-slow: $(READY)
-	$(PY) -m pytest -m slow $(ARGS)
+	$(PYTEST) $(PATIENT) --tier rest $(ARGS)
+
+# Of test-slow so many test seconds, half of it on two cores: what concerns files changed since a commit, then others.
+PART_S ?= 600
+SINCE ?=
+test-part: $(READY)
+	$(PYTEST) $(PATIENT) --tier rest --part-s $(PART_S) --part-since "$(SINCE)" $(ARGS)
+
+test-all: $(READY)
+	$(PYTEST) $(PATIENT) $(ARGS)
+
+durations: $(READY)
+	$(PYTEST) $(PATIENT) --write-durations $(ARGS)
 
 check: $(READY)
 	$(PY) -m ruff format --check .

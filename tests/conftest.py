@@ -9,7 +9,19 @@ from pathlib import Path
 import pytest
 
 import inductor_plugin
+from tests.support import tiers
 from tests.support.repository import REPOSITORY
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of `tests.support.tiers`."""
+    tiers.add_options(parser)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return the number of workers that `-n auto` stands for."""
+    return tiers.workers(config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -21,6 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
             "run `make test` here",
             returncode=3,
         )
+    tiers.configure(config)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,0 +1,148 @@
+"""Which tests `make test` runs, decided from durations alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import selection, tiers
+from tests.support.selection import Case, Durations
+
+
+def _cases(file: str, function: str, count: int) -> list[Case]:
+    return [Case(f"tests/{file}.py::{function}[{number}]") for number in range(count)]
+
+
+def _durations(function_s: float, **names: float) -> Durations:
+    return Durations(function_s, 0.0, {"tests/a.py": names})
+
+
+def test_a_function_runs_as_many_cases_as_its_seconds_allow() -> None:
+    cases = _cases("a", "test_x", 10) + _cases("a", "test_y", 2)
+
+    chosen = selection.select(_durations(2.0, test_x=0.5, test_y=1.9), cases)
+
+    assert [case.function for case in chosen.kept] == ["tests/a.py::test_x"] * 4 + [
+        "tests/a.py::test_y"
+    ]
+    assert len(chosen.left_out) == 7
+    assert set(chosen.left_out.values()) == {"its function may take 2 s"}
+
+
+def test_the_order_of_the_cases_is_kept_and_does_not_matter_for_the_choice() -> None:
+    cases = _cases("a", "test_x", 10)
+    durations = _durations(2.0, test_x=0.5)
+
+    kept = selection.select(durations, cases).kept
+    backwards = selection.select(durations, reversed(cases)).kept
+
+    assert kept == tuple(reversed(backwards))
+    assert kept != tuple(cases[:4])  # spread over the parameters
+
+
+def test_a_case_that_takes_longer_than_its_function_has_its_own_figure() -> None:
+    cases = _cases("a", "test_x", 3)
+    durations = Durations(2.0, 0.0, {"tests/a.py": {"test_x": 0.4, "test_x[0]": 7.0}})
+
+    assert selection.select(durations, cases).kept == tuple(cases[1:])
+
+
+def test_a_case_that_the_file_does_not_know_runs() -> None:
+    cases = _cases("b", "test_new", 3)
+
+    assert selection.select(_durations(0.0), cases).kept == tuple(cases)
+
+
+def test_a_slow_case_never_runs_though_nothing_is_known_of_it() -> None:
+    slow = Case("tests/a.py::test_x", slow=True)
+
+    chosen = selection.select(_durations(20.0), [slow])
+
+    assert chosen.kept == ()
+    assert chosen.left_out == {"tests/a.py::test_x": "marked slow"}
+
+
+@pytest.mark.parametrize(("cheapest_s", "kept"), [(9.0, 1), (20.1, 0)])
+def test_a_file_that_would_be_left_out_runs_its_cheapest_case(cheapest_s: float, kept: int) -> None:
+    cases = [Case("tests/a.py::test_x"), Case("tests/a.py::test_y")]
+
+    chosen = selection.select(_durations(2.0, test_x=25.0, test_y=cheapest_s), cases)
+
+    assert chosen.kept == tuple(cases[1:])[:kept]
+
+
+def test_a_part_begins_with_what_changed_and_stays_within_its_seconds() -> None:
+    cases = _cases("worker/test_timer", "test_x", 3) + _cases("cost/test_tile", "test_x", 30)
+    durations = Durations(2.0, 0.0, {case.file: {"test_x": 10.0} for case in cases})
+    changed = ["inductor_plugin/worker/process.py", "README.md"]
+
+    part = selection.part(durations, cases, limit_s=50, seed="1", changed=changed)
+    other = selection.part(durations, cases, limit_s=50, seed="2", changed=changed)
+
+    assert len(part) == len(other) == 5
+    assert part[:3] == other[:3] == tuple(cases[:3])
+    assert part != other
+
+
+@pytest.mark.parametrize(
+    ("changed", "tests"),
+    [
+        ("inductor_plugin/worker/process.py", "tests/worker/"),
+        ("templates/triton/fp8.py", "tests/templates/triton/"),
+        ("cache/store.py", "tests/cache/"),
+        ("inductor_plugin/config.py", "tests/package/"),
+        ("tests/cost/test_tile.py", "tests/cost/test_tile.py"),
+        ("tests/gpu/harness/cases.py", "tests/gpu/harness/"),
+    ],
+)
+def test_a_changed_file_concerns_the_tests_of_its_package(changed: str, tests: str) -> None:
+    cases = [Case(f"{tests}test_x.py::test") if tests.endswith("/") else Case(f"{tests}::test")]
+    others = _cases("elsewhere/test_y", "test", 50)
+    durations = Durations(0.0, 0.0, {case.file: {"test": 10.0} for case in (*cases, *others)})
+
+    part = selection.part(durations, others + cases, limit_s=10, seed="", changed=[changed])
+
+    assert part == tuple(cases)
+
+
+def test_the_summary_keeps_means_and_exceptions_and_fits_the_budget() -> None:
+    dear = _cases("a", "test_x", 100)
+    measured = dict.fromkeys(dear, 1.0) | {dear[0]: 9.0}
+    measured |= dict.fromkeys(_cases("a", "test_cheap", 5), 0.1)
+    measured[Case("tests/a.py::test_marked", slow=True)] = 500.0
+
+    durations = selection.summarize(measured, budget_s=7.5)
+
+    assert durations.by_file == {
+        "tests/a.py": {"test_marked": 500.0, "test_x": 1.0, "test_x[0]": 9.0}
+    }
+    assert durations.unlisted_s == 0.5
+    assert durations.function_s == 7.9  # seven cases of 1 s; an eighth would be too much
+
+
+def test_figures_of_functions_that_did_not_run_are_kept() -> None:
+    old = Durations(3.0, 5.0, {"tests/a.py": {"test_x": 1.5, "test_x[0]": 4.0, "test_y": 2.0}})
+    measured = {Case("tests/a.py::test_x[1]"): 7.0}
+
+    some = selection.renewed(old, measured, complete=False)
+    complete = selection.renewed(old, measured, complete=True)
+
+    assert some == Durations(3.0, 5.0, {"tests/a.py": {"test_x": 7.0, "test_y": 2.0}})
+    assert complete.by_file == some.by_file
+    assert (complete.function_s, complete.unlisted_s) == (20.0, 0.0)
+
+
+def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    durations = Durations(2.5, 3.0, {"tests/a.py": {"test_x": 1.25}})
+
+    selection.write(tmp_path / "durations.json", durations)
+
+    assert selection.read(tmp_path / "durations.json") == durations
+
+
+def test_the_committed_file_leaves_seconds_to_each_function() -> None:
+    durations = selection.read(tiers.DURATIONS)
+
+    assert durations.function_s >= 1.0
+    assert 0.0 < durations.unlisted_s < selection.BUDGET_S
