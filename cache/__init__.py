@@ -6,9 +6,8 @@ line needs (`archive`, `report`: 27 ms of imports) is imported from its own modu
 
 from __future__ import annotations
 
-from inductor_plugin.cache.entry import BuiltFiles, KernelEntry, Resources
+from inductor_plugin.cache.entry import KernelEntry, Resources
 from inductor_plugin.cache.evict import Pruned
-from inductor_plugin.cache.folder import Counts
 from inductor_plugin.cache.key import SCHEMA, Difference, KernelKey, differences, digest_of
 from inductor_plugin.cache.pack import Pack
 from inductor_plugin.cache.quarantine import Quarantined
@@ -23,8 +22,6 @@ if __name__ != "inductor_plugin.cache":
 
 __all__ = [
     "SCHEMA",
-    "BuiltFiles",
-    "Counts",
     "Decision",
     "Difference",
     "Finding",
