@@ -14,15 +14,17 @@ from inductor_plugin.cache import Quarantined, Record, Store, differences, repor
 from inductor_plugin.cache.document import load
 from inductor_plugin.cache.entry import ENTRY, KernelEntry, parse_entry
 from inductor_plugin.cache.find import Found, find
-from inductor_plugin.cache.records import parse_environment, parse_record
+from inductor_plugin.cache.records import parse_environment
 from inductor_plugin.cli.verb import (
     Verb,
     counted,
     in_environment,
     open_cache,
+    read_record,
     say,
     seconds,
     size_bytes,
+    undamaged,
 )
 from inductor_plugin.errors import CacheError
 
@@ -145,7 +147,7 @@ def _show(arguments: Namespace) -> int:
     text = json.dumps(fields, indent=2)
     if found.kind == "record":
         text = (found.path).read_text(encoding="utf-8")
-        kernel = _winner_kernel(store, _record(found))
+        kernel = _winner_kernel(store, read_record(found))
         takes = kernel and report.kernel_fields(kernel)
         fields["winner_kernel"] = takes
         if takes is not None:
@@ -161,7 +163,7 @@ def _explain(arguments: Namespace) -> int:
         raise CacheError(
             f"key {arguments.key!r} is a {found.kind}, and only records are decided; use `show`"
         )
-    record = _record(found)
+    record = read_record(found)
     layout, here = store.layout, found.path
     digests = {path.parent.parent.name for path in store.record_paths()}
     environments = {digest: store.environment(digest) or {} for digest in sorted(digests)}
@@ -218,7 +220,7 @@ def _comparable(store: Store, found: Found) -> dict[str, Any]:
     """Return what is worth comparing: not names or times, and environments by their fields."""
     fields = _fields(found)
     if found.kind == "record":
-        record = _record(found)
+        record = read_record(found)
         return {
             "environment": store.environment(record.environment) or record.environment,
             "op": record.op,
@@ -234,26 +236,13 @@ def _comparable(store: Store, found: Found) -> dict[str, Any]:
 
 def _fields(found: Found) -> dict[str, Any]:
     """Return a thing's fields; raise CacheError if it is damaged."""
-    try:
+    with undamaged(found):
         if found.kind == "record":
             return load(found.path.read_bytes())
         if found.kind == "environment":
             return parse_environment(found.path.read_bytes(), found.name)
         entry = parse_entry((found.path / ENTRY).read_bytes(), found.path)
         return {**load((found.path / ENTRY).read_bytes()), "folder": str(entry.folder)}
-    except ValueError as error:
-        raise CacheError(
-            f"{found.path} is damaged: {error}; see `inductor-plugin verify`"
-        ) from error
-
-
-def _record(found: Found) -> Record:
-    try:
-        return parse_record(found.path.read_bytes(), found.path)
-    except ValueError as error:
-        raise CacheError(
-            f"{found.path} is damaged: {error}; see `inductor-plugin verify`"
-        ) from error
 
 
 def _verify(arguments: Namespace) -> int:

@@ -7,8 +7,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from inductor_plugin.cache.find import find
-from inductor_plugin.cache.records import parse_record
-from inductor_plugin.cli.verb import Verb, open_cache, say
+from inductor_plugin.cli.verb import Verb, open_cache, read_record, say
 from inductor_plugin.errors import CacheError
 from inductor_plugin.repro.script import script
 
@@ -28,12 +27,7 @@ def _repro(arguments: Namespace) -> int:
         raise CacheError(
             f"key {arguments.key!r} is a {found.kind}, and only records are of one call; see `ls`"
         )
-    try:
-        record = parse_record(found.path.read_bytes(), found.path)
-    except ValueError as error:
-        raise CacheError(
-            f"{found.path} is damaged: {error}; see `inductor-plugin verify`"
-        ) from error
+    record = read_record(found)
     made = script(record, store.environment(record.environment) or {}, str(store.root.resolve()))
     fields = {
         "key": record.digest,
