@@ -18,8 +18,7 @@ from inductor_plugin.cli import doctor
 from inductor_plugin.errors import CacheRefusedError
 from inductor_plugin.kernels.nvcc import NoToolkit, Toolkit
 from inductor_plugin.problem.target import Target, target
-from tests.cache.transfer.test_installed import install, stale
-from tests.cache.transfer.test_wheel import pack_file
+from tests.support.packs import install, pack_file, stale
 
 
 @pytest.fixture
