@@ -14,7 +14,7 @@ from inductor_plugin.cache.quarantine import Quarantined
 from inductor_plugin.cache.record import Decision, Measured, Record
 from inductor_plugin.cache.store import Store, open_store
 from inductor_plugin.cache.usage import Usage
-from inductor_plugin.cache.verify import Finding
+from inductor_plugin.cache.verify import Damage
 
 # From the top of a checkout, `import cache` would load everything a second time.
 if __name__ != "inductor_plugin.cache":
@@ -22,9 +22,9 @@ if __name__ != "inductor_plugin.cache":
 
 __all__ = [
     "SCHEMA",
+    "Damage",
     "Decision",
     "Difference",
-    "Finding",
     "KernelEntry",
     "KernelKey",
     "Measured",

@@ -24,7 +24,7 @@ from inductor_plugin.cache.quarantine import Quarantined, QuarantineShelf
 from inductor_plugin.cache.record import Record
 from inductor_plugin.cache.records import RecordShelf
 from inductor_plugin.cache.usage import Usage, kernel_stamps, record_stamps, usage
-from inductor_plugin.cache.verify import Finding, schema_reason, verify
+from inductor_plugin.cache.verify import Damage, schema_reason, verify
 from inductor_plugin.errors import CacheError, CacheRefusedError
 
 logger = logging.getLogger(__name__)
@@ -252,7 +252,7 @@ class Store:
         self._records.forget()
         return pruned
 
-    def verify(self) -> list[Finding]:
+    def verify(self) -> list[Damage]:
         """Return everything damaged, after reading every file; nothing is changed."""
         return verify(self._folder.layout)
 

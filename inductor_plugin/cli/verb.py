@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import Record, Store, open_store, report
-from inductor_plugin.cache.find import Found
+from inductor_plugin.cache.find import Match
 from inductor_plugin.cache.records import parse_record
 from inductor_plugin.config import default_cache_dir
 from inductor_plugin.errors import CacheError
@@ -60,7 +60,7 @@ def open_cache(arguments: Namespace, *, must_exist: bool = True, create: bool = 
 
 
 @contextmanager
-def undamaged(found: Found) -> Generator[None]:
+def undamaged(match: Match) -> Generator[None]:
     """Turn what a parser finds wrong with a thing of the cache into an error for people.
 
     Raises:
@@ -70,18 +70,18 @@ def undamaged(found: Found) -> Generator[None]:
         yield
     except ValueError as error:
         raise CacheError(
-            f"{found.path} is damaged: {error}; see `inductor-plugin verify`"
+            f"{match.path} is damaged: {error}; see `inductor-plugin verify`"
         ) from error
 
 
-def read_record(found: Found) -> Record:
+def read_record(match: Match) -> Record:
     """Return the record at a place in the cache.
 
     Raises:
         CacheError: It is damaged.
     """
-    with undamaged(found):
-        return parse_record(found.path.read_bytes(), found.path)
+    with undamaged(match):
+        return parse_record(match.path.read_bytes(), match.path)
 
 
 def say(arguments: Namespace, fields: Any, text: str) -> None:
