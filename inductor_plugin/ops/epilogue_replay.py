@@ -17,19 +17,20 @@ from inductor_plugin.problem.epilogue import Epilogue, Step
 from inductor_plugin.problem.epilogue_text import noted
 
 _TORCH: Any = torch
+_OPERATOR: Any = operator
 SIGNS: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
-    "truediv": operator.truediv,
+    "truediv": _OPERATOR.truediv,
     "lt": operator.lt,
     "le": operator.le,
     "gt": operator.gt,
     "ge": operator.ge,
     "eq": operator.eq,
     "ne": operator.ne,
-    "bitwise_and": operator.and_,
-    "bitwise_or": operator.or_,
+    "bitwise_and": _OPERATOR.and_,
+    "bitwise_or": _OPERATOR.or_,
 }
 """Steps that Python has a sign for, which takes numbers too; all others are functions of torch."""
 
@@ -81,10 +82,10 @@ def _shared(steps: Sequence[Step]) -> list[tuple[Step, tuple[int, ...], int]]:
 def _replayed(
     epilogue: Epilogue,
     steps: Sequence[tuple[Step, tuple[int, ...], int]],
-    given: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
     wide: torch.dtype | None,
 ) -> tuple[torch.Tensor, ...]:
-    product, *reads = given
+    product, *reads = inputs
     values: list[Any] = []
     written: dict[int, torch.Tensor] = {}
     for index, (step, arguments, equal) in enumerate(steps):

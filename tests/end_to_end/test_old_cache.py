@@ -79,7 +79,7 @@ def decided(model: tuple[nn.Module, Tensor], lab: Lab, **options: Any) -> list[T
     return tickets
 
 
-def winners(tickets: list[Ticket]) -> dict[str, str]:
+def winners(tickets: list[Ticket]) -> dict[str, str | None]:
     return {one.digest: one.verdict.winner for one in tickets if one.verdict is not None}
 
 
