@@ -6,16 +6,15 @@ line needs (`archive`, `report`: 27 ms of imports) is imported from its own modu
 
 from __future__ import annotations
 
-from inductor_plugin.cache.entry import BuiltFiles, KernelEntry, Resources
+from inductor_plugin.cache.entry import KernelEntry, Resources
 from inductor_plugin.cache.evict import Pruned
-from inductor_plugin.cache.folder import Counts
 from inductor_plugin.cache.key import SCHEMA, Difference, KernelKey, differences, digest_of
 from inductor_plugin.cache.pack import Pack
 from inductor_plugin.cache.quarantine import Quarantined
 from inductor_plugin.cache.record import Decision, Measured, Record
 from inductor_plugin.cache.store import Store, open_store
 from inductor_plugin.cache.usage import Usage
-from inductor_plugin.cache.verify import Finding
+from inductor_plugin.cache.verify import Damage
 
 # From the top of a checkout, `import cache` would load everything a second time.
 if __name__ != "inductor_plugin.cache":
@@ -23,11 +22,9 @@ if __name__ != "inductor_plugin.cache":
 
 __all__ = [
     "SCHEMA",
-    "BuiltFiles",
-    "Counts",
+    "Damage",
     "Decision",
     "Difference",
-    "Finding",
     "KernelEntry",
     "KernelKey",
     "Measured",

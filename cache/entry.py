@@ -32,19 +32,6 @@ class Resources:
 
 
 @dataclass(frozen=True)
-class BuiltFiles:
-    """What a build made.
-
-    Attributes:
-        files: Content, or where the file is now, by its name in the cache.
-        resources: What the kernel uses, if known.
-    """
-
-    files: Mapping[str, Path | bytes]
-    resources: Resources | None = None
-
-
-@dataclass(frozen=True)
 class KernelEntry:
     """A kernel that is in the cache, its files checked.
 

@@ -117,7 +117,6 @@ def prune(
             if _remove_record(folder, one.path)
         ]
     removed = sum(one.bytes for one in [*going_kernels, *going_records])
-    folder.counts.evicted += len(going_kernels) + len(going_records)
     return Pruned(
         kernels=len(going_kernels),
         records=len(going_records),

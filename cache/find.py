@@ -17,7 +17,7 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True)
-class Found:
+class Match:
     """One thing in a cache.
 
     Attributes:
@@ -31,7 +31,7 @@ class Found:
     path: Path
 
 
-def find(layout: Layout, key: str) -> Found:
+def find(layout: Layout, key: str) -> Match:
     """Return the one thing whose name starts so.
 
     A record is named by the start of its digest, or by ``environment/digest`` or
@@ -59,14 +59,14 @@ def find(layout: Layout, key: str) -> Found:
     )
 
 
-def _everything(layout: Layout) -> list[Found]:
+def _everything(layout: Layout) -> list[Match]:
     records = [
-        Found("record", f"{path.parent.parent.name}/{path.parent.name}/{path.stem}", path)
+        Match("record", f"{path.parent.parent.name}/{path.parent.name}/{path.stem}", path)
         for path in record_files(layout.records)
     ]
-    kernels = [Found("kernel", path.name, path) for path in kernel_folders(layout.kernels)]
+    kernels = [Match("kernel", path.name, path) for path in kernel_folders(layout.kernels)]
     environments = [
-        Found("environment", path.parent.name, path) for path in environment_files(layout.records)
+        Match("environment", path.parent.name, path) for path in environment_files(layout.records)
     ]
     return [*records, *kernels, *environments]
 

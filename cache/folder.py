@@ -29,37 +29,16 @@ Signature = tuple[int, int, int]
 
 
 @dataclass
-class Counts:
-    """What this process asked of the cache.
-
-    Attributes:
-        hits: Records and kernels that were there.
-        misses: Records and kernels that were not.
-        corrupt: Damaged entries met.
-        published: Kernels written.
-        evicted: Kernels and records removed to stay within the size limit.
-    """
-
-    hits: int = 0
-    misses: int = 0
-    corrupt: int = 0
-    published: int = 0
-    evicted: int = 0
-
-
-@dataclass
 class Folder:
     """A cache directory, or the memory that stands for one.
 
     Attributes:
         layout: Where everything lies.
         degraded: Why nothing is written to disk, or None.
-        counts: What this process asked for.
     """
 
     layout: Layout
     degraded: str | None = None
-    counts: Counts = field(default_factory=Counts)
     _locks: LockTable = field(default_factory=LockTable)
     _reported: set[str] = field(default_factory=set[str])
     _guard: threading.Lock = field(default_factory=threading.Lock)
@@ -110,7 +89,6 @@ class Folder:
             if str(path) in self._reported:
                 return
             self._reported.add(str(path))
-            self.counts.corrupt += 1
         logger.warning(
             "damaged cache entry %s: %s; it is ignored and will be made again", path, reason
         )

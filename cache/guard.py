@@ -4,11 +4,29 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 
-def reason_to_refuse(path: Path) -> str | None:
-    """Return why the directory, or a folder directly in it, cannot be trusted, with the remedy.
+@dataclass(frozen=True)
+class Refusal:
+    """Why a directory cannot be trusted.
+
+    Attributes:
+        what: Which folder, and who could change what is in it.
+        remedy: What to do.
+    """
+
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        """Return both, as an error says them."""
+        return f"{self.what}; {self.remedy}"
+
+
+def reason_to_refuse(path: Path) -> Refusal | None:
+    """Return why the directory, or a folder directly in it, cannot be trusted.
 
     None if it can be, or if it does not exist.
 
@@ -16,33 +34,34 @@ def reason_to_refuse(path: Path) -> str | None:
         OSError: The directory cannot be looked at.
     """
     try:
-        found = path.stat()
+        status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    reason = _reason(path, found)
-    if reason is not None or not stat.S_ISDIR(found.st_mode):
-        return reason
+    refusal = _refusal(path, status)
+    if refusal is not None or not stat.S_ISDIR(status.st_mode):
+        return refusal
     with os.scandir(path) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=True):
-                reason = _reason(Path(entry.path), entry.stat())
-                if reason is not None:
-                    return reason
+                refusal = _refusal(Path(entry.path), entry.stat())
+                if refusal is not None:
+                    return refusal
     return None
 
 
-def _reason(path: Path, found: os.stat_result) -> str | None:
+def _refusal(path: Path, status: os.stat_result) -> Refusal | None:
     user = os.geteuid()
-    if found.st_uid != user:
-        return (
-            f"{path} belongs to user {found.st_uid}, not to user {user}, who could replace the "
-            "kernels in it; choose another cache directory, or copy it and own the copy"
+    if status.st_uid != user:
+        return Refusal(
+            f"{path} belongs to user {status.st_uid}, not to user {user}, who could replace the "
+            "kernels in it",
+            "choose another cache directory, or copy it and own the copy",
         )
-    mode = stat.S_IMODE(found.st_mode)
+    mode = stat.S_IMODE(status.st_mode)
     if mode & 0o022:
         who = "everyone" if mode & 0o002 else "its group"
-        return (
-            f"{path} may be written by {who} (mode {mode:04o}), who could replace the kernels in "
-            f"it; if you trust its content, run: chmod go-w {path}"
+        return Refusal(
+            f"{path} may be written by {who} (mode {mode:04o}), who could replace the kernels in it",
+            f"if you trust its content, run: chmod go-w {path}",
         )
     return None

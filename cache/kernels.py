@@ -16,7 +16,6 @@ from pathlib import Path
 from inductor_plugin.cache import atomic
 from inductor_plugin.cache.entry import (
     ENTRY,
-    BuiltFiles,
     KernelEntry,
     Resources,
     damage,
@@ -57,39 +56,7 @@ class KernelShelf:
 
     def get(self, digest: str) -> KernelEntry | None:
         """Return a kernel whose files are as published, or None; a damaged one is removed."""
-        entry = self._memory.get(digest) or self._on_disk(digest)
-        if entry is None:
-            self._folder.counts.misses += 1
-        else:
-            self._folder.counts.hits += 1
-        return entry
-
-    def build(
-        self, key: KernelKey, build: Callable[[Path], BuiltFiles], timeout_s: float
-    ) -> KernelEntry:
-        """Return a kernel, built here if it is nowhere; only one process builds a key at a time.
-
-        Args:
-            key: What it depends on.
-            build: Builds it in the private folder it is given.
-            timeout_s: Seconds to wait for another process that is building it.
-
-        Raises:
-            CacheError: The other process did not end in time.
-        """
-        entry = self.get(key.digest)
-        if entry is not None:
-            return entry
-        with self._folder.lock(key.digest, timeout_s):
-            entry = self._memory.get(key.digest) or self._on_disk(key.digest)
-            if entry is not None:
-                return entry
-            draft = self._draft()
-            try:
-                built = build(draft)
-                return self.put(key, built.files, built.resources)
-            finally:
-                shutil.rmtree(draft, ignore_errors=True)
+        return self._memory.get(digest) or self._on_disk(digest)
 
     def put(
         self, key: KernelKey, files: Mapping[str, Path | bytes], resources: Resources | None
@@ -216,7 +183,6 @@ class KernelShelf:
             for _ in range(_ATTEMPTS):
                 if atomic.publish_folder(draft, target):
                     self._folder.forget_damage(target)
-                    self._folder.counts.published += 1
                     self._remember(entry)
                     self._published(entry.bytes)
                     return entry
@@ -238,18 +204,6 @@ class KernelShelf:
         folder = Path(tempfile.mkdtemp(dir=self._private_scratch()))
         entry = _fill(folder, folder, key, files, resources)
         return self._memory.setdefault(key.digest, entry)
-
-    def _draft(self) -> Path:
-        """Return a new private folder to build in."""
-        if self._folder.degraded is None:
-            try:
-                draft = atomic.private_path(self._folder.layout.private)
-                draft.mkdir(mode=0o700)
-            except OSError as error:
-                self._folder.degrade(str(error))
-            else:
-                return draft
-        return Path(tempfile.mkdtemp(dir=self._private_scratch()))
 
     def _private_scratch(self) -> Path:
         with self._guard:

@@ -52,13 +52,7 @@ class RecordShelf:
         """Return a record, or None; a damaged one is reported, removed, and counts as none."""
         place = (environment, op, digest)
         record = self._memory.get(place) if self._memory else None
-        if record is None:
-            record = self._on_disk(place)
-        if record is None:
-            self._folder.counts.misses += 1
-        else:
-            self._folder.counts.hits += 1
-        return record
+        return record if record is not None else self._on_disk(place)
 
     def put(self, record: Record) -> Record:
         """Merge a record into what is there, and return the whole, as every reader will see it."""

@@ -260,11 +260,6 @@ def nearest(record: Record, others: Iterable[Outline]) -> Outline | None:
     )
 
 
-def differences_text(found: Sequence[Difference]) -> str:
-    """Return differences one a line, or that there are none."""
-    return "\n".join(_difference_lines(_plain(found))) if found else "no difference"
-
-
 def _difference_lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [f"  {one['field']}: {one['left']!r} -> {one['right']!r}" for one in found[:_SHOWN]]
     if len(found) > _SHOWN:

@@ -6,15 +6,15 @@ import logging
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import atomic, evict
-from inductor_plugin.cache.entry import BuiltFiles, KernelEntry, Resources
+from inductor_plugin.cache.entry import KernelEntry, Resources
 from inductor_plugin.cache.evict import GRACE_S, Pruned
-from inductor_plugin.cache.folder import Counts, Folder
+from inductor_plugin.cache.folder import Folder
 from inductor_plugin.cache.guard import reason_to_refuse
 from inductor_plugin.cache.kernels import KernelShelf
 from inductor_plugin.cache.key import SCHEMA, KernelKey
@@ -24,7 +24,7 @@ from inductor_plugin.cache.quarantine import Quarantined, QuarantineShelf
 from inductor_plugin.cache.record import Record
 from inductor_plugin.cache.records import RecordShelf
 from inductor_plugin.cache.usage import Usage, kernel_stamps, record_stamps, usage
-from inductor_plugin.cache.verify import Finding, schema_reason, verify
+from inductor_plugin.cache.verify import Damage, schema_reason, verify
 from inductor_plugin.errors import CacheError, CacheRefusedError
 
 logger = logging.getLogger(__name__)
@@ -109,30 +109,12 @@ class Store:
         """Why nothing is written to disk, or None."""
         return self._folder.degraded
 
-    @property
-    def counts(self) -> Counts:
-        """What this process asked of the cache, and what came of it."""
-        return self._folder.counts
-
     def kernel(self, digest: str) -> KernelEntry | None:
         """Return a kernel whose files are as published, or None.
 
         A damaged one is reported once, removed, and counts as none.
         """
         return self._kernels.get(digest)
-
-    def build_kernel(
-        self,
-        key: KernelKey,
-        build: Callable[[Path], BuiltFiles],
-        timeout_s: float = LOCK_TIMEOUT_S,
-    ) -> KernelEntry:
-        """Return a kernel, built by ``build(private folder)`` if no process has built it.
-
-        Raises:
-            CacheError: Another process builds it and did not end within ``timeout_s`` seconds.
-        """
-        return self._kernels.build(key, build, timeout_s)
 
     def put_kernel(
         self,
@@ -270,7 +252,7 @@ class Store:
         self._records.forget()
         return pruned
 
-    def verify(self) -> list[Finding]:
+    def verify(self) -> list[Damage]:
         """Return everything damaged, after reading every file; nothing is changed."""
         return verify(self._folder.layout)
 

@@ -25,7 +25,7 @@ from inductor_plugin.cache.records import (
 
 
 @dataclass(frozen=True)
-class Finding:
+class Damage:
     """One damaged thing.
 
     Attributes:
@@ -40,13 +40,13 @@ class Finding:
     reason: str
 
 
-def verify(layout: Layout) -> list[Finding]:
+def verify(layout: Layout) -> list[Damage]:
     """Return what is damaged; empty for a sound cache, also while others write to it.
 
     What disappears while this runs, unfinished files of killed processes, and a kernel that was
     evicted and is still named by a record are no damage.
     """
-    return list(_findings(layout))
+    return list(_damages(layout))
 
 
 def schema_reason(data: bytes) -> str | None:
@@ -80,7 +80,7 @@ def unlisted(folder: Path) -> str | None:
     return f"its entry does not list {', '.join(names)}" if names else None
 
 
-def _findings(layout: Layout) -> Iterator[Finding]:
+def _damages(layout: Layout) -> Iterator[Damage]:
     records = list(record_files(layout.records))
     for path in records:
         yield from _checked(
@@ -98,7 +98,7 @@ def _findings(layout: Layout) -> Iterator[Finding]:
         # Looked at twice: it may have been evicted and built again during the first look.
         reason = _kernel_reason(folder) and _kernel_reason(folder)
         if reason is not None:
-            yield Finding("kernel", folder, reason)
+            yield Damage("kernel", folder, reason)
     quarantined = quarantine_files(layout.quarantined)
     for path in quarantined:
         yield from _checked(
@@ -110,7 +110,7 @@ def _findings(layout: Layout) -> Iterator[Finding]:
     yield from _schema(layout, [*records, *kernels, *quarantined])
 
 
-def _unexplained(layout: Layout, records: Sequence[Path]) -> Iterator[Finding]:
+def _unexplained(layout: Layout, records: Sequence[Path]) -> Iterator[Damage]:
     """Yield the missing files that should say what sorted records depend on.
 
     It is written before the first record of its environment, so where a record was seen it is there.
@@ -119,7 +119,7 @@ def _unexplained(layout: Layout, records: Sequence[Path]) -> Iterator[Finding]:
         path = layout.environment(folder.name)
         if not path.exists() and any(one.exists() for one in list(paths)):
             reason = "it is missing, so nothing says what the records beside it depend on"
-            yield Finding("environment", path, reason)
+            yield Damage("environment", path, reason)
 
 
 def _kernel_reason(folder: Path) -> str | None:
@@ -128,14 +128,14 @@ def _kernel_reason(folder: Path) -> str | None:
     return damage_of_folder(folder) or unlisted(folder)
 
 
-def _schema(layout: Layout, content: Sequence[Path]) -> Iterator[Finding]:
+def _schema(layout: Layout, content: Sequence[Path]) -> Iterator[Damage]:
     """Yield a damaged or missing ``schema.json``; it is written before any content."""
     yield from _checked("schema", layout.schema, schema_reason)
     if not layout.schema.exists() and any(one.exists() for one in content):
-        yield Finding("schema", layout.schema, "it is missing, though the cache is not empty")
+        yield Damage("schema", layout.schema, "it is missing, though the cache is not empty")
 
 
-def _checked(kind: str, path: Path, reason_of: Callable[[bytes], str | None]) -> Iterator[Finding]:
+def _checked(kind: str, path: Path, reason_of: Callable[[bytes], str | None]) -> Iterator[Damage]:
     try:
         reason = reason_of(path.read_bytes())
     except MISSING:
@@ -143,7 +143,7 @@ def _checked(kind: str, path: Path, reason_of: Callable[[bytes], str | None]) ->
     except OSError as error:
         reason = f"it cannot be read: {error.strerror}"
     if reason is not None:
-        yield Finding(kind, path, reason)
+        yield Damage(kind, path, reason)
 
 
 def _raised(parse: Callable[[bytes], object]) -> Callable[[bytes], str | None]:

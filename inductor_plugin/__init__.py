@@ -10,9 +10,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from inductor_plugin.activation import disable, enable, options
+    from inductor_plugin.activation import disable, enable, observe, options
     from inductor_plugin.attention.function import fmha
     from inductor_plugin.counters import Stats, stats
+    from inductor_plugin.ops.epilogue_replay import replay
     from inductor_plugin.registry import Registry, register, unregister
     from inductor_plugin.version import __version__
 
@@ -24,8 +25,10 @@ __all__ = [
     "disable",
     "enable",
     "fmha",
+    "observe",
     "options",
     "register",
+    "replay",
     "stats",
     "unregister",
 ]
@@ -37,8 +40,10 @@ _HOMES = {
     "disable": "inductor_plugin.activation",
     "enable": "inductor_plugin.activation",
     "fmha": "inductor_plugin.attention.function",
+    "observe": "inductor_plugin.activation",
     "options": "inductor_plugin.activation",
     "register": "inductor_plugin.registry",
+    "replay": "inductor_plugin.ops.epilogue_replay",
     "stats": "inductor_plugin.counters",
     "unregister": "inductor_plugin.registry",
 }

@@ -7,8 +7,8 @@ import logging
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from inductor_plugin.config import Config, split
@@ -74,6 +74,28 @@ def enable(**chosen: object) -> None:
     if hooks is not None:
         with _LOCK:
             hooks.wrap_backend(config, others, _STOCK)
+
+
+@contextmanager
+def observe(callback: Callable[[Sequence[Any]], None]) -> Generator[None]:
+    """Let a function see what is decided of each graph that is compiled in the block.
+
+    Where this torch does not have the plugin's hooks, nothing is decided and nothing is seen.
+
+    Args:
+        callback: Takes the tickets of a graph (`tuning.selection.Ticket`): ``digest`` and ``problem``
+            say what was asked, ``verdict`` what runs; None where nothing was decided.
+    """
+    if _hooks() is None:
+        yield
+        return
+    from inductor_plugin.inductor.graph import session  # noqa: PLC0415  loads torch, as `_hooks`
+
+    session.OBSERVERS.append(callback)
+    try:
+        yield
+    finally:
+        session.OBSERVERS.remove(callback)
 
 
 def disable() -> None:

@@ -272,11 +272,6 @@ class Config:
             values[name] = _parse(name, value, f"option {name}")
         return Config(**values)
 
-    @staticmethod
-    def from_dict(values: Mapping[str, object]) -> Config:
-        """Return the options that `to_dict` wrote; a missing one gets its default."""
-        return Config.load(values, environ={})
-
     def to_dict(self) -> dict[str, str | int | float | bool]:
         """Return the options as plain JSON values."""
         return {

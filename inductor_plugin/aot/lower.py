@@ -32,7 +32,7 @@ from inductor_plugin.tuning.task import Entry
 
 logger = logging.getLogger(__name__)
 
-Made = tuple[nn.Module, list[models.Inputs]]
+ModelAndInputs = tuple[nn.Module, list[models.Inputs]]
 
 _FLASH_HEAD = 256
 """Longest head of the flash kernels; they want multiples of 8."""
@@ -58,7 +58,7 @@ class Lowered:
 
 
 def lower_model(
-    make: Callable[[], Made], config: Config, *, dynamic: bool = False
+    make: Callable[[], ModelAndInputs], config: Config, *, dynamic: bool = False
 ) -> list[Lowered]:
     """Compile a model's graphs with each set of inputs, and return its problems, each once.
 
@@ -68,14 +68,14 @@ def lower_model(
         config: The options; with ``policy=build`` nothing is measured.
         dynamic: Let all sizes be unknown.
     """
-    found: dict[str, Lowered] = {}
+    problems: dict[str, Lowered] = {}
 
     def observe(tickets: Sequence[Ticket]) -> None:
         for ticket in tickets:
-            found.setdefault(ticket.digest, _lowered(ticket))
+            problems.setdefault(ticket.digest, _lowered(ticket))
 
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-    model, sets = _made(make, mode)
+    model, sets = _make(make, mode)
     with _nothing_compiled(), mode, torch.no_grad():
         session.OBSERVERS.append(observe)
         try:
@@ -88,10 +88,10 @@ def lower_model(
         finally:
             session.OBSERVERS.remove(observe)
             torch._dynamo.reset()  # pyright: ignore[reportUnknownMemberType]
-    return list(found.values())
+    return list(problems.values())
 
 
-def _made(make: Callable[[], Made], mode: FakeTensorMode) -> Made:
+def _make(make: Callable[[], ModelAndInputs], mode: FakeTensorMode) -> ModelAndInputs:
     try:
         with mode, replaced(nn.Module, "_apply", _converted({})):
             return make()

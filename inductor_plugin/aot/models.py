@@ -104,9 +104,9 @@ def _function(spec: str) -> Callable[[], Any]:
         ) from error
     function = getattr(module, name, None)
     if not callable(function):
-        found = "no" if function is None else "no callable"
+        what = "no" if function is None else "no callable"
         raise OptionError(
-            f"model {spec!r}: {module_name} has {found} {name!r}; name a function that takes "
+            f"model {spec!r}: {module_name} has {what} {name!r}; name a function that takes "
             "nothing and returns (model, example_inputs)"
         )
     return function

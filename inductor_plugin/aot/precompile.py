@@ -21,7 +21,7 @@ import torch
 
 from inductor_plugin.aot import models, standard
 from inductor_plugin.aot.fake_device import as_target
-from inductor_plugin.aot.lower import Lowered, Made, lower_model
+from inductor_plugin.aot.lower import Lowered, ModelAndInputs, lower_model
 from inductor_plugin.cache import KernelEntry, Pack, Store, open_store
 from inductor_plugin.cache.transfer.archive import export_archive, import_archive
 from inductor_plugin.config import Config
@@ -67,7 +67,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Built:
+class PackedKernel:
     """One kernel of a pack.
 
     Attributes:
@@ -88,7 +88,7 @@ class Built:
 
 
 @dataclass(frozen=True)
-class Report:
+class PackReport:
     """What came of it.
 
     Attributes:
@@ -106,7 +106,7 @@ class Report:
     bytes: int
     pack: Pack
     problems: tuple[Lowered, ...]
-    kernels: tuple[Built, ...]
+    kernels: tuple[PackedKernel, ...]
     warnings: tuple[str, ...]
     stats: Stats
     seconds: float
@@ -129,7 +129,7 @@ class Report:
         return plain
 
 
-def precompile(request: Request, say: Callable[[str], None] = print) -> Report:
+def precompile(request: Request, say: Callable[[str], None] = print) -> PackReport:
     """Compile all candidates of models for a GPU, and write them to a pack that is then checked.
 
     Args:
@@ -169,8 +169,8 @@ def precompile(request: Request, say: Callable[[str], None] = print) -> Report:
         problems=tuple(sorted({one.problem for one in lowered})),
         kernels=tuple(digests),
     )
-    kernels = _written(store, pack, request.out)
-    return Report(
+    kernels = _write_pack(store, pack, request.out)
+    return PackReport(
         file=str(request.out),
         bytes=request.out.stat().st_size,
         pack=pack,
@@ -186,16 +186,16 @@ def _gpu(name: str) -> Target:
     """Return the GPU of a name, or this machine's."""
     if name != HERE:
         return target(name)
-    found = target_of(torch.device("cuda")) if torch.cuda.is_available() else None
-    if found is None:
+    here = target_of(torch.device("cuda")) if torch.cuda.is_available() else None
+    if here is None:
         raise TargetError(
             f"target is {HERE!r}, but there is no GPU whose figures are known; name one of "
             f"{', '.join(names())}"
         )
-    return found
+    return here
 
 
-def _written(store: Store, pack: Pack, file: Path) -> tuple[Built, ...]:
+def _write_pack(store: Store, pack: Pack, file: Path) -> tuple[PackedKernel, ...]:
     """Write a pack where it has proved sound, and return its kernels; an old file stays till then."""
     draft = file.with_name(f".{file.name}.unchecked")
     try:
@@ -207,7 +207,7 @@ def _written(store: Store, pack: Pack, file: Path) -> tuple[Built, ...]:
     return kernels
 
 
-def check(file: Path) -> tuple[Built, ...]:
+def check(file: Path) -> tuple[PackedKernel, ...]:
     """Return the kernels of a pack, read back into an empty cache: checksums, symbols, machine code.
 
     Raises:
@@ -224,39 +224,39 @@ def check(file: Path) -> tuple[Built, ...]:
             raise PackError(f"{file}: {damaged[0].path.name}: {damaged[0].reason}")
         known: dict[str, dict[str, frozenset[str]] | str] = {}
         digests = {digest for pack in taken.packs for digest in pack.kernels}
-        return tuple(_built(_entry(store, digest), known) for digest in sorted(digests))
+        return tuple(_packed_kernel(_entry(store, digest), known) for digest in sorted(digests))
 
 
 def _lower(
     request: Request, gpu: Target, config: Config, say: Callable[[str], None]
 ) -> list[Lowered]:
-    makers: list[tuple[str, Callable[[], Made], Config]] = [
+    makers: list[tuple[str, Callable[[], ModelAndInputs], Config]] = [
         (spec, lambda spec=spec: models.load_sets(spec), config) for spec in request.models
     ]
     if request.standard:
         # Triton's kernels hold the sizes they were compiled for: a general set has none.
         general = replace(config, gemm_backends="ATEN,CUTLASS")
         makers.append(("standard", lambda: standard.products(gpu.arch), general))
-    found: list[Lowered] = []
+    lowered: list[Lowered] = []
     with as_target(gpu):
         for name, make, chosen in makers:
             say(f"{name} for {gpu.name} ({gpu.arch})")
-            found += lower_model(make, chosen, dynamic=request.dynamic)
-    return found
+            lowered += lower_model(make, chosen, dynamic=request.dynamic)
+    return lowered
 
 
 def _software(store: Store, digests: Sequence[str]) -> dict[str, str]:
-    found = {
+    software = {
         "inductor-plugin": __version__,
         "torch": str(torch.__version__),
         "machine": platform.machine(),
     }
     for name in ("triton", "nvidia-cutlass"):
         with suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
+            software[name] = importlib.metadata.version(name)
     toolchains = {_entry(store, digest).key.toolchain for digest in digests}
     nvcc = sorted(one.split(";")[0] for one in toolchains if one.startswith("nvcc"))
-    return found | {"nvcc": ", ".join(nvcc) or "none"}
+    return software | {"nvcc": ", ".join(nvcc) or "none"}
 
 
 def _entry(store: Store, digest: str) -> KernelEntry:
@@ -266,11 +266,13 @@ def _entry(store: Store, digest: str) -> KernelEntry:
     return entry
 
 
-def _built(entry: KernelEntry, known: dict[str, dict[str, frozenset[str]] | str]) -> Built:
+def _packed_kernel(
+    entry: KernelEntry, known: dict[str, dict[str, frozenset[str]] | str]
+) -> PackedKernel:
     """Return what is known of a kernel; ``known`` keeps the machine code of shared libraries."""
     used = entry.resources
     if LIBRARY_FILE not in entry.files:
-        return Built(entry.digest, entry.key.config, "triton", used.registers, used.spills)
+        return PackedKernel(entry.digest, entry.key.config, "triton", used.registers, used.spills)
     symbol = entry.key.config.split()[0]
     source = CppSource(entry.digest, "", symbol)
     path = entry.path(LIBRARY_FILE)
@@ -288,7 +290,7 @@ def _built(entry: KernelEntry, known: dict[str, dict[str, frozenset[str]] | str]
         for name in several or functions:
             own |= functions[name]
     kind = "cutlass" if SOURCE_FILE in entry.files else "cpp"
-    return Built(entry.digest, symbol, kind, used.registers, used.spills, tuple(sorted(own)))
+    return PackedKernel(entry.digest, symbol, kind, used.registers, used.spills, tuple(sorted(own)))
 
 
 def _nothing(lowered: Sequence[Lowered]) -> str:
@@ -298,15 +300,15 @@ def _nothing(lowered: Sequence[Lowered]) -> str:
     return f"nothing was compiled: {'; '.join(reasons[:3]) or 'every template refused'}"
 
 
-def _warnings(lowered: Sequence[Lowered], kernels: Sequence[Built]) -> list[str]:
-    found: list[str] = []
+def _warnings(lowered: Sequence[Lowered], kernels: Sequence[PackedKernel]) -> list[str]:
+    warnings: list[str] = []
     if not any(one.kind == "cutlass" for one in kernels):
         reasons = sorted({one.rejected.get("cutlass", "not asked for") for one in lowered})
-        found.append(f"no CUTLASS kernels: {'; '.join(reasons)}")
+        warnings.append(f"no CUTLASS kernels: {'; '.join(reasons)}")
     spilling = [one.name for one in kernels if one.kind == "cutlass" and one.spills]
-    found += [f"{name} spills registers" for name in spilling]
+    warnings += [f"{name} spills registers" for name in spilling]
     plain = [one.name for one in kernels if one.kind == "cutlass" and not one.instructions]
-    found += [f"{name} shows no tensor core instruction" for name in plain]
+    warnings += [f"{name} shows no tensor core instruction" for name in plain]
     failed = {name: reason for one in lowered for name, reason in one.failed}
-    found += [f"{name} is not in the pack: {reason}" for name, reason in sorted(failed.items())]
-    return found
+    warnings += [f"{name} is not in the pack: {reason}" for name, reason in sorted(failed.items())]
+    return warnings

@@ -42,14 +42,14 @@ class Products(nn.Module):
 
     def forward(self, rows: Sequence[Tensor]) -> list[Tensor]:
         """Return the products of ``rows[i]`` [m, inputs] with layer i, per type."""
-        found: list[Tensor] = []
+        products: list[Tensor] = []
         for x, weight in zip(rows, self.weights, strict=True):
-            found.append(nn.functional.linear(x, weight))
-            found.append(nn.functional.linear(x, weight, weight[:, 0].clone()))
-            found.append(nn.functional.linear(x.half(), weight.half()))
+            products.append(nn.functional.linear(x, weight))
+            products.append(nn.functional.linear(x, weight, weight[:, 0].clone()))
+            products.append(nn.functional.linear(x.half(), weight.half()))
             if self.eight_bit:
-                found.append(_scaled(x, weight))
-        return found
+                products.append(_scaled(x, weight))
+        return products
 
 
 def for_arch(arch: str) -> Target:

@@ -13,16 +13,18 @@ from typing import Any
 from inductor_plugin.cache import Quarantined, Record, Store, differences, report
 from inductor_plugin.cache.document import load
 from inductor_plugin.cache.entry import ENTRY, KernelEntry, parse_entry
-from inductor_plugin.cache.find import Found, find
-from inductor_plugin.cache.records import parse_environment, parse_record
+from inductor_plugin.cache.find import Match, find
+from inductor_plugin.cache.records import parse_environment
 from inductor_plugin.cli.verb import (
     Verb,
     counted,
     in_environment,
     open_cache,
+    read_record,
     say,
     seconds,
     size_bytes,
+    undamaged,
 )
 from inductor_plugin.errors import CacheError
 
@@ -35,16 +37,16 @@ def _none(parser: ArgumentParser) -> None:
 
 def _stats(arguments: Namespace) -> int:
     store = open_cache(arguments, must_exist=False)
-    found = store.usage(look=True)
+    usage = store.usage(look=True)
     counters = store.counters()
     fields = {
         "cache_dir": str(store.root),
-        **found.fields(),
+        **usage.fields(),
         **counters,
         "hits": counters.get("hits", 0),
         "misses": counters.get("misses", 0),
         # Damaged entries met and removed so far, and those that lie there now.
-        "corrupt": counters.get("corrupt", 0) + (found.damaged or 0),
+        "corrupt": counters.get("corrupt", 0) + (usage.damaged or 0),
     }
     lines = (f"{name:<13}{_stat_text(name, value)}" for name, value in fields.items())
     say(arguments, fields, "\n".join(lines))
@@ -140,29 +142,29 @@ def _key_argument(parser: ArgumentParser) -> None:
 
 def _show(arguments: Namespace) -> int:
     store = open_cache(arguments)
-    found = find(store.layout, arguments.key)
-    fields = _fields(found)
+    match = find(store.layout, arguments.key)
+    fields = _fields(match)
     text = json.dumps(fields, indent=2)
-    if found.kind == "record":
-        text = (found.path).read_text(encoding="utf-8")
-        kernel = _winner_kernel(store, _record(found))
+    if match.kind == "record":
+        text = (match.path).read_text(encoding="utf-8")
+        kernel = _winner_kernel(store, read_record(match))
         takes = kernel and report.kernel_fields(kernel)
         fields["winner_kernel"] = takes
         if takes is not None:
             text += f"\nwinner's kernel: {report.kernel_text(takes)}"
-    say(arguments, {"kind": found.kind, **fields}, f"{found.kind} {found.name}\n{text.rstrip()}")
+    say(arguments, {"kind": match.kind, **fields}, f"{match.kind} {match.name}\n{text.rstrip()}")
     return 0
 
 
 def _explain(arguments: Namespace) -> int:
     store = open_cache(arguments)
-    found = find(store.layout, arguments.key)
-    if found.kind != "record":
+    match = find(store.layout, arguments.key)
+    if match.kind != "record":
         raise CacheError(
-            f"key {arguments.key!r} is a {found.kind}, and only records are decided; use `show`"
+            f"key {arguments.key!r} is a {match.kind}, and only records are decided; use `show`"
         )
-    record = _record(found)
-    layout, here = store.layout, found.path
+    record = read_record(match)
+    layout, here = store.layout, match.path
     digests = {path.parent.parent.name for path in store.record_paths()}
     environments = {digest: store.environment(digest) or {} for digest in sorted(digests)}
     elsewhere = [one for one in digests if layout.record(one, record.op, record.digest).exists()]
@@ -214,11 +216,11 @@ def _diff(arguments: Namespace) -> int:
     return 0
 
 
-def _comparable(store: Store, found: Found) -> dict[str, Any]:
+def _comparable(store: Store, match: Match) -> dict[str, Any]:
     """Return what is worth comparing: not names or times, and environments by their fields."""
-    fields = _fields(found)
-    if found.kind == "record":
-        record = _record(found)
+    fields = _fields(match)
+    if match.kind == "record":
+        record = read_record(match)
         return {
             "environment": store.environment(record.environment) or record.environment,
             "op": record.op,
@@ -232,42 +234,29 @@ def _comparable(store: Store, found: Found) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in ("digest", "created")}
 
 
-def _fields(found: Found) -> dict[str, Any]:
+def _fields(match: Match) -> dict[str, Any]:
     """Return a thing's fields; raise CacheError if it is damaged."""
-    try:
-        if found.kind == "record":
-            return load(found.path.read_bytes())
-        if found.kind == "environment":
-            return parse_environment(found.path.read_bytes(), found.name)
-        entry = parse_entry((found.path / ENTRY).read_bytes(), found.path)
-        return {**load((found.path / ENTRY).read_bytes()), "folder": str(entry.folder)}
-    except ValueError as error:
-        raise CacheError(
-            f"{found.path} is damaged: {error}; see `inductor-plugin verify`"
-        ) from error
-
-
-def _record(found: Found) -> Record:
-    try:
-        return parse_record(found.path.read_bytes(), found.path)
-    except ValueError as error:
-        raise CacheError(
-            f"{found.path} is damaged: {error}; see `inductor-plugin verify`"
-        ) from error
+    with undamaged(match):
+        if match.kind == "record":
+            return load(match.path.read_bytes())
+        if match.kind == "environment":
+            return parse_environment(match.path.read_bytes(), match.name)
+        entry = parse_entry((match.path / ENTRY).read_bytes(), match.path)
+        return {**load((match.path / ENTRY).read_bytes()), "folder": str(entry.folder)}
 
 
 def _verify(arguments: Namespace) -> int:
     store = open_cache(arguments)
     damaged = store.verify()
-    found = store.usage()
+    usage = store.usage()
     fields = {
         "damaged": [{**asdict(one), "path": str(one.path)} for one in damaged],
-        **{n: v for n, v in found.fields().items() if n != "damaged"},
+        **{n: v for n, v in usage.fields().items() if n != "damaged"},
     }
     lines = [f"{one.kind} {one.path}: {one.reason}" for one in damaged]
     lines.append(
-        f"{found.records} records, {found.kernels} kernels, {found.quarantined} in quarantine: "
-        f"{len(damaged)} damaged; {found.leftovers} leftovers of killed processes"
+        f"{usage.records} records, {usage.kernels} kernels, {usage.quarantined} in quarantine: "
+        f"{len(damaged)} damaged; {usage.leftovers} leftovers of killed processes"
     )
     say(arguments, fields, "\n".join(lines))
     return 1 if damaged else 0
@@ -322,20 +311,20 @@ def _release(arguments: Namespace) -> int:
 
 def _named(there: list[Quarantined], name: str, root: Path) -> list[Quarantined]:
     """Return those of a name: whole, the candidate alone (on every problem), or its only start."""
-    found = [one for one in there if name in (one.candidate, one.fields.get("candidate"))]
-    found = found or [one for one in there if name and one.candidate.startswith(name)]
-    if not found:
+    named = [one for one in there if name in (one.candidate, one.fields.get("candidate"))]
+    named = named or [one for one in there if name and one.candidate.startswith(name)]
+    if not named:
         raise CacheError(
             f"no candidate named {name!r} is in the quarantine of {root}; "
             "list them with `inductor-plugin ls --quarantine`"
         )
-    names = sorted({one.candidate for one in found})
-    if len(names) > 1 and name not in {one.fields.get("candidate") for one in found}:
+    names = sorted({one.candidate for one in named})
+    if len(names) > 1 and name not in {one.fields.get("candidate") for one in named}:
         raise CacheError(
             f"{name!r} is the start of {len(names)} names, {names[0]} and {names[1]} among them; "
             "write more of it, or use --all"
         )
-    return found
+    return named
 
 
 VERBS = (

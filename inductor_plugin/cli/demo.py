@@ -46,7 +46,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Report:
+class DemoReport:
     """The two processes of the demo.
 
     Attributes:
@@ -75,7 +75,7 @@ def run_demo(
     cache_dir: Path | None = None,
     say: Callable[[str], None] = print,
     timeout_s: float = 3600.0,
-) -> Report:
+) -> DemoReport:
     """Compile a model in two processes, one after the other, and compare what they had to do.
 
     Args:
@@ -98,7 +98,7 @@ def run_demo(
     say("2. The next process. Inductor's own caches are empty again; the plugin's cache is kept.")
     second = _run((*command, "off"), device, timeout_s)
     _tell(second, say)
-    return Report(model, device, str(folder), first, second, judge(first, second))
+    return DemoReport(model, device, str(folder), first, second, judge(first, second))
 
 
 def judge(first: Run, second: Run) -> tuple[str, ...]:

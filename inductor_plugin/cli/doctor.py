@@ -7,7 +7,6 @@ import importlib.util
 import os
 import platform
 import shutil
-import stat
 import subprocess
 import sys
 import sysconfig
@@ -19,6 +18,7 @@ from typing import Any, Literal, cast
 import torch
 
 from inductor_plugin.cache import Pack, open_store
+from inductor_plugin.cache.guard import reason_to_refuse
 from inductor_plugin.cache.transfer.installed import Mismatch, installed_packs, mismatch
 from inductor_plugin.cache.transfer.wheel import read_pack
 from inductor_plugin.config import (
@@ -326,37 +326,23 @@ def _mismatch(found: list[Pack]) -> Mismatch | None:
 
 
 def cache(folder: Path) -> Finding:
-    """Judge a cache directory: owner, mode, whether it can be written, and free space."""
+    """Judge a cache directory: whether it can be trusted and written, and its free space."""
     existing = next(one for one in (folder, *folder.parents) if one.exists())
-    facts = existing.stat()
     free = shutil.disk_usage(existing).free
     detail = f"{folder}, {free / 2**30:.1f} GiB free"
     if existing != folder:
         detail += ", not there yet"
-    elif reason := _foreign(facts):
-        return Finding(
-            "cache",
-            "broken",
-            f"{folder} {reason}",
-            f"chmod 700 {folder}, or set INDUCTOR_PLUGIN_CACHE_DIR to a folder of your own",
-        )
+    elif not folder.is_dir():
+        remedy = "set INDUCTOR_PLUGIN_CACHE_DIR to a folder of your own"
+        return Finding("cache", "broken", f"{folder} is not a folder", remedy)
+    elif refusal := reason_to_refuse(folder):
+        return Finding("cache", "broken", refusal.what, refusal.remedy)
     if not os.access(existing, os.W_OK | os.X_OK):
         remedy = "set INDUCTOR_PLUGIN_CACHE_DIR to a folder you can write"
         return Finding("cache", "broken", f"{detail}; {existing} cannot be written", remedy)
     if free < _LOW_SPACE_BYTES:
         return Finding("cache", "broken", detail, "free some space, or move the cache")
     return Finding("cache", "ok", detail)
-
-
-def _foreign(facts: os.stat_result) -> str | None:
-    """Return why a directory cannot be trusted, or None if it can."""
-    if not stat.S_ISDIR(facts.st_mode):
-        return "is not a folder"
-    if facts.st_uid != os.getuid():
-        return f"belongs to user {facts.st_uid}, you are {os.getuid()}"
-    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"can be written by others (mode {stat.S_IMODE(facts.st_mode):04o})"
-    return None
 
 
 def _nvcc_option() -> str:

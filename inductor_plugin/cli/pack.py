@@ -13,7 +13,7 @@ from inductor_plugin.cli.verb import Verb, lines_to, say
 from inductor_plugin.config import Config, default_cache_dir
 
 if TYPE_CHECKING:
-    from inductor_plugin.aot.precompile import Report
+    from inductor_plugin.aot.precompile import PackReport
 
 
 def _precompile_arguments(parser: ArgumentParser) -> None:
@@ -74,30 +74,30 @@ def _precompile(arguments: Namespace) -> int:
         dynamic=arguments.dynamic,
         standard=arguments.standard or "",
     )
-    made = precompile(request, say=lines_to(arguments))
-    say(arguments, made.to_dict(), _text(made))
+    packed = precompile(request, say=lines_to(arguments))
+    say(arguments, packed.to_dict(), _text(packed))
     return 0
 
 
-def _text(made: Report) -> str:
+def _text(packed: PackReport) -> str:
     """Return what was compiled, in lines for people."""
-    counts = made.to_dict()["counts"]
+    counts = packed.to_dict()["counts"]
     lines = [
         f"{one.problem}: {len(one.kernels)} kernels"
         + (f", {len(one.failed)} not compiled" if one.failed else "")
-        for one in made.problems
+        for one in packed.problems
     ]
     instructions = ", ".join(f"{n} with {name}" for name, n in counts["instructions"].items())
     lines += [
         "",
-        f"{made.file}: {counts['cutlass']} CUTLASS kernels ({instructions or 'none'}), "
+        f"{packed.file}: {counts['cutlass']} CUTLASS kernels ({instructions or 'none'}), "
         f"{counts['triton']} Triton kernels, {counts['spilling']} spill; "
-        f"{report.size_text(made.bytes)}, read back and checked",
-        f"{made.stats.compiled} compiled now, {len(made.kernels) - made.stats.compiled} were in the "
-        f"cache; {made.seconds:.0f} s",
-        *(f"warning: {one}" for one in made.warnings),
-        f"Next:  inductor-plugin import {made.file}    on the machine with the {made.pack.target}",
-        f"       inductor-plugin wheel {made.file}     to install it with pip",
+        f"{report.size_text(packed.bytes)}, read back and checked",
+        f"{packed.stats.compiled} compiled now, {len(packed.kernels) - packed.stats.compiled} were in the "
+        f"cache; {packed.seconds:.0f} s",
+        *(f"warning: {one}" for one in packed.warnings),
+        f"Next:  inductor-plugin import {packed.file}    on the machine with the {packed.pack.target}",
+        f"       inductor-plugin wheel {packed.file}     to install it with pip",
     ]
     return "\n".join(lines)
 
@@ -118,11 +118,15 @@ def _wheel_arguments(parser: ArgumentParser) -> None:
 def _wheel(arguments: Namespace) -> int:
     from inductor_plugin.cache.transfer.wheel import write_wheel  # noqa: PLC0415  27 ms of imports
 
-    made = write_wheel(
+    wheel = write_wheel(
         arguments.pack, arguments.out, name=arguments.name, version=arguments.version
     )
-    fields = {**asdict(made), "file": str(made.file)}
-    say(arguments, json.loads(json.dumps(fields)), f"{made.file}: pip install it beside the plugin")
+    fields = {**asdict(wheel), "file": str(wheel.file)}
+    say(
+        arguments,
+        json.loads(json.dumps(fields)),
+        f"{wheel.file}: pip install it beside the plugin",
+    )
     return 0
 
 

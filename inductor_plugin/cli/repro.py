@@ -7,8 +7,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from inductor_plugin.cache.find import find
-from inductor_plugin.cache.records import parse_record
-from inductor_plugin.cli.verb import Verb, open_cache, say
+from inductor_plugin.cli.verb import Verb, open_cache, read_record, say
 from inductor_plugin.errors import CacheError
 from inductor_plugin.repro.script import script
 
@@ -23,35 +22,30 @@ def _repro_arguments(parser: ArgumentParser) -> None:
 def _repro(arguments: Namespace) -> int:
     """Print the script of one record, or write it to a file and say where it is."""
     store = open_cache(arguments)
-    found = find(store.layout, arguments.key)
-    if found.kind != "record":
+    match = find(store.layout, arguments.key)
+    if match.kind != "record":
         raise CacheError(
-            f"key {arguments.key!r} is a {found.kind}, and only records are of one call; see `ls`"
+            f"key {arguments.key!r} is a {match.kind}, and only records are of one call; see `ls`"
         )
-    try:
-        record = parse_record(found.path.read_bytes(), found.path)
-    except ValueError as error:
-        raise CacheError(
-            f"{found.path} is damaged: {error}; see `inductor-plugin verify`"
-        ) from error
-    made = script(record, store.environment(record.environment) or {}, str(store.root.resolve()))
+    record = read_record(match)
+    written = script(record, store.environment(record.environment) or {}, str(store.root.resolve()))
     fields = {
         "key": record.digest,
         "op": record.op,
         "describe": record.describe,
-        "runs": not made.refused,
-        "reason": made.refused,
+        "runs": not written.refused,
+        "reason": written.refused,
         "file": None,
-        "script": made.text,
+        "script": written.text,
     }
-    text = made.text.rstrip("\n")
+    text = written.text.rstrip("\n")
     if arguments.out:
         path = Path(arguments.out).expanduser()
-        path.write_text(made.text, encoding="utf-8")
+        path.write_text(written.text, encoding="utf-8")
         fields |= {"file": str(path), "script": None}
         text = f"{record.describe}: python {path}"
-    if made.refused:
-        print(f"inductor-plugin repro: metadata only: {made.refused}", file=sys.stderr)
+    if written.refused:
+        print(f"inductor-plugin repro: metadata only: {written.refused}", file=sys.stderr)
     say(arguments, fields, text)
     return 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +16,7 @@ from inductor_plugin.cache.transfer.archive import (
 )
 from inductor_plugin.cli.verb import Verb, counted, in_environment, open_cache, say
 from inductor_plugin.errors import CacheError
+from inductor_plugin.tuning.pins import Pin, dump_pins, parse_pins
 
 
 def _file_argument(parser: ArgumentParser) -> None:
@@ -85,28 +85,18 @@ def _pin_arguments(parser: ArgumentParser) -> None:
 
 def _pin(arguments: Namespace) -> int:
     store = open_cache(arguments)
-    pins: list[dict[str, str]] = []
+    pins: list[Pin] = []
     for record in store.iter_records():
         same_op = arguments.op is None or record.op == arguments.op
-        if (
-            record.decision is None
-            or not same_op
-            or not in_environment(arguments, record.environment)
-        ):
+        decision = record.decision
+        if decision is None or not same_op or not in_environment(arguments, record.environment):
             continue
         pins.append(
-            {
-                "environment": record.environment,
-                "op": record.op,
-                "digest": record.digest,
-                "describe": record.describe,
-                "winner": record.decision.winner,
-            }
+            Pin(record.environment, record.op, record.digest, record.describe, decision.winner)
         )
         if arguments.keep:
             store.pin_record(record)
-    content = json.dumps({"format": 1, "pins": pins}, indent=2)
-    arguments.file.write_text(f"{content}\n", encoding="utf-8")
+    arguments.file.write_text(dump_pins(pins), encoding="utf-8")
     say(
         arguments, {"file": str(arguments.file), "pins": len(pins)}, f"{len(pins)} decisions pinned"
     )
@@ -116,24 +106,23 @@ def _pin(arguments: Namespace) -> int:
 def _check(arguments: Namespace) -> int:
     store = open_cache(arguments)
     try:
-        content = json.loads(arguments.file.read_text(encoding="utf-8"))
-        pins = [(p["environment"], p["op"], p["digest"], p["winner"]) for p in content["pins"]]
-        described = [str(p.get("describe", p["digest"])) for p in content["pins"]]
+        pins = parse_pins(arguments.file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CacheError(
             f"there is no file {arguments.file}; write one with `inductor-plugin pin FILE`"
         ) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise CacheError(f"{arguments.file} is not a pin file: {error}; write one again") from error
     different: list[dict[str, Any]] = []
-    for (environment, op, digest, winner), text in zip(pins, described, strict=True):
-        record = store.record(environment, op, digest)
-        found = record.decision.winner if record and record.decision else None
-        if found != winner:
-            one = {"environment": environment, "op": op, "digest": digest, "describe": text}
-            different.append({**one, "pinned": winner, "found": found})
+    for pin in pins:
+        record = store.record(pin.environment, pin.op, pin.digest)
+        winner = record.decision.winner if record and record.decision else None
+        if winner != pin.winner:
+            fields = {name: text for name, text in asdict(pin).items() if name != "winner"}
+            different.append({**fields, "pinned": pin.winner, "found": winner})
     lines = [
-        f"{d['describe']}: pinned {d['pinned']}, here {d['found'] or 'none'}" for d in different
+        f"{row['describe']}: pinned {row['pinned']}, here {row['found'] or 'none'}"
+        for row in different
     ]
     lines.append(f"{len(pins) - len(different)} of {len(pins)} pinned decisions agree")
     say(arguments, {"pins": len(pins), "different": different}, "\n".join(lines))

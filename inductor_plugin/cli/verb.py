@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from inductor_plugin.cache import Store, open_store, report
+from inductor_plugin.cache import Record, Store, open_store, report
+from inductor_plugin.cache.find import Match
+from inductor_plugin.cache.records import parse_record
 from inductor_plugin.config import default_cache_dir
 from inductor_plugin.errors import CacheError
 
@@ -54,6 +57,31 @@ def open_cache(arguments: Namespace, *, must_exist: bool = True, create: bool = 
     if must_exist and not create and not path.is_dir():
         raise CacheError(f"there is no cache at {path}; name one with --cache-dir")
     return open_store(path, create=create)
+
+
+@contextmanager
+def undamaged(match: Match) -> Generator[None]:
+    """Turn what a parser finds wrong with a thing of the cache into an error for people.
+
+    Raises:
+        CacheError: It is damaged.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise CacheError(
+            f"{match.path} is damaged: {error}; see `inductor-plugin verify`"
+        ) from error
+
+
+def read_record(match: Match) -> Record:
+    """Return the record at a place in the cache.
+
+    Raises:
+        CacheError: It is damaged.
+    """
+    with undamaged(match):
+        return parse_record(match.path.read_bytes(), match.path)
 
 
 def say(arguments: Namespace, fields: Any, text: str) -> None:

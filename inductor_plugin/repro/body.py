@@ -1,101 +1,110 @@
 """The part of a reproduction script that is the same for every record: plain Python, as text.
 
-It stands on torch and on what this package promises to its users, and on one list of its own:
-`lowering_session.OBSERVERS`, which tells what was decided.
+It uses torch and what this package promises to its users; with ``--stock``, torch alone.
 """
 
 RUN = '''
-def storage(one):
+def storage(operand):
     """Return an operand's storage: random numbers, the same in every run."""
-    generator = torch.Generator().manual_seed(one["seed"])
-    dtype = getattr(torch, one["dtype"])
+    generator = torch.Generator().manual_seed(operand["seed"])
+    dtype = getattr(torch, operand["dtype"])
     if dtype.is_floating_point or dtype.is_complex:
-        flat = torch.randn(one["elements"], generator=generator).to(dtype)
+        flat = torch.randn(operand["elements"], generator=generator).to(dtype)
     elif dtype is torch.bool:
-        flat = torch.rand(one["elements"], generator=generator) < 0.5
+        flat = torch.rand(operand["elements"], generator=generator) < 0.5
     else:
-        flat = torch.randint(0, 8, (one["elements"],), generator=generator).to(dtype)
-    if "scale" in one:
-        flat *= one["scale"]
-    return flat.to(one["device"])
+        flat = torch.randint(0, 8, (operand["elements"],), generator=generator).to(dtype)
+    if "scale" in operand:
+        flat *= operand["scale"]
+    return flat.to(operand["device"])
 
 
-def outside(one, flat):
-    """Return what the compiled call is given: an operand, or what `inside` makes it from."""
-    if one["offset"]:
+def outside(operand, flat):
+    """Return what is passed to the compiled call: an operand, or what `inside` makes it from."""
+    if operand["offset"]:
         return flat
-    size, stride = list(one["size"]), list(one["stride"])
+    size, stride = list(operand["size"]), list(operand["stride"])
     while size and stride[0] == 0 and size[0] != 1:
         del size[0], stride[0]
     size = [1 if step == 0 else n for n, step in zip(size, stride)]
     return torch.as_strided(flat, size, stride)
 
 
-def inside(one, given):
-    """Return an operand from what the compiled call is given."""
-    if one["offset"]:
-        return torch.as_strided(given, one["size"], one["stride"], one["offset"])
-    if 0 in one["stride"] and one["name"] != "bias":
-        return given.expand(one["size"])
-    return given  # a bias is broadcast by the call itself
+def inside(operand, value):
+    """Return an operand from what is passed to the compiled call."""
+    if operand["offset"]:
+        return torch.as_strided(value, operand["size"], operand["stride"], operand["offset"])
+    if 0 in operand["stride"] and operand["name"] != "bias":
+        return value.expand(operand["size"])
+    return value  # a bias is broadcast by the call itself
+
+
+def exactly(operand, flat):
+    """Return an operand in float64, with the strides it has."""
+    if flat.is_floating_point() or (EXACT_INTEGERS and flat.dtype is not torch.bool):
+        flat = flat.to(WIDE)
+    return torch.as_strided(flat, operand["size"], operand["stride"], operand["offset"])
 
 
 class Call(torch.nn.Module):
     """The call; frozen weights are its parameters."""
 
-    def __init__(self, given):
+    def __init__(self, values):
         super().__init__()
-        for one, value in zip(OPERANDS, given):
-            if one["constant"]:
+        for operand, value in zip(OPERANDS, values):
+            if operand["constant"]:
                 parameter = torch.nn.Parameter(value, requires_grad=False)
-                self.register_parameter(f"constant_{one['name']}", parameter)
+                self.register_parameter(f"constant_{operand['name']}", parameter)
 
-    def forward(self, *given):
-        rest = iter(given)
+    def forward(self, *inputs):
+        rest = iter(inputs)
         values = [
-            getattr(self, f"constant_{one['name']}")
-            if one["constant"]
-            else inside(one, next(rest))
-            for one in OPERANDS
+            getattr(self, f"constant_{operand['name']}")
+            if operand["constant"]
+            else inside(operand, next(rest))
+            for operand in OPERANDS
         ]
         return call(*values)
 
 
-def results(function, given, step):
+def results(function, inputs, step):
     """Return what a call gives: its outputs, or the gradients of q, k and v."""
     if not GRADIENT:
-        out = function(*given)
+        out = function(*inputs)
         return list(out) if isinstance(out, tuple) else [out]
-    leaves = [one.detach().requires_grad_() for one in given[:3]]
-    out = function(*leaves, *given[3:])
+    leaves = [tensor.detach().requires_grad_() for tensor in inputs[:3]]
+    out = function(*leaves, *inputs[3:])
     if step is None:  # the forward pass of a training step
         return [out]
     return list(torch.autograd.grad(out, leaves, step.to(out.dtype)))
 
 
-def mark(given):
+def mark(inputs):
     """Let the sizes that were unknown be unknown again."""
-    moving = [one for one in range(len(OPERANDS)) if not OPERANDS[one]["constant"]]
-    for operand, dim, _low, _high in DYNAMIC:
-        if operand not in moving or OPERANDS[operand]["stride"][dim] == 0:
+    moving = [index for index, operand in enumerate(OPERANDS) if not operand["constant"]]
+    for index, dim, _low, _high in DYNAMIC:
+        if index not in moving or OPERANDS[index]["stride"][dim] == 0:
             continue
-        tensor = given[moving.index(operand)]
-        at = dim - (len(OPERANDS[operand]["size"]) - tensor.dim())
+        tensor = inputs[moving.index(index)]
+        at = dim - (len(OPERANDS[index]["size"]) - tensor.dim())
         torch._dynamo.maybe_mark_dynamic(tensor, at)
 
 
-def compiled(arguments, module, given, step):
+def compiled(arguments, module, inputs, step):
     """Run the compiled call; return its results and what was decided meanwhile."""
-    from inductor_plugin.inductor.graph.session import OBSERVERS
-
     tickets = []
-    OBSERVERS.append(tickets.extend)
-    options = {**OPTIONS, "policy": arguments.policy}
-    options["cache_dir"] = arguments.cache_dir or CACHE_DIR
     with torch._inductor.config.patch(freezing=FREEZING, fx_graph_cache=False):
         with torch.set_grad_enabled(GRADIENT):
+            if arguments.stock:
+                run = torch.compile(module, mode="max-autotune-no-cudagraphs")
+                return results(run, inputs, step), tickets
+            import inductor_plugin
+
+            options = {**OPTIONS, "policy": arguments.policy}
+            options["cache_dir"] = arguments.cache_dir or CACHE_DIR
             run = torch.compile(module, backend="inductor_plugin", options=options)
-            return results(run, given, step), tickets
+            with inductor_plugin.observe(tickets.extend):
+                return results(run, inputs, step), tickets
 
 
 def register(spec):
@@ -110,15 +119,16 @@ def register(spec):
 
 def chosen(tickets):
     """Say which kernel runs, and return the name; None where the record was not met."""
-    for one in tickets:
-        if one.digest == DIGEST and one.verdict is not None:
-            same = "as recorded" if one.verdict.winner == WINNER else f"the record says {WINNER}"
-            how = "two kernels, not fused" if "unfused" in one.verdict.winner else "one kernel, fused"
-            how = "two kernels, fused in part" if "+rest-" in one.verdict.winner else how
+    for ticket in tickets:
+        if ticket.digest == DIGEST and ticket.verdict is not None:
+            winner = ticket.verdict.winner
+            same = "as recorded" if winner == WINNER else f"the record says {WINNER}"
+            how = "two kernels, not fused" if "unfused" in winner else "one kernel, fused"
+            how = "two kernels, fused in part" if "+rest-" in winner else how
             how = f"; {how}" if EPILOGUE else ""
-            print(f"chosen: {one.verdict.winner} ({same}; {one.verdict.reason}{how})")
-            return one.verdict.winner
-    met = ", ".join(f"{one.problem.describe()} {one.digest[:12]}" for one in tickets) or "none"
+            print(f"chosen: {winner} ({same}; {ticket.verdict.reason}{how})")
+            return winner
+    met = ", ".join(f"{t.problem.describe()} {t.digest[:12]}" for t in tickets) or "none"
     print(f"chosen: the call was not this record; what was decided: {met}")
     return None
 
@@ -148,6 +158,7 @@ def main():
     parser.add_argument("--cache-dir", help=f"the plugin's cache; {CACHE_DIR} by default")
     parser.add_argument("--policy", default="cached", help="cached: as recorded; tune: anew")
     parser.add_argument("--register", action="append", default=[], metavar="MODULE:CLASS")
+    parser.add_argument("--stock", action="store_true", help="compile with Inductor alone")
     arguments = parser.parse_args()
     for spec in arguments.register:
         register(spec)
@@ -155,23 +166,18 @@ def main():
         torch.set_num_threads(THREADS)
     torch.set_float32_matmul_precision(PRECISION)
 
-    flats = [storage(one) for one in OPERANDS]
-    values = [outside(one, flat) for one, flat in zip(OPERANDS, flats)]
+    flats = [storage(operand) for operand in OPERANDS]
+    values = [outside(operand, flat) for operand, flat in zip(OPERANDS, flats)]
     step = torch.as_strided(storage(STEP), STEP["size"], STEP["stride"]) if STEP else None
     module = Call(values).eval()
-    given = [value for one, value in zip(OPERANDS, values) if not one["constant"]]
-    mark(given)
-    ours, tickets = compiled(arguments, module, given, step)
-    chosen(tickets)
+    inputs = [value for operand, value in zip(OPERANDS, values) if not operand["constant"]]
+    mark(inputs)
+    ours, tickets = compiled(arguments, module, inputs, step)
+    if not arguments.stock:
+        chosen(tickets)
     with torch.set_grad_enabled(GRADIENT):
-        eager = results(Call(values), given, step)
-        whole = [inside(one, value) for one, value in zip(OPERANDS, values)]
-        wide = [
-            one.to(WIDE)
-            if one.is_floating_point() or (EXACT_INTEGERS and one.dtype is not torch.bool)
-            else one
-            for one in whole
-        ]
+        eager = results(Call(values), inputs, step)
+        wide = [exactly(operand, flat) for operand, flat in zip(OPERANDS, flats)]
         wanted = results(exact, wide, None if step is None else step.to(WIDE))
     off, eagerly = error(ours, wanted), error(eager, wanted)
     accepted = max(TOLERANCE, TIMES_EAGER * eagerly)
@@ -188,7 +194,7 @@ if __name__ == "__main__":
 READ = '''
 @torch.library.custom_op("repro_DIGEST::read", mutates_args=())
 def read(product: torch.Tensor, number: int) -> torch.Tensor:
-    """Stand for another reader of the product, which is then written also where it is fused."""
+    """Act as another reader of the product, which is then written also where it is fused."""
     return product.new_zeros(1)
 
 
@@ -201,8 +207,8 @@ def _(product, number):
 BARE = """
 if __name__ == "__main__":
     print(f"{DESCRIBE}: the call cannot be rebuilt: {REASON}")
-    for one in OPERANDS:
-        print(one)
+    for operand in OPERANDS:
+        print(operand)
     sys.exit(3)
 """
 """What a script with metadata only does: it says so, and ends with another status than right and wrong."""

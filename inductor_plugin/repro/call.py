@@ -10,20 +10,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from inductor_plugin.repro.operand import Made
+from inductor_plugin.repro.operand import OperandText
 
 
 @dataclass(frozen=True)
-class Call:
+class CallText:
     """A call in Python.
 
     Attributes:
         body: An expression over the operands' names.
         names: The operands' names, in the order of the record.
         exact: The same over operands in float64; empty where ``body`` does it.
-        weight: Extents of the weight an opaque operand stands for; None if there is none.
         gradient: Whether what is recorded is the call's gradient.
-        lines: What stands behind the call, which gives ``product``; the last line returns.
+        lines: What follows the call, which gives ``product``; the last line returns.
         exact_lines: The same over operands in float64.
         readers: How many besides these lines read ``product``.
         jumps: Whether a value next to a threshold may fall on either side of it.
@@ -34,7 +33,6 @@ class Call:
     body: str
     names: tuple[str, ...]
     exact: str = ""
-    weight: tuple[int, int] | None = None
     gradient: bool = False
     lines: tuple[str, ...] = ()
     exact_lines: tuple[str, ...] = ()
@@ -44,7 +42,7 @@ class Call:
     dtype: str = ""
 
 
-_Told = Mapping[str, Any]
+_Arguments = Mapping[str, Any]
 
 _UNARY = {
     "none": "{}",
@@ -57,13 +55,13 @@ _UNARY = {
 }
 
 
-def call_of(problem: Mapping[str, Any], made: list[Made]) -> Call | str:
+def call_of(problem: Mapping[str, Any], operands: list[OperandText]) -> CallText | str:
     """Return the call of a problem's fields without its epilogue, or why it cannot be written."""
     op = str(problem["op"])
     write = CALLS.get(op)
     if write is None:
         return f"this version cannot rebuild a call of {op}"
-    return write({name: _argument(text) for name, text in problem["arguments"]}, made)
+    return write({name: _argument(text) for name, text in problem["arguments"]}, operands)
 
 
 def _argument(text: str) -> Any:
@@ -71,103 +69,109 @@ def _argument(text: str) -> Any:
     return text if text.startswith("torch.") else ast.literal_eval(text)
 
 
-def _product(function: str) -> Callable[[_Told, list[Made]], Call | str]:
-    def write(told: _Told, made: list[Made]) -> Call | str:
-        del made
-        wide = told.get("out_dtype")
+def _product(function: str) -> Callable[[_Arguments, list[OperandText]], CallText | str]:
+    def write(arguments: _Arguments, operands: list[OperandText]) -> CallText | str:
+        del operands
+        wide = arguments.get("out_dtype")
         plain = f"{function}(a, b)"
         if wide is None:
-            return Call(plain, ("a", "b"))
-        return Call(f"{function}(a, b, out_dtype={wide})", ("a", "b"), plain)
+            return CallText(plain, ("a", "b"))
+        return CallText(f"{function}(a, b, out_dtype={wide})", ("a", "b"), plain)
 
     return write
 
 
-def _plain(body: str, *names: str) -> Callable[[_Told, list[Made]], Call | str]:
-    def write(told: _Told, made: list[Made]) -> Call | str:
-        del told
-        if len(made) != len(names):
-            return f"it has {len(made)} operands, not {len(names)}"
-        return Call(body, names)
+def _plain(body: str, *names: str) -> Callable[[_Arguments, list[OperandText]], CallText | str]:
+    def write(arguments: _Arguments, operands: list[OperandText]) -> CallText | str:
+        del arguments
+        if len(operands) != len(names):
+            return f"it has {len(operands)} operands, not {len(names)}"
+        return CallText(body, names)
 
     return write
 
 
-def _scaled(function: str) -> Callable[[_Told, list[Made]], Call | str]:
-    def write(told: _Told, made: list[Made]) -> Call | str:
-        del made
-        alpha, beta = told.get("alpha", 1), told.get("beta", 1)
-        return Call(f"{function}(bias, a, b, alpha={alpha}, beta={beta})", ("bias", "a", "b"))
+def _scaled(function: str) -> Callable[[_Arguments, list[OperandText]], CallText | str]:
+    def write(arguments: _Arguments, operands: list[OperandText]) -> CallText | str:
+        del operands
+        alpha, beta = arguments.get("alpha", 1), arguments.get("beta", 1)
+        return CallText(f"{function}(bias, a, b, alpha={alpha}, beta={beta})", ("bias", "a", "b"))
 
     return write
 
 
-def _scaled_mm(told: _Told, made: list[Made]) -> Call | str:
-    names = ("a", "b", "scale_a", "scale_b", "bias")[: len(made)]
-    fast, out = told.get("use_fast_accum", False), told.get("out_dtype")
-    bias = "bias" if len(made) > 4 else "None"
+def _scaled_mm(arguments: _Arguments, operands: list[OperandText]) -> CallText | str:
+    names = ("a", "b", "scale_a", "scale_b", "bias")[: len(operands)]
+    fast, out = arguments.get("use_fast_accum", False), arguments.get("out_dtype")
+    bias = "bias" if len(operands) > 4 else "None"
     dtype = "OUTPUT" if out is None else str(out)
     body = f"torch._scaled_mm(a, b, scale_a, scale_b, {bias}, None, {dtype}, {fast})"
-    exact = "(a * scale_a) @ (b * scale_b)" + (" + bias" if len(made) > 4 else "")
-    return Call(body, names, exact)
+    exact = "(a * scale_a) @ (b * scale_b)" + (" + bias" if len(operands) > 4 else "")
+    return CallText(body, names, exact)
 
 
-def _convolution(told: _Told, made: list[Made]) -> Call | str:
-    names = ("x", "weight", "bias")[: len(made)]
+def _convolution(arguments: _Arguments, operands: list[OperandText]) -> CallText | str:
+    names = ("x", "weight", "bias")[: len(operands)]
     wanted = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
-    if missing := [name for name in wanted if name not in told]:
+    if missing := [name for name in wanted if name not in arguments]:
         return f"its record lacks {', '.join(missing)}"
-    rest = ", ".join(repr(told[name]) for name in wanted)
-    bias = "bias" if len(made) > 2 else "None"
-    return Call(f"torch.convolution(x, weight, {bias}, {rest})", names)
+    rest = ", ".join(repr(arguments[name]) for name in wanted)
+    bias = "bias" if len(operands) > 2 else "None"
+    return CallText(f"torch.convolution(x, weight, {bias}, {rest})", names)
 
 
-def _packed_linear(told: _Told, made: list[Made]) -> Call | str:
-    del told
-    if len(made) == 3:
-        return Call("F.linear(x, weight)", ("x", "packed", "weight"))
-    return Call("F.linear(x, weight, bias)", ("x", "packed", "weight", "bias")[: len(made)])
+def _packed_linear(arguments: _Arguments, operands: list[OperandText]) -> CallText | str:
+    del arguments
+    if len(operands) == 3:
+        return CallText("F.linear(x, weight)", ("x", "packed", "weight"))
+    return CallText("F.linear(x, weight, bias)", ("x", "packed", "weight", "bias")[: len(operands)])
 
 
-def _linear_unary(told: _Told, made: list[Made]) -> Call | str:
-    after = _UNARY.get(str(told.get("attr")))
-    if told.get("attr") == "gelu":
-        after = f"F.gelu({{}}, approximate={told.get('algorithm') or 'none'!r})"
+def _linear_unary(arguments: _Arguments, operands: list[OperandText]) -> CallText | str:
+    after = _UNARY.get(str(arguments.get("attr")))
+    if arguments.get("attr") == "gelu":
+        after = f"F.gelu({{}}, approximate={arguments.get('algorithm') or 'none'!r})"
     if after is None:
-        return f"this version cannot rebuild a linear layer with {told.get('attr')!r} behind it"
-    names = ("x", "packed", "bias")[: len(made)]
-    linear = f"F.linear(x, packed{', bias' if len(made) > 2 else ''})"
-    return Call(after.format(linear), names)
+        return (
+            f"this version cannot rebuild a linear layer with {arguments.get('attr')!r} behind it"
+        )
+    names = ("x", "packed", "bias")[: len(operands)]
+    linear = f"F.linear(x, packed{', bias' if len(operands) > 2 else ''})"
+    return CallText(after.format(linear), names)
 
 
-def _linear_binary(told: _Told, made: list[Made]) -> Call | str:
-    sign = {"add": "+", "sub": "-", "mul": "*"}.get(str(told.get("attr")))
+def _linear_binary(arguments: _Arguments, operands: list[OperandText]) -> CallText | str:
+    sign = {"add": "+", "sub": "-", "mul": "*"}.get(str(arguments.get("attr")))
     if sign is None:
-        return f"this version cannot rebuild a linear layer with {told.get('attr')!r} behind it"
-    names = ("x", "other", "packed", "bias")[: len(made)]
-    return Call(f"F.linear(x, packed{', bias' if len(made) > 3 else ''}) {sign} other", names)
+        return (
+            f"this version cannot rebuild a linear layer with {arguments.get('attr')!r} behind it"
+        )
+    names = ("x", "other", "packed", "bias")[: len(operands)]
+    return CallText(
+        f"F.linear(x, packed{', bias' if len(operands) > 3 else ''}) {sign} other", names
+    )
 
 
-def _attention(told: _Told, made: list[Made]) -> Call | str:
-    names = tuple(str(told["operands"]).split(","))
+def _attention(arguments: _Arguments, operands: list[OperandText]) -> CallText | str:
+    names = tuple(str(arguments["operands"]).split(","))
     if "cu_q" in names:
         return "sequences of their own lengths, packed, need ends that a record does not keep"
-    if told["softcap"] or told["left"] >= 0 or told["right"] > 0:
+    if arguments["softcap"] or arguments["left"] >= 0 or arguments["right"] > 0:
         return "scaled_dot_product_attention has neither a window nor a softcap"
-    causal = told["right"] == 0
-    given = dict(zip(names, made, strict=True))
-    if told["bottom_right"] and causal and given["q"].size[2] != given["k"].size[2]:
+    causal = arguments["right"] == 0
+    named = dict(zip(names, operands, strict=True))
+    if arguments["bottom_right"] and causal and named["q"].size[2] != named["k"].size[2]:
         return "scaled_dot_product_attention aligns a causal mask with the first key"
-    gqa = given["q"].size[1] != given["k"].size[1]
+    gqa = named["q"].size[1] != named["k"].size[1]
     mask = "bias" if "bias" in names else "None"
     body = (
         f"F.scaled_dot_product_attention(q, k, v, attn_mask={mask}, is_causal={causal}, "
-        f"scale={told['scale']!r}, enable_gqa={gqa})"
+        f"scale={arguments['scale']!r}, enable_gqa={gqa})"
     )
-    return Call(body, names, gradient="do" in names or "lse" in names)
+    return CallText(body, names, gradient="do" in names or "lse" in names)
 
 
-CALLS: dict[str, Callable[[_Told, list[Made]], Call | str]] = {
+CALLS: dict[str, Callable[[_Arguments, list[OperandText]], CallText | str]] = {
     "mm": _product("torch.mm"),
     "bmm": _product("torch.bmm"),
     "addmm": _scaled("torch.addmm"),

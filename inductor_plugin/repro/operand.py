@@ -12,7 +12,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Made:
+class OperandText:
     """One operand, to be rebuilt.
 
     Attributes:
@@ -42,7 +42,7 @@ class Made:
         return self.offset + 1 + reach
 
 
-def operands(problem: Mapping[str, Any], describe: str) -> list[Made]:
+def operands(problem: Mapping[str, Any], describe: str) -> list[OperandText]:
     """Return the inputs of a problem's fields.
 
     Args:
@@ -56,16 +56,16 @@ def operands(problem: Mapping[str, Any], describe: str) -> list[Made]:
     if len(shapes) != len(problem["inputs"]):
         raise ValueError(f"{describe!r} does not name {len(problem['inputs'])} operands")
     return [
-        Made(
+        OperandText(
             size=shape,
-            stride=concrete(one["stride"], shape),
-            offset=int(one["offset"]),
-            dtype=one["dtype"],
-            device=one["device"],
-            constant=bool(one["constant"]),
-            opaque="" if one["layout"] == "strided" else one["layout"],
+            stride=concrete(fields["stride"], shape),
+            offset=int(fields["offset"]),
+            dtype=fields["dtype"],
+            device=fields["device"],
+            constant=bool(fields["constant"]),
+            opaque="" if fields["layout"] == "strided" else fields["layout"],
         )
-        for one, shape in zip(problem["inputs"], shapes, strict=True)
+        for fields, shape in zip(problem["inputs"], shapes, strict=True)
     ]
 
 
@@ -73,9 +73,9 @@ def measured_shapes(describe: str) -> list[tuple[int, ...]]:
     """Return the extents in ``mm(512x512, 512x2048)``; those of a packed operand are empty."""
     inside = describe.partition("(")[2].rpartition(")")[0]
     return [
-        () if one in ("packed", "scalar") else tuple(int(n) for n in one.split("x"))
-        for one in inside.split(", ")
-        if one
+        () if text in ("packed", "scalar") else tuple(int(n) for n in text.split("x"))
+        for text in inside.split(", ")
+        if text
     ]
 
 
@@ -88,20 +88,20 @@ def concrete(stride: Sequence[int | str], size: Sequence[int]) -> tuple[int, ...
     """
     if not size:
         return ()
-    if all(isinstance(one, int) for one in stride):
-        return tuple(int(one) for one in stride)
-    made = [0] * len(size)
+    if all(isinstance(step, int) for step in stride):
+        return tuple(int(step) for step in stride)
+    strides = [0] * len(size)
     inner = 1
     for dim in sorted(range(len(size)), key=lambda d: _rank(str(stride[d]))):
         if str(stride[dim]) != "0":
-            made[dim] = inner
+            strides[dim] = inner
             inner *= size[dim]
-    return tuple(made)
+    return tuple(strides)
 
 
-def size_text(one: Mapping[str, Any]) -> str:
+def size_text(fields: Mapping[str, Any]) -> str:
     """Return extents for people, classes of sizes as ``17..32``."""
-    return "x".join(str(n) for n in one["size"]) or "scalar or packed"
+    return "x".join(str(n) for n in fields["size"]) or "scalar or packed"
 
 
 def _rank(stride: str) -> int:

@@ -1,4 +1,13 @@
-"""A record as a Python script that makes the one call again. Pure; it needs no torch, the script does."""
+"""A record as a Python script that makes the one call again. Pure; it needs no torch, the script does.
+
+| record | script |
+|---|---|
+| a product, a convolution or an attention alone | the call as a person writes it. With ``--stock`` Inductor compiles \
+it without this plugin, so that it can be sent to PyTorch where the fault is there |
+| a product with an epilogue | the call, and the epilogue replayed from the record (`inductor_plugin.replay`): \
+the fusion is the plugin's decision, so the plugin is needed anyway |
+| what cannot be rebuilt | metadata only, and why |
+"""
 
 from __future__ import annotations
 
@@ -11,15 +20,15 @@ from inductor_plugin.cache import Record, report
 from inductor_plugin.problem.epilogue_text import noted
 from inductor_plugin.problem.tolerance import tolerance
 from inductor_plugin.repro.body import BARE, READ, RUN
-from inductor_plugin.repro.call import Call, call_of
+from inductor_plugin.repro.call import CallText, call_of
 from inductor_plugin.repro.epilogue import with_epilogue
-from inductor_plugin.repro.operand import Made, operands, size_text
+from inductor_plugin.repro.operand import OperandText, operands, size_text
 from inductor_plugin.version import __version__
 
 _PASSED = frozenset({"q", "k", "v", "bias"})
 """What of an attention's operands is given to it; the rest it writes, or its gradient reads."""
 _SCALED = frozenset({"float16", "bfloat16", "float32", "float64"})
-"""Dtypes in which a factor is made smaller in front of an epilogue: products of about one are where an
+"""Dtypes in which a factor is made smaller before an epilogue: products of about one are where an
 activation bends, and where none overflows."""
 _TIMES_EAGER = 2.0
 """How many times as far off as eager a product with an epilogue may be: where two kernels won, they round
@@ -51,62 +60,67 @@ def script(record: Record, environment: Mapping[str, Any], cache_dir: str) -> Sc
         cache_dir: The cache it lies in, where the script looks for it.
     """
     refused = ""
-    made: list[Made] = []
-    call: Call | str
+    inputs: list[OperandText] = []
+    call: CallText | str
     try:
-        made = operands(record.problem, record.describe)
-        call = _call(record, made)
+        inputs = operands(record.problem, record.describe)
+        call = _call(record, inputs)
         if not isinstance(call, str):
-            made = _with_weight(made, call, record.problem)
+            inputs = _with_weight(inputs, call, record.problem)
     except (KeyError, ValueError, TypeError) as error:
         call = f"its fields are not those of {record.op}: {error}"
     if isinstance(call, str):
-        refused, call = call, Call("None", tuple(f"operand_{i}" for i in range(len(made))))
+        refused, call = call, CallText("None", tuple(f"operand_{i}" for i in range(len(inputs))))
     parts = [_head(record, environment, refused), _facts(record, environment, cache_dir)]
-    parts.append(_operands(record, made, call))
+    parts.append(_operands(record, inputs, call))
     if refused:
         parts += [f"REASON = {refused!r}\n", BARE]
     else:
-        parts += [_calls(record, made, call), RUN]
+        parts += [_calls(record, inputs, call), RUN]
     return Script("\n".join(parts), refused)
 
 
-def _call(record: Record, made: list[Made]) -> Call | str:
+def _call(record: Record, inputs: list[OperandText]) -> CallText | str:
     """Return the call of a record, or why it cannot be written."""
     if not record.problem.get("epilogue"):
-        return call_of(record.problem, made)
+        return call_of(record.problem, inputs)
     if not record.epilogue and not record.candidates:
         return "nothing was measured: two kernels run, for the reasons that `explain` shows"
     if not record.epilogue:
         return "an earlier version wrote the record, with no more of its epilogue than a signature"
-    told = noted(record.epilogue)
-    behind = len({one.buffer for one in told.epilogue.reads})
-    product = call_of(record.problem, made[: len(made) - behind])
+    note = noted(record.epilogue)
+    more = len({access.buffer for access in note.epilogue.reads})
+    product = call_of(record.problem, inputs[: len(inputs) - more])
     if isinstance(product, str):
         return product
-    return with_epilogue(product, made, told, dynamic=bool(record.problem["dynamic"]))
+    return with_epilogue(product, inputs, note, dynamic=bool(record.problem["dynamic"]))
 
 
-def _with_weight(made: list[Made], call: Call, problem: Mapping[str, Any]) -> list[Made]:
-    """Return the operands with a plain weight in the place of an opaque one.
+def _with_weight(
+    inputs: list[OperandText], call: CallText, problem: Mapping[str, Any]
+) -> list[OperandText]:
+    """Return the operands with a plain weight in the place of an opaque operand.
 
     Raises:
         ValueError: Its extents are not known.
     """
-    if not any(one.opaque for one in made):
-        return made
+    if not any(operand.opaque for operand in inputs):
+        return inputs
     written: Any = problem["output"]["size"]
     listed = not isinstance(written, int)  # of a dynamic problem, the rank alone is kept
-    plain = dict(zip(call.names, made, strict=False))
+    plain = dict(zip(call.names, inputs, strict=False))
     if "weight" in plain:
         size = plain["weight"].size
     elif listed or "bias" in plain:
         columns = int(written[-1]) if listed else plain["bias"].size[0]
-        size = (columns, made[0].size[-1])
+        size = (columns, inputs[0].size[-1])
     else:
         raise ValueError("neither an output's size nor a bias says how wide the packed weight is")
     stride = (size[1], 1)
-    return [replace(one, size=size, stride=stride) if one.opaque else one for one in made]
+    return [
+        replace(operand, size=size, stride=stride) if operand.opaque else operand
+        for operand in inputs
+    ]
 
 
 def _head(record: Record, environment: Mapping[str, Any], refused: str) -> str:
@@ -122,7 +136,8 @@ def _head(record: Record, environment: Mapping[str, Any], refused: str) -> str:
             "Run it to make the operands again, compile the call with the record's options, see which",
             "kernel is chosen, and compare with the exact result. It ends with 0 if the numbers are",
             "right, with 1 if they are not. `--policy tune` measures again, `--cache-dir` names a cache,",
-            "`--register module:Class` adds a template that is no part of the plugin.",
+            "`--register module:Class` adds a template that is no part of the plugin, `--stock` compiles",
+            "with Inductor alone.",
         ]
     device = environment.get("device", {})
     lines += ["", f"Measured on {device.get('name', 'an unknown device')}:", ""]
@@ -142,8 +157,8 @@ def _facts(record: Record, environment: Mapping[str, Any], cache_dir: str) -> st
     numerics: Mapping[str, Any] = environment.get("numerics", {})
     device: Mapping[str, Any] = environment.get("device", {})
     dynamic = [
-        (one["operand"], one["dim"], one["low"], one["high"])
-        for one in record.problem.get("dynamic", ())
+        (size["operand"], size["dim"], size["low"], size["high"])
+        for size in record.problem.get("dynamic", ())
     ]
     facts = {
         "DESCRIBE": record.describe,
@@ -152,7 +167,6 @@ def _facts(record: Record, environment: Mapping[str, Any], cache_dir: str) -> st
         "CACHE_DIR": cache_dir,
         "OPTIONS": options,
         "THREADS": int(device.get("threads", 0)),
-        "EPILOGUE": bool(record.problem.get("epilogue")),
         "PRECISION": str(numerics.get("float32_matmul_precision", "highest")),
     }
     lines = [f"{name} = {value!r}" for name, value in facts.items()]
@@ -161,57 +175,59 @@ def _facts(record: Record, environment: Mapping[str, Any], cache_dir: str) -> st
         f"DYNAMIC = {dynamic!r}",
         f"# All that the record keeps of the problem:\nPROBLEM = {_shown(record.problem)}",
     ]
-    if record.epilogue:
-        lines.append(f"# What stands behind the product:\nBEHIND = {_shown(record.epilogue)}")
+    if record.problem.get("epilogue"):
+        lines.append(f"# What follows the product:\nEPILOGUE = {_shown(dict(record.epilogue))}")
+    else:
+        lines.append("EPILOGUE = None")
     return "\n".join(lines) + "\n"
 
 
-def _operands(record: Record, made: list[Made], call: Call) -> str:
+def _operands(record: Record, inputs: list[OperandText], call: CallText) -> str:
     lines = ["OPERANDS = ["]
-    for index, (name, one) in enumerate(zip(call.names, made, strict=True)):
+    for index, (name, operand) in enumerate(zip(call.names, inputs, strict=True)):
         if call.gradient and name not in _PASSED:
             continue
         lines.append(f"    # {name}: {size_text(record.problem['inputs'][index])}")
-        made_of = _operand(name, one, index)
-        if call.lines and name in ("b", "d") and one.dtype in _SCALED:
-            made_of["scale"] = round(one.size[-2] ** -0.5, 6)
-        lines.append(f"    {made_of!r},")
+        fields = _operand(name, operand, index)
+        if call.lines and name in ("b", "d") and operand.dtype in _SCALED:
+            fields["scale"] = round(operand.size[-2] ** -0.5, 6)
+        lines.append(f"    {fields!r},")
     step = "None"
-    for index, (name, one) in enumerate(zip(call.names, made, strict=True)):
+    for index, (name, operand) in enumerate(zip(call.names, inputs, strict=True)):
         if name == "do":
-            step = repr(_operand(name, one, index))
+            step = repr(_operand(name, operand, index))
     return "\n".join([*lines, "]", f"STEP = {step}"]) + "\n"
 
 
-def _operand(name: str, one: Made, index: int) -> dict[str, Any]:
+def _operand(name: str, operand: OperandText, index: int) -> dict[str, Any]:
     return {
         "name": name,
-        "size": one.size,
-        "stride": one.stride,
-        "offset": one.offset,
-        "elements": one.elements,
-        "dtype": one.dtype,
-        "device": one.device,
+        "size": operand.size,
+        "stride": operand.stride,
+        "offset": operand.offset,
+        "elements": operand.elements,
+        "dtype": operand.dtype,
+        "device": operand.device,
         "seed": index + 1,
-        "constant": one.constant,
+        "constant": operand.constant,
     }
 
 
-def _calls(record: Record, made: list[Made], call: Call) -> str:
-    names = [one for one in call.names if not call.gradient or one in _PASSED]
-    given = ", ".join(names)
+def _calls(record: Record, inputs: list[OperandText], call: CallText) -> str:
+    names = [name for name in call.names if not call.gradient or name in _PASSED]
+    parameters = ", ".join(names)
     output = str(record.problem["output"]["dtype"])
     integers = not (call.dtype or output).startswith(("float", "bfloat", "complex"))
-    longest = max((one.size[-1] for one in made if one.size), default=1)
-    tf32 = made[0].device != "cpu"
+    longest = max((operand.size[-1] for operand in inputs if operand.size), default=1)
+    tf32 = inputs[0].device != "cpu"
     precision = max(
-        tolerance(one, made[0].dtype, longest, tf32=tf32) for one in call.outputs or (output,)
+        tolerance(dtype, inputs[0].dtype, longest, tf32=tf32) for dtype in call.outputs or (output,)
     )
     body = call.exact or call.body
     if integers:
         body = "a @ b"
     lines = [
-        f"FREEZING = {any(one.constant for one in made)}",
+        f"FREEZING = {any(operand.constant for operand in inputs)}",
         f"GRADIENT = {call.gradient}",
         f"OUTPUT = torch.{call.dtype or output}",
         "WIDE = torch.float64",
@@ -220,11 +236,13 @@ def _calls(record: Record, made: list[Made], call: Call) -> str:
         f"TOLERANCE = {max(precision, _JUMPING) if call.jumps else precision!r}",
         f"TIMES_EAGER = {_TIMES_EAGER if call.lines else 0.0}",
     ]
+    if call.lines:
+        lines += ["", "import inductor_plugin", "", "epilogue = inductor_plugin.replay(EPILOGUE)"]
     if call.readers > 1:
         lines.append(READ.replace("DIGEST", record.digest[:12]).rstrip("\n"))
     for name, text, rest in (("call", call.body, call.lines), ("exact", body, call.exact_lines)):
         first = f"product = {text}" if rest else f"return {text}"
-        lines += ["", "", f"def {name}({given}):"]
+        lines += ["", "", f"def {name}({parameters}):"]
         lines += [f"    {line}" for line in (first, *rest)]
     return "\n".join([*lines, ""])
 

@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from inductor_plugin.errors import OptionError
+
+
+@dataclass(frozen=True)
+class Pin:
+    """The pinned winner of one problem.
+
+    Attributes:
+        environment: Digest of the environment.
+        op: Operator.
+        digest: Digest of the problem.
+        describe: The problem in one line; no part of what is pinned.
+        winner: The candidate.
+    """
+
+    environment: str
+    op: str
+    digest: str
+    describe: str = field(compare=False)
+    winner: str
 
 
 @dataclass(frozen=True)
@@ -27,6 +46,32 @@ class Pins:
         return self.winners.get(f"{environment}/{op}/{digest}")
 
 
+def dump_pins(pins: Iterable[Pin]) -> str:
+    """Return the text of a pin file."""
+    return json.dumps({"format": 1, "pins": [asdict(pin) for pin in pins]}, indent=2) + "\n"
+
+
+def parse_pins(text: str) -> list[Pin]:
+    """Return the pins in the text of a pin file.
+
+    Raises:
+        ValueError: It is not a pin file.
+    """
+    try:
+        return [
+            Pin(
+                environment=row["environment"],
+                op=row["op"],
+                digest=row["digest"],
+                describe=str(row.get("describe", row["digest"])),
+                winner=str(row["winner"]),
+            )
+            for row in json.loads(text)["pins"]
+        ]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(str(error)) from error
+
+
 def read_pins(path: str) -> Pins:
     """Return the pins in a file written by ``inductor-plugin pin``.
 
@@ -34,11 +79,7 @@ def read_pins(path: str) -> Pins:
         OptionError: There is no such file, or it is not a pin file.
     """
     try:
-        content = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
-        winners = {
-            f"{one['environment']}/{one['op']}/{one['digest']}": str(one["winner"])
-            for one in content["pins"]
-        }
+        pins = parse_pins(Path(path).expanduser().read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise OptionError(
             f"policy='pinned' needs pin_file, and {path!r} does not exist; "
@@ -46,6 +87,6 @@ def read_pins(path: str) -> Pins:
         ) from None
     except OSError as error:
         raise OptionError(f"pin_file {path!r} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise OptionError(f"{path!r} is not a pin file: {error}; write one again") from error
-    return Pins(path, winners)
+    return Pins(path, {f"{pin.environment}/{pin.op}/{pin.digest}": pin.winner for pin in pins})

@@ -98,7 +98,7 @@ def test_the_limit_holds_after_a_publication(cache_dir: Path):
     assert store.usage().kernel_bytes <= 50_000
     assert kernel_key("k11").digest in digests(store)
     assert kernel_key("k0").digest not in digests(store)
-    assert store.counts.evicted >= 7
+    assert len(digests(store)) <= 5
     assert store.verify() == []
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from inductor_plugin.cache import BuiltFiles, Store, digest_of, document, open_store
+from inductor_plugin.cache import Store, digest_of, document, open_store
 from inductor_plugin.errors import CacheError, CacheRefusedError
-from tests.support.cache import ENVIRONMENT, built, decision, kernel_key, measured, record
+from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, put_library, record
 
 
 def flip_byte(path: Path) -> None:
@@ -48,33 +48,16 @@ def test_a_directory_of_someone_else_is_refused(cache_dir: Path, monkeypatch: py
         open_store(cache_dir)
 
 
-def test_a_kernel_is_built_once_and_found_by_the_next_store(cache_dir: Path):
+def test_a_kernel_is_found_by_the_next_store(cache_dir: Path):
     store = open_store(cache_dir)
-    first = store.build_kernel(kernel_key(), built())
+    first = put_library(store)
     assert first.path("kernel.so").read_bytes() == b"library"
     assert first.path("source.cpp").read_bytes() == b"int f();"
 
-    def never(folder: Path) -> BuiltFiles:
-        raise AssertionError(folder)
-
     for other in (store, open_store(cache_dir)):
-        assert other.build_kernel(kernel_key(), never) == first
         assert other.kernel(kernel_key().digest) == first
     with pytest.raises(KeyError, match="no 'other'"):
         first.path("other")
-
-
-def test_a_build_that_fails_leaves_nothing(cache_dir: Path):
-    store = open_store(cache_dir)
-
-    def fails(folder: Path) -> BuiltFiles:
-        (folder / "half").write_bytes(b"x")
-        raise RuntimeError("compiler")
-
-    with pytest.raises(RuntimeError, match="compiler"):
-        store.build_kernel(kernel_key(), fails)
-    assert list((cache_dir / "private").iterdir()) == []
-    assert store.build_kernel(kernel_key(), built()).bytes == len(b"library" + b"int f();")
 
 
 def test_publishing_again_keeps_what_is_there(cache_dir: Path):
@@ -96,7 +79,7 @@ def test_a_damaged_kernel_is_a_reported_miss_and_built_again(
     cache_dir: Path, file: str, how: str, caplog: pytest.LogCaptureFixture
 ):
     store = open_store(cache_dir)
-    path = store.build_kernel(kernel_key(), built()).folder / file
+    path = put_library(store).folder / file
     if how == "flipped":
         flip_byte(path)
     elif how == "emptied":
@@ -107,16 +90,15 @@ def test_a_damaged_kernel_is_a_reported_miss_and_built_again(
     assert store.kernel(kernel_key().digest) is None
     assert store.kernel(kernel_key().digest) is None
     assert len([one for one in caplog.records if "damaged" in one.message]) == 1
-    assert store.counts.corrupt == 1
     assert store.counters()["corrupt"] == 1
     assert not path.parent.exists()
-    assert store.build_kernel(kernel_key(), built()).path("kernel.so").read_bytes() == b"library"
+    assert put_library(store).path("kernel.so").read_bytes() == b"library"
     assert store.verify() == []
 
 
 def test_a_damaged_kernel_can_be_replaced_by_who_holds_its_lock(cache_dir: Path):
     store = open_store(cache_dir)
-    flip_byte(store.build_kernel(kernel_key(), built()).path("kernel.so"))
+    flip_byte(put_library(store).path("kernel.so"))
     with store.lock_kernel(kernel_key().digest, 0):
         assert store.kernel(kernel_key().digest) is None
         store.put_kernel(kernel_key(), {"kernel.so": b"new"})
@@ -281,7 +263,7 @@ def use_everything(store: Store) -> None:
     written = store.put_record(one)
     assert store.record(one.environment, one.op, one.digest) == written
     assert set(store.put_record(record(measured("b"))).candidates) == {"a", "b"}
-    entry = store.build_kernel(kernel_key(), built())
+    entry = put_library(store)
     assert entry.path("kernel.so").read_bytes() == b"library"
     assert store.kernel(kernel_key().digest) == entry
     store.quarantine("e", "c", {"status": "hung"})
@@ -320,7 +302,7 @@ def test_a_disk_that_fails_later_degrades_with_one_warning(
     found = store.record(place.environment, place.op, place.digest)
     assert found is not None
     assert set(found.candidates) == {"early", "late"}
-    store.build_kernel(kernel_key(), built())
+    put_library(store)
     assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) == 1
 
 
@@ -328,7 +310,7 @@ def test_a_read_only_cache_is_still_read(cache_dir: Path, monkeypatch: pytest.Mo
     one = record(measured("a"))
     writable = open_store(cache_dir)
     writable.put_record(one)
-    writable.build_kernel(kernel_key(), built())
+    put_library(writable)
     before = sorted(cache_dir.rglob("*"))
 
     def no_access(path: object, mode: int) -> bool:
@@ -372,7 +354,7 @@ def test_a_cache_deleted_under_a_running_process_is_made_again(cache_dir: Path):
     cache_dir.rmdir()
     assert store.record(one.environment, one.op, one.digest) is None
     store.put_record(record(measured("b")))
-    store.build_kernel(kernel_key(), built())
+    put_library(store)
     assert store.degraded is None
     assert cache_dir.stat().st_mode & 0o777 == 0o700
     assert store.verify() == []

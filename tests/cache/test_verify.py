@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import Store, document, open_store
-from tests.support.cache import ENVIRONMENT, built, kernel_key, measured, record
+from tests.support.cache import ENVIRONMENT, kernel_key, measured, put_library, record
 
 
 @pytest.fixture
 def store(cache_dir: Path) -> Store:
     store = open_store(cache_dir)
     store.put_environment(ENVIRONMENT)
-    kernel = store.build_kernel(kernel_key(), built())
+    kernel = put_library(store)
     store.put_record(record(measured("a", kernel=kernel.digest)))
     store.put_record(record(measured("a"), problem=2))
     store.quarantine(record().environment, "c", {"status": "hung"})

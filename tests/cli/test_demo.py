@@ -60,7 +60,7 @@ def test_numbers_off_eager_are_a_problem(error: float):
 
 
 def test_a_report_is_plain_json():
-    report = demo.Report("m:f", "cpu", "/cache", FIRST, SECOND, ())
+    report = demo.DemoReport("m:f", "cpu", "/cache", FIRST, SECOND, ())
     assert json.loads(json.dumps(report.to_dict()))["second"]["stats"]["record_hits"] == 5
 
 

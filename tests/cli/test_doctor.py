@@ -15,10 +15,10 @@ from inductor_plugin.cache.transfer.archive import import_archive
 from inductor_plugin.cache.transfer.installed import take_installed
 from inductor_plugin.cache.transfer.wheel import PACK_FILE
 from inductor_plugin.cli import doctor
+from inductor_plugin.errors import CacheRefusedError
 from inductor_plugin.kernels.nvcc import NoToolkit, Toolkit
 from inductor_plugin.problem.target import Target, target
-from tests.cache.transfer.test_installed import install, stale
-from tests.cache.transfer.test_wheel import pack_file
+from tests.support.packs import install, pack_file, stale
 
 
 @pytest.fixture
@@ -93,6 +93,24 @@ def test_a_cache_that_others_can_write_is_broken(tmp_path: Path):
     assert "mode 0777" in finding.detail
     tmp_path.chmod(0o700)
     assert doctor.cache(tmp_path).state == "ok"
+
+
+@pytest.mark.parametrize("folder", ["", "kernels"])
+@pytest.mark.parametrize("how", ["group", "everyone", "owner"])
+def test_a_cache_that_is_refused_when_it_is_opened_is_broken(
+    folder: str, how: str, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    open_store(cache_dir).layout.kernels.mkdir(mode=0o700)
+    assert doctor.cache(cache_dir).state == "ok"
+    if how == "owner":
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    else:
+        (cache_dir / folder).chmod(0o770 if how == "group" else 0o707)
+    with pytest.raises(CacheRefusedError) as refused:
+        open_store(cache_dir)
+    finding = doctor.cache(cache_dir)
+    assert finding.state == "broken"
+    assert str(refused.value).endswith(f"{finding.detail}; {finding.remedy}")
 
 
 def test_a_cache_that_is_no_folder_is_broken(tmp_path: Path):

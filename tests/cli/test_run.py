@@ -12,7 +12,7 @@ from inductor_plugin.counters import Stats
 from inductor_plugin.errors import WorkerDiedError
 
 RUN = demo.Run("2.14.1", 1.0, 2.0, 0.0, 1e-3, Stats(problems=1))
-REPORT = demo.Report("m:f", "cpu", "/cache", RUN, RUN, ())
+REPORT = demo.DemoReport("m:f", "cpu", "/cache", RUN, RUN, ())
 
 
 def call(verb: str, *, as_json: bool = False, cache_dir: str | None = None, **more: Any) -> int:
@@ -34,7 +34,7 @@ def test_the_demo_ends_with_the_cache_and_what_to_type_next(
 ):
     asked: list[Any] = []
 
-    def run_demo(model: str | None, cache_dir: Path | None, say: Any) -> demo.Report:
+    def run_demo(model: str | None, cache_dir: Path | None, say: Any) -> demo.DemoReport:
         asked.extend((model, cache_dir))
         return REPORT
 
@@ -48,9 +48,11 @@ def test_the_demo_ends_with_the_cache_and_what_to_type_next(
 def test_the_demo_ends_non_zero_with_what_went_wrong(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], as_json: bool
 ):
-    report = demo.Report("m:f", "cpu", "/cache", RUN, RUN, ("the second process has compiled = 1",))
+    report = demo.DemoReport(
+        "m:f", "cpu", "/cache", RUN, RUN, ("the second process has compiled = 1",)
+    )
 
-    def run_demo(*_: Any, **__: Any) -> demo.Report:
+    def run_demo(*_: Any, **__: Any) -> demo.DemoReport:
         return report
 
     monkeypatch.setattr(demo, "run_demo", run_demo)
@@ -62,7 +64,7 @@ def test_the_demo_ends_non_zero_with_what_went_wrong(
 def test_the_demos_json_is_all_it_prints(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    def run_demo(model: str | None, cache_dir: Path | None, say: Any) -> demo.Report:
+    def run_demo(model: str | None, cache_dir: Path | None, say: Any) -> demo.DemoReport:
         say("a line for people")
         return REPORT
 
@@ -74,7 +76,7 @@ def test_the_demos_json_is_all_it_prints(
 def test_a_process_that_died_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    def run_demo(*_: Any, **__: Any) -> demo.Report:
+    def run_demo(*_: Any, **__: Any) -> demo.DemoReport:
         raise WorkerDiedError("a process of the demo ended with status 9")
 
     monkeypatch.setattr(demo, "run_demo", run_demo)

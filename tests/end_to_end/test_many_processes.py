@@ -33,7 +33,7 @@ def test_eight_processes_share_the_work_and_lose_nothing(cache_dir: Path, tmp_pa
         assert report["stats"]["failed"] == report["stats"]["quarantined"] == 0
     store = open_store(cache_dir)
     assert store.verify() == []
-    assert store.counts.corrupt == 0
+    assert store.counters().get("corrupt", 0) == 0
     kernels, records = list(store.iter_kernels()), list(store.iter_records())
     assert len(kernels) == KERNELS
     assert sum(report["stats"]["compiled"] for report in reports) == len(kernels)

@@ -8,10 +8,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from torch._inductor import config as inductor_config
 
+import inductor_plugin
 from inductor_plugin import activation
 from inductor_plugin.config import Config
 from inductor_plugin.errors import OptionError
@@ -216,3 +218,20 @@ def test_any_other_failure_is_a_warning_and_leaves_the_stock_function(late: Late
     with pytest.warns(RuntimeWarning, match="inductor-plugin is off: the hook is gone"):
         module = late.load()
     assert module.compile_fx("graph") == ("stock", "graph")
+
+
+def test_a_callback_observes_within_the_block_alone() -> None:
+    from inductor_plugin.inductor.graph import session
+
+    seen: list[Any] = []
+    with inductor_plugin.observe(seen.extend):
+        (observer,) = session.OBSERVERS
+    assert observer == seen.extend
+    assert session.OBSERVERS == []
+
+
+def test_scripts_of_earlier_versions_find_what_they_append_to() -> None:
+    from inductor_plugin.inductor.graph import session
+    from inductor_plugin.lowering_session import OBSERVERS
+
+    assert OBSERVERS is session.OBSERVERS

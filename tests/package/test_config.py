@@ -146,7 +146,7 @@ def test_a_pinned_policy_needs_its_file():
 
 def test_options_travel_as_json():
     config = Config.load({"cache_dir": "/somewhere", "max_candidates": 3}, {})
-    assert Config.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert Config.load(json.loads(json.dumps(config.to_dict())), environ={}) == config
 
 
 def test_options_cannot_be_changed():

@@ -1,10 +1,12 @@
-"""Epilogues as lines of Python: the same numbers, and compiled the same epilogue again."""
+"""Epilogues that are replayed: the same numbers, and compiled the same epilogue again."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,11 +15,12 @@ import pytest
 import torch
 
 from inductor_plugin.ops.epilogue_eval import OPERATIONS, evaluate
+from inductor_plugin.ops.epilogue_replay import SIGNS, replay
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step
 from inductor_plugin.problem.epilogue_text import Noted, note, noted
-from inductor_plugin.repro.call import Call
-from inductor_plugin.repro.epilogue import FUNCTIONS, INFIX, with_epilogue
-from inductor_plugin.repro.operand import Made
+from inductor_plugin.repro.call import CallText
+from inductor_plugin.repro.epilogue import REPLAYED, read_text, split, with_epilogue, write_text
+from inductor_plugin.repro.operand import OperandText
 from tests.support.epilogue_graphs import Shape, lowered
 from tests.support.epilogues import CASES, MORE, K, M, N
 
@@ -27,21 +30,22 @@ pytestmark = [
 ]
 
 ALL = {one.name: one for one in (*CASES, *MORE)}
-MM = Call("torch.mm(a, b)", ("a", "b"))
+MM = CallText("torch.mm(a, b)", ("a", "b"))
 FACTORS = (Shape((M, K), torch.float32), Shape((K, N), torch.float32))
 
 
-def made(shape: Shape) -> Made:
+def operand(shape: Shape) -> OperandText:
     stride = shape.stride or torch.empty(shape.size, device="meta").stride()
     dtype = str(shape.dtype).removeprefix("torch.")
-    return Made(shape.size, tuple(stride), 0, dtype, "cpu", constant=False, opaque="")
+    return OperandText(shape.size, tuple(stride), 0, dtype, "cpu", constant=False, opaque="")
 
 
-def function(call: Call, lines: Sequence[str]) -> Callable[..., Any]:
+def function(call: CallText, lines: Sequence[str], told: Noted) -> Callable[..., Any]:
     """Return a function with the lines of a call, without what else reads the product."""
     whole = [f"product = {call.body}", *lines[:-1], lines[-1].removesuffix(", product")]
     text = "\n    ".join([f"def call({', '.join(call.names)}):", *whole])
-    names: dict[str, Any] = {"torch": torch, "WIDE": torch.float64}
+    compute = replay(note(told.epilogue, told.sizes))
+    names: dict[str, Any] = {"torch": torch, "WIDE": torch.float64, "epilogue": compute}
     exec(text, names)
 
     def listed(*given: Any) -> Any:
@@ -51,8 +55,9 @@ def function(call: Call, lines: Sequence[str]) -> Callable[..., Any]:
     return listed
 
 
-def written(name: str, dtype: torch.dtype) -> tuple[Epilogue, Call, list[Shape]]:
-    """Return a case as Inductor has it, as it is written from its note, and the shapes of all operands."""
+@functools.cache
+def written(name: str, dtype: torch.dtype) -> tuple[Noted, CallText, list[Shape]]:
+    """Return a case as its note has it, as it is written, and the shapes of all operands."""
     case = ALL[name]
     graph, shapes = case.graph(dtype)
     epilogue, traced = lowered(graph, shapes, case.readers)
@@ -61,33 +66,33 @@ def written(name: str, dtype: torch.dtype) -> tuple[Epilogue, Call, list[Shape]]
     read = dict.fromkeys(one.buffer for one in epilogue.reads)
     order = [*shapes[:2], *(shapes[inputs.index(one)] for one in read)]
     told = noted(note(epilogue, [(M, N)] * len(epilogue.writes)))
-    call = with_epilogue(MM, [made(one) for one in order], told)
-    assert isinstance(call, Call), call
-    return epilogue, call, order
+    call = with_epilogue(MM, [operand(one) for one in order], told)
+    assert isinstance(call, CallText), call
+    return told, call, order
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("name", ALL)
 def test_the_lines_become_the_same_epilogue_again(name: str, dtype: torch.dtype) -> None:
-    epilogue, call, shapes = written(name, dtype)
-    again, _ = lowered(function(call, call.lines), shapes, ALL[name].readers)
-    assert again.steps == epilogue.steps
-    assert again.signature == epilogue.signature
+    told, call, shapes = written(name, dtype)
+    again, _ = lowered(function(call, call.lines, told), shapes, ALL[name].readers)
+    assert again.steps == told.epilogue.steps
+    assert again.signature == told.epilogue.signature
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_lines_compute_what_the_epilogue_does(name: str) -> None:
-    epilogue, call, shapes = written(name, torch.float32)
+    told, call, shapes = written(name, torch.float32)
     torch.manual_seed(5)
     a, b = torch.randn(M, K) / 8, torch.randn(K, N)
     operands = [torch.randn(one.size).abs() + 0.5 for one in shapes[2:]]
-    wanted = evaluate(epilogue, a @ b, operands)
-    found = function(call, call.lines)(a, b, *operands)
+    wanted = evaluate(told.epilogue, a @ b, operands)
+    found = function(call, call.lines, told)(a, b, *operands)
     assert [one.dtype for one in found] == [one.dtype for one in wanted]
     for one, two in zip(found, wanted, strict=True):
         torch.testing.assert_close(one.float(), two.float(), rtol=1e-5, atol=1e-6)
     wide = [one.double() for one in (a, b, *operands)]
-    for one, two in zip(function(call, call.exact_lines)(*wide), wanted, strict=True):
+    for one, two in zip(function(call, call.exact_lines, told)(*wide), wanted, strict=True):
         assert one.dtype == torch.float64
         off = (one - two.double()).abs()
         # What is rounded to whole numbers, or to a few bits, may fall on either side.
@@ -97,18 +102,19 @@ def test_the_lines_compute_what_the_epilogue_does(name: str) -> None:
 
 
 def test_exact_results_are_not_rounded_on_the_way() -> None:
-    _, call, _ = written("gelu", torch.bfloat16)
-    assert any("torch.bfloat16" in line for line in call.lines)
-    assert not any("torch." in line and ".to(torch." in line for line in call.exact_lines)
+    told, call, shapes = written("gelu", torch.bfloat16)
+    given = [torch.randn(one.size, dtype=torch.float64) for one in shapes]
+    (exact,) = function(call, call.exact_lines, told)(*given)
+    assert exact.dtype == torch.float64
+    assert not torch.equal(exact, exact.bfloat16().double())
     _, call, _ = written("int8", torch.bfloat16)
-    assert any(".to(torch.int8)" in line for line in call.exact_lines)
     assert call.jumps
     assert call.outputs == ("int8",)
 
 
-def test_whatever_is_computed_elsewhere_can_be_written() -> None:
-    assert set(OPERATIONS) <= {*INFIX, *FUNCTIONS}
-    assert all(hasattr(torch, one) for one in FUNCTIONS)
+def test_whatever_is_computed_elsewhere_can_be_replayed() -> None:
+    assert set(OPERATIONS) <= REPLAYED
+    assert all(one in SIGNS or one == "to_dtype" or hasattr(torch, one) for one in REPLAYED)
 
 
 def chain(*steps: Step, **facts: Any) -> Epilogue:
@@ -134,7 +140,7 @@ def chain(*steps: Step, **facts: Any) -> Epilogue:
 )
 def test_what_no_line_says_is_refused(epilogue: Epilogue, reason: str) -> None:
     sizes = ((M, N),) * len(epilogue.writes)
-    found = with_epilogue(MM, [made(one) for one in FACTORS], Noted(epilogue, sizes))
+    found = with_epilogue(MM, [operand(one) for one in FACTORS], Noted(epilogue, sizes))
     assert isinstance(found, str)
     assert reason in found
 
@@ -150,12 +156,77 @@ def test_numbers_stand_where_a_call_takes_none() -> None:
         ("lt", (1, 0)),
     ):
         epilogue = chain(Step("constant", (), 0.5), Step(op, values))
-        call = with_epilogue(MM, [made(one) for one in FACTORS], Noted(epilogue, ((M, N),)))
-        assert isinstance(call, Call)
+        told = Noted(epilogue, ((M, N),))
+        call = with_epilogue(MM, [operand(one) for one in FACTORS], told)
+        assert isinstance(call, CallText)
         a, b = torch.randn(M, K), torch.randn(K, N)
-        (found,) = function(call, call.lines)(a, b)
+        (found,) = function(call, call.lines, told)(a, b)
         (wanted,) = evaluate(epilogue, a @ b, [])
         torch.testing.assert_close(found, wanted)
-        again, _ = lowered(function(call, call.lines), FACTORS)
+        again, _ = lowered(function(call, call.lines, told), FACTORS)
         done = [one for one in again.steps if one.op not in ("product", "constant", "store")]
         assert (done[0].op == op) or op in ("truediv", "lt")
+
+
+PRODUCT = (6, 8)
+
+
+def plain(size: tuple[int, ...], stride: tuple[int, ...]) -> OperandText:
+    return OperandText(size, stride, 0, "float32", "cpu", constant=False, opaque="")
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "read", "offset", "text"),
+    [
+        ((8,), (1,), (0, 1), 0, "x"),
+        ((), (), (0, 0), 0, "x"),
+        ((6, 8), (16, 1), (16, 1), 0, "x"),
+        ((6,), (1,), (1, 0), 0, "torch.as_strided(x, (6, 8), (1, 0), 0)"),
+        ((8, 6), (6, 1), (1, 6), 0, "torch.as_strided(x, (6, 8), (1, 6), 0)"),
+        ((6, 16), (16, 1), (16, 1), 8, "torch.as_strided(x, (6, 8), (16, 1), 8)"),
+    ],
+)
+def test_an_operand_is_read_where_the_epilogue_reads_it(
+    size: tuple[int, ...], stride: tuple[int, ...], read: tuple[int, ...], offset: int, text: str
+) -> None:
+    operand = plain(size, stride)
+    assert read_text("x", operand, PRODUCT, read, offset) == text
+    flat = torch.arange(operand.elements, dtype=torch.float32)
+    names = {"torch": torch, "x": torch.as_strided(flat, size, stride), "product": flat}
+    wanted = torch.as_strided(flat, PRODUCT, read, offset)
+    assert torch.equal(torch.broadcast_to(eval(text, names), PRODUCT), wanted)
+    names["product"] = torch.empty(PRODUCT)
+    unknown = read_text("x", operand, PRODUCT, read, offset, unknown="product.shape")
+    assert torch.equal(torch.broadcast_to(eval(unknown, names), PRODUCT), wanted)
+
+
+def test_dimensions_of_a_product_are_split() -> None:
+    assert split(PRODUCT, (2, 3, 8)) == ((0, 3), (0, 1), (1, 1))
+    assert split(PRODUCT, PRODUCT) == ((0, 1), (1, 1))
+    assert split((1, 8), (1, 2, 4)) == ((0, 1), (1, 4), (1, 1))
+    for size in ((8, 6), (48,), (6, 9), (3, 2, 4), (4, 12), (2, 3, 8, 1, 2)):
+        assert split(PRODUCT, size) is None
+
+
+@pytest.mark.parametrize(
+    ("along", "size", "text"),
+    [
+        ((8, 1), (6, 8), ""),
+        ((1, 6), (6, 8), ""),
+        ((1, 6), (8, 6), ".permute(1, 0).contiguous()"),
+        ((1, 6), (2, 4, 6), ".permute(1, 0).contiguous().view(2, 4, 6)"),
+        ((8, 1), (48,), ".view(48)"),
+        ((16, 1), (6, 16), None),
+        ((8, 1), (8, 6), None),  # turned, or a view?
+    ],
+)
+def test_a_result_is_turned_as_it_lies(
+    along: tuple[int, ...], size: tuple[int, ...], text: str | None
+) -> None:
+    assert write_text(PRODUCT, along, size) == text
+    if text:
+        value = torch.arange(math.prod(PRODUCT)).view(PRODUCT)
+        turned = eval(f"value{text}", {"value": value})
+        assert tuple(turned.shape) == size
+        # Where element [m, n] must be: at the strides along the product.
+        assert torch.equal(torch.as_strided(turned, PRODUCT, along), value)

@@ -191,6 +191,31 @@ def test_a_script_runs_alone_and_says_what_is_wrong(
         assert lines[-1] == verdict
 
 
+@pytest.mark.slow
+def test_a_script_of_a_bare_call_runs_where_there_is_no_plugin(
+    filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = next(r for r in records(filled) if r.op == "mm" and not r.problem["dynamic"])
+    path = tmp_path / "mm.py"
+    written(filled, one, path, capsys)
+    code = (
+        "import runpy, sys\n"
+        "sys.modules['inductor_plugin'] = None\n"
+        "sys.argv = ['mm.py', '--stock']\n"
+        f"runpy.run_path({str(path)!r}, run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**process_environment(), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()[-4000:]
+    assert done.stdout.decode().splitlines()[-1] == "right"
+
+
 def test_what_cannot_be_rebuilt_keeps_its_metadata_and_says_so(
     cache_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from inductor_plugin.cache import BuiltFiles, Decision, KernelKey, Measured, Record, digest_of
+from inductor_plugin.cache import (
+    Decision,
+    KernelEntry,
+    KernelKey,
+    Measured,
+    Record,
+    Store,
+    digest_of,
+)
 
 ENVIRONMENT = {"device": {"name": "cpu"}, "software": {"torch": "2.14.1"}}
 
@@ -15,12 +21,10 @@ def kernel_key(name: str = "k") -> KernelKey:
     return KernelKey("gemm", name, "64x64", "x86_64", "g++ 12", "-O3")
 
 
-def built(content: bytes = b"library") -> Callable[[Path], BuiltFiles]:
-    def build(folder: Path) -> BuiltFiles:
-        (folder / "kernel.so").write_bytes(content)
-        return BuiltFiles({"kernel.so": folder / "kernel.so", "source.cpp": b"int f();"})
-
-    return build
+def put_library(store: Store) -> KernelEntry:
+    """Publish a kernel of two files."""
+    files = {"kernel.so": b"library", "source.cpp": b"int f();"}
+    return store.put_kernel(kernel_key(), files)
 
 
 def measured(candidate: str, median_ms: float | None = 1.0, **fields: Any) -> Measured:

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import importlib.metadata
 import shutil
-import sys
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,21 +13,12 @@ from inductor_plugin.cache.transfer.installed import (
     mismatch,
     take_installed,
 )
-from inductor_plugin.cache.transfer.wheel import ENTRY_POINTS, PACK_FILE, write_wheel
-from tests.cache.transfer.test_wheel import pack_file
+from inductor_plugin.cache.transfer.wheel import PACK_FILE
+from tests.support.packs import install, pack_file, stale
 
 SOFTWARE = {"nvcc": "nvcc 13.0.88", "torch": "2.14.1", "triton": "3.8.0", "machine": "x86_64"}
 HOPPER = Pack("H200", "sm_90a", 1.0, SOFTWARE, ("m:f",), (), ())
 HOST = Host("sm_90a", 13, "x86_64", "2.14.1", "3.8.0")
-
-
-def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Install a pack as pip does, and return the folder, which is on the module search path."""
-    site = folder / "site"
-    with zipfile.ZipFile(write_wheel(pack_file(folder), folder).file) as wheel:
-        wheel.extractall(site)
-    monkeypatch.setattr(sys, "path", [str(site), *sys.path])
-    return site
 
 
 @pytest.fixture
@@ -174,13 +162,3 @@ def test_packs_of_another_torch_or_triton_are_named(other: dict[str, str]) -> No
 
 def made(**software: str) -> Pack:
     return replace(HOPPER, software={**SOFTWARE, **software})
-
-
-def stale(site: Path, package: str) -> None:
-    """Leave an entry point behind whose package is gone."""
-    folder = site / "stale-1.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: stale\nVersion: 1\n")
-    (folder / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\nstale = {package}\n")
-    points = importlib.metadata.entry_points(group=ENTRY_POINTS)
-    assert "stale" in {one.name for one in points}

@@ -14,19 +14,7 @@ from inductor_plugin.cache.transfer.archive import export_archive
 from inductor_plugin.cache.transfer.wheel import PACK_FILE, write_wheel
 from inductor_plugin.errors import ArchiveError, PackError
 from tests.support.cache import kernel_key
-
-
-def pack_file(
-    folder: Path, target: str = "RTX 4090", arch: str = "sm_89", source: str = "", **made: str
-) -> Path:
-    """Return the file of a pack with one kernel; ``made`` is added to what has made it."""
-    store = open_store(folder / f"cache-{arch}")
-    kernel = store.put_kernel(kernel_key(f"{arch}{source}"), {"kernel.so": b"library"})
-    software = {"nvcc": "nvcc 13.0.88", "machine": platform.machine(), **made}
-    pack = Pack(target, arch, 1000.0, software, ("m:f",), ("mm(1x2, 2x3)",), (kernel.digest,))
-    file = folder / f"{arch}{source}.pack"
-    export_archive(store, file, pack=pack)
-    return file
+from tests.support.packs import pack_file
 
 
 def test_the_wheel_is_one_that_pip_installs(tmp_path: Path) -> None:

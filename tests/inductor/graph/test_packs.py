@@ -27,10 +27,9 @@ from inductor_plugin.problem.target import target
 from inductor_plugin.template import CudaSource, Failed
 from inductor_plugin.tuning.runtime import RUNTIME
 from inductor_plugin.tuning.task import CppBuild
-from tests.cache.transfer.test_installed import install, stale
-from tests.cache.transfer.test_wheel import pack_file
 from tests.support import gpu
 from tests.support.lowering import Arg, Lab, library_first
+from tests.support.packs import install, pack_file, stale
 
 pytestmark = pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
 

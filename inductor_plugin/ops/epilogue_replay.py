@@ -1,0 +1,138 @@
+"""An epilogue of a record, replayed with torch in the dtypes of its graph.
+
+`epilogue_eval.evaluate` rounds once, where a value is stored, as kernels do. This takes each step as the
+graph has it: eager, it is what the model computes without Inductor; compiled, Inductor lowers it to the
+same epilogue again, signature included.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from inductor_plugin.problem.epilogue import Epilogue, Step
+from inductor_plugin.problem.epilogue_text import noted
+
+_TORCH: Any = torch
+_OPERATOR: Any = operator
+SIGNS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "truediv": _OPERATOR.truediv,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "bitwise_and": _OPERATOR.and_,
+    "bitwise_or": _OPERATOR.or_,
+}
+"""Steps that Python has a sign for, which takes numbers too; all others are functions of torch."""
+
+_WIDENED = ("float16", "bfloat16", "float32", "float64")
+"""What is not rounded to where the result is wanted exactly; eight bits are part of what is computed."""
+_CLAMPS = {"maximum": torch.clamp_min, "minimum": torch.clamp_max}
+_TAKE_NUMBERS = {"where": (1, 2), "pow": (1,), "fmod": (1,)}
+"""Functions of torch and their arguments that may be numbers."""
+
+
+def replay(note: Mapping[str, str]) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """Return a function that computes a recorded epilogue.
+
+    It takes the product, then what the epilogue reads in the order of its reads, each of a shape that
+    broadcasts to the product's, and returns what the epilogue writes. With ``wide=torch.float64`` it
+    computes floating point values in that dtype and rounds nothing.
+
+    Args:
+        note: The epilogue as the record keeps it (`epilogue_text.note`).
+
+    Raises:
+        ValueError: The note is of another version, or damaged.
+    """
+    epilogue = noted(note).epilogue
+    steps = _shared(epilogue.steps)
+
+    def compute(
+        product: torch.Tensor, *reads: torch.Tensor, wide: torch.dtype | None = None
+    ) -> tuple[torch.Tensor, ...]:
+        return _replayed(epilogue, steps, (product, *reads), wide)
+
+    return compute
+
+
+def _shared(steps: Sequence[Step]) -> list[tuple[Step, tuple[int, ...], int]]:
+    """Return each step with its arguments and the first step that is equal to it.
+
+    Inductor repeats what is used twice; computed twice, it would be repeated twice as often.
+    """
+    first: dict[tuple[str, tuple[int, ...], str], int] = {}
+    shared: list[tuple[Step, tuple[int, ...], int]] = []
+    for index, step in enumerate(steps):
+        arguments = tuple(shared[argument][2] for argument in step.arguments)
+        equal = first.setdefault((step.op, arguments, repr(step.value)), index)
+        shared.append((step, arguments, equal))
+    return shared
+
+
+def _replayed(
+    epilogue: Epilogue,
+    steps: Sequence[tuple[Step, tuple[int, ...], int]],
+    inputs: Sequence[torch.Tensor],
+    wide: torch.dtype | None,
+) -> tuple[torch.Tensor, ...]:
+    product, *reads = inputs
+    values: list[Any] = []
+    written: dict[int, torch.Tensor] = {}
+    for index, (step, arguments, equal) in enumerate(steps):
+        taken = [values[argument] for argument in arguments]
+        if equal != index:
+            values.append(values[equal])
+        elif step.op == "product":
+            values.append(product)
+        elif step.op == "load" and isinstance(step.value, int):
+            values.append(reads[step.value])
+        elif step.op == "constant":
+            values.append(step.value)
+        elif step.op == "store" and isinstance(step.value, int):
+            dtype = wide or getattr(torch, epilogue.writes[step.value].dtype)
+            written[step.value] = _tensor(taken, 0, product).to(dtype)
+            values.append(None)
+        elif step.op == "to_dtype":
+            dtype = wide if wide and step.value in _WIDENED else getattr(torch, str(step.value))
+            values.append(_tensor(taken, 0, product).to(dtype))
+        else:
+            values.append(_computed(step, taken, product))
+    return tuple(written[place] for place in sorted(written))
+
+
+def _computed(step: Step, taken: list[Any], product: torch.Tensor) -> Any:
+    op = step.op
+    tensors = [isinstance(value, torch.Tensor) for value in taken]
+    if op == "mul" and step.arguments[0] == step.arguments[1] and tensors[0]:
+        return torch.square(taken[0])  # as a product, Inductor would compute the value twice
+    if op in SIGNS:
+        # Python swaps a sum with the number first; the order is part of a signature.
+        if not tensors[0] and (not tensors[1] or op in ("add", "mul")):
+            taken[0] = _tensor(taken, 0, product)
+        return SIGNS[op](*taken)
+    if op in _CLAMPS and tensors == [True, False]:
+        return _CLAMPS[op](*taken)
+    for place in range(len(taken)):
+        if place not in _TAKE_NUMBERS.get(op, ()):
+            taken[place] = _tensor(taken, place, product)
+    return getattr(_TORCH, op)(*taken)
+
+
+def _tensor(taken: Sequence[Any], place: int, product: torch.Tensor) -> torch.Tensor:
+    """Return an argument as a tensor: a number in the dtype of the others."""
+    value = taken[place]
+    if isinstance(value, torch.Tensor):
+        return value
+    others = [one.dtype for one in taken if isinstance(one, torch.Tensor)]
+    dtype = others[-1] if others else torch.float32
+    return torch.full((), value, dtype=dtype, device=product.device)

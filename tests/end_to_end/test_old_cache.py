@@ -1,0 +1,143 @@
+"""What was written before the modules were moved is used as if nothing had moved.
+
+`tests/fixtures/old_cache` is of commit 53e12c1: records, a quarantine entry, a pin file, two packs.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import torch._dynamo
+from torch import Tensor, nn
+from torch._dynamo.exc import BackendCompilerFailed
+from torch._inductor.graph import GraphLowering
+
+import inductor_plugin
+from inductor_plugin.aot.precompile import Request, check, precompile
+from inductor_plugin.cache import open_store
+from inductor_plugin.cache.transfer.archive import import_archive
+from inductor_plugin.cache.transfer.wheel import read_pack
+from inductor_plugin.config import Config
+from inductor_plugin.inductor.graph.session import OBSERVERS
+from inductor_plugin.tuning.runtime import RUNTIME
+from inductor_plugin.tuning.selection import Ticket
+from tests.fixtures.old_cache import make
+from tests.support.lowering import Lab, library_first
+from tests.support.repository import REPOSITORY
+
+OLD = REPOSITORY / "tests/fixtures/old_cache"
+TORCH = "2.14.1"
+
+pytestmark = [
+    pytest.mark.skipif(
+        torch.__version__.partition("+")[0] != TORCH,
+        reason=f"torch's choices and kernel keys are those of {TORCH}",
+    ),
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="the fixture is of x86_64"),
+]
+
+
+class _DecidedError(Exception):
+    """All is decided; what follows is Inductor's own code."""
+
+
+@pytest.fixture
+def old_cache(cache_dir: Path, inductor_cache: Path) -> Iterator[Path]:
+    """Return a copy of the old cache directory."""
+    shutil.copytree(OLD / "cache", cache_dir)
+    for folder in (cache_dir, *cache_dir.iterdir()):
+        folder.chmod(0o700)
+    yield cache_dir
+    inductor_plugin.disable()
+    torch._dynamo.reset()
+
+
+def decided(model: tuple[nn.Module, Tensor], lab: Lab, **options: Any) -> list[Ticket]:
+    """Return what is decided when a model is compiled as far as that."""
+    tickets: list[Ticket] = []
+    observe = tickets.extend
+    OBSERVERS.append(observe)
+    stop = mock.patch.object(GraphLowering, "save_output_code", side_effect=_DecidedError)
+    here = make.fixed("inductor_plugin.tuning.runtime", "inductor_plugin.inductor.graph.session")
+    try:
+        with stop, here, pytest.raises(BackendCompilerFailed, match="_DecidedError"):
+            make.run(model, lab.cache_dir, **options)
+    finally:
+        OBSERVERS.remove(observe)
+    return tickets
+
+
+def winners(tickets: list[Ticket]) -> dict[str, str | None]:
+    return {one.digest: one.verdict.winner for one in tickets if one.verdict is not None}
+
+
+@pytest.mark.usefixtures("inductor_cache")
+def test_old_records_and_pins_decide_and_nothing_is_measured(old_cache: Path) -> None:
+    recorded = {one.digest: one.decision for one in open_store(old_cache).iter_records()}
+    before = inductor_plugin.stats()
+    with Lab(library_first, old_cache).open() as lab:
+        tickets = decided(make.model(), lab)
+        pinned = decided(make.model(), lab, policy="pinned", pin_file=str(OLD / "pins.json"))
+    assert len(recorded) == 2
+    assert winners(tickets) == {digest: one.winner for digest, one in recorded.items() if one}
+    pins = json.loads((OLD / "pins.json").read_text(encoding="utf-8"))["pins"]
+    assert winners(pinned) == {one["digest"]: one["winner"] for one in pins}
+    assert all(winners(pinned)[digest] != winner for digest, winner in winners(tickets).items())
+    done = inductor_plugin.stats().since(before)
+    assert (done.benchmarked, done.compiled) == (0, 0)
+    assert (lab.tasks, lab.screens, lab.builds, lab.units) == ([], [], [], [])
+
+
+@pytest.mark.usefixtures("inductor_cache")
+def test_what_was_in_quarantine_stays_there(old_cache: Path) -> None:
+    (bad,) = open_store(old_cache).iter_quarantine()
+    with Lab(library_first, old_cache).open() as lab:
+        (ticket,) = decided(make.unknown(), lab)
+    assert bad.candidate.endswith(f"-{ticket.digest[:12]}")
+    who = str(bad.fields["candidate"])
+    assert who in [offer.candidate_id for offer in ticket.offers]
+    assert (ticket.measured[who].status, ticket.measured[who].reason) == ("crashed", bad.reason)
+    assert ticket.verdict is not None
+    assert ticket.verdict.winner != who
+    assert who not in [one.candidate_id for task in lab.tasks for one in task.entries]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
+@pytest.mark.parametrize(("name", "most"), [("triton", 2), ("cutlass", 1)])
+def test_old_packs_are_all_that_a_model_needs(
+    name: str, most: int, tmp_path: Path, cache_dir: Path, inductor_cache: Path
+) -> None:
+    file = OLD / f"{name}.pack"
+    pack = read_pack(file)
+    for package in ("triton", "nvidia-cutlass"):
+        installed = ""
+        with suppress(importlib.metadata.PackageNotFoundError):
+            installed = importlib.metadata.version(package)
+        if installed != pack.software.get(package):
+            pytest.skip(f"the pack is of {package} {pack.software.get(package)}, not {installed}")
+    RUNTIME.forget()
+    config = Config.load(
+        make.pack_options(name, most, cache_dir) | {"nvcc": "/nowhere"}, environ={}
+    )
+    assert import_archive(open_store(cache_dir), file).kernels == len(pack.kernels)
+    request = Request("H200", ("tests.support.models:half",), tmp_path / "again.pack", config)
+    again = precompile(request, lambda text: None)
+    RUNTIME.forget()
+    assert again.stats.compiled == 0
+    assert again.stats.candidates == 12  # as when the pack was made
+    assert again.pack.kernels == pack.kernels
+    assert again.pack.problems == pack.problems
+    assert [one.name for one in again.kernels] == [one.name for one in check(file)]
