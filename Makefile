@@ -59,7 +59,7 @@ bench-gpu: $(READY)
 	$(PY) -m benchmarks.fusion.fused --budget-s 120 $(ARGS)
 
 docs: $(READY)
-	$(PY) docs/generate.py
+	$(PY) -m docs.generate
 
 clean:
 	rm -rf build dist *.egg-info .import_linter_cache .pytest_cache .ruff_cache

@@ -1,4 +1,4 @@
-"""Write the generated parts of README.md: the table of results and the table of options."""
+"""Write the generated parts of README.md (results, options) and ARCHITECTURE.md (folders, layers)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
+from docs.architecture import renewed
 from inductor_plugin.config import PREFIX, Config
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -96,10 +97,13 @@ def _ahead_of_time(folder: Path) -> list[str]:
 
 
 def main() -> None:
-    """Renew README.md."""
+    """Renew README.md and ARCHITECTURE.md."""
     readme = REPOSITORY / "README.md"
     text = readme.read_text(encoding="utf-8")
     readme.write_text(with_options(with_results(text)), encoding="utf-8")
+    architecture = REPOSITORY / "ARCHITECTURE.md"
+    text = architecture.read_text(encoding="utf-8")
+    architecture.write_text(renewed(text, REPOSITORY), encoding="utf-8")
 
 
 def _between(text: str, begin: str, end: str, table: str) -> str:

@@ -228,10 +228,3 @@ def test_a_callback_observes_within_the_block_alone() -> None:
         (observer,) = session.OBSERVERS
     assert observer == seen.extend
     assert session.OBSERVERS == []
-
-
-def test_scripts_of_earlier_versions_find_what_they_append_to() -> None:
-    from inductor_plugin.inductor.graph import session
-    from inductor_plugin.lowering_session import OBSERVERS
-
-    assert OBSERVERS is session.OBSERVERS
