@@ -21,7 +21,7 @@ from tests.gpu.harness import fused_forced, layout_forced
 from tests.gpu.harness.kernels import TEST_S
 from tests.gpu.harness.processes import Reports, started
 from tests.gpu.harness.selected import selected
-from tests.support import traitor
+from tests.support import wrong_in_process
 
 pytestmark = [pytest.mark.sm90, pytest.mark.filterwarnings("default")]
 
@@ -98,10 +98,10 @@ def test_a_kernel_that_writes_nan_is_named(cache_dir: Path, record_property: Not
         "check_outputs": "nan",
         "gemm_backends": "ATEN",
     }
-    with traitor.offered(), forced("traitor") as taken:
+    with wrong_in_process.offered(), forced("traitor") as taken:
         compiled = torch.compile(torch.mm, backend="inductor_plugin", options=options)
         torch.testing.assert_close(compiled(a, b), a @ b, atol=1e-3, rtol=1e-3)
-        with traitor.betraying(5, 7), pytest.raises(OutputError) as caught:
+        with wrong_in_process.betraying(5, 7), pytest.raises(OutputError) as caught:
             compiled(a, b)
     record_property("message", str(caught.value))
     assert taken

@@ -3,7 +3,7 @@
     python -m tests.gpu.harness.layout_forced CASE CACHE_DIR
 
 Ways: a Triton kernel that reads the view as it lies; an operator that takes aligned rows alone and
-gets copies of all else (tests/support/picky.py); CUTLASS, which copies what TMA cannot read; the library.
+gets copies of all else (tests/support/row_major_ops.py); CUTLASS, which copies what TMA cannot read; the library.
 Prints one JSON line.
 """
 
@@ -32,7 +32,7 @@ from inductor_plugin.inductor.candidates.layouts import warn_once
 from tests.gpu.harness.forced import compiled, listed, main
 from tests.gpu.harness.product import BF16, Spec
 from tests.gpu.harness.ways import made
-from tests.support import layouts, picky
+from tests.support import layouts, row_major_ops
 
 Size = tuple[int, int, int]
 LARGE = (4096, 4096, 4096)
@@ -108,7 +108,7 @@ def report(
     started = time.monotonic()
     found: dict[str, Any] = {}
     with (
-        picky.picky_offered(),
+        row_major_ops.picky_offered(),
         inductor_config.patch(fx_graph_cache=False),
         dynamo_config.patch(capture_dynamic_output_shape_ops=True),
     ):

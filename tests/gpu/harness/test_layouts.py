@@ -18,7 +18,7 @@ from tests.gpu.harness import layout_forced
 from tests.gpu.test_fused import ACCEPTED
 from tests.support import gpu, layouts
 from tests.support.lowering import Arg, Lab
-from tests.support.picky import picky_offered
+from tests.support.row_major_ops import picky_offered
 
 needs_cuda_build = pytest.mark.skipif(
     torch.version.cuda is None, reason="needs a CUDA build of torch"
