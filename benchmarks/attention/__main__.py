@@ -11,16 +11,17 @@ same way with tiny sizes on a CPU, to check the benchmark itself.
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from benchmarks.attention.shapes import SHAPES, Shape
+from benchmarks.attention.shapes import SHAPES
 from benchmarks.harness import campaign
 from benchmarks.harness.arms import Arm, raced
-from benchmarks.harness.resume import Budget
+from benchmarks.harness.attention import Shape
+from benchmarks.harness.resume import Budget, Rows
 from benchmarks.harness.sources import PLUGIN
 
 ARMS = ("flash", "efficient", "cudnn", "stock", "ours")
@@ -34,20 +35,15 @@ SOURCES = (*PLUGIN, "benchmarks/harness", "benchmarks/attention", "benchmarks/ge
 
 def main() -> int:
     """Measure what is not measured yet, write after each attention, print a table last."""
-    made = campaign.parser(__doc__, MANY, ARMS, budget_s=170.0, arm_s=120.0, rounds=ROUNDS)
-    given = made.parse_args()
-    given.arms = given.arms or list(ARMS)
-    budget = Budget(given.budget_s)
-    found = campaign.opened("attention", SOURCES, given)
-    if found is None:
-        return 0
-    out, report = found
-    wanted = {name: one for name, one in todo().items() if given.match in name}
-    names = list(wanted)[: given.limit or None]
-    left = run(report, {name: wanted[name] for name in names}, out, given, budget)
-    show(report["rows"])
-    campaign.closing(MANY, left, out)
-    return 0
+
+    def wanted(rows: Rows, given: argparse.Namespace, budget: Budget) -> list[str]:
+        every = todo()
+        return run(
+            rows, {name: every[name] for name in campaign.chosen(every, given)}, given, budget
+        )
+
+    benchmark = campaign.Benchmark("attention", __doc__, MANY, ARMS, SOURCES, 170.0, 120.0, ROUNDS)
+    return benchmark.main(wanted, show)
 
 
 def todo() -> dict[str, tuple[Shape, bool]]:
@@ -66,11 +62,7 @@ def name_of(shape: Shape, *, backward: bool) -> str:
 
 
 def run(
-    report: dict[str, Any],
-    wanted: Mapping[str, tuple[Shape, bool]],
-    out: Path,
-    given: Any,
-    budget: Budget,
+    rows: Rows, wanted: Mapping[str, tuple[Shape, bool]], given: Any, budget: Budget
 ) -> list[str]:
     """Measure attentions until the budget ends; return the names of those that are left."""
 
@@ -81,7 +73,7 @@ def run(
         facts = {"flops": shape.flops(backward=backward), "accepted": shape.accepted}
         return {"product": name, **facts, **found}, whole
 
-    return campaign.run([*wanted], measure, line, report, out, given, budget, ARM_MODULE)
+    return campaign.run([*wanted], measure, line, rows, given, budget, ARM_MODULE)
 
 
 def line(row: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,14 @@ import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from benchmarks.attention.check import error_of
-from benchmarks.attention.shapes import CAUSAL, Shape, shape_of
+from benchmarks.attention.shapes import shape_of
 from benchmarks.gemm.arm import Prepared, Tried, graphed, serve, ways
-from inductor_plugin import fmha
+from benchmarks.harness.attention import Function, Shape, ends_of, error_of, operands, sdpa
+from benchmarks.harness.attention import attention as plugin_attention
 from inductor_plugin.problem.attention import Mask
 from inductor_plugin.worker.jobs import Sampling
 from inductor_plugin.worker.timer import repeats_for, timer_for
 
-Function = Callable[..., torch.Tensor]
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
@@ -91,55 +90,22 @@ def prepare(
     return report, Prepared(call, device, repeats_for(timer, call, sampling))
 
 
-def operands(shape: Shape, device: str) -> list[torch.Tensor]:
-    """Return q, k, v and the gradient of out: the same in each process."""
-    generator = torch.Generator(device=device).manual_seed(0)
-    dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    dtype = torch.float8_e4m3fn if shape.narrow else dtype
-
-    def drawn(batch: int, length: int, heads: int) -> torch.Tensor:
-        size = (sum(shape.lengths),) if shape.lengths else (batch, length)
-        values = torch.randn(*size, heads, shape.dim, generator=generator, device=device)
-        values = values.to(dtype)
-        return values if shape.lengths else values.transpose(1, 2)
-
-    q = drawn(shape.batch, shape.queries, shape.heads)
-    k, v = (drawn(shape.batch, shape.keys, shape.kv_heads) for _ in range(2))
-    return [q, k, v, drawn(shape.batch, shape.queries, shape.heads)]
-
-
 def attention(arm: str, shape: Shape, device: str) -> Function:
     """Return an attention as an arm computes it, before it is compiled.
 
     Raises:
         NotImplementedError: The arm has no way to say it.
     """
-    if arm == "ours" and not shape.plain:
-        return _ours(shape, device)
+    if arm == "ours":
+        return plugin_attention(shape, device)
     if shape.narrow:
         wide = attention(arm, replace(shape, narrow=False), device)
         return lambda q, k, v: wide(q.bfloat16(), k.bfloat16(), v.bfloat16())
-    gqa = shape.heads != shape.kv_heads
     if arm in BACKENDS:
         return _forced(arm, shape, device)
     if shape.lengths:
         return _varlen(shape, device)
-    if shape.plain:
-        causal = shape.mask == CAUSAL
-        return lambda q, k, v: functional.scaled_dot_product_attention(
-            q, k, v, is_causal=causal, enable_gqa=gqa
-        )
-    return _flex(shape, device)
-
-
-def _ours(shape: Shape, device: str) -> Function:
-    mask = shape.mask
-    facts: dict[str, Any] = {"window": (mask.left, mask.right), "bottom_right": mask.bottom_right}
-    if shape.lengths:
-        ends, longest = ends_of(shape, device), max(shape.lengths)
-        facts |= {"cu_seqlens_q": ends, "cu_seqlens_k": ends}
-        facts |= {"max_seqlen_q": longest, "max_seqlen_k": longest}
-    return lambda q, k, v: fmha(q, k, v, **facts)
+    return sdpa(shape) if shape.plain else _flex(shape, device)
 
 
 def _forced(arm: str, shape: Shape, device: str) -> Function:
@@ -208,12 +174,6 @@ def _flex(shape: Shape, device: str) -> Function:
     gqa = shape.heads != shape.kv_heads
     call: Any = flex.flex_attention
     return lambda q, k, v: call(q, k, v, block_mask=blocks, enable_gqa=gqa)
-
-
-def ends_of(shape: Shape, device: str) -> torch.Tensor:
-    """Return where the sequences begin and the last one ends, int32 [B + 1]."""
-    lengths = torch.tensor([0, *shape.lengths], device=device)
-    return lengths.cumsum(0).to(torch.int32)
 
 
 def dried(shape: Shape) -> Shape:

@@ -1,78 +1,9 @@
-"""Attentions of known models, for measuring: one name, sizes and mask each."""
+"""Attentions of known models, for measuring."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from benchmarks.harness.attention import FULL, LAST_CAUSAL, Shape
 from inductor_plugin.problem.attention import Mask
-
-CAUSAL = Mask(right=0)
-LAST_CAUSAL = Mask(right=0, bottom_right=True)
-FULL = Mask()
-
-
-@dataclass(frozen=True)
-class Shape:
-    """One attention to measure, (B, H, S, D) as views of (B, S, H, D).
-
-    Attributes:
-        name: What it stands for, and its sizes.
-        batch: Sequences.
-        heads: Heads of q.
-        kv_heads: Heads of k and v.
-        queries: Sq; with ``lengths`` 0.
-        keys: Sk; with ``lengths`` 0.
-        dim: D.
-        mask: Which keys a query sees.
-        lengths: Lengths of sequences that lie behind one another; empty: all are as long.
-        backward: Whether training needs its gradient.
-        narrow: Operands of 8 bits (e4m3) in the place of bfloat16; the result is bfloat16.
-    """
-
-    name: str
-    batch: int
-    heads: int
-    kv_heads: int
-    queries: int
-    keys: int
-    dim: int
-    mask: Mask = CAUSAL
-    lengths: tuple[int, ...] = ()
-    backward: bool = True
-    narrow: bool = False
-
-    @property
-    def accepted(self) -> float:
-        """Return the largest error of a row that counts as right (`benchmarks.attention.check`).
-
-        bfloat16 gradients of long rows have 0.02; weights of 8 bits are off by 0.036 each.
-        """
-        return 0.1 if self.narrow else 0.05
-
-    @property
-    def plain(self) -> bool:
-        """Return whether `torch.nn.functional.scaled_dot_product_attention` can say it."""
-        square = self.queries == self.keys
-        return not (self.lengths or self.narrow) and (
-            self.mask == FULL or (self.mask == CAUSAL and square)
-        )
-
-    def scores(self) -> int:
-        """Return how many pairs of a query and a key are computed, a causal half counted as half."""
-        pairs = self.batch * self.queries * self.keys
-        if self.lengths:
-            pairs = sum(length * length for length in self.lengths)
-        left = self.mask.left
-        if left >= 0 and self.keys > left:
-            pairs = self.batch * self.queries * (left + 1)  # a band, its first triangle included
-        elif self.mask.right == 0:
-            pairs //= 2
-        return pairs * self.heads
-
-    def flops(self, *, backward: bool) -> int:
-        """Return multiplications and additions: 2 products forward, 5 backward, each 2 D a score."""
-        return (5 if backward else 2) * 2 * self.dim * self.scores()
-
 
 _MIXED = (64, 4000, 130, 1024, 2048, 333, 8000, 785)
 """Lengths of a packed batch: 16384 tokens, as a language model's data comes."""

@@ -14,16 +14,16 @@ the time of the epilogue as a kernel of its own beside what it took (both kernel
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.fusion.shapes import Fused, fused_products
 from benchmarks.harness import campaign
 from benchmarks.harness.arms import Arm, raced
-from benchmarks.harness.resume import Budget
+from benchmarks.harness.resume import Budget, Rows
 from benchmarks.harness.sources import PLUGIN
 
 ARM_MODULE = "benchmarks.fusion.fused_arm"
@@ -32,38 +32,24 @@ ARMS = ("apart", "stock", "ours", "triton", "evt")
 DRY_ARMS = ("apart", "ours")
 MANY = "products"
 ROUNDS = 15
-SOURCES = (
-    *PLUGIN,
-    "benchmarks/harness",
-    "benchmarks/fusion",
-    "benchmarks/gemm",
-    "tests/gpu/harness/fused_forced.py",
-)
+SOURCES = (*PLUGIN, "benchmarks/harness", "benchmarks/fusion", "benchmarks/gemm")
 """What a row is measured with; another version begins anew."""
 
 
 def main() -> int:
     """Measure what is not measured yet, write after each product, print a table last."""
-    made = campaign.parser(__doc__, MANY, ARMS, budget_s=120.0, arm_s=100.0, rounds=ROUNDS)
-    given = made.parse_args()
-    given.arms = given.arms or list(DRY_ARMS if given.dry else ARMS)
-    budget = Budget(given.budget_s)
-    found = campaign.opened("fused", SOURCES, given)
-    if found is None:
-        return 0
-    out, report = found
-    wanted = [one for one in fused_products() if given.match in one.name]
-    left = run(report, wanted[: given.limit or None], out, given, budget)
-    show(report["rows"])
-    campaign.closing(MANY, left, out)
-    return 0
+
+    def wanted(rows: Rows, given: argparse.Namespace, budget: Budget) -> list[str]:
+        products = {product.name: product for product in fused_products()}
+        names = campaign.chosen(products, given)
+        return run(rows, [products[name] for name in names], given, budget)
+
+    benchmark = campaign.Benchmark("fused", __doc__, MANY, ARMS, SOURCES, 120.0, 100.0, ROUNDS)
+    return benchmark.main(wanted, show, dry_arms=DRY_ARMS)
 
 
-def run(
-    report: dict[str, Any], wanted: Sequence[Fused], out: Path, given: Any, budget: Budget
-) -> list[str]:
+def run(rows: Rows, wanted: Sequence[Fused], given: Any, budget: Budget) -> list[str]:
     """Measure products until the budget ends; return the names of those that are left."""
-    rows: list[dict[str, Any]] = report["rows"]
     named = {one.name: one for one in wanted}
 
     def measure(name: str, processes: Sequence[Arm]) -> tuple[dict[str, Any], bool]:
@@ -73,17 +59,13 @@ def run(
         sizes = {"m": shape.m, "n": shape.n, "k": shape.k, "epilogue": shape.epilogue}
         return {"product": name, **sizes, **found}, whole
 
-    def shown(row: Mapping[str, Any]) -> str:
-        return line(rows, row["product"])
-
-    return campaign.run([*named], measure, shown, report, out, given, budget, ARM_MODULE)
+    return campaign.run([*named], measure, line, rows, given, budget, ARM_MODULE)
 
 
-def line(rows: Iterable[Mapping[str, Any]], name: str) -> str:
-    """Return a product's row in one line."""
-    row = next(one for one in rows if one["product"] == name)
+def line(row: Mapping[str, Any]) -> str:
+    """Return a row in one line."""
     shown = [f"{arm} {_cell(row, arm) or 'failed'}" for arm in row["arms"]]
-    return f"{name:40} " + "  ".join(shown)
+    return f"{row['product']:40} " + "  ".join(shown)
 
 
 def time_us(row: Mapping[str, Any], arm: str) -> float | None:

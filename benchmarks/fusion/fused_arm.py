@@ -27,7 +27,10 @@ import torch
 import torch._dynamo
 
 from benchmarks.fusion.shapes import Fused, fused_products
-from benchmarks.gemm.arm import DRY_SIZE, DryTwin, Prepared, graphed, serve
+from benchmarks.gemm.arm import DRY_SIZE, Prepared, graphed, serve
+from benchmarks.harness.dry_twin import DryTwin
+from benchmarks.harness.error import error_of
+from benchmarks.harness.forced import forced_fusion
 from inductor_plugin.cache import Resources
 from inductor_plugin.cost import prune, shortlist
 from inductor_plugin.cost.shortlist import Price
@@ -35,12 +38,10 @@ from inductor_plugin.registry import default_registry
 from inductor_plugin.tuning.selection import Selection, Ticket
 from inductor_plugin.worker.jobs import Sampling
 from inductor_plugin.worker.timer import repeats_for, timer_for
-from tests.gpu.harness.check import error_of
-from tests.gpu.harness.fused_forced import forced
 
 OURS = "ours"
 FORCED = {"triton": "triton", "evt": "cutlass"}
-"""Arms in which a fused kernel is forced to win, and the way `tests.gpu.harness.fused_forced` knows it by."""
+"""Arms in which a fused kernel is forced to win, and the way `benchmarks.harness.forced` knows it by."""
 
 
 @dataclass
@@ -184,7 +185,7 @@ def prepare(
     timer.synchronize()
     started = time.perf_counter()
     with contextlib.ExitStack() as stack:
-        taken = stack.enter_context(forced(FORCED[arm])) if arm in FORCED else None
+        taken = stack.enter_context(forced_fusion(FORCED[arm])) if arm in FORCED else None
         if arm == OURS:
             stack.enter_context(noted(notes))
         answer = compiled(*tensors)

@@ -17,17 +17,17 @@ within 1 % of the arm's own best, in the arm's own order. ``--dry`` goes the sam
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.gemm.products import kind, missing_call
 from benchmarks.gemm.shapes import Shape, by_interest
 from benchmarks.harness import campaign
 from benchmarks.harness.arms import Arm, raced
-from benchmarks.harness.resume import Budget
+from benchmarks.harness.resume import Budget, Rows
 from benchmarks.harness.sources import PLUGIN
 
 ARM_MODULE = "benchmarks.gemm.arm"
@@ -47,48 +47,38 @@ SOURCES = (*PLUGIN, "benchmarks/harness", "benchmarks/gemm")
 
 def main() -> int:
     """Measure what is not measured yet, write after each product, print a table last."""
-    made = campaign.parser(__doc__, MANY, ARMS, budget_s=450.0, arm_s=180.0, rounds=ROUNDS)
-    made.add_argument("--kinds", nargs="+", default=list(KINDS))
-    made.add_argument("--cutlass-s", type=float, default=150.0, help="seconds of stock CUTLASS")
-    given = made.parse_args()
-    given.arms = given.arms or list(ARMS)
-    budget = Budget(given.budget_s)
-    found = campaign.opened("gemm", SOURCES, given)
-    if found is None:
-        return 0
-    out, report = found
-    report |= {"sampled": {SAMPLED: sampling(given.kinds)}}
-    products = [one for one in todo(given.kinds) if given.match in name_of(*one)]
-    left = run(report, products[: given.limit or None], out, given, budget)
-    show(report["rows"])
-    campaign.closing(MANY, left, out)
-    return 0
+
+    def more(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--kinds", nargs="+", default=list(KINDS))
+        parser.add_argument(
+            "--cutlass-s", type=float, default=150.0, help="seconds of stock CUTLASS"
+        )
+
+    def wanted(rows: Rows, given: argparse.Namespace, budget: Budget) -> list[str]:
+        rows.facts |= {"sampled": {SAMPLED: sampling(given.kinds)}}
+        products = {name_of(*product): product for product in todo(given.kinds)}
+        names = campaign.chosen(products, given)
+        return run(rows, [products[name] for name in names], given, budget)
+
+    benchmark = campaign.Benchmark("gemm", __doc__, MANY, ARMS, SOURCES, 450.0, 180.0, ROUNDS)
+    return benchmark.main(wanted, show, more=more)
 
 
-def run(
-    report: dict[str, Any],
-    products: Sequence[tuple[Shape, str]],
-    out: Path,
-    given: Any,
-    budget: Budget,
-) -> list[str]:
+def run(rows: Rows, products: Sequence[tuple[Shape, str]], given: Any, budget: Budget) -> list[str]:
     """Measure products until the budget ends; return the names of those that are left."""
-    rows: list[dict[str, Any]] = report["rows"]
     named = {name_of(*one): one for one in products}
     cutlass_s = 0.0
 
     def measure(name: str, processes: Sequence[Arm]) -> tuple[dict[str, Any], bool]:
         nonlocal cutlass_s
-        others = [row for row in rows if row["product"] != name]
+        others = [row for row in rows.rows if row["product"] != name]
         sampled = is_sampled(*named[name], others) and cutlass_s < given.cutlass_s
         able = [one for one in processes if sampled or one.name != SAMPLED]
         row, whole = measured(*named[name], able, budget, given.arm_s, given.rounds)
         cutlass_s += row["prepare_s"].get(SAMPLED, 0.0)
         return row, whole
 
-    return campaign.run(
-        [*named], measure, line, report, out, given, budget, ARM_MODULE, seldom=SAMPLED
-    )
+    return campaign.run([*named], measure, line, rows, given, budget, ARM_MODULE, seldom=SAMPLED)
 
 
 def m_class(m: int) -> str:

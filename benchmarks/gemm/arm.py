@@ -18,20 +18,18 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.gemm.check import error_of, expected, rows_of
 from benchmarks.gemm.products import BLOCK, Kind, kind
 from benchmarks.gemm.shapes import Shape, shapes
-from benchmarks.harness.check import error_of, expected, rows_of
-from inductor_plugin.kernels.call import OpKernel
-from inductor_plugin.problem import Problem
+from benchmarks.harness.dry_twin import DryTwin
 from inductor_plugin.registry import default_registry
-from inductor_plugin.template import Candidate
 from inductor_plugin.worker.jobs import Sampling
 from inductor_plugin.worker.timer import repeats_for, timer_for
 
@@ -84,22 +82,6 @@ class Tried:
             if one is not None and one <= limit:
                 return sum(self.built[: position + 1])
         return None
-
-
-class DryTwin:
-    """Offers torch's own product once more, so that a CPU has something to tune in a dry run."""
-
-    name = "dry_twin"
-    ops = ("mm",)
-
-    def reject(self, problem: Problem) -> str | None:
-        """Return why it cannot run the problem."""
-        return None if problem.output.device == "cpu" else "it is for a CPU"
-
-    def candidates(self, problem: Problem) -> Sequence[Candidate]:
-        """Return the one kernel."""
-        del problem
-        return [Candidate(self.name, "mm", {}, OpKernel("aten::mm.out"))]
 
 
 def main() -> int:

@@ -169,9 +169,20 @@ def machine(sources: Sequence[str], *, dry: bool) -> dict[str, Any] | None:
         "torch": str(torch.__version__),
         "triton": importlib.import_module("triton").__version__,
         "driver": "" if dry else driver(),
+        "commit": commit(),
         "sources": sources_digest(sources),
     }
     return facts | {"environment": environment.environment("cpu" if dry else "cuda:0")}
+
+
+def commit() -> str:
+    """Return the commit of the checkout."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    try:
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return done.stdout.strip()
 
 
 def driver() -> str:
@@ -182,11 +193,3 @@ def driver() -> str:
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return done.stdout.splitlines()[0].strip()
-
-
-def write(out: Path, report: Mapping[str, Any]) -> None:
-    """Write the file, whole or not at all."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    private = out.with_suffix(f".{os.getpid()}")
-    private.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    private.replace(out)

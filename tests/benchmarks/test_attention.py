@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.attention import __main__, arm, check
-from benchmarks.attention.shapes import FULL, LAST_CAUSAL, SHAPES, Shape, shape_of
+from benchmarks.attention import __main__, arm
+from benchmarks.attention.shapes import SHAPES, shape_of
+from benchmarks.harness.attention import FULL, LAST_CAUSAL, Shape, ends_of, error_of, operands
 from inductor_plugin.attention import reference
 from inductor_plugin.problem.attention import Mask
 
@@ -52,22 +53,22 @@ def test_scores_that_are_counted(shape: Shape, pairs: int) -> None:
 @pytest.mark.parametrize("lengths", [(), (33, 40)])
 def test_right_numbers_are_right_and_a_wrong_head_is_not(lengths: tuple[int, ...]) -> None:
     shape = replace(SMALL, lengths=lengths)
-    q, k, v, do = arm.operands(shape, "cpu")
+    q, k, v, do = operands(shape, "cpu")
     ends: dict[str, Any] = {}
     if lengths:
-        ends = dict.fromkeys(("cu_q", "cu_k"), arm.ends_of(shape, "cpu"))
+        ends = dict.fromkeys(("cu_q", "cu_k"), ends_of(shape, "cpu"))
     out, _ = reference.forward(q, k, v, mask=shape.mask, **ends)
     found = reference.backward(do, q, k, v, mask=shape.mask, **ends)
     gradients = [found.dq, found.dk, found.dv]
     given = (q, k, v, do)
-    assert check.error_of(shape, given, out, gradients) < 1e-5
+    assert error_of(shape, given, out, gradients) < 1e-5
     for wrong in (0, 1, 2):
         damaged = [one.clone() for one in gradients]
         damaged[wrong].select(1, -1).mul_(1.2)
-        assert check.error_of(shape, given, out, damaged) > shape.accepted
+        assert error_of(shape, given, out, damaged) > shape.accepted
     broken = out.clone()
     broken.view(-1)[7] = float("nan")
-    assert check.error_of(shape, given, broken) == float("inf")
+    assert error_of(shape, given, broken) == float("inf")
 
 
 PLAIN = [one for one in SHAPES if one.plain or one.queries == 1]
@@ -76,18 +77,18 @@ PLAIN = [one for one in SHAPES if one.plain or one.queries == 1]
 @pytest.mark.parametrize("shape", PLAIN[::3], ids=lambda one: one.name)
 def test_forced_operators_compute_what_is_named(shape: Shape) -> None:
     small = replace(arm.dried(shape), dim=16)
-    operands = arm.operands(small, "cpu")
-    out = arm.attention("flash", small, "cpu")(*operands[:3])
-    assert check.error_of(small, operands, out) < ROUNDED[shape.narrow]
+    tensors = operands(small, "cpu")
+    out = arm.attention("flash", small, "cpu")(*tensors[:3])
+    assert error_of(small, tensors, out) < ROUNDED[shape.narrow]
 
 
 # Called without torch.compile it says that it is slow, which does not matter here.
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_a_window_by_flex_attention_is_the_same_window() -> None:
     small = replace(SMALL, queries=128, keys=128, mask=Mask(20, 0), dim=32)
-    operands = arm.operands(small, "cpu")
-    out = arm.attention("stock", small, "cpu")(*operands[:3])
-    assert check.error_of(small, operands, out) < 1e-4
+    tensors = operands(small, "cpu")
+    out = arm.attention("stock", small, "cpu")(*tensors[:3])
+    assert error_of(small, tensors, out) < 1e-4
 
 
 def test_an_arm_that_cannot_say_it_says_so() -> None:
@@ -100,9 +101,9 @@ def test_the_plugin_computes_what_is_named(shape: Shape) -> None:
     small = replace(arm.dried(shape), dim=16)
     if small.mask.left > 0:
         small = replace(small, mask=Mask(10, 0))
-    operands = arm.operands(small, "cpu")
-    out = arm.attention("ours", small, "cpu")(*operands[:3])
-    assert check.error_of(small, operands, out) < ROUNDED[shape.narrow]
+    tensors = operands(small, "cpu")
+    out = arm.attention("ours", small, "cpu")(*tensors[:3])
+    assert error_of(small, tensors, out) < ROUNDED[shape.narrow]
 
 
 def test_gains_leave_out_wrong_arms(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,8 @@ import torch
 from benchmarks.fusion import fused, fused_arm
 from benchmarks.fusion.shapes import EPILOGUES, fused_products
 from benchmarks.harness import campaign
-from benchmarks.harness.resume import Budget, finished
+from benchmarks.harness.error import error_of
+from benchmarks.harness.resume import Budget, Rows
 from inductor_plugin.cache import Resources
 from inductor_plugin.config import Config
 from inductor_plugin.cost import shortlist
@@ -32,10 +33,8 @@ from inductor_plugin.kernels.call import ExternKernel, SequenceKernel
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step
 from inductor_plugin.problem.target import target
 from inductor_plugin.worker.jobs import BenchCandidate
-from tests.gpu.harness.check import error_of
-from tests.gpu.harness.fused_offers import is_visited
 from tests.support import gpu
-from tests.support.lowering import Arg, Lab
+from tests.support.lowering import Arg, Lab, is_visited
 
 GELU = "bert-base fc1 m4096 bias gelu"
 
@@ -194,7 +193,7 @@ class FakeArm:
 
 
 def ran(
-    rows: list[dict[str, Any]], out: Path, monkeypatch: pytest.MonkeyPatch, failing: str = ""
+    rows: Rows, monkeypatch: pytest.MonkeyPatch, failing: str = ""
 ) -> tuple[list[tuple[str, str]], list[str]]:
     """Run over three products with arms that answer at once."""
     log: list[tuple[str, str]] = []
@@ -206,46 +205,46 @@ def ran(
 
     monkeypatch.setattr(campaign, "arms", arms)
     given = SimpleNamespace(arms=fused.ARMS, dry=True, arm_s=9.0, rounds=2)
-    left = fused.run({"rows": rows}, fused_products()[:3], out, given, Budget(1e6))
+    left = fused.run(rows, fused_products()[:3], given, Budget(1e6))
     return log, left
 
 
 def test_all_arms_compile_in_order_and_are_sampled_in_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows: list[dict[str, Any]] = []
-    log, left = ran(rows, tmp_path / "fused.json", monkeypatch)
+    rows = Rows(tmp_path / "fused.json", {})
+    log, left = ran(rows, monkeypatch)
     assert left == []
     one = log[: len(log) // 3]
     assert [name for name, do in one if do == "prepare"] == list(fused.ARMS)
     sampled = [name for name, do in one if do == "sample"]
     assert sampled == [*fused.ARMS, *fused.ARMS[1:], fused.ARMS[0]]
-    assert [row["product"] for row in rows] == [one.name for one in fused_products()[:3]]
+    assert [row["product"] for row in rows.rows] == [one.name for one in fused_products()[:3]]
     written = json.loads((tmp_path / "fused.json").read_text())["rows"]
-    assert written == rows
+    assert written == rows.rows
     assert written[0]["arms"]["evt"]["samples_ms"] == [0.1, 0.1]
 
 
 def test_a_run_goes_on_where_the_last_one_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts = {"gpu": "H200", "driver": "1", "torch": "2", "triton": "3", "dry": True, "sources": "s"}
     out = tmp_path / "fused.json"
-    rows: list[dict[str, Any]] = []
-    ran(rows, out, monkeypatch)
-    out.write_text(json.dumps({**facts, "rows": rows[:2]}))
-    kept = finished(out, facts)
-    log, _ = ran(kept, out, monkeypatch)
+    rows = Rows(out, {})
+    ran(rows, monkeypatch)
+    names = [row["product"] for row in rows.rows]
+    del rows.rows[2:]
+    rows.write()
+    kept = Rows(out, {}, [out])
+    log, _ = ran(kept, monkeypatch)
     assert [do for name, do in log if name == "ours"] == ["prepare", "sample", "sample"]
-    assert [row["product"] for row in kept] == [row["product"] for row in rows]
-    assert finished(out, facts | {"sources": "other"}) == []
+    assert [row["product"] for row in kept.rows] == names
     # What an arm could not do is tried again, and only that.
-    failed: list[dict[str, Any]] = []
-    ran(failed, out, monkeypatch, failing="evt")
-    assert all("failed" in row["arms"]["evt"] for row in failed)
-    log, _ = ran(failed, out, monkeypatch)
+    failed = Rows(out, {})
+    ran(failed, monkeypatch, failing="evt")
+    assert all("failed" in row["arms"]["evt"] for row in failed.rows)
+    log, _ = ran(failed, monkeypatch)
     assert len([do for _, do in log if do == "prepare"]) == 3 * len(fused.ARMS)
-    assert not any("failed" in row["arms"]["evt"] for row in failed)
+    assert not any("failed" in row["arms"]["evt"] for row in failed.rows)
 
 
 def test_forced_arms_take_over_what_ours_has_built(tmp_path: Path) -> None:

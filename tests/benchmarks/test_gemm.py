@@ -20,13 +20,12 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.gemm import __main__
+from benchmarks.gemm import __main__, check
 from benchmarks.gemm import arm as gemm_arm
 from benchmarks.gemm.products import kind, problem
 from benchmarks.gemm.shapes import LAYERS, Layer, Shape
-from benchmarks.harness import arms as arms_module
-from benchmarks.harness import campaign, check
-from benchmarks.harness.resume import Budget, finished
+from benchmarks.harness import campaign
+from benchmarks.harness.resume import Budget, Rows
 from inductor_plugin.problem import Problem
 
 
@@ -244,9 +243,7 @@ def test_arms_are_sampled_in_turns_that_rotate() -> None:
     assert all(one["samples_ms"] == [1.0] * 4 for one in row["arms"].values())
 
 
-def sampled(
-    out: Path, report: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **given: Any
-) -> set[tuple[str, str]]:
+def sampled(rows: Rows, monkeypatch: pytest.MonkeyPatch, **given: Any) -> set[tuple[str, str]]:
     """Run over all products with arms that answer at once; return what stock CUTLASS was asked."""
 
     @contextmanager
@@ -256,9 +253,9 @@ def sampled(
     monkeypatch.setattr(campaign, "arms", arms)
     facts = {"arms": __main__.ARMS, "dry": True, "arm_s": 9.0, "rounds": 1}
     products = [one for one in __main__.todo(__main__.KINDS) if "o m" in __main__.name_of(*one)]
-    __main__.run(report, products, out, SimpleNamespace(**facts, **given), Budget(1e6))
-    rows = [row for row in report["rows"] if "stock_cutlass" in row["arms"]]
-    found = [(row["kind"], __main__.m_class(row["m"])) for row in rows]
+    __main__.run(rows, products, SimpleNamespace(**facts, **given), Budget(1e6))
+    cutlass = [row for row in rows.rows if "stock_cutlass" in row["arms"]]
+    found = [(row["kind"], __main__.m_class(row["m"])) for row in cutlass]
     assert len(found) == len(set(found))
     return set(found)
 
@@ -267,17 +264,17 @@ def test_stock_cutlass_is_spread_over_types_and_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     every = {(types, name) for types in __main__.KINDS for name, _ in __main__.M_CLASSES}
-    report: dict[str, Any] = {"rows": []}
-    assert sampled(tmp_path / "a.json", report, monkeypatch, cutlass_s=150.0) == every
+    rows = Rows(tmp_path / "a.json", {})
+    assert sampled(rows, monkeypatch, cutlass_s=150.0) == every
     capsys.readouterr()
-    __main__.show(report["rows"])
-    assert f"sample: 6 of {len(report['rows'])} products" in capsys.readouterr().out
-    none: dict[str, Any] = {"rows": []}
-    assert sampled(tmp_path / "b.json", none, monkeypatch, cutlass_s=0.0) == set()
+    __main__.show(rows.rows)
+    assert f"sample: 6 of {len(rows.rows)} products" in capsys.readouterr().out
+    none = Rows(tmp_path / "b.json", {})
+    assert sampled(none, monkeypatch, cutlass_s=0.0) == set()
     # What an earlier run has sampled is not sampled again.
-    kept = [row for row in report["rows"] if row["kind"] == "bf16"]
-    again: dict[str, Any] = {"rows": [*kept]}
-    assert sampled(tmp_path / "c.json", again, monkeypatch, cutlass_s=150.0) == every
+    again = Rows(tmp_path / "c.json", {})
+    again.rows += [row for row in rows.rows if row["kind"] == "bf16"]
+    assert sampled(again, monkeypatch, cutlass_s=150.0) == every
     assert "each type (bf16, e4m3_row)" in __main__.sampling(__main__.KINDS)
 
 
@@ -289,15 +286,6 @@ def test_a_wrong_arm_gains_nothing(capsys: pytest.CaptureFixture[str]) -> None:
         shown = capsys.readouterr().out
         assert "wrong" in shown
         assert "4.00" not in shown
-
-
-def test_rows_of_another_machine_are_not_continued(tmp_path: Path) -> None:
-    facts = {"gpu": "H200", "driver": "1", "torch": "2", "triton": "3", "dry": False}
-    path = tmp_path / "results" / "gemm.json"
-    arms_module.write(path, {**facts, "rows": [{"product": "one"}]})
-    assert finished(path, facts) == [{"product": "one"}]
-    assert finished(path, facts | {"gpu": "A100"}) == []
-    assert finished(tmp_path / "none.json", facts) == []
 
 
 def test_the_table_says_what_failed_and_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from benchmarks.gemm import __main__
 from benchmarks.gemm.products import kind, missing_call
 from benchmarks.harness import arms as arms_module
 from benchmarks.harness import campaign
-from benchmarks.harness.resume import SAME, Budget, failed_arms, finished, put, waiting
+from benchmarks.harness.resume import SAME, Budget, Rows, failed_arms, is_better, waiting
 from benchmarks.harness.sources import PLUGIN, REPOSITORY, sources_digest
 
 PRODUCTS = __main__.todo(["bf16"])[:3]
@@ -74,8 +74,8 @@ def go(world: World, out: Path, budget_s: float, *, rounds: int = 2, **more: Any
         **{"arms": list(ARMS), "dry": True, "cutlass_s": 150.0, "arm_s": 180.0, "rounds": rounds}
         | more
     )
-    report: dict[str, Any] = {**FACTS, "rows": finished(out, FACTS)}
-    return __main__.run(report, PRODUCTS, out, given, Budget(budget_s, lambda: world.now_s))
+    rows = Rows(out, FACTS, [out])
+    return __main__.run(rows, PRODUCTS, given, Budget(budget_s, lambda: world.now_s))
 
 
 def rows(out: Path) -> dict[str, dict[str, Any]]:
@@ -166,13 +166,11 @@ def test_an_arm_that_failed_is_tried_again_after_the_others(world: World, tmp_pa
 
 def test_a_worse_row_does_not_take_the_place_of_a_better_one() -> None:
     good, bad = {"median_ms": 1.0}, {"failed": "why"}
-    kept: list[dict[str, Any]] = [{"product": "one", "arms": {"stock": bad, "ours": good}}]
-    put(kept, {"product": "one", "arms": {"stock": bad, "ours": bad}})
-    assert kept[0]["arms"]["ours"] == good
-    put(kept, {"product": "one", "arms": {"ours": good}})
-    assert kept[0]["arms"]["stock"] == bad
-    put(kept, {"product": "one", "arms": {"stock": good, "ours": good}})
-    assert kept == [{"product": "one", "arms": {"stock": good, "ours": good}}]
+    kept = {"product": "one", "arms": {"stock": bad, "ours": good}}
+    assert not is_better({"arms": {"stock": bad, "ours": bad}}, kept)
+    assert not is_better({"arms": {"ours": good}}, kept)
+    assert is_better({"arms": {"stock": good, "ours": good}}, kept)
+    assert is_better(kept, kept)
 
 
 def test_an_arm_nobody_asks_for_is_not_tried_again() -> None:
@@ -199,26 +197,31 @@ def test_stock_cutlass_is_tried_again_where_it_failed(world: World, tmp_path: Pa
     assert rows(out)[NAMES[0]]["arms"][__main__.SAMPLED]["median_ms"] == 0.5
 
 
-@pytest.mark.parametrize("fact", ["gpu", "driver", "torch", "triton", "dry", "sources"])
+@pytest.mark.parametrize("fact", SAME)
 def test_rows_of_other_facts_are_not_taken_over(tmp_path: Path, fact: str) -> None:
-    out = tmp_path / "gemm.json"
-    arms_module.write(out, {**FACTS, "rows": [{"product": "one", "arms": {}}]})
-    assert len(finished(out, FACTS)) == 1
-    assert finished(out, FACTS | {fact: "another"}) == []
+    out = tmp_path / "results" / "gemm.json"
+    Rows(out, FACTS).put({"product": "one", "arms": {}})
+    assert Rows(out, FACTS, [tmp_path / "none.json", out]).rows == [{"product": "one", "arms": {}}]
+    other = Rows(out, FACTS | {fact: "another"}, [out])
+    assert other.rows == []
+    assert f"another {fact}" in other.note
 
 
-@pytest.mark.parametrize(
-    "content", ["[]", "3", "{", json.dumps(FACTS), json.dumps({**FACTS, "rows": {"one": 1}})]
-)
-def test_a_file_without_rows_is_empty_with_a_note(
-    tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("many", ["rows", "tests"])
+@pytest.mark.parametrize("content", ["[]", "3", "{", "{}", FACTS, {**FACTS, "rows": {"one": 1}}])
+def test_a_file_without_rows_is_empty_with_a_note(tmp_path: Path, content: Any, many: str) -> None:
     out = tmp_path / "gemm.json"
-    out.write_text(content)
-    assert finished(out, FACTS) == []
-    assert "begins anew" in capsys.readouterr().out
-    assert finished(tmp_path / "none.json", FACTS) == []
-    assert capsys.readouterr().out == ""
+    out.write_text(content if isinstance(content, str) else json.dumps(content))
+    begun = Rows(out, FACTS, [out], many=many)
+    assert begun.rows == []
+    assert "begins anew" in begun.note
+    assert Rows(out, FACTS, [tmp_path / "none.json"], many=many).note == ""
+
+
+def test_a_row_without_a_name_is_left_out(tmp_path: Path) -> None:
+    out = tmp_path / "gemm.json"
+    out.write_text(json.dumps({**FACTS, "rows": [3, {"kind": "bf16"}, {"product": "one"}]}))
+    assert Rows(out, FACTS, [out]).rows == [{"product": "one"}]
 
 
 def test_the_facts_of_a_run_name_its_sources(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from torch._higher_order_ops.while_loop import while_loop
 from torch._inductor.utils import run_and_get_code
 
 import inductor_plugin
-from tests.support import traitor
+from tests.support import wrong_in_process
 from tests.support.lowering import Arg, Lab, library_first, library_last
 
 pytestmark = pytest.mark.compat
@@ -72,16 +72,23 @@ def sizes() -> list[Tensor]:
     return [torch.randn(24, 16), torch.randn(16, 32) / 4, torch.randn(32, 20) / 5]
 
 
-@pytest.mark.parametrize("function", [either, nested])
-@pytest.mark.parametrize("winner", ["library", "operator"])
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("function", "winner", "dynamic"),
+    [  # each pair of values once
+        (either, "library", False),
+        (either, "operator", True),
+        (nested, "library", True),
+        (nested, "operator", False),
+    ],
+)
 def test_both_branches_are_tuned_and_right(
     cache_dir: Path, function: Callable[..., Tensor], winner: str, dynamic: bool
 ) -> None:
-    chosen = {"library": library_first, "operator": traitor.first}[winner]
+    chosen = {"library": library_first, "operator": wrong_in_process.first}[winner]
     x, w, v = sizes()
-    with traitor.offered(), Lab(chosen, cache_dir).open() as lab:
+    with wrong_in_process.offered(), Lab(chosen, cache_dir).open() as lab:
         run = compiled(function, cache_dir, dynamic=dynamic)
+        _, codes = run_and_get_code(run, torch.ones(1), x, w, v)
         for flag in (torch.ones(1), -torch.ones(1)):
             for given in (x, -x, x.abs(), -x.abs()):
                 assert torch.allclose(
@@ -91,8 +98,8 @@ def test_both_branches_are_tuned_and_right(
             x = torch.randn(40, 16)
             flag = torch.ones(1)
             assert torch.allclose(run(flag, x, w, v), function(flag, x, w, v), atol=1e-4)
-        torch._dynamo.reset()
-        _, codes = run_and_get_code(compiled(function, cache_dir), torch.ones(1), x, w, v)
+            torch._dynamo.reset()
+            _, codes = run_and_get_code(compiled(function, cache_dir), flag, x, w, v)
     assert len({task.digest for task in lab.tasks}) >= 4
     code = "\n".join(codes)
     products = code.count("extern_kernels.mm("), code.count("torch.ops.traitor.mm")
@@ -106,16 +113,16 @@ def test_a_branch_that_does_not_run_is_not_looked_at(cache_dir: Path) -> None:
         )
 
     x, w, _ = sizes()
-    with traitor.offered(), Lab(traitor.first, cache_dir).open():
+    with wrong_in_process.offered(), Lab(wrong_in_process.first, cache_dir).open():
         run = compiled(function, cache_dir, check_outputs="nan")
         on, off = torch.ones(1), -torch.ones(1)
         assert torch.allclose(run(on, x, w), x @ w, atol=1e-4)
         assert torch.allclose(run(off, x, w), x @ w * 2, atol=1e-4)
-        with traitor.betraying(0, 0), pytest.raises(inductor_plugin.errors.OutputError):
+        with wrong_in_process.betraying(0, 0), pytest.raises(inductor_plugin.errors.OutputError):
             run(on, x, w)
 
 
-@pytest.mark.parametrize("winner", [library_first, traitor.first])
+@pytest.mark.parametrize("winner", [library_first, wrong_in_process.first])
 def test_a_loop_is_tuned_once_and_right(cache_dir: Path, winner: Callable[..., float]) -> None:
     def function(count: Tensor, x: Tensor, w: Tensor) -> Tensor:
         def step(count: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -124,7 +131,7 @@ def test_a_loop_is_tuned_once_and_right(cache_dir: Path, winner: Callable[..., f
         return while_loop(lambda count, x: count > 0, step, (count, x))[1]
 
     x, w = torch.randn(24, 16), torch.randn(16, 16)
-    with traitor.offered(), Lab(winner, cache_dir).open() as lab:
+    with wrong_in_process.offered(), Lab(winner, cache_dir).open() as lab:
         run = compiled(function, cache_dir)
         for count in (0, 1, 5):
             given = torch.tensor(count), x, w

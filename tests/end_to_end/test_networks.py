@@ -27,7 +27,7 @@ from torch._dynamo.utils import same
 
 import inductor_plugin
 from inductor_plugin.counters import Stats
-from tests.support import rivals
+from tests.support import fast_templates
 
 VOCABULARY = 512  # the real one makes the embedding, which nobody tunes, most of the model
 
@@ -196,19 +196,19 @@ def test_training_computes_what_eager_computes(name: str, ops: set[str], cache_d
     expected = network.like(torch.float32).train()
     reference = network.like(torch.float64).train()
     before = inductor_plugin.stats()
-    with rivals.rivals_offered():
+    with fast_templates.rivals_offered():
         got = network.like(torch.float32)
         answer = got.train(compiled(got.model, cache_dir))
         assert same(expected, answer, reference, tol=1e-4)
         assert all_were_measured(inductor_plugin.stats().since(before))
         assert {record["op"] for record in records(cache_dir)} >= ops
 
-        rivals.CALLS.clear()
+        fast_templates.CALLS.clear()
         pins = pinned_to_rivals(cache_dir)
         got = network.like(torch.float32)
         answer = got.train(compiled(got.model, cache_dir, policy="pinned", pin_file=pins))
     assert same(expected, answer, reference, tol=1e-4)
-    assert {op.removesuffix("_bias") for op in rivals.CALLS} >= ops
+    assert {op.removesuffix("_bias") for op in fast_templates.CALLS} >= ops
 
 
 def test_the_comparison_tells_a_thousandth_apart() -> None:

@@ -18,6 +18,7 @@ import torch
 import torch._dynamo
 
 import inductor_plugin
+from benchmarks.harness.error import error_of
 from inductor_plugin.config import process_environment
 from inductor_plugin.counters import Stats
 from inductor_plugin.kernels.call import OpKernel
@@ -55,11 +56,6 @@ def compiled(function: Callable[..., Any], cache_dir: Path, **options: Any) -> C
     options = {"cache_dir": str(cache_dir), "max_candidates": 5, "table": "off", **options}
     dynamic = options.pop("dynamic", None)
     return torch.compile(function, backend="inductor_plugin", options=options, dynamic=dynamic)
-
-
-def error_of(answer: torch.Tensor, expected: torch.Tensor) -> float:
-    difference = (answer.double() - expected.double()).square().mean().sqrt()
-    return float(difference / expected.double().square().mean().sqrt())
 
 
 def against_float32(function: Callable[..., Any], *arguments: torch.Tensor) -> Any:

@@ -13,7 +13,7 @@ import torch
 
 from inductor_plugin.ops import copied
 from inductor_plugin.problem.contract import Recipe
-from tests.support.picky import CALLS
+from tests.support.row_major_ops import CALLS
 
 pytestmark = pytest.mark.compat
 
@@ -51,7 +51,9 @@ def test_what_is_not_expanded_when_it_runs_is_copied_whole() -> None:
 def test_an_operator_gets_the_copies_and_its_own_arguments() -> None:
     a, b = torch.randn(8, 13)[:, :12], torch.randn(16, 12).t()
     out = torch.empty(8, 16)
-    text = copied.how((), ("tests.support.picky",), {0: Recipe("row", 16), 1: Recipe("row", 16)})
+    text = copied.how(
+        (), ("tests.support.row_major_ops",), {0: Recipe("row", 16), 1: Recipe("row", 16)}
+    )
     operators: Any = torch.ops.inductor_plugin
     CALLS.clear()
     made = operators.copied_2.out(a, b, "", "picky::mm", text, out=out)

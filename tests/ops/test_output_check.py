@@ -29,7 +29,7 @@ from inductor_plugin.kernels.call import ExternKernel, OpKernel
 from inductor_plugin.ops import output_check
 from inductor_plugin.ops.output_check import check, finite
 from inductor_plugin.worker.jobs import BenchCandidate
-from tests.support import traitor
+from tests.support import wrong_in_process
 from tests.support.attention.graphs import only
 from tests.support.lowering import Arg, Lab, library_first
 from tests.support.providers import offered
@@ -66,10 +66,10 @@ def test_an_operator_that_writes_nan_is_named_with_its_problem_its_record_and_th
     cache_dir: Path,
 ) -> None:
     a, b = torch.randn(24, 16), torch.randn(16, 32)
-    with traitor.offered(), Lab(traitor.first, cache_dir).open():
+    with wrong_in_process.offered(), Lab(wrong_in_process.first, cache_dir).open():
         run = checked(torch.mm, cache_dir, check_outputs="nan")
         assert torch.allclose(run(a, b), a @ b, atol=1e-4)
-        with traitor.betraying(5, 7), pytest.raises(OutputError) as caught:
+        with wrong_in_process.betraying(5, 7), pytest.raises(OutputError) as caught:
             run(a, b)
     text = str(caught.value)
     assert "traitor::mm" in text
@@ -175,12 +175,12 @@ def test_every_product_is_looked_at(
     cache_dir: Path, function: Callable[..., Any], shapes: list[tuple[int, ...]], dynamic: bool
 ) -> None:
     inputs = [torch.randn(shape) for shape in shapes]
-    with traitor.offered(), Lab(traitor.first, cache_dir).open():
+    with wrong_in_process.offered(), Lab(wrong_in_process.first, cache_dir).open():
         run = checked(function, cache_dir, dynamic=dynamic)
         answer, (code,) = run_and_get_code(run, *inputs)
         assert torch.allclose(answer, function(*inputs), atol=1e-4)
         assert "torch.ops.traitor" in code
-        with traitor.betraying(0, 0), pytest.raises(OutputError, match="traitor::"):
+        with wrong_in_process.betraying(0, 0), pytest.raises(OutputError, match="traitor::"):
             run(*inputs)
 
 
@@ -280,7 +280,7 @@ def test_on_a_gpu_the_same_code_runs_with_looks_around_the_kernel(
     for mode in ("off", "nan"):
         with (
             inductor_config.patch({_FUSES_UNMEASURED: False}),
-            traitor.offered(),
+            wrong_in_process.offered(),
             Lab(milliseconds, cache_dir / mode).open() as lab,
         ):
             lower = lab.lower_dynamic if dynamic else lab.lower

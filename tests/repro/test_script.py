@@ -32,7 +32,7 @@ from inductor_plugin.repro.operand import concrete, measured_shapes
 from inductor_plugin.repro.script import script
 from inductor_plugin.templates.cutlass.groups import GROUPED_OPS
 from inductor_plugin.templates.cutlass.problem import OPS
-from tests.support import traitor
+from tests.support import wrong_in_process
 from tests.support.attention.graphs import only
 from tests.support.cache import decision, measured, record
 from tests.support.lowering import Lab
@@ -83,9 +83,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cache_dir = tmp_path_factory.mktemp("repro") / "cache"
 
     def milliseconds(candidate: Any) -> float:
-        return min(traitor.first(candidate), only(r"attention_math\.\w+")(candidate))
+        return min(wrong_in_process.first(candidate), only(r"attention_math\.\w+")(candidate))
 
-    with fresh_cache(), traitor.offered(), Lab(milliseconds, cache_dir).open():
+    with fresh_cache(), wrong_in_process.offered(), Lab(milliseconds, cache_dir).open():
         fill(cache_dir)
     inductor_plugin.disable()
     torch._dynamo.reset()
@@ -146,7 +146,7 @@ def test_scripts_meet_their_records_and_are_right(
         line = "    for spec in arguments.register:\n"
         text = path.read_text(encoding="utf-8")
         assert text.count(line) == 1
-        told = "    arguments.register = arguments.register or ['tests.support.traitor:TraitorTemplate']\n"
+        told = "    arguments.register = arguments.register or ['tests.support.wrong_in_process:TraitorTemplate']\n"
         first = told if not scripts else ""
         path.write_text(text.replace(line, first + line), encoding="utf-8")
         scripts[str(path)] = one
@@ -178,7 +178,12 @@ def test_a_script_runs_alone_and_says_what_is_wrong(
     )
     for script_, status, verdict in ((path, 0, "right"), (broken, 1, "WRONG")):
         found = subprocess.run(
-            [sys.executable, str(script_), "--register", "tests.support.traitor:TraitorTemplate"],
+            [
+                sys.executable,
+                str(script_),
+                "--register",
+                "tests.support.wrong_in_process:TraitorTemplate",
+            ],
             cwd=tmp_path,
             env={**process_environment(), "PYTHONPATH": str(repository)},
             capture_output=True,

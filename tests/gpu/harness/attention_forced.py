@@ -11,25 +11,26 @@ a CUDA graph and with other lengths in the same compiled graph. Prints one JSON 
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 import torch._dynamo
 
-from benchmarks.attention.arm import attention, operands
-from benchmarks.attention.check import error_of
-from benchmarks.attention.shapes import CAUSAL, FULL, LAST_CAUSAL, Shape
+from benchmarks.harness.attention import (
+    CAUSAL,
+    FULL,
+    LAST_CAUSAL,
+    Shape,
+    attention,
+    error_of,
+    operands,
+)
+from benchmarks.harness.forced import forced
 from inductor_plugin.problem.attention import Mask
-from inductor_plugin.tuning import selection
-from inductor_plugin.tuning.decision import Verdict
-from tests.gpu.harness.forced import all_contending
+from tests.gpu.harness.forced import compiled, graphs_error, listed, main, stream_error
 
 _LENGTHS = (100, 1, 257, 640)
 _DIMS = tuple(
@@ -110,59 +111,23 @@ FAMILIES: dict[str, Family] = {
 """The last one needs no GPU, and proves the rest of this file."""
 
 
-def forced_decision(prefixes: tuple[str, ...], taken: list[str]) -> Callable[..., Verdict]:
-    """Return a decision that takes the first candidate whose identity begins with one of these."""
-
-    def decide(
-        medians_ms: Mapping[str, float], libraries: Collection[str], *limits: Any
-    ) -> Verdict:
-        del limits
-        fitting = [name for name in medians_ms if name.startswith(prefixes)]
-        library = next(iter(libraries), None)
-        taken.append(fitting[0] if fitting else f"none of {sorted(medians_ms)}")
-        chosen = fitting[0] if fitting else library
-        return Verdict(chosen, library, "forced")
-
-    return decide
-
-
 def report(name: str, cache_dir: Path) -> dict[str, Any]:
     """Compile and run the graphs of a family; return errors by graph, and what was taken."""
     given = FAMILIES[name]
     started = time.monotonic()
     graphs: dict[str, Any] = {}
     for number, shape in enumerate(given.shapes):
-        taken: list[str] = []
-        decided = mock.patch.object(selection, "decide", forced_decision(given.prefixes, taken))
-        with decided, all_contending():
-            ways = {"plain": _plain(given, shape, cache_dir)}
+        with forced(given.prefixes) as taken:
+            errors = {"plain": _error(_compiled(given, shape, cache_dir), given, shape)}
             if number == 0:
-                ways |= _every_way(given, shape, cache_dir)
-        graphs[shape.name] = {"errors": ways, "taken": sorted(set(taken))}
+                errors |= _every_way(given, shape, cache_dir)
+        graphs[shape.name] = {"errors": errors, "taken": sorted(set(taken))}
     return {"graphs": graphs, "seconds": round(time.monotonic() - started, 1)}
 
 
-def _compiled(
-    given: Family, shape: Shape, cache_dir: Path, *, dynamic: bool | None = None, **options: Any
-) -> Any:
-    torch._dynamo.reset()
-    settings: dict[str, Any] = {
-        "cache_dir": str(cache_dir),
-        "table": "off",
-        "progress": "off",
-        "gemm_backends": given.backends,
-        "compile_timeout_s": 150,
-        "compile_workers": 4,
-        "max_candidates": 6,  # in turns from each template, so that the forced one is among them
-    }
-    function = attention("ours", shape, given.device)
-    return torch.compile(
-        function, backend="inductor_plugin", options=settings | options, dynamic=dynamic
-    )
-
-
-def _plain(given: Family, shape: Shape, cache_dir: Path) -> float:
-    return _error(_compiled(given, shape, cache_dir), given, shape)
+def _compiled(given: Family, shape: Shape, cache_dir: Path, **options: Any) -> Any:
+    function = attention(shape, given.device)
+    return compiled(function, cache_dir, backends=given.backends, **options)
 
 
 def _error(function: Any, given: Family, shape: Shape) -> float:
@@ -175,11 +140,19 @@ def _error(function: Any, given: Family, shape: Shape) -> float:
 
 
 def _every_way(given: Family, shape: Shape, cache_dir: Path) -> dict[str, float]:
-    ways = {"lengths": _other_lengths(given, shape, cache_dir)}
+    def inputs(seed: int) -> list[torch.Tensor]:
+        return operands(shape, given.device, seed)[:3]
+
+    def error(answer: Any, tensors: list[torch.Tensor]) -> float:
+        (out,) = listed(answer)
+        return error_of(shape, tensors, out)
+
+    errors = {"lengths": _other_lengths(given, shape, cache_dir)}
     if given.device == "cuda":
-        ways["stream"] = _on_a_stream(given, shape, cache_dir)
-        ways["graph"] = _in_a_graph(given, shape, cache_dir)
-    return ways
+        errors["stream"] = stream_error(_compiled(given, shape, cache_dir), inputs, error)
+        replayed = _compiled(given, shape, cache_dir, **{"triton.cudagraphs": True})
+        errors["graph"] = graphs_error(replayed, inputs, error)
+    return errors
 
 
 def _other_lengths(given: Family, shape: Shape, cache_dir: Path) -> float:
@@ -195,42 +168,5 @@ def _other_lengths(given: Family, shape: Shape, cache_dir: Path) -> float:
     return float("inf") if again else worst
 
 
-def _on_a_stream(given: Family, shape: Shape, cache_dir: Path) -> float:
-    function = _compiled(given, shape, cache_dir)
-    inputs = operands(shape, given.device)
-    function(*inputs[:3])
-    wanted = [one.clone() for one in inputs]
-    for one in inputs:
-        one.zero_()
-    stream = torch.cuda.Stream()
-    torch.cuda.synchronize()
-    with torch.cuda.stream(stream):
-        cuda: Any = torch.cuda
-        cuda._sleep(50_000_000)  # cycles, about 25 ms
-        for mine, theirs in zip(inputs, wanted, strict=True):
-            mine.copy_(theirs)
-        out = function(*inputs[:3])
-    stream.synchronize()
-    return error_of(shape, wanted, out)
-
-
-def _in_a_graph(given: Family, shape: Shape, cache_dir: Path) -> float:
-    function = _compiled(given, shape, cache_dir, **{"triton.cudagraphs": True})
-    worst = 0.0
-    with torch.no_grad():
-        for factor in (1.0, 0.5, 2.0, 1.5):  # the first calls warm up and record, the later replay
-            torch.compiler.cudagraph_mark_step_begin()
-            inputs = [one * factor for one in operands(shape, given.device)]
-            out = function(*inputs[:3]).clone()
-            worst = max(worst, error_of(shape, inputs, out))
-    return worst
-
-
-def main() -> None:
-    """Run the family named on the command line."""
-    name, cache_dir = sys.argv[1:]
-    json.dump(report(name, Path(cache_dir)), sys.stdout)
-
-
 if __name__ == "__main__":
-    main()
+    main(report)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from inductor_plugin.registry import default_registry
+from tests.gpu.harness import fused_cases
 from tests.gpu.harness.cutlass_cases import cutlass_cases
 from tests.gpu.harness.product import Case
 from tests.gpu.harness.triton_cases import triton_cases
@@ -19,8 +20,8 @@ def cases() -> tuple[Case, ...]:
     serves: Mapping[str, tuple[str, ...]] = {
         name: default_registry().get(name).ops for name in default_registry().names()
     }
-    found = [*cutlass_cases(), *triton_cases()]
-    return tuple(one for one in found if one.op in serves.get(one.template, ()))
+    every = [*cutlass_cases(), *triton_cases()]
+    return tuple(case for case in every if case.op in serves.get(case.template, ()))
 
 
 @dataclass
@@ -36,9 +37,9 @@ def case_ids() -> list[str]:
 
 
 def case(identity: str) -> Case:
-    """Return a case by what `case_ids` calls it."""
+    """Return a case by what `case_ids` calls it, or one with an epilogue by its name."""
     case_ids()
-    return _index.by_id[identity]
+    return _index.by_id.get(identity) or fused_cases.cases()[identity]
 
 
 _index = _Index()

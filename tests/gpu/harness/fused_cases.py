@@ -1,4 +1,4 @@
-"""Every epilogue of the list (tests/support/epilogues.py) behind products of every kind, as data.
+"""Every epilogue of the list (tests/support/epilogues.py) after products of every kind, as data.
 
 Sizes are odd along m and multiples of 8 along n and k, as rows of 16 bytes ask; what else varies is
 the type, a batch, padding between rows, a transposed weight, and a bias the product itself adds.
@@ -10,12 +10,12 @@ the type, a batch, padding between rows, a transposed weight, and a bias the pro
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from tests.gpu.harness.product import BF16, E4M3, E5M2, FP16, FP32, ROUNDING, Spec
+from tests.gpu.harness.product import BF16, FP16, FP32, FUSED, Case, Spec
 from tests.support import epilogues
 
 M, N, K, BATCH = 333, 272, 136, 3
@@ -24,40 +24,14 @@ PAD = 16
 Tensors = Sequence[torch.Tensor]
 
 ABSORBED = ("bias_row", "bias_column", "bias_full")
-"""What Inductor makes an ``addmm`` of, so that nothing is left behind a plain product; behind a batch,
+"""What Inductor makes an ``addmm`` of, so that nothing is left after a plain product; after a batch,
 or another bias, it is."""
 ONE_MATRIX = ("before_and_after",)
 """What is not offered for a batch: Inductor writes the first of its outputs in an order of its own, and
 a CUTLASS kernel writes along D alone."""
 
-ACCEPTED: Mapping[torch.dtype, float] = {
-    **ROUNDING,
-    BF16: 0.01,
-    E4M3: 0.03,
-    E5M2: 0.06,
-    torch.int8: 0.03,
-}
-"""Root mean square of the error, relative. A product that is rounded to bfloat16 first, as a library's
-is, moves one value in about 60 to the next e4m3, which is an eighth away."""
-
-
-@dataclass(frozen=True)
-class FusedCase:
-    """One product and what stands behind it.
-
-    Attributes:
-        name: ``gelu: bf16 batch``.
-        function: The graph: A, B, then what the epilogue reads.
-        specs: Its tensors.
-    """
-
-    name: str
-    function: Callable[..., tuple[torch.Tensor, ...]]
-    specs: tuple[Spec, ...]
-
-    def expected(self, tensors: Tensors) -> tuple[torch.Tensor, ...]:
-        """Return the same in float32; what is cast to a narrow type is cast there, too."""
-        return self.function(*(one.to(FP32) for one in tensors))
+FIRST = 2
+"""Kernels of a plain case that run: the best two have different tiles or schedules."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +39,7 @@ class Kind:
     """What varies from one product to the next.
 
     Attributes:
-        name: For people.
+        name: Shown.
         dtype: Of A, B and what is as large as a row or D.
         batch: Products of a batch; 0 for a plain one.
         padded: Whether A's rows and those of what is as large as D have gaps.
@@ -119,27 +93,30 @@ KINDS = (
 )
 
 
-def cases() -> dict[str, FusedCase]:
-    """Return all cases by name: each epilogue behind each kind of product."""
-    found = [
+@functools.cache
+def cases() -> dict[str, Case]:
+    """Return all cases by name: each epilogue after each kind of product."""
+    every = [
         _case(one, kind)
         for kind in KINDS
         for one in epilogues.CASES
         if one.name not in (ONE_MATRIX if kind.batch else () if kind.added else ABSORBED)
     ]
-    return {one.name: one for one in found}
+    return {case.name: case for case in every}
 
 
-def _case(epilogue: epilogues.Case, kind: Kind) -> FusedCase:
+def _case(epilogue: epilogues.Case, kind: Kind) -> Case:
     specs = [*kind.factors, *(kind.operand(one) for one in epilogue.operands)]
     if kind.added:
         specs.insert(0, kind.operand("row"))
     function = functools.partial(_graph, epilogue.function, kind.added, epilogue.readers > 0)
-    return FusedCase(f"{epilogue.name}: {kind.name}", function, tuple(specs))
+    first = FIRST if kind == KINDS[0] else 1
+    name = f"{epilogue.name}: {kind.name}"
+    return Case(name, FUSED, "mm", function, tuple(specs), first=first)
 
 
 def _graph(
-    behind: Callable[..., Tensors], added: bool, kept: bool, *tensors: torch.Tensor
+    epilogue: Callable[..., Tensors], added: bool, kept: bool, *tensors: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
     """Return what an epilogue makes of a product, and the product where others read it."""
     first = 1 if added else 0
@@ -149,5 +126,5 @@ def _graph(
         product = call(tensors[0], a, b)
     else:
         product = (torch.bmm if a.dim() == 3 else torch.mm)(a, b)
-    written = tuple(behind(product, *operands))
+    written = tuple(epilogue(product, *operands))
     return (*written, product) if kept else written

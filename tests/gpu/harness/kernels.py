@@ -1,17 +1,28 @@
-"""Kernels of the GPU cases, built ahead of the tests in slices, so that no test waits for all of them."""
+"""Kernels of the GPU cases: built ahead of the tests in slices, so that no test waits for all; run by a worker."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYetError
+from pathlib import Path
+from typing import Any
 
-from tests.gpu.harness.offers import Offered
+from inductor_plugin.worker.jobs import CallJob, JobFailed
+from inductor_plugin.worker.process import WorkerProcess
+from tests.gpu.harness.cases import case
+from tests.gpu.harness.offers import Offered, all_offered, built, chosen
 
 TEST_S = 200.0
 """Longest test: pytest's faulthandler ends the whole run after 240 s of one (pyproject.toml)."""
 WAIT_S = 120.0
 """Longest wait of a test for its kernels; the rest is for running them."""
+BUILD_S = 300.0
+"""Longest build of a slice; 130 CUTLASS kernels take about 1,000 CPU seconds, in batches."""
+RUN_S = 60.0
+"""Longest run of a kernel in all ways."""
 
 Built = Mapping[str, list[Offered] | str]
 
@@ -47,3 +58,69 @@ class Kernels:
     def close(self) -> None:
         """Begin no other slice."""
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def building(identities: Sequence[str], kernels_dir: Path) -> Iterator[Kernels]:
+    """Begin to build the candidates of the cases that are going to run; two a process in a slice."""
+    workers = max(1, len(os.sched_getaffinity(0)) // 2)
+    kernels = Kernels(identities, lambda some: built_slice(some, kernels_dir, workers), 2 * workers)
+    yield kernels
+    kernels.close()
+
+
+def built_slice(identities: Sequence[str], kernels_dir: Path, workers: int) -> Built:
+    """Return the candidates of some cases that have to run, built; or why there are none."""
+    offers = all_offered(identities, kernels_dir / "inductor", workers)
+    picked = {identity: _picked(identity, offer) for identity, offer in offers.items()}
+    lists = [offer for offer in picked.values() if not isinstance(offer, str)]
+    results = built([one for each in lists for one in each], kernels_dir, 2 * workers, BUILD_S)
+    return {identity: ready(offer, results) for identity, offer in picked.items()}
+
+
+def _picked(identity: str, offers: list[Offered] | str) -> list[Offered] | str:
+    try:
+        return offers if isinstance(offers, str) else chosen(case(identity), offers)
+    except LookupError as error:
+        return str(error)
+
+
+def ready(
+    offers: list[Offered] | str, built_ones: Mapping[tuple[str, str], Offered | str]
+) -> list[Offered] | str:
+    """Return the candidates of a case with their libraries, or why one is not there."""
+    if isinstance(offers, str):
+        return offers
+    results = [built_ones[offer.case, offer.identity] for offer in offers]
+    failed = [result for result in results if isinstance(result, str)]
+    good = [result for result in results if not isinstance(result, str)]
+    return f"not built: {failed[0]}" if failed else good
+
+
+def check_candidates(
+    identity: str, kernels: Kernels, worker: WorkerProcess, note: Callable[[str, Any], None]
+) -> None:
+    """Run the candidates of a case in a worker, note how each fared, and fail if one is wrong."""
+    ends = time.monotonic() + TEST_S
+    candidates = kernels.of(identity)
+    assert not isinstance(candidates, str), candidates
+    assert candidates
+    wrong: list[str] = []
+    rows: list[dict[str, Any]] = []
+    for candidate in candidates:
+        rest_s = ends - time.monotonic()
+        if rest_s <= 0:
+            wrong.append(f"{candidate.about}: not run, {TEST_S:.0f} s are over")
+            continue
+        job = CallJob("tests.gpu.harness.check", "checked", (identity, candidate.kernel))
+        report = worker.attempt(job, min(RUN_S, rest_s))
+        if isinstance(report, JobFailed):
+            worker.stop()  # its context may be broken
+            reason = f"{report.status}: {report.reason}"
+            rows.append({"candidate": candidate.about, "failed": reason})
+            wrong.append(f"{candidate.about}: {reason}\n{report.traceback}")
+            continue
+        rows.append({"candidate": candidate.about, **report.to_dict()})
+        if not report.good:
+            wrong.append(f"{candidate.about}: {report}")
+    note("candidates", rows)
+    assert not wrong, "\n".join(wrong)

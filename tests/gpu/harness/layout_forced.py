@@ -3,7 +3,7 @@
     python -m tests.gpu.harness.layout_forced CASE CACHE_DIR
 
 Ways: a Triton kernel that reads the view as it lies; an operator that takes aligned rows alone and
-gets copies of all else (tests/support/picky.py); CUTLASS, which copies what TMA cannot read; the library.
+gets copies of all else (tests/support/row_major_ops.py); CUTLASS, which copies what TMA cannot read; the library.
 Prints one JSON line.
 """
 
@@ -12,30 +12,27 @@ Prints one JSON line.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
-import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
-import torch._dynamo
 import torch._inductor.config as inductor_config
 from torch._dynamo import config as dynamo_config
 from torch._inductor.utils import run_and_get_code
 
+from benchmarks.harness.error import error_of
+from benchmarks.harness.forced import forced
 from inductor_plugin.inductor.candidates.layouts import warn_once
-from inductor_plugin.tuning import selection
-from inductor_plugin.tuning.decision import Verdict
-from tests.gpu.harness.check import error_of, made
-from tests.gpu.harness.forced import all_contending
+from tests.gpu.harness.forced import compiled, listed, main
 from tests.gpu.harness.product import BF16, Spec
-from tests.support import layouts, picky
+from tests.gpu.harness.ways import made
+from tests.support import layouts, row_major_ops
 
 Size = tuple[int, int, int]
 LARGE = (4096, 4096, 4096)
@@ -93,27 +90,11 @@ CASES: dict[str, LayoutCase] = {
 }
 
 
-def forced_way(way: str, taken: list[str]) -> Callable[..., Verdict]:
-    """Return a decision that takes a candidate of a way, behind copies if there is one.
-
-    The library is taken where the way has none.
-    """
-
-    def decide(
-        medians_ms: Mapping[str, float], libraries: Collection[str], *limits: Any
-    ) -> Verdict:
-        del limits
-        library = next(iter(libraries), None)
-        if way == "library":
-            taken.append(str(library))
-            return Verdict(library, library, "forced")
-        fitting = [name for name in medians_ms if name.startswith(way)]
-        fitting.sort(key=lambda name: "_copied_" not in name)
-        taken.append(fitting[0] if fitting else f"none of {sorted(medians_ms)}")
-        winner = fitting[0] if fitting else library
-        return Verdict(winner, library, "forced")
-
-    return decide
+def forced_way(way: str) -> AbstractContextManager[list[str]]:
+    """Force a candidate of a way, after copies if there is one; give what was taken."""
+    if way == "library":
+        return forced(None)
+    return forced(way, lambda name, ms: "_copied_" not in name)
 
 
 def report(
@@ -127,7 +108,7 @@ def report(
     started = time.monotonic()
     found: dict[str, Any] = {}
     with (
-        picky.picky_offered(),
+        row_major_ops.picky_offered(),
         inductor_config.patch(fx_graph_cache=False),
         dynamo_config.patch(capture_dynamic_output_shape_ops=True),
     ):
@@ -137,39 +118,29 @@ def report(
 
 
 def _way(given: LayoutCase, way: str, cache_dir: Path, device: str, size: Size) -> dict[str, Any]:
-    torch._dynamo.reset()
     warn_once.cache_clear()
     tensors = made(given.inputs(*size), device, seed=1)
     wide = [one.float() if one.is_floating_point() else one for one in tensors]
-    options: dict[str, Any] = {
-        "cache_dir": str(cache_dir),
-        "table": "off",
-        "progress": "off",
-        "gemm_backends": WAYS[way],
-        "compile_timeout_s": 150,
-        "compile_workers": 4,
-        "max_candidates": given.most,
-    }
-    taken, said = list[str](), _Said()
+    function = compiled(given.function, cache_dir, backends=WAYS[way], most=given.most)
+    warnings = _Warnings()
     logger = logging.getLogger("inductor_plugin")
-    logger.addHandler(said)
+    logger.addHandler(warnings)
     try:
-        with mock.patch.object(selection, "decide", forced_way(way, taken)), all_contending():
-            compiled = torch.compile(given.function, backend="inductor_plugin", options=options)
-            answer, codes = run_and_get_code(compiled, *tensors)
+        with forced_way(way) as taken:
+            answer, codes = run_and_get_code(function, *tensors)
     finally:
-        logger.removeHandler(said)
-    pair = _listed(answer), _listed(given.function(*wide))
+        logger.removeHandler(warnings)
+    pair = listed(answer), listed(given.function(*wide))
     return {
         "error": max(error_of(one, other) for one, other in zip(*pair, strict=True)),
         "taken": taken[-1] if taken else "",
         "calls": calls(codes[0]),
-        "warnings": said.texts,
+        "warnings": warnings.texts,
     }
 
 
-class _Said(logging.Handler):
-    """Keeps what is said of layouts that are not what kernels were measured with."""
+class _Warnings(logging.Handler):
+    """Keeps the warnings of layouts that are not what kernels were measured with."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -178,10 +149,6 @@ class _Said(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if "was measured with" in record.getMessage():
             self.texts.append(record.getMessage())
-
-
-def _listed(answer: Any) -> list[torch.Tensor]:
-    return list(answer) if isinstance(answer, (tuple, list)) else [answer]
 
 
 def calls(code: str) -> dict[str, int]:
@@ -218,11 +185,5 @@ def complaints(name: str, ways: Mapping[str, Mapping[str, Any]], accepted: float
     return found
 
 
-def main() -> None:
-    """Run the case named on the command line."""
-    name, cache_dir = sys.argv[1:]
-    json.dump(report(name, Path(cache_dir)), sys.stdout)
-
-
 if __name__ == "__main__":
-    main()
+    main(report)

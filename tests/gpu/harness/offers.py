@@ -1,4 +1,4 @@
-"""The candidates of the GPU cases, lowered as everywhere without a GPU, and built for one.
+"""The candidates of the GPU cases, lowered as everywhere without a GPU, and built for a GPU.
 
 `offered` runs in a worker that sees no GPU, so that lowering goes the way it goes in CI. `built` puts
 the kernels into a cache directory through the compile workers, in batches.
@@ -25,7 +25,7 @@ import torch
 from inductor_plugin.aot.fake_device import as_target
 from inductor_plugin.cache import open_store
 from inductor_plugin.counters import Counters
-from inductor_plugin.kernels.call import OpKernel
+from inductor_plugin.kernels.call import OpKernel, SequenceKernel
 from inductor_plugin.tuning.builder import Builder
 from inductor_plugin.tuning.task import CppBuild, Entry
 from inductor_plugin.tuning.trace import Trace
@@ -39,9 +39,10 @@ from inductor_plugin.worker.jobs import (
 )
 from inductor_plugin.worker.process import WorkerProcess
 from tests.gpu.harness.cases import case
-from tests.gpu.harness.product import Case, Spec
+from tests.gpu.harness.product import FUSED, Case, Spec
+from tests.gpu.harness.written import WrittenCall, written
 from tests.support.fakes import task
-from tests.support.lowering import Arg, Lab, library_first
+from tests.support.lowering import Arg, Lab, library_first, visited_first
 
 GPU = "H200"
 LIBRARY = "/library"
@@ -58,7 +59,7 @@ class Offered:
         name: What a table shows.
         about: Its name and configuration, for the expressions of `Case.wanted`.
         build: How it is built.
-        candidate: What the worker is told; its library is `LIBRARY` where it has one.
+        kernel: What is checked; its library is `LIBRARY` where it has one.
     """
 
     case: str
@@ -66,15 +67,20 @@ class Offered:
     name: str
     about: str
     build: CppBuild | TritonCompileJob
-    candidate: BenchCandidate
+    kernel: BenchCandidate | WrittenCall
 
     def at(self, library: str, symbol: str) -> Offered:
         """Return it with the library it was built into."""
-        kernel = self.candidate.kernel
-        if not isinstance(kernel, OpKernel) or not library:
+        if not library:
             return self
-        named = replace(kernel, args=(f"{symbol}@{library}", *kernel.args[1:]))
-        return replace(self, candidate=replace(self.candidate, kernel=named))
+        place = f"{symbol}@{library}"
+        if isinstance(self.kernel, WrittenCall):
+            return replace(self, kernel=replace(self.kernel, kernel=place))
+        kernel = self.kernel.kernel
+        if not isinstance(kernel, OpKernel):
+            return self
+        named = replace(kernel, args=(place, *kernel.args[1:]))
+        return replace(self, kernel=replace(self.kernel, kernel=named))
 
 
 def argument(spec: Spec) -> Arg:
@@ -99,33 +105,46 @@ def _attempted(identity: str) -> list[Offered] | str:
 
 
 def _lowered(given: Case, identity: str) -> list[Offered] | str:
-    backend = "CUTLASS" if given.template == "cutlass" else "TRITON"
+    fused = given.template == FUSED
+    backends = {"cutlass": "ATEN,CUTLASS", FUSED: "ATEN,TRITON,CUTLASS"}
+    options: dict[str, Any] = {"gemm_backends": backends.get(given.template, "ATEN,TRITON")}
+    options |= {"max_candidates": 4} if fused else {}
     with (
         tempfile.TemporaryDirectory() as folder,
         as_target(GPU),
         _precision(given.precision),
-        Lab(library_first, Path(folder)).open() as lab,
+        Lab(visited_first if fused else library_first, Path(folder)).open() as lab,
     ):
-        arguments = [argument(one) for one in given.specs]
-        lab.lower(given.function, *arguments, gemm_backends=f"ATEN,{backend}")
-        entries = [one for work in lab.tasks for one in work.entries]
-        mine = [one for one in entries if belongs(one.name, given.template)]
+        code = lab.lower(given.function, *map(argument, given.specs), **options)
+        entries = [entry for task in lab.tasks for entry in task.entries]
+        mine = [entry for entry in entries if belongs(entry.name, given.template)]
         if not mine:
-            return f"no candidate of {given.template}; offered are {[one.name for one in entries]}"
-        return [_offered(identity, one) for one in mine]
+            names = [entry.name for entry in entries]
+            return f"no candidate of {given.template}; offered are {names}"
+        if fused:
+            return [_offered(identity, entry, code) for entry in mine[: given.first]]
+        return [_offered(identity, entry) for entry in mine]
 
 
 def belongs(name: str, template: str) -> bool:
     """Return whether a candidate's name is of a template: ``cutlass::...`` or ``triton_decode``."""
+    if template == FUSED:
+        return name.startswith(FUSED)
     return name == template or name.startswith((f"{template}::", f"{template}_bmm"))
 
 
-def _offered(identity: str, entry: Entry) -> Offered:
+def _offered(identity: str, entry: Entry, code: str = "") -> Offered:
+    """Return a candidate; one with an epilogue is called as it is written in ``code``."""
     assert entry.bench is not None
     assert entry.build is not None
-    candidate = entry.bench(LIBRARY, "symbol")
+    kernel: BenchCandidate | WrittenCall = entry.bench(LIBRARY, "symbol")
+    if code:
+        assert isinstance(kernel.kernel, SequenceKernel)
+        (part,) = kernel.kernel.parts
+        name, *launch = part.arguments[3:-1]
+        kernel = replace(written(code), kernel=str(name), launch=tuple(launch))
     about = f"{entry.name} {entry.description}"
-    return Offered(identity, entry.candidate_id, entry.name, about, entry.build, candidate)
+    return Offered(identity, entry.candidate_id, entry.name, about, entry.build, kernel)
 
 
 @contextmanager
@@ -162,25 +181,15 @@ def settings(kind: str) -> WorkerSettings:
 
 
 def all_offered(
-    identities: Sequence[str],
-    inductor_dir: Path,
-    workers: int,
-    module: str = "tests.gpu.harness.offers",
+    identities: Sequence[str], inductor_dir: Path, workers: int
 ) -> dict[str, list[Offered] | str]:
-    """Lower cases, in several workers that see no GPU; one of them has 60 s, and 20 s for each case.
-
-    Args:
-        identities: The cases.
-        inductor_dir: Inductor's cache directory.
-        workers: How many.
-        module: Whose ``offered`` lowers them.
-    """
+    """Lower cases, in several workers that see no GPU; one of them has 60 s, and 20 s for each case."""
 
     def part(number: int) -> dict[str, list[Offered] | str]:
         mine = list(identities[number::workers])
         worker = WorkerProcess(settings("compile"), f"lowering {number}")
         try:
-            job = CallJob(module, "offered", (mine, str(inductor_dir)))
+            job = CallJob(__name__, "offered", (mine, str(inductor_dir)))
             answer = worker.attempt(job, 60 + 20 * len(mine))
         finally:
             worker.close()
@@ -188,11 +197,11 @@ def all_offered(
             return dict.fromkeys(mine, f"{answer.reason}\n{answer.traceback}")
         return answer
 
-    found: dict[str, list[Offered] | str] = {}
+    offers: dict[str, list[Offered] | str] = {}
     with ThreadPoolExecutor(workers) as threads:
         for each in threads.map(part, range(workers)):
-            found |= each
-    return found
+            offers |= each
+    return offers
 
 
 def built(
@@ -235,9 +244,9 @@ def _entry(one: Offered) -> Entry:
     entry = Entry(one.identity, one.name, "template", "", library=False)
     entry.build = one.build
 
-    def bench(library: str, symbol: str) -> BenchCandidate:
+    def bench(library: str, symbol: str) -> Any:
         entry.description = f"{symbol}@{library}"
-        return one.candidate
+        return one.kernel
 
     entry.bench = bench
     return entry

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.harness.forced import decision_for
 from inductor_plugin.problem.attention import BACKWARD, FORWARD
 from inductor_plugin.templates import BUILTIN
 from tests.gpu.harness import attention_forced
-from tests.gpu.harness.attention_forced import FAMILIES, forced_decision
+from tests.gpu.harness.attention_forced import FAMILIES
 from tests.gpu.test_attention import GPU
 
 
@@ -32,7 +33,7 @@ def test_graphs_of_a_family_have_names_of_their_own() -> None:
 
 def test_a_missing_candidate_is_named() -> None:
     taken: list[str] = []
-    decide = forced_decision(("triton_attention-",), taken)
+    decide = decision_for(("triton_attention-",), taken)
     verdict = decide({"attention_flash-1": 1.0}, {"attention_flash-1"}, 1.0)
     assert verdict.winner == "attention_flash-1"
     assert taken == ["none of ['attention_flash-1']"]

@@ -13,16 +13,20 @@ import pytest
 import torch
 import torch._dynamo
 
+from benchmarks.harness.forced import WAYS, forced_fusion, fusion_decision_for
 from inductor_plugin.kernels.call import ExternKernel, SequenceKernel, Tensor
 from inductor_plugin.worker.jobs import BenchCandidate
-from tests.gpu.harness import fused_cases, fused_check, fused_forced, fused_offers
-from tests.gpu.harness.fused_cases import FusedCase, cases
-from tests.gpu.harness.fused_offers import FusedOffer, WrittenCall, is_visited
-from tests.gpu.harness.offers import LIBRARY, Offered, argument
-from tests.gpu.harness.product import BF16, FP16, Spec
-from tests.gpu.test_fused import CALLS, ready, root
+from tests.gpu.harness import check, fused_cases, fused_forced
+from tests.gpu.harness.check import WrittenKernel, checked_with
+from tests.gpu.harness.forced import Graph
+from tests.gpu.harness.fused_cases import FIRST, cases
+from tests.gpu.harness.kernels import ready
+from tests.gpu.harness.offers import LIBRARY, Offered, argument, offered
+from tests.gpu.harness.product import BF16, FP16, FUSED, Case, Spec
+from tests.gpu.harness.written import WrittenCall, written
+from tests.gpu.test_fused import CALLS, root
 from tests.support import epilogues, gpu
-from tests.support.lowering import Arg, Lab
+from tests.support.lowering import Arg, Lab, is_visited
 
 needs_cuda_build = pytest.mark.skipif(
     torch.version.cuda is None, reason="needs a CUDA build of torch"
@@ -73,27 +77,26 @@ def test_sizes_and_strides_are_those_that_hurt() -> None:
     assert a.dtype == FP16
 
 
-def lowered(name: str, folder: Path) -> list[FusedOffer]:
+def lowered(name: str, folder: Path) -> list[Offered]:
     """Return the kernels of a case, lowered as a worker does."""
-    found = fused_offers.offered([name], str(folder / "inductor"))[name]
-    assert not isinstance(found, str), found
-    made = [one for one in found if isinstance(one, FusedOffer)]
-    assert len(made) == len(found) == (fused_offers.FIRST if name.endswith(": bf16") else 1)
-    return made
+    offers = offered([name], str(folder / "inductor"))[name]
+    assert not isinstance(offers, str), offers
+    assert len(offers) == (FIRST if name.endswith(": bf16") else 1)
+    return offers
 
 
 def proved(name: str, folder: Path) -> None:
     """Check that a case is offered, and that its written call computes the case."""
-    for one in lowered(name, folder):
-        assert is_visited(one.candidate)
-        assert one.call.kernel.endswith(f"@{LIBRARY}")
-        assert one.at("/there/kernel.so", "kernel_1").call.kernel == "kernel_1@/there/kernel.so"
-        report = fused_check.checked_with(
-            fused_check.on_a_cpu, cases()[name], one.call, device="cpu"
-        )
+    for offer in lowered(name, folder):
+        call: Any = offer.kernel
+        assert isinstance(call, WrittenCall)
+        assert call.kernel.endswith(f"@{LIBRARY}")
+        built: Any = offer.at("/there/kernel.so", "kernel_1").kernel
+        assert built.kernel == "kernel_1@/there/kernel.so"
+        report = checked_with(WrittenKernel(call, check.on_a_cpu), cases()[name], "cpu")
         assert report.good, report
-        assert (report.stream, report.graph) == (None, None)
-        assert report.apart == 0
+        assert report.errors.keys() == {"plain", "gone", "apart"}
+        assert report.errors["apart"] == 0
 
 
 @needs_cuda_build
@@ -115,14 +118,14 @@ def test_every_case_is_written_right_without_a_gpu(kind: str, tmp_path: Path) ->
         proved(name, tmp_path)
 
 
-def small(kept: bool = False) -> tuple[FusedCase, WrittenCall]:
+def small(kept: bool = False) -> tuple[Case, WrittenCall]:
     """Return a case and a call of it, without lowering."""
 
     def graph(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
         product = torch.mm(a, b)
         return (product.relu() + c, product) if kept else (product.relu() + c,)
 
-    given = FusedCase("small", graph, (Spec((9, 16)), Spec((16, 8)), Spec((8,))))
+    given = Case("small", FUSED, "mm", graph, (Spec((9, 16)), Spec((16, 8)), Spec((8,))))
     spec = Tensor((9, 8), (8, 1), "bfloat16", "cuda:0")
     names = ("buf0", "buf1") if kept else ("buf1",)
     call = WrittenCall(
@@ -160,7 +163,7 @@ def _swapped(product: torch.Tensor, aux: list[torch.Tensor], out: torch.Tensor) 
     out.copy_(product)
 
 
-def operator(damage: Write | None) -> fused_check.Operator:
+def operator(damage: Write | None) -> check.Operator:
     """Return an operator that computes the small case, and damages it unless its library is gone."""
 
     def run(a: Any, b: Any, operands: Any, kernel: str, *more: Any, out: torch.Tensor) -> None:
@@ -168,7 +171,7 @@ def operator(damage: Write | None) -> fused_check.Operator:
         out.copy_(product.relu() + operands[0].float())
         for one in aux:
             one.copy_(product)
-        if damage is not None and kernel != fused_check.GONE:
+        if damage is not None and kernel != check.GONE:
             damage(product, aux, out)
 
     return run
@@ -177,15 +180,15 @@ def operator(damage: Write | None) -> fused_check.Operator:
 @pytest.mark.parametrize("damage", [None, _short, _other_row, _beyond, _swapped])
 def test_a_wrong_kernel_does_not_pass(damage: Write | None) -> None:
     given, call = small(kept=True)
-    report = fused_check.checked_with(operator(damage), given, call, "cpu")
+    report = checked_with(WrittenKernel(call, operator(damage)), given, "cpu")
     assert report.good == (damage is None), report
     assert bool(report.overrun) == (damage is _beyond)
-    assert report.gone <= 1.0
+    assert report.errors["gone"] <= 1.0
 
 
 def test_code_without_a_call_is_an_error() -> None:
     with pytest.raises(LookupError, match="0 calls"):
-        fused_offers.written("def call(args):\n    arg0_1, = args\n")
+        written("def call(args):\n    arg0_1, = args\n")
 
 
 def test_a_kernel_that_is_not_built_has_its_reason() -> None:
@@ -199,7 +202,7 @@ def test_a_kernel_that_is_not_built_has_its_reason() -> None:
 
 def test_the_fastest_of_a_way_is_forced_and_a_product_alone_is_not() -> None:
     taken: list[str] = []
-    decide = fused_forced.forced_fusion("fused.triton", taken)
+    decide = fusion_decision_for("fused.triton", taken)
     times = {"unfused.mm-1": 1.0, "fused.triton_mm-1": 3.0, "fused.triton_mm-2": 2.0}
     assert decide(times, ["unfused.mm-1"], 0.02, {}).winner == "fused.triton_mm-2"
     assert decide({"mm-1": 1.0, "triton_mm-3": 0.5}, ["mm-1"], 0.02, {}).winner == "triton_mm-3"
@@ -209,7 +212,7 @@ def test_the_fastest_of_a_way_is_forced_and_a_product_alone_is_not() -> None:
     assert taken[1] == "none of ['unfused.mm-1']"
 
 
-def code_of(graph: fused_forced.Graph, lab: Lab) -> str:
+def code_of(graph: Graph, lab: Lab) -> str:
     arguments = [argument(one) for one in graph.specs]
     return lab.lower(graph.function, *arguments, gemm_backends=ALL_BACKENDS, max_candidates=4)
 
@@ -227,11 +230,11 @@ def forced_here(pair: str, cache_dir: Path) -> None:
     with (
         gpu.installed(),
         Lab(slow_fusions, cache_dir).open() as lab,
-        fused_forced.forced(way) as taken,
+        forced_fusion(way) as taken,
     ):
         code = code_of(fused_forced.GRAPHS[name], lab)
     assert taken
-    assert all(one.startswith(fused_forced.WAYS[way]) for one in taken), taken
+    assert all(one.startswith(WAYS[way]) for one in taken), taken
     called = fused_forced.calls(code)
     if way == "apart":
         assert called == {"cutlass": 0, "triton": 1, "others": 1}
@@ -240,7 +243,7 @@ def forced_here(pair: str, cache_dir: Path) -> None:
 
 
 @needs_cuda_build
-@pytest.mark.parametrize("way", fused_forced.WAYS)
+@pytest.mark.parametrize("way", WAYS)
 def test_a_way_to_fuse_can_be_forced_against_the_clock(way: str, cache_dir: Path) -> None:
     pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
     forced_here(f"product kept, {way}", cache_dir)
@@ -261,7 +264,7 @@ def test_what_a_fused_kernel_writes_is_looked_at_by_its_name(way: str, cache_dir
     with (
         gpu.installed(),
         Lab(slow_fusions, cache_dir).open() as lab,
-        fused_forced.forced(way),
+        forced_fusion(way),
     ):
         code = lab.lower(
             lambda a, b: (root(a, b),),
@@ -279,7 +282,7 @@ def test_what_a_fused_kernel_writes_is_looked_at_by_its_name(way: str, cache_dir
 
 @needs_cuda_build
 @pytest.mark.slow
-@pytest.mark.parametrize("way", fused_forced.WAYS)
+@pytest.mark.parametrize("way", WAYS)
 def test_a_forced_way_serves_all_numbers_of_rows(way: str, cache_dir: Path) -> None:
     pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
     graph = fused_forced.GRAPHS["bias and gelu"]
@@ -288,12 +291,12 @@ def test_a_forced_way_serves_all_numbers_of_rows(way: str, cache_dir: Path) -> N
     with (
         gpu.installed(),
         Lab(slow_fusions, cache_dir).open() as lab,
-        fused_forced.forced(way) as taken,
+        forced_fusion(way) as taken,
     ):
         code = lab.lower_dynamic(
             graph.function, *arguments, gemm_backends=ALL_BACKENDS, max_candidates=4
         )
-    assert all(one.startswith(fused_forced.WAYS[way]) for one in taken)
+    assert all(one.startswith(WAYS[way]) for one in taken)
     assert fused_forced.calls(code)["cutlass"] == (way == "cutlass")
 
 

@@ -9,19 +9,16 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
 import torch._dynamo
 
-from inductor_plugin.tuning import selection
 from tests.gpu.harness import layout_forced
-from tests.gpu.harness.forced import all_contending
 from tests.gpu.test_fused import ACCEPTED
 from tests.support import gpu, layouts
 from tests.support.lowering import Arg, Lab
-from tests.support.picky import picky_offered
+from tests.support.row_major_ops import picky_offered
 
 needs_cuda_build = pytest.mark.skipif(
     torch.version.cuda is None, reason="needs a CUDA build of torch"
@@ -78,11 +75,9 @@ def lowered_ways(layout: str, cache_dir: Path) -> dict[str, dict[str, Any]]:
         return answer if isinstance(answer, tuple) else (answer,)
 
     for way, backends in layout_forced.WAYS.items():
-        taken: list[str] = []
         with (
             picky_offered(),
-            mock.patch.object(selection, "decide", layout_forced.forced_way(way, taken)),
-            all_contending(),
+            layout_forced.forced_way(way) as taken,
             gpu.installed(),
             Lab(lambda _: 0.1, cache_dir / way).open() as lab,
         ):

@@ -18,10 +18,11 @@ import pytest
 import torch
 
 from inductor_plugin.worker.jobs import JobFailed
-from tests.gpu import test_candidates, test_forced
-from tests.gpu.harness import kernels, offers, results
+from tests.gpu import test_candidates
+from tests.gpu.harness import kernels, offers, processes, results
 from tests.gpu.harness.kernels import Kernels
 from tests.gpu.harness.results import Results
+from tests.support.repository import REPOSITORY
 
 pytest_plugins = ["pytester"]
 
@@ -69,41 +70,19 @@ def test_a_test_that_ends_the_run_is_named_and_run_again(tmp_path: Path) -> None
     assert not Results(path, FACTS, [path], resumed=True).passed("one")
 
 
-@pytest.mark.parametrize("fact", FACTS)
-def test_what_passed_elsewhere_does_not_count(tmp_path: Path, fact: str) -> None:
+def test_what_passed_with_other_sources_does_not_count(tmp_path: Path) -> None:
     path = tmp_path / "test_gpu.json"
     Results(path, FACTS).add("one", "passed", 1.0, "", {})
     assert Results(path, FACTS, [path], resumed=True).passed("one")
-    other = Results(path, FACTS | {fact: "another"}, [path], resumed=True)
+    other = Results(path, FACTS | {"sources": "another"}, [path], resumed=True)
     assert not other.passed("one")
-    assert f"another {fact}" in other.note
+    assert "another sources" in other.note
     assert not Results(path, FACTS, resumed=True).passed("one")
-
-
-@pytest.mark.parametrize(
-    "content", ["[]", "3", "{", "{}", json.dumps(FACTS | {"tests": {}}), '[{"test": "one"}]']
-)
-def test_a_file_without_tests_is_empty_with_a_note(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "test_gpu.json"
-    path.write_text(content)
-    found = Results(path, FACTS, [path], resumed=True)
-    assert "begins anew" in found.note
-    found.add("one", "passed", 1.0, "", {})
-    assert rows(path) == {"one": "passed"}
-
-
-def test_a_row_that_is_none_is_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "test_gpu.json"
-    good = {"test": "one", "outcome": "passed", "seconds": 1.0}
-    path.write_text(json.dumps({**FACTS, "tests": [3, {"test": "two"}, good]}))
-    found = Results(path, FACTS, [path], resumed=True)
-    assert found.passed("one")
-    assert len(found.table()) == 2
 
 
 def test_the_sources_of_the_gpu_tests_are_there() -> None:
     assert "tests/gpu" in results.SOURCES
-    assert all((results.REPOSITORY / one).is_dir() for one in results.SOURCES)
+    assert all((REPOSITORY / one).is_dir() for one in results.SOURCES)
 
 
 TESTS = """
@@ -147,7 +126,7 @@ def gpu_run(
     """Return what runs the tests above under the GPU tests' conftest, as on a machine with a GPU."""
     here = pytester.path / "tests" / "gpu"
     here.mkdir(parents=True)
-    shutil.copy(results.REPOSITORY / "tests" / "gpu" / "conftest.py", here)
+    shutil.copy(REPOSITORY / "tests" / "gpu" / "conftest.py", here)
     (here / "test_some_gpu.py").write_text(TESTS)
     path = pytester.path / "benchmarks" / "results" / "test_gpu.json"
     seen = pytester.path / "seen.txt"
@@ -287,7 +266,7 @@ class Worker:
 
 def test_candidates_that_hang_do_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Worker()
-    monkeypatch.setattr(test_candidates.time, "monotonic", lambda: worker.now_s)
+    monkeypatch.setattr(kernels.time, "monotonic", lambda: worker.now_s)
     one = offers.Offered("a case", "id", "name", "about", None, None)  # type: ignore[arg-type]
 
     class Ready:
@@ -307,9 +286,10 @@ def test_candidates_that_hang_do_not_end_the_run(monkeypatch: pytest.MonkeyPatch
 def test_no_test_may_take_as_long_as_ends_the_run(pytestconfig: pytest.Config) -> None:
     ends_s = float(pytestconfig.getini("faulthandler_timeout"))
     assert kernels.WAIT_S < kernels.TEST_S <= ends_s - 30
-    assert test_forced.LIMIT_S < kernels.TEST_S
+    assert processes.LIMIT_S < kernels.TEST_S
 
 
-def test_a_process_that_hangs_is_reported(repository: Path, tmp_path: Path) -> None:
-    report = test_forced.run("dry_twin", tmp_path, repository, tmp_path, limit_s=0.2)
+def test_a_process_that_hangs_is_reported(tmp_path: Path) -> None:
+    module = "tests.gpu.harness.product_forced"
+    report = processes.run(module, "dry_twin", tmp_path, tmp_path, limit_s=0.2)
     assert report == {"failed": "not ready after 0 s"}

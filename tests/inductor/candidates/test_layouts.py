@@ -22,11 +22,11 @@ from torch._inductor.utils import run_and_get_code
 import inductor_plugin
 from inductor_plugin.inductor.candidates import layouts as lowering_layout
 from inductor_plugin.problem import Problem
-from tests.support import gpu, rivals
+from tests.support import fast_templates, gpu
 from tests.support.cutlass import BACKENDS, calls, opened
 from tests.support.layouts import CASES, Spec, fought_over, turned, turned_inputs, unbacked
 from tests.support.lowering import Arg, Lab, library_first, library_last
-from tests.support.picky import CALLS, first, picky_offered
+from tests.support.row_major_ops import CALLS, first, picky_offered
 
 pytestmark = pytest.mark.compat
 needs_cuda = pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
@@ -133,11 +133,11 @@ def test_a_convolution_reads_channels_that_lie_together(
     def clock(candidate: Any) -> float:
         return 1.0 if "rivals" in repr(candidate.kernel) else 10.0
 
-    with rivals.rivals_offered(), Lab(clock, cache_dir).open() as lab:
-        rivals.CALLS.clear()
+    with fast_templates.rivals_offered(), Lab(clock, cache_dir).open() as lab:
+        fast_templates.CALLS.clear()
         answer, _ = run(convolved, given, lab)
     torch.testing.assert_close(answer, convolved(*given), rtol=1e-3, atol=1e-3)
-    assert dict(rivals.CALLS) == {op: 1}
+    assert dict(fast_templates.CALLS) == {op: 1}
     assert tuple(one.stride for one in lab.tasks[0].problem.inputs) == strides
     assert answer.stride()[1] == 1
 

@@ -25,7 +25,7 @@ from torch._inductor.utils import run_and_get_code
 from torch.distributed import _functional_collectives as functional
 
 import inductor_plugin
-from tests.support import traitor
+from tests.support import wrong_in_process
 from tests.support.lowering import Lab, library_first
 
 _STEP = re.compile(
@@ -83,11 +83,11 @@ def examine(function: Callable[..., Tensor], inputs: list[Tensor], cache_dir: Pa
         with inductor_config.patch(reorder_for_compute_comm_overlap=overlap):
             torch._dynamo.reset()
             _, (stock,) = run_and_get_code(torch.compile(function), *inputs)
-            for winner in (library_first, traitor.first):
+            for winner in (library_first, wrong_in_process.first):
                 folder = cache_dir / f"{function.__name__}-{winner.__name__}"
                 options: dict[str, Any] = {"cache_dir": str(folder)}
                 torch._dynamo.reset()
-                with traitor.offered(), Lab(winner, folder).open():
+                with wrong_in_process.offered(), Lab(winner, folder).open():
                     run = torch.compile(function, backend="inductor_plugin", options=options)
                     answer, (code,) = run_and_get_code(run, *inputs)
                 told.append(
