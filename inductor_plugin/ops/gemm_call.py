@@ -1,40 +1,27 @@
 """What a CUTLASS kernel is called with, from the sizes and strides of an operator's operands.
 
-Each function has the operands and arguments of one operator of `gemm_op`, behind the kernel's name.
+Each function has the operands and arguments of one operator of `gemm`, after the kernel's name.
 No tensors and no torch: a call can be asked how much workspace it needs before anything is allocated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from inductor_plugin.ops.abi import TensorView
 from inductor_plugin.ops.gemm_abi import GemmCall, GemmOperand, new_call
 
 
-class Matrix(NamedTuple):
-    """One operand.
-
-    Attributes:
-        size: Elements along each dimension.
-        stride: Strides in elements.
-        pointer: Device address; 0 where a call is only asked about.
-    """
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    pointer: int = 0
-
-
 def product(
-    a: Matrix,
-    b: Matrix,
+    a: TensorView,
+    b: TensorView,
     order: str,
     swizzle: int,
     raster: int,
     split_k: int,
     *,
-    out: Matrix,
+    out: TensorView,
     sm_count: int,
 ) -> GemmCall:
     """Return the call of A @ B.
@@ -73,9 +60,9 @@ def product(
 
 
 def added(
-    c: Matrix,
-    a: Matrix,
-    b: Matrix,
+    c: TensorView,
+    a: TensorView,
+    b: TensorView,
     order: str,
     swizzle: int,
     raster: int,
@@ -84,7 +71,7 @@ def added(
     alpha: float,
     beta: float,
     *,
-    out: Matrix,
+    out: TensorView,
     sm_count: int,
 ) -> GemmCall:
     """Return the call of alpha * A @ B + beta * C; the rest as in `product`.
@@ -102,7 +89,13 @@ def added(
 
 
 def scaled(
-    a: Matrix, b: Matrix, scale_a: Matrix, scale_b: Matrix, *launch: Any, out: Matrix, sm_count: int
+    a: TensorView,
+    b: TensorView,
+    scale_a: TensorView,
+    scale_b: TensorView,
+    *launch: Any,
+    out: TensorView,
+    sm_count: int,
 ) -> GemmCall:
     """Return the call of scale_a * scale_b * (A @ B); scales are float32, one or [m, 1] and [1, n]."""
     call = product(a, b, *launch, out=out, sm_count=sm_count)
@@ -111,13 +104,13 @@ def scaled(
 
 
 def scaled_added(
-    a: Matrix,
-    b: Matrix,
-    scale_a: Matrix,
-    scale_b: Matrix,
-    c: Matrix,
+    a: TensorView,
+    b: TensorView,
+    scale_a: TensorView,
+    scale_b: TensorView,
+    c: TensorView,
     *launch: Any,
-    out: Matrix,
+    out: TensorView,
     sm_count: int,
 ) -> GemmCall:
     """Return the call of scale_a * scale_b * (A @ B) + C[n]."""
@@ -127,15 +120,15 @@ def scaled_added(
 
 
 def grouped(
-    a: Matrix,
-    b: Matrix,
-    offsets: Matrix,
+    a: TensorView,
+    b: TensorView,
+    offsets: TensorView,
     order: str,
     swizzle: int,
     raster: int,
     split_k: int,
     *,
-    out: Matrix,
+    out: TensorView,
     sm_count: int,
 ) -> GemmCall:
     """Return the call of A[rows of a group] @ B[group] for all groups; the rest as in `product`.
@@ -158,15 +151,15 @@ def grouped(
 
 
 def fused(
-    slots: Sequence[Matrix],
-    a: Matrix,
-    b: Matrix,
+    slots: Sequence[TensorView],
+    a: TensorView,
+    b: TensorView,
     order: str,
     swizzle: int,
     raster: int,
     split_k: int,
     *,
-    out: Matrix,
+    out: TensorView,
     sm_count: int,
 ) -> GemmCall:
     """Return the call of A @ B with an epilogue; the rest as in `product`.
@@ -197,9 +190,9 @@ def fused(
     return call
 
 
-def _fused(*given: Any, out: Matrix, sm_count: int) -> GemmCall:
+def _fused(*given: Any, out: TensorView, sm_count: int) -> GemmCall:
     """Return the call of `fused` from A, B, its slots and its launch, one after the other."""
-    first = next(place for place, one in enumerate(given) if not isinstance(one, Matrix))
+    first = next(place for place, one in enumerate(given) if not isinstance(one, TensorView))
     a, b, *slots = given[:first]
     return fused(slots, a, b, *given[first : first + 4], out=out, sm_count=sm_count)
 
@@ -215,6 +208,6 @@ CALLS: dict[str, Callable[..., GemmCall]] = {
 """The call of each operator, by its name."""
 
 
-def _lead(operand: Matrix, letter: str) -> int:
+def _lead(operand: TensorView, letter: str) -> int:
     """Return the stride of the dimension of a matrix that is not contiguous."""
     return operand.stride[-2 if letter == "t" else -1]
