@@ -89,12 +89,12 @@ def cutlass_fmha(
         k: [batch, heads_kv, seq_k, dim].
         v: As k.
         lse: float32 [batch, heads, seq_q], dense: natural logarithms of the sums are written there;
-            None if nobody wants them.
+            None to write none.
         kernel: ``SYMBOL@DIGEST``.
         scale: Factor of q @ k.T.
         left: Keys before the diagonal that a query sees; negative: all.
-        right: Keys behind it; negative: all.
-        bottom_right: Whether the last query stands at the last key; else the first at the first.
+        right: Keys after it; negative: all.
+        bottom_right: Whether the last query is aligned with the last key; else the first with the first.
         workspace: Memory of the kernel's, uint8; None to allocate what it needs.
         out: As q.
     """
@@ -155,24 +155,15 @@ def cutlass_fmha_backward(
     """Write the gradients of an attention to ``dq``, ``dv`` and, of k, to ``out``.
 
     The kernel adds up dq in no fixed order: where torch is asked for deterministic algorithms it is
-    not used.
+    not used. What is not listed is as in `cutlass_fmha`.
 
     Args:
         d_out: Gradient of the output, as q.
-        q: As in `cutlass_fmha`, like k and v.
-        k: See q.
-        v: See q.
         o: The output.
         lse: What the forward wrote.
         delta: float32 [batch, heads, seq_q], dense: sums of output * d_out over dim.
         dq: As q.
         dv: As v.
-        kernel: As in `cutlass_fmha`, like all that follows.
-        scale: See kernel.
-        left: See kernel.
-        right: See kernel.
-        bottom_right: See kernel.
-        workspace: See kernel.
         out: As k.
     """
     mask = Mask(left, right, bottom_right)

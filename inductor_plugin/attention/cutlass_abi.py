@@ -10,7 +10,7 @@ import ctypes
 from enum import IntEnum
 from typing import TypeAlias
 
-from inductor_plugin.ops.abi import Abi, Function
+from inductor_plugin.ops.abi import Abi, KernelFunction
 
 WORKSPACE_ALIGNMENT = 128
 """Bytes; where the tensors in a workspace begin, so that TMA can read and add to them."""
@@ -78,7 +78,7 @@ class FmhaStatus(IntEnum):
     BAD_MODE = 9
 
 
-FmhaFunction: TypeAlias = Function[FmhaCall]
+FmhaFunction: TypeAlias = KernelFunction[FmhaCall]
 """A loaded kernel."""
 
 

@@ -35,8 +35,8 @@ def output_of(
         v: As k.
         scale: Factor of q @ k.T.
         left: Keys before the diagonal that a query sees; negative: all.
-        right: Keys behind it; negative: all.
-        bottom_right: Whether the last query stands at the last key; else the first at the first.
+        right: Keys after it; negative: all.
+        bottom_right: Whether the last query is aligned with the last key; else the first with the first.
         out: As q.
         sm_count: Multiprocessors of the device.
         device: Its index.
@@ -81,9 +81,6 @@ def backward_of(
 
     Args:
         d_out: Gradient of the output, as q.
-        q: As in `output_of`, like k and v.
-        k: See q.
-        v: See q.
         o: The output; nothing reads it, for ``delta`` has what is needed of it.
         lse: What the forward wrote.
         delta: float32 [batch, heads, seq_q], dense: sums of output * d_out.

@@ -37,7 +37,7 @@ class TensorView(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Function(Generic[Call]):
+class KernelFunction(Generic[Call]):
     """A loaded kernel.
 
     Attributes:
@@ -73,7 +73,7 @@ class Abi(Generic[Call]):
     errors: Callable[[Call], str]
     sizes: Callable[[Call], str]
 
-    def load(self, path: str | Path, symbol: str, cudart: str = "") -> Function[Call]:
+    def load(self, path: str | Path, symbol: str, cudart: str = "") -> KernelFunction[Call]:
         """Return a kernel of a shared library.
 
         The library needs ``libcudart.so.<major>``. ``import torch`` has loaded that of a CUDA build,
@@ -101,14 +101,14 @@ class Abi(Generic[Call]):
             ctypes.c_void_p,
         )
         entry.restype = ctypes.c_int32
-        return Function(str(path), symbol, entry)
+        return KernelFunction(str(path), symbol, entry)
 
-    def can_implement(self, kernel: Function[Call], call: Call) -> str | None:
+    def can_implement(self, kernel: KernelFunction[Call], call: Call) -> str | None:
         """Return why a kernel refuses a call, or None if it takes it. Pointers may be missing."""
         status = kernel.entry(_CAN_IMPLEMENT, ctypes.byref(call), None, None)
         return self._refusal(kernel, call, status)
 
-    def workspace_bytes(self, kernel: Function[Call], call: Call) -> int:
+    def workspace_bytes(self, kernel: KernelFunction[Call], call: Call) -> int:
         """Return how much device memory a call needs besides its operands.
 
         Raises:
@@ -121,7 +121,7 @@ class Abi(Generic[Call]):
             raise self._error(status, reason)
         return size.value
 
-    def run(self, kernel: Function[Call], call: Call, stream: int) -> None:
+    def run(self, kernel: KernelFunction[Call], call: Call, stream: int) -> None:
         """Start a kernel on a CUDA stream of the call's device; it may not have ended on return.
 
         Args:
@@ -146,7 +146,7 @@ class Abi(Generic[Call]):
         refused = 0 < status <= len(self.refusals)
         return CallRefusedError(reason) if refused else KernelError(reason)
 
-    def _refusal(self, kernel: Function[Call], call: Call, status: int) -> str | None:
+    def _refusal(self, kernel: KernelFunction[Call], call: Call, status: int) -> str | None:
         if status == _OK:
             return None
         reasons = (

@@ -160,7 +160,6 @@ def cutlass_grouped_mm(
         offsets: int32 [groups] on the device, where the rows of each group end; may repeat.
         kernel: ``SYMBOL@DIGEST``.
         arguments: How it is started; `gemm_call.grouped` names the arguments.
-        workspace: As in `cutlass_mm`.
         out: [m, n].
     """
     if not a.shape[-1]:

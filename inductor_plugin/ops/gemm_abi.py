@@ -9,7 +9,7 @@ import ctypes
 from enum import IntEnum
 from typing import Any, TypeAlias
 
-from inductor_plugin.ops.abi import Abi, Function
+from inductor_plugin.ops.abi import Abi, KernelFunction
 
 RASTERS: dict[str, int] = {"heuristic": 0, "along_m": 1, "along_n": 2}
 """`GemmCall.raster` by its name."""
@@ -95,7 +95,7 @@ class GemmStatus(IntEnum):
     BAD_MODE = 8
 
 
-GemmFunction: TypeAlias = Function[GemmCall]
+GemmFunction: TypeAlias = KernelFunction[GemmCall]
 """A loaded kernel."""
 
 

@@ -137,12 +137,9 @@ def grouped(
         a: [m, k], the rows of all groups one after the other.
         b: [groups, k, n].
         offsets: int32 [groups], where the rows of each group end.
-        order: As in `product`; of A always ``t``.
-        swizzle: As in `product`.
-        raster: As in `product`.
+        order: Of A always ``t``.
         split_k: 1.
         out: [m, n].
-        sm_count: As in `product`.
     """
     call = product(a, b, order, swizzle, raster, split_k, out=out, sm_count=sm_count)
     call.batch, call.batch_b = b.size[0], b.stride[0]
@@ -167,22 +164,15 @@ def fused(
     Args:
         slots: What the epilogue reads, then what it writes besides ``out``: each with as many
             dimensions as ``out``, as long as it or 1.
-        a: As in `product`.
-        b: As in `product`.
-        order: As in `product`.
-        swizzle: As in `product`.
-        raster: As in `product`.
         split_k: 1.
-        out: As in `product`.
-        sm_count: As in `product`.
     """
     call = product(a, b, order, swizzle, raster, split_k, out=out, sm_count=sm_count)
-    for place, one in enumerate(slots):
+    for place, slot in enumerate(slots):
         strides = [
-            0 if extent == 1 else step for extent, step in zip(one.size, one.stride, strict=True)
+            0 if extent == 1 else step for extent, step in zip(slot.size, slot.stride, strict=True)
         ]
         call.operands[place] = GemmOperand(
-            pointer=one.pointer,
+            pointer=slot.pointer,
             along_m=strides[-2],
             along_n=strides[-1],
             batch=strides[0] if len(strides) > 2 else 0,
@@ -190,11 +180,11 @@ def fused(
     return call
 
 
-def _fused(*given: Any, out: TensorView, sm_count: int) -> GemmCall:
+def _fused(*arguments: Any, out: TensorView, sm_count: int) -> GemmCall:
     """Return the call of `fused` from A, B, its slots and its launch, one after the other."""
-    first = next(place for place, one in enumerate(given) if not isinstance(one, TensorView))
-    a, b, *slots = given[:first]
-    return fused(slots, a, b, *given[first : first + 4], out=out, sm_count=sm_count)
+    count = next(i for i, value in enumerate(arguments) if not isinstance(value, TensorView))
+    a, b, *slots = arguments[:count]
+    return fused(slots, a, b, *arguments[count : count + 4], out=out, sm_count=sm_count)
 
 
 CALLS: dict[str, Callable[..., GemmCall]] = {

@@ -53,11 +53,7 @@ def cutlass_mm_epilogue(
         b: [k, n] or [batch, k, n].
         operands: What the epilogue reads, in the order of its reads: views with as many dimensions as
             D, each as long as D's or 1, whose strides are those along D (0 or anything where it is 1).
-        kernel: ``SYMBOL@DIGEST``.
-        order: As in `gemm_call.product`.
-        swizzle: As in `gemm_call.product`.
-        raster: As in `gemm_call.product`.
-        split_k: 1.
+        kernel: ``SYMBOL@DIGEST``; then what `gemm_call.fused` takes.
         epilogue: What `epilogue_text.encode` has written.
         aux: What it writes besides the last of its writes, in order; then D itself, where others read
             it. All as large as D or views of that, rows contiguous.

@@ -30,7 +30,7 @@ from inductor_plugin.cache import open_store
 from inductor_plugin.config import default_cache_dir
 from inductor_plugin.errors import CacheError, CallRefusedError, KernelError
 from inductor_plugin.kernels.call import OpKernel
-from inductor_plugin.ops.abi import Abi, Function, TensorView
+from inductor_plugin.ops.abi import Abi, KernelFunction, TensorView
 from inductor_plugin.problem import Operand
 
 LIBRARY_FILE = "kernel.so"
@@ -142,7 +142,7 @@ def run_or_fallback(
     return library()
 
 
-def find_kernel(family: KernelFamily[Call], kernel: str) -> Function[Call] | None:
+def find_kernel(family: KernelFamily[Call], kernel: str) -> KernelFunction[Call] | None:
     """Return a kernel by its name, or None, after one warning, where its library is gone or broken.
 
     Raises:
@@ -175,7 +175,7 @@ def multiprocessors_now(device: torch.device) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def _found(family: KernelFamily[Call], kernel: str) -> Function[Call]:
+def _found(family: KernelFamily[Call], kernel: str) -> KernelFunction[Call]:
     """Return a kernel; a missing one is looked for again next time (exceptions are not kept)."""
     function = _located(family, kernel)
     if function is None:
@@ -184,7 +184,7 @@ def _found(family: KernelFamily[Call], kernel: str) -> Function[Call]:
     return function
 
 
-def _located(family: KernelFamily[Call], kernel: str) -> Function[Call] | None:
+def _located(family: KernelFamily[Call], kernel: str) -> KernelFunction[Call] | None:
     """Return a kernel, or None where no cache directory has its library."""
     symbol, _, place = kernel.partition("@")
     path = place if _names_path(kernel) else _library_path(place)
@@ -192,7 +192,7 @@ def _located(family: KernelFamily[Call], kernel: str) -> Function[Call] | None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _loaded(family: KernelFamily[Call], symbol: str, path: str) -> Function[Call]:
+def _loaded(family: KernelFamily[Call], symbol: str, path: str) -> KernelFunction[Call]:
     return family.abi.load(path, symbol)
 
 
@@ -218,7 +218,7 @@ def _library_in(folder: Path, digest: str) -> Path | None:
 
 def _start(
     family: KernelFamily[Call],
-    function: Function[Call],
+    function: KernelFunction[Call],
     call: Any,
     workspace: torch.Tensor | None,
     device: torch.device,
@@ -246,7 +246,9 @@ def _why_no_workspace(memory: torch.Tensor, device: torch.device, alignment: int
     return None
 
 
-def _launch(abi: Abi[Call], function: Function[Call], call: Call, device: torch.device) -> None:
+def _launch(
+    abi: Abi[Call], function: KernelFunction[Call], call: Call, device: torch.device
+) -> None:
     with torch.cuda.device(device):
         stream = torch.cuda.current_stream().cuda_stream
         _LOG.debug("%s on %s, stream %#x", function.symbol, device, stream)

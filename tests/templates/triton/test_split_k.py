@@ -21,7 +21,7 @@ from inductor_plugin.cost.tile import GemmShape
 from inductor_plugin.problem import Problem, SizeClass
 from inductor_plugin.problem.target import target
 from inductor_plugin.template import TritonSource
-from inductor_plugin.templates.triton.order import Tile
+from inductor_plugin.templates.triton.order import TritonTile
 from inductor_plugin.templates.triton.product import Product, product_of
 from inductor_plugin.templates.triton.split_k import (
     TritonSplitK,
@@ -115,7 +115,7 @@ def test_the_parts_fill_the_device_and_are_not_too_short(m: int, n: int, k: int)
 def test_scratch_memory_holds_all_parts_and_one_counter_a_tile() -> None:
     product = product_of(problem(40, 200, 4096))
     assert isinstance(product, Product)
-    tile = Tile(16, 64, 64, 3, 4, 8)
+    tile = TritonTile(16, 64, 64, 3, 4, 8)
     assert scratch_bytes(product, tile) == 12 * 8 * 16 * 64 * 4 + 12 * 4
     many = product_of(batch(3, 40, 200, 4096))
     assert isinstance(many, Product)
@@ -127,7 +127,7 @@ def test_scratch_memory_holds_all_parts_and_one_counter_a_tile() -> None:
 
 def test_the_ranking_counts_that_all_sums_are_zeroed() -> None:
     # Whole tiles, in L2 at half of its 5120 bytes a clock, and a launch of their own.
-    tile = Tile(16, 64, 64, 3, 4, 8)
+    tile = TritonTile(16, 64, 64, 3, 4, 8)
     for rows, tiles in ((40, 12), (33, 12), (16, 4)):
         shape = GemmShape(rows, 200, 4096)
         counted, free = (
