@@ -92,7 +92,7 @@ class CudaSource:
         arch: What nvcc compiles for: ``sm_90a``.
         interface: Version of the C function's arguments; a kernel of another one is not called.
         arguments: What follows the kernel's name in each call; not compiled in.
-        imports: Modules that define the operator.
+        imports: Modules that define the operator; empty for one of the plugin's own.
         deterministic: Whether the same operands give the same bits each time; if not, it is not
             offered under `torch.use_deterministic_algorithms`.
     """

@@ -4,40 +4,26 @@
     cutlass_fmha_output.out(q, k, v, ...)                              attention alone
     cutlass_fmha_backward.out(d_out, q, k, v, o, lse, delta, dq, dv, ...)   its gradients; out is dk
 
-They are written into generated code. Behind the operands they take the kernel's name, then ``scale``,
-``left``, ``right`` and ``bottom_right`` (`attention.Mask`). A kernel is named and looked for as
-`gemm_op` does it. Where its library is gone, or it does not take the operands, `attention_reference`
-computes the same in float32, with one warning a kernel.
-
-Nothing here waits for the device, and what is allocated comes from torch's allocator on the stream
-the kernel runs on: calls can be captured into a CUDA graph.
+They are written into generated code. After the operands they take the kernel's name, then ``scale``,
+``left``, ``right`` and ``bottom_right`` (`attention.Mask`). `ops.launch` says how a kernel is named
+and found, and when `reference` computes the same in float32 instead.
 """
 
 from __future__ import annotations
 
 import functools
-import logging
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from inductor_plugin.attention import reference
-from inductor_plugin.attention.cutlass_abi import (
-    WORKSPACE_ALIGNMENT,
-    FmhaCall,
-    FmhaFunction,
-    load,
-    run,
-    workspace_bytes,
-)
-from inductor_plugin.attention.cutlass_call import CALLS, View, backward_of, forward_of
-from inductor_plugin.errors import CallRefusedError, KernelError
-from inductor_plugin.kernels.call import OpKernel
-from inductor_plugin.ops import gemm
-from inductor_plugin.problem import Operand
+from inductor_plugin.attention.cutlass_abi import ABI, WORKSPACE_ALIGNMENT, FmhaCall
+from inductor_plugin.attention.cutlass_call import CALLS, backward_of, forward_of
+from inductor_plugin.errors import CallRefusedError
+from inductor_plugin.ops import launch
+from inductor_plugin.ops.abi import TensorView
 from inductor_plugin.problem.attention import Mask
 
 _MASK = "str kernel, float scale, int left, int right, bool bottom_right"
@@ -57,44 +43,29 @@ _SCHEMAS = {
     ),
 }
 
-_LOG = logging.getLogger(__name__)
 _LIBRARY: Any = torch.library
 """It is typed in part."""
 _OPERATORS: Any = _LIBRARY.Library("inductor_plugin", "FRAGMENT")
-_warned: set[str] = set()
 
 
-def workspace_needed(
-    kernel: OpKernel, operands: Sequence[Operand], output: Operand, device: torch.device
-) -> int:
-    """Return how many bytes a call needs besides its operands, 0 for none or where that is not known.
+def _has_work(call: FmhaCall) -> bool:
+    return 0 not in (call.batch, call.heads, call.heads_kv, call.seq_q, call.seq_k, call.dim)
 
-    The backward keeps dq in float32, lse and delta at aligned rows, and with shared heads of K and V
-    each head's dk and dv there. Generated code allocates them and hands them over as ``workspace=``;
-    an operator that is given none allocates its own.
 
-    Args:
-        kernel: The operator, the kernel's name and what follows it.
-        operands: As the operator takes them.
-        output: What it writes.
-        device: Where it will run; its multiprocessors do not count here.
-    """
-    try:
-        function = _located(str(kernel.args[0]))
-        if function is None:
-            return 0
-        name = kernel.op.partition("::")[2].partition(".")[0]
-        views = [View(one.size, one.stride) for one in operands]
-        call = CALLS[name](
-            *views,
-            *kernel.args[1:],
-            out=View(output.size, output.stride),
-            sm_count=1,
-            device=device.index or 0,
-        )
-        return workspace_bytes(function, call) if _has_work(call) else 0
-    except KernelError:  # a call of it will say so
-        return 0
+ATTENTION = launch.KernelFamily(
+    ABI,
+    CALLS,
+    # How much workspace a call needs does not depend on the multiprocessors.
+    device_arguments=lambda device: {"sm_count": 1, "device": device.index or 0},
+    has_work=_has_work,
+    workspace_alignment=WORKSPACE_ALIGNMENT,
+    fallback="attention is computed in plain torch instead",
+)
+"""Kernels of attention. The workspace of the backward holds dq in float32, lse and delta at aligned
+rows, and with shared heads of K and V each head's dk and dv."""
+
+workspace_needed = functools.partial(launch.workspace_needed, ATTENTION)
+"""What generated code asks to plan a kernel's workspace."""
 
 
 def cutlass_fmha(
@@ -118,21 +89,21 @@ def cutlass_fmha(
         k: [batch, heads_kv, seq_k, dim].
         v: As k.
         lse: float32 [batch, heads, seq_q], dense: natural logarithms of the sums are written there;
-            None if nobody wants them.
+            None to write none.
         kernel: ``SYMBOL@DIGEST``.
         scale: Factor of q @ k.T.
         left: Keys before the diagonal that a query sees; negative: all.
-        right: Keys behind it; negative: all.
-        bottom_right: Whether the last query stands at the last key; else the first at the first.
+        right: Keys after it; negative: all.
+        bottom_right: Whether the last query is aligned with the last key; else the first with the first.
         workspace: Memory of the kernel's, uint8; None to allocate what it needs.
         out: As q.
     """
     mask = Mask(left, right, bottom_right)
 
     def make() -> FmhaCall:
-        given = None if lse is None else _row_view(lse, "lse")
+        rows = None if lse is None else _row_view(lse, "lse")
         return forward_of(
-            *map(_view, (q, k, v)), given, scale, left, right, bottom_right, **_written(out)
+            *map(_view, (q, k, v)), rows, scale, left, right, bottom_right, **_written(out)
         )
 
     def library() -> Tensor:
@@ -141,7 +112,7 @@ def cutlass_fmha(
             lse.copy_(sums)
         return out.copy_(result)
 
-    return _answered(kernel, make, library, workspace, out)
+    return launch.run_or_fallback(ATTENTION, kernel, make, library, workspace, out)
 
 
 def cutlass_fmha_output(
@@ -184,24 +155,15 @@ def cutlass_fmha_backward(
     """Write the gradients of an attention to ``dq``, ``dv`` and, of k, to ``out``.
 
     The kernel adds up dq in no fixed order: where torch is asked for deterministic algorithms it is
-    not used.
+    not used. What is not listed is as in `cutlass_fmha`.
 
     Args:
         d_out: Gradient of the output, as q.
-        q: As in `cutlass_fmha`, like k and v.
-        k: See q.
-        v: See q.
         o: The output.
         lse: What the forward wrote.
         delta: float32 [batch, heads, seq_q], dense: sums of output * d_out over dim.
         dq: As q.
         dv: As v.
-        kernel: As in `cutlass_fmha`, like all that follows.
-        scale: See kernel.
-        left: See kernel.
-        right: See kernel.
-        bottom_right: See kernel.
-        workspace: See kernel.
         out: As k.
     """
     mask = Mask(left, right, bottom_right)
@@ -221,125 +183,27 @@ def cutlass_fmha_backward(
         dv.copy_(result.dv)
         return out.copy_(result.dk)
 
-    return _answered(kernel, make, library, workspace, out)
+    return launch.run_or_fallback(ATTENTION, kernel, make, library, workspace, out)
 
 
-def _answered(
-    kernel: str,
-    make: Callable[[], FmhaCall],
-    library: Callable[[], Tensor],
-    memory: Tensor | None,
-    out: Tensor,
-) -> Tensor:
-    """Start a kernel, or compute the reference where it is gone or does not take the operands.
-
-    Args:
-        kernel: ``SYMBOL@DIGEST``.
-        make: Gives its call.
-        library: Writes the same.
-        memory: Its workspace, if the caller has one.
-        out: What is written.
-
-    Raises:
-        KernelError: It did not start, its workspace does not fit, or its library is named by a path
-            and does not load or does not take the operands.
-    """
-    try:
-        function = _located(kernel)
-        if function is None:
-            _warn(kernel, f"the library of {kernel.partition('@')[0]} is not in the cache any more")
-            return library()
-        call = make()
-        if not _has_work(call):
-            return library()
-        return _started(function, call, memory, out)
-    except CallRefusedError as refusal:
-        if "@/" in kernel:
-            raise
-        _warn(kernel, str(refusal))
-    return library()
-
-
-def _started(function: FmhaFunction, call: FmhaCall, memory: Tensor | None, out: Tensor) -> Tensor:
-    """Start a kernel on the current stream of the output's device."""
-    if memory is None:
-        needed = workspace_bytes(function, call)
-        # From the caching allocator: inside a CUDA graph it comes from the graph's own pool.
-        memory = torch.empty(needed, dtype=torch.uint8, device=out.device)
-    elif reason := _unfit(memory, out.device):
-        raise KernelError(f"{function.symbol}: {reason}")
-    # The kernel's function compares the size with its need before it writes anything.
-    call.workspace, call.workspace_bytes = memory.data_ptr(), memory.numel()
-    _launch(function, call, out.device)
-    return out
-
-
-def _launch(function: FmhaFunction, call: FmhaCall, device: torch.device) -> None:
-    with torch.cuda.device(device):
-        stream = torch.cuda.current_stream().cuda_stream
-        _LOG.debug("%s on %s, stream %#x", function.symbol, device, stream)
-        run(function, call, stream)
-
-
-def _has_work(call: FmhaCall) -> bool:
-    return 0 not in (call.batch, call.heads, call.heads_kv, call.seq_q, call.seq_k, call.dim)
-
-
-def _unfit(memory: Tensor, device: torch.device) -> str | None:
-    """Return why a tensor cannot be a workspace, None if it can."""
-    if memory.dtype != torch.uint8 or not memory.is_contiguous():
-        return f"the workspace must be contiguous uint8, it is {memory.dtype} {memory.stride()}"
-    if memory.device != device:
-        return f"the workspace is on {memory.device}, the output on {device}"
-    if memory.data_ptr() % WORKSPACE_ALIGNMENT:
-        return f"the workspace must begin at a multiple of {WORKSPACE_ALIGNMENT} bytes"
-    return None
-
-
-def _view(operand: Tensor) -> View:
+def _view(operand: Tensor) -> TensorView:
     if operand.stride(-1) != 1 and operand.size(-1) > 1:
         raise CallRefusedError(f"the last dimension must be contiguous, strides {operand.stride()}")
-    return View(operand.shape, operand.stride(), operand.data_ptr())
+    return launch.view_of(operand)
 
 
-def _row_view(rows: Tensor, name: str) -> View:
+def _row_view(rows: Tensor, name: str) -> TensorView:
     if rows.dtype != torch.float32 or not rows.is_contiguous():
         raise CallRefusedError(f"{name} must be dense float32, it is {rows.dtype} {rows.stride()}")
-    return View(rows.shape, rows.stride(), rows.data_ptr())
+    return launch.view_of(rows)
 
 
 def _written(out: Tensor) -> dict[str, Any]:
     return {
         "out": _view(out),
-        "sm_count": gemm.multiprocessors(out.device),
+        "sm_count": launch.multiprocessors(out.device),
         "device": out.device.index or 0,
     }
-
-
-@functools.lru_cache(maxsize=4096)
-def _loaded(symbol: str, path: str) -> FmhaFunction:
-    return load(path, symbol)
-
-
-def _located(kernel: str) -> FmhaFunction | None:
-    """Return a kernel, or None where no cache directory has its library."""
-    symbol, _, place = kernel.partition("@")
-    path = place if place.startswith("/") else gemm.library_path(place)
-    return None if path is None else _loaded(symbol, str(path))
-
-
-def _warn(kernel: str, reason: str) -> None:
-    """Say once why a kernel is not used."""
-    symbol = kernel.partition("@")[0]
-    if symbol in _warned:
-        return
-    _warned.add(symbol)
-    warnings.warn(
-        f"{reason}, attention is computed in plain torch instead; compile the model again to choose "
-        "anew",
-        RuntimeWarning,
-        stacklevel=5,
-    )
 
 
 def _fake(*_: Any, out: Tensor, **__: Any) -> Tensor:

@@ -1,6 +1,6 @@
 """The C function of a compiled CUTLASS attention kernel, and how to call it.
 
-`FmhaCall` has the fields of ``templates/cutlass_attention/source/call.h``; `cutlass_abi` says what the
+`FmhaCall` has the fields of ``templates/cutlass_attention/source/call.h``; `ops.abi` says what the
 functions do.
 """
 
@@ -10,7 +10,7 @@ import ctypes
 from enum import IntEnum
 from typing import TypeAlias
 
-from inductor_plugin.ops.abi import Abi, Function
+from inductor_plugin.ops.abi import Abi, KernelFunction
 
 WORKSPACE_ALIGNMENT = 128
 """Bytes; where the tensors in a workspace begin, so that TMA can read and add to them."""
@@ -78,34 +78,8 @@ class FmhaStatus(IntEnum):
     BAD_MODE = 9
 
 
-_REASONS: dict[IntEnum, str] = {
-    FmhaStatus.POINTER: "a pointer is missing or not aligned to 16 bytes",
-    FmhaStatus.STRIDE: "a stride is no multiple of 16 bytes, too large, or rows overlap",
-    FmhaStatus.EXTENT: "an extent is not positive or too large",
-    FmhaStatus.SCALAR: "scale is not positive and finite, or sm_count is not positive",
-    FmhaStatus.HEADS: "the heads of q are no multiple of those of k and v",
-    FmhaStatus.DIM: "the heads are larger than this kernel's, or no multiple of 16 bytes",
-    FmhaStatus.WORKSPACE: "the workspace is missing, too small or not aligned to 128 bytes",
-    FmhaStatus.START: "the kernel did not start",
-    FmhaStatus.BAD_MODE: "the library is of another version",
-}
-
-_REFUSALS = (
-    FmhaStatus.POINTER,
-    FmhaStatus.STRIDE,
-    FmhaStatus.EXTENT,
-    FmhaStatus.SCALAR,
-    FmhaStatus.HEADS,
-    FmhaStatus.DIM,
-)
-"""What a kernel says of its operands before anything is launched: another kernel may take them."""
-
-FmhaFunction: TypeAlias = Function[FmhaCall]
+FmhaFunction: TypeAlias = KernelFunction[FmhaCall]
 """A loaded kernel."""
-
-
-def _errors(call: FmhaCall) -> str:
-    return f"CUDA error {call.cuda_error}"
 
 
 def _sizes(call: FmhaCall) -> str:
@@ -115,7 +89,20 @@ def _sizes(call: FmhaCall) -> str:
     )
 
 
-_ABI = Abi(FmhaCall, _REASONS, _REFUSALS, FmhaStatus.WORKSPACE, FmhaStatus.START, _errors, _sizes)
+ABI = Abi(
+    FmhaCall,
+    refusals={
+        FmhaStatus.POINTER: "a pointer is missing or not aligned to 16 bytes",
+        FmhaStatus.STRIDE: "a stride is no multiple of 16 bytes, too large, or rows overlap",
+        FmhaStatus.EXTENT: "an extent is not positive or too large",
+        FmhaStatus.SCALAR: "scale is not positive and finite, or sm_count is not positive",
+        FmhaStatus.HEADS: "the heads of q are no multiple of those of k and v",
+        FmhaStatus.DIM: "the heads are larger than this kernel's, or no multiple of 16 bytes",
+    },
+    workspace="the workspace is missing, too small or not aligned to 128 bytes",
+    errors=lambda call: f"CUDA error {call.cuda_error}",
+    sizes=_sizes,
+)
 
-load, can_implement = _ABI.load, _ABI.can_implement
-workspace_bytes, run = _ABI.workspace_bytes, _ABI.run
+load, can_implement = ABI.load, ABI.can_implement
+workspace_bytes, run = ABI.workspace_bytes, ABI.run

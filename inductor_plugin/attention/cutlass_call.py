@@ -1,6 +1,6 @@
 """What a CUTLASS attention kernel is called with, from the sizes and strides of an operator's operands.
 
-Each function has the operands and arguments of one operator of `cutlass_fmha_op`, behind the kernel's
+Each function has the operands and arguments of one operator of `attention.cutlass`, after the kernel's
 name. No tensors and no torch: a call can be asked how much workspace it needs before anything is
 allocated.
 """
@@ -8,35 +8,22 @@ allocated.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from inductor_plugin.attention.cutlass_abi import FmhaCall
-
-
-class View(NamedTuple):
-    """One operand.
-
-    Attributes:
-        size: Elements along each dimension.
-        stride: Strides in elements.
-        pointer: Device address; 0 where a call is only asked about.
-    """
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    pointer: int = 0
+from inductor_plugin.ops.abi import TensorView
 
 
 def output_of(
-    q: View,
-    k: View,
-    v: View,
+    q: TensorView,
+    k: TensorView,
+    v: TensorView,
     scale: float,
     left: int,
     right: int,
     bottom_right: bool,  # noqa: FBT001 - an operator's arguments have no names in generated code
     *,
-    out: View,
+    out: TensorView,
     sm_count: int,
     device: int = 0,
 ) -> FmhaCall:
@@ -48,8 +35,8 @@ def output_of(
         v: As k.
         scale: Factor of q @ k.T.
         left: Keys before the diagonal that a query sees; negative: all.
-        right: Keys behind it; negative: all.
-        bottom_right: Whether the last query stands at the last key; else the first at the first.
+        right: Keys after it; negative: all.
+        bottom_right: Whether the last query is aligned with the last key; else the first with the first.
         out: As q.
         sm_count: Multiprocessors of the device.
         device: Its index.
@@ -60,12 +47,12 @@ def output_of(
 
 
 def forward_of(
-    q: View,
-    k: View,
-    v: View,
-    lse: View | None,
+    q: TensorView,
+    k: TensorView,
+    v: TensorView,
+    lse: TensorView | None,
     *mask: Any,
-    out: View,
+    out: TensorView,
     sm_count: int,
     device: int = 0,
 ) -> FmhaCall:
@@ -76,17 +63,17 @@ def forward_of(
 
 
 def backward_of(
-    d_out: View,
-    q: View,
-    k: View,
-    v: View,
-    o: View,
-    lse: View,
-    delta: View,
-    dq: View,
-    dv: View,
+    d_out: TensorView,
+    q: TensorView,
+    k: TensorView,
+    v: TensorView,
+    o: TensorView,
+    lse: TensorView,
+    delta: TensorView,
+    dq: TensorView,
+    dv: TensorView,
     *mask: Any,
-    out: View,
+    out: TensorView,
     sm_count: int,
     device: int = 0,
 ) -> FmhaCall:
@@ -94,9 +81,6 @@ def backward_of(
 
     Args:
         d_out: Gradient of the output, as q.
-        q: As in `output_of`, like k and v.
-        k: See q.
-        v: See q.
         o: The output; nothing reads it, for ``delta`` has what is needed of it.
         lse: What the forward wrote.
         delta: float32 [batch, heads, seq_q], dense: sums of output * d_out.
@@ -126,9 +110,9 @@ CALLS: dict[str, Callable[..., FmhaCall]] = {
 
 
 def _masked(
-    q: View,
-    k: View,
-    v: View,
+    q: TensorView,
+    k: TensorView,
+    v: TensorView,
     scale: float,
     left: int,
     right: int,
@@ -158,6 +142,6 @@ def _masked(
     return call
 
 
-def _placed(view: View) -> tuple[int, tuple[int, int, int]]:
+def _placed(view: TensorView) -> tuple[int, tuple[int, int, int]]:
     batch, head, row, _ = view.stride
     return view.pointer, (batch, head, row)

@@ -28,7 +28,7 @@ from inductor_plugin.inductor.fusion import limits as lowering_fusion_limit
 from inductor_plugin.inductor.graph.output_guard import NEEDS_PYTHON
 from inductor_plugin.inductor.graph.selector import install, installed, uninstall
 from inductor_plugin.inductor.warmup import warm_up
-from inductor_plugin.ops.gemm import look_in
+from inductor_plugin.ops.launch import add_kernel_folder
 from inductor_plugin.option_value import limit_of
 from inductor_plugin.tuning.runtime import RUNTIME
 
@@ -54,7 +54,7 @@ def compile_options(
     """
     accepted = _validated(mode, others)
     _hook()
-    look_in(config.cache_dir)
+    add_kernel_folder(config.cache_dir)
     return _with_carrier(config, accepted, example_inputs)
 
 
@@ -68,7 +68,7 @@ def wrap_backend(config: Config, others: Mapping[str, object], stock: dict[str, 
     """
     defaults = _validated(None, others)
     _hook()
-    look_in(config.cache_dir)
+    add_kernel_folder(config.cache_dir)
     original = stock.setdefault("compile_fx", compile_fx_module.compile_fx)
 
     @functools.wraps(original)

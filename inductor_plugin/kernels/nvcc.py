@@ -52,11 +52,11 @@ _WHEEL_FOLDERS = ("nvidia/cu13",)
 
 
 @dataclass(frozen=True)
-class Place:
+class ToolkitPlace:
     """Where an nvcc may be.
 
     Attributes:
-        origin: Who named it.
+        origin: What named it.
         nvcc: Path of the program.
     """
 
@@ -71,7 +71,7 @@ class Toolkit:
     Attributes:
         nvcc: Path of the compiler.
         version: Its version, e.g. ``13.0.88``.
-        origin: Who named it.
+        origin: What named it.
         include_dirs: Folders of headers, CUTLASS's first.
         library_dirs: Folders of the CUDA runtime library.
         cudart: Path of the runtime library a kernel is linked with, e.g. ``.../libcudart.so.13``.
@@ -154,7 +154,7 @@ def find(
 
 
 def _usable(
-    place: Place, headers: Headers, sites: Sequence[Path], major: int
+    place: ToolkitPlace, headers: Headers, sites: Sequence[Path], major: int
 ) -> Toolkit | NoToolkit:
     """Return the toolkit of an nvcc that is there, or why it cannot be used."""
     version = nvcc_version(place.nvcc)
@@ -170,31 +170,35 @@ def _usable(
     return assemble(place, version, headers, sites)
 
 
-def places(option: str, environ: Mapping[str, str], sites: Sequence[Path]) -> tuple[Place, ...]:
+def places(
+    option: str, environ: Mapping[str, str], sites: Sequence[Path]
+) -> tuple[ToolkitPlace, ...]:
     """Return where an nvcc may be, in the order of preference; none of them need exist.
 
     Args:
-        option: As in `find`.
-        environ: As in `find`.
         sites: Folders with a package ``nvidia``, usually one site-packages.
     """
-    found: list[Place] = []
+    found: list[ToolkitPlace] = []
     if option:
         named = Path(option).expanduser()
-        found.append(Place("option", named if named.name == "nvcc" else named / "bin" / "nvcc"))
+        found.append(
+            ToolkitPlace("option", named if named.name == "nvcc" else named / "bin" / "nvcc")
+        )
     if home := environ.get("CUDA_HOME"):
-        found.append(Place("CUDA_HOME", Path(home) / "bin" / "nvcc"))
+        found.append(ToolkitPlace("CUDA_HOME", Path(home) / "bin" / "nvcc"))
     if on_path := shutil.which("nvcc", path=environ.get("PATH", "")):
-        found.append(Place("PATH", Path(on_path)))
+        found.append(ToolkitPlace("PATH", Path(on_path)))
     found.extend(
-        Place("wheels", site / folder / "bin" / "nvcc")
+        ToolkitPlace("wheels", site / folder / "bin" / "nvcc")
         for site in sites
         for folder in _WHEEL_FOLDERS
     )
     return tuple(found)
 
 
-def present(candidates: Sequence[Place], option: str = "") -> tuple[Place, ...] | NoToolkit:
+def present(
+    candidates: Sequence[ToolkitPlace], option: str = ""
+) -> tuple[ToolkitPlace, ...] | NoToolkit:
     """Return the places with an nvcc. One the user named must be there, and is the only one."""
     for place in candidates:
         if place.origin == "option":
@@ -210,7 +214,7 @@ def present(candidates: Sequence[Place], option: str = "") -> tuple[Place, ...] 
 
 
 def assemble(
-    place: Place, version: str, headers: Headers, sites: Sequence[Path]
+    place: ToolkitPlace, version: str, headers: Headers, sites: Sequence[Path]
 ) -> Toolkit | NoToolkit:
     """Return the toolkit around an nvcc whose version is known.
 
@@ -218,7 +222,6 @@ def assemble(
         place: The compiler.
         version: Its version.
         headers: Version and include folders of CUTLASS.
-        sites: As in `places`.
     """
     if tuple(map(int, version.split(".")[:2])) < OLDEST_NVCC:
         oldest = ".".join(map(str, OLDEST_NVCC))

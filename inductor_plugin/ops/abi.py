@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from inductor_plugin.errors import CallRefusedError, KernelError
 
@@ -22,8 +22,22 @@ _OK = 0
 Call = TypeVar("Call", bound=ctypes.Structure)
 
 
+class TensorView(NamedTuple):
+    """Where an operand lies.
+
+    Attributes:
+        size: Elements along each dimension.
+        stride: Strides in elements.
+        pointer: Device address; 0 where a call is only asked about.
+    """
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    pointer: int = 0
+
+
 @dataclass(frozen=True)
-class Function(Generic[Call]):
+class KernelFunction(Generic[Call]):
     """A loaded kernel.
 
     Attributes:
@@ -41,26 +55,25 @@ class Function(Generic[Call]):
 class Abi(Generic[Call]):
     """What tells one family of kernels from another.
 
+    Statuses are numbered: 0, the refusals, then a workspace that does not fit, a kernel that did not
+    start, and a library of another version.
+
     Attributes:
         call: The structure its functions take.
-        reasons: What each status but 0 means.
-        refusals: Statuses of operands a kernel does not take, before anything is launched: another
-            kernel may take them.
-        workspace: The status of a workspace that does not fit.
-        start: The status of a kernel that did not start.
+        refusals: What each status means of operands that a kernel does not take, before anything is
+            launched: another kernel may take them.
+        workspace: What is wrong with a workspace.
         errors: Returns the error numbers of a call that did not start.
         sizes: Returns the sizes of a call for people.
     """
 
     call: type[Call]
-    reasons: Mapping[IntEnum, str]
-    refusals: Collection[int]
-    workspace: int
-    start: int
+    refusals: Mapping[IntEnum, str]
+    workspace: str
     errors: Callable[[Call], str]
     sizes: Callable[[Call], str]
 
-    def load(self, path: str | Path, symbol: str, cudart: str = "") -> Function[Call]:
+    def load(self, path: str | Path, symbol: str, cudart: str = "") -> KernelFunction[Call]:
         """Return a kernel of a shared library.
 
         The library needs ``libcudart.so.<major>``. ``import torch`` has loaded that of a CUDA build,
@@ -88,14 +101,14 @@ class Abi(Generic[Call]):
             ctypes.c_void_p,
         )
         entry.restype = ctypes.c_int32
-        return Function(str(path), symbol, entry)
+        return KernelFunction(str(path), symbol, entry)
 
-    def can_implement(self, kernel: Function[Call], call: Call) -> str | None:
+    def can_implement(self, kernel: KernelFunction[Call], call: Call) -> str | None:
         """Return why a kernel refuses a call, or None if it takes it. Pointers may be missing."""
         status = kernel.entry(_CAN_IMPLEMENT, ctypes.byref(call), None, None)
         return self._refusal(kernel, call, status)
 
-    def workspace_bytes(self, kernel: Function[Call], call: Call) -> int:
+    def workspace_bytes(self, kernel: KernelFunction[Call], call: Call) -> int:
         """Return how much device memory a call needs besides its operands.
 
         Raises:
@@ -108,7 +121,7 @@ class Abi(Generic[Call]):
             raise self._error(status, reason)
         return size.value
 
-    def run(self, kernel: Function[Call], call: Call, stream: int) -> None:
+    def run(self, kernel: KernelFunction[Call], call: Call, stream: int) -> None:
         """Start a kernel on a CUDA stream of the call's device; it may not have ended on return.
 
         Args:
@@ -123,22 +136,27 @@ class Abi(Generic[Call]):
         """
         status = kernel.entry(_RUN, ctypes.byref(call), None, ctypes.c_void_p(stream))
         if reason := self._refusal(kernel, call, status):
-            if status == self.workspace:
-                given: Any = call
+            if status == len(self.refusals) + 1:
+                fields: Any = call
                 needed = self.workspace_bytes(kernel, call)
-                reason = f"{reason}: {given.workspace_bytes} bytes of {needed}"
+                reason = f"{reason}: {fields.workspace_bytes} bytes of {needed}"
             raise self._error(status, reason)
 
     def _error(self, status: int, reason: str) -> KernelError:
-        return CallRefusedError(reason) if status in self.refusals else KernelError(reason)
+        refused = 0 < status <= len(self.refusals)
+        return CallRefusedError(reason) if refused else KernelError(reason)
 
-    def _refusal(self, kernel: Function[Call], call: Call, status: int) -> str | None:
+    def _refusal(self, kernel: KernelFunction[Call], call: Call, status: int) -> str | None:
         if status == _OK:
             return None
-        known = {int(one): text for one, text in self.reasons.items()}
-        reason = known.get(status, f"it returned {status}")
-        if status == self.start:
-            reason += f" ({self.errors(call)})"
+        reasons = (
+            *self.refusals.values(),
+            self.workspace,
+            f"the kernel did not start ({self.errors(call)})",
+            "the library is of another version",
+        )
+        known = 0 < status <= len(reasons)
+        reason = reasons[status - 1] if known else f"it returned {status}"
         return f"{kernel.symbol}: {reason} ({self.sizes(call)})"
 
 

@@ -1,4 +1,4 @@
-"""``inductor_plugin::copied_N.out``: an operator of N operands behind copies of some of them, as one call.
+"""``inductor_plugin::copied_N.out``: an operator of N operands after copies of some of them, as one call.
 
     copied_2.out(a, b, kernel, op, how, out=)      how: JSON of the other arguments, imports and copies
 
@@ -10,7 +10,6 @@ candidate pays for them. Their memory comes from torch's allocator on the stream
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,9 +17,15 @@ from typing import Any
 
 import torch
 
+from inductor_plugin.ops import DEFINED_IN, imports_of
+from inductor_plugin.ops.operators import resolve
 from inductor_plugin.problem.contract import Recipe
 
 MOST_OPERANDS = 6
+
+_RECORDED = ("inductor_plugin.gemm_op",)
+"""What the text of `how` has for operators of the plugin's own; never imported. Candidates are recorded
+under the text, so it stays when modules move."""
 
 _OPERATORS: Any = torch.library.Library("inductor_plugin", "FRAGMENT")
 
@@ -37,16 +42,21 @@ def name_of(operands: int) -> str:
     return f"inductor_plugin::copied_{operands}.out"
 
 
-def how(arguments: tuple[Any, ...], imports: tuple[str, ...], copies: Mapping[int, Recipe]) -> str:
-    """Return the text that says how an operator is called behind copies.
+def how(
+    op: str, arguments: tuple[Any, ...], imports: tuple[str, ...], copies: Mapping[int, Recipe]
+) -> str:
+    """Return the text that says how an operator is called after copies.
 
     Args:
+        op: The operator.
         arguments: What follows the operands, and the kernel's name if it has one.
-        imports: Modules that define the operator.
+        imports: Modules that define the operator; not those of `DEFINED_IN`.
         copies: By operand.
     """
-    made = {str(i): [one.order, one.alignment, list(one.kept)] for i, one in copies.items()}
-    return json.dumps({"arguments": arguments, "imports": imports, "copies": made}, sort_keys=True)
+    recipes = {str(i): [one.order, one.alignment, list(one.kept)] for i, one in copies.items()}
+    recorded = _RECORDED if op in DEFINED_IN else imports
+    plain = {"arguments": arguments, "imports": recorded, "copies": recipes}
+    return json.dumps(plain, sort_keys=True)
 
 
 def copied(tensor: torch.Tensor, recipe: Recipe) -> torch.Tensor:
@@ -54,45 +64,42 @@ def copied(tensor: torch.Tensor, recipe: Recipe) -> torch.Tensor:
     kept = tuple(dim for dim in recipe.kept if tensor.stride(dim) == 0)
     plain = Recipe(recipe.order, recipe.alignment, kept)
     stride = plain.strides(tensor.shape, tensor.element_size())
-    made = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device)
-    written, read = made, tensor
+    copy = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device)
+    written, read = copy, tensor
     for dim in kept:
         written, read = written.narrow(dim, 0, 1), read.narrow(dim, 0, 1)
     written.copy_(read)
-    return made
+    return copy
 
 
-def call(*given: Any, out: torch.Tensor) -> torch.Tensor:
+def call(*arguments: Any, out: torch.Tensor) -> torch.Tensor:
     """Call an operator with copies of some operands; it writes to ``out``.
 
     Args:
-        given: The operands; then the kernel's name, empty if the operator takes none; the operator,
+        arguments: The operands; then the kernel's name, empty if the operator takes none; the operator,
             ``namespace::name.overload``; and `how`.
         out: What is written.
     """
-    *operands, kernel, op, text = given
-    found = _parsed(op, text)
-    taken = [
-        copied(one, found.copies[i]) if i in found.copies else one for i, one in enumerate(operands)
+    *operands, kernel, op, text = arguments
+    plan = _parsed(op, text)
+    tensors = [
+        copied(operand, plan.copies[i]) if i in plan.copies else operand
+        for i, operand in enumerate(operands)
     ]
     named = (kernel,) if kernel else ()
-    found.function(*taken, *named, *found.arguments, out=out)
+    plan.function(*tensors, *named, *plan.arguments, out=out)
     return out
 
 
 @functools.lru_cache(maxsize=1024)
 def _parsed(op: str, text: str) -> _How:
     plain = json.loads(text)
-    for module in plain["imports"]:
-        importlib.import_module(module)
-    namespace, _, rest = op.partition("::")
-    name, _, overload = rest.partition(".")
-    packet = getattr(getattr(torch.ops, namespace), name)
+    imports = imports_of(op) or plain["imports"]
     copies = {
         int(index): Recipe(order, alignment, tuple(kept))
         for index, (order, alignment, kept) in plain["copies"].items()
     }
-    return _How(getattr(packet, overload or "default"), tuple(plain["arguments"]), copies)
+    return _How(resolve(op, imports), tuple(plain["arguments"]), copies)
 
 
 def _define() -> None:

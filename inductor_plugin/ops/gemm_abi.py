@@ -1,7 +1,6 @@
 """The C function of a compiled CUTLASS kernel, and how to call it.
 
-`GemmCall` has the fields of ``templates/cutlass/source/call.h``; `cutlass_abi` says what the functions
-do.
+`GemmCall` has the fields of ``templates/cutlass/source/call.h``; `abi` says what the functions do.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import ctypes
 from enum import IntEnum
 from typing import Any, TypeAlias
 
-from inductor_plugin.ops.abi import Abi, Function
+from inductor_plugin.ops.abi import Abi, KernelFunction
 
 RASTERS: dict[str, int] = {"heuristic": 0, "along_m": 1, "along_n": 2}
 """`GemmCall.raster` by its name."""
@@ -96,27 +95,7 @@ class GemmStatus(IntEnum):
     BAD_MODE = 8
 
 
-_REASONS: dict[IntEnum, str] = {
-    GemmStatus.POINTER: "a pointer is missing or not aligned",
-    GemmStatus.STRIDE: "a stride is not a multiple of the kernel's alignment, or rows overlap",
-    GemmStatus.EXTENT: "an extent is not positive, too large, or no multiple of the alignment",
-    GemmStatus.SCALAR: "alpha, beta, split_k or sm_count has a value this kernel cannot have",
-    GemmStatus.REFUSED: "CUTLASS cannot run this problem",
-    GemmStatus.WORKSPACE: "the workspace is missing or too small",
-    GemmStatus.START: "the kernel did not start",
-    GemmStatus.BAD_MODE: "the library is of another version",
-}
-
-_REFUSALS = (
-    GemmStatus.POINTER,
-    GemmStatus.STRIDE,
-    GemmStatus.EXTENT,
-    GemmStatus.SCALAR,
-    GemmStatus.REFUSED,
-)
-"""What a kernel says of its operands before anything is launched: another kernel may take them."""
-
-GemmFunction: TypeAlias = Function[GemmCall]
+GemmFunction: TypeAlias = KernelFunction[GemmCall]
 """A loaded kernel."""
 
 
@@ -126,15 +105,23 @@ def new_call(**values: Any) -> GemmCall:
     return GemmCall(**fields)
 
 
-def _errors(call: GemmCall) -> str:
-    return f"CUTLASS status {call.cutlass_status}, CUDA error {call.cuda_error}"
-
-
 def _sizes(call: GemmCall) -> str:
     return f"m={call.m} n={call.n} k={call.k} batch={call.batch}"
 
 
-_ABI = Abi(GemmCall, _REASONS, _REFUSALS, GemmStatus.WORKSPACE, GemmStatus.START, _errors, _sizes)
+ABI = Abi(
+    GemmCall,
+    refusals={
+        GemmStatus.POINTER: "a pointer is missing or not aligned",
+        GemmStatus.STRIDE: "a stride is not a multiple of the kernel's alignment, or rows overlap",
+        GemmStatus.EXTENT: "an extent is not positive, too large, or no multiple of the alignment",
+        GemmStatus.SCALAR: "alpha, beta, split_k or sm_count has a value this kernel cannot have",
+        GemmStatus.REFUSED: "CUTLASS cannot run this problem",
+    },
+    workspace="the workspace is missing or too small",
+    errors=lambda call: f"CUTLASS status {call.cutlass_status}, CUDA error {call.cuda_error}",
+    sizes=_sizes,
+)
 
-load, can_implement = _ABI.load, _ABI.can_implement
-workspace_bytes, run = _ABI.workspace_bytes, _ABI.run
+load, can_implement = ABI.load, ABI.can_implement
+workspace_bytes, run = ABI.workspace_bytes, ABI.run

@@ -1,40 +1,27 @@
 """What a CUTLASS kernel is called with, from the sizes and strides of an operator's operands.
 
-Each function has the operands and arguments of one operator of `gemm_op`, behind the kernel's name.
+Each function has the operands and arguments of one operator of `gemm`, after the kernel's name.
 No tensors and no torch: a call can be asked how much workspace it needs before anything is allocated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from inductor_plugin.ops.abi import TensorView
 from inductor_plugin.ops.gemm_abi import GemmCall, GemmOperand, new_call
 
 
-class Matrix(NamedTuple):
-    """One operand.
-
-    Attributes:
-        size: Elements along each dimension.
-        stride: Strides in elements.
-        pointer: Device address; 0 where a call is only asked about.
-    """
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    pointer: int = 0
-
-
 def product(
-    a: Matrix,
-    b: Matrix,
+    a: TensorView,
+    b: TensorView,
     order: str,
     swizzle: int,
     raster: int,
     split_k: int,
     *,
-    out: Matrix,
+    out: TensorView,
     sm_count: int,
 ) -> GemmCall:
     """Return the call of A @ B.
@@ -73,9 +60,9 @@ def product(
 
 
 def added(
-    c: Matrix,
-    a: Matrix,
-    b: Matrix,
+    c: TensorView,
+    a: TensorView,
+    b: TensorView,
     order: str,
     swizzle: int,
     raster: int,
@@ -84,7 +71,7 @@ def added(
     alpha: float,
     beta: float,
     *,
-    out: Matrix,
+    out: TensorView,
     sm_count: int,
 ) -> GemmCall:
     """Return the call of alpha * A @ B + beta * C; the rest as in `product`.
@@ -102,7 +89,13 @@ def added(
 
 
 def scaled(
-    a: Matrix, b: Matrix, scale_a: Matrix, scale_b: Matrix, *launch: Any, out: Matrix, sm_count: int
+    a: TensorView,
+    b: TensorView,
+    scale_a: TensorView,
+    scale_b: TensorView,
+    *launch: Any,
+    out: TensorView,
+    sm_count: int,
 ) -> GemmCall:
     """Return the call of scale_a * scale_b * (A @ B); scales are float32, one or [m, 1] and [1, n]."""
     call = product(a, b, *launch, out=out, sm_count=sm_count)
@@ -111,13 +104,13 @@ def scaled(
 
 
 def scaled_added(
-    a: Matrix,
-    b: Matrix,
-    scale_a: Matrix,
-    scale_b: Matrix,
-    c: Matrix,
+    a: TensorView,
+    b: TensorView,
+    scale_a: TensorView,
+    scale_b: TensorView,
+    c: TensorView,
     *launch: Any,
-    out: Matrix,
+    out: TensorView,
     sm_count: int,
 ) -> GemmCall:
     """Return the call of scale_a * scale_b * (A @ B) + C[n]."""
@@ -127,15 +120,15 @@ def scaled_added(
 
 
 def grouped(
-    a: Matrix,
-    b: Matrix,
-    offsets: Matrix,
+    a: TensorView,
+    b: TensorView,
+    offsets: TensorView,
     order: str,
     swizzle: int,
     raster: int,
     split_k: int,
     *,
-    out: Matrix,
+    out: TensorView,
     sm_count: int,
 ) -> GemmCall:
     """Return the call of A[rows of a group] @ B[group] for all groups; the rest as in `product`.
@@ -144,12 +137,9 @@ def grouped(
         a: [m, k], the rows of all groups one after the other.
         b: [groups, k, n].
         offsets: int32 [groups], where the rows of each group end.
-        order: As in `product`; of A always ``t``.
-        swizzle: As in `product`.
-        raster: As in `product`.
+        order: Of A always ``t``.
         split_k: 1.
         out: [m, n].
-        sm_count: As in `product`.
     """
     call = product(a, b, order, swizzle, raster, split_k, out=out, sm_count=sm_count)
     call.batch, call.batch_b = b.size[0], b.stride[0]
@@ -158,15 +148,15 @@ def grouped(
 
 
 def fused(
-    slots: Sequence[Matrix],
-    a: Matrix,
-    b: Matrix,
+    slots: Sequence[TensorView],
+    a: TensorView,
+    b: TensorView,
     order: str,
     swizzle: int,
     raster: int,
     split_k: int,
     *,
-    out: Matrix,
+    out: TensorView,
     sm_count: int,
 ) -> GemmCall:
     """Return the call of A @ B with an epilogue; the rest as in `product`.
@@ -174,22 +164,15 @@ def fused(
     Args:
         slots: What the epilogue reads, then what it writes besides ``out``: each with as many
             dimensions as ``out``, as long as it or 1.
-        a: As in `product`.
-        b: As in `product`.
-        order: As in `product`.
-        swizzle: As in `product`.
-        raster: As in `product`.
         split_k: 1.
-        out: As in `product`.
-        sm_count: As in `product`.
     """
     call = product(a, b, order, swizzle, raster, split_k, out=out, sm_count=sm_count)
-    for place, one in enumerate(slots):
+    for place, slot in enumerate(slots):
         strides = [
-            0 if extent == 1 else step for extent, step in zip(one.size, one.stride, strict=True)
+            0 if extent == 1 else step for extent, step in zip(slot.size, slot.stride, strict=True)
         ]
         call.operands[place] = GemmOperand(
-            pointer=one.pointer,
+            pointer=slot.pointer,
             along_m=strides[-2],
             along_n=strides[-1],
             batch=strides[0] if len(strides) > 2 else 0,
@@ -197,11 +180,11 @@ def fused(
     return call
 
 
-def _fused(*given: Any, out: Matrix, sm_count: int) -> GemmCall:
+def _fused(*arguments: Any, out: TensorView, sm_count: int) -> GemmCall:
     """Return the call of `fused` from A, B, its slots and its launch, one after the other."""
-    first = next(place for place, one in enumerate(given) if not isinstance(one, Matrix))
-    a, b, *slots = given[:first]
-    return fused(slots, a, b, *given[first : first + 4], out=out, sm_count=sm_count)
+    count = next(i for i, value in enumerate(arguments) if not isinstance(value, TensorView))
+    a, b, *slots = arguments[:count]
+    return fused(slots, a, b, *arguments[count : count + 4], out=out, sm_count=sm_count)
 
 
 CALLS: dict[str, Callable[..., GemmCall]] = {
@@ -215,6 +198,6 @@ CALLS: dict[str, Callable[..., GemmCall]] = {
 """The call of each operator, by its name."""
 
 
-def _lead(operand: Matrix, letter: str) -> int:
+def _lead(operand: TensorView, letter: str) -> int:
     """Return the stride of the dimension of a matrix that is not contiguous."""
     return operand.stride[-2 if letter == "t" else -1]

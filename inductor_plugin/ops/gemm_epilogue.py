@@ -2,7 +2,7 @@
 
     cutlass_mm_epilogue.out(a, b, operands, kernel, order, swizzle, raster, split_k, epilogue, aux, ...)
 
-Kernels are named and found as in `gemm_op`. Where the library is gone or does not take the operands,
+Kernels are named and found as in `launch`. Where the library is gone or does not take the operands,
 the library product is computed and then the epilogue with torch (`epilogue_eval`), after one warning.
 """
 
@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from inductor_plugin.ops.epilogue_eval import evaluate
-from inductor_plugin.ops.gemm import answered, call_of, matrix
+from inductor_plugin.ops.gemm import call_of, run_product
 from inductor_plugin.ops.gemm_call import fused
+from inductor_plugin.ops.launch import view_of
 from inductor_plugin.problem.epilogue import Epilogue
 from inductor_plugin.problem.epilogue_text import decode
 
@@ -52,11 +53,7 @@ def cutlass_mm_epilogue(
         b: [k, n] or [batch, k, n].
         operands: What the epilogue reads, in the order of its reads: views with as many dimensions as
             D, each as long as D's or 1, whose strides are those along D (0 or anything where it is 1).
-        kernel: ``SYMBOL@DIGEST``.
-        order: As in `gemm_call.product`.
-        swizzle: As in `gemm_call.product`.
-        raster: As in `gemm_call.product`.
-        split_k: 1.
+        kernel: ``SYMBOL@DIGEST``; then what `gemm_call.fused` takes.
         epilogue: What `epilogue_text.encode` has written.
         aux: What it writes besides the last of its writes, in order; then D itself, where others read
             it. All as large as D or views of that, rows contiguous.
@@ -65,11 +62,11 @@ def cutlass_mm_epilogue(
     """
     # What Inductor writes may be D seen through a view, (batch, m, n) of (batch * m, n).
     size = (*a.shape[:-1], b.shape[-1])
-    written, beside = out.view(size), [one.view(size) for one in aux]
+    written, others = out.view(size), [tensor.view(size) for tensor in aux]
     launch = (order, swizzle, raster, split_k)
-    make = functools.partial(_call, a, b, operands, launch, beside, written)
-    library = functools.partial(_library, a, b, operands, epilogue, beside, written)
-    answered(kernel, make, library, workspace, written)
+    make = functools.partial(_call, a, b, operands, launch, others, written)
+    library = functools.partial(_library, a, b, operands, epilogue, others, written)
+    run_product(kernel, make, library, workspace, written)
     return out
 
 
@@ -81,7 +78,7 @@ def _call(
     aux: Sequence[torch.Tensor],
     out: torch.Tensor,
 ) -> Any:
-    slots = [matrix(one) for one in (*operands, *aux)]
+    slots = [view_of(tensor) for tensor in (*operands, *aux)]
     return call_of(functools.partial(fused, slots), (a, b), launch, out)
 
 
@@ -97,8 +94,8 @@ def _library(
     epilogue = _decoded(text)
     product = _product(a, b, getattr(torch, epilogue.dtype))
     written = evaluate(epilogue, product, operands)
-    beside = (*written[:-1], product) if epilogue.readers else written[:-1]
-    for place, value in zip(aux, beside, strict=True):
+    others = (*written[:-1], product) if epilogue.readers else written[:-1]
+    for place, value in zip(aux, others, strict=True):
         place.copy_(value)
     return out.copy_(written[-1])
 
@@ -128,8 +125,8 @@ def _fake(
     size = (*a.shape[:-1], b.shape[-1])
     if out.numel() != math.prod(size):
         raise RuntimeError(f"the output must be {size}, it is {tuple(out.shape)}")
-    for one in operands:
-        _ATEN.broadcast_shapes(one.shape, size)
+    for operand in operands:
+        _ATEN.broadcast_shapes(operand.shape, size)
     return out
 
 

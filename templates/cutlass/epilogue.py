@@ -28,7 +28,7 @@ ELEMENT_TYPES: dict[str, str] = {
 
 
 @dataclass(frozen=True)
-class Epilogue:
+class CppEpilogue:
     """One epilogue in C++.
 
     Attributes:
@@ -42,36 +42,36 @@ class Epilogue:
     declarations: str = ""
 
 
-def epilogue(config: GemmConfig) -> Epilogue:
+def epilogue(config: GemmConfig) -> CppEpilogue:
     """Return the epilogue of a configuration."""
     if config.scale == "none" and config.bias in ("none", "full"):
         compute = ELEMENT_TYPES[config.accumulator]
         beta = "call.beta" if config.bias == "full" else "0"
-        return Epilogue("", f"{{{compute}(call.alpha), {compute}({beta})}}")
+        return CppEpilogue("", f"{{{compute}(call.alpha), {compute}({beta})}}")
     if config.scale == "rowwise":
         last = config.bias == "none"
         return _with_bias(config, _rowwise(config, output=config.d if last else "f32"))
     return _with_bias(config, _scaled(config, output=config.d if config.bias == "none" else "f32"))
 
 
-def _tree(operation: str, output: str, *children: Epilogue) -> Epilogue:
+def _tree(operation: str, output: str, *children: CppEpilogue) -> CppEpilogue:
     """Return the tree that combines its children in float32 and gives ``output``."""
     compute = f"{FUSION}::Sm90Compute<{operation}, {ELEMENT_TYPES[output]}, float, {ROUND}>"
     types = ", ".join([compute, *(one.functor for one in children)])
     arguments = ", ".join([*(one.thread for one in children), "{}"])
-    return Epilogue(f"{FUSION}::Sm90EVT<{types}>", f"{{{arguments}}}")
+    return CppEpilogue(f"{FUSION}::Sm90EVT<{types}>", f"{{{arguments}}}")
 
 
-_SUMS = Epilogue(f"{FUSION}::Sm90AccFetch", "{}")
+_SUMS = CppEpilogue(f"{FUSION}::Sm90AccFetch", "{}")
 
 
-def _scaled(config: GemmConfig, output: str) -> Epilogue:
+def _scaled(config: GemmConfig, output: str) -> CppEpilogue:
     """Return alpha * sums, times one scale of each input if there are scales."""
     if config.scale == "none":
         scalar = _scalar("call.alpha")
     else:
         # The pointers are read by the device; where one is null the number beside it stands.
-        scalar = Epilogue(
+        scalar = CppEpilogue(
             f"{FUSION}::Sm90ScalarBroadcast<float, {stride_type('_0', '_0', '_0')}, 3>",
             "{{call.alpha, 1.0f, 1.0f}, {nullptr, static_cast<float const*>(call.scale_a), "
             "static_cast<float const*>(call.scale_b)}, {}}",
@@ -79,7 +79,7 @@ def _scaled(config: GemmConfig, output: str) -> Epilogue:
     return _tree("cutlass::multiplies", output, scalar, _SUMS)
 
 
-def _rowwise(config: GemmConfig, output: str) -> Epilogue:
+def _rowwise(config: GemmConfig, output: str) -> CppEpilogue:
     """Return scale_a[m] * (scale_b[n] * sums)."""
     along_n = _row(config, "float", "static_cast<float const*>(call.scale_b)", "0")
     along_m = _column(config, "float", "static_cast<float const*>(call.scale_a)", "0")
@@ -87,7 +87,7 @@ def _rowwise(config: GemmConfig, output: str) -> Epilogue:
     return _tree("cutlass::multiplies", output, along_m, inner)
 
 
-def _with_bias(config: GemmConfig, value: Epilogue) -> Epilogue:
+def _with_bias(config: GemmConfig, value: CppEpilogue) -> CppEpilogue:
     """Return value + beta * bias."""
     if config.bias == "none":
         return value
@@ -98,26 +98,26 @@ def _with_bias(config: GemmConfig, value: Epilogue) -> Epilogue:
     elif config.bias == "column":
         bias = _column(config, element, pointer, "batch_c")
     else:
-        bias = Epilogue(f"{FUSION}::Sm90SrcFetch<{element}>", "{}")
+        bias = CppEpilogue(f"{FUSION}::Sm90SrcFetch<{element}>", "{}")
     operation = "cutlass::homogeneous_multiply_add"
     return _tree(operation, config.d, _scalar("call.beta"), bias, value)
 
 
-def _scalar(value: str) -> Epilogue:
-    return Epilogue(f"{FUSION}::Sm90ScalarBroadcast<float>", f"{{{{{value}}}}}")
+def _scalar(value: str) -> CppEpilogue:
+    return CppEpilogue(f"{FUSION}::Sm90ScalarBroadcast<float>", f"{{{{{value}}}}}")
 
 
-def _row(config: GemmConfig, element: str, pointer: str, batch: str) -> Epilogue:
+def _row(config: GemmConfig, element: str, pointer: str, batch: str) -> CppEpilogue:
     stride = stride_type("_0", "_1", "int64_t")
-    return Epilogue(
+    return CppEpilogue(
         f"{FUSION}::Sm90RowBroadcast<0, {block_type(config)}, {element}, float, {stride}, 1>",
         f"{{{pointer}, {element}(0), {{cute::_0{{}}, cute::_1{{}}, {batch}}}}}",
     )
 
 
-def _column(config: GemmConfig, element: str, pointer: str, batch: str) -> Epilogue:
+def _column(config: GemmConfig, element: str, pointer: str, batch: str) -> CppEpilogue:
     stride = stride_type("_1", "_0", "int64_t")
-    return Epilogue(
+    return CppEpilogue(
         f"{FUSION}::Sm90ColBroadcast<0, {block_type(config)}, {element}, float, {stride}, 1>",
         f"{{{pointer}, {element}(0), {{cute::_1{{}}, cute::_0{{}}, {batch}}}}}",
     )

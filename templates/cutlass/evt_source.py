@@ -15,7 +15,7 @@ from inductor_plugin.templates.cutlass.epilogue import (
     ELEMENT_TYPES,
     FUSION,
     ROUND,
-    Epilogue,
+    CppEpilogue,
     block_type,
     stride_type,
 )
@@ -130,7 +130,7 @@ def _leaf(evt: Evt, index: int, known: dict[int, int]) -> Leaf | None:
     return ("aux", known[index]) if index in known else None
 
 
-def evt_epilogue(config: GemmConfig, evt: Evt) -> Epilogue:
+def evt_epilogue(config: GemmConfig, evt: Evt) -> CppEpilogue:
     """Return the epilogue of a configuration that has a tree.
 
     The digest is in the names of its types: two libraries in one process may share a kernel's name
@@ -143,7 +143,7 @@ def evt_epilogue(config: GemmConfig, evt: Evt) -> Epilogue:
         texts.append(_descriptor(config, evt, kernel))
     writer = _Writer(config, evt, kernel)
     tree = writer.graph(made) if evt.aux else writer.tree(made[0])
-    return Epilogue(tree.functor, tree.thread, "\n".join([*texts, *writer.types]))
+    return CppEpilogue(tree.functor, tree.thread, "\n".join([*texts, *writer.types]))
 
 
 def _descriptor(config: GemmConfig, evt: Evt, kernel: str) -> str:
@@ -168,15 +168,15 @@ class _Writer:
         self._kernel = kernel
         self.types: list[str] = []
 
-    def tree(self, function: Function) -> Epilogue:
+    def tree(self, function: Function) -> CppEpilogue:
         """Return the visitors of one output."""
         leaves = [self._visitor(one) for one in function.leaves]
         compute = self._compute(function, self._evt.result.element)
         types = ", ".join([compute, *(one.functor for one in leaves)])
         arguments = ", ".join([*(one.thread for one in leaves), "{}"])
-        return Epilogue(f"{FUSION}::Sm90EVT<{types}>", f"{{{arguments}}}")
+        return CppEpilogue(f"{FUSION}::Sm90EVT<{types}>", f"{{{arguments}}}")
 
-    def graph(self, made: tuple[Function, ...]) -> Epilogue:
+    def graph(self, made: tuple[Function, ...]) -> CppEpilogue:
         """Return the visitors of several outputs."""
         needed: dict[Leaf, None] = {}
         for function in made:
@@ -187,7 +187,7 @@ class _Writer:
         for place, function in enumerate(made):
             last = place == len(made) - 1
             element = self._evt.outputs[place].element if last else "f32"
-            visitors.append(Epilogue(self._compute(function, element), "{}"))
+            visitors.append(CppEpilogue(self._compute(function, element), "{}"))
             edges.append(tuple(places[one] for one in function.leaves))
             if not last:
                 visitors.append(self._store(place))
@@ -197,25 +197,25 @@ class _Writer:
         types = ",\n    ".join(one.functor for one in visitors)
         functor = f"{FUSION}::Sm90TopologicalVisitor<float, cute::tuple<{sequences}>,\n    {types}>"
         arguments = ",\n       ".join(one.thread for one in visitors)
-        return Epilogue(functor, f"{{{arguments}}}")
+        return CppEpilogue(functor, f"{{{arguments}}}")
 
     def _compute(self, function: Function, element: str) -> str:
         return f"{FUSION}::Sm90Compute<{function.name}, {ELEMENT_TYPES[element]}, float, {ROUND}>"
 
-    def _visitor(self, leaf: Leaf) -> Epilogue:
+    def _visitor(self, leaf: Leaf) -> CppEpilogue:
         """Return what loads a leaf."""
         what, place = leaf
         if what == "sums":
-            return Epilogue(f"{FUSION}::Sm90AccFetch", "{}")
+            return CppEpilogue(f"{FUSION}::Sm90AccFetch", "{}")
         operand = self._evt.operands[place]
         element = ELEMENT_TYPES[operand.element]
         pointer = f"static_cast<{element} const*>(call.operands[{place}].pointer)"
         batch = batch_of(place)
         if operand.kind == "source":
-            return Epilogue(f"{FUSION}::Sm90SrcFetch<{element}>", "{}")
+            return CppEpilogue(f"{FUSION}::Sm90SrcFetch<{element}>", "{}")
         if operand.kind == "scalar":
             each = stride_type("_0", "_0", "int64_t")
-            return Epilogue(
+            return CppEpilogue(
                 f"{FUSION}::Sm90ScalarBroadcast<{element}, {each}>",
                 f"{{{{{element}(0)}}, {{{pointer}}}, {{{{cute::_0{{}}, cute::_0{{}}, {batch}}}}}}}",
             )
@@ -225,26 +225,26 @@ class _Writer:
         parts = ("_0", "_1") if row else ("_1", "_0")
         steps = ", ".join(f"cute::{one}{{}}" for one in parts)
         name = "Sm90RowBroadcast" if row else "Sm90ColBroadcast"
-        return Epilogue(
+        return CppEpilogue(
             f"{FUSION}::{name}<0, {block_type(self._config)}, {element}, float, "
             f"{stride_type(*parts, 'int64_t')}, 1>",
             f"{{{pointer}, {element}(0), {{{steps}, {batch}}}}}",
         )
 
-    def _load(self, place: int, element: str, pointer: str) -> Epilogue:
+    def _load(self, place: int, element: str, pointer: str) -> CppEpilogue:
         name = self._aux_type("AuxLoadDescriptor", place, element)
-        return Epilogue(
+        return CppEpilogue(
             f"{FUSION}::Sm90AuxLoad<{name}::Stages, typename {name}::EpilogueTile, {element}, "
             f"typename {name}::Stride, typename {name}::SmemLayoutAtom, typename {name}::CopyOpS2R>",
             f"{{{pointer}, {element}(0), {self._strides(place, self._evt.operands[place].element)}}}",
         )
 
-    def _store(self, output: int) -> Epilogue:
+    def _store(self, output: int) -> CppEpilogue:
         place = len(self._evt.operands) + output
         element = ELEMENT_TYPES[self._evt.outputs[output].element]
         name = self._aux_type("AuxStoreDescriptor", place, element)
         pointer = f"static_cast<{element}*>(call.operands[{place}].pointer)"
-        return Epilogue(
+        return CppEpilogue(
             f"{FUSION}::Sm90AuxStore<{name}::Stages, typename {name}::EpilogueTile, {element}, "
             f"{ROUND}, typename {name}::Stride, typename {name}::SmemLayoutAtom, "
             f"typename {name}::CopyOpR2S>",

@@ -106,9 +106,8 @@ def _candidate(problem: Problem, facts: GemmFacts, choice: Choice, epilogue: str
     elif facts.bias != "none":
         op = "cutlass_addmm"
         arguments = (*arguments, facts.bias, float(facts.alpha), float(facts.beta))
-    module = "inductor_plugin.ops.gemm"
     if epilogue:
-        op, module = "cutlass_mm_epilogue", "inductor_plugin.ops.gemm_epilogue"
+        op = "cutlass_mm_epilogue"
         arguments = (*arguments, epilogue)
     arch = _device_arch(config, problem)
     return Candidate(
@@ -122,7 +121,6 @@ def _candidate(problem: Problem, facts: GemmFacts, choice: Choice, epilogue: str
             arch=arch,
             interface=interface(),
             arguments=arguments,
-            imports=(module,),
         ),
         description=f"{'x'.join(map(str, config.tile))} {config.schedule}",
     )

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from inductor_plugin.templates.cutlass.config import BITS, GemmConfig
-from inductor_plugin.templates.cutlass.epilogue import ELEMENT_TYPES, Epilogue, epilogue
+from inductor_plugin.templates.cutlass.epilogue import ELEMENT_TYPES, CppEpilogue, epilogue
 from inductor_plugin.templates.cutlass.evt_source import checks, evt_epilogue
 from inductor_plugin.templates.cutlass.limits import SM80_WARPS, unbuildable
 
@@ -189,7 +189,7 @@ def _source_words(config: GemmConfig) -> dict[str, str]:
     }
 
 
-def _fusion(config: GemmConfig) -> Epilogue:
+def _fusion(config: GemmConfig) -> CppEpilogue:
     """Return the epilogue of a 3.x kernel."""
     if config.epilogue is None:
         return epilogue(config)

@@ -139,7 +139,6 @@ def _candidate(attention: Attention, target: Target, config: FmhaConfig) -> Cand
             arch=target.arch,
             interface=interface(),
             arguments=(attention.scale, mask.left, mask.right, mask.bottom_right),
-            imports=("inductor_plugin.attention.cutlass",),
             deterministic=not config.backward,
         ),
         description=f"{config.rows}x{config.columns}x{config.dim} {config.schedule}",

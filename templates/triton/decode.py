@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.contract import Contract
 from inductor_plugin.template import Candidate, TritonSource
-from inductor_plugin.templates.triton.order import SHARED, Tile, ordered
+from inductor_plugin.templates.triton.order import SHARED, TritonTile, ordered
 from inductor_plugin.templates.triton.product import (
     CONTRACT,
     OPS,
@@ -60,18 +60,20 @@ class TritonDecode:
         return [candidate(product, tile) for tile in (*vectors, *dots)]
 
 
-def vectors_of(product: Product) -> list[Tile]:
+def vectors_of(product: Product) -> list[TritonTile]:
     """Return tiles without tensor cores; a thread's 16 bytes of B lie along its unit stride."""
     if product.m > MAX_VECTOR_ROWS:
         return []
     by_k = product.b.stride[-2] == 1
     shapes = ((16, 256, 4), (8, 512, 4), (4, 1024, 4)) if by_k else ((64, 64, 4), (128, 32, 4))
     return [
-        Tile(product.m, n, k, 4, warps, dot=False) for n, k, warps in shapes if k <= 2 * product.k
+        TritonTile(product.m, n, k, 4, warps, dot=False)
+        for n, k, warps in shapes
+        if k <= 2 * product.k
     ]
 
 
-def dots_of(product: Product) -> list[Tile]:
+def dots_of(product: Product) -> list[TritonTile]:
     """Return tiles for tensor cores: long ones along the unit stride of B."""
     rows = 16 if product.m <= 16 else 32
     shapes = (
@@ -81,10 +83,14 @@ def dots_of(product: Product) -> list[Tile]:
         else ((128, 64, 4, 4), (64, 128, 4, 4), (64, 64, 5, 4), (32, 128, 5, 4), (128, 128, 3, 4),
               (256, 64, 4, 8))
     )  # fmt: skip
-    return [Tile(rows, n, k, stages, warps) for n, k, stages, warps in shapes if k <= 2 * product.k]
+    return [
+        TritonTile(rows, n, k, stages, warps)
+        for n, k, stages, warps in shapes
+        if k <= 2 * product.k
+    ]
 
 
-def candidate(product: Product, tile: Tile) -> Candidate:
+def candidate(product: Product, tile: TritonTile) -> Candidate:
     """Return the kernel that computes a product by a tile."""
     constants: dict[str, bool | int | str] = {
         "BATCHED": product.batched,

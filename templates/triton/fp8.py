@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from inductor_plugin.cost.tile import GemmShape
+from inductor_plugin.cost.tile import GemmShape, ceil_div
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.problem.contract import Contract
 from inductor_plugin.problem.layout import judge_problem
 from inductor_plugin.template import Candidate, TritonSource
-from inductor_plugin.templates.triton.order import GROUP_M, LIMIT, Tile, ordered
+from inductor_plugin.templates.triton.order import GROUP_M, LIMIT, TritonTile, ordered
 from inductor_plugin.templates.triton.product import (
     TMA_CAPABILITY,
     TMA_CONTRACT,
-    cdiv,
     text_of,
     too_old,
 )
@@ -62,24 +61,24 @@ class Scaled:
 
 
 _WIDE = (
-    Tile(128, 128, BLOCK, 3, 8),
-    Tile(64, 128, BLOCK, 4, 4),
-    Tile(128, 256, BLOCK, 3, 8),
-    Tile(128, 256, BLOCK, 4, 8),
-    Tile(256, 128, BLOCK, 3, 8),
-    Tile(128, 128, BLOCK, 4, 8),
-    Tile(64, 256, BLOCK, 3, 8),
-    Tile(64, 256, BLOCK, 4, 8),
-    Tile(64, 64, BLOCK, 4, 4),
-    Tile(64, 64, BLOCK, 6, 4),
+    TritonTile(128, 128, BLOCK, 3, 8),
+    TritonTile(64, 128, BLOCK, 4, 4),
+    TritonTile(128, 256, BLOCK, 3, 8),
+    TritonTile(128, 256, BLOCK, 4, 8),
+    TritonTile(256, 128, BLOCK, 3, 8),
+    TritonTile(128, 128, BLOCK, 4, 8),
+    TritonTile(64, 256, BLOCK, 3, 8),
+    TritonTile(64, 256, BLOCK, 4, 8),
+    TritonTile(64, 64, BLOCK, 4, 4),
+    TritonTile(64, 64, BLOCK, 6, 4),
 )
 _NARROW = (
-    Tile(128, 128, BLOCK, 3, 8),
-    Tile(64, 128, BLOCK, 4, 4),
-    Tile(128, 128, BLOCK, 4, 8),
-    Tile(64, 64, BLOCK, 4, 4),
-    Tile(64, 64, BLOCK, 6, 4),
-    Tile(64, 128, BLOCK, 6, 4),
+    TritonTile(128, 128, BLOCK, 3, 8),
+    TritonTile(64, 128, BLOCK, 4, 4),
+    TritonTile(128, 128, BLOCK, 4, 8),
+    TritonTile(64, 64, BLOCK, 4, 4),
+    TritonTile(64, 64, BLOCK, 6, 4),
+    TritonTile(64, 128, BLOCK, 6, 4),
 )
 """Where a step's sum is kept apart from the others', a program needs registers for two tiles."""
 
@@ -140,7 +139,7 @@ def scaled_of(problem: Problem) -> Scaled | str:
     )
 
 
-def tiles_of(scaled: Scaled) -> tuple[Tile, ...]:
+def tiles_of(scaled: Scaled) -> tuple[TritonTile, ...]:
     """Return all tiles for a product."""
     return _WIDE if scaled.fast and not scaled.blockwise else _NARROW
 
@@ -152,11 +151,11 @@ def _granularity(
 
     The scale of one row, or of one column, is no block's: 1 is tried before 128.
     """
-    blocks = cdiv(k, BLOCK)
+    blocks = ceil_div(k, BLOCK)
     if a_scale.size == (m, 1) and b_scale.size == (1, n):
         return 1, 1, False
-    rows = next((s for s in (1, BLOCK) if a_scale.size == (cdiv(m, s), blocks)), None)
-    columns = next((s for s in (1, BLOCK) if b_scale.size == (blocks, cdiv(n, s))), None)
+    rows = next((s for s in (1, BLOCK) if a_scale.size == (ceil_div(m, s), blocks)), None)
+    columns = next((s for s in (1, BLOCK) if b_scale.size == (blocks, ceil_div(n, s))), None)
     if rows is None or columns is None or rows == columns == BLOCK:
         return None
     return rows, columns, True
@@ -188,7 +187,7 @@ def _unfit(problem: Problem) -> str | None:
     return found or judge_problem(CONTRACT, problem).refusal
 
 
-def candidate(scaled: Scaled, tile: Tile) -> Candidate:
+def candidate(scaled: Scaled, tile: TritonTile) -> Candidate:
     """Return the kernel that computes a product by a tile."""
     constants: dict[str, bool | int | str] = {
         "BLOCK_M": tile.m,

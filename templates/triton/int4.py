@@ -15,7 +15,7 @@ from inductor_plugin.problem import Problem
 from inductor_plugin.problem.contract import Contract
 from inductor_plugin.problem.layout import judge_problem
 from inductor_plugin.template import Candidate, TritonSource
-from inductor_plugin.templates.triton.order import LIMIT, Tile, ordered
+from inductor_plugin.templates.triton.order import LIMIT, TritonTile, ordered
 from inductor_plugin.templates.triton.product import text_of
 
 GROUPS = (32, 64, 128, 256)
@@ -107,13 +107,13 @@ def weighted_of(problem: Problem) -> Weighted | str:
     return reason or Weighted(m, n, k, words, int(group))
 
 
-def tiles_of(weighted: Weighted) -> list[Tile]:
+def tiles_of(weighted: Weighted) -> list[TritonTile]:
     """Return all tiles for a product."""
     rows = 16 if weighted.m <= 16 else 32 if weighted.m <= 32 else 64
-    return [Tile(rows, n, k, stages, warps) for n, k, stages, warps in _SHAPES]
+    return [TritonTile(rows, n, k, stages, warps) for n, k, stages, warps in _SHAPES]
 
 
-def candidate(weighted: Weighted, tile: Tile) -> Candidate:
+def candidate(weighted: Weighted, tile: TritonTile) -> Candidate:
     """Return the kernel that computes a product by a tile."""
     constants: dict[str, bool | int | str] = {
         "BLOCK_M": tile.m,

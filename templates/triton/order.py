@@ -30,7 +30,7 @@ LEAST_SHARED_BYTES = 99 * KIB
 
 
 @dataclass(frozen=True)
-class Tile:
+class TritonTile:
     """What one program computes at a time.
 
     Attributes:
@@ -84,8 +84,8 @@ class Tile:
 
 
 def ordered(
-    target: Target | None, product: GemmShape, tiles: Sequence[Tile], limit: int
-) -> list[Tile]:
+    target: Target | None, product: GemmShape, tiles: Sequence[TritonTile], limit: int
+) -> list[TritonTile]:
     """Return the most promising tiles, best first; none that the GPU's shared memory cannot hold.
 
     Args:
@@ -108,10 +108,10 @@ def room_of(target: Target | None) -> int:
     return target.shared_per_block if target else LEAST_SHARED_BYTES
 
 
-def _varied(tiles: Sequence[Tile]) -> list[Tile]:
+def _varied(tiles: Sequence[TritonTile]) -> list[TritonTile]:
     """Return the tiles without those that have two of their shape before them."""
     seen: Counter[str] = Counter()
-    kept: list[Tile] = []
+    kept: list[TritonTile] = []
     for one in tiles:
         seen[one.shape] += 1
         if seen[one.shape] <= ALIKE:

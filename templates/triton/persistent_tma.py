@@ -12,7 +12,7 @@ from inductor_plugin.problem import Problem
 from inductor_plugin.problem.contract import Contract
 from inductor_plugin.problem.layout import judge_problem
 from inductor_plugin.template import Candidate, TritonSource
-from inductor_plugin.templates.triton.order import GROUP_M, SHARED, Tile, ordered, room_of
+from inductor_plugin.templates.triton.order import GROUP_M, SHARED, TritonTile, ordered, room_of
 from inductor_plugin.templates.triton.product import (
     OPS,
     TMA_CAPABILITY,
@@ -31,22 +31,22 @@ _BARRIER_BYTES = 512
 """Barriers of the loads in flight, and what warps of their own say to each other."""
 
 TILES = (
-    Tile(128, 256, 64, 3, 8),
-    Tile(128, 128, 64, 3, 8),
-    Tile(64, 128, 64, 4, 4),
-    Tile(256, 128, 64, 3, 8),
-    Tile(128, 256, 64, 4, 8),
-    Tile(256, 128, 64, 4, 8),
-    Tile(128, 128, 64, 4, 8),
-    Tile(128, 128, 64, 5, 4),
-    Tile(128, 128, 64, 3, 4, specialize=True),
-    Tile(128, 128, 128, 3, 8),
-    Tile(64, 256, 64, 4, 4),
-    Tile(256, 64, 64, 4, 8),
-    Tile(128, 64, 64, 4, 4),
-    Tile(64, 128, 128, 3, 4),
-    Tile(64, 64, 128, 3, 4),
-    Tile(64, 64, 128, 5, 4),
+    TritonTile(128, 256, 64, 3, 8),
+    TritonTile(128, 128, 64, 3, 8),
+    TritonTile(64, 128, 64, 4, 4),
+    TritonTile(256, 128, 64, 3, 8),
+    TritonTile(128, 256, 64, 4, 8),
+    TritonTile(256, 128, 64, 4, 8),
+    TritonTile(128, 128, 64, 4, 8),
+    TritonTile(128, 128, 64, 5, 4),
+    TritonTile(128, 128, 64, 3, 4, specialize=True),
+    TritonTile(128, 128, 128, 3, 8),
+    TritonTile(64, 256, 64, 4, 4),
+    TritonTile(256, 64, 64, 4, 8),
+    TritonTile(128, 64, 64, 4, 4),
+    TritonTile(64, 128, 128, 3, 4),
+    TritonTile(64, 64, 128, 3, 4),
+    TritonTile(64, 64, 128, 5, 4),
 )
 """The first three fit every GPU with TMA, and are in a good order for a large product."""
 
@@ -84,7 +84,7 @@ class TritonPersistentTma:
         return [candidate(product, tile) for tile in tiles]
 
 
-def tiles_of(product: Product, room: int) -> list[Tile]:
+def tiles_of(product: Product, room: int) -> list[TritonTile]:
     """Return all tiles for a product, each flat where shared memory holds the result's tile as well.
 
     Where it does not, the result's tile takes the place of the operands, whose loads then wait.
@@ -93,7 +93,7 @@ def tiles_of(product: Product, room: int) -> list[Tile]:
         product: The product.
         room: Bytes of shared memory of a block.
     """
-    made: list[Tile] = []
+    made: list[TritonTile] = []
     for tile in TILES:
         if tile.specialize and product.batched:
             # Triton 3.8 fails on Hopper: its pass takes a load of [1, m, k] as [m, k] for half a tile.
@@ -104,7 +104,7 @@ def tiles_of(product: Product, room: int) -> list[Tile]:
     return made
 
 
-def written_bytes(tile: Tile) -> int:
+def written_bytes(tile: TritonTile) -> int:
     """Return the most shared memory that Triton 3.6 to 3.9 takes to write a tile by whole rows.
 
     An epilogue may read or write float32, whatever the product's own type: 4 bytes an element.
@@ -112,7 +112,7 @@ def written_bytes(tile: Tile) -> int:
     return 4 * tile.m * tile.n + _BARRIER_BYTES
 
 
-def candidate(product: Product, tile: Tile) -> Candidate:
+def candidate(product: Product, tile: TritonTile) -> Candidate:
     """Return the kernel that computes a product by a tile."""
     constants: dict[str, bool | int | str] = {
         "BATCHED": product.batched,

@@ -114,11 +114,6 @@ def product_of(problem: Problem) -> Product | str:
     )
 
 
-def cdiv(size: int, block: int) -> int:
-    """Return how many blocks cover a size."""
-    return -(-size // block)
-
-
 def too_old(problem: Problem, capability: tuple[int, int]) -> str | None:
     """Return why a GPU that is known cannot run a kernel, None if it can or is not known."""
     if problem.target is None or problem.target.capability >= capability:

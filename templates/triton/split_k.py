@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from inductor_plugin.cost.tile import ceil_div
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.contract import Contract
 from inductor_plugin.template import Candidate, TritonSource
-from inductor_plugin.templates.triton.order import SHARED, Tile, ordered
+from inductor_plugin.templates.triton.order import SHARED, TritonTile, ordered
 from inductor_plugin.templates.triton.product import (
     CONTRACT,
     OPS,
     Product,
-    cdiv,
     product_of,
     text_of,
 )
@@ -51,7 +51,7 @@ class TritonSplitK:
             )
         if product.k < SHORTEST_K:
             return f"K must be at least {SHORTEST_K} to be worth splitting, it is {product.k}"
-        tiles = product.batch * cdiv(product.m, 128) * cdiv(product.n, 128)
+        tiles = product.batch * ceil_div(product.m, 128) * ceil_div(product.n, 128)
         if tiles >= most_tiles(problem):
             return f"its {tiles} tiles of 128x128 fill a device without splitting K"
         return None
@@ -70,21 +70,21 @@ def most_tiles(problem: Problem) -> int:
     return problem.target.multiprocessors if problem.target else MULTIPROCESSORS
 
 
-def tiles_of(product: Product) -> list[Tile]:
+def tiles_of(product: Product) -> list[TritonTile]:
     """Return all ways to divide a product, each part of K at least two steps long."""
     return [
-        Tile(m, n, k, stages, warps, parts)
+        TritonTile(m, n, k, stages, warps, parts)
         for parts in PARTS
         for m, n, k, stages, warps in _shapes(product)
         if 2 * k * parts <= product.k
     ]
 
 
-def scratch_bytes(product: Product, tile: Tile) -> int:
+def scratch_bytes(product: Product, tile: TritonTile) -> int:
     """Return what the partial sums and the counters take."""
-    tiles = product.batch * cdiv(product.m, tile.m) * cdiv(product.n, tile.n)
+    tiles = product.batch * ceil_div(product.m, tile.m) * ceil_div(product.n, tile.n)
     sums = tiles * tile.parts * tile.m * tile.n
-    return 16 * cdiv(4 * (sums + tiles), 16)
+    return 16 * ceil_div(4 * (sums + tiles), 16)
 
 
 def _shapes(product: Product) -> list[tuple[int, int, int, int, int]]:
@@ -100,7 +100,7 @@ def _shapes(product: Product) -> list[tuple[int, int, int, int, int]]:
     return [(128, 128, 64, 3, 8), (64, 128, 64, 4, 8), (64, 64, 128, 3, 4), (128, 128, 64, 4, 8)]
 
 
-def candidate(product: Product, tile: Tile) -> Candidate:
+def candidate(product: Product, tile: TritonTile) -> Candidate:
     """Return the kernel that computes a product by a tile."""
     constants: dict[str, bool | int | str] = {
         "BATCHED": product.batched,

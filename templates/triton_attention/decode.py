@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from inductor_plugin.cost.tile import ceil_div
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import FORWARD, Attention, attention_of
 from inductor_plugin.template import Candidate, TritonSource
 from inductor_plugin.templates.triton.order import SHARED
-from inductor_plugin.templates.triton.product import cdiv, text_of
+from inductor_plugin.templates.triton.product import text_of
 from inductor_plugin.templates.triton_attention.block import Block, fits, is_blackwell
 from inductor_plugin.templates.triton_attention.facts import (
     capability_of,
@@ -153,7 +154,7 @@ def scratch_bytes(attention: Attention, share: Share) -> int:
         return 0
     tiles = attention.batch * attention.kv_heads
     parts = tiles * share.splits * rows_of(attention) * (padded(attention.value_dim) + 2)
-    return 16 * cdiv(4 * (parts + tiles), 16)
+    return 16 * ceil_div(4 * (parts + tiles), 16)
 
 
 def candidate(problem: Problem, share: Share) -> Candidate:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain, zip_longest
 
+from inductor_plugin.cost.tile import ceil_div
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import FORWARD, NARROW, Attention, attention_of
 from inductor_plugin.template import Candidate, TritonSource
 from inductor_plugin.templates.triton.order import LIMIT, SHARED
-from inductor_plugin.templates.triton.product import TMA_CAPABILITY, cdiv, text_of, too_old
+from inductor_plugin.templates.triton.product import TMA_CAPABILITY, text_of, too_old
 from inductor_plugin.templates.triton_attention.block import Block, fits
 from inductor_plugin.templates.triton_attention.decode import unfit_for_decode
 from inductor_plugin.templates.triton_attention.facts import (
@@ -112,7 +113,7 @@ def blocks_of(problem: Problem) -> list[Block]:
     wanted = problem.target.multiprocessors if problem.target else MULTIPROCESSORS
 
     def idle(block: Block) -> int:
-        programs = cdiv(length, block.m) * attention.batch * attention.heads
+        programs = ceil_div(length, block.m) * attention.batch * attention.heads
         return block.m if programs < wanted else 0
 
     kinds = [[one for one in kind if fits(one, problem)] for kind in _kinds(problem)]

@@ -1,14 +1,13 @@
-"""The attention operators hand a kernel the operands it needs; here plain C functions stand for kernels."""
+"""The attention operators hand a kernel the operands it needs; here plain C functions stand for kernels.
+
+How a kernel is found and started is in tests/ops/test_launch.py.
+"""
 
 # torch types these partly; what it leaves open says nothing about the tests.
-# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
-import logging
-import subprocess
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,13 @@ import torch
 from torch import Tensor
 
 from inductor_plugin.attention import cutlass, reference
-from inductor_plugin.attention.cutlass_abi import FmhaCall, FmhaFunction, FmhaStatus, run
-from inductor_plugin.cache import KernelKey, open_store
+from inductor_plugin.attention.cutlass_abi import FmhaStatus
 from inductor_plugin.errors import CallRefusedError, KernelError
 from inductor_plugin.kernels.call import OpKernel
-from inductor_plugin.ops import gemm
+from inductor_plugin.ops import launch
 from inductor_plugin.problem import Operand
 from inductor_plugin.problem.attention import Mask
+from tests.support import host_kernels
 from tests.support.repository import REPOSITORY
 
 MASKS = [
@@ -40,51 +39,21 @@ MASKS = [
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a library with a kernel for each direction, and one for each refusal."""
     folder = tmp_path_factory.mktemp("kernel")
-    text = (REPOSITORY / "tests" / "fmha_stands_in.cpp").read_text(encoding="utf-8")
-    text += "\n".join(
-        f'extern "C" int32_t {name}_{int(status)}(int32_t mode, FmhaCall*, uint64_t* bytes, void*)'
-        f" {{ if (bytes) *bytes = 0; return {condition} ? {int(status)} : kOk; }}"
+    stands_in = REPOSITORY / "tests" / "support" / "attention" / "fmha_stands_in.cpp"
+    headers = REPOSITORY / "templates" / "cutlass_attention" / "source"
+    call = (headers / "call.h").read_text(encoding="utf-8")
+    (folder / "call.h").write_text(call.replace("@align@", "8"), encoding="utf-8")
+    text = stands_in.read_text(encoding="utf-8") + "\n".join(
+        f'extern "C" int32_t never_{int(status)}(int32_t, FmhaCall*, uint64_t* bytes, void*)'
+        f" {{ if (bytes) *bytes = 0; return {int(status)}; }}"
         for status in FmhaStatus
-        for name, condition in (("never", "true"), ("late", "mode == kRun"))
     )
-    (folder / "kernel.cpp").write_text(text)
-    call = (REPOSITORY / "templates" / "cutlass_attention" / "source" / "call.h").read_text(
-        encoding="utf-8"
-    )
-    (folder / "call.h").write_text(call.replace("@align@", "8"))
-    made = folder / "kernel.so"
-    include = f"-I{REPOSITORY / 'templates' / 'source'}"
-    command = [
-        "g++",
-        "-shared",
-        "-fPIC",
-        "-O1",
-        f"-I{folder}",
-        include,
-        "-o",
-        str(made),
-        str(folder / "kernel.cpp"),
-    ]
-    subprocess.run(command, check=True)
-    return made
+    return host_kernels.library(folder, text, f"-I{folder}", f"-I{headers}")
 
 
 @pytest.fixture(autouse=True)
-def on_the_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    def launch(function: FmhaFunction, call: FmhaCall, device: torch.device) -> None:
-        assert device.type == "cpu"
-        run(function, call, 0)
-
-    def processors(device: torch.device) -> int:
-        return 132
-
-    monkeypatch.setattr(cutlass, "_launch", launch)
-    monkeypatch.setattr(gemm, "multiprocessors", processors)
-    monkeypatch.setattr(gemm, "_folders", [])
-    monkeypatch.setattr(cutlass, "_warned", set[str]())
-    cutlass._loaded.cache_clear()
-    yield
-    cutlass._loaded.cache_clear()
+def on_the_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    host_kernels.install(monkeypatch, tmp_path / "none")
 
 
 def rows_of(heads: int, rows: int, dim: int = 8) -> Tensor:
@@ -151,7 +120,7 @@ def test_a_backward_writes_all_three_gradients(library: Path, mask: Mask, sq: in
     case.close((dq, dk, dv), case.grads[:3])
 
 
-def test_a_workspace_that_is_handed_over_has_to_fit(library: Path) -> None:
+def test_a_workspace_has_to_begin_where_tma_reads(library: Path) -> None:
     case, kernel = Case(Mask()), f"backward_kernel@{library}"
     storage = torch.empty(1024, dtype=torch.uint8)
     aligned = storage[-storage.data_ptr() % 128 :]
@@ -161,60 +130,22 @@ def test_a_workspace_that_is_handed_over_has_to_fit(library: Path) -> None:
         case.backward(kernel, aligned[:128])
     with pytest.raises(KernelError, match="multiple of 128"):
         case.backward(kernel, aligned[64:512])
-    with pytest.raises(KernelError, match="contiguous uint8"):
-        case.backward(kernel, torch.empty(256))
-
-
-def stored(cache: Path, library: Path, symbol: str) -> str:
-    """Put a library into a cache and return the name of one of its kernels there."""
-    key = KernelKey("cutlass_fmha", "text", symbol, "sm_90a", "nvcc 13", "")
-    entry = open_store(cache).put_kernel(key, {gemm.LIBRARY_FILE: library.read_bytes()})
-    return f"{symbol}@{entry.digest}"
 
 
 @pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("when", ["never", "late"])
-def test_a_refused_call_is_computed_otherwise_with_one_warning(
-    library: Path, cache_dir: Path, when: str, backward: bool
-) -> None:
-    gemm.look_in(cache_dir)
-    kernel = stored(cache_dir, library, f"{when}_{int(FmhaStatus.STRIDE)}")
+def test_where_the_library_is_gone_attention_is_computed_otherwise(*, backward: bool) -> None:
     case, lse = Case(MASKS[3]), torch.empty(2, 4, 5)
-    with pytest.warns(RuntimeWarning, match="a stride is no multiple.*seq_q=5 seq_k=9"):
-        found = case.backward(kernel) if backward else (case.forward(kernel, lse), lse)
+    with pytest.warns(RuntimeWarning, match="attention is computed in plain torch instead"):
+        found = case.backward("gone@0") if backward else (case.forward("gone@0", lse), lse)
     case.close(found, case.grads[:3] if backward else (case.out, case.lse))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        if backward:
-            case.backward(kernel)
-        else:
-            case.forward(kernel, None)
 
 
-def test_a_refusal_of_a_kernel_named_by_its_path_is_an_error(library: Path) -> None:
-    with pytest.raises(CallRefusedError, match="a stride"):
-        Case(Mask()).forward(f"late_{int(FmhaStatus.STRIDE)}@{library}", None)
-
-
-@pytest.mark.parametrize("status", [FmhaStatus.START, FmhaStatus.BAD_MODE])
-def test_what_fails_after_the_start_is_an_error(
-    library: Path, cache_dir: Path, status: FmhaStatus
-) -> None:
-    gemm.look_in(cache_dir)
-    kernel = stored(cache_dir, library, f"late_{int(status)}")
-    with pytest.raises(KernelError, match=r"did not start|another version"):
-        Case(Mask()).forward(kernel, None)
-
-
-def test_a_library_that_is_gone_is_said_once(cache_dir: Path) -> None:
-    gemm.look_in(cache_dir)
-    case, lse = Case(MASKS[2]), torch.empty(2, 4, 5)
-    with pytest.warns(RuntimeWarning, match="not in the cache any more"):
-        found = case.forward("gone@0123456789abcdef", lse)
-    case.close((found, lse), (case.out, case.lse))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        case.forward("gone@0123456789abcdef", None)
+@pytest.mark.parametrize("status", [one for one in FmhaStatus if one])
+def test_every_refusal_has_a_reason_with_the_sizes(library: Path, status: FmhaStatus) -> None:
+    refused = status < FmhaStatus.WORKSPACE
+    with pytest.raises(KernelError, match=f"never_{int(status)}: .*seq_q=5 seq_k=9") as raised:
+        Case(Mask()).forward(f"never_{int(status)}@{library}", None)
+    assert raised.type is (CallRefusedError if refused else KernelError)
 
 
 def test_rows_that_are_not_dense_are_refused(library: Path) -> None:
@@ -238,8 +169,9 @@ def test_nothing_to_do_needs_no_kernel(library: Path) -> None:
 
 
 def test_a_deterministic_backward_does_not_use_it(library: Path, cache_dir: Path) -> None:
-    gemm.look_in(cache_dir)
-    kernel, case = stored(cache_dir, library, "backward_kernel"), Case(Mask(right=0))
+    launch.add_kernel_folder(cache_dir)
+    kernel = host_kernels.stored(cache_dir, library, "backward_kernel")
+    case = Case(Mask(right=0))
     torch.use_deterministic_algorithms(True)
     try:
         with pytest.warns(RuntimeWarning, match="depends on the order of sums"):
@@ -247,37 +179,6 @@ def test_a_deterministic_backward_does_not_use_it(library: Path, cache_dir: Path
     finally:
         torch.use_deterministic_algorithms(False)
     case.close(found, case.grads[:3])
-
-
-def test_the_current_stream_is_used_and_named_in_the_log(
-    library: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.undo()
-
-    class Stream:
-        cuda_stream = 0x5EED
-
-    class Device:
-        def __init__(self, device: torch.device) -> None:
-            self.device = device
-
-        def __enter__(self) -> None:
-            entered.append(self.device)
-
-        def __exit__(self, *_: object) -> None:
-            return None
-
-    entered: list[torch.device] = []
-    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
-    monkeypatch.setattr(torch.cuda, "device", Device)
-    function = cutlass._loaded("stream_kernel", str(library))
-    with caplog.at_level(logging.DEBUG, logger=cutlass.__name__):
-        cutlass._launch(function, FmhaCall(), torch.device("cuda:3"))
-    seen = cutlass._loaded("seen_stream", str(library)).entry
-    seen.argtypes, seen.restype = (), __import__("ctypes").c_int64
-    assert seen() == 0x5EED
-    assert entered == [torch.device("cuda:3")]
-    assert "stream_kernel on cuda:3, stream 0x5eed" in caplog.text
 
 
 def operand(*size: int, dtype: str = "bfloat16") -> Operand:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.kernels import nvcc as cuda_toolkit
-from inductor_plugin.kernels.nvcc import NoToolkit, Place, Toolkit
+from inductor_plugin.kernels.nvcc import NoToolkit, Toolkit, ToolkitPlace
 
 HEADERS = ("4.2.0", ("/cutlass/include", "/cutlass/util"))
 
@@ -39,28 +39,32 @@ def test_places_come_in_the_documented_order(tmp_path: Path) -> None:
 
 def test_an_option_may_name_the_program_itself(tmp_path: Path) -> None:
     (found,) = cuda_toolkit.places(str(tmp_path / "bin" / "nvcc"), {"PATH": ""}, ())
-    assert found == Place("option", tmp_path / "bin" / "nvcc")
+    assert found == ToolkitPlace("option", tmp_path / "bin" / "nvcc")
 
 
 def test_places_with_an_nvcc_are_tried(tmp_path: Path) -> None:
     nvcc = toolkit_at(tmp_path / "there")
-    missing = Place("CUDA_HOME", tmp_path / "gone" / "bin" / "nvcc")
-    assert cuda_toolkit.present([missing, Place("PATH", nvcc)]) == (Place("PATH", nvcc),)
+    missing = ToolkitPlace("CUDA_HOME", tmp_path / "gone" / "bin" / "nvcc")
+    assert cuda_toolkit.present([missing, ToolkitPlace("PATH", nvcc)]) == (
+        ToolkitPlace("PATH", nvcc),
+    )
 
 
 def test_a_wrong_option_is_not_passed_over(tmp_path: Path) -> None:
     nvcc = toolkit_at(tmp_path / "there")
-    wrong = Place("option", tmp_path / "gone" / "bin" / "nvcc")
-    found = cuda_toolkit.present([wrong, Place("PATH", nvcc)], "gone")
+    wrong = ToolkitPlace("option", tmp_path / "gone" / "bin" / "nvcc")
+    found = cuda_toolkit.present([wrong, ToolkitPlace("PATH", nvcc)], "gone")
     assert isinstance(found, NoToolkit)
     assert "option nvcc is 'gone'" in found.reason
     assert not found.missing
-    named = cuda_toolkit.present([Place("option", nvcc), Place("PATH", nvcc)], "there")
-    assert named == (Place("option", nvcc),)
+    named = cuda_toolkit.present(
+        [ToolkitPlace("option", nvcc), ToolkitPlace("PATH", nvcc)], "there"
+    )
+    assert named == (ToolkitPlace("option", nvcc),)
 
 
 def test_without_nvcc_the_reason_says_where_it_was_looked_for_and_what_to_install() -> None:
-    found = cuda_toolkit.present([Place("CUDA_HOME", Path("/gone/bin/nvcc"))])
+    found = cuda_toolkit.present([ToolkitPlace("CUDA_HOME", Path("/gone/bin/nvcc"))])
     assert isinstance(found, NoToolkit)
     assert "/gone/bin/nvcc (CUDA_HOME)" in found.reason
     assert cuda_toolkit.INSTALL_NVCC in found.reason
@@ -124,7 +128,7 @@ def test_a_cutlass_of_another_major_version_is_refused(
 @pytest.mark.parametrize("lib", ["lib64", "lib"])
 def test_a_toolkit_brings_its_headers_and_runtime(tmp_path: Path, lib: str) -> None:
     nvcc = toolkit_at(tmp_path / "cuda", lib=lib)
-    found = cuda_toolkit.assemble(Place("PATH", nvcc), "13.0.88", HEADERS, ())
+    found = cuda_toolkit.assemble(ToolkitPlace("PATH", nvcc), "13.0.88", HEADERS, ())
     assert isinstance(found, Toolkit)
     root = tmp_path / "cuda"
     assert found.include_dirs == (
@@ -141,7 +145,9 @@ def test_wheels_may_hold_the_runtime_of_a_slim_toolkit(tmp_path: Path) -> None:
     nvcc.parent.mkdir(parents=True)
     nvcc.touch()
     toolkit_at(tmp_path / "site" / "nvidia" / "cu13", lib="lib")
-    found = cuda_toolkit.assemble(Place("PATH", nvcc), "13.0.88", HEADERS, [tmp_path / "site"])
+    found = cuda_toolkit.assemble(
+        ToolkitPlace("PATH", nvcc), "13.0.88", HEADERS, [tmp_path / "site"]
+    )
     assert isinstance(found, Toolkit)
     assert found.cudart.startswith(str(tmp_path / "site"))
 
@@ -155,7 +161,7 @@ def test_what_a_toolkit_lacks_is_named(tmp_path: Path) -> None:
         (bare, "13.0.88", "nvidia-cuda-cccl"),
         (other, "13.0.88", "libcudart.so.13"),
     ):
-        found = cuda_toolkit.assemble(Place("PATH", nvcc), version, HEADERS, ())
+        found = cuda_toolkit.assemble(ToolkitPlace("PATH", nvcc), version, HEADERS, ())
         assert isinstance(found, NoToolkit)
         assert wanted in found.reason
 
@@ -165,7 +171,7 @@ def test_a_script_that_calls_nvcc_leads_to_its_toolkit(tmp_path: Path) -> None:
     script = tmp_path / "bin" / "nvcc"
     script.parent.mkdir()
     script.write_text(f'#!/bin/sh\nexec {tmp_path}/cuda/bin/nvcc "$@"\n')
-    found = cuda_toolkit.assemble(Place("PATH", script), "13.0.88", HEADERS, ())
+    found = cuda_toolkit.assemble(ToolkitPlace("PATH", script), "13.0.88", HEADERS, ())
     assert isinstance(found, Toolkit)
     assert found.nvcc == str(script)
     assert found.library_dirs == (str(tmp_path / "cuda" / "lib64"),)
@@ -186,7 +192,7 @@ def test_a_version_is_read_from_what_nvcc_prints(tmp_path: Path) -> None:
 
 def test_the_command_links_the_runtime_by_its_full_name_and_no_driver(tmp_path: Path) -> None:
     nvcc = toolkit_at(tmp_path / "cuda")
-    found = cuda_toolkit.assemble(Place("PATH", nvcc), "13.0.88", HEADERS, ())
+    found = cuda_toolkit.assemble(ToolkitPlace("PATH", nvcc), "13.0.88", HEADERS, ())
     assert isinstance(found, Toolkit)
     words = cuda_toolkit.command(found, "sm_90a")
     assert words[0] == str(nvcc)
@@ -206,7 +212,7 @@ def test_the_key_knows_versions_and_flags_but_no_paths(tmp_path: Path) -> None:
     def key(folder: str, version: str, cutlass: str, arch: str) -> str:
         root = tmp_path / folder
         nvcc = root / "bin" / "nvcc" if root.exists() else toolkit_at(root)
-        found = cuda_toolkit.assemble(Place("PATH", nvcc), version, (cutlass, ("/c",)), ())
+        found = cuda_toolkit.assemble(ToolkitPlace("PATH", nvcc), version, (cutlass, ("/c",)), ())
         assert isinstance(found, Toolkit)
         return found.key_text(arch)
 

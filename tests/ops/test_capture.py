@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from inductor_plugin.ops import gemm
+from inductor_plugin.ops import gemm, launch
 from inductor_plugin.ops.gemm_abi import GemmFunction
 
 NEEDED = 4096
@@ -74,8 +74,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
         torch.empty(0)
     made = Device()
     function = GemmFunction("a library", "k", made.entry)
-    monkeypatch.setattr(gemm, "found", lambda kernel: function)
-    monkeypatch.setattr(gemm, "multiprocessors", lambda device: 132)
+    monkeypatch.setattr(launch, "find_kernel", lambda family, kernel: function)
+    monkeypatch.setattr(launch, "multiprocessors", lambda device: 132)
     monkeypatch.setattr(torch.cuda, "device", made.enter)
     monkeypatch.setattr(torch.cuda, "current_stream", made.stream)
     for owner, name in (

@@ -52,7 +52,7 @@ def test_an_operator_gets_the_copies_and_its_own_arguments() -> None:
     a, b = torch.randn(8, 13)[:, :12], torch.randn(16, 12).t()
     out = torch.empty(8, 16)
     text = copied.how(
-        (), ("tests.support.row_major_ops",), {0: Recipe("row", 16), 1: Recipe("row", 16)}
+        "picky::mm", (), ("tests.support.row_major_ops",), {0: Recipe("row", 16), 1: Recipe("row", 16)}
     )
     operators: Any = torch.ops.inductor_plugin
     CALLS.clear()
@@ -84,7 +84,7 @@ def test_a_kernels_name_comes_before_the_other_arguments(monkeypatch: pytest.Mon
 
 
 def test_the_text_says_it_all_and_keeps_whole_numbers_whole() -> None:
-    text = copied.how(("tt", 1, 0.5, 1.0), ("a.b",), {2: Recipe("column", 16, (0,))})
+    text = copied.how("a::b.out", ("tt", 1, 0.5, 1.0), ("a.b",), {2: Recipe("column", 16, (0,))})
     assert json.loads(text) == {
         "arguments": ["tt", 1, 0.5, 1.0],
         "imports": ["a.b"],
@@ -92,6 +92,16 @@ def test_the_text_says_it_all_and_keeps_whole_numbers_whole() -> None:
     }
     found = [type(one) for one in json.loads(text)["arguments"]]
     assert found == [str, int, float, float]
+
+
+def test_where_an_operator_of_the_plugins_own_is_defined_is_no_part_of_the_text() -> None:
+    """Candidates measured by earlier versions are known by the text they had then."""
+    text = copied.how("inductor_plugin::cutlass_mm.out", ("tt",), (), {0: Recipe("row", 16)})
+    assert text == (
+        '{"arguments": ["tt"], "copies": {"0": ["row", 16, []]}, "imports": ["inductor_plugin.gemm_op"]}'
+    )
+    plan: Any = copied._parsed("inductor_plugin::cutlass_mm.out", text)  # pyright: ignore[reportPrivateUsage]
+    assert plan.function is torch.ops.inductor_plugin.cutlass_mm.out
 
 
 def test_there_is_an_operator_for_each_number_of_operands() -> None:

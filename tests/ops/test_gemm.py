@@ -1,25 +1,24 @@
-"""The operators hand a kernel the operands it needs; here a plain C function stands for the kernel."""
+"""The operators hand a kernel the operands it needs; here a plain C function stands for the kernel.
+
+How a kernel is found and started, and what refuses it, is in test_launch.py.
+"""
 
 # torch types these partly; what it leaves open says nothing about the tests.
-# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
-import subprocess
 import warnings
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from inductor_plugin.cache import KernelKey, open_store
-from inductor_plugin.errors import CallRefusedError, KernelError
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.ops import gemm
-from inductor_plugin.ops.gemm_abi import GemmCall, GemmFunction, GemmStatus, run
 from inductor_plugin.ops.gemm_call import CALLS
 from inductor_plugin.problem import Operand
+from tests.support import host_kernels
 from tests.support.repository import REPOSITORY
 
 STANDS_IN = """
@@ -56,7 +55,6 @@ static int32_t groups(GemmCall call, bool tb) {{
   }}
   return kOk;
 }}
-static uint64_t* bytes_or(uint64_t* bytes) {{ static uint64_t none; return bytes ? bytes : &none; }}
 template <bool TA, bool TB, int BIAS>
 int32_t entry(int32_t mode, GemmCall* call, uint64_t* bytes) {{
   if (mode == kWorkspaceBytes) *bytes = call->split_k > 1 ? 64 : 0;
@@ -80,37 +78,12 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f" {{ return entry<{int(a == 't')}, {int(b == 't')}, {bias}>(m, c, w); }}"
         for a, b, bias in NAMES
     )
-    # Refuses with a status: at once, or not before it is started.
-    text += "\n".join(
-        f'extern "C" int32_t {name}_{int(status)}(int32_t mode, GemmCall*, uint64_t* bytes, void*)'
-        f" {{ *bytes_or(bytes) = 0; return {condition} ? {int(status)} : kOk; }}"
-        for status in GemmStatus
-        for name, condition in (("never", "true"), ("late", "mode == kRun"))
-    )
-    (folder / "kernel.cpp").write_text(text)
-    made = folder / "kernel.so"
-    subprocess.run(
-        ["g++", "-shared", "-fPIC", "-O1", "-o", str(made), str(folder / "kernel.cpp")], check=True
-    )
-    return made
+    return host_kernels.library(folder, text)
 
 
 @pytest.fixture(autouse=True)
-def on_the_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    def launch(function: GemmFunction, call: GemmCall, device: torch.device) -> None:
-        assert device.type == "cpu"
-        run(function, call, 0)
-
-    def processors(device: torch.device) -> int:
-        return 132
-
-    monkeypatch.setattr(gemm, "_launch", launch)
-    monkeypatch.setattr(gemm, "multiprocessors", processors)
-    monkeypatch.setattr(gemm, "_folders", [])
-    monkeypatch.setattr(gemm, "_warned", set[str]())
-    gemm._found.cache_clear()
-    yield
-    gemm._found.cache_clear()
+def on_the_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    host_kernels.install(monkeypatch, tmp_path / "none")
 
 
 def operand(rows: int, columns: int, order: str, batch: int = 0) -> torch.Tensor:
@@ -179,58 +152,7 @@ def test_a_kernel_gets_the_workspace_it_asks_for(library: Path) -> None:
     assert torch.allclose(out, a @ b, atol=1e-5)
 
 
-def test_a_workspace_that_is_handed_over_is_used(
-    library: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a, b, out = torch.randn(4, 8), torch.randn(8, 5), torch.empty(4, 5)
-    given = torch.empty(64, dtype=torch.uint8)
-    seen: list[tuple[int | None, int]] = []
-
-    def launch(function: GemmFunction, call: GemmCall, device: torch.device) -> None:
-        seen.append((call.workspace, call.workspace_bytes))
-        run(function, call, 0)
-
-    monkeypatch.setattr(gemm, "_launch", launch)
-    gemm.cutlass_mm(a, b, f"k_tt_row@{library}", "tt", 1, 0, 4, workspace=given, out=out)
-    assert seen == [(given.data_ptr(), 64)]
-    assert torch.allclose(out, a @ b, atol=1e-5)
-
-
-def test_a_workspace_that_is_too_small_is_refused_and_nothing_is_written(library: Path) -> None:
-    a, b, out = torch.randn(4, 8), torch.randn(8, 5), torch.full((4, 5), 7.0)
-    given = torch.zeros(128, dtype=torch.uint8)
-    with pytest.raises(KernelError, match=r"missing or too small .*: 63 bytes of 64"):
-        gemm.cutlass_mm(
-            *(a, b, f"k_tt_row@{library}", "tt", 1, 0, 4), workspace=given[:63], out=out
-        )
-    assert torch.equal(out, torch.full((4, 5), 7.0))
-    assert not given.any()
-
-
-@pytest.mark.parametrize(
-    ("unfit", "reason"),
-    [
-        (torch.empty(64, dtype=torch.float32), "contiguous uint8"),
-        (torch.empty(128, dtype=torch.uint8)[::2], "contiguous uint8"),
-        (torch.empty(128, dtype=torch.uint8)[1:], "a multiple of 64 bytes"),
-        (torch.empty(128, dtype=torch.uint8, device="meta"), "the workspace is on meta"),
-    ],
-)
-def test_a_workspace_that_does_not_fit_is_refused(
-    library: Path, unfit: torch.Tensor, reason: str
-) -> None:
-    a, b, out = torch.randn(4, 8), torch.randn(8, 5), torch.empty(4, 5)
-    with pytest.raises(KernelError, match=reason):
-        gemm.cutlass_mm(a, b, f"k_tt_row@{library}", "tt", 1, 0, 4, workspace=unfit, out=out)
-
-
-def test_a_call_says_before_it_is_made_what_it_needs(
-    library: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def processors(device: torch.device) -> int:
-        return 132
-
-    monkeypatch.setattr(gemm, "_multiprocessors", processors)
+def test_a_call_says_before_it_is_made_what_it_needs(library: Path) -> None:
     a, b = Operand((4, 8), (8, 1), "float32", "cuda"), Operand((8, 5), (5, 1), "float32", "cuda")
     out = Operand((4, 5), (5, 1), "float32", "cuda")
 
@@ -240,10 +162,6 @@ def test_a_call_says_before_it_is_made_what_it_needs(
 
     assert needed(f"k_tt_row@{library}", 4) == 64
     assert needed(f"k_tt_row@{library}", 1) == 0
-    assert needed(f"k_tt_row@{library.parent}/no.so", 4) == 0
-    with warnings.catch_warnings():  # that it is gone is said when the graph runs
-        warnings.simplefilter("error")
-        assert needed("k_tt_row@0123", 4) == 0
 
 
 ENDS = [[3, 5, 9], [0, 5, 9], [4, 4, 4], [0, 0, 9], [0, 0, 0], [9, 9, 9]]
@@ -287,21 +205,7 @@ def test_an_empty_dimension(library: Path, sizes: tuple[int, int, int]) -> None:
     assert torch.equal(out, torch.zeros(m, n))
 
 
-def test_a_kernel_is_found_in_the_cache_by_its_digest(library: Path, tmp_path: Path) -> None:
-    key = KernelKey("cutlass", "source", "k", "sm_90a", "nvcc", "")
-    open_store(tmp_path / "cache").put_kernel(key, {"kernel.so": library})
-    a, b, out = torch.randn(4, 8), torch.randn(8, 5), torch.empty(4, 5)
-    gemm.look_in(tmp_path / "cache")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        gemm.cutlass_mm(a, b, f"k_tt_row@{key.digest}", "tt", 1, 0, 1, out=out)
-    assert torch.allclose(out, a @ b, atol=1e-5)
-
-
-def test_where_the_library_is_gone_the_product_is_still_right(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gemm, "default_cache_dir", lambda: tmp_path / "none")
+def test_where_the_library_is_gone_the_product_is_still_right() -> None:
     a, b, c = torch.randn(4, 8), torch.randn(8, 5), torch.randn(5)
     out = torch.empty(4, 5)
     with pytest.warns(RuntimeWarning, match="compile the model again"):
@@ -311,99 +215,24 @@ def test_where_the_library_is_gone_the_product_is_still_right(
         warnings.simplefilter("error")
         gemm.cutlass_addmm(*(c, a, b, "k@0123", "tt", 1, 0, 1, "row", 0.5, 2.0), out=out)
     assert torch.allclose(out, torch.addmm(c, a, b, alpha=0.5, beta=2.0), atol=1e-5)
-    assert not (tmp_path / "none").exists()
 
 
-def test_where_the_library_is_gone_groups_are_still_right(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gemm, "default_cache_dir", lambda: tmp_path / "none")
+def test_where_the_library_is_gone_a_batch_with_a_bias_is_still_right() -> None:
+    left, right, added = torch.randn(2, 4, 8), torch.randn(2, 8, 5), torch.randn(2, 4, 5)
+    out = torch.empty(2, 4, 5)
+    launch = ("k@0123", "tt", 1, 0, 1, "full", 1.0, 1.0)
+    with pytest.warns(RuntimeWarning, match="the library product is computed instead"):
+        gemm.cutlass_addmm(added, left, right, *launch, out=out)
+    assert torch.allclose(out, torch.baddbmm(added, left, right), atol=1e-5)
+
+
+def test_where_the_library_is_gone_groups_are_still_right() -> None:
     a, b = torch.randn(9, 16).bfloat16(), torch.randn(3, 16, 8).bfloat16()
     out = torch.empty(9, 8).bfloat16()
     ends = torch.tensor([3, 3, 9], dtype=torch.int32)
     with pytest.warns(RuntimeWarning, match="compile the model again"):
         gemm.cutlass_grouped_mm(a, b, ends, "k@0123", "tt", 1, 0, 1, out=out)
     torch.testing.assert_close(out, torch.cat([a[:3] @ b[0], a[3:] @ b[2]]))
-
-
-def test_nothing_stands_in_for_a_library_that_is_named_by_its_path(tmp_path: Path) -> None:
-    a, b, out = torch.randn(4, 8), torch.randn(8, 5), torch.empty(4, 5)
-    with pytest.raises(KernelError, match="cannot load k"):
-        gemm.cutlass_mm(a, b, f"k@{tmp_path}/no.so", "tt", 1, 0, 1, out=out)
-
-
-REFUSED = [
-    GemmStatus.POINTER,
-    GemmStatus.STRIDE,
-    GemmStatus.EXTENT,
-    GemmStatus.SCALAR,
-    GemmStatus.REFUSED,
-]
-
-
-@pytest.fixture
-def cached(library: Path, tmp_path: Path) -> Callable[[str], str]:
-    """Return a function that names a kernel as generated code does."""
-    key = KernelKey("cutlass", "source", "k", "sm_90a", "nvcc", "")
-    open_store(tmp_path / "cache").put_kernel(key, {"kernel.so": library})
-    gemm.look_in(tmp_path / "cache")
-    return lambda symbol: f"{symbol}@{key.digest}"
-
-
-@pytest.mark.parametrize("status", REFUSED)
-@pytest.mark.parametrize("when", ["never", "late"])
-def test_a_call_the_kernel_refuses_is_answered_by_the_library(
-    cached: Callable[[str], str], status: GemmStatus, when: str
-) -> None:
-    kernel = cached(f"{when}_{int(status)}")
-    a, b, c = torch.randn(4, 8), torch.randn(8, 5), torch.randn(5)
-    out = torch.empty(4, 5)
-    reason = rf"{when}_{int(status)}: .*m=4 n=5 k=8.*the library product is computed instead"
-    with pytest.warns(RuntimeWarning, match=reason):
-        gemm.cutlass_mm(a, b, kernel, "tt", 1, 0, 1, out=out)
-    assert torch.allclose(out, a @ b, atol=1e-5)
-    with warnings.catch_warnings():  # once a kernel is enough
-        warnings.simplefilter("error")
-        gemm.cutlass_addmm(*(c, a, b, kernel, "tt", 1, 0, 1, "row", 0.5, 2.0), out=out)
-    assert torch.allclose(out, torch.addmm(c, a, b, alpha=0.5, beta=2.0), atol=1e-5)
-
-
-def test_every_kernel_that_refuses_says_so_for_itself(cached: Callable[[str], str]) -> None:
-    a, b, out = torch.randn(4, 8), torch.randn(8, 5), torch.empty(4, 5)
-    for symbol in ("never_1", "never_2"):
-        with pytest.warns(RuntimeWarning, match=symbol):
-            gemm.cutlass_mm(a, b, cached(symbol), "tt", 1, 0, 1, out=out)
-
-
-def test_grouped_and_batched_calls_are_answered_too(cached: Callable[[str], str]) -> None:
-    a, b = torch.randn(9, 16).bfloat16(), torch.randn(3, 16, 8).bfloat16()
-    out = torch.empty(9, 8).bfloat16()
-    ends = torch.tensor([3, 3, 9], dtype=torch.int32)
-    with pytest.warns(RuntimeWarning, match="never_2"):
-        gemm.cutlass_grouped_mm(a, b, ends, cached("never_2"), "tt", 1, 0, 1, out=out)
-    torch.testing.assert_close(out, torch.cat([a[:3] @ b[0], a[3:] @ b[2]]))
-    left, right, added = torch.randn(2, 4, 8), torch.randn(2, 8, 5), torch.randn(2, 4, 5)
-    written = torch.empty(2, 4, 5)
-    launch = (cached("never_3"), "tt", 1, 0, 1, "full", 1.0, 1.0)
-    with pytest.warns(RuntimeWarning, match="never_3"):
-        gemm.cutlass_addmm(added, left, right, *launch, out=written)
-    assert torch.allclose(written, torch.baddbmm(added, left, right), atol=1e-5)
-
-
-@pytest.mark.parametrize("status", [GemmStatus.WORKSPACE, GemmStatus.START, GemmStatus.BAD_MODE])
-def test_what_fails_for_another_reason_is_raised(
-    cached: Callable[[str], str], status: GemmStatus
-) -> None:
-    a, b, out = torch.randn(4, 8), torch.randn(8, 5), torch.empty(4, 5)
-    with pytest.raises(KernelError, match=f"late_{int(status)}"):
-        gemm.cutlass_mm(a, b, cached(f"late_{int(status)}"), "tt", 1, 0, 1, out=out)
-
-
-@pytest.mark.parametrize("when", ["never", "late"])
-def test_nothing_stands_in_for_a_kernel_that_is_named_by_its_path(library: Path, when: str) -> None:
-    a, b, out = torch.randn(4, 8), torch.randn(8, 5), torch.empty(4, 5)
-    with pytest.raises(CallRefusedError, match=f"{when}_2: a stride"):
-        gemm.cutlass_mm(a, b, f"{when}_2@{library}", "tt", 1, 0, 1, out=out)
 
 
 def test_the_operators_are_there_and_write_to_out() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from inductor_plugin.errors import KernelError
+from inductor_plugin.errors import CallRefusedError, KernelError
 from inductor_plugin.ops import gemm_abi
 from inductor_plugin.ops.gemm_abi import GemmCall, GemmFunction, GemmStatus
 from tests.support.repository import REPOSITORY
@@ -85,6 +85,10 @@ def test_every_refusal_has_a_reason_with_the_sizes(echo: GemmFunction, status: G
     assert reason is not None
     assert reason.startswith("echo: ")
     assert f"m=5 n=6 k={int(status)} batch=1" in reason
+    with pytest.raises(KernelError) as raised:
+        gemm_abi.run(echo, gemm_abi.new_call(k=int(status)), 0)
+    refused = status < GemmStatus.WORKSPACE
+    assert raised.type is (CallRefusedError if refused else KernelError)
 
 
 def test_a_status_of_another_version_is_told_as_it_is(echo: GemmFunction) -> None:

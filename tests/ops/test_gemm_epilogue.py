@@ -1,12 +1,10 @@
 """The operator of fused kernels hands over operands and strides; a C function stands for the kernel."""
 
-# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
-import subprocess
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +15,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from inductor_plugin.errors import CallRefusedError
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.ops import gemm
-from inductor_plugin.ops.gemm_abi import GemmCall, GemmFunction, run
-from inductor_plugin.ops.gemm_call import CALLS, Matrix
+from inductor_plugin.ops.abi import TensorView
+from inductor_plugin.ops.gemm_call import CALLS
 from inductor_plugin.ops.gemm_epilogue import cutlass_mm_epilogue
 from inductor_plugin.problem import Operand
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step
 from inductor_plugin.problem.epilogue_text import encode
+from tests.support import host_kernels
 from tests.support.repository import REPOSITORY
 
 HEADER = REPOSITORY / "templates" / "cutlass" / "source" / "call.h"
@@ -78,32 +77,12 @@ TEXT = encode(EPILOGUE)
 def a_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kernel")
     header, _, _ = HEADER.read_text().partition("// Operands of the kernel")
-    (folder / "kernel.cpp").write_text(STANDS_IN.format(header=header))
-    made = folder / "kernel.so"
-    subprocess.run(
-        ["g++", "-shared", "-fPIC", "-O1", "-o", str(made), str(folder / "kernel.cpp")], check=True
-    )
-    return made
+    return host_kernels.library(folder, STANDS_IN.format(header=header))
 
 
 @pytest.fixture(autouse=True)
-def on_the_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    def launch(function: GemmFunction, call: GemmCall, device: torch.device) -> None:
-        assert device.type == "cpu"
-        run(function, call, 0)
-
-    def processors(device: torch.device) -> int:
-        return 132
-
-    monkeypatch.setattr(gemm, "_launch", launch)
-    monkeypatch.setattr(gemm, "multiprocessors", processors)
-    monkeypatch.setattr(gemm, "_multiprocessors", processors)
-    monkeypatch.setattr(gemm, "_folders", [])
-    monkeypatch.setattr(gemm, "_warned", set[str]())
-    monkeypatch.setattr(gemm, "default_cache_dir", lambda: tmp_path / "none")
-    gemm._found.cache_clear()
-    yield
-    gemm._found.cache_clear()
+def on_the_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    host_kernels.install(monkeypatch, tmp_path / "none")
 
 
 def operands(batch: int = 0, *, expanded: bool = False) -> list[torch.Tensor]:
@@ -225,9 +204,9 @@ def test_a_call_says_what_it_needs_from_operands_one_after_the_other(library: Pa
     )
     out = Operand((M, N), (N, 1), "float32", "cuda")
     assert gemm.workspace_needed(kernel, given, out, torch.device("cuda:0")) == 0
-    shown = [Matrix(one.size, one.stride) for one in given]
+    shown = [TensorView(one.size, one.stride) for one in given]
     call = CALLS["cutlass_mm_epilogue"](
-        *shown, "tt", 1, 0, 1, TEXT, out=Matrix((M, N), (N, 1)), sm_count=132
+        *shown, "tt", 1, 0, 1, TEXT, out=TensorView((M, N), (N, 1)), sm_count=132
     )
     strides = [(one.along_m, one.along_n, one.batch) for one in call.operands]
     assert strides[:5] == [(0, 1, 0), (N, 1, 0), (1, 0, 0), (0, 0, 0), (N, 1, 0)]

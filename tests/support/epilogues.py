@@ -5,13 +5,18 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
+from torch.overrides import TorchFunctionMode
 
-from tests.support.epilogue_graphs import Shape
+from inductor_plugin.problem.epilogue import Epilogue
+from tests.support.epilogue_graphs import Shape, lowered
 
 M, N, K = 256, 512, 128
 Tensors = Sequence[torch.Tensor]
@@ -47,6 +52,35 @@ class Case:
             return self.function(torch.mm(a, b), *operands)
 
         return called, [Shape((M, K), dtype), Shape((K, N), dtype), *self.shapes(dtype)]
+
+
+@functools.cache
+def epilogue_of(case: Case, dtype: torch.dtype) -> Epilogue:
+    """Return what Inductor would fuse with the product of a case; lowered once a process."""
+    function, shapes = case.graph(dtype)
+    epilogue, _ = lowered(function, shapes, case.readers)
+    return epilogue
+
+
+class _WholeGelu(TorchFunctionMode):
+    """Computes gelu by its formula: torch's own on a CPU gives NaN for infinity."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.gelu and not kwargs:
+            (x,) = args
+            return x * 0.5 * (1 + torch.erf(x * math.sqrt(0.5)))
+        return func(*args, **(kwargs or {}))
+
+
+def eager(
+    case: Case, product: torch.Tensor, operands: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Return what a case computes in eager mode, with 16-bit operands in float32 throughout."""
+    whole = [
+        one.float() if one.dtype in (torch.float16, torch.bfloat16) else one for one in operands
+    ]
+    with torch.no_grad(), _WholeGelu():
+        return list(case.function(product, *whole))
 
 
 def _before_and_after(p: torch.Tensor, bias: torch.Tensor) -> Tensors:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 from torch._inductor import config as inductor_config
 
@@ -27,11 +28,30 @@ from tests.support import triton_interpreter
 from tests.support.lowering import Arg, Lab
 from tests.support.triton_interpreter import Usage
 
+NEEDS_CUDA_BUILD = [
+    pytest.mark.compat,
+    pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
+]
+"""The marks of tests that lower for a GPU that is not there."""
+
 H100 = target("H100")
 BEHIND = 1 << 16
 """Elements behind an argument, more than the last step of K reads without a mask."""
 SMALLEST_OF = {80: target("A100"), 90: H100, 100: target("B200")}
 """The GPU of a compute capability whose shared memory its kernels must fit into."""
+
+
+F16 = torch.float16
+
+
+def mm(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor]:
+    """Multiply two matrices, as a graph does."""
+    return (torch.mm(a, b),)
+
+
+def bmm(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor]:
+    """Multiply matrices of a batch, as a graph does."""
+    return (torch.bmm(a, b),)
 
 
 def matrix(rows: int, columns: int, **facts: Any) -> Operand:
@@ -268,6 +288,52 @@ def epilogues(
         "gelu": behind(torch.nn.functional.gelu),
         "a cast to float32": behind(lambda out: out.float()),
     }
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One product to compile kernels for.
+
+    Attributes:
+        function: What is lowered.
+        arguments: Its arguments.
+        kernels: How many the template can make for it; 0 where that is not looked at.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[Arg, ...]
+    kernels: int = 0
+
+
+def nothing_more(name: str, arch: int, usage: Usage) -> None:
+    """Ask nothing of a compiled kernel but that it fits and does not spill."""
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What a Triton template of products is held to.
+
+    Attributes:
+        template: The template.
+        rejected: Problems, and what the reason for refusing them says; empty where one is taken.
+        cases: What is computed in the interpreter.
+        epilogues: What is computed there with epilogues.
+        archs: Compute capabilities its kernels are compiled for.
+        defaults: Graphs whose first candidate is compiled.
+        check: What else is asked of such a kernel: the graph's name, the capability, the kernel.
+        every: Returns all kernels it can make for a problem.
+        tiles: Graphs for which all of these are compiled.
+    """
+
+    template: Template
+    rejected: Mapping[str, tuple[Problem, str]]
+    cases: Mapping[str, Case]
+    epilogues: tuple[Mapping[str, Case], ...]
+    archs: tuple[int, ...]
+    defaults: Mapping[str, Graph]
+    every: Callable[[Problem], Sequence[Candidate]]
+    check: Callable[[str, int, Usage], None] = nothing_more
+    tiles: tuple[Graph, ...] = ()
 
 
 def compiled(made: Lowered, arch: int, indices: Sequence[int] | None = None) -> list[Usage]:

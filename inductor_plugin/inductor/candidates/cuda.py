@@ -26,6 +26,7 @@ from inductor_plugin.kernels.nvcc import (
     package_folders,
 )
 from inductor_plugin.kernels.unit import CppSource, unique_symbol
+from inductor_plugin.ops import imports_of
 from inductor_plugin.template import CudaSource, Failed
 from inductor_plugin.templates.cutlass.source import generator_reason
 from inductor_plugin.tuning.runtime import RUNTIME
@@ -129,7 +130,7 @@ def _config_text(source: CudaSource) -> str:
 
 def _called(source: CudaSource, build: CppBuild) -> OpKernel:
     name = f"{unique_symbol(build.source)}@{build.key.digest}"
-    return OpKernel(source.op, (name, *source.arguments), source.imports)
+    return OpKernel(source.op, (name, *source.arguments), imports_of(source.op, source.imports))
 
 
 logger = logging.getLogger(__name__)

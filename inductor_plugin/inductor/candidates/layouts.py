@@ -165,10 +165,12 @@ def _behind_copies(candidate: Candidate, judgement: Judgement) -> Candidate | No
     op = name_of(len(judgement.verdicts) - 1)
     imports = ("inductor_plugin.ops.copied",)
     if isinstance(kernel, CudaSource):
-        given = (kernel.op, how(kernel.arguments, kernel.imports, recipes))
+        given = (kernel.op, how(kernel.op, kernel.arguments, kernel.imports, recipes))
         kernel = replace(kernel, op=op, arguments=given, imports=imports)
     elif isinstance(kernel, OpKernel):
-        kernel = OpKernel(op, ("", kernel.op, how(kernel.args, kernel.imports, recipes)), imports)
+        kernel = OpKernel(
+            op, ("", kernel.op, how(kernel.op, kernel.args, kernel.imports, recipes)), imports
+        )
     else:
         return None
     which = "_".join(str(index) for index in recipes)

@@ -21,7 +21,7 @@ from inductor_plugin.config import process_environment
 from inductor_plugin.counters import Counters
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.kernels.nvcc import NoToolkit, find
-from inductor_plugin.ops import gemm, gemm_abi
+from inductor_plugin.ops import gemm, gemm_abi, launch
 from inductor_plugin.tuning.builder import Builder
 from inductor_plugin.tuning.task import CppBuild
 from inductor_plugin.tuning.trace import Trace
@@ -180,8 +180,8 @@ def test_what_is_built_is_what_the_call_finds(lab: Lab, tmp_path: Path) -> None:
     finally:
         pool.close()
     assert [one.outcome for one in fresh] == [None, None]
-    gemm.look_in(tmp_path / "kernels")
-    function = gemm.found(named[1])
+    launch.add_kernel_folder(tmp_path / "kernels")
+    function = launch.find_kernel(gemm.PRODUCTS, named[1])
     assert function is not None
     sizes = {"m": 256, "n": 512, "k": 128, "lead_a": 128, "lead_b": 512, "lead_d": 512}
     assert gemm_abi.can_implement(function, gemm_abi.new_call(**sizes, sm_count=132)) is None

@@ -1,4 +1,4 @@
-"""Epilogues as trees of visitors: what they compute, against the FX graphs they come from."""
+"""Epilogues as trees of visitors: what they compute, against `evaluate` and eager mode."""
 
 # pyright: reportUnknownMemberType=false
 
@@ -12,17 +12,16 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.fx
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 
 from inductor_plugin.kernels import nvcc
 from inductor_plugin.kernels.nvcc import Toolkit
+from inductor_plugin.ops.epilogue_eval import evaluate
 from inductor_plugin.templates.cutlass.evt import Evt, evt_of
 from inductor_plugin.templates.cutlass.functor import FUNCTORS
 from tests.support.epilogue_graphs import OUTPUTS, lowered
-from tests.support.epilogues import CASES, MORE, Case, M, N
+from tests.support.epilogues import CASES, MORE, Case, M, N, eager, epilogue_of
 from tests.support.evt_reference import DTYPES, FUNCTIONS, evaluated, host_library, on_host
-from tests.support.fx_reference import computed
 
 ALL = {one.name: one for one in (*CASES, *MORE)}
 SPECIAL = (
@@ -51,12 +50,10 @@ PRECISION = {
 """One unit in the last place of each dtype, relative; of float32 some, for functions differ in the last."""
 
 
-def tree(case: Case, dtype: torch.dtype) -> tuple[Evt, torch.fx.GraphModule]:
-    function, shapes = case.graph(dtype)
-    epilogue, graph = lowered(function, shapes, case.readers)
-    evt = evt_of(epilogue)
+def tree(case: Case, dtype: torch.dtype) -> Evt:
+    evt = evt_of(epilogue_of(case, dtype))
     assert isinstance(evt, Evt), evt
-    return evt, graph
+    return evt
 
 
 def inputs(case: Case, dtype: torch.dtype) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -98,32 +95,43 @@ def check_close(
         )
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-@pytest.mark.parametrize("name", ALL)
-def test_a_tree_computes_what_its_fx_graph_does(name: str, dtype: torch.dtype) -> None:
+def check_tree(name: str, dtype: torch.dtype) -> None:
+    """Compare what a tree computes with what its epilogue does, which is compared with eager mode."""
     case = ALL[name]
-    evt, graph = tree(case, dtype)
+    evt = tree(case, dtype)
     product, operands = inputs(case, dtype)
     if any(one.element == "s8" for one in evt.outputs):
         product = product.nan_to_num(nan=1.0)  # torch defines no int8 of NaN
     found = evaluated(evt, product, operands)
     if case.readers:
         torch.testing.assert_close(found.pop(0), product.to(dtype), equal_nan=True, rtol=0, atol=0)
-    dtypes = [one.dtype for one in found]
-    check_close(found, computed(graph, product, operands, dtypes, whole=True))
+    check_close(found, evaluate(epilogue_of(case, dtype), product, operands))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_tree_computes_what_its_epilogue_does(name: str) -> None:
+    check_tree(name, torch.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("name", ["gate_two", "before_and_after", "product_kept", "fp8_e4m3"])
+def test_a_tree_of_another_dtype_computes_what_its_epilogue_does(
+    name: str, dtype: torch.dtype
+) -> None:
+    check_tree(name, dtype)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_tree_is_as_near_to_eager_as_its_dtype_allows(name: str) -> None:
     """Eager rounds to bfloat16 after each operation, a kernel once: some units in the last place."""
     case = ALL[name]
-    evt, graph = tree(case, torch.bfloat16)
+    evt = tree(case, torch.bfloat16)
     product, operands = inputs(case, torch.bfloat16)
     product = product.nan_to_num(1.0, 8.0, -8.0).clamp(-64, 64).bfloat16().float()
     found = evaluated(evt, product, operands)[1 if case.readers else 0 :]
-    dtypes = [one.dtype for one in found]
-    wanted = computed(graph, product.bfloat16(), operands, dtypes, whole=False)
+    wanted = case.function(product.bfloat16(), *operands)
     for one, two in zip(found, wanted, strict=True):
+        assert one.dtype == two.dtype
         size = two.float().square().mean().sqrt()
         error = (one.float() - two.float()).square().mean().sqrt()
         assert error <= 2.0**-6 * size
@@ -179,7 +187,7 @@ def program(seed: int) -> Case:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_a_random_chain_computes_what_its_fx_graph_does(seed: int) -> None:
+def test_a_random_chain_computes_what_eager_does(seed: int) -> None:
     case = program(seed)
     function, shapes = case.graph(torch.bfloat16)
     epilogue, graph = lowered(function, shapes)
@@ -190,11 +198,9 @@ def test_a_random_chain_computes_what_its_fx_graph_does(seed: int) -> None:
     taken = [operands[int(one.buffer[3:].partition("_")[0]) - 2] for one in epilogue.reads]
     found = evaluated(evt, product, taken)
     names: list[str] = graph.meta[OUTPUTS]
-    places = [names.index(one.buffer) for one in epilogue.writes]
-    by_place = dict(zip(places, (one.dtype for one in found), strict=True))
-    dtypes = [by_place[place] for place in range(len(places))]
-    wanted = computed(graph, product, operands, dtypes, whole=True)
-    check_close(found, [wanted[place] for place in places])
+    results = eager(case, product, operands)
+    wanted = [results[names.index(one.buffer)] for one in epilogue.writes]
+    check_close(found, [one.to(two.dtype) for one, two in zip(wanted, found, strict=True)])
 
 
 @pytest.fixture(name="toolkit", scope="module")
@@ -209,7 +215,7 @@ def test_the_cpp_of_a_tree_computes_what_the_tree_does(toolkit: Toolkit, tmp_pat
     """The functions nvcc compiles, compiled for the host with CUTLASS's conversions."""
     cases = [(case, dtype) for case in ALL.values() for dtype in (torch.bfloat16, torch.float32)]
     cases += [(program(seed), torch.bfloat16) for seed in range(0, 24, 2)]
-    found = [evt_of(lowered(*case.graph(dtype), case.readers)[0]) for case, dtype in cases]
+    found = [evt_of(epilogue_of(case, dtype)) for case, dtype in cases]
     evts = [one for one in found if isinstance(one, Evt)]
     assert len(evts) == len(cases)
     library = host_library(evts, toolkit, tmp_path)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from inductor_plugin.ops import imports_of
 from inductor_plugin.ops.epilogue_eval import evaluate
 from inductor_plugin.problem import Operand, Problem, SizeClass
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step
@@ -72,7 +73,7 @@ def test_a_few_kernels_of_different_tiles_are_offered() -> None:
         kernel = one.kernel
         assert isinstance(kernel, CudaSource)
         assert kernel.op == "inductor_plugin::cutlass_mm_epilogue.out"
-        assert kernel.imports == ("inductor_plugin.ops.gemm_epilogue",)
+        assert imports_of(kernel.op) == ("inductor_plugin.ops.gemm_epilogue",)
         assert one.config["schedule"] in ("pingpong", "cooperative")
         assert str(one.config["epilogue_digest"]) in one.name
         assert kernel.symbol in one.name

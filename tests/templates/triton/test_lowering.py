@@ -7,10 +7,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -26,23 +25,13 @@ from inductor_plugin.templates.triton.fp8 import TritonFp8
 from inductor_plugin.templates.triton.int4 import TritonInt4
 from inductor_plugin.templates.triton.persistent_tma import TritonPersistentTma
 from inductor_plugin.templates.triton.split_k import TritonSplitK
-from tests.support import gpu
 from tests.support.lowering import BF16, Arg
-from tests.support.triton import Lowered, lowered
+from tests.support.triton import F16, NEEDS_CUDA_BUILD, Lowered, bmm, lowered, mm
 
-pytestmark = [
-    pytest.mark.compat,
-    pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
-]
+pytestmark = NEEDS_CUDA_BUILD
 
-F16, F32, FP8 = torch.float16, torch.float32, torch.float8_e4m3fn
+F32, FP8 = torch.float32, torch.float8_e4m3fn
 MULTIPROCESSORS = 132
-
-
-@pytest.fixture(autouse=True)
-def device(inductor_cache: Path) -> Iterator[None]:
-    with gpu.installed():
-        yield
 
 
 @dataclass(frozen=True)
@@ -78,14 +67,6 @@ class Call:
             return tiles, constants.get("SPLIT_K", 1), 1
 
         return of
-
-
-def mm(a: Any, b: Any) -> tuple[torch.Tensor]:
-    return (torch.mm(a, b),)
-
-
-def bmm(a: Any, b: Any) -> tuple[torch.Tensor]:
-    return (torch.bmm(a, b),)
 
 
 def linear(c: Any, a: Any, b: Any) -> tuple[torch.Tensor]:

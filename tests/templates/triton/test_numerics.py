@@ -6,47 +6,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
-from torch.utils import _triton
 
 from inductor_plugin.template import Template
 from inductor_plugin.templates import BUILTIN
 from inductor_plugin.templates.triton.decode import TritonDecode
 from inductor_plugin.templates.triton.persistent_tma import TritonPersistentTma
 from inductor_plugin.templates.triton.split_k import TritonSplitK
-from tests.support import gpu
 from tests.support.lowering import Arg
-from tests.support.triton import Case, check_all
-from tests.templates.triton import test_fp8 as fp8
-from tests.templates.triton import test_int4 as int4
+from tests.support.triton import F16, NEEDS_CUDA_BUILD, Case, bmm, check_all, mm
+from tests.support.triton_products import fp8, int4
 
-pytestmark = [
-    pytest.mark.compat,
-    pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
-]
+pytestmark = NEEDS_CUDA_BUILD
 
-F16, F32, FP8 = torch.float16, torch.float32, torch.float8_e4m3fn
-
-
-@pytest.fixture(autouse=True)
-def device(inductor_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with gpu.installed():
-        # It asks `torch.cuda.is_available`, which is False for a device that is not there.
-        monkeypatch.setattr(_triton, "has_triton_tma_device", lambda: True)
-        yield
-
-
-def mm(a: Any, b: Any) -> tuple[torch.Tensor]:
-    return (torch.mm(a, b),)
-
-
-def bmm(a: Any, b: Any) -> tuple[torch.Tensor]:
-    return (torch.bmm(a, b),)
+F32, FP8 = torch.float32, torch.float8_e4m3fn
 
 
 # Arguments in the order of their use, which is the graph's where a size is unknown.

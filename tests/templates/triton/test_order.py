@@ -21,7 +21,7 @@ from inductor_plugin.templates.triton.order import (
     ALIKE,
     LEAST_SHARED_BYTES,
     LIMIT,
-    Tile,
+    TritonTile,
     ordered,
     room_of,
 )
@@ -30,11 +30,11 @@ pytestmark = pytest.mark.compat
 
 SHAPE = GemmShape(4096, 4096, 4096)
 TILES = (
-    Tile(64, 64, 64, 3, 4),
-    Tile(128, 256, 64, 3, 8),
-    Tile(128, 256, 64, 4, 8),
-    Tile(128, 256, 64, 2, 8),
-    Tile(256, 256, 64, 2, 8),
+    TritonTile(64, 64, 64, 3, 4),
+    TritonTile(128, 256, 64, 3, 8),
+    TritonTile(128, 256, 64, 4, 8),
+    TritonTile(128, 256, 64, 2, 8),
+    TritonTile(256, 256, 64, 2, 8),
 )
 
 

@@ -1,0 +1,268 @@
+"""How a torch operator runs a compiled CUTLASS kernel, and what it does where it cannot.
+
+    SYMBOL@DIGEST ─► find_kernel ─► workspace ─► the current stream of the output's device
+                         │ gone         │ refused
+                         └──────────────┴──► the library computes the same, with one warning a kernel
+
+A library is looked for in the cache directories of this process's compiles, then in the default one.
+Where it is gone (a trimmed cache, a compiled graph from another machine) or does not take the operands
+(sizes that another compile saw, a shifted input), the operator falls back. ``SYMBOL@/a/path`` names a
+library itself, and then there is no fallback.
+
+Nothing here waits for the device, and what is allocated comes from torch's allocator on the stream
+the kernel runs on: calls can be captured into a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from inductor_plugin.cache import open_store
+from inductor_plugin.config import default_cache_dir
+from inductor_plugin.errors import CacheError, CallRefusedError, KernelError
+from inductor_plugin.kernels.call import OpKernel
+from inductor_plugin.ops.abi import Abi, KernelFunction, TensorView
+from inductor_plugin.problem import Operand
+
+LIBRARY_FILE = "kernel.so"
+
+Call = TypeVar("Call", bound=ctypes.Structure)
+
+_LOG = logging.getLogger(__name__)
+_folders: list[Path] = []
+_warned: set[str] = set()
+
+
+@dataclass(frozen=True, eq=False)
+class KernelFamily(Generic[Call]):
+    """What differs between the kernels of products and those of attention.
+
+    Attributes:
+        abi: Their C function.
+        calls: What makes the call of each operator, by its name.
+        device_arguments: Returns the keyword arguments of ``calls`` that a device decides.
+        has_work: Whether a call has anything to compute; the kernels take no empty dimension.
+        workspace_alignment: Bytes.
+        fallback: What is done where a kernel cannot run, as the warning says it.
+    """
+
+    abi: Abi[Call]
+    calls: Mapping[str, Callable[..., Call]]
+    device_arguments: Callable[[torch.device], Mapping[str, int]]
+    has_work: Callable[[Call], bool]
+    workspace_alignment: int
+    fallback: str
+
+
+def add_kernel_folder(folder: Path) -> None:
+    """Look for libraries in this cache directory too, the last one named first."""
+    if folder in _folders:
+        _folders.remove(folder)
+    _folders.insert(0, folder)
+
+
+def workspace_needed(
+    family: KernelFamily[Call],
+    kernel: OpKernel,
+    operands: Sequence[Operand],
+    output: Operand,
+    device: torch.device,
+) -> int:
+    """Return how many bytes a call needs besides its operands, 0 for none or where that is not known.
+
+    Generated code allocates them with its other memory and passes them as ``workspace=``; an operator
+    that is passed none allocates its own.
+
+    Args:
+        family: Of the kernel.
+        kernel: The operator, the kernel's name and what follows it.
+        operands: As the operator takes them.
+        output: What it writes.
+        device: Where it will run.
+    """
+    try:
+        function = _located(family, str(kernel.args[0]))
+        if function is None:
+            return 0
+        name = kernel.op.partition("::")[2].partition(".")[0]
+        call = family.calls[name](
+            *(TensorView(operand.size, operand.stride) for operand in operands),
+            *kernel.args[1:],
+            out=TensorView(output.size, output.stride),
+            **family.device_arguments(device),
+        )
+        return family.abi.workspace_bytes(function, call) if family.has_work(call) else 0
+    except KernelError:  # the call itself will say so
+        return 0
+
+
+def run_or_fallback(
+    family: KernelFamily[Call],
+    kernel: str,
+    make_call: Callable[[], Call],
+    library: Callable[[], torch.Tensor],
+    workspace: torch.Tensor | None,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """Start a kernel, or fall back where it is gone, refuses the operands or has nothing to compute.
+
+    Args:
+        family: Of the kernel.
+        kernel: ``SYMBOL@DIGEST``.
+        make_call: Returns the call; may raise `CallRefusedError`.
+        library: Writes the same to ``out`` and returns it.
+        workspace: Memory of the kernel's, uint8; None to allocate what it needs.
+        out: What is written.
+
+    Raises:
+        KernelError: The kernel did not start, its workspace does not fit, or its library is named by a
+            path and does not load or refuses the operands.
+    """
+    function = find_kernel(family, kernel)
+    if function is None:
+        return library()
+    try:
+        call = make_call()
+        if family.has_work(call):
+            _start(family, function, call, workspace, out.device)
+            return out
+    except CallRefusedError as refusal:
+        if _names_path(kernel):
+            raise
+        _warn(family, kernel, str(refusal))
+    return library()
+
+
+def find_kernel(family: KernelFamily[Call], kernel: str) -> KernelFunction[Call] | None:
+    """Return a kernel by its name, or None, after one warning, where its library is gone or broken.
+
+    Raises:
+        KernelError: A library named by its path cannot be loaded.
+    """
+    try:
+        return _found(family, kernel)
+    except KernelError as error:
+        if _names_path(kernel):
+            raise
+        _warn(family, kernel, str(error))
+        return None
+
+
+def view_of(tensor: torch.Tensor) -> TensorView:
+    """Return where a tensor lies."""
+    return TensorView(tensor.shape, tensor.stride(), tensor.data_ptr())
+
+
+@functools.cache
+def multiprocessors(device: torch.device) -> int:
+    """Return how many multiprocessors a device has; kept, for every call asks."""
+    return multiprocessors_now(device)
+
+
+def multiprocessors_now(device: torch.device) -> int:
+    """Return how many multiprocessors a device has; while a graph is lowered it may be replaced."""
+    cuda: Any = torch.cuda
+    return int(cuda.get_device_properties(device).multi_processor_count)
+
+
+@functools.lru_cache(maxsize=4096)
+def _found(family: KernelFamily[Call], kernel: str) -> KernelFunction[Call]:
+    """Return a kernel; a missing one is looked for again next time (exceptions are not kept)."""
+    function = _located(family, kernel)
+    if function is None:
+        symbol = kernel.partition("@")[0]
+        raise KernelError(f"the library of {symbol} is not in the cache any more")
+    return function
+
+
+def _located(family: KernelFamily[Call], kernel: str) -> KernelFunction[Call] | None:
+    """Return a kernel, or None where no cache directory has its library."""
+    symbol, _, place = kernel.partition("@")
+    path = place if _names_path(kernel) else _library_path(place)
+    return None if path is None else _loaded(family, symbol, str(path))
+
+
+@functools.lru_cache(maxsize=4096)
+def _loaded(family: KernelFamily[Call], symbol: str, path: str) -> KernelFunction[Call]:
+    return family.abi.load(path, symbol)
+
+
+def _names_path(kernel: str) -> bool:
+    return "@/" in kernel
+
+
+def _library_path(digest: str) -> Path | None:
+    """Return where the library of a kernel is, or None where no cache directory has it."""
+    paths = (_library_in(folder, digest) for folder in [*_folders, default_cache_dir()])
+    return next((path for path in paths if path is not None), None)
+
+
+def _library_in(folder: Path, digest: str) -> Path | None:
+    if not folder.is_dir():  # opening would make it
+        return None
+    try:
+        entry = open_store(folder).kernel(digest)
+    except CacheError:
+        return None
+    return entry.path(LIBRARY_FILE) if entry is not None else None
+
+
+def _start(
+    family: KernelFamily[Call],
+    function: KernelFunction[Call],
+    call: Any,
+    workspace: torch.Tensor | None,
+    device: torch.device,
+) -> None:
+    """Start a kernel on the current stream of a device."""
+    if workspace is None:
+        needed = family.abi.workspace_bytes(function, call)
+        # From the caching allocator: inside a CUDA graph it comes from the graph's own pool.
+        workspace = torch.empty(needed, dtype=torch.uint8, device=device)
+    elif reason := _why_no_workspace(workspace, device, family.workspace_alignment):
+        raise KernelError(f"{function.symbol}: {reason}")
+    # The kernel's function compares the size with its need before it writes anything.
+    call.workspace, call.workspace_bytes = workspace.data_ptr(), workspace.numel()
+    _launch(family.abi, function, call, device)
+
+
+def _why_no_workspace(memory: torch.Tensor, device: torch.device, alignment: int) -> str | None:
+    """Return why a tensor cannot be a workspace, None if it can."""
+    if memory.dtype != torch.uint8 or not memory.is_contiguous():
+        return f"the workspace must be contiguous uint8, it is {memory.dtype} {memory.stride()}"
+    if memory.device != device:
+        return f"the workspace is on {memory.device}, the output on {device}"
+    if memory.data_ptr() % alignment:
+        return f"the workspace must begin at a multiple of {alignment} bytes"
+    return None
+
+
+def _launch(
+    abi: Abi[Call], function: KernelFunction[Call], call: Call, device: torch.device
+) -> None:
+    with torch.cuda.device(device):
+        stream = torch.cuda.current_stream().cuda_stream
+        _LOG.debug("%s on %s, stream %#x", function.symbol, device, stream)
+        abi.run(function, call, stream)
+
+
+def _warn(family: KernelFamily[Call], kernel: str, reason: str) -> None:
+    """Say once why a kernel is not used."""
+    symbol = kernel.partition("@")[0]
+    if symbol in _warned:
+        return
+    _warned.add(symbol)
+    warnings.warn(
+        f"{reason}, {family.fallback}; compile the model again to choose anew",
+        RuntimeWarning,
+        stacklevel=6,
+    )

@@ -1,0 +1,309 @@
+"""Finding a kernel, starting it, and what is computed where it cannot run; C functions are the kernels."""
+
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import warnings
+from collections.abc import Callable
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from inductor_plugin.errors import CallRefusedError, KernelError
+from inductor_plugin.kernels.call import OpKernel
+from inductor_plugin.ops import launch
+from inductor_plugin.ops.abi import Abi, TensorView
+from inductor_plugin.problem import Operand
+from tests.support import host_kernels
+
+TEXT = """
+#include <cstdint>
+struct Call { float* out; void* workspace; uint64_t workspace_bytes; int64_t n, needed, device; };
+// Statuses: 1 and 2 are refusals, 3 a workspace, 4 a start, 5 another version.
+static int32_t answer(int32_t mode, Call* call, uint64_t* bytes) {
+  if (mode == 1) *bytes = call->needed;
+  if (mode != 2) return 0;
+  if (call->workspace_bytes < uint64_t(call->needed)) return 3;
+  for (int64_t i = 0; i < call->n; ++i) call->out[i] = 1;
+  return 0;
+}
+extern "C" int32_t ones(int32_t mode, Call* c, uint64_t* bytes, void*) { return answer(mode, c, bytes); }
+static int64_t seen = 0;
+extern "C" int64_t seen_stream() { return seen; }
+extern "C" int32_t stream_kernel(int32_t, Call*, uint64_t*, void* stream) {
+  seen = int64_t(stream);
+  return 0;
+}
+""" + "\n".join(
+    f'extern "C" int32_t {name}_{status}(int32_t mode, Call*, uint64_t* bytes, void*)'
+    f" {{ if (bytes) *bytes = 0; return {condition} ? {status} : 0; }}"
+    for status in range(1, 6)
+    for name, condition in (("never", "true"), ("late", "mode == 2"))
+)
+
+
+class Call(ctypes.Structure):
+    _fields_ = (
+        ("out", ctypes.c_void_p),
+        ("workspace", ctypes.c_void_p),
+        ("workspace_bytes", ctypes.c_uint64),
+        ("n", ctypes.c_int64),
+        ("needed", ctypes.c_int64),
+        ("device", ctypes.c_int64),
+    )
+
+
+class Status(IntEnum):
+    STRIDE = 1
+    EXTENT = 2
+
+
+def fill(needed: int, *, out: TensorView, device: int) -> Call:
+    return Call(out=out.pointer, n=out.size[0], needed=needed, device=device)
+
+
+FAMILY = launch.KernelFamily(
+    Abi(
+        Call,
+        refusals={Status.STRIDE: "a stride", Status.EXTENT: "an extent"},
+        workspace="the workspace is too small",
+        errors=lambda call: "error 9",
+        sizes=lambda call: f"n={call.n}",
+    ),
+    {"fill": fill},
+    device_arguments=lambda device: {"device": device.index or 0},
+    has_work=lambda call: call.n > 0,
+    workspace_alignment=64,
+    fallback="zeros are computed instead",
+)
+ONES, ZEROS = torch.ones(4), torch.zeros(4)
+
+
+@pytest.fixture(name="library", scope="module")
+def a_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return host_kernels.library(tmp_path_factory.mktemp("kernel"), TEXT)
+
+
+@pytest.fixture(autouse=True)
+def on_the_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    host_kernels.install(monkeypatch, tmp_path / "none")
+
+
+@pytest.fixture
+def cached(library: Path, cache_dir: Path) -> Callable[[str], str]:
+    """Return a function that names a kernel as generated code does."""
+    launch.add_kernel_folder(cache_dir)
+    return lambda symbol: host_kernels.stored(cache_dir, library, symbol)
+
+
+def run(
+    kernel: str, workspace: torch.Tensor | None = None, n: int = 4, needed: int = 0
+) -> torch.Tensor:
+    """Return what the kernel has written, or the zeros of the library."""
+    out = torch.full((n,), 7.0)
+
+    def make_call() -> Call:
+        return fill(needed, out=launch.view_of(out), device=0)
+
+    assert launch.run_or_fallback(FAMILY, kernel, make_call, out.zero_, workspace, out) is out
+    return out
+
+
+def test_a_kernel_is_found_in_the_cache_by_its_digest(cached: Callable[[str], str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(run(cached("ones")), ONES)
+
+
+def test_the_folder_that_was_added_last_is_looked_into_first(library: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second, first):
+        launch.add_kernel_folder(folder)
+    assert launch._folders == [first, second]
+    kernel = host_kernels.stored(second, library, "ones")
+    assert torch.equal(run(kernel), ONES)
+
+
+def test_a_kernel_gets_the_workspace_it_asks_for(library: Path) -> None:
+    assert torch.equal(run(f"ones@{library}", needed=64), ONES)
+
+
+def test_a_workspace_that_is_handed_over_is_used(
+    library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = torch.empty(64, dtype=torch.uint8)
+    seen: list[tuple[int, int]] = []
+
+    def started(abi: Any, function: Any, call: Any, device: torch.device) -> None:
+        seen.append((call.workspace, call.workspace_bytes))
+        abi.run(function, call, 0)
+
+    monkeypatch.setattr(launch, "_launch", started)
+    assert torch.equal(run(f"ones@{library}", workspace, needed=64), ONES)
+    assert seen == [(workspace.data_ptr(), 64)]
+
+
+def test_a_workspace_that_is_too_small_is_refused_and_nothing_is_written(library: Path) -> None:
+    workspace = torch.zeros(128, dtype=torch.uint8)
+    out = torch.full((4,), 7.0)
+    with pytest.raises(KernelError, match=r"ones: .*too small .*: 63 bytes of 64"):
+        launch.run_or_fallback(
+            *(FAMILY, f"ones@{library}", lambda: fill(64, out=launch.view_of(out), device=0)),
+            *(out.zero_, workspace[:63], out),
+        )
+    assert torch.equal(out, torch.full((4,), 7.0))
+    assert not workspace.any()
+
+
+@pytest.mark.parametrize(
+    ("unfit", "reason"),
+    [
+        (torch.empty(64, dtype=torch.float32), "contiguous uint8"),
+        (torch.empty(128, dtype=torch.uint8)[::2], "contiguous uint8"),
+        (torch.empty(128, dtype=torch.uint8)[1:], "a multiple of 64 bytes"),
+        (torch.empty(128, dtype=torch.uint8, device="meta"), "the workspace is on meta"),
+    ],
+)
+def test_a_workspace_that_does_not_fit_is_refused(
+    library: Path, unfit: torch.Tensor, reason: str
+) -> None:
+    with pytest.raises(KernelError, match=f"ones: .*{reason}"):
+        run(f"ones@{library}", unfit, needed=64)
+
+
+@pytest.mark.parametrize("status", [1, 2])
+@pytest.mark.parametrize("when", ["never", "late"])
+def test_a_call_the_kernel_refuses_is_answered_by_the_library(
+    cached: Callable[[str], str], status: int, when: str
+) -> None:
+    kernel = cached(f"{when}_{status}")
+    reason = rf"{when}_{status}: a.*n=4.*zeros are computed instead; compile the model again"
+    with pytest.warns(RuntimeWarning, match=reason):
+        assert torch.equal(run(kernel), ZEROS)
+    with warnings.catch_warnings():  # once a kernel is enough
+        warnings.simplefilter("error")
+        assert torch.equal(run(kernel), ZEROS)
+
+
+def test_every_kernel_that_refuses_says_so_for_itself(cached: Callable[[str], str]) -> None:
+    for symbol in ("never_1", "never_2"):
+        with pytest.warns(RuntimeWarning, match=symbol):
+            run(cached(symbol))
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"), [(3, "0 bytes of 0"), (4, "did not start .error 9"), (5, "version")]
+)
+def test_what_fails_for_another_reason_is_raised(
+    cached: Callable[[str], str], status: int, reason: str
+) -> None:
+    with pytest.raises(KernelError, match=f"late_{status}: .*{reason}") as raised:
+        run(cached(f"late_{status}"))
+    assert raised.type is KernelError
+
+
+def test_a_library_that_is_gone_is_said_once(tmp_path: Path) -> None:
+    with pytest.warns(RuntimeWarning, match="not in the cache any more, zeros .*the model again"):
+        assert torch.equal(run("gone@0123"), ZEROS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(run("gone@0123"), ZEROS)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_library_that_is_gone_is_found_once_it_is_back(library: Path, cache_dir: Path) -> None:
+    kernel = host_kernels.stored(cache_dir, library, "ones")
+    with pytest.warns(RuntimeWarning, match="not in the cache any more"):
+        assert torch.equal(run(kernel), ZEROS)
+    launch.add_kernel_folder(cache_dir)
+    assert torch.equal(run(kernel), ONES)
+
+
+def test_a_library_that_does_not_load_is_said_once(tmp_path: Path, cache_dir: Path) -> None:
+    broken = tmp_path / "broken.so"
+    broken.write_bytes(b"no library")
+    kernel = host_kernels.stored(cache_dir, broken, "ones")
+    launch.add_kernel_folder(cache_dir)
+    with pytest.warns(RuntimeWarning, match="cannot load ones from .*, zeros are computed instead"):
+        assert torch.equal(run(kernel), ZEROS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(run(kernel), ZEROS)
+
+
+def test_nothing_stands_in_for_a_library_that_is_named_by_its_path(
+    library: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(KernelError, match="cannot load k"):
+        run(f"k@{tmp_path}/no.so")
+    for when in ("never", "late"):
+        with pytest.raises(CallRefusedError, match=f"{when}_1: a stride"):
+            run(f"{when}_1@{library}")
+
+
+def test_two_families_do_not_share_a_kernel(library: Path) -> None:
+    other = launch.KernelFamily(
+        *(FAMILY.abi, FAMILY.calls, FAMILY.device_arguments, FAMILY.has_work, 64, "")
+    )
+    kernel = f"ones@{library}"
+    assert launch.find_kernel(FAMILY, kernel) is launch.find_kernel(FAMILY, kernel)
+    assert launch.find_kernel(FAMILY, kernel) is not launch.find_kernel(other, kernel)
+
+
+def test_nothing_to_compute_needs_no_kernel(library: Path) -> None:
+    assert run(f"never_1@{library}", n=0).numel() == 0
+
+
+def test_a_call_says_before_it_is_made_what_it_needs(library: Path) -> None:
+    device = torch.device("cuda:1")
+
+    def needed(kernel: str, needs: int = 64, n: int = 4) -> int:
+        call = OpKernel("inductor_plugin::fill.out", (kernel, needs))
+        output = Operand((n,), (1,), "float32", "cuda")
+        return launch.workspace_needed(FAMILY, call, (), output, device)
+
+    assert needed(f"ones@{library}") == 64
+    assert needed(f"ones@{library}", 0) == 0
+    assert needed(f"ones@{library}", n=0) == 0
+    assert needed(f"never_1@{library}") == 0
+    assert needed(f"ones@{library.parent}/no.so") == 0
+    with warnings.catch_warnings():  # that it is gone is said when the graph runs
+        warnings.simplefilter("error")
+        assert needed("ones@0123") == 0
+
+
+def test_the_current_stream_is_used_and_named_in_the_log(
+    library: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.undo()
+
+    class Stream:
+        cuda_stream = 0x5EED
+
+    class Device:
+        def __init__(self, device: torch.device) -> None:
+            self.device = device
+
+        def __enter__(self) -> None:
+            entered.append(self.device)
+
+        def __exit__(self, *_: object) -> None:
+            return None
+
+    entered: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "device", Device)
+    function = FAMILY.abi.load(library, "stream_kernel")
+    with caplog.at_level(logging.DEBUG, logger=launch.__name__):
+        launch._launch(FAMILY.abi, function, Call(), torch.device("cuda:3"))
+    seen = FAMILY.abi.load(library, "seen_stream").entry
+    seen.argtypes, seen.restype = (), ctypes.c_int64
+    assert seen() == 0x5EED
+    assert entered == [torch.device("cuda:3")]
+    assert "stream_kernel on cuda:3, stream 0x5eed" in caplog.text

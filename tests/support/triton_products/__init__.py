@@ -1,0 +1,1 @@
+"""What each Triton template of products is held to; one module a template."""

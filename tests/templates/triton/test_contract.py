@@ -1,0 +1,68 @@
+"""What every Triton template of products is held to; test_TEMPLATE.py has what is special to each."""
+
+from __future__ import annotations
+
+import pytest
+
+from inductor_plugin.templates import BUILTIN
+from tests.support.triton import NEEDS_CUDA_BUILD, Every, check, compiled, lowered
+from tests.support.triton_products import decode, fp8, int4, persistent_tma, split_k
+
+pytestmark = NEEDS_CUDA_BUILD
+
+CONTRACTS = {
+    one.CONTRACT.template.name: one.CONTRACT for one in (decode, split_k, persistent_tma, fp8, int4)
+}
+
+
+def test_every_template_of_products_has_a_contract() -> None:
+    products = [one.name for one in BUILTIN if not one.ops[0].startswith("attention")]
+    assert set(CONTRACTS) == {name for name in products if name.startswith("triton_")}
+
+
+@pytest.mark.parametrize(
+    ("template", "name"), [(key, name) for key, one in CONTRACTS.items() for name in one.rejected]
+)
+def test_what_it_cannot_run_is_refused_with_the_reason(template: str, name: str) -> None:
+    contract = CONTRACTS[template]
+    problem, reason = contract.rejected[name]
+    refusal = contract.template.reject(problem)
+    assert (reason in (refusal or "")) if reason else refusal is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("template", CONTRACTS)
+def test_generated_kernels_compute_what_the_operator_means(template: str) -> None:
+    check(CONTRACTS[template].template, template, CONTRACTS[template].cases)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("template", CONTRACTS)
+def test_epilogues_fuse_and_are_right(template: str) -> None:
+    for cases in CONTRACTS[template].epilogues:
+        check(CONTRACTS[template].template, template, cases)
+
+
+@pytest.mark.parametrize(
+    ("template", "name"), [(key, name) for key, one in CONTRACTS.items() for name in one.defaults]
+)
+def test_default_kernels_compile_without_spilling(template: str, name: str) -> None:
+    contract = CONTRACTS[template]
+    graph = contract.defaults[name]
+    made = lowered(contract.template, template, graph.function, graph.arguments)
+    for arch in contract.archs:
+        (usage,) = compiled(made, arch, [0])
+        contract.check(name, arch, usage)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("template", "arch"),
+    [(key, arch) for key, one in CONTRACTS.items() if one.tiles for arch in one.archs],
+)
+def test_all_tiles_compile_without_spilling(template: str, arch: int) -> None:
+    contract = CONTRACTS[template]
+    every = Every(contract.template, contract.every)
+    for graph in contract.tiles:
+        made = lowered(every, template, graph.function, graph.arguments)
+        assert len(compiled(made, arch)) == graph.kernels
