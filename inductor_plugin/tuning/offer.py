@@ -1,4 +1,4 @@
-"""What is offered for a problem, and who is tried when not all can be."""
+"""What is offered for a problem, and which of it is tried when not all can be."""
 
 from __future__ import annotations
 
@@ -6,28 +6,25 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from inductor_plugin.tuning.candidate import CandidateId, Identified
 from inductor_plugin.tuning.task import Entry
 
 
 @dataclass(frozen=True)
-class Offer:
+class Offer(Identified):
     """One candidate as it is offered, before anything is spent on it.
 
     Attributes:
-        candidate_id: Stable identity.
-        name: What people read.
-        kind: ``extern``, ``cpp``, ``triton``, ``subgraph`` or ``template``.
-        description: Configuration in words.
-        library: True for a library kernel.
-        make_entry: Prepares it for compiling and measuring; called only if it is unseen.
+        identity: The candidate's identity.
+        prepare: Makes what is compiled and measured, from the identity.
     """
 
-    candidate_id: str
-    name: str
-    kind: str
-    description: str
-    library: bool
-    make_entry: Callable[[], Entry]
+    identity: CandidateId
+    prepare: Callable[[CandidateId], Entry]
+
+    def entry(self) -> Entry:
+        """Return the candidate ready to be compiled and measured; costly, so only if it is unseen."""
+        return self.prepare(self.identity)
 
 
 def limited(offers: Sequence[Offer], limit: int) -> list[Offer]:

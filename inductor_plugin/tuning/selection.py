@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from inductor_plugin.cache import Decision, Measured, Record, Store, digest_of
+from inductor_plugin.cache import Decision, Measured, Record, Store
 from inductor_plugin.config import Config
 from inductor_plugin.counters import Counters
 from inductor_plugin.problem import Problem
@@ -17,14 +17,15 @@ from inductor_plugin.tuning import race
 from inductor_plugin.tuning.decision import Verdict, decide
 from inductor_plugin.tuning.offer import Offer, limited
 from inductor_plugin.tuning.pins import Pins
-from inductor_plugin.tuning.task import Entry, Task
+from inductor_plugin.tuning.task import Entry, Task, problem_digest
 from inductor_plugin.tuning.validity import advice, checked, limits, stands, was_limited
 
 logger = logging.getLogger(__name__)
 
 _NOT_FAILED = frozenset({"ok", "skipped", "pruned"})
 _FINAL, _BEATEN, _SCREENED = "final", "beaten", "screened"
-"""How far a candidate came: into the finals, not into finals that were held, or there were none."""
+"""The stage a candidate reached: the finals; screening only, though finals took place; screening, and
+no finals took place."""
 
 
 @dataclass
@@ -32,6 +33,7 @@ class Ticket:
     """A problem handed over, and later its decision.
 
     Attributes:
+        selection: What decides it.
         problem: The problem.
         digest: Its digest.
         offers: The candidates offered.
@@ -40,9 +42,10 @@ class Ticket:
         task: The running race, None if nothing had to be measured.
         verdict: What runs, once decided.
         hit: True if every candidate was known.
-        epilogue: The note of what stands behind a product, for the record.
+        epilogue: The product's epilogue, as the record keeps it.
     """
 
+    selection: Selection
     problem: Problem
     digest: str
     offers: tuple[Offer, ...]
@@ -92,7 +95,7 @@ class Selection:
         deadline: float | None,
     ) -> Ticket:
         """Return a ticket; it has a task to submit if something must be measured."""
-        digest = digest_of(problem.fields())
+        digest = problem_digest(problem)
         record = self._store.record(self._environment, problem.op, digest)
         # What was measured already still has to be compiled where a pack is made.
         known = dict(record.candidates) if record and self._config.policy != "build" else {}
@@ -103,7 +106,7 @@ class Selection:
             if o.candidate_id in known
             and stands(known[o.candidate_id], self._config, library=o.library)
         }
-        ticket = Ticket(problem, digest, tuple(offered), measured, rejected)
+        ticket = Ticket(self, problem, digest, tuple(offered), measured, rejected)
         unseen = [o for o in offered if o.candidate_id not in measured]
         unseen = self._without_quarantined(ticket, unseen)
         ticket.hit = not unseen
@@ -155,7 +158,7 @@ class Selection:
     def _contending(self, ticket: Ticket) -> dict[str, float]:
         """Return the medians the winner is chosen from.
 
-        Who did not reach the finals was measured in another clock state than the finalists, and
+        A candidate that missed the finals was measured in another clock state than the finalists, and
         only a few times: a lucky first look must not win a race that was decided by interleaving.
         """
         medians = self.medians(ticket)
@@ -214,7 +217,7 @@ class Selection:
         return Task(
             problem=ticket.problem,
             digest=ticket.digest,
-            entries=[o.make_entry() for o in chosen],
+            entries=[o.entry() for o in chosen],
             tolerance=tolerance if self._config.verify_numerics else None,
             deadline=deadline,
             exclusive=ticket.problem.output.device == "cpu" and self._config.policy == "tune",

@@ -8,20 +8,12 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.tuning.offer import Offer
-from tests.support.fakes import entry
+from tests.support import fakes
 from tests.tuning.test_selection import rig
 
 
 def offer(name: str, kind: str, index: int = 0) -> Offer:
-    identity = f"{name}-{index}"
-    return Offer(
-        candidate_id=identity,
-        name=name,
-        kind=kind,
-        description="",
-        library=kind == "extern",
-        make_entry=lambda: entry(identity, library=kind == "extern"),
-    )
+    return fakes.offer(f"{name}-{index}", kind, name, library=kind == "extern")
 
 
 def as_inductor_hands_them_over() -> list[Offer]:

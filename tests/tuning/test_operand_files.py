@@ -24,7 +24,7 @@ KEEPER = """
 import sys, tempfile, time
 from pathlib import Path
 import torch
-from inductor_plugin import operand_files
+from inductor_plugin.tuning import operand_files
 operand_files._SHM = Path(sys.argv[1])
 tempfile.tempdir = sys.argv[2]
 files = operand_files.OperandFiles()

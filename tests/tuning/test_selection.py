@@ -15,12 +15,13 @@ from inductor_plugin.cache import Record, Store, open_store
 from inductor_plugin.config import Config
 from inductor_plugin.counters import Counters
 from inductor_plugin.problem import Problem
+from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.offer import Offer
 from inductor_plugin.tuning.pins import Pins
 from inductor_plugin.tuning.selection import Selection, Ticket, quarantine_name
 from inductor_plugin.tuning.task import Entry
 from inductor_plugin.worker.jobs import Outcome, Status
-from tests.support.fakes import entry, problem, spread
+from tests.support.fakes import offer, problem, spread
 
 ENVIRONMENT = "e" * 16
 
@@ -49,17 +50,6 @@ def rig(path: Path, pins: Pins | None = None, **options: Any) -> Rig:
     config = Config.load({"cache_dir": str(path), **options}, environ={})
     selection = Selection(config, store, ENVIRONMENT, lambda: {"host": "here"}, counters, pins)
     return Rig(selection, store, counters)
-
-
-def offer(name: str, *, library: bool = False) -> Offer:
-    return Offer(
-        candidate_id=name,
-        name=name,
-        kind="extern" if library else "template",
-        description="",
-        library=library,
-        make_entry=lambda: entry(name, library=library),
-    )
 
 
 def offers(*names: str) -> list[Offer]:
@@ -296,11 +286,11 @@ def test_a_limit_on_candidates_keeps_the_best_ranked_and_every_library_kernel(
 
 
 def test_after_the_deadline_no_candidate_is_prepared(tmp_path: Path) -> None:
-    def make() -> Entry:
+    def make(_own: CandidateId) -> Entry:
         raise AssertionError("preparing takes time")
 
     one = rig(tmp_path)
-    costly = [replace(o, make_entry=make) for o in offers("a")]
+    costly = [replace(o, prepare=make) for o in offers("a")]
     ticket = one.plan(costly, deadline=time.monotonic() - 1)
     assert ticket.task is None
     assert {m.reason for m in ticket.measured.values()} == {"the tuning budget ended"}
@@ -312,7 +302,7 @@ def test_known_candidates_are_not_prepared(tmp_path: Path) -> None:
     made: list[str] = []
 
     def counted(o: Offer) -> Offer:
-        return replace(o, make_entry=lambda: (made.append(o.name), o.make_entry())[1])
+        return replace(o, prepare=lambda own: (made.append(own.name), o.prepare(own))[1])
 
     race(one.plan(offers("a")), {"library": 2.0, "a": 1.0})
     one.plan([counted(o) for o in offers("a")])

@@ -30,7 +30,6 @@ from inductor_plugin.cost.limits import Limits, guard, limits_of
 from inductor_plugin.cost.registers import Kernel
 from inductor_plugin.cost.shortlist import Chosen, Price, kernel_of, visitor_kernel
 from inductor_plugin.counters import COUNTERS
-from inductor_plugin.inductor.candidates.offers import Call
 from inductor_plugin.inductor.facts.problem import problem_of
 from inductor_plugin.inductor.facts.scope import active_config
 from inductor_plugin.inductor.fusion import visitors
@@ -273,8 +272,8 @@ def _facts(pair: _Pair, name: str, choice: Any) -> Kernel:
 def _fusion(pair: _Pair, epilogue: Epilogue) -> Fusion:
     bare = pair.claim.call
     layout = node_of(_written(pair, epilogue)).get_layout()
-    call: Call = pair.session.call(bare.nodes, bare.layout, None)
-    return Fusion(pair.scheduler, pair.product, pair.first, pair.second, layout, call)
+    again = bare.read_again()
+    return Fusion(pair.scheduler, pair.product, pair.first, pair.second, layout, again)
 
 
 def _visitors(
@@ -344,8 +343,8 @@ def _written(pair: _Pair, epilogue: Epilogue) -> str:
 
 def _fuses(pair: _Pair, ticket: Ticket, choices: Mapping[str, tuple[str, _Kernel]]) -> bool:
     """Return whether the fused kernel won, and settle the product's kernel if so."""
-    pair.session.await_ticket(ticket)
-    winner = pair.session.selection(ticket).decide(ticket).winner
+    pair.session.wait(ticket)
+    winner = ticket.selection.decide(ticket).winner
     if winner is None or winner not in choices:
         return False
     name, kernel = choices[winner]

@@ -35,6 +35,7 @@ from inductor_plugin.problem.epilogue import Access, Epilogue
 from inductor_plugin.registry import default_registry
 from inductor_plugin.template import Candidate, CudaSource, Failed
 from inductor_plugin.templates.cutlass.fused import absorbed
+from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.offer import Offer
 from inductor_plugin.tuning.task import CppBuild, Entry
 from inductor_plugin.worker.jobs import BenchCandidate, Outcome
@@ -253,17 +254,9 @@ def offer(fusion: Fusion, evt: Evt, signature: str, price: Price) -> Offer:
         description += (
             f", then a kernel for {len(cut.left)} of {len(fusion.second.get_nodes())} nodes"
         )
-    identity = f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-    return Offer(
-        candidate_id=identity,
-        name=name,
-        kind="template",
-        description=description,
-        library=False,
-        make_entry=lambda: _entry(
-            fusion, evt, Entry(identity, name, "template", description, library=False), price
-        ),
-    )
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    identity = CandidateId(f"{name}-{digest}", name, "template", description)
+    return Offer(identity, lambda own: _entry(fusion, evt, Entry(own), price))
 
 
 def _entry(fusion: Fusion, evt: Evt, entry: Entry, price: Price) -> Entry:

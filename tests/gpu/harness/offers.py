@@ -27,6 +27,7 @@ from inductor_plugin.cache import open_store
 from inductor_plugin.counters import Counters
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.tuning.builder import Builder
+from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.task import CppBuild, Entry
 from inductor_plugin.tuning.trace import Trace
 from inductor_plugin.worker.compile_pool import CompilePool
@@ -232,11 +233,10 @@ def built(
 
 def _entry(one: Offered) -> Entry:
     """Return a candidate as the builder takes it; where it was built is noted in its description."""
-    entry = Entry(one.identity, one.name, "template", "", library=False)
-    entry.build = one.build
+    entry = Entry(CandidateId(one.identity, one.name, "template", ""), build=one.build)
 
     def bench(library: str, symbol: str) -> BenchCandidate:
-        entry.description = f"{symbol}@{library}"
+        entry.identity = replace(entry.identity, description=f"{symbol}@{library}")
         return one.candidate
 
     entry.bench = bench

@@ -149,7 +149,7 @@ def test_aotinductor_goes_on_without_operators_in_python(
 @pytest.mark.slow
 def test_a_call_out_of_compiled_cpp_is_right(cache_dir: Path, inductor_cache: Path) -> None:
     def ours(claim: Any) -> Any:
-        return next(one for one in claim._choices.values() if isinstance(one, TemplateChoice))
+        return next(one for one in claim.choices.values() if isinstance(one, TemplateChoice))
 
     def graph(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return torch.mm(a[:, :64], b) + 1, torch.mm(c[:, :64], b)

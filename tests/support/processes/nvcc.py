@@ -23,6 +23,7 @@ from inductor_plugin.problem.target import target
 from inductor_plugin.templates.cutlass.config import GemmConfig
 from inductor_plugin.templates.cutlass.source import source
 from inductor_plugin.tuning.builder import Builder
+from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.offer import Offer
 from inductor_plugin.tuning.selection import Selection
 from inductor_plugin.tuning.task import CppBuild, Entry
@@ -62,13 +63,11 @@ def offer(name: str, nvcc: tuple[str, ...]) -> Offer:
     """Return a kernel, or the library's if it is not one of ours."""
     library = name not in KERNELS
 
-    def make_entry() -> Entry:
+    def prepare(own: CandidateId) -> Entry:
         build = None if library else build_of(name, nvcc)
-        one = Entry(name, name, "template", "", library, build=build)
-        one.bench = lambda _library, _symbol: bench_candidate(name)
-        return one
+        return Entry(own, build=build, bench=lambda _library, _symbol: bench_candidate(name))
 
-    return Offer(name, name, "template", "", library, make_entry)
+    return Offer(CandidateId(name, name, "template", "", library), prepare)
 
 
 def main() -> None:
