@@ -25,6 +25,7 @@ from inductor_plugin.errors import CacheError
 from inductor_plugin.kernels import triton_files
 from inductor_plugin.kernels.resources import SPILL_LIMIT_BYTES, misfit
 from inductor_plugin.kernels.unit import unique_symbol
+from inductor_plugin.tuning.batches import MAX_BATCH, cuda_batch, spread
 from inductor_plugin.tuning.task import CppBuild, Entry, Task
 from inductor_plugin.tuning.trace import Trace
 from inductor_plugin.worker.jobs import (
@@ -39,11 +40,6 @@ if TYPE_CHECKING:
     from inductor_plugin.worker.compile_pool import CompilePool
 
 logger = logging.getLogger(__name__)
-
-MAX_BATCH = 8
-"""Kernels in one translation unit: each costs about 1 s behind 1.8 s of headers (g++ 12, AVX-512),
-so a larger unit saves little and delays its first kernel."""
-
 
 _WITHOUT_LIBRARY = "flex_"
 """FlexAttention's operators have no library kernel to measure against: Inductor's default is what the
@@ -368,28 +364,6 @@ class Builder:
         published[compiled.library] = kernel.path("kernel.so")
         self._counters.add(compiled=1)
         return kernel
-
-
-def cuda_batch(count: int, workers: int) -> int:
-    """Return how many of ``count`` CUDA kernels go into one unit.
-
-    A kernel more costs a quarter of the first (31 CPU-s alone, 59 s for 8). The largest unit is taken
-    with which all are there within one and a half times the shortest time: the same cores compile
-    Triton's kernels meanwhile.
-    """
-
-    def span(size: int) -> float:
-        return -(-count // (size * workers)) * (3 + size)
-
-    sizes = range(1, min(count, MAX_BATCH) + 1)
-    shortest = min(map(span, sizes), default=0)
-    return max((size for size in sizes if span(size) <= 1.5 * shortest), default=1)
-
-
-def spread(items: Sequence[_Item], workers: int) -> list[list[_Item]]:
-    """Return the items in batches of about one size: as few as keep every worker busy."""
-    count = max(min(workers, len(items)), -(-len(items) // MAX_BATCH))
-    return [list(items[start::count]) for start in range(count)] if items else []
 
 
 def _spill_limit(op: str) -> int:

@@ -15,7 +15,8 @@ from inductor_plugin.cache import KernelKey, Resources, Store, open_store
 from inductor_plugin.counters import Counters
 from inductor_plugin.errors import CacheError, WorkerError
 from inductor_plugin.problem.target import Target, target
-from inductor_plugin.tuning.builder import MAX_BATCH, Builder, cuda_batch, spread
+from inductor_plugin.tuning.batches import MAX_BATCH, cuda_batch, spread
+from inductor_plugin.tuning.builder import Builder
 from inductor_plugin.tuning.task import CppBuild, Entry
 from inductor_plugin.tuning.trace import Trace
 from inductor_plugin.worker.jobs import Compiled, CppCompileJob
