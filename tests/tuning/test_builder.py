@@ -51,7 +51,8 @@ class Rig:
 
 def rig(path: Path, *, timeout_s: float = LIMIT_S) -> Rig:
     pool, counters, trace, store = FakePool(), Counters(), Trace("trace.json"), open_store(path)
-    builder = Builder(store, pool, counters, trace, timeout_s)
+    workers: Any = pool
+    builder = Builder(store, workers, counters, trace, timeout_s)
     return Rig(builder, pool, store, counters, trace)
 
 

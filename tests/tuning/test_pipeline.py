@@ -62,8 +62,11 @@ class Rigs:
     def __call__(self, build: Builder | None = None, device: str = "cuda:0") -> Rig:
         fake, bench, in_process, locks = FakeBuild(), FakeBench(), FakeMeasurement(), FakeLocks()
         measured, counters, trace = list[str](), Counters(), Trace("trace.json")
-        parts: tuple[Any, ...] = (build or fake, bench, in_process, counters, trace, 5.0, locks)
-        pipeline = Pipeline(device, *parts, measured.append)
+        builder: Any = build or fake
+        worker: Any = bench
+        pipeline = Pipeline(
+            device, builder, worker, in_process, counters, trace, 5.0, locks, measured.append
+        )
         self.made.append(pipeline)
         return Rig(pipeline, fake, bench, in_process, locks, measured, counters, trace)
 
@@ -226,7 +229,7 @@ def test_a_finalist_skipped_for_another_ones_fault_keeps_its_screening(rig: Rig)
 def test_measuring_starts_with_the_first_ready_candidate_while_others_compile(
     rigs: Rigs, tmp_path: Path
 ) -> None:
-    pool = FakePool(compile_s=0.15)
+    pool: Any = FakePool(compile_s=0.15)
     trace = Trace("trace.json")
     builder = Builder(open_store(tmp_path), pool, Counters(), trace, LIMIT_S)
     rig = rigs(builder)
@@ -241,7 +244,7 @@ def test_measuring_starts_with_the_first_ready_candidate_while_others_compile(
 
 
 def test_on_a_cpu_nothing_is_measured_while_anything_compiles(rigs: Rigs, tmp_path: Path) -> None:
-    pool = FakePool(workers=2, compile_s=0.02)
+    pool: Any = FakePool(workers=2, compile_s=0.02)
     trace = Trace("trace.json")
     builder = Builder(open_store(tmp_path), pool, Counters(), trace, LIMIT_S)
     rig = rigs(builder, device="cpu")
@@ -282,7 +285,7 @@ def test_on_a_cpu_nothing_is_measured_while_anything_compiles(rigs: Rigs, tmp_pa
 def test_on_a_cpu_a_compile_asked_for_while_measuring_starts_afterwards(
     rigs: Rigs, tmp_path: Path
 ) -> None:
-    pool = FakePool()
+    pool: Any = FakePool()
     builder = Builder(open_store(tmp_path), pool, Counters(), Trace(), LIMIT_S)
     rig = rigs(builder, device="cpu")
     other = task([entry("k", build=cpp_build("k"))], digest="of another thread")

@@ -302,7 +302,11 @@ def test_known_candidates_are_not_prepared(tmp_path: Path) -> None:
     made: list[str] = []
 
     def counted(o: Offer) -> Offer:
-        return replace(o, prepare=lambda own: (made.append(own.name), o.prepare(own))[1])
+        def prepare(own: CandidateId) -> Entry:
+            made.append(own.name)
+            return o.prepare(own)
+
+        return replace(o, prepare=prepare)
 
     race(one.plan(offers("a")), {"library": 2.0, "a": 1.0})
     one.plan([counted(o) for o in offers("a")])
