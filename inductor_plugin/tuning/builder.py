@@ -26,7 +26,7 @@ from inductor_plugin.kernels import triton_files
 from inductor_plugin.kernels.resources import SPILL_LIMIT_BYTES, misfit
 from inductor_plugin.kernels.unit import unique_symbol
 from inductor_plugin.tuning.batches import MAX_BATCH, cuda_batch, spread
-from inductor_plugin.tuning.task import CppBuild, Entry, Task
+from inductor_plugin.tuning.task import CppBuild, Task, TaskCandidate
 from inductor_plugin.tuning.trace import Trace
 from inductor_plugin.worker.jobs import (
     Compiled,
@@ -52,7 +52,7 @@ _SOURCE_NAMES = {"cpp": "source.cpp", "cuda": "source.cu"}
 @dataclass
 class _Item:
     task: Task
-    entry: Entry
+    entry: TaskCandidate
     done: Callable[[], None]
 
 
@@ -88,7 +88,7 @@ class Builder:
         self._running = 0
         self._quiet = 0
 
-    def add(self, task: Task, entry: Entry, done: Callable[[], None]) -> None:
+    def add(self, task: Task, entry: TaskCandidate, done: Callable[[], None]) -> None:
         """Queue one entry; ``done`` is called when it is ready or has failed."""
         item = _Item(task, entry, done)
         build = entry.build

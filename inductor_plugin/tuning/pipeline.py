@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from inductor_plugin.counters import Counters
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.tuning import race
-from inductor_plugin.tuning.task import Entry, Task
+from inductor_plugin.tuning.task import Task, TaskCandidate
 from inductor_plugin.tuning.trace import Trace
 from inductor_plugin.worker.jobs import BenchCandidate, FinalJob, Outcome, Sampling, ScreenJob
 
@@ -253,19 +253,19 @@ class Pipeline:
         elif not task.unscreened() and not (task.measured and self._final(task)):
             self._finish(task)
 
-    def _pass_over(self, task: Task, entries: Sequence[Entry]) -> None:
+    def _pass_over(self, task: Task, entries: Sequence[TaskCandidate]) -> None:
         """Mark compiled candidates as skipped; ``policy=build`` measures nothing."""
         for entry in entries:
             skipped = Outcome(entry.candidate_id, "skipped", "compiled, not measured")
             self._known(task, entry, skipped)
 
-    def _known(self, task: Task, entry: Entry, outcome: Outcome) -> None:
+    def _known(self, task: Task, entry: TaskCandidate, outcome: Outcome) -> None:
         """Keep an outcome, and show progress."""
         entry.outcome = outcome
         task.steps_left = max(0, task.steps_left - 1)
         self._on_measured(entry.name)
 
-    def _screen(self, task: Task, entry: Entry) -> None:
+    def _screen(self, task: Task, entry: TaskCandidate) -> None:
         reference = task.reference
         if reason := race.beaten(entry.least_ms, reference.samples_ms if reference else ()):
             self._known(task, entry, Outcome(entry.candidate_id, "pruned", reason))
@@ -288,7 +288,9 @@ class Pipeline:
         self._counters.add(benchmarked=1, benchmark_s=outcome.elapsed_s)
         self._known(task, entry, outcome)
 
-    def _screened(self, task: Task, entry: Entry, reference: Entry | None) -> Outcome | None:
+    def _screened(
+        self, task: Task, entry: TaskCandidate, reference: TaskCandidate | None
+    ) -> Outcome | None:
         """Return the worker's outcome, None for what cannot travel to it."""
         if entry.bench is None:
             return None
@@ -351,7 +353,7 @@ class Pipeline:
         self._end(task)
 
 
-def _argument(entry: Entry) -> BenchCandidate:
+def _argument(entry: TaskCandidate) -> BenchCandidate:
     """Return the job argument of an entry that travels and is ready."""
     if entry.candidate is None:
         raise ValueError(f"{entry.candidate_id} is measured before it is ready")

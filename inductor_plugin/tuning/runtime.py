@@ -23,7 +23,7 @@ from inductor_plugin.tuning.builder import Builder
 from inductor_plugin.tuning.environment import environment, float32_precision
 from inductor_plugin.tuning.pipeline import Pipeline
 from inductor_plugin.tuning.progress import Progress
-from inductor_plugin.tuning.selection import Ticket
+from inductor_plugin.tuning.selection import TuningTicket
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.tuning.trace import MAIN_TRACK, Trace
 from inductor_plugin.worker.bench_worker import BenchWorker, measure_in_process
@@ -81,13 +81,13 @@ class DeviceContext:
         """Start the benchmark worker, which imports torch for 2.5 s, before it is needed."""
         self._bench().prewarm()
 
-    def submit(self, ticket: Ticket) -> None:
+    def submit(self, ticket: TuningTicket) -> None:
         """Start a ticket's race, if it has one; returns at once."""
         if ticket.task is not None:
             self.progress.expect(len(ticket.task.entries))
             self.pipeline.submit(ticket.task)
 
-    def wait(self, ticket: Ticket, limit_s: float) -> None:
+    def wait(self, ticket: TuningTicket, limit_s: float) -> None:
         """Wait until a ticket's race, if it has one, has ended or the limit has passed."""
         task = ticket.task
         if task is None or task.done.is_set():

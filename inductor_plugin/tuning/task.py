@@ -43,7 +43,7 @@ class CppBuild:
 
 
 @dataclass(eq=False)
-class Entry(Identified):
+class TaskCandidate(Identified):
     """One candidate of a task.
 
     Attributes:
@@ -114,7 +114,7 @@ class Task:
 
     problem: Problem
     digest: str
-    entries: list[Entry]
+    entries: list[TaskCandidate]
     tolerance: float | None
     deadline: float | None
     exclusive: bool
@@ -140,7 +140,7 @@ class Task:
         return attention_of(self.problem) if named and self.problem.op in DIRECTIONS else None
 
     @property
-    def reference(self) -> Entry | None:
+    def reference(self) -> TaskCandidate | None:
         """The library kernel whose numbers are the reference: the first that runs in the worker.
 
         One that runs in this process alone is no reference, but better than none for the races.
@@ -148,7 +148,7 @@ class Task:
         usable = [e for e in self.entries if e.library and (e.outcome is None or e.alive)]
         return min(usable, key=lambda e: e.bench is None, default=None)
 
-    def entry(self, candidate_id: str) -> Entry:
+    def entry(self, candidate_id: str) -> TaskCandidate:
         """Return the entry of a candidate.
 
         Raises:
@@ -159,11 +159,11 @@ class Task:
                 return entry
         raise KeyError(candidate_id)
 
-    def unscreened(self) -> Sequence[Entry]:
+    def unscreened(self) -> Sequence[TaskCandidate]:
         """Return the candidates that have not been measured at all."""
         return [e for e in self.entries if e.outcome is None]
 
-    def screenable(self) -> Sequence[Entry]:
+    def screenable(self) -> Sequence[TaskCandidate]:
         """Return what can be measured now, or passed over where nothing is measured."""
         ready = [e for e in self.unscreened() if e.ready]
         if self.measured and any(e.library for e in self.unscreened()):

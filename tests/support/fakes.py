@@ -14,8 +14,8 @@ from inductor_plugin.kernels.call import OpKernel, Tensor
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.tuning.candidate import CandidateId
-from inductor_plugin.tuning.offer import Offer
-from inductor_plugin.tuning.task import CppBuild, Entry, Task
+from inductor_plugin.tuning.offer import CandidateOffer
+from inductor_plugin.tuning.task import CppBuild, Task, TaskCandidate
 from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.jobs import (
     BenchCandidate,
@@ -71,25 +71,25 @@ def entry(
     library: bool = False,
     build: CppBuild | TritonCompileJob | None = None,
     in_process: Callable[[], object] | None = None,
-) -> Entry:
+) -> TaskCandidate:
     """Return a candidate; one with ``in_process`` does not travel."""
     kind = "extern" if library else "template"
     identity = CandidateId(name, name, kind, f"how {name} is made", library)
-    one = Entry(identity, build=build, in_process=in_process)
+    one = TaskCandidate(identity, build=build, in_process=in_process)
     if in_process is None:
         one.bench = lambda _library, _symbol: bench_candidate(name)
     return one
 
 
-def offer(name: str, kind: str = "", family: str = "", *, library: bool = False) -> Offer:
+def offer(name: str, kind: str = "", family: str = "", *, library: bool = False) -> CandidateOffer:
     """Return an offer; ``name`` is its identity."""
     kind = kind or ("extern" if library else "template")
     identity = CandidateId(name, family or name, kind, "", library)
-    return Offer(identity, lambda own: entry(own.candidate_id, library=library))
+    return CandidateOffer(identity, lambda own: entry(own.candidate_id, library=library))
 
 
 def task(
-    entries: Sequence[Entry],
+    entries: Sequence[TaskCandidate],
     *,
     exclusive: bool = False,
     deadline: float | None = None,
@@ -197,8 +197,8 @@ class FakeBuild:
         quiet_blocks: How often it was asked to start nothing.
     """
 
-    queued: dict[str, tuple[Entry, Callable[[], None]]] = field(
-        default_factory=dict[str, "tuple[Entry, Callable[[], None]]"]
+    queued: dict[str, tuple[TaskCandidate, Callable[[], None]]] = field(
+        default_factory=dict[str, "tuple[TaskCandidate, Callable[[], None]]"]
     )
     flushed: int = 0
     problems: int = 0
@@ -206,7 +206,7 @@ class FakeBuild:
     quiet_blocks: int = 0
     error: Exception | None = None
 
-    def add(self, task: Task, entry: Entry, done: Callable[[], None]) -> None:
+    def add(self, task: Task, entry: TaskCandidate, done: Callable[[], None]) -> None:
         if self.error is not None:
             raise self.error
         self.queued[entry.candidate_id] = (entry, done)

@@ -9,12 +9,12 @@ import pytest
 from inductor_plugin.problem import Operand
 from inductor_plugin.problem.attention import FORWARD, Mask, arguments, attention_of
 from inductor_plugin.tuning import task as task_module
-from inductor_plugin.tuning.task import Entry
+from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.worker.jobs import Outcome, Status
 from tests.support.fakes import FakeClock, entry, task
 
 
-def fared(one: Entry, status: Status) -> Entry:
+def fared(one: TaskCandidate, status: Status) -> TaskCandidate:
     one.outcome = Outcome(one.candidate_id, status)
     return one
 

@@ -35,8 +35,8 @@ from inductor_plugin.kernels.call import (
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.ops import decompose_k
 from inductor_plugin.tuning.candidate import CandidateId
-from inductor_plugin.tuning.offer import Offer
-from inductor_plugin.tuning.task import CppBuild, Entry
+from inductor_plugin.tuning.offer import CandidateOffer
+from inductor_plugin.tuning.task import CppBuild, TaskCandidate
 from inductor_plugin.worker.child.operands import build as build_tensor
 from inductor_plugin.worker.jobs import BenchCandidate, TritonCompileJob
 
@@ -104,7 +104,7 @@ def scalars_of(choices: Sequence[Any]) -> tuple[tuple[str, str], ...]:
     return ()
 
 
-def offer_of(choice: Any, call: AutotuneCall) -> Offer:
+def offer_of(choice: Any, call: AutotuneCall) -> CandidateOffer:
     """Return a choice as an offer.
 
     Raises:
@@ -113,23 +113,23 @@ def offer_of(choice: Any, call: AutotuneCall) -> Offer:
     inner = unwrapped(choice)
     if isinstance(inner, select_algorithm.ExternKernelCaller):
         own = _identity(inner.name, "extern", inner.hash_key(), library=is_library(inner))
-        return Offer(own, lambda own: _extern_entry(own, inner, call))
+        return CandidateOffer(own, lambda own: _extern_entry(own, inner, call))
     if isinstance(inner, CppTemplateCaller):
         key = f"{inner.hash_key()}-{call.toolchain().digest}"
         own = _identity(f"cpp_{inner.category}", "cpp", key, str(inner.description))
-        return Offer(own, lambda own: _cpp_entry(own, choice, inner, call))
+        return CandidateOffer(own, lambda own: _cpp_entry(own, choice, inner, call))
     if isinstance(inner, select_algorithm.TritonTemplateCaller):
         name, key = inner.name.rsplit("_", 1)[0], _triton_key(inner)
         own = _identity(name, "triton", key, str(inner.description))
-        return Offer(own, lambda own: _triton_entry(own, inner, call))
+        return CandidateOffer(own, lambda own: _triton_entry(own, inner, call))
     if isinstance(inner, TemplateChoice):
         own = _identity(inner.name, "template", inner.hash_key(), inner.description)
-        return Offer(own, lambda own: _template_entry(own, inner, call))
+        return CandidateOffer(own, lambda own: _template_entry(own, inner, call))
     parts = parts_of(inner)
     if parts is not None:
         name = f"{FAMILY}_{parts}"
         own = _identity(name, "subgraph", f"{FAMILY}-{parts}", f"K in {parts} parts")
-        return Offer(own, lambda own: _decomposed_entry(own, parts, call))
+        return CandidateOffer(own, lambda own: _decomposed_entry(own, parts, call))
     raise TypeError(f"{type(inner).__name__} is not a choice the plugin measures")
 
 
@@ -147,7 +147,7 @@ def _bench(
     return BenchCandidate(own.candidate_id, kernel, tuple(inputs), output, call.timeout_s)
 
 
-def _extern_entry(own: CandidateId, choice: Any, call: AutotuneCall) -> Entry:
+def _extern_entry(own: CandidateId, choice: Any, call: AutotuneCall) -> TaskCandidate:
     kernel = ExternKernel(
         name=choice.choice.name,
         kwargs=tuple(sorted(choice.kwargs.items())),
@@ -156,7 +156,7 @@ def _extern_entry(own: CandidateId, choice: Any, call: AutotuneCall) -> Entry:
     inputs = [_extern_input(choice, index, call) for index in range(len(choice.input_nodes))]
     operands = [operand for operand in inputs if operand is not None]
     output = output_tensor(choice.layout)
-    entry = Entry(own)
+    entry = TaskCandidate(own)
     if len(operands) == len(inputs):
         entry.bench = lambda _library, _symbol: _bench(own, kernel, operands, output, call)
     if output.device == "cpu":  # timing in this process would not synchronize with another device
@@ -219,7 +219,7 @@ def _in_process(choice: Any, output: Tensor, call: AutotuneCall) -> Callable[[],
     return lambda: prepared()()
 
 
-def _cpp_entry(own: CandidateId, choice: Any, inner: Any, call: AutotuneCall) -> Entry:
+def _cpp_entry(own: CandidateId, choice: Any, inner: Any, call: AutotuneCall) -> TaskCandidate:
     request = inner.bmreq
     toolchain = call.toolchain()
     sizes = tuple(int(extent.value) for extent in request.extra_args)
@@ -234,7 +234,7 @@ def _cpp_entry(own: CandidateId, choice: Any, inner: Any, call: AutotuneCall) ->
     source = CppSource(key.digest, request.source_code, request.kernel_name)
     inputs = _cpp_inputs(choice, call)
     output = output_tensor(inner.layout)
-    return Entry(
+    return TaskCandidate(
         own,
         build=CppBuild(key, source, with_header(toolchain.command)),
         bench=lambda library, symbol: _bench(
@@ -270,7 +270,7 @@ def _example(value: torch.Tensor | None, spec: Tensor) -> torch.Tensor:
     return value if value is not None else build_tensor(spec)
 
 
-def _triton_entry(own: CandidateId, choice: Any, call: AutotuneCall) -> Entry:
+def _triton_entry(own: CandidateId, choice: Any, call: AutotuneCall) -> TaskCandidate:
     request = choice.bmreq
     environment = lowering_toolchain.triton_variables(call.layout.device)
     target = lowering_toolchain.triton_target(call.layout.device)
@@ -293,7 +293,7 @@ def _triton_entry(own: CandidateId, choice: Any, call: AutotuneCall) -> Entry:
             flags="",
         ),
     )
-    return Entry(
+    return TaskCandidate(
         own,
         build=build,
         bench=lambda _library, _symbol: _bench(own, kernel, inputs, output, call),
@@ -316,17 +316,19 @@ def _triton_key(choice: Any) -> str:
     return _DEVICE_INDEX.sub(r"\1", _INDUCTOR_META.sub("", source))
 
 
-def _template_entry(own: CandidateId, choice: TemplateChoice, call: AutotuneCall) -> Entry:
+def _template_entry(own: CandidateId, choice: TemplateChoice, call: AutotuneCall) -> TaskCandidate:
     inputs, output = call.operands.views, call.operands.output
     kernel: OpKernel = choice.kernel
 
     def bench(library: str, symbol: str) -> BenchCandidate:
         return _bench(own, at(kernel, library, symbol) if library else kernel, inputs, output, call)
 
-    return Entry(own, build=choice.build, bench=bench)
+    return TaskCandidate(own, build=choice.build, bench=bench)
 
 
-def _decomposed_entry(own: CandidateId, parts: int, call: AutotuneCall) -> Entry:
+def _decomposed_entry(own: CandidateId, parts: int, call: AutotuneCall) -> TaskCandidate:
     kernel = OpKernel(decompose_k.OP, (parts,), (decompose_k.__name__,))
     inputs, output = call.operands.views, call.operands.output
-    return Entry(own, bench=lambda _library, _symbol: _bench(own, kernel, inputs, output, call))
+    return TaskCandidate(
+        own, bench=lambda _library, _symbol: _bench(own, kernel, inputs, output, call)
+    )

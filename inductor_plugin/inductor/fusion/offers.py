@@ -31,8 +31,8 @@ from inductor_plugin.kernels.call import (
     Tensor,
 )
 from inductor_plugin.tuning.candidate import CandidateId
-from inductor_plugin.tuning.offer import Offer
-from inductor_plugin.tuning.task import Entry
+from inductor_plugin.tuning.offer import CandidateOffer
+from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.worker.jobs import BenchCandidate
 
 UNFUSED = "unfused"
@@ -78,7 +78,7 @@ class Fusion:
         return module_kernel(made, self.layout.device), arguments
 
 
-def unfused_offer(fusion: Fusion, settled: str | None, choice: Any) -> Offer:
+def unfused_offer(fusion: Fusion, settled: str | None, choice: Any) -> CandidateOffer:
     """Return the candidate that keeps two kernels; what is fused has to beat it.
 
     Args:
@@ -89,7 +89,7 @@ def unfused_offer(fusion: Fusion, settled: str | None, choice: Any) -> Offer:
     bare = offer_of(choice, fusion.call)
     name, description = f"{UNFUSED}.{bare.candidate_id}", f"{bare.name}, then its epilogue"
     identity = CandidateId(name, UNFUSED, "sequence", description, library=True)
-    return Offer(identity, lambda own: _unfused(fusion, own, settled, choice, bare))
+    return CandidateOffer(identity, lambda own: _unfused(fusion, own, settled, choice, bare))
 
 
 def fused_offer(
@@ -98,7 +98,7 @@ def fused_offer(
     choice: Any,
     signature: str,
     price: Price,
-) -> Offer:
+) -> CandidateOffer:
     """Return the candidate that has the epilogue in the product's kernel.
 
     Its identity is that of the kernel and of the epilogue, so that nothing is generated where a
@@ -114,7 +114,7 @@ def fused_offer(
     family = f"fused.{choice.name.rsplit('_', 1)[0]}"
     digest = hashlib.sha256(f"{name} {signature}".encode()).hexdigest()[:12]
     identity = CandidateId(f"{family}-{digest}", family, "triton", str(choice.description))
-    return Offer(identity, lambda own: _fused(fusion, own, choice, price))
+    return CandidateOffer(identity, lambda own: _fused(fusion, own, choice, price))
 
 
 @dataclass(frozen=True)
@@ -195,10 +195,10 @@ def _flat(arguments: Sequence[Any]) -> Iterator[Any]:
 
 
 def _unfused(
-    fusion: Fusion, identity: CandidateId, settled: str | None, choice: Any, bare: Offer
-) -> Entry:
+    fusion: Fusion, identity: CandidateId, settled: str | None, choice: Any, bare: CandidateOffer
+) -> TaskCandidate:
     """Prepare the two kernels: the product's as it was measured, the other as Inductor writes it."""
-    entry, name = Entry(identity), identity.candidate_id
+    entry, name = TaskCandidate(identity), identity.candidate_id
     behind = fusion.prepared(generated(fusion.scheduler, fusion.second.get_nodes()))
     if settled is not None:
         with fusion.product.swap_as_triton_caller(choice):
@@ -234,9 +234,9 @@ def _bench(
     return lambda _library, _symbol: candidate
 
 
-def _fused(fusion: Fusion, identity: CandidateId, choice: Any, price: Price) -> Entry:
+def _fused(fusion: Fusion, identity: CandidateId, choice: Any, price: Price) -> TaskCandidate:
     """Prepare the one kernel."""
-    entry = Entry(identity)
+    entry = TaskCandidate(identity)
     nodes = (*fusion.first.get_nodes(), *fusion.second.get_nodes())
     with fusion.product.swap_as_triton_caller(choice):
         made = generated(fusion.scheduler, nodes)

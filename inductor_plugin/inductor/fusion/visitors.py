@@ -36,8 +36,8 @@ from inductor_plugin.registry import default_registry
 from inductor_plugin.template import Candidate, CudaSource, Failed
 from inductor_plugin.templates.cutlass.fused import absorbed
 from inductor_plugin.tuning.candidate import CandidateId
-from inductor_plugin.tuning.offer import Offer
-from inductor_plugin.tuning.task import CppBuild, Entry
+from inductor_plugin.tuning.offer import CandidateOffer
+from inductor_plugin.tuning.task import CppBuild, TaskCandidate
 from inductor_plugin.worker.jobs import BenchCandidate, Outcome
 
 logger = logging.getLogger(__name__)
@@ -235,7 +235,7 @@ def _under(name: str, size: Sequence[Any], stride: Sequence[int], offset: int) -
     return View(name, tuple(taken), compat.hints(taken), tuple(stride), offset)
 
 
-def offer(fusion: Fusion, evt: Evt, signature: str, price: Price) -> Offer:
+def offer(fusion: Fusion, evt: Evt, signature: str, price: Price) -> CandidateOffer:
     """Return a kernel as a candidate of a fusion.
 
     Args:
@@ -256,10 +256,10 @@ def offer(fusion: Fusion, evt: Evt, signature: str, price: Price) -> Offer:
         )
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     identity = CandidateId(f"{name}-{digest}", name, "template", description)
-    return Offer(identity, lambda own: _entry(fusion, evt, Entry(own), price))
+    return CandidateOffer(identity, lambda own: _entry(fusion, evt, TaskCandidate(own), price))
 
 
-def _entry(fusion: Fusion, evt: Evt, entry: Entry, price: Price) -> Entry:
+def _entry(fusion: Fusion, evt: Evt, entry: TaskCandidate, price: Price) -> TaskCandidate:
     """Prepare the operator, and behind it the kernel of what it does not take."""
     call, seeds = evt.call, fusion.call.seeds
     factors = [view_operand(one, seeds) for one in call.factors]

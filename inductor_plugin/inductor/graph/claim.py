@@ -11,18 +11,18 @@ from inductor_plugin.inductor.candidates.call import AutotuneCall
 from inductor_plugin.inductor.candidates.layouts import Layouts
 from inductor_plugin.inductor.candidates.offers import is_library
 from inductor_plugin.tuning.decision import guarded
-from inductor_plugin.tuning.selection import Ticket
+from inductor_plugin.tuning.selection import TuningTicket
 
 
-class Claim:
+class PendingChoice:
     """One call's ticket together with the choices it stands for."""
 
     def __init__(
         self,
-        ticket: Ticket,
+        ticket: TuningTicket,
         choices: Mapping[str, Any],
         call: AutotuneCall,
-        wait: Callable[[Ticket], None],
+        wait: Callable[[TuningTicket], None],
     ) -> None:
         """Bind a ticket to the choices of one call.
 

@@ -23,7 +23,7 @@ from inductor_plugin.inductor.candidates.decompose_k import allowed, promising
 from inductor_plugin.inductor.candidates.offers import foreign
 from inductor_plugin.inductor.facts import compat
 from inductor_plugin.inductor.facts.scope import active_config
-from inductor_plugin.inductor.graph.claim import Claim
+from inductor_plugin.inductor.graph.claim import PendingChoice
 from inductor_plugin.inductor.graph.deferral import DEFERRABLE
 from inductor_plugin.inductor.graph.session import Session, session_of
 from inductor_plugin.problem.attention import DIRECTIONS
@@ -104,7 +104,9 @@ def installed() -> bool:
     return type(select_algorithm.get_algorithm_selector_cache()) is PluginSelector
 
 
-def _node(session: Session, claim: Claim, choices: list[Any], kwargs: dict[str, Any]) -> Any:
+def _node(
+    session: Session, claim: PendingChoice, choices: list[Any], kwargs: dict[str, Any]
+) -> Any:
     """Return a node for a claim: Inductor's own deferred one, ours, or the winner's."""
     call = claim.call
     if _runs_cpp(call.layout):

@@ -30,25 +30,25 @@ from inductor_plugin.inductor.candidates.template_choice import template_choices
 from inductor_plugin.inductor.facts import toolchain
 from inductor_plugin.inductor.facts.problem import device_text
 from inductor_plugin.inductor.graph import deferral
-from inductor_plugin.inductor.graph.claim import Claim
+from inductor_plugin.inductor.graph.claim import PendingChoice
 from inductor_plugin.inductor.graph.output_guard import OutputGuard
 from inductor_plugin.inductor.graph.packs import make_ready
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.tolerance import reduction_length, tolerance
 from inductor_plugin.registry import default_registry
 from inductor_plugin.tuning.environment import float32_precision, provenance
-from inductor_plugin.tuning.offer import Offer
+from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.operand_files import OperandFiles
 from inductor_plugin.tuning.pins import Pins, read_pins
 from inductor_plugin.tuning.refusal import remember
 from inductor_plugin.tuning.runtime import RUNTIME, DeviceContext
-from inductor_plugin.tuning.selection import Selection, Ticket
+from inductor_plugin.tuning.selection import Selection, TuningTicket
 from inductor_plugin.tuning.table import summary, table
 from inductor_plugin.tuning.task import problem_digest
 
 logger = logging.getLogger(__name__)
 
-OBSERVERS: list[Callable[[Sequence[Ticket]], None]] = []
+OBSERVERS: list[Callable[[Sequence[TuningTicket]], None]] = []
 """Are given all problems of a graph once they are decided."""
 
 _SCALED = frozenset({"addmm", "baddbmm", "scaled_mm"})
@@ -68,11 +68,11 @@ class Session:
         # 0.5 ms a call, of which a model has hundreds.
         self._toolchain = functools.cache(toolchain.cpp_toolchain)
         self._pins: Pins | None = read_pins(config.pin_file) if config.policy == "pinned" else None
-        self._tickets: dict[tuple[str, ...], Ticket] = {}
+        self._tickets: dict[tuple[str, ...], TuningTicket] = {}
         self._contexts: dict[str, tuple[DeviceContext, Selection]] = {}
         self._deferred: list[deferral.Deferred] = []
-        self._claims: list[Claim] = []
-        self._by_buffer: dict[str, Claim] = {}
+        self._claims: list[PendingChoice] = []
+        self._by_buffer: dict[str, PendingChoice] = {}
         self.fused: dict[str, str] = {}
         """Which candidate a fusion has settled, by the product's buffer."""
         self.behind: set[str] = set()
@@ -126,11 +126,11 @@ class Session:
 
     def submit(
         self, call: AutotuneCall, choices: Sequence[Any], rejected: Mapping[str, str]
-    ) -> Claim:
+    ) -> PendingChoice:
         """Hand a call over; it is being measured, if it must be, when this returns."""
         context, _ = self._context(call.layout.device)
         # Stock offers some convolution kernels twice, word for word.
-        distinct: dict[str, tuple[Offer, Any]] = {}
+        distinct: dict[str, tuple[CandidateOffer, Any]] = {}
         for choice in choices:
             offer = offer_of(choice, call)
             distinct.setdefault(offer.candidate_id, (offer, choice))
@@ -140,18 +140,18 @@ class Session:
         ticket = self.enqueue(call.problem, call.layout.device, offers, rejected, accepted, {})
         if self._guard is not None:
             self._guard.follow(by_id, ticket, context.environment)
-        self._claims.append(Claim(ticket, by_id, call, self.wait))
+        self._claims.append(PendingChoice(ticket, by_id, call, self.wait))
         return self._claims[-1]
 
     def enqueue(
         self,
         problem: Problem,
         device: torch.device,
-        offers: Sequence[Offer],
+        offers: Sequence[CandidateOffer],
         rejected: Mapping[str, str],
         tolerance: float | None,
         note: Mapping[str, str],
-    ) -> Ticket:
+    ) -> TuningTicket:
         """Hand over a problem; ``note`` is the epilogue's (`epilogue_text`), which the record keeps."""
         context, selection = self._context(device)
         key = (
@@ -167,11 +167,11 @@ class Session:
             context.submit(ticket)
         return ticket
 
-    def keep(self, buffer: str, claim: Claim) -> None:
+    def keep(self, buffer: str, claim: PendingChoice) -> None:
         """Remember the claim of a buffer whose kernel the scheduler decides."""
         self._by_buffer[buffer] = claim
 
-    def claim(self, buffer: str) -> Claim | None:
+    def claim(self, buffer: str) -> PendingChoice | None:
         """Return the claim of a buffer, None if it is not the plugin's."""
         return self._by_buffer.get(buffer)
 
@@ -189,13 +189,13 @@ class Session:
             context, _ = self._context(device)
             remember(context.store, context.environment, problem, only, rejected)
 
-    def defer(self, claim: Claim, choices: list[Any]) -> Any:
+    def defer(self, claim: PendingChoice, choices: list[Any]) -> Any:
         """Return a node whose kernel is decided when the whole graph is lowered."""
         box, deferred = deferral.stand_in(claim.call, choices, claim.timings, claim.winner)
         self._deferred.append(deferred)
         return box
 
-    def settle(self, product: Any, ticket: Ticket, candidate: str, kernel: str) -> None:
+    def settle(self, product: Any, ticket: TuningTicket, candidate: str, kernel: str) -> None:
         """Remember which kernel a fusion has settled for a product.
 
         Args:
@@ -215,7 +215,7 @@ class Session:
         entry = context.store.kernel(kernel) if kernel else None
         return entry.resources if entry else None
 
-    def wait(self, ticket: Ticket) -> None:
+    def wait(self, ticket: TuningTicket) -> None:
         """Wait until a ticket's race, if it has one, has ended."""
         context, _ = self._contexts[ticket.problem.output.device]
         context.wait(ticket, self._limit_s())

@@ -20,7 +20,7 @@ import torch
 
 from inductor_plugin.aot.fake_device import as_target
 from inductor_plugin.kernels.call import ExternKernel, OpKernel, SequenceKernel, Tensor
-from inductor_plugin.tuning.task import CppBuild, Entry
+from inductor_plugin.tuning.task import CppBuild, TaskCandidate
 from inductor_plugin.worker.jobs import BenchCandidate
 from tests.gpu.harness.fused_cases import FusedCase, cases
 from tests.gpu.harness.offers import GPU, LIBRARY, Offered, argument
@@ -127,7 +127,7 @@ def _lowered(given: FusedCase, identity: str) -> list[Offered] | str:
         return [_offered(identity, one, code) for one in mine[:most]]
 
 
-def _offered(identity: str, entry: Entry, code: str) -> FusedOffer:
+def _offered(identity: str, entry: TaskCandidate, code: str) -> FusedOffer:
     assert entry.bench is not None
     assert isinstance(entry.build, CppBuild)
     candidate = entry.bench(LIBRARY, "symbol")

@@ -19,7 +19,7 @@ from torch._inductor.utils import run_and_get_code
 from torch._inductor.virtualized import V
 
 from inductor_plugin.inductor.candidates.template_choice import TemplateChoice
-from inductor_plugin.inductor.graph.claim import Claim
+from inductor_plugin.inductor.graph.claim import PendingChoice
 from tests.support import providers
 from tests.support.cutlass import BACKENDS, opened
 from tests.support.lowering import Arg, Lab, cpp_wrapper
@@ -157,7 +157,7 @@ def test_a_call_out_of_compiled_cpp_is_right(cache_dir: Path, inductor_cache: Pa
     a, b, c = torch.randn(32, 128), torch.randn(64, 96), torch.randn(32, 128)
     with (
         providers.offered("good"),
-        mock.patch.object(Claim, "winner", ours),
+        mock.patch.object(PendingChoice, "winner", ours),
         inductor_config.patch(cpp_wrapper=True),
     ):
         compiled = torch.compile(

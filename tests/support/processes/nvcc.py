@@ -24,9 +24,9 @@ from inductor_plugin.templates.cutlass.config import GemmConfig
 from inductor_plugin.templates.cutlass.source import source
 from inductor_plugin.tuning.builder import Builder
 from inductor_plugin.tuning.candidate import CandidateId
-from inductor_plugin.tuning.offer import Offer
+from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.selection import Selection
-from inductor_plugin.tuning.task import CppBuild, Entry
+from inductor_plugin.tuning.task import CppBuild, TaskCandidate
 from inductor_plugin.tuning.trace import Trace
 from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.jobs import Outcome, WorkerSettings
@@ -59,15 +59,17 @@ def build_of(name: str, nvcc: tuple[str, ...]) -> CppBuild:
     return CppBuild(key, CppSource(key.digest, text, KERNELS[name].name), nvcc, "cuda", 4 << 30)
 
 
-def offer(name: str, nvcc: tuple[str, ...]) -> Offer:
+def offer(name: str, nvcc: tuple[str, ...]) -> CandidateOffer:
     """Return a kernel, or the library's if it is not one of ours."""
     library = name not in KERNELS
 
-    def prepare(own: CandidateId) -> Entry:
+    def prepare(own: CandidateId) -> TaskCandidate:
         build = None if library else build_of(name, nvcc)
-        return Entry(own, build=build, bench=lambda _library, _symbol: bench_candidate(name))
+        return TaskCandidate(
+            own, build=build, bench=lambda _library, _symbol: bench_candidate(name)
+        )
 
-    return Offer(CandidateId(name, name, "template", "", library), prepare)
+    return CandidateOffer(CandidateId(name, name, "template", "", library), prepare)
 
 
 def main() -> None:
