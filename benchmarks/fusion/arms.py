@@ -36,7 +36,7 @@ from inductor_plugin.kernels import triton_files
 from inductor_plugin.kernels.call import ModuleKernel, SequenceKernel
 from inductor_plugin.tuning import runtime
 from inductor_plugin.tuning.pipeline import Pipeline
-from inductor_plugin.tuning.selection import Ticket
+from inductor_plugin.tuning.selection import TuningTicket
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.worker.jobs import (
     BenchCandidate,
@@ -231,7 +231,7 @@ def lowered(make: Callable[[], Made], arm: Arm, bench: Bench, cache: Path) -> No
 def _observed(counts: Counts) -> Generator[None, None, None]:
     """Note why pairs and kernels are not measured."""
 
-    def observe(tickets: Sequence[Ticket]) -> None:
+    def observe(tickets: Sequence[TuningTicket]) -> None:
         for ticket in tickets:
             if ticket.problem.epilogue:
                 counts.problems += 1

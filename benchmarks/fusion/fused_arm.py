@@ -35,7 +35,7 @@ from inductor_plugin.cache import Resources
 from inductor_plugin.cost import prune, shortlist
 from inductor_plugin.cost.shortlist import Price
 from inductor_plugin.registry import default_registry
-from inductor_plugin.tuning.selection import Selection, Ticket
+from inductor_plugin.tuning.selection import Selection, TuningTicket
 from inductor_plugin.worker.jobs import Sampling
 from inductor_plugin.worker.timer import repeats_for, timer_for
 
@@ -91,7 +91,7 @@ class Notes:
         }
         self._put(self.compiled, row)
 
-    def decide(self, ticket: Ticket, winner: str | None) -> None:
+    def decide(self, ticket: TuningTicket, winner: str | None) -> None:
         """Note what was measured."""
         names = {one.candidate_id: one.name for one in ticket.offers}
         known = {
@@ -150,7 +150,7 @@ def noted(notes: Notes) -> Generator[None]:
         notes.compile(price, resources, reason)
         return reason
 
-    def decided(selection: Selection, ticket: Ticket) -> Any:
+    def decided(selection: Selection, ticket: TuningTicket) -> Any:
         verdict = decide(selection, ticket)
         notes.decide(ticket, verdict.winner)
         return verdict

@@ -40,7 +40,7 @@ from inductor_plugin.problem.epilogue import Epilogue
 from inductor_plugin.problem.target import Target
 from inductor_plugin.template import Candidate, Failed, TritonSource
 from inductor_plugin.templates.triton import persistent_tma, split_k
-from inductor_plugin.templates.triton.order import Tile
+from inductor_plugin.templates.triton.order import TritonTile
 from inductor_plugin.templates.triton.product import Product, product_of
 from tests.support import triton, triton_interpreter
 
@@ -293,10 +293,10 @@ def _choice(facts: Facts, nodes: Sequence[Any], layout: Any, gpu: Target) -> Any
         return _stock(facts, nodes, layout)
     product = product_of(replace(triton.problem(SIZE, SIZE, SIZE), target=gpu))
     assert isinstance(product, Product)
-    make: Callable[[Product, Tile], Candidate] = (
+    make: Callable[[Product, TritonTile], Candidate] = (
         persistent_tma.candidate if facts.persistent else split_k.candidate
     )
-    tile = Tile(m, n, k, facts.stages, facts.warps, facts.parts, flat=facts.flat)
+    tile = TritonTile(m, n, k, facts.stages, facts.warps, facts.parts, flat=facts.flat)
     kernel = make(product, tile).kernel
     assert isinstance(kernel, TritonSource)
     choice = triton_choice(kernel, nodes, layout)

@@ -27,8 +27,8 @@ from inductor_plugin.config import Config
 from inductor_plugin.errors import OptionError
 from inductor_plugin.inductor.graph import session
 from inductor_plugin.inductor.hooks import compile_graph
-from inductor_plugin.tuning.selection import Ticket
-from inductor_plugin.tuning.task import Entry
+from inductor_plugin.tuning.selection import TuningTicket
+from inductor_plugin.tuning.task import TaskCandidate
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def lower_model(
     """
     problems: dict[str, Lowered] = {}
 
-    def observe(tickets: Sequence[Ticket]) -> None:
+    def observe(tickets: Sequence[TuningTicket]) -> None:
         for ticket in tickets:
             problems.setdefault(ticket.digest, _lowered(ticket))
 
@@ -121,7 +121,7 @@ def _converted(known: dict[int, tuple[Any, Any]]) -> Callable[..., Any]:
     return apply
 
 
-def _lowered(ticket: Ticket) -> Lowered:
+def _lowered(ticket: TuningTicket) -> Lowered:
     entries = ticket.task.entries if ticket.task is not None else []
     kernels = [digest for one in entries if _is_built(one) and (digest := _digest(one))]
     failed = [(one.name, _reason(one)) for one in entries if not _is_built(one) and not one.library]
@@ -138,18 +138,18 @@ def _lowered(ticket: Ticket) -> Lowered:
     )
 
 
-def _is_built(entry: Entry) -> bool:
+def _is_built(entry: TaskCandidate) -> bool:
     """Return whether a candidate's kernel is in the cache; one that does not fit the GPU is, too."""
     return entry.ready or (entry.outcome is not None and entry.outcome.status == "pruned")
 
 
-def _digest(entry: Entry) -> str:
+def _digest(entry: TaskCandidate) -> str:
     build: Any = entry.build
     key = getattr(build, "kernel", None) or getattr(build, "key", None)
     return getattr(key, "digest", "")
 
 
-def _reason(entry: Entry) -> str:
+def _reason(entry: TaskCandidate) -> str:
     return entry.outcome.reason if entry.outcome is not None else "not reached"
 
 

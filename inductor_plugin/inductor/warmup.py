@@ -21,7 +21,7 @@ _TUNED = frozenset(
 def warm_up(config: Config, graph: torch.fx.Graph) -> None:
     """Start what this graph will need; called once its graph is in no cache.
 
-    The benchmark worker imports torch for 2.5 s. It is started here, beside the probe and the
+    The benchmark worker imports torch for 2.5 s. It is started here, next to the probe and the
     lowering, if this environment has no record yet; with records, most likely all is known.
     """
     if config.policy == "tune":
@@ -31,9 +31,9 @@ def warm_up(config: Config, graph: torch.fx.Graph) -> None:
 
 def _start_worker(config: Config, device: torch.device) -> None:
     text = device_text(device)
-    site = RUNTIME.site(config, text, {"cpp": compiler_version()} if text == "cpu" else {})
-    if not site.store.has_records(site.environment):
-        threading.Thread(target=site.prewarm, daemon=True).start()
+    context = RUNTIME.context(config, text, {"cpp": compiler_version()} if text == "cpu" else {})
+    if not context.store.has_records(context.environment):
+        threading.Thread(target=context.prewarm, daemon=True).start()
 
 
 def _tuned_device(node: Any) -> list[torch.device]:

@@ -1,4 +1,4 @@
-"""Compiles what candidates need: from the cache where it is there, in batches where it is not.
+"""Compiles what candidates need: from the cache, or in batches.
 
 One build per key over all processes: a batch holds the lock of every key it builds; a key locked by
 another process is waited for and then read. A kernel that does not fit the device, or spills, is kept
@@ -12,10 +12,12 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from inductor_plugin.cache import KernelEntry, KernelKey, Resources, Store
 from inductor_plugin.counters import Counters
@@ -23,17 +25,21 @@ from inductor_plugin.errors import CacheError
 from inductor_plugin.kernels import triton_files
 from inductor_plugin.kernels.resources import SPILL_LIMIT_BYTES, misfit
 from inductor_plugin.kernels.unit import unique_symbol
-from inductor_plugin.tuning.dispatch import Dispatch, Pool, unanswered
-from inductor_plugin.tuning.task import CppBuild, Entry, Task
+from inductor_plugin.tuning.batches import MAX_BATCH, cuda_batch, spread
+from inductor_plugin.tuning.task import CppBuild, Task, TaskCandidate
 from inductor_plugin.tuning.trace import Trace
-from inductor_plugin.worker.jobs import Compiled, CppCompileJob, Outcome, TritonCompileJob
+from inductor_plugin.worker.jobs import (
+    Compiled,
+    CompileJob,
+    CppCompileJob,
+    Outcome,
+    TritonCompileJob,
+)
+
+if TYPE_CHECKING:
+    from inductor_plugin.worker.compile_pool import CompilePool
 
 logger = logging.getLogger(__name__)
-
-MAX_BATCH = 8
-"""Kernels in one translation unit: each costs about 1 s behind 1.8 s of headers (g++ 12, AVX-512),
-so a larger unit saves little and delays its first kernel."""
-
 
 _WITHOUT_LIBRARY = "flex_"
 """FlexAttention's operators have no library kernel to measure against: Inductor's default is what the
@@ -46,7 +52,7 @@ _SOURCE_NAMES = {"cpp": "source.cpp", "cuda": "source.cu"}
 @dataclass
 class _Item:
     task: Task
-    entry: Entry
+    entry: TaskCandidate
     done: Callable[[], None]
 
 
@@ -56,7 +62,7 @@ class Builder:
     def __init__(
         self,
         store: Store,
-        pool: Pool,
+        pool: CompilePool,
         counters: Counters,
         trace: Trace,
         compile_timeout_s: float,
@@ -69,12 +75,12 @@ class Builder:
             store: Where kernels are kept.
             pool: The compile workers.
             counters: Where the work is counted.
-            trace: Where the work is drawn.
+            trace: Where spans are recorded.
             compile_timeout_s: Seconds one kernel may take to compile.
         """
         self._store = store
-        self._workers = pool.workers
-        self._dispatch = Dispatch(pool, counters, trace)
+        self._pool = pool
+        self._trace = trace
         self._counters = counters
         self._timeout_s = compile_timeout_s
         self._changed = threading.Condition()
@@ -82,7 +88,7 @@ class Builder:
         self._running = 0
         self._quiet = 0
 
-    def add(self, task: Task, entry: Entry, done: Callable[[], None]) -> None:
+    def add(self, task: Task, entry: TaskCandidate, done: Callable[[], None]) -> None:
         """Queue one entry; ``done`` is called when it is ready or has failed."""
         item = _Item(task, entry, done)
         build = entry.build
@@ -96,7 +102,7 @@ class Builder:
             return
         with self._changed:
             self._pending.append(item)
-            full = len(self._pending) >= MAX_BATCH * self._workers
+            full = len(self._pending) >= MAX_BATCH * self._pool.workers
         if full:
             self.flush()
 
@@ -115,9 +121,9 @@ class Builder:
     def _batches(self, items: Sequence[_Item]) -> list[list[_Item]]:
         build = items[0].entry.build
         if isinstance(build, CppBuild) and build.language == "cuda":
-            units = -(-len(items) // cuda_batch(len(items), self._workers))
+            units = -(-len(items) // cuda_batch(len(items), self._pool.workers))
             return [list(items[start::units]) for start in range(units)]
-        return spread(items, self._workers)
+        return spread(items, self._pool.workers)
 
     def busy(self) -> bool:
         """Return True while something compiles or is about to; what is held back does not count."""
@@ -235,8 +241,8 @@ class Builder:
     def _compile_triton(
         self, item: _Item, job: TritonCompileJob, *, ready: bool = True
     ) -> Compiled:
-        results = self._dispatch.compile(job, [item.entry.name])
-        compiled = results[0] if results else unanswered(job.key)
+        results = self._compile(job, [item.entry.name])
+        compiled = results[0] if results else _unanswered(job.key)
         item.entry.compile_s = compiled.elapsed_s
         if compiled.status != "ok":
             self._fail(item, compiled)
@@ -246,20 +252,46 @@ class Builder:
             self._ready(item, "", "")
         return compiled
 
+    def _compile(
+        self, job: CompileJob, names: Sequence[str], memory_bytes: int = 0
+    ) -> list[Compiled]:
+        """Compile in a worker and wait: one result per kernel, none if no worker came to it in time.
+
+        Args:
+            job: The job.
+            names: What people call its kernels.
+            memory_bytes: What it needs; 0 for the pool's usual.
+        """
+        finished = threading.Event()
+        results: list[Compiled] = []
+
+        def done(compiled: list[Compiled]) -> None:
+            results.extend(compiled)
+            finished.set()
+
+        self._pool.submit(job, done, memory_bytes or None)
+        # Each wait has a limit: the job's own, once for the batch and once kernel by kernel, and
+        # the time it may queue behind others.
+        if not finished.wait(timeout=job.timeout_s * (2 + len(names)) * 4):
+            return []
+        # Counted is what the compiler took, not what the job waited for a worker.
+        spent_s = sum(compiled.elapsed_s for compiled in results)
+        ended = time.perf_counter_ns()
+        self._trace.add_parallel("compile", " + ".join(names), ended - int(spent_s * 1e9), ended)
+        self._counters.add(compile_s=spent_s)
+        return results
+
     def _build_batch(self, batch: Sequence[_Item]) -> None:
         """Build a batch; what another process is building is waited for afterwards."""
         mine: list[_Item] = []
-        locks: list[AbstractContextManager[object]] = []
         elsewhere: list[_Item] = []
-        try:
+        with ExitStack() as locks:
             for item in sorted(batch, key=_digest):
-                lock = self._store.lock_kernel(_digest(item), timeout_s=0)
                 try:
-                    lock.__enter__()
+                    locks.enter_context(self._store.lock_kernel(_digest(item), timeout_s=0))
                 except CacheError:
                     elsewhere.append(item)
                     continue
-                locks.append(lock)
                 known = self._store.kernel(_digest(item))
                 if known is not None:
                     self._take(item, known)
@@ -267,9 +299,6 @@ class Builder:
                     mine.append(item)
             if mine:
                 self._build_cpp(mine)
-        finally:
-            for lock in reversed(locks):
-                lock.__exit__(None, None, None)
         for item in elsewhere:
             self._build_behind(item)
 
@@ -302,11 +331,11 @@ class Builder:
                 timeout_s=self._timeout_s * (3 + len(sources)) / 4,
             )
             names = [twins[0].entry.name for twins in wanted.values()]
-            results = self._dispatch.compile(job, names, builds[0].memory_bytes)
+            results = self._compile(job, names, builds[0].memory_bytes)
             by_key = {compiled.key: compiled for compiled in results}
             published: dict[str, Path] = {}
             for digest, twins in wanted.items():
-                compiled = by_key.get(digest) or unanswered(digest)
+                compiled = by_key.get(digest) or _unanswered(digest)
                 kernel = self._published(twins[0], compiled, published)
                 for item in twins:
                     item.entry.compile_s = compiled.elapsed_s
@@ -337,31 +366,14 @@ class Builder:
         return kernel
 
 
-def cuda_batch(count: int, workers: int) -> int:
-    """Return how many of ``count`` CUDA kernels go into one unit.
-
-    A kernel more costs a quarter of the first (31 CPU-s alone, 59 s for 8). The largest unit is taken
-    with which all are there within one and a half times the shortest time: the same cores compile
-    Triton's kernels meanwhile.
-    """
-
-    def span(size: int) -> float:
-        return -(-count // (size * workers)) * (3 + size)
-
-    sizes = range(1, min(count, MAX_BATCH) + 1)
-    shortest = min(map(span, sizes), default=0)
-    return max((size for size in sizes if span(size) <= 1.5 * shortest), default=1)
-
-
-def spread(items: Sequence[_Item], workers: int) -> list[list[_Item]]:
-    """Return the items in batches of about one size: as few as keep every worker busy."""
-    count = max(min(workers, len(items)), -(-len(items) // MAX_BATCH))
-    return [list(items[start::count]) for start in range(count)] if items else []
-
-
 def _spill_limit(op: str) -> int:
     """Return the bytes a thread may spill for its kernel to be measured."""
     return sys.maxsize if op.startswith(_WITHOUT_LIBRARY) else SPILL_LIMIT_BYTES
+
+
+def _unanswered(key: str) -> Compiled:
+    """Return the result for a kernel no worker reached; ``skipped``, so it is tried again."""
+    return Compiled(key, "skipped", "the compile workers did not come to it in time")
 
 
 def _over(task: Task) -> bool:

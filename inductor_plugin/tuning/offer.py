@@ -1,4 +1,4 @@
-"""What is offered for a problem, and who is tried when not all can be."""
+"""What is offered for a problem, and which of it is tried when not all can be."""
 
 from __future__ import annotations
 
@@ -6,31 +6,28 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from inductor_plugin.tuning.task import Entry
+from inductor_plugin.tuning.candidate import CandidateId, Identified
+from inductor_plugin.tuning.task import TaskCandidate
 
 
 @dataclass(frozen=True)
-class Offer:
+class CandidateOffer(Identified):
     """One candidate as it is offered, before anything is spent on it.
 
     Attributes:
-        candidate_id: Stable identity.
-        name: What people read.
-        kind: ``extern``, ``cpp``, ``triton``, ``subgraph`` or ``template``.
-        description: Configuration in words.
-        library: True for a library kernel.
-        make_entry: Prepares it for compiling and measuring; called only if it is unseen.
+        identity: The candidate's identity.
+        prepare: Makes what is compiled and measured, from the identity.
     """
 
-    candidate_id: str
-    name: str
-    kind: str
-    description: str
-    library: bool
-    make_entry: Callable[[], Entry]
+    identity: CandidateId
+    prepare: Callable[[CandidateId], TaskCandidate]
+
+    def entry(self) -> TaskCandidate:
+        """Return the candidate ready to be compiled and measured; costly, so only if it is unseen."""
+        return self.prepare(self.identity)
 
 
-def limited(offers: Sequence[Offer], limit: int) -> list[Offer]:
+def limited(offers: Sequence[CandidateOffer], limit: int) -> list[CandidateOffer]:
     """Return the library kernels and ``limit`` others, each family's best first; 0 keeps all.
 
     The families take turns: Inductor offers its own first, and would leave no room for ours.
@@ -38,7 +35,7 @@ def limited(offers: Sequence[Offer], limit: int) -> list[Offer]:
     others = [o for o in offers if not o.library]
     if not limit or len(others) <= limit:
         return list(offers)
-    families: dict[str, list[Offer]] = {}
+    families: dict[str, list[CandidateOffer]] = {}
     for offer in others:
         families.setdefault(_family(offer), []).append(offer)
     turns = itertools.zip_longest(*families.values())
@@ -47,6 +44,6 @@ def limited(offers: Sequence[Offer], limit: int) -> list[Offer]:
     return [o for o in offers if o.library or o.candidate_id in kept]
 
 
-def _family(offer: Offer) -> str:
+def _family(offer: CandidateOffer) -> str:
     """Return what a candidate is a configuration of: Inductor's Triton texts share one name each."""
     return offer.name.partition("::")[0] if offer.kind in ("template", "triton") else offer.kind

@@ -14,69 +14,26 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from inductor_plugin.counters import Counters
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.tuning import race
-from inductor_plugin.tuning.task import Entry, Task
+from inductor_plugin.tuning.task import Task, TaskCandidate
 from inductor_plugin.tuning.trace import Trace
 from inductor_plugin.worker.jobs import BenchCandidate, FinalJob, Outcome, Sampling, ScreenJob
+
+if TYPE_CHECKING:
+    from inductor_plugin.tuning.builder import Builder
+    from inductor_plugin.worker.bench_worker import BenchWorker
 
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.05
 
 
-class Bench(Protocol):
-    """The benchmark worker of one device."""
-
-    def screen(self, job: ScreenJob) -> Outcome:
-        """Measure one candidate for the first time."""
-        ...
-
-    def final(self, job: FinalJob) -> tuple[Outcome, ...]:
-        """Measure the leaders in turns."""
-        ...
-
-
-class Build(Protocol):
-    """The builder: compiles what the entries of a task need."""
-
-    def add(self, task: Task, entry: Entry, done: Callable[[], None]) -> None:
-        """Queue one entry; ``done`` is called when its outcome or its library is there."""
-        ...
-
-    def flush(self) -> None:
-        """Start whatever was held back to fill a batch."""
-        ...
-
-    def busy(self) -> bool:
-        """Return True while something compiles or is about to."""
-        ...
-
-    def quiet(self) -> AbstractContextManager[bool]:
-        """Let nothing start to compile inside the block; False if something compiles already."""
-        ...
-
-
-class Steps(Protocol):
-    """Shows progress."""
-
-    def step(self, name: str) -> None:
-        """Note that one more candidate has been measured."""
-        ...
-
-
-class Home(Protocol):
-    """Measures in this process what cannot travel."""
-
-    def __call__(
-        self, run: Callable[[], object], candidate_id: str, sampling: Sampling, timeout_s: float
-    ) -> Outcome:
-        """Measure one candidate here."""
-        ...
+MeasureInProcess: TypeAlias = "Callable[[Callable[[], object], str, Sampling, float], Outcome]"
+"""Measures a candidate in this process: its call, its id, how to sample, seconds it may take."""
 
 
 class Pipeline:
@@ -85,14 +42,14 @@ class Pipeline:
     def __init__(
         self,
         device: str,
-        build: Build,
-        bench: Bench,
-        home: Home,
+        build: Builder,
+        bench: BenchWorker,
+        measure_in_process: MeasureInProcess,
         counters: Counters,
         trace: Trace,
         bench_timeout_s: float,
         try_lock: Callable[[Task], Callable[[], None] | None],
-        progress: Steps,
+        on_measured: Callable[[str], None],
     ) -> None:
         """Start measuring for ``device``.
 
@@ -100,23 +57,23 @@ class Pipeline:
             device: ``cpu`` or ``cuda:0`` ...
             build: Where candidates are compiled.
             bench: The device's benchmark worker.
-            home: Measures what cannot travel.
+            measure_in_process: Measures what cannot travel to the worker.
             counters: Where the work is counted.
-            trace: Where the work is drawn.
+            trace: Where spans are recorded.
             bench_timeout_s: Seconds one candidate may run.
             try_lock: Takes the problem's lock among processes and returns its release, or None if
                 another process is measuring this problem.
-            progress: Is told of each measured candidate.
+            on_measured: Called with the name of each measured candidate.
         """
         self.device = device
         self._build = build
         self._bench = bench
-        self._home = home
+        self._measure_in_process = measure_in_process
         self._counters = counters
         self._trace = trace
         self._bench_timeout_s = bench_timeout_s
         self._try_lock = try_lock
-        self._progress = progress
+        self._on_measured = on_measured
         self._wake = threading.Condition()
         self._tasks: list[Task] = []
         self._holds: dict[str, tuple[Task, Callable[[], None]]] = {}
@@ -181,7 +138,7 @@ class Pipeline:
             self._wake.notify_all()
 
     def _end(self, task: Task, error: str = "") -> None:
-        """End a task, from whichever thread: give its lock back and wake who waits for it."""
+        """End a task, from whichever thread: release its lock and wake what waits for it."""
         with self._wake:
             if task.done.is_set():
                 return
@@ -192,12 +149,12 @@ class Pipeline:
             if holder is task:
                 del self._holds[task.digest]
             steps, task.steps_left = task.steps_left, 0
-            # Before the lock is free: who waits no longer counts as waiting (see `_next`).
+            # Before the lock is free: a waiter no longer counts as waiting (see `_next`).
             task.done.set()
         if holder is task and release is not None:
             release()
         for _ in range(steps):  # what is known without being measured
-            self._progress.step("")
+            self._on_measured("")
 
     def _loop(self) -> None:
         while not self._broken and (task := self._await_next()) is not None:
@@ -296,32 +253,33 @@ class Pipeline:
         elif not task.unscreened() and not (task.measured and self._final(task)):
             self._finish(task)
 
-    def _pass_over(self, task: Task, entries: Sequence[Entry]) -> None:
-        """Take what is compiled as done."""
-        for one in entries:
-            self._known(task, one, Outcome(one.candidate_id, "skipped", "compiled, not measured"))
+    def _pass_over(self, task: Task, entries: Sequence[TaskCandidate]) -> None:
+        """Mark compiled candidates as skipped; ``policy=build`` measures nothing."""
+        for entry in entries:
+            skipped = Outcome(entry.candidate_id, "skipped", "compiled, not measured")
+            self._known(task, entry, skipped)
 
-    def _known(self, task: Task, entry: Entry, outcome: Outcome) -> None:
-        """Take an outcome over, and show it."""
+    def _known(self, task: Task, entry: TaskCandidate, outcome: Outcome) -> None:
+        """Keep an outcome, and show progress."""
         entry.outcome = outcome
         task.steps_left = max(0, task.steps_left - 1)
-        self._progress.step(entry.name)
+        self._on_measured(entry.name)
 
-    def _screen(self, task: Task, entry: Entry) -> None:
+    def _screen(self, task: Task, entry: TaskCandidate) -> None:
         reference = task.reference
-        if behind := race.beaten(entry.least_ms, reference.samples_ms if reference else ()):
-            self._known(task, entry, Outcome(entry.candidate_id, "pruned", behind))
+        if reason := race.beaten(entry.least_ms, reference.samples_ms if reference else ()):
+            self._known(task, entry, Outcome(entry.candidate_id, "pruned", reason))
             return
         with self._trace.span(
             f"measure {self.device}", entry.name, problem=task.problem.describe(), step="screen"
         ):
             outcome = self._screened(task, entry, reference)
-            if outcome is None or (outcome.status == "skipped" and entry.home is not None):
+            if outcome is None or (outcome.status == "skipped" and entry.in_process is not None):
                 # What cannot travel, or cannot be made again in the worker, is measured here.
-                assert entry.home is not None
+                assert entry.in_process is not None
                 entry.bench = entry.candidate = None
-                outcome = self._home(
-                    entry.home,
+                outcome = self._measure_in_process(
+                    entry.in_process,
                     entry.candidate_id,
                     race.screening(self.device),
                     self._bench_timeout_s,
@@ -330,7 +288,9 @@ class Pipeline:
         self._counters.add(benchmarked=1, benchmark_s=outcome.elapsed_s)
         self._known(task, entry, outcome)
 
-    def _screened(self, task: Task, entry: Entry, reference: Entry | None) -> Outcome | None:
+    def _screened(
+        self, task: Task, entry: TaskCandidate, reference: TaskCandidate | None
+    ) -> Outcome | None:
         """Return the worker's outcome, None for what cannot travel to it."""
         if entry.bench is None:
             return None
@@ -393,7 +353,7 @@ class Pipeline:
         self._end(task)
 
 
-def _argument(entry: Entry) -> BenchCandidate:
+def _argument(entry: TaskCandidate) -> BenchCandidate:
     """Return the job argument of an entry that travels and is ready."""
     if entry.candidate is None:
         raise ValueError(f"{entry.candidate_id} is measured before it is ready")

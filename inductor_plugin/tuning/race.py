@@ -44,7 +44,7 @@ def final_sampling(device: str) -> Sampling:
 
 
 @dataclass(frozen=True)
-class Standing:
+class SampleStats:
     """Middle and spread of one candidate's samples, in milliseconds.
 
     Attributes:
@@ -63,7 +63,7 @@ class Standing:
         return self.high_ms - self.low_ms
 
 
-def standing(samples_ms: Sequence[float]) -> Standing:
+def sample_stats(samples_ms: Sequence[float]) -> SampleStats:
     """Return middle and quartiles of the samples.
 
     Raises:
@@ -72,9 +72,9 @@ def standing(samples_ms: Sequence[float]) -> Standing:
     if not samples_ms:
         raise ValueError("a candidate without samples has no standing")
     if len(samples_ms) == 1:
-        return Standing(samples_ms[0], samples_ms[0], samples_ms[0])
+        return SampleStats(samples_ms[0], samples_ms[0], samples_ms[0])
     low, _, high = quantiles(samples_ms, n=4, method="inclusive")
-    return Standing(median(samples_ms), low, high)
+    return SampleStats(median(samples_ms), low, high)
 
 
 def beaten(least_ms: float, library_ms: Sequence[float]) -> str | None:
@@ -104,7 +104,7 @@ def leaders(screened: Mapping[str, Sequence[float]], library: str | None) -> tup
     """
     if len(screened) < 2:
         return ()
-    standings = {name: standing(samples) for name, samples in screened.items()}
+    standings = {name: sample_stats(samples) for name, samples in screened.items()}
     ranked = sorted(standings, key=lambda name: standings[name].median_ms)
     best = standings[ranked[0]].median_ms
     chosen = [name for name in ranked if standings[name].low_ms <= LEAD * best][:MAX_LEADERS]
@@ -121,7 +121,7 @@ def contenders(sampled: Mapping[str, Sequence[float]], library: str | None) -> t
     A candidate is beaten when even its lower quartile lies above the leader's upper quartile. The
     library kernel stays as the yardstick of the guard as long as anyone races.
     """
-    standings = {name: standing(samples) for name, samples in sampled.items() if samples}
+    standings = {name: sample_stats(samples) for name, samples in sampled.items() if samples}
     if len(standings) < 2:
         return ()
     first = min(standings, key=lambda name: standings[name].median_ms)

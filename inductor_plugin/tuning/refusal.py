@@ -1,7 +1,6 @@
 """Why a call has one candidate only: a record without measurements, which `explain` shows.
 
-Nothing was tuned, so nothing counts it: no hit, no miss, no worker. A record that knows as much is
-left as it is.
+No counters change, because nothing was tuned. A record that already says this is not rewritten.
 """
 
 from __future__ import annotations
@@ -9,8 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from inductor_plugin.cache import Decision, Record, Store, digest_of
+from inductor_plugin.cache import Decision, Record, Store
 from inductor_plugin.problem import Problem
+from inductor_plugin.tuning.task import problem_digest
 
 REASON = "the only candidate there is; nothing was measured"
 
@@ -18,19 +18,19 @@ REASON = "the only candidate there is; nothing was measured"
 def remember(
     store: Store, environment: str, problem: Problem, only: str, rejected: Mapping[str, str]
 ) -> bool:
-    """Write down who refused a problem that one candidate is left for.
+    """Write down why a problem has one candidate only.
 
     Args:
         store: Where records are kept.
         environment: Digest of the environment in the store.
         problem: The problem.
         only: The candidate that runs.
-        rejected: Who refused it, and why.
+        rejected: The candidates that refused it, and why.
 
     Returns:
         False if there was nothing new to say.
     """
-    digest = digest_of(problem.fields())
+    digest = problem_digest(problem)
     record = store.record(environment, problem.op, digest)
     if not rejected or (record is not None and _says(record, only, rejected)):
         return False

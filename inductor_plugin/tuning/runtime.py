@@ -8,9 +8,8 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,10 @@ from inductor_plugin.tuning.builder import Builder
 from inductor_plugin.tuning.environment import environment, float32_precision
 from inductor_plugin.tuning.pipeline import Pipeline
 from inductor_plugin.tuning.progress import Progress
+from inductor_plugin.tuning.selection import TuningTicket
 from inductor_plugin.tuning.task import Task
-from inductor_plugin.tuning.trace import Trace
-from inductor_plugin.worker.bench_worker import BenchWorker, home_measure
+from inductor_plugin.tuning.trace import MAIN_TRACK, Trace
+from inductor_plugin.worker.bench_worker import BenchWorker, measure_in_process
 from inductor_plugin.worker.compile_pool import CompilePool, available_bytes
 from inductor_plugin.worker.jobs import WorkerSettings
 
@@ -36,51 +36,105 @@ _CPP_JOB_BYTES = 1 << 30
 """Memory one C++ compile may take: g++ 12 needs 0.6 GB for a batch of eight GEMM kernels."""
 
 
-@dataclass
-class Site:
+class DeviceContext:
     """Everything one device needs for tuning with one configuration.
 
     Attributes:
         device: ``cpu`` or ``cuda:0`` ...
         store: The cache.
         environment: Digest of the environment.
-        pipeline: Compiles and measures.
-        progress: Shows how far it is.
-        trace: Draws what happened.
-        prewarm: Starts the benchmark worker in the background.
+        trace: Records what happened when.
+        progress: Shows how far tuning is.
+        started: The pipeline, once it has been asked for.
     """
 
-    device: str
-    store: Store
-    environment: str
-    trace: Trace
-    progress: Progress
-    _guard: AbstractContextManager[object]
-    _pipeline: Callable[[], Pipeline]
-    _prewarm: Callable[[], None]
-    started: Pipeline | None = field(default=None)
+    def __init__(
+        self, runtime: Runtime, config: Config, device: str, facts: Mapping[str, Any]
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            runtime: Ends what is started, and shares compile workers between devices.
+            config: The options.
+            device: The device.
+            facts: The environment under which timings are comparable.
+        """
+        self.device = device
+        self.store = runtime.store(config)
+        self.environment = self.store.put_environment(facts)
+        self.trace = runtime.trace(config.trace_path)
+        self.progress = Progress(config.progress)
+        self.started: Pipeline | None = None
+        self._runtime = runtime
+        self._config = config
+        self._worker: BenchWorker | None = None
 
     @property
     def pipeline(self) -> Pipeline:
         """The pipeline, started when it is first asked for."""
-        with self._guard:
+        with self._runtime.lock:
             if self.started is None:
-                self.started = self._pipeline()
+                self.started = self._start()
             return self.started
 
     def prewarm(self) -> None:
         """Start the benchmark worker, which imports torch for 2.5 s, before it is needed."""
-        self._prewarm()
+        self._bench().prewarm()
+
+    def submit(self, ticket: TuningTicket) -> None:
+        """Start a ticket's race, if it has one; returns at once."""
+        if ticket.task is not None:
+            self.progress.expect(len(ticket.task.entries))
+            self.pipeline.submit(ticket.task)
+
+    def wait(self, ticket: TuningTicket, limit_s: float) -> None:
+        """Wait until a ticket's race, if it has one, has ended or the limit has passed."""
+        task = ticket.task
+        if task is None or task.done.is_set():
+            return
+        started = time.perf_counter_ns()
+        with self.progress.shown():
+            in_time = self.pipeline.wait(task, limit_s)
+        ended = time.perf_counter_ns()
+        problem = ticket.problem.describe()
+        self.trace.add(MAIN_TRACK, f"wait {problem}", started, ended)
+        COUNTERS.add(wall_s=(ended - started) / 1e9)
+        if not in_time:
+            logger.warning("%s was not tuned (%s); the library kernel is used", problem, task.error)
+
+    def _bench(self) -> BenchWorker:
+        with self._runtime.lock:
+            if self._worker is None:
+                self._worker = BenchWorker(worker_settings(self._config, "bench", self.device))
+                self._runtime.at_close(self._worker.close)
+            return self._worker
+
+    def _start(self) -> Pipeline:
+        bench, config = self._bench(), self._config
+        pool = self._runtime.compile_pool(config)
+        pipeline = Pipeline(
+            self.device,
+            Builder(self.store, pool, COUNTERS, self.trace, config.compile_timeout_s),
+            bench,
+            measure_in_process,
+            COUNTERS,
+            self.trace,
+            config.bench_timeout_s,
+            functools.partial(_try_lock, self.store),
+            self.progress.step,
+        )
+        self._runtime.at_close(pipeline.close)
+        return pipeline
 
 
 class Runtime:
-    """The sites of this process; all end with it."""
+    """The device contexts of this process; all end with it."""
 
     def __init__(self) -> None:
         """Start with nothing."""
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._stores: dict[Path, Store] = {}
-        self._sites: dict[str, Site] = {}
+        self._contexts: dict[str, DeviceContext] = {}
         self._pools: dict[tuple[float, ...], CompilePool] = {}
         self._traces: dict[str, Trace] = {}
         self._closers: list[Callable[[], None]] = []
@@ -92,7 +146,7 @@ class Runtime:
         A directory that someone else owns or may write to is not trusted: tuning then works
         without remembering, after one warning that says why.
         """
-        with self._lock:
+        with self.lock:
             path = Path(config.cache_dir)
             if path not in self._stores:
                 try:
@@ -103,29 +157,28 @@ class Runtime:
                 self._stores[path] = opened
             return self._stores[path]
 
-    def site(self, config: Config, device: str, software: Mapping[str, Any]) -> Site:
-        """Return the site for a device; the same one for equal settings."""
+    def context(self, config: Config, device: str, software: Mapping[str, Any]) -> DeviceContext:
+        """Return the context of a device; the same one for equal settings."""
         self._after_fork()
         facts = environment(device)
         facts["software"] = {**facts["software"], **software}
         name = digest_of({"facts": facts, "config": _text(config.to_dict()), "device": device})
-        store = self.store(config)
-        with self._lock:
-            if name not in self._sites:
-                self._sites[name] = self._make(config, device, store, facts)
-            return self._sites[name]
+        with self.lock:
+            if name not in self._contexts:
+                self._contexts[name] = DeviceContext(self, config, device, facts)
+            return self._contexts[name]
 
     def trace(self, path: str) -> Trace:
         """Return the trace written to a path."""
-        with self._lock:
+        with self.lock:
             return self._traces.setdefault(path, Trace(path))
 
     def close(self) -> None:
         """End all workers; the next problem starts new ones."""
         self._after_fork()
-        with self._lock:
+        with self.lock:
             closers, self._closers = self._closers, []
-            self._sites.clear()
+            self._contexts.clear()
             self._pools.clear()
         # Pipelines first, which were made last: they must not take a closed worker for a lost one.
         for close in reversed(closers):
@@ -134,7 +187,7 @@ class Runtime:
     def forget(self) -> None:
         """Close, and forget opened caches too."""
         self.close()
-        with self._lock:
+        with self.lock:
             self._stores.clear()
             self._traces.clear()
 
@@ -143,66 +196,16 @@ class Runtime:
         if os.getpid() == self._pid:
             return
         self._pid = os.getpid()
-        self._lock = threading.RLock()
-        self._stores, self._sites, self._pools, self._closers = {}, {}, {}, []
+        self.lock = threading.RLock()
+        self._stores, self._contexts, self._pools, self._closers = {}, {}, {}, []
         self._traces = {}
 
-    def _make(self, config: Config, device: str, store: Store, facts: dict[str, Any]) -> Site:
-        trace = self.trace(config.trace_path)
-        progress = Progress(config.progress)
-        worker = functools.lru_cache(maxsize=1)(lambda: self._bench(config, device))
+    def at_close(self, close: Callable[[], None]) -> None:
+        """Call ``close`` when the workers are ended."""
+        self._closers.append(close)
 
-        def bench() -> BenchWorker:
-            with self._lock:  # `lru_cache` alone would let two threads make one each
-                return worker()
-
-        return Site(
-            device=device,
-            store=store,
-            environment=store.put_environment(facts),
-            trace=trace,
-            progress=progress,
-            _guard=self._lock,
-            _pipeline=lambda: self._pipeline(config, device, store, trace, progress, bench()),
-            _prewarm=lambda: bench().prewarm(),
-        )
-
-    def _bench(self, config: Config, device: str) -> BenchWorker:
-        worker = BenchWorker(worker_settings(config, "bench", device))
-        self._closers.append(worker.close)
-        return worker
-
-    def _pipeline(
-        self,
-        config: Config,
-        device: str,
-        store: Store,
-        trace: Trace,
-        progress: Progress,
-        bench: BenchWorker,
-    ) -> Pipeline:
-        builder = Builder(
-            store,
-            self._pool(config),
-            COUNTERS,
-            trace,
-            config.compile_timeout_s,
-        )
-        pipeline = Pipeline(
-            device,
-            builder,
-            bench,
-            home_measure,
-            COUNTERS,
-            trace,
-            config.bench_timeout_s,
-            functools.partial(_try_lock, store),
-            progress,
-        )
-        self._closers.append(pipeline.close)
-        return pipeline
-
-    def _pool(self, config: Config) -> CompilePool:
+    def compile_pool(self, config: Config) -> CompilePool:
+        """Return the compile workers of a configuration; called with the lock held."""
         workers = config.compile_workers or len(os.sched_getaffinity(0))
         key = (workers, config.worker_idle_s, config.worker_memory_bytes)
         if key not in self._pools:
@@ -212,12 +215,12 @@ class Runtime:
                 memory_bytes_per_job=_CPP_JOB_BYTES,
             )
             self._pools[key] = pool
-            self._closers.append(pool.close)
+            self.at_close(pool.close)
         return self._pools[key]
 
 
 def worker_settings(config: Config, kind: str, device: str) -> WorkerSettings:
-    """Return the parent's settings a worker has to share for its numbers to stand."""
+    """Return the parent's settings a worker has to share for its numbers to be comparable."""
     matmul = torch.backends.cuda.matmul
     return WorkerSettings(
         sys_path=tuple(sys.path),

@@ -24,11 +24,11 @@ line, of which the command is field 2 (proc_pid_stat(5))."""
 
 
 @dataclass(frozen=True)
-class Owner:
+class ProcessId:
     """One process, also after another one has got its number.
 
     Attributes:
-        place: Where its number counts; see `here`.
+        place: Where its number counts; see `boot_and_namespace`.
         pid: Its number.
         started: When it started, in clock ticks since the machine did.
     """
@@ -43,14 +43,14 @@ class Owner:
         return f"{_KIND}-{self.place}-{self.pid}-{self.started}-"
 
 
-def owner(pid: int) -> Owner | None:
+def process_id(pid: int) -> ProcessId | None:
     """Return the process that has a number now; None if there is none, or no ``/proc`` to ask."""
-    place, started = here(), start_ticks(pid)
-    return None if place is None or started is None else Owner(place, pid, started)
+    place, started = boot_and_namespace(), start_ticks(pid)
+    return None if place is None or started is None else ProcessId(place, pid, started)
 
 
 @functools.cache
-def here() -> str | None:
+def boot_and_namespace() -> str | None:
     """Return a name for this start of the machine and this PID namespace; None without ``/proc``.
 
     Containers may share ``/dev/shm``, and machines a temporary folder, but not their processes: a
@@ -81,7 +81,7 @@ def make_folder(parent: Path) -> Path:
     Raises:
         OSError: It cannot be made.
     """
-    me = owner(os.getpid())
+    me = process_id(os.getpid())
     # Without an owner in its name it is never swept.
     return Path(tempfile.mkdtemp(prefix=me.prefix if me else f"{_KIND}-", dir=parent))
 
@@ -92,12 +92,16 @@ def sweep(parent: Path) -> list[Path]:
 
 
 def orphans(parent: Path) -> list[Path]:
-    """Return this user's folders whose process was one of `here` and has ended, sorted."""
+    """Return this user's folders whose process was one of `boot_and_namespace` and has ended, sorted."""
     found: list[Path] = []
     with suppress(OSError), os.scandir(parent) as entries:
         for entry in entries:
-            named = named_owner(entry.name)
-            if named is None or owner(named.pid) == named or named.place != here():
+            named = named_process(entry.name)
+            if (
+                named is None
+                or process_id(named.pid) == named
+                or named.place != boot_and_namespace()
+            ):
                 continue
             with suppress(OSError):
                 mine = entry.stat(follow_symlinks=False).st_uid == os.geteuid()
@@ -106,10 +110,10 @@ def orphans(parent: Path) -> list[Path]:
     return sorted(found)
 
 
-def named_owner(name: str) -> Owner | None:
+def named_process(name: str) -> ProcessId | None:
     """Return the process a folder's name speaks of; None if it is no such name. Pure."""
     found = _NAME.fullmatch(name)
-    return Owner(found[1], int(found[2]), int(found[3])) if found else None
+    return ProcessId(found[1], int(found[2]), int(found[3])) if found else None
 
 
 def _remove(path: Path) -> bool:

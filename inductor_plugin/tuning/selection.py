@@ -8,30 +8,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from inductor_plugin.cache import Decision, Measured, Record, Store, digest_of
+from inductor_plugin.cache import Decision, Measured, Record, Store
 from inductor_plugin.config import Config
 from inductor_plugin.counters import Counters
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import DIRECTIONS
 from inductor_plugin.tuning import race
 from inductor_plugin.tuning.decision import Verdict, decide
-from inductor_plugin.tuning.offer import Offer, limited
+from inductor_plugin.tuning.offer import CandidateOffer, limited
 from inductor_plugin.tuning.pins import Pins
-from inductor_plugin.tuning.task import Entry, Task
-from inductor_plugin.tuning.validity import advice, checked, limits, stands, was_limited
+from inductor_plugin.tuning.task import Task, TaskCandidate, problem_digest
+from inductor_plugin.tuning.validity import advice, checked, is_valid, limits, was_limited
 
 logger = logging.getLogger(__name__)
 
 _NOT_FAILED = frozenset({"ok", "skipped", "pruned"})
 _FINAL, _BEATEN, _SCREENED = "final", "beaten", "screened"
-"""How far a candidate came: into the finals, not into finals that were held, or there were none."""
+"""The stage a candidate reached: the finals; screening only, though finals took place; screening, and
+no finals took place."""
 
 
 @dataclass
-class Ticket:
+class TuningTicket:
     """A problem handed over, and later its decision.
 
     Attributes:
+        selection: What decides it.
         problem: The problem.
         digest: Its digest.
         offers: The candidates offered.
@@ -40,12 +42,13 @@ class Ticket:
         task: The running race, None if nothing had to be measured.
         verdict: What runs, once decided.
         hit: True if every candidate was known.
-        epilogue: The note of what stands behind a product, for the record.
+        epilogue: The product's epilogue, as the record keeps it.
     """
 
+    selection: Selection
     problem: Problem
     digest: str
-    offers: tuple[Offer, ...]
+    offers: tuple[CandidateOffer, ...]
     measured: dict[str, Measured]
     rejected: Mapping[str, str]
     task: Task | None = None
@@ -86,13 +89,13 @@ class Selection:
     def plan(
         self,
         problem: Problem,
-        offers: Sequence[Offer],
+        offers: Sequence[CandidateOffer],
         rejected: Mapping[str, str],
         tolerance: float | None,
         deadline: float | None,
-    ) -> Ticket:
+    ) -> TuningTicket:
         """Return a ticket; it has a task to submit if something must be measured."""
-        digest = digest_of(problem.fields())
+        digest = problem_digest(problem)
         record = self._store.record(self._environment, problem.op, digest)
         # What was measured already still has to be compiled where a pack is made.
         known = dict(record.candidates) if record and self._config.policy != "build" else {}
@@ -101,9 +104,9 @@ class Selection:
             o.candidate_id: known[o.candidate_id]
             for o in offered
             if o.candidate_id in known
-            and stands(known[o.candidate_id], self._config, library=o.library)
+            and is_valid(known[o.candidate_id], self._config, library=o.library)
         }
-        ticket = Ticket(problem, digest, tuple(offered), measured, rejected)
+        ticket = TuningTicket(self, problem, digest, tuple(offered), measured, rejected)
         unseen = [o for o in offered if o.candidate_id not in measured]
         unseen = self._without_quarantined(ticket, unseen)
         ticket.hit = not unseen
@@ -124,7 +127,7 @@ class Selection:
                 ticket.task = self._task(ticket, unseen, tolerance, deadline)
         return ticket
 
-    def decide(self, ticket: Ticket) -> Verdict:
+    def decide(self, ticket: TuningTicket) -> Verdict:
         """Return what runs; the task, if any, has ended."""
         if ticket.verdict is None:
             libraries = [o.candidate_id for o in ticket.offers if o.library and _usable(ticket, o)]
@@ -144,7 +147,7 @@ class Selection:
         ours = problem.op in DIRECTIONS or problem.epilogue
         return bool(named) and "ATEN" not in named.split(",") and not ours
 
-    def medians(self, ticket: Ticket) -> dict[str, float]:
+    def medians(self, ticket: TuningTicket) -> dict[str, float]:
         """Return milliseconds of every offered candidate that ran and is right."""
         return {
             name: one.median_ms
@@ -152,10 +155,10 @@ class Selection:
             if one.status == "ok" and one.median_ms is not None
         }
 
-    def _contending(self, ticket: Ticket) -> dict[str, float]:
+    def _contending(self, ticket: TuningTicket) -> dict[str, float]:
         """Return the medians the winner is chosen from.
 
-        Who did not reach the finals was measured in another clock state than the finalists, and
+        A candidate that missed the finals was measured in another clock state than the finalists, and
         only a few times: a lucky first look must not win a race that was decided by interleaving.
         """
         medians = self.medians(ticket)
@@ -165,7 +168,7 @@ class Selection:
             return medians
         return {name: ms for name, ms in medians.items() if stage[name] != _BEATEN}
 
-    def _pinned(self, ticket: Ticket) -> Verdict | None:
+    def _pinned(self, ticket: TuningTicket) -> Verdict | None:
         if self._pins is None:
             return None
         pinned = self._pins.winner(self._environment, ticket.problem.op, ticket.digest)
@@ -183,9 +186,11 @@ class Selection:
         )
         return Verdict(library, library, "not in the pin file, so the library kernel runs")
 
-    def _without_quarantined(self, ticket: Ticket, unseen: list[Offer]) -> list[Offer]:
+    def _without_quarantined(
+        self, ticket: TuningTicket, unseen: list[CandidateOffer]
+    ) -> list[CandidateOffer]:
         """Drop candidates known to misbehave on this problem, keeping the reason."""
-        kept: list[Offer] = []
+        kept: list[CandidateOffer] = []
         for offer in unseen:
             found = self._store.quarantined(
                 self._environment, quarantine_name(offer.candidate_id, ticket.digest)
@@ -201,8 +206,8 @@ class Selection:
 
     def _task(
         self,
-        ticket: Ticket,
-        unseen: Sequence[Offer],
+        ticket: TuningTicket,
+        unseen: Sequence[CandidateOffer],
         tolerance: float | None,
         deadline: float | None,
     ) -> Task:
@@ -214,7 +219,7 @@ class Selection:
         return Task(
             problem=ticket.problem,
             digest=ticket.digest,
-            entries=[o.make_entry() for o in chosen],
+            entries=[o.entry() for o in chosen],
             tolerance=tolerance if self._config.verify_numerics else None,
             deadline=deadline,
             exclusive=ticket.problem.output.device == "cpu" and self._config.policy == "tune",
@@ -223,7 +228,7 @@ class Selection:
             measured=self._config.policy == "tune",
         )
 
-    def _refresh(self, ticket: Ticket, task: Task) -> int:
+    def _refresh(self, ticket: TuningTicket, task: Task) -> int:
         """Take over what another process has measured since the ticket was made."""
         record = self._store.record(self._environment, ticket.problem.op, ticket.digest)
         if record is None:
@@ -234,7 +239,7 @@ class Selection:
             for name, one in record.candidates.items()
             if name in offered
             and name not in ticket.measured
-            and stands(one, self._config, library=offered[name].library)
+            and is_valid(one, self._config, library=offered[name].library)
         }
         ticket.measured.update(fresh)
         before = len(task.entries)
@@ -244,7 +249,7 @@ class Selection:
             task.entries = [e for e in task.entries if e.candidate_id not in fresh or e.library]
         return before - len(task.entries)
 
-    def _finish(self, ticket: Ticket, task: Task) -> None:
+    def _finish(self, ticket: TuningTicket, task: Task) -> None:
         """Turn outcomes into measurements, decide, and write the record."""
         offers = {o.candidate_id: o for o in ticket.offers}
         noted = {**self._provenance(), **checked(task.tolerance)}
@@ -269,7 +274,7 @@ class Selection:
         ticket.verdict = None
         self.decide(ticket)
 
-    def _quarantine(self, ticket: Ticket, one: Measured) -> None:
+    def _quarantine(self, ticket: TuningTicket, one: Measured) -> None:
         self._counters.add(failed=1, quarantined=1)
         logger.warning(
             "%s is not used for %s: %s (%s)",
@@ -290,7 +295,7 @@ class Selection:
             },
         )
 
-    def _record(self, ticket: Ticket, verdict: Verdict | None, fresh: set[str]) -> Record:
+    def _record(self, ticket: TuningTicket, verdict: Verdict | None, fresh: set[str]) -> Record:
         now = time.time()
         decision = None
         if verdict is not None and verdict.winner is not None:
@@ -327,14 +332,14 @@ def quarantine_name(candidate_id: str, problem_digest: str) -> str:
     return f"{candidate_id}-{problem_digest[:12]}"
 
 
-def _stage(task: Task, entry: Entry) -> str:
+def _stage(task: Task, entry: TaskCandidate) -> str:
     if entry.rounds:
         return _FINAL
     # What is measured in this process takes no part in finals, so it cannot be beaten there.
     return _BEATEN if task.legs and entry.bench is not None else _SCREENED
 
 
-def _spreads(ticket: Ticket) -> dict[str, float]:
+def _spreads(ticket: TuningTicket) -> dict[str, float]:
     """Return the relative spread of each candidate's samples on a CPU, which other work disturbs.
 
     Two kernels of one speed were measured up to 1.7x apart on two cores with ten processes.
@@ -348,18 +353,20 @@ def _spreads(ticket: Ticket) -> dict[str, float]:
     }
 
 
-def _usable(ticket: Ticket, offer: Offer) -> bool:
+def _usable(ticket: TuningTicket, offer: CandidateOffer) -> bool:
     known = ticket.measured.get(offer.candidate_id)
     return known is None or known.status in _NOT_FAILED
 
 
-def _entry_measured(offer: Offer, entry: Entry, noted: Mapping[str, Any]) -> Measured:
+def _entry_measured(
+    offer: CandidateOffer, entry: TaskCandidate, noted: Mapping[str, Any]
+) -> Measured:
     outcome = entry.outcome
     status = outcome.status if outcome else "skipped"
     reason = outcome.reason if outcome else "not reached"
     reason += advice(status)
     one = _measured(offer, status, reason, noted, time.time())
-    middle = race.standing(entry.samples_ms) if status == "ok" and entry.samples_ms else None
+    middle = race.sample_stats(entry.samples_ms) if status == "ok" and entry.samples_ms else None
     return replace(
         one,
         samples_ms=tuple(entry.samples_ms),
@@ -372,7 +379,7 @@ def _entry_measured(offer: Offer, entry: Entry, noted: Mapping[str, Any]) -> Mea
 
 
 def _measured(
-    offer: Offer, status: str, reason: str, noted: Mapping[str, Any], when: float
+    offer: CandidateOffer, status: str, reason: str, noted: Mapping[str, Any], when: float
 ) -> Measured:
     return Measured(
         candidate=offer.candidate_id,

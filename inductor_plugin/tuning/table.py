@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from inductor_plugin.counters import Stats
-from inductor_plugin.tuning.selection import Ticket
+from inductor_plugin.tuning.selection import TuningTicket
 
 _SHOWN = 10
 
 
-def table(ticket: Ticket, shown: int = _SHOWN) -> str:
+def table(ticket: TuningTicket, shown: int = _SHOWN) -> str:
     """Return one problem's table, in the format of Inductor's own (parsers exist for it)."""
     problem = ticket.problem
     lines = [
@@ -37,7 +37,7 @@ def table(ticket: Ticket, shown: int = _SHOWN) -> str:
     return "\n".join(lines)
 
 
-def summary(tickets: Sequence[Ticket], spent: Stats) -> str:
+def summary(tickets: Sequence[TuningTicket], spent: Stats) -> str:
     """Return the plugin's line at the end of a compile."""
     hits = sum(ticket.hit for ticket in tickets)
     return (

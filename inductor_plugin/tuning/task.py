@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from inductor_plugin.cache import KernelKey, Resources
+from inductor_plugin.cache import KernelKey, Resources, digest_of
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import DIRECTIONS, Attention, attention_of
+from inductor_plugin.tuning.candidate import CandidateId, Identified
 from inductor_plugin.worker.jobs import BenchCandidate, Outcome, TritonCompileJob
+
+
+@functools.lru_cache(maxsize=1024)
+def problem_digest(problem: Problem) -> str:
+    """Return the digest that names a problem's record."""
+    return digest_of(problem.fields())
 
 
 @dataclass(frozen=True)
@@ -35,19 +43,15 @@ class CppBuild:
 
 
 @dataclass(eq=False)
-class Entry:
+class TaskCandidate(Identified):
     """One candidate of a task.
 
     Attributes:
-        candidate_id: Stable identity: name and digest.
-        name: What people read in the AUTOTUNE table.
-        kind: ``extern``, ``cpp``, ``triton``, ``template`` or ``other``.
-        description: Configuration in words.
-        library: True for a library kernel (ATen, oneDNN, MKL).
+        identity: The candidate's identity.
         build: How to compile it; None if there is nothing to compile.
         bench: Gives the job argument once compiled (library path, symbol); None if its operands
             cannot travel to a worker.
-        home: Runs it in this process, for what cannot travel.
+        in_process: Runs the candidate in this process, where its operands cannot be sent to a worker.
         judge: Tells from what the compiled kernel takes why it need not be measured, None if it
             must; asked besides what every kernel is asked (`resources.misfit`).
         least_ms: Milliseconds it takes at least, from what was measured before; it waits for the
@@ -55,19 +59,15 @@ class Entry:
         outcome: How it fared, once known.
         compile_s: Seconds its compilation took.
         samples_ms: Its samples; those of the final rounds replace those of the screening.
-        rounds: Interleaved turns it took part in; 0 for who was only screened.
+        rounds: Interleaved turns it took part in; 0 if it was only screened.
         ready: True once it can be measured.
         candidate: The job argument, once it is ready and travels.
     """
 
-    candidate_id: str
-    name: str
-    kind: str
-    description: str
-    library: bool
+    identity: CandidateId
     build: CppBuild | TritonCompileJob | None = None
     bench: Callable[[str, str], BenchCandidate] | None = None
-    home: Callable[[], object] | None = None
+    in_process: Callable[[], object] | None = None
     judge: Callable[[Resources], str | None] | None = None
     least_ms: float = 0.0
     outcome: Outcome | None = None
@@ -106,7 +106,7 @@ class Task:
         finish: Called once, from the benchmark thread, when the race is over.
         done: Set when the race is over, or will not be run.
         legs: How many legs of the finals are over.
-        racing: Who is in the finals; None before them.
+        racing: The candidates in the finals; None before them.
         error: Why there is no result; empty if there is one.
         retry_at: ``time.monotonic()`` before which the problem's lock is not tried again.
         steps_left: Candidates the progress bar still waits for.
@@ -114,7 +114,7 @@ class Task:
 
     problem: Problem
     digest: str
-    entries: list[Entry]
+    entries: list[TaskCandidate]
     tolerance: float | None
     deadline: float | None
     exclusive: bool
@@ -136,11 +136,11 @@ class Task:
     @property
     def attention(self) -> Attention | None:
         """What is computed, if it is an attention whose library kernel tells its scalars."""
-        told = any(name == "operands" for name, _ in self.problem.arguments)
-        return attention_of(self.problem) if told and self.problem.op in DIRECTIONS else None
+        named = any(name == "operands" for name, _ in self.problem.arguments)
+        return attention_of(self.problem) if named and self.problem.op in DIRECTIONS else None
 
     @property
-    def reference(self) -> Entry | None:
+    def reference(self) -> TaskCandidate | None:
         """The library kernel whose numbers are the reference: the first that runs in the worker.
 
         One that runs in this process alone is no reference, but better than none for the races.
@@ -148,23 +148,23 @@ class Task:
         usable = [e for e in self.entries if e.library and (e.outcome is None or e.alive)]
         return min(usable, key=lambda e: e.bench is None, default=None)
 
-    def entry(self, candidate_id: str) -> Entry:
+    def entry(self, candidate_id: str) -> TaskCandidate:
         """Return the entry of a candidate.
 
         Raises:
             KeyError: It is not part of this task.
         """
-        for one in self.entries:
-            if one.candidate_id == candidate_id:
-                return one
+        for entry in self.entries:
+            if entry.candidate_id == candidate_id:
+                return entry
         raise KeyError(candidate_id)
 
-    def unscreened(self) -> Sequence[Entry]:
-        """Return who has not been measured at all."""
+    def unscreened(self) -> Sequence[TaskCandidate]:
+        """Return the candidates that have not been measured at all."""
         return [e for e in self.entries if e.outcome is None]
 
-    def screenable(self) -> Sequence[Entry]:
-        """Return who can be measured now, or passed over where nothing is measured."""
+    def screenable(self) -> Sequence[TaskCandidate]:
+        """Return what can be measured now, or passed over where nothing is measured."""
         ready = [e for e in self.unscreened() if e.ready]
         if self.measured and any(e.library for e in self.unscreened()):
             return [e for e in ready if not e.least_ms]

@@ -1,4 +1,4 @@
-"""A Chrome/Perfetto trace of the pipeline: who compiled, measured and waited, and when."""
+"""A Chrome/Perfetto trace of the pipeline: what was compiled, measured and waited for, and when."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class Trace:
         self._lock = threading.Lock()
         self._events: list[dict[str, Any]] = []
         self._tracks: dict[str, int] = {}
+        self._lanes_ns: list[int] = []
 
     @contextmanager
     def span(self, track: str, name: str, **args: Any) -> Generator[None]:
@@ -53,6 +54,14 @@ class Trace:
                     "args": args,
                 }
             )
+
+    def add_parallel(self, kind: str, name: str, start_ns: int, end_ns: int) -> None:
+        """Record a span on the first track of a kind that is free for it, as if that were a worker."""
+        with self._lock:
+            free = (lane for lane, until in enumerate(self._lanes_ns) if until <= start_ns)
+            lane = next(free, len(self._lanes_ns))
+            self._lanes_ns[lane : lane + 1] = [end_ns]
+        self.add(f"{kind} {lane + 1}", name, start_ns, end_ns)
 
     def write(self) -> None:
         """Write what was collected so far; a path that cannot be written is warned about once."""

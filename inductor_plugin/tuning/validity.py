@@ -16,7 +16,7 @@ LIMITING: dict[str, tuple[str, ...]] = {
 _NUMBERS, _UNCHECKED, _LIMITS = "numbers", "unchecked", "limits"
 
 
-def stands(one: Measured, config: Config, *, library: bool) -> bool:
+def is_valid(one: Measured, config: Config, *, library: bool) -> bool:
     """Return True if a measurement need not be made again.
 
     Args:

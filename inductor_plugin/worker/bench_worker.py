@@ -154,7 +154,7 @@ class BenchWorker:
             return self._process.attempt(job, SETUP_S, watch)
 
 
-def home_measure(
+def measure_in_process(
     run: Callable[[], object], candidate_id: str, sampling: Sampling, timeout_s: float
 ) -> Outcome:
     """Measure in this process what cannot travel to a worker, in a thread that may be given up.

@@ -96,11 +96,6 @@ class CompilePool:
         with self._changed:
             return self._running
 
-    def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until nothing is queued or running; False if that took too long."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._active == 0, timeout_s)
-
     def close(self) -> None:
         """End all workers. Jobs that are queued or running are answered with ``skipped``."""
         with self._changed:

@@ -1,7 +1,7 @@
 """What crosses the process border: frozen arguments of compile and benchmark jobs, and their outcomes.
 
 Everything here is plain data that pickles between our own processes (never to disk). The functions
-that run it live in `compile_child.py` and `bench_child.py`; neither this module nor the parent's
+that run it are in `inductor_plugin.worker.child`; neither this module nor the parent's
 side of the border needs torch.
 """
 
@@ -11,55 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from inductor_plugin.cache import KernelKey, Resources
-from inductor_plugin.kernels.call import (
-    Argument,
-    Buffer,
-    CppKernel,
-    ExternKernel,
-    Kernel,
-    ModuleKernel,
-    OpKernel,
-    Part,
-    RequestKernel,
-    SequenceKernel,
-    Single,
-    Tensor,
-    Zeros,
-)
+from inductor_plugin.kernels.call import Kernel, Tensor
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.problem.attention import Attention
-
-__all__ = [
-    "Argument",
-    "BenchCandidate",
-    "Buffer",
-    "CallJob",
-    "CompileJob",
-    "Compiled",
-    "CppCompileJob",
-    "CppKernel",
-    "CppSource",
-    "Event",
-    "ExternKernel",
-    "FinalJob",
-    "JobFailed",
-    "Kernel",
-    "ModuleKernel",
-    "OpKernel",
-    "Outcome",
-    "Part",
-    "RequestKernel",
-    "Sampling",
-    "ScreenJob",
-    "SequenceKernel",
-    "Single",
-    "Status",
-    "Tensor",
-    "TritonCompileJob",
-    "TritonTarget",
-    "WorkerSettings",
-    "Zeros",
-]
 
 Status = Literal[
     "ok",

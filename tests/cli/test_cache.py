@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 from argparse import ArgumentTypeError
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,10 @@ from inductor_plugin.cli.verb import seconds, size_bytes
 from inductor_plugin.config import Config
 from inductor_plugin.counters import Counters
 from inductor_plugin.problem import Problem
-from inductor_plugin.tuning.offer import Offer
 from inductor_plugin.tuning.pins import read_pins
 from inductor_plugin.tuning.selection import Selection, quarantine_name
 from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, record
-from tests.support.fakes import entry, problem
+from tests.support.fakes import offer, problem
 
 OTHER = {"device": {"name": "cpu"}, "software": {"torch": "2.15.0"}}
 
@@ -266,10 +264,7 @@ def tried(store: Store, one: Problem, *names: str) -> set[str]:
     counters, config = Counters(), Config.load({"cache_dir": str(store.root)}, environ={})
     environment = record().environment
     selection = Selection(config, open_store(store.root), environment, dict, counters)
-    offers = [
-        Offer(name, name, "template", "", name == "library", partial(entry, name))
-        for name in ("library", *names)
-    ]
+    offers = [offer(name, "template", library=name == "library") for name in ("library", *names)]
     task = selection.plan(one, offers, {}, None, None).task
     return {found.candidate_id for found in task.entries} - {"library"} if task else set()
 

@@ -32,7 +32,7 @@ from inductor_plugin.cache.transfer.wheel import read_pack
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.graph.session import OBSERVERS
 from inductor_plugin.tuning.runtime import RUNTIME
-from inductor_plugin.tuning.selection import Ticket
+from inductor_plugin.tuning.selection import TuningTicket
 from tests.fixtures.old_cache import make
 from tests.support.lowering import Lab, library_first
 from tests.support.repository import REPOSITORY
@@ -64,9 +64,9 @@ def old_cache(cache_dir: Path, inductor_cache: Path) -> Iterator[Path]:
     torch._dynamo.reset()
 
 
-def decided(model: tuple[nn.Module, Tensor], lab: Lab, **options: Any) -> list[Ticket]:
+def decided(model: tuple[nn.Module, Tensor], lab: Lab, **options: Any) -> list[TuningTicket]:
     """Return what is decided when a model is compiled as far as that."""
-    tickets: list[Ticket] = []
+    tickets: list[TuningTicket] = []
     observe = tickets.extend
     OBSERVERS.append(observe)
     stop = mock.patch.object(GraphLowering, "save_output_code", side_effect=_DecidedError)
@@ -79,7 +79,7 @@ def decided(model: tuple[nn.Module, Tensor], lab: Lab, **options: Any) -> list[T
     return tickets
 
 
-def winners(tickets: list[Ticket]) -> dict[str, str | None]:
+def winners(tickets: list[TuningTicket]) -> dict[str, str | None]:
     return {one.digest: one.verdict.winner for one in tickets if one.verdict is not None}
 
 

@@ -52,7 +52,10 @@ def test_an_operator_gets_the_copies_and_its_own_arguments() -> None:
     a, b = torch.randn(8, 13)[:, :12], torch.randn(16, 12).t()
     out = torch.empty(8, 16)
     text = copied.how(
-        "picky::mm", (), ("tests.support.row_major_ops",), {0: Recipe("row", 16), 1: Recipe("row", 16)}
+        "picky::mm",
+        (),
+        ("tests.support.row_major_ops",),
+        {0: Recipe("row", 16), 1: Recipe("row", 16)},
     )
     operators: Any = torch.ops.inductor_plugin
     CALLS.clear()

@@ -25,7 +25,7 @@ from inductor_plugin.inductor.graph.session import OBSERVERS
 from inductor_plugin.ops.epilogue_eval import evaluate
 from inductor_plugin.problem.epilogue_text import noted
 from inductor_plugin.repro.script import script
-from inductor_plugin.tuning.selection import Ticket
+from inductor_plugin.tuning.selection import TuningTicket
 from tests.inductor.fusion.test_decide import APART, FUSED, A, B, C, activated
 from tests.support.lowering import Arg, Lab
 from tests.support.processes.repro import ran
@@ -128,9 +128,9 @@ def loaded(text: str) -> dict[str, Any]:
 
 def met(
     call: Callable[..., Any], given: Sequence[Arg], cache_dir: Path, **more: Any
-) -> list[Ticket]:
+) -> list[TuningTicket]:
     """Return what is decided of a call by the records that are there."""
-    tickets: list[Ticket] = []
+    tickets: list[TuningTicket] = []
     OBSERVERS.append(tickets.extend)
     try:
         with Lab(APART, cache_dir).open() as lab:

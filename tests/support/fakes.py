@@ -13,7 +13,10 @@ from inductor_plugin.cache import KernelKey, Resources
 from inductor_plugin.kernels.call import OpKernel, Tensor
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.problem import Operand, Problem
-from inductor_plugin.tuning.task import CppBuild, Entry, Task
+from inductor_plugin.tuning.candidate import CandidateId
+from inductor_plugin.tuning.offer import CandidateOffer
+from inductor_plugin.tuning.task import CppBuild, Task, TaskCandidate
+from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.jobs import (
     BenchCandidate,
     Compiled,
@@ -67,18 +70,26 @@ def entry(
     *,
     library: bool = False,
     build: CppBuild | TritonCompileJob | None = None,
-    home: Callable[[], object] | None = None,
-) -> Entry:
-    """Return a candidate; one with ``home`` does not travel."""
+    in_process: Callable[[], object] | None = None,
+) -> TaskCandidate:
+    """Return a candidate; one with ``in_process`` does not travel."""
     kind = "extern" if library else "template"
-    one = Entry(name, name, kind, f"how {name} is made", library, build=build, home=home)
-    if home is None:
+    identity = CandidateId(name, name, kind, f"how {name} is made", library)
+    one = TaskCandidate(identity, build=build, in_process=in_process)
+    if in_process is None:
         one.bench = lambda _library, _symbol: bench_candidate(name)
     return one
 
 
+def offer(name: str, kind: str = "", family: str = "", *, library: bool = False) -> CandidateOffer:
+    """Return an offer; ``name`` is its identity."""
+    kind = kind or ("extern" if library else "template")
+    identity = CandidateId(name, family or name, kind, "", library)
+    return CandidateOffer(identity, lambda own: entry(own.candidate_id, library=library))
+
+
 def task(
-    entries: Sequence[Entry],
+    entries: Sequence[TaskCandidate],
     *,
     exclusive: bool = False,
     deadline: float | None = None,
@@ -186,8 +197,8 @@ class FakeBuild:
         quiet_blocks: How often it was asked to start nothing.
     """
 
-    queued: dict[str, tuple[Entry, Callable[[], None]]] = field(
-        default_factory=dict[str, "tuple[Entry, Callable[[], None]]"]
+    queued: dict[str, tuple[TaskCandidate, Callable[[], None]]] = field(
+        default_factory=dict[str, "tuple[TaskCandidate, Callable[[], None]]"]
     )
     flushed: int = 0
     problems: int = 0
@@ -195,7 +206,7 @@ class FakeBuild:
     quiet_blocks: int = 0
     error: Exception | None = None
 
-    def add(self, task: Task, entry: Entry, done: Callable[[], None]) -> None:
+    def add(self, task: Task, entry: TaskCandidate, done: Callable[[], None]) -> None:
         if self.error is not None:
             raise self.error
         self.queued[entry.candidate_id] = (entry, done)
@@ -300,8 +311,8 @@ class FakePool:
         return found[0] if found else "ok"
 
 
-class FakeHome:
-    """Measures in no process at all."""
+class FakeMeasurement:
+    """Measures in no process at all, in the place of `measure_in_process`."""
 
     def __init__(self, status: Status = "ok", took_ms: float = 1.0) -> None:
         self.status: Status = status
@@ -314,16 +325,6 @@ class FakeHome:
         self.measured.append(candidate_id)
         samples = spread(self.took_ms, 5) if self.status == "ok" else ()
         return Outcome(candidate_id, self.status, samples_ms=samples)
-
-
-class FakeSteps:
-    """Counts the steps of a progress bar."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def step(self, name: str) -> None:
-        self.names.append(name)
 
 
 class FakeLocks:
@@ -348,3 +349,11 @@ def until(condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
     while not condition():
         assert time.monotonic() < ends, "it did not happen in time"
         time.sleep(0.002)
+
+
+def wait_idle(pool: CompilePool, limit_s: float) -> bool:
+    """Wait until nothing is queued or running; False if that took too long."""
+    ends = time.monotonic() + limit_s
+    while pool.active() and time.monotonic() < ends:
+        time.sleep(0.002)
+    return not pool.active()

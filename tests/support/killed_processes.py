@@ -76,7 +76,7 @@ class Child:
             stderr=self._errors,
             start_new_session=True,
         )
-        self._owner = scratch.owner(self._process.pid)
+        self._owner = scratch.process_id(self._process.pid)
 
     def await_ready(self) -> None:
         """Wait until it has imported everything."""

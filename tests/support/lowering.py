@@ -40,7 +40,7 @@ from inductor_plugin.kernels.call import ExternKernel, Kernel, OpKernel, Sequenc
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.tuning import runtime
 from inductor_plugin.tuning.pipeline import Pipeline
-from inductor_plugin.tuning.task import Entry, Task
+from inductor_plugin.tuning.task import Task, TaskCandidate
 from inductor_plugin.worker.jobs import (
     BenchCandidate,
     Compiled,
@@ -136,7 +136,7 @@ class Lab:
     hold: bool = False
     awaited: threading.Event = field(default_factory=threading.Event)
 
-    def entries(self, kind: str) -> list[Entry]:
+    def entries(self, kind: str) -> list[TaskCandidate]:
         """Return the candidates of a kind over all tasks."""
         return [one for task in self.tasks for one in task.entries if one.kind == kind]
 

@@ -22,7 +22,7 @@ from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.problem.target import target
 from inductor_plugin.registry import default_registry
 from inductor_plugin.template import Candidate, Template
-from inductor_plugin.tuning.task import Entry
+from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.worker.jobs import BenchCandidate, TritonCompileJob
 from tests.support import triton_interpreter
 from tests.support.lowering import Arg, Lab
@@ -86,7 +86,7 @@ class Lowered:
     """
 
     code: str
-    entries: tuple[Entry, ...]
+    entries: tuple[TaskCandidate, ...]
     rejected: dict[str, str]
 
     def job(self, index: int = 0) -> TritonCompileJob:

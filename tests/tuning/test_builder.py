@@ -15,8 +15,9 @@ from inductor_plugin.cache import KernelKey, Resources, Store, open_store
 from inductor_plugin.counters import Counters
 from inductor_plugin.errors import CacheError, WorkerError
 from inductor_plugin.problem.target import Target, target
-from inductor_plugin.tuning.builder import MAX_BATCH, Builder, cuda_batch, spread
-from inductor_plugin.tuning.task import CppBuild, Entry
+from inductor_plugin.tuning.batches import MAX_BATCH, cuda_batch, spread
+from inductor_plugin.tuning.builder import Builder
+from inductor_plugin.tuning.task import CppBuild, TaskCandidate
 from inductor_plugin.tuning.trace import Trace
 from inductor_plugin.worker.jobs import Compiled, CppCompileJob
 from tests.support.fakes import LIMIT_S, FakePool, cpp_build, entry, task, triton_job, until
@@ -34,7 +35,7 @@ class Rig:
     target: Target | None = None
     op: str = "mm"
 
-    def build(self, entries: Sequence[Entry], deadline: float | None = None) -> None:
+    def build(self, entries: Sequence[TaskCandidate], deadline: float | None = None) -> None:
         """Build entries and wait until each has an answer and nothing runs."""
         one = task(entries, deadline=deadline)
         one.problem = replace(one.problem, target=self.target, op=self.op)
@@ -50,15 +51,16 @@ class Rig:
 
 def rig(path: Path, *, timeout_s: float = LIMIT_S) -> Rig:
     pool, counters, trace, store = FakePool(), Counters(), Trace("trace.json"), open_store(path)
-    builder = Builder(store, pool, counters, trace, timeout_s)
+    workers: Any = pool
+    builder = Builder(store, workers, counters, trace, timeout_s)
     return Rig(builder, pool, store, counters, trace)
 
 
-def cpp_entries(*names: str) -> list[Entry]:
+def cpp_entries(*names: str) -> list[TaskCandidate]:
     return [entry(name, build=cpp_build(name)) for name in names]
 
 
-def status(one: Entry) -> str:
+def status(one: TaskCandidate) -> str:
     return "ready" if one.ready else one.outcome.status if one.outcome else "open"
 
 

@@ -7,24 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from inductor_plugin.tuning.offer import Offer
-from tests.support.fakes import entry
+from inductor_plugin.tuning.offer import CandidateOffer
+from tests.support import fakes
 from tests.tuning.test_selection import rig
 
 
-def offer(name: str, kind: str, index: int = 0) -> Offer:
-    identity = f"{name}-{index}"
-    return Offer(
-        candidate_id=identity,
-        name=name,
-        kind=kind,
-        description="",
-        library=kind == "extern",
-        make_entry=lambda: entry(identity, library=kind == "extern"),
-    )
+def offer(name: str, kind: str, index: int = 0) -> CandidateOffer:
+    return fakes.offer(f"{name}-{index}", kind, name, library=kind == "extern")
 
 
-def as_inductor_hands_them_over() -> list[Offer]:
+def as_inductor_hands_them_over() -> list[CandidateOffer]:
     """Return its own first and ours last, each family's best first."""
     return [
         offer("mm", "extern"),
@@ -37,7 +29,7 @@ def as_inductor_hands_them_over() -> list[Offer]:
     ]
 
 
-def kept(path: Path, limit: int, offers: Sequence[Offer]) -> list[str]:
+def kept(path: Path, limit: int, offers: Sequence[CandidateOffer]) -> list[str]:
     ticket = rig(path, max_candidates=limit).plan(offers)
     return [one.candidate_id for one in ticket.offers]
 

@@ -24,7 +24,7 @@ KEEPER = """
 import sys, tempfile, time
 from pathlib import Path
 import torch
-from inductor_plugin import operand_files
+from inductor_plugin.tuning import operand_files
 operand_files._SHM = Path(sys.argv[1])
 tempfile.tempdir = sys.argv[2]
 files = operand_files.OperandFiles()
@@ -177,7 +177,7 @@ def test_what_a_killed_process_left_goes_when_the_next_one_compiles(
 def test_what_was_left_on_the_disk_goes_when_files_have_to_lie_there(
     places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left = places[1] / f"{scratch.Owner(str(scratch.here()), 4194305, 7).prefix}x"
+    left = places[1] / f"{scratch.ProcessId(str(scratch.boot_and_namespace()), 4194305, 7).prefix}x"
     left.mkdir()
 
     def full(_path: Path) -> Disk:
@@ -194,7 +194,7 @@ def test_what_was_left_on_the_disk_goes_when_files_have_to_lie_there(
 
 def test_a_process_looks_for_what_others_left_once(places: tuple[Path, Path]) -> None:
     OperandFiles().keep("w", torch.ones(1))
-    late = places[0] / f"{scratch.Owner(str(scratch.here()), 4194305, 7).prefix}x"
+    late = places[0] / f"{scratch.ProcessId(str(scratch.boot_and_namespace()), 4194305, 7).prefix}x"
     late.mkdir()
     OperandFiles().keep("w", torch.ones(1))
     assert late.exists()

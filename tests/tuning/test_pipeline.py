@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from inductor_plugin.cache import open_store
 from inductor_plugin.counters import Counters
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.tuning.builder import Builder
-from inductor_plugin.tuning.pipeline import Build, Pipeline
+from inductor_plugin.tuning.pipeline import Pipeline
 from inductor_plugin.tuning.race import MAX_LEGS, ROUNDS_PER_LEG
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.tuning.trace import Trace
@@ -23,10 +24,9 @@ from tests.support.fakes import (
     LIMIT_S,
     FakeBench,
     FakeBuild,
-    FakeHome,
     FakeLocks,
+    FakeMeasurement,
     FakePool,
-    FakeSteps,
     cpp_build,
     entry,
     task,
@@ -42,9 +42,9 @@ class Rig:
     pipeline: Pipeline
     build: FakeBuild
     bench: FakeBench
-    home: FakeHome
+    in_process: FakeMeasurement
     locks: FakeLocks
-    steps: FakeSteps
+    measured: list[str]
     counters: Counters
     trace: Trace
 
@@ -59,12 +59,16 @@ class Rigs:
 
     made: list[Pipeline] = field(default_factory=list[Pipeline])
 
-    def __call__(self, build: Build | None = None, device: str = "cuda:0") -> Rig:
-        fake, bench, home, locks = FakeBuild(), FakeBench(), FakeHome(), FakeLocks()
-        steps, counters, trace = FakeSteps(), Counters(), Trace("trace.json")
-        pipeline = Pipeline(device, build or fake, bench, home, counters, trace, 5.0, locks, steps)
+    def __call__(self, build: Builder | None = None, device: str = "cuda:0") -> Rig:
+        fake, bench, in_process, locks = FakeBuild(), FakeBench(), FakeMeasurement(), FakeLocks()
+        measured, counters, trace = list[str](), Counters(), Trace("trace.json")
+        builder: Any = build or fake
+        worker: Any = bench
+        pipeline = Pipeline(
+            device, builder, worker, in_process, counters, trace, 5.0, locks, measured.append
+        )
         self.made.append(pipeline)
-        return Rig(pipeline, fake, bench, home, locks, steps, counters, trace)
+        return Rig(pipeline, fake, bench, in_process, locks, measured, counters, trace)
 
 
 @pytest.fixture
@@ -97,7 +101,7 @@ def test_who_cannot_beat_the_library_kernel_is_not_measured(rig: Rig) -> None:
     assert behind.outcome.status == "pruned"
     assert "at least 1200.0 us" in behind.outcome.reason
     assert rig.counters.snapshot().benchmarked == 2
-    assert len(rig.steps.names) == 3
+    assert len(rig.measured) == 3
 
 
 def test_who_has_a_least_time_is_measured_where_no_library_kernel_ran(rig: Rig) -> None:
@@ -183,9 +187,9 @@ def test_without_a_library_kernel_that_runs_candidates_are_measured_unchecked(ri
 
 
 def test_what_cannot_travel_is_measured_at_home(rig: Rig) -> None:
-    one = task([entry("library", library=True, home=lambda: None), entry("a")])
+    one = task([entry("library", library=True, in_process=lambda: None), entry("a")])
     assert rig.run(one)
-    assert rig.home.measured == ["library"]
+    assert rig.in_process.measured == ["library"]
     assert rig.bench.screened == ["a"]
     assert one.entry("library").samples_ms
 
@@ -193,7 +197,7 @@ def test_what_cannot_travel_is_measured_at_home(rig: Rig) -> None:
 def test_a_library_kernel_in_the_worker_is_preferred_as_the_reference(rig: Rig) -> None:
     one = task(
         [
-            entry("home", library=True, home=lambda: None),
+            entry("home", library=True, in_process=lambda: None),
             entry("travels", library=True),
             entry("a"),
         ]
@@ -225,7 +229,7 @@ def test_a_finalist_skipped_for_another_ones_fault_keeps_its_screening(rig: Rig)
 def test_measuring_starts_with_the_first_ready_candidate_while_others_compile(
     rigs: Rigs, tmp_path: Path
 ) -> None:
-    pool = FakePool(compile_s=0.15)
+    pool: Any = FakePool(compile_s=0.15)
     trace = Trace("trace.json")
     builder = Builder(open_store(tmp_path), pool, Counters(), trace, LIMIT_S)
     rig = rigs(builder)
@@ -240,7 +244,7 @@ def test_measuring_starts_with_the_first_ready_candidate_while_others_compile(
 
 
 def test_on_a_cpu_nothing_is_measured_while_anything_compiles(rigs: Rigs, tmp_path: Path) -> None:
-    pool = FakePool(workers=2, compile_s=0.02)
+    pool: Any = FakePool(workers=2, compile_s=0.02)
     trace = Trace("trace.json")
     builder = Builder(open_store(tmp_path), pool, Counters(), trace, LIMIT_S)
     rig = rigs(builder, device="cpu")
@@ -281,7 +285,7 @@ def test_on_a_cpu_nothing_is_measured_while_anything_compiles(rigs: Rigs, tmp_pa
 def test_on_a_cpu_a_compile_asked_for_while_measuring_starts_afterwards(
     rigs: Rigs, tmp_path: Path
 ) -> None:
-    pool = FakePool()
+    pool: Any = FakePool()
     builder = Builder(open_store(tmp_path), pool, Counters(), Trace(), LIMIT_S)
     rig = rigs(builder, device="cpu")
     other = task([entry("k", build=cpp_build("k"))], digest="of another thread")
@@ -524,8 +528,8 @@ def test_the_bar_takes_one_step_for_each_candidate_however_it_ends(rig: Rig) -> 
     rig.pipeline.submit(one)
     rig.build.finish("c", "compile_failed")
     assert rig.pipeline.wait(one, LIMIT_S)
-    until(lambda: len(rig.steps.names) == 4)
-    assert rig.steps.names.count("a") == rig.steps.names.count("b") == 1
+    until(lambda: len(rig.measured) == 4)
+    assert rig.measured.count("a") == rig.measured.count("b") == 1
 
 
 def test_each_measured_candidate_is_counted_once(rig: Rig) -> None:

@@ -8,19 +8,19 @@ from inductor_plugin.tuning import race
 
 
 def test_the_standing_is_the_median_and_the_quartiles() -> None:
-    found = race.standing([5.0, 1.0, 3.0, 2.0, 4.0])
+    found = race.sample_stats([5.0, 1.0, 3.0, 2.0, 4.0])
     assert (found.low_ms, found.median_ms, found.high_ms) == (2.0, 3.0, 4.0)
     assert found.spread_ms == 2.0
 
 
 def test_one_sample_has_no_spread() -> None:
-    assert race.standing([2.0]) == race.Standing(2.0, 2.0, 2.0)
-    assert race.standing([2.0]).spread_ms == 0.0
+    assert race.sample_stats([2.0]) == race.SampleStats(2.0, 2.0, 2.0)
+    assert race.sample_stats([2.0]).spread_ms == 0.0
 
 
 def test_no_sample_has_no_standing() -> None:
     with pytest.raises(ValueError, match="without samples"):
-        race.standing([])
+        race.sample_stats([])
 
 
 def test_candidates_close_to_the_best_are_leaders_fastest_first() -> None:

@@ -30,8 +30,8 @@ def config(path: Path, **options: Any) -> Config:
 
 
 def test_equal_settings_share_a_site(runtime: Runtime, cache_dir: Path) -> None:
-    first = runtime.site(config(cache_dir), "cpu", {"cpp": "g++ 12"})
-    assert runtime.site(config(cache_dir), "cpu", {"cpp": "g++ 12"}) is first
+    first = runtime.context(config(cache_dir), "cpu", {"cpp": "g++ 12"})
+    assert runtime.context(config(cache_dir), "cpu", {"cpp": "g++ 12"}) is first
     assert first.pipeline is first.pipeline
     assert first.device == "cpu"
 
@@ -39,16 +39,16 @@ def test_equal_settings_share_a_site(runtime: Runtime, cache_dir: Path) -> None:
 def test_other_options_are_another_site_on_the_same_store(
     runtime: Runtime, cache_dir: Path
 ) -> None:
-    first = runtime.site(config(cache_dir), "cpu", {})
-    other = runtime.site(config(cache_dir, bench_timeout_s=3), "cpu", {})
+    first = runtime.context(config(cache_dir), "cpu", {})
+    other = runtime.context(config(cache_dir, bench_timeout_s=3), "cpu", {})
     assert other is not first
     assert other.store is first.store
     assert other.environment == first.environment
 
 
 def test_another_compiler_is_another_environment(runtime: Runtime, cache_dir: Path) -> None:
-    first = runtime.site(config(cache_dir), "cpu", {"cpp": "g++ 12"})
-    other = runtime.site(config(cache_dir), "cpu", {"cpp": "g++ 13"})
+    first = runtime.context(config(cache_dir), "cpu", {"cpp": "g++ 12"})
+    other = runtime.context(config(cache_dir), "cpu", {"cpp": "g++ 13"})
     assert other.environment != first.environment
     fields = first.store.environment(first.environment)
     assert fields is not None
@@ -57,16 +57,16 @@ def test_another_compiler_is_another_environment(runtime: Runtime, cache_dir: Pa
 
 def test_other_threads_are_another_environment(runtime: Runtime, cache_dir: Path) -> None:
     before = torch.get_num_threads()
-    first = runtime.site(config(cache_dir), "cpu", {})
+    first = runtime.context(config(cache_dir), "cpu", {})
     try:
         torch.set_num_threads(before + 1)
-        assert runtime.site(config(cache_dir), "cpu", {}).environment != first.environment
+        assert runtime.context(config(cache_dir), "cpu", {}).environment != first.environment
     finally:
         torch.set_num_threads(before)
 
 
 def test_threads_that_come_together_get_one_pipeline(runtime: Runtime, cache_dir: Path) -> None:
-    site = runtime.site(config(cache_dir), "cpu", {})
+    site = runtime.context(config(cache_dir), "cpu", {})
     found: list[Pipeline] = []
     barrier = threading.Barrier(8)
 
@@ -95,26 +95,26 @@ def test_closing_ends_pipelines_before_the_workers_they_use(
             real(self)
 
         monkeypatch.setattr(real, "close", close)
-    assert runtime.site(config(cache_dir), "cpu", {}).pipeline
+    assert runtime.context(config(cache_dir), "cpu", {}).pipeline
     runtime.close()
     assert order[0] == "Pipeline"
     assert sorted(order) == ["BenchWorker", "CompilePool", "Pipeline"]
 
 
 def test_after_closing_everything_is_made_anew(runtime: Runtime, cache_dir: Path) -> None:
-    first = runtime.site(config(cache_dir), "cpu", {})
+    first = runtime.context(config(cache_dir), "cpu", {})
     pipeline, store = first.pipeline, first.store
     runtime.close()
-    again = runtime.site(config(cache_dir), "cpu", {})
+    again = runtime.context(config(cache_dir), "cpu", {})
     assert again is not first
     assert again.pipeline is not pipeline
     assert again.store is store
     runtime.forget()
-    assert runtime.site(config(cache_dir), "cpu", {}).store is not store
+    assert runtime.context(config(cache_dir), "cpu", {}).store is not store
 
 
 def test_closing_twice_is_closing_once(runtime: Runtime, cache_dir: Path) -> None:
-    assert runtime.site(config(cache_dir), "cpu", {}).pipeline
+    assert runtime.context(config(cache_dir), "cpu", {}).pipeline
     runtime.close()
     runtime.close()
 
@@ -122,15 +122,15 @@ def test_closing_twice_is_closing_once(runtime: Runtime, cache_dir: Path) -> Non
 def test_what_belongs_to_the_parent_is_left_alone_after_a_fork(
     runtime: Runtime, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = runtime.site(config(cache_dir), "cpu", {})
+    site = runtime.context(config(cache_dir), "cpu", {})
     closed: list[int] = []
     runtime._closers.append(lambda: closed.append(1))  # pyright: ignore[reportPrivateUsage]
     # A thread of the parent may have held the lock when it forked; nobody will give it back.
-    runtime._lock = _Held()  # pyright: ignore
+    runtime.lock = _Held()  # pyright: ignore
     monkeypatch.setattr(os, "getpid", lambda: -1)
     runtime.close()
     assert closed == []
-    assert runtime.site(config(cache_dir), "cpu", {}) is not site
+    assert runtime.context(config(cache_dir), "cpu", {}) is not site
 
 
 class _Held:
@@ -146,7 +146,7 @@ class _Held:
 def test_compile_workers_are_shared_by_sites_that_ask_for_the_same(
     runtime: Runtime, cache_dir: Path
 ) -> None:
-    pool = runtime._pool  # pyright: ignore[reportPrivateUsage]
+    pool = runtime.compile_pool  # pyright: ignore[reportPrivateUsage]
     first = pool(config(cache_dir, compile_workers=1))
     assert pool(config(cache_dir, compile_workers=1, bench_timeout_s=3)) is first
     assert pool(config(cache_dir, compile_workers=1, worker_memory_bytes="2GiB")) is not first

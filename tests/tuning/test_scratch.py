@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.tuning import scratch
-from inductor_plugin.tuning.scratch import Owner
+from inductor_plugin.tuning.scratch import ProcessId
 
 HIGHEST_PID = 1 << 22  # Linux gives no process this number or a higher one
 
 
-def me() -> Owner:
-    found = scratch.owner(os.getpid())
+def me() -> ProcessId:
+    found = scratch.process_id(os.getpid())
     assert found is not None
     return found
 
 
-def folder(parent: Path, one: Owner) -> Path:
+def folder(parent: Path, one: ProcessId) -> Path:
     path = parent / f"{one.prefix}abc_1"
     path.mkdir()
     (path / "0.bin").write_bytes(b"weights")
@@ -31,7 +31,7 @@ def folder(parent: Path, one: Owner) -> Path:
 
 def test_a_folder_names_the_process_that_made_it(tmp_path: Path) -> None:
     path = scratch.make_folder(tmp_path)
-    assert scratch.named_owner(path.name) == me()
+    assert scratch.named_process(path.name) == me()
     assert path.stat().st_mode & 0o777 == 0o700
     assert scratch.sweep(tmp_path) == []
 
@@ -65,18 +65,18 @@ def test_a_zombie_has_ended() -> None:
 
 def test_folders_of_the_dead_go_and_all_others_stay(tmp_path: Path) -> None:
     mine = me()
-    dead = folder(tmp_path, Owner(mine.place, HIGHEST_PID, mine.started))
-    reused = folder(tmp_path, Owner(mine.place, mine.pid, mine.started - 1))
+    dead = folder(tmp_path, ProcessId(mine.place, HIGHEST_PID, mine.started))
+    reused = folder(tmp_path, ProcessId(mine.place, mine.pid, mine.started - 1))
     stays = [
         folder(tmp_path, mine),
-        folder(tmp_path, Owner("0" * 12, HIGHEST_PID, mine.started)),  # another container's
+        folder(tmp_path, ProcessId("0" * 12, HIGHEST_PID, mine.started)),  # another container's
     ]
     for name in ("inductor-plugin-abc", f"{dead.name}.d", "other-1-1-1"):
         stays.append(tmp_path / name)
         stays[-1].mkdir()
-    link = tmp_path / f"{Owner(mine.place, HIGHEST_PID + 1, 1).prefix}x"
+    link = tmp_path / f"{ProcessId(mine.place, HIGHEST_PID + 1, 1).prefix}x"
     link.symlink_to(stays[0])
-    file = tmp_path / f"{Owner(mine.place, HIGHEST_PID + 2, 1).prefix}x"
+    file = tmp_path / f"{ProcessId(mine.place, HIGHEST_PID + 2, 1).prefix}x"
     file.write_text("no folder")
     assert set(scratch.sweep(tmp_path)) == {dead, reused}
     assert set(tmp_path.iterdir()) == {*stays, link, file}
@@ -84,7 +84,7 @@ def test_folders_of_the_dead_go_and_all_others_stay(tmp_path: Path) -> None:
 
 
 def test_folders_of_another_user_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = folder(tmp_path, Owner(me().place, HIGHEST_PID, 1))
+    path = folder(tmp_path, ProcessId(me().place, HIGHEST_PID, 1))
     monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
     assert scratch.sweep(tmp_path) == []
     assert path.exists()
@@ -93,10 +93,10 @@ def test_folders_of_another_user_stay(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_without_proc_nothing_is_named_or_swept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left = folder(tmp_path, Owner(me().place, HIGHEST_PID, 1))
-    monkeypatch.setattr(scratch, "here", lambda: None)
+    left = folder(tmp_path, ProcessId(me().place, HIGHEST_PID, 1))
+    monkeypatch.setattr(scratch, "boot_and_namespace", lambda: None)
     path = scratch.make_folder(tmp_path)
-    assert scratch.named_owner(path.name) is None
+    assert scratch.named_process(path.name) is None
     assert scratch.sweep(tmp_path) == []
     assert path.exists()
     assert left.exists()

@@ -15,12 +15,13 @@ from inductor_plugin.cache import Record, Store, open_store
 from inductor_plugin.config import Config
 from inductor_plugin.counters import Counters
 from inductor_plugin.problem import Problem
-from inductor_plugin.tuning.offer import Offer
+from inductor_plugin.tuning.candidate import CandidateId
+from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.pins import Pins
-from inductor_plugin.tuning.selection import Selection, Ticket, quarantine_name
-from inductor_plugin.tuning.task import Entry
+from inductor_plugin.tuning.selection import Selection, TuningTicket, quarantine_name
+from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.worker.jobs import Outcome, Status
-from tests.support.fakes import entry, problem, spread
+from tests.support.fakes import offer, problem, spread
 
 ENVIRONMENT = "e" * 16
 
@@ -34,11 +35,14 @@ class Rig:
     counters: Counters
 
     def plan(
-        self, offers: Sequence[Offer], deadline: float | None = None, one: Problem | None = None
-    ) -> Ticket:
+        self,
+        offers: Sequence[CandidateOffer],
+        deadline: float | None = None,
+        one: Problem | None = None,
+    ) -> TuningTicket:
         return self.selection.plan(one or problem(), offers, {"gemm": "too small"}, 0.01, deadline)
 
-    def record(self, ticket: Ticket) -> Record:
+    def record(self, ticket: TuningTicket) -> Record:
         record = self.store.record(ENVIRONMENT, ticket.problem.op, ticket.digest)
         assert record is not None
         return record
@@ -51,24 +55,13 @@ def rig(path: Path, pins: Pins | None = None, **options: Any) -> Rig:
     return Rig(selection, store, counters)
 
 
-def offer(name: str, *, library: bool = False) -> Offer:
-    return Offer(
-        candidate_id=name,
-        name=name,
-        kind="extern" if library else "template",
-        description="",
-        library=library,
-        make_entry=lambda: entry(name, library=library),
-    )
-
-
-def offers(*names: str) -> list[Offer]:
+def offers(*names: str) -> list[CandidateOffer]:
     """Return a library kernel and templates."""
     return [offer("library", library=True), *(offer(name) for name in names)]
 
 
 def race(
-    ticket: Ticket,
+    ticket: TuningTicket,
     times_ms: dict[str, float],
     failed: dict[str, Status] | None = None,
     finalists: Sequence[str] = (),
@@ -92,7 +85,7 @@ def race(
     task.done.set()
 
 
-def entries(ticket: Ticket) -> list[str]:
+def entries(ticket: TuningTicket) -> list[str]:
     return [] if ticket.task is None else [e.candidate_id for e in ticket.task.entries]
 
 
@@ -296,11 +289,11 @@ def test_a_limit_on_candidates_keeps_the_best_ranked_and_every_library_kernel(
 
 
 def test_after_the_deadline_no_candidate_is_prepared(tmp_path: Path) -> None:
-    def make() -> Entry:
+    def make(_own: CandidateId) -> TaskCandidate:
         raise AssertionError("preparing takes time")
 
     one = rig(tmp_path)
-    costly = [replace(o, make_entry=make) for o in offers("a")]
+    costly = [replace(o, prepare=make) for o in offers("a")]
     ticket = one.plan(costly, deadline=time.monotonic() - 1)
     assert ticket.task is None
     assert {m.reason for m in ticket.measured.values()} == {"the tuning budget ended"}
@@ -311,8 +304,12 @@ def test_known_candidates_are_not_prepared(tmp_path: Path) -> None:
     one = rig(tmp_path)
     made: list[str] = []
 
-    def counted(o: Offer) -> Offer:
-        return replace(o, make_entry=lambda: (made.append(o.name), o.make_entry())[1])
+    def counted(o: CandidateOffer) -> CandidateOffer:
+        def prepare(own: CandidateId) -> TaskCandidate:
+            made.append(own.name)
+            return o.prepare(own)
+
+        return replace(o, prepare=prepare)
 
     race(one.plan(offers("a")), {"library": 2.0, "a": 1.0})
     one.plan([counted(o) for o in offers("a")])

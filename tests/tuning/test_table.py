@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from inductor_plugin.cache import Measured
 from inductor_plugin.counters import Stats
 from inductor_plugin.tuning.decision import Verdict
-from inductor_plugin.tuning.selection import Ticket
+from inductor_plugin.tuning.selection import TuningTicket
 from inductor_plugin.tuning.table import summary, table
 from tests.support.fakes import problem
 
@@ -18,10 +20,11 @@ def measured(name: str, median_ms: float | None, status: str = "ok") -> Measured
     )  # fmt: skip
 
 
-def ticket(*known: Measured, winner: str | None = None, hit: bool = False) -> Ticket:
+def ticket(*known: Measured, winner: str | None = None, hit: bool = False) -> TuningTicket:
     verdict = Verdict(winner, None, "fastest") if winner else None
     by_id = {one.candidate: one for one in known}
-    return Ticket(problem(), "digest", (), by_id, {}, verdict=verdict, hit=hit)
+    selection: Any = None
+    return TuningTicket(selection, problem(), "digest", (), by_id, {}, verdict=verdict, hit=hit)
 
 
 def test_candidates_are_listed_fastest_first_as_inductor_lists_them() -> None:

@@ -9,12 +9,12 @@ import pytest
 from inductor_plugin.problem import Operand
 from inductor_plugin.problem.attention import FORWARD, Mask, arguments, attention_of
 from inductor_plugin.tuning import task as task_module
-from inductor_plugin.tuning.task import Entry
+from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.worker.jobs import Outcome, Status
 from tests.support.fakes import FakeClock, entry, task
 
 
-def fared(one: Entry, status: Status) -> Entry:
+def fared(one: TaskCandidate, status: Status) -> TaskCandidate:
     one.outcome = Outcome(one.candidate_id, status)
     return one
 
@@ -39,9 +39,10 @@ def test_the_reference_is_the_first_library_kernel_that_may_still_run() -> None:
 
 
 def test_a_kernel_of_this_process_is_a_reference_only_where_no_other_is() -> None:
-    home, away = entry("home", library=True, home=lambda: None), entry("away", library=True)
-    assert task([home, away]).reference is away
-    assert task([home]).reference is home
+    here = entry("here", library=True, in_process=lambda: None)
+    away = entry("away", library=True)
+    assert task([here, away]).reference is away
+    assert task([here]).reference is here
 
 
 def test_an_entry_is_found_by_its_candidate() -> None:

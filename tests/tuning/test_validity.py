@@ -10,7 +10,7 @@ import pytest
 from inductor_plugin.cache import Measured
 from inductor_plugin.cache.record import failed
 from inductor_plugin.config import Config
-from inductor_plugin.tuning.validity import advice, checked, limits, stands, was_limited
+from inductor_plugin.tuning.validity import advice, checked, is_valid, limits, was_limited
 from inductor_plugin.worker.jobs import Outcome, Status
 from tests.tuning.test_selection import Rig, entries, offers, race, rig
 
@@ -57,7 +57,7 @@ def test_a_raised_limit_gives_another_try(
 ) -> None:
     assert was_limited(status, then, config(**now)) is again
     one = measured(status, **({"limits": then} if then else {}))
-    assert stands(one, config(**now), library=False) is not again
+    assert is_valid(one, config(**now), library=False) is not again
 
 
 def test_what_is_noted_is_what_is_compared() -> None:
@@ -70,15 +70,15 @@ def test_what_is_noted_is_what_is_compared() -> None:
 
 
 def test_a_library_kernel_that_took_too_long_is_tried_again() -> None:
-    assert not stands(measured("hung"), config(), library=True)
-    assert stands(measured("raised"), config(), library=True)
+    assert not is_valid(measured("hung"), config(), library=True)
+    assert is_valid(measured("raised"), config(), library=True)
 
 
 def test_unchecked_numbers_stand_only_where_nobody_asks() -> None:
     one = measured("ok", **checked(None))
-    assert not stands(one, config(verify_numerics=True), library=False)
-    assert stands(one, config(verify_numerics=False), library=False)
-    assert stands(measured("ok", **checked(0.1)), config(), library=False)
+    assert not is_valid(one, config(verify_numerics=True), library=False)
+    assert is_valid(one, config(verify_numerics=False), library=False)
+    assert is_valid(measured("ok", **checked(0.1)), config(), library=False)
 
 
 def test_what_was_not_checked_is_measured_again_when_numbers_count(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from inductor_plugin.kernels.call import (
 )
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.problem.tolerance import STEPPED
-from inductor_plugin.worker.bench_worker import BenchWorker, home_measure
+from inductor_plugin.worker.bench_worker import BenchWorker, measure_in_process
 from inductor_plugin.worker.child import bench, inductor
 from inductor_plugin.worker.child.operands import Guarded, build
 from inductor_plugin.worker.compile_pool import CompilePool
@@ -41,6 +41,7 @@ from inductor_plugin.worker.jobs import (
 )
 from inductor_plugin.worker.process import WorkerProcess
 from tests.support import faults
+from tests.support.fakes import wait_idle
 from tests.support.repository import REPOSITORY
 
 SETTINGS = WorkerSettings(
@@ -239,7 +240,7 @@ extern "C" void gemm(const float* a, const float* bt, float* c, uint64_t m)
     pool = CompilePool(1, replace(SETTINGS, kind="compile"), 0)
     compile_job = CppCompileJob((CppSource("k", text, "gemm"),), command, str(tmp_path), 60.0)
     pool.submit(compile_job, answers.extend)
-    assert pool.wait_idle(60.0)
+    assert wait_idle(pool, 60.0)
     pool.close()
     file = tmp_path / "transposed.bin"
     file.write_bytes(build(B).t().contiguous().numpy().tobytes())
@@ -282,8 +283,8 @@ def test_a_pickled_request_makes_its_own_launch(worker: BenchWorker):
 
 
 def test_what_cannot_travel_is_measured_at_home():
-    outcome = home_measure(lambda: sum(range(100)), "home", QUICK, 10.0)
-    assert (outcome.candidate_id, outcome.status) == ("home", "ok")
+    outcome = measure_in_process(lambda: sum(range(100)), "here", QUICK, 10.0)
+    assert (outcome.candidate_id, outcome.status) == ("here", "ok")
     assert len(outcome.samples_ms) == 3
 
 
@@ -291,10 +292,10 @@ def test_at_home_too_a_candidate_may_raise_or_hang():
     def fail() -> None:
         raise MemoryError("no more")
 
-    assert home_measure(fail, "home", QUICK, 10.0).status == "out_of_memory"
+    assert measure_in_process(fail, "here", QUICK, 10.0).status == "out_of_memory"
     started = time.monotonic()
-    outcome = home_measure(lambda: time.sleep(3), "home", QUICK, 0.3)
-    assert outcome == Outcome("home", "hung", outcome.reason, elapsed_s=outcome.elapsed_s)
+    outcome = measure_in_process(lambda: time.sleep(3), "here", QUICK, 0.3)
+    assert outcome == Outcome("here", "hung", outcome.reason, elapsed_s=outcome.elapsed_s)
     assert time.monotonic() - started < 2
 
 

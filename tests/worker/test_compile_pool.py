@@ -23,6 +23,7 @@ from inductor_plugin.worker.jobs import (
     TritonCompileJob,
     WorkerSettings,
 )
+from tests.support.fakes import wait_idle
 from tests.support.repository import REPOSITORY
 
 SETTINGS = WorkerSettings(sys_path=(str(REPOSITORY), *sys.path), kind="compile")
@@ -98,7 +99,7 @@ def build(
     """Compile a batch and wait for its answer."""
     answers: list[list[Compiled]] = []
     pool.submit(CppCompileJob(sources, command, str(folder), limit_s), answers.append)
-    assert pool.wait_idle(100.0)
+    assert wait_idle(pool, 100.0)
     assert len(answers) == 1
     return {compiled.key: compiled for compiled in answers[0]}
 
@@ -235,8 +236,8 @@ def test_jobs_run_side_by_side_but_no_more_than_allowed(tmp_path: Path):
             CppCompileJob((source(str(number), 2),), command, str(tmp_path), 60.0), lambda _: None
         )
     assert pool.active() == 3
-    assert not pool.wait_idle(0.05)
-    assert pool.wait_idle(60.0)
+    assert not wait_idle(pool, 0.05)
+    assert wait_idle(pool, 60.0)
     assert pool.active() == pool.running() == 0
     moments = [float(line) for line in (tmp_path / "times").read_text().split()]
     assert len(moments) == 6
@@ -253,7 +254,7 @@ def test_a_job_waits_for_memory_unless_it_is_the_only_one(tmp_path: Path):
         pool.submit(
             CppCompileJob((source(str(number), 2),), command, str(tmp_path), 60.0), lambda _: None
         )
-    assert pool.wait_idle(60.0)
+    assert wait_idle(pool, 60.0)
     moments = [float(line) for line in (tmp_path / "times").read_text().split()]
     assert moments == sorted(moments)
     pool.close()
@@ -307,7 +308,7 @@ def test_as_many_compilers_run_as_the_memory_takes(
     job = CppCompileJob((source("a", 2),), GXX, str(tmp_path), 60.0)
     for _ in range(6):
         pool.submit(job, lambda _: None, NVCC_BYTES)
-    assert pool.wait_idle(20.0)
+    assert wait_idle(pool, 20.0)
     pool.close()
     assert (nvcc.most, nvcc.ended) == (at_once, 6)
 
@@ -333,7 +334,7 @@ def test_memory_that_others_give_back_is_used(tmp_path: Path, monkeypatch: pytes
     free[0] = 12 << 30
     assert started.acquire(timeout=10.0)
     gate.set()
-    assert pool.wait_idle(20.0)
+    assert wait_idle(pool, 20.0)
     pool.close()
 
 
@@ -358,7 +359,7 @@ def test_closing_answers_every_job(tmp_path: Path):
         pool.submit(job, answers.extend)
     time.sleep(0.3)
     pool.close()
-    assert pool.wait_idle(20.0)
+    assert wait_idle(pool, 20.0)
     assert {compiled.key: compiled.status for compiled in answers} == dict.fromkeys(
         "012", "skipped"
     )
@@ -377,7 +378,7 @@ def test_an_answer_that_raises_does_not_stop_the_pool(
 
     for _ in range(3):
         pool.submit(CppCompileJob((source("a", 2),), ("false",), str(tmp_path), 9.0), fail)
-    assert pool.wait_idle(30.0)
+    assert wait_idle(pool, 30.0)
     assert build(pool, tmp_path, source("a", 2))["a"].status == "ok"
     assert len(raised) == 3
 
@@ -391,7 +392,7 @@ def test_triton_compiles_for_a_gpu_that_is_not_there(pool: CompilePool, tmp_path
         text = TRITON_SOURCE.replace("LOAD", load)
         job = TritonCompileJob(key, "triton_double", text, environment, 100.0)
         pool.submit(job, answers.extend)
-    assert pool.wait_idle(200.0)
+    assert wait_idle(pool, 200.0)
     built = {compiled.key: compiled for compiled in answers}
     assert built["good"].status == "ok", built["good"].reason
     assert built["bad"].status == "compile_failed"

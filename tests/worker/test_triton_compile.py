@@ -30,7 +30,7 @@ from inductor_plugin.worker.jobs import (
     WorkerSettings,
 )
 from inductor_plugin.worker.process import WorkerProcess
-from tests.support.fakes import task, until
+from tests.support.fakes import task, until, wait_idle
 from tests.support.lowering import Arg, Lab, library_first
 
 pytestmark = [
@@ -63,7 +63,7 @@ def test_a_compile_worker_makes_a_kernel_that_the_benchmark_worker_finds(
         for one in entries:
             assert isinstance(one.build, TritonCompileJob)
             pool.submit(one.build, compiled.extend)
-        assert pool.wait_idle(120)
+        assert wait_idle(pool, 120)
     finally:
         pool.close()
     assert [(one.status, one.reason) for one in compiled] == [("ok", "")] * 2

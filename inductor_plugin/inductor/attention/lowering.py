@@ -127,7 +127,7 @@ def _tuned(traced: Traced, config: Config) -> Any:
     layout = _layout(given_back[1 if traced.gradient else 0], device)
     stock = stock_choice(traced, names, nodes, layout, made)
     op = BACKWARD if traced.gradient else FORWARD
-    problem = session_of(V.graph, config).problem(op, [stock], nodes, layout)
+    problem = session_of(V.graph, config).call(op, [stock], nodes, layout).problem
     finish = _finish(given_back, device)
     wanted = tuple(filter(None, config.attention_backends.split(",")))
     others, stock.rejected = other_choices(
@@ -256,8 +256,9 @@ def _note(op: Any, args: Any, kwargs: Any, config: Config, reason: str) -> None:
         layout = _layout(_given_back(traced)[0], nodes[0].get_device())
         stock = stock_choice(traced, list(traced.given), nodes, layout, Provisional(), more)
         session = session_of(V.graph, config)
-        problem = session.problem(BACKWARD if traced.gradient else FORWARD, [stock], nodes, layout)
-        session.note(problem, [stock], nodes, layout, {"attention": reason})
+        op_name = BACKWARD if traced.gradient else FORWARD
+        call = session.call(op_name, [stock], nodes, layout)
+        session.note(call, [stock], {"attention": reason})
     except Exception:
         logger.debug("%s could not be described", op, exc_info=True)
 

@@ -14,8 +14,8 @@ import torch
 from torch._inductor import select_algorithm
 from torch._inductor.autotune_process import TritonGPUBenchmarkRequest
 
+from inductor_plugin.inductor.candidates.call import AutotuneCall
 from inductor_plugin.inductor.facts import compat
-from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import attention_of
 
 
@@ -106,16 +106,10 @@ def _cut(size: tuple[int, ...], device: torch.device) -> Callable[[], object]:
     return lambda: rows.copy_(padded[..., : size[-1]])
 
 
-def measured_with_delta(choice: Any, problem: Problem, nodes: Sequence[Any]) -> Any:
-    """Return a choice for a gradient; if it is Inductor's Triton choice, its benchmark computes delta.
-
-    Args:
-        choice: The choice, or what says that there is none.
-        problem: The call.
-        nodes: Its operands.
-    """
+def measured_with_delta(choice: Any, call: AutotuneCall) -> Any:
+    """Return a choice for a gradient; if it is Inductor's Triton choice, its benchmark computes delta."""
     triton: Any = select_algorithm.TritonTemplateCaller
-    attention = attention_of(problem)
+    attention, nodes = attention_of(call.problem), call.nodes
     places = [attention.index(name) for name in ("do", "out", "delta")]
     if not isinstance(choice, triton) or None in places:
         return choice
@@ -125,7 +119,7 @@ def measured_with_delta(choice: Any, problem: Problem, nodes: Sequence[Any]) -> 
     request.__class__ = DeltaRequest
     request.delta_views = tuple(_view(nodes[i], buffers) for i in places if i is not None)
     lse = attention.index("lse")
-    if lse is not None and dict(problem.arguments).get("form") == repr("padded"):
+    if lse is not None and dict(call.problem.arguments).get("form") == repr("padded"):
         request.padded_rows = compat.hints(nodes[lse].get_size())
     return choice
 

@@ -18,6 +18,7 @@ from torch._inductor import ir
 from torch._inductor.graph import GraphLowering
 from torch._inductor.virtualized import V
 
+from inductor_plugin.inductor.candidates.call import AutotuneCall
 from inductor_plugin.inductor.facts import compat
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.ops.copied import MOST_OPERANDS, how, name_of
@@ -63,12 +64,12 @@ class Read:
 class Layouts:
     """The inputs of a call as they were measured, and what becomes of them."""
 
-    def __init__(self, problem: Problem, nodes: Sequence[Any]) -> None:
-        """Note how the inputs of a call lie now, or would lie if nothing else decides it."""
-        self._problem = problem
+    def __init__(self, call: AutotuneCall) -> None:
+        """Keep the strides the inputs of a call have now, or would have if nothing else decides them."""
+        self._call = call
         self._reads = [
             Read(node, tuple(_measured(node)))
-            for node in nodes
+            for node in call.nodes
             if isinstance(_inner(node), (ir.Buffer, ir.BaseView))
         ]
 
@@ -102,9 +103,8 @@ class Layouts:
             f"{_text(one.node.get_stride())}"
             for one in found
         )
-        call = self._problem.describe()
         warn_once(
-            f"{call}: {said}, which something else in the graph asks for; {libraries[0].name} runs "
+            f"{self._call.problem.describe()}: {said}, which something else in the graph asks for; {libraries[0].name} runs "
             f"instead of {choice.name}"
         )
         return libraries[0]

@@ -7,29 +7,23 @@ import hashlib
 import logging
 import pickle
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch._inductor import ir, select_algorithm
+from torch._inductor import select_algorithm
 from torch._inductor.codegen.cpp_template_kernel import CppTemplateCaller
 
 from inductor_plugin.cache import KernelKey
+from inductor_plugin.inductor.candidates.call import AutotuneCall
 from inductor_plugin.inductor.candidates.cuda import at
 from inductor_plugin.inductor.candidates.decompose_k import FAMILY, parts_of
 from inductor_plugin.inductor.candidates.template_choice import TemplateChoice
 from inductor_plugin.inductor.facts import toolchain as lowering_toolchain
-from inductor_plugin.inductor.facts.operands import (
-    base_operand,
-    generated_value,
-    output_tensor,
-    sizes_kept,
-    view_operand,
-)
-from inductor_plugin.inductor.facts.problem import constant, device_text, is_view
-from inductor_plugin.inductor.facts.toolchain import CppToolchain, with_header
+from inductor_plugin.inductor.facts.operands import Operands, output_tensor, sizes_kept
+from inductor_plugin.inductor.facts.problem import constant, is_view
+from inductor_plugin.inductor.facts.toolchain import with_header
 from inductor_plugin.kernels.call import (
     CppKernel,
     ExternKernel,
@@ -40,9 +34,9 @@ from inductor_plugin.kernels.call import (
 )
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.ops import decompose_k
-from inductor_plugin.tuning.offer import Offer
-from inductor_plugin.tuning.operand_files import OperandFiles
-from inductor_plugin.tuning.task import CppBuild, Entry
+from inductor_plugin.tuning.candidate import CandidateId
+from inductor_plugin.tuning.offer import CandidateOffer
+from inductor_plugin.tuning.task import CppBuild, TaskCandidate
 from inductor_plugin.worker.child.operands import build as build_tensor
 from inductor_plugin.worker.jobs import BenchCandidate, TritonCompileJob
 
@@ -51,31 +45,6 @@ logger = logging.getLogger(__name__)
 _DEVICE_INDEX = re.compile(r"(DeviceProperties\(type='\w+', )index=\d+, ")
 _INDUCTOR_META = re.compile(r"^ *inductor_meta=\{.*\},?$", re.MULTILINE)
 _PACKINGS = {"_mkl_linear": "mkl_linear", "_linear_pointwise": "mkldnn_linear"}
-
-
-@dataclass
-class Call:
-    """One call of Inductor's selection: what the conversion of its choices needs.
-
-    Attributes:
-        nodes: Inputs of the call.
-        layout: What it writes.
-        input_gen_fns: Inductor's generators of inputs whose values matter.
-        timeout_s: Seconds one candidate may be measured.
-        compile_timeout_s: Seconds one candidate may be compiled.
-        files: Where operands with values are written.
-        toolchain: Tells how C++ is compiled here; the same for all calls of a graph.
-        seeds: Seed of each input by name.
-    """
-
-    nodes: Sequence[Any]
-    layout: ir.Layout
-    input_gen_fns: Mapping[int, Callable[[Any], torch.Tensor]]
-    timeout_s: float
-    compile_timeout_s: float
-    files: OperandFiles
-    toolchain: Callable[[], CppToolchain]
-    seeds: dict[str, int] = field(default_factory=dict[str, int])
 
 
 def unwrapped(choice: Any) -> Any:
@@ -89,6 +58,11 @@ def is_library(choice: Any) -> bool:
     extern: Any = select_algorithm.ExternKernelCaller
     inner = unwrapped(choice)
     return isinstance(inner, extern) and getattr(inner, "stock", True)
+
+
+def is_cpp(choice: Any) -> bool:
+    """Return True for a kernel of Inductor's C++ templates."""
+    return isinstance(unwrapped(choice), CppTemplateCaller)
 
 
 def foreign(choice: Any) -> str | None:
@@ -105,14 +79,12 @@ def foreign(choice: Any) -> str | None:
     return f"{type(inner).__name__} choices are measured by Inductor itself"
 
 
-def misread(choice: Any, nodes: Sequence[Any]) -> str | None:
-    """Return which frozen weight a choice would read wrongly, or None if it reads all rightly.
+def repack_hazard(nodes: Sequence[Any]) -> str | None:
+    """Return which frozen weight Inductor's C++ templates would read wrongly, None if there is none.
 
-    When it repacks a weight, Inductor's C++ template (torch 2.11-2.15) takes the constant by its
-    name: a view of it is packed as if it were the whole, a slice as if it began at the start.
+    To repack a weight, they (torch 2.11-2.15) take the constant by its name: a view of it is packed
+    as if it were the whole, a slice as if it began at the start.
     """
-    if not isinstance(unwrapped(choice), CppTemplateCaller):
-        return None
     for node in nodes:
         value = constant(node)
         if value is None or value.layout is not torch.strided:
@@ -124,7 +96,15 @@ def misread(choice: Any, nodes: Sequence[Any]) -> str | None:
     return None
 
 
-def offer_of(choice: Any, call: Call) -> Offer:
+def scalars_of(choices: Sequence[Any]) -> tuple[tuple[str, str], ...]:
+    """Return the scalar arguments of a call, which its library kernel carries."""
+    for choice in filter(is_library, choices):
+        scalars: dict[str, Any] = unwrapped(choice).kwargs
+        return tuple((name, repr(value)) for name, value in sorted(scalars.items()))
+    return ()
+
+
+def offer_of(choice: Any, call: AutotuneCall) -> CandidateOffer:
     """Return a choice as an offer.
 
     Raises:
@@ -132,110 +112,77 @@ def offer_of(choice: Any, call: Call) -> Offer:
     """
     inner = unwrapped(choice)
     if isinstance(inner, select_algorithm.ExternKernelCaller):
-        identity = _Identity(inner.name, "extern", inner.hash_key(), "", is_library(inner))
-        return identity.offer(lambda own: _extern_entry(own, inner, call))
+        own = _identity(inner.name, "extern", inner.hash_key(), library=is_library(inner))
+        return CandidateOffer(own, lambda own: _extern_entry(own, inner, call))
     if isinstance(inner, CppTemplateCaller):
-        toolchain = call.toolchain()
-        key = f"{inner.hash_key()}-{toolchain.digest}"
-        identity = _Identity(f"cpp_{inner.category}", "cpp", key, str(inner.description))
-        return identity.offer(lambda own: _cpp_entry(own, choice, inner, call))
+        key = f"{inner.hash_key()}-{call.toolchain().digest}"
+        own = _identity(f"cpp_{inner.category}", "cpp", key, str(inner.description))
+        return CandidateOffer(own, lambda own: _cpp_entry(own, choice, inner, call))
     if isinstance(inner, select_algorithm.TritonTemplateCaller):
-        name = inner.name.rsplit("_", 1)[0]
-        identity = _Identity(name, "triton", _triton_key(inner), str(inner.description))
-        return identity.offer(lambda own: _triton_entry(own, inner, call))
+        name, key = inner.name.rsplit("_", 1)[0], _triton_key(inner)
+        own = _identity(name, "triton", key, str(inner.description))
+        return CandidateOffer(own, lambda own: _triton_entry(own, inner, call))
     if isinstance(inner, TemplateChoice):
-        identity = _Identity(inner.name, "template", inner.hash_key(), inner.description)
-        return identity.offer(lambda own: _template_entry(own, inner, call))
+        own = _identity(inner.name, "template", inner.hash_key(), inner.description)
+        return CandidateOffer(own, lambda own: _template_entry(own, inner, call))
     parts = parts_of(inner)
     if parts is not None:
-        key = f"{FAMILY}-{parts}"
-        identity = _Identity(f"{FAMILY}_{parts}", "subgraph", key, f"K in {parts} parts")
-        return identity.offer(lambda own: _decomposed_entry(own, parts, call))
+        name = f"{FAMILY}_{parts}"
+        own = _identity(name, "subgraph", f"{FAMILY}-{parts}", f"K in {parts} parts")
+        return CandidateOffer(own, lambda own: _decomposed_entry(own, parts, call))
     raise TypeError(f"{type(inner).__name__} is not a choice the plugin measures")
 
 
-def _generated(index: int, call: Call) -> Tensor | None:
-    """Return an operand whose values Inductor generates (ends of groups), None for any other.
-
-    Random ends of groups would make a kernel read and write outside its operands.
-    """
-    node = call.nodes[index]
-    if index not in call.input_gen_fns or call.layout.device.type == "cpu":
-        return None
-    value = generated_value(node, call.input_gen_fns[index])
-    if value is None:
-        return None
-    kept = call.files.keep(f"{node.get_name()} (generated)", value)
-    return replace(kept, device=device_text(call.layout.device))
-
-
-@dataclass(frozen=True)
-class _Identity:
-    name: str
-    kind: str
-    hash_key: str
-    description: str
-    library: bool = False
-
-    @functools.cached_property
-    def candidate_id(self) -> str:
-        digest = hashlib.sha256(self.hash_key.encode()).hexdigest()
-        return f"{self.name.replace('::', '.').replace('/', '_')}-{digest[:12]}"
-
-    def offer(self, prepare: Callable[[Entry], Entry]) -> Offer:
-        return Offer(
-            candidate_id=self.candidate_id,
-            name=self.name,
-            kind=self.kind,
-            description=self.description,
-            library=self.library,
-            make_entry=lambda: prepare(self.entry()),
-        )
-
-    def entry(self) -> Entry:
-        return Entry(self.candidate_id, self.name, self.kind, self.description, self.library)
+def _identity(
+    name: str, kind: str, key: str, description: str = "", *, library: bool = False
+) -> CandidateId:
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    candidate_id = f"{name.replace('::', '.').replace('/', '_')}-{digest[:12]}"
+    return CandidateId(candidate_id, name, kind, description, library)
 
 
 def _bench(
-    own: Entry, kernel: Kernel, inputs: Sequence[Tensor], output: Tensor, call: Call
+    own: CandidateId, kernel: Kernel, inputs: Sequence[Tensor], output: Tensor, call: AutotuneCall
 ) -> BenchCandidate:
     return BenchCandidate(own.candidate_id, kernel, tuple(inputs), output, call.timeout_s)
 
 
-def _extern_entry(own: Entry, choice: Any, call: Call) -> Entry:
+def _extern_entry(own: CandidateId, choice: Any, call: AutotuneCall) -> TaskCandidate:
     kernel = ExternKernel(
         name=choice.choice.name,
         kwargs=tuple(sorted(choice.kwargs.items())),
         has_out=choice.has_out_variant,
     )
     inputs = [_extern_input(choice, index, call) for index in range(len(choice.input_nodes))]
+    operands = [operand for operand in inputs if operand is not None]
     output = output_tensor(choice.layout)
-    if all(one is not None for one in inputs):
-        operands = [one for one in inputs if one is not None]
-        own.bench = lambda _library, _symbol: _bench(own, kernel, operands, output, call)
-    if output.device == "cpu":  # the clock at home does not wait for another device
-        own.home = _at_home(choice)
-    return own
+    entry = TaskCandidate(own)
+    if len(operands) == len(inputs):
+        entry.bench = lambda _library, _symbol: _bench(own, kernel, operands, output, call)
+    if output.device == "cpu":  # timing in this process would not synchronize with another device
+        entry.in_process = _in_process(choice, output, call)
+    return entry
 
 
-def _extern_input(choice: Any, index: int, call: Call) -> Tensor | None:
+def _extern_input(choice: Any, index: int, call: AutotuneCall) -> Tensor | None:
     """Return an operand of a library kernel, None if it cannot travel to a worker."""
-    node = choice.input_nodes[index]
-    if len(choice.input_nodes) == len(call.nodes) and (made := _generated(index, call)):
-        return made
-    value = constant(node)
+    node, operands = choice.input_nodes[index], call.operands
+    same_inputs = len(choice.input_nodes) == len(call.nodes)
+    if same_inputs and (generated := operands.generated(index)):
+        return generated
+    value = operands.constant(node)
     if value is None or value.device.type != "cpu":
         # Only a CPU repacks frozen weights; elsewhere all candidates get the same random ones.
-        return view_operand(node, call.seeds)
+        return operands.view(node)
     if value.layout is torch.strided:
         return call.files.keep(_kept_name(node), value)
     packing = _PACKINGS.get(choice.choice.name)
-    dense = _dense_weight(choice, value)
+    dense = _dense_weight(choice, value, operands)
     if packing is None or dense is None:
         return None
     batch = choice.kwargs.get("batch_size")
     if batch is None:
-        batch = view_operand(choice.input_nodes[0], call.seeds).size[0]
+        batch = operands.view(choice.input_nodes[0]).size[0]
     return call.files.keep_packed(node.get_name(), dense, packing, int(batch))
 
 
@@ -245,28 +192,26 @@ def _kept_name(node: Any) -> str:
     return f"{node.get_name()} {layout}"
 
 
-def _dense_weight(choice: Any, packed: torch.Tensor) -> torch.Tensor | None:
-    """Return the weight behind an opaque packed one.
+def _dense_weight(choice: Any, packed: torch.Tensor, operands: Operands) -> torch.Tensor | None:
+    """Return the plain weight of an opaque packed one.
 
-    MKL's packed format cannot be unpacked, but Inductor passes the plain weight beside it.
+    MKL's packed format cannot be unpacked, but Inductor passes the plain weight next to it.
     """
     if choice.choice.name == "_mkl_linear":
-        return constant(choice.input_nodes[2])
+        return operands.constant(choice.input_nodes[2])
     return packed.to_dense() if packed.is_mkldnn else None
 
 
-def _at_home(choice: Any) -> Callable[[], object]:
-    """Return a call of a library kernel in this process; its operands are made at the first call."""
-    values = [constant(node) for node in choice.input_nodes]
-    specs = [view_operand(node, {}) for node in choice.input_nodes]
+def _in_process(choice: Any, output: Tensor, call: AutotuneCall) -> Callable[[], object]:
+    """Return a call of a library kernel in this process; the first call makes its operands."""
+    operands = call.operands
+    values = [(operands.constant(node), operands.view(node)) for node in choice.input_nodes]
     function = choice.to_callable()
-    output = output_tensor(choice.layout) if choice.has_out_variant else None
 
     @functools.lru_cache(maxsize=1)
     def prepared() -> Callable[[], object]:
-        made = zip(values, specs, strict=True)
-        inputs = [value if value is not None else build_tensor(spec) for value, spec in made]
-        if output is None:
+        inputs = [value if value is not None else build_tensor(spec) for value, spec in values]
+        if not choice.has_out_variant:
             return lambda: function(*inputs)
         out = build_tensor(output)
         return lambda: function(*inputs, out=out)
@@ -274,10 +219,10 @@ def _at_home(choice: Any) -> Callable[[], object]:
     return lambda: prepared()()
 
 
-def _cpp_entry(own: Entry, choice: Any, inner: Any, call: Call) -> Entry:
+def _cpp_entry(own: CandidateId, choice: Any, inner: Any, call: AutotuneCall) -> TaskCandidate:
     request = inner.bmreq
     toolchain = call.toolchain()
-    sizes = tuple(int(one.value) for one in request.extra_args)
+    sizes = tuple(int(extent.value) for extent in request.extra_args)
     key = KernelKey(
         template=inner.category,
         source=hashlib.sha256(request.source_code.encode()).hexdigest(),
@@ -286,64 +231,55 @@ def _cpp_entry(own: Entry, choice: Any, inner: Any, call: Call) -> Entry:
         toolchain=toolchain.compiler,
         flags=toolchain.flags,
     )
-    own.build = CppBuild(
-        key,
-        CppSource(key.digest, request.source_code, request.kernel_name),
-        with_header(toolchain.command),
-    )
+    source = CppSource(key.digest, request.source_code, request.kernel_name)
     inputs = _cpp_inputs(choice, call)
     output = output_tensor(inner.layout)
-    own.bench = lambda library, symbol: _bench(
-        own, CppKernel(symbol, library, sizes), inputs, output, call
+    return TaskCandidate(
+        own,
+        build=CppBuild(key, source, with_header(toolchain.command)),
+        bench=lambda library, symbol: _bench(
+            own, CppKernel(symbol, library, sizes), inputs, output, call
+        ),
     )
-    return own
 
 
-def _cpp_inputs(choice: Any, call: Call) -> list[Tensor]:
+def _cpp_inputs(choice: Any, call: AutotuneCall) -> list[Tensor]:
     """Return the operands of a C++ template kernel: repacked as its preprocessor wants them.
 
     The preprocessor is a closure over Inductor's IR, so it runs here, on real tensors; what it
     makes of them travels as a file.
     """
-    specs = [base_operand(node, call.seeds) for node in call.nodes]
+    operands, generators = call.operands, call.input_gen_fns
+    specs = operands.bases
     tensors = [
-        call.input_gen_fns[i](node) if i in call.input_gen_fns else _example(node, specs[i])
-        for i, node in enumerate(call.nodes)
+        generators[i](node) if i in generators else _example(operands.constant(node), spec)
+        for i, (node, spec) in enumerate(zip(call.nodes, specs, strict=True))
     ]
     if choice is unwrapped(choice):
         return [
-            call.files.keep(node.get_name(), t) if i in call.input_gen_fns else specs[i]
-            for i, (node, t) in enumerate(zip(call.nodes, tensors, strict=True))
+            call.files.keep(node.get_name(), tensors[i]) if i in generators else specs[i]
+            for i, node in enumerate(call.nodes)
         ]
     with sizes_kept(call.nodes):
-        processed, _ = choice._preprocessor(tensors, build_tensor(output_tensor(call.layout)))
-    known = {
-        id(t): s
-        for i, (t, s) in enumerate(zip(tensors, specs, strict=True))
-        if i not in call.input_gen_fns
-    }
-    return [known.get(id(t)) or call.files.keep_new(t) for t in processed]
+        processed, _ = choice._preprocessor(tensors, build_tensor(operands.output))
+    known = {id(tensors[i]): spec for i, spec in enumerate(specs) if i not in generators}
+    return [known.get(id(tensor)) or call.files.keep_new(tensor) for tensor in processed]
 
 
-def _example(node: Any, spec: Tensor) -> torch.Tensor:
-    value = constant(node)
+def _example(value: torch.Tensor | None, spec: Tensor) -> torch.Tensor:
     return value if value is not None else build_tensor(spec)
 
 
-def _triton_entry(own: Entry, choice: Any, call: Call) -> Entry:
+def _triton_entry(own: CandidateId, choice: Any, call: AutotuneCall) -> TaskCandidate:
     request = choice.bmreq
     environment = lowering_toolchain.triton_variables(call.layout.device)
     target = lowering_toolchain.triton_target(call.layout.device)
-    source = _triton_source(choice)
     kernel = RequestKernel(pickle.dumps(request), environment)
-    # A kernel takes each buffer once, however many of its operands are views of it (x @ x.T).
-    bases = {node.get_name(): (index, node) for index, node in enumerate(call.nodes)}
-    inputs = [_generated(i, call) or base_operand(node, call.seeds) for i, node in bases.values()]
-    output = output_tensor(call.layout)
-    own.build = TritonCompileJob(
+    inputs, output = call.operands.distinct_bases, call.operands.output
+    build = TritonCompileJob(
         key=request.module_cache_key,
         kernel_name=request.kernel_name,
-        source=source,
+        source=_source_at(request.module_path),
         environment=environment,
         timeout_s=call.compile_timeout_s,
         target=target,
@@ -357,41 +293,42 @@ def _triton_entry(own: Entry, choice: Any, call: Call) -> Entry:
             flags="",
         ),
     )
-    own.bench = lambda _library, _symbol: _bench(own, kernel, inputs, output, call)
-    return own
+    return TaskCandidate(
+        own,
+        build=build,
+        bench=lambda _library, _symbol: _bench(own, kernel, inputs, output, call),
+    )
 
 
-def _triton_source(choice: Any) -> str:
-    return Path(choice.bmreq.module_path).read_text(encoding="utf-8")
+@functools.lru_cache(maxsize=512)
+def _source_at(path: str) -> str:
+    """Return the text of a kernel's module, whose path names its content."""
+    return Path(path).read_text(encoding="utf-8")
 
 
 def _triton_key(choice: Any) -> str:
     """Return what identifies a Triton candidate: its source, but for what is not the kernel.
 
-    Inductor writes the device's index and its own options beside the kernel. With them in the
+    Inductor writes the device's index and its own options next to the kernel. With them in the
     identity, the second GPU of a machine, or a compile ahead of time, would tune everything anew.
     """
-    return _DEVICE_INDEX.sub(r"\1", _INDUCTOR_META.sub("", _triton_source(choice)))
+    source = _source_at(choice.bmreq.module_path)
+    return _DEVICE_INDEX.sub(r"\1", _INDUCTOR_META.sub("", source))
 
 
-def _template_entry(own: Entry, choice: TemplateChoice, call: Call) -> Entry:
-    inputs = [
-        _generated(i, call) or view_operand(node, call.seeds) for i, node in enumerate(call.nodes)
-    ]
-    output = output_tensor(call.layout)
+def _template_entry(own: CandidateId, choice: TemplateChoice, call: AutotuneCall) -> TaskCandidate:
+    inputs, output = call.operands.views, call.operands.output
     kernel: OpKernel = choice.kernel
-    own.build = choice.build
 
     def bench(library: str, symbol: str) -> BenchCandidate:
         return _bench(own, at(kernel, library, symbol) if library else kernel, inputs, output, call)
 
-    own.bench = bench
-    return own
+    return TaskCandidate(own, build=choice.build, bench=bench)
 
 
-def _decomposed_entry(own: Entry, parts: int, call: Call) -> Entry:
+def _decomposed_entry(own: CandidateId, parts: int, call: AutotuneCall) -> TaskCandidate:
     kernel = OpKernel(decompose_k.OP, (parts,), (decompose_k.__name__,))
-    inputs = [view_operand(node, call.seeds) for node in call.nodes]
-    output = output_tensor(call.layout)
-    own.bench = lambda _library, _symbol: _bench(own, kernel, inputs, output, call)
-    return own
+    inputs, output = call.operands.views, call.operands.output
+    return TaskCandidate(
+        own, bench=lambda _library, _symbol: _bench(own, kernel, inputs, output, call)
+    )

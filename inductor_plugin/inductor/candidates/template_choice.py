@@ -15,12 +15,12 @@ from torch._inductor.virtualized import V
 
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.candidates.benchmark import measured_with_delta
+from inductor_plugin.inductor.candidates.call import AutotuneCall
 from inductor_plugin.inductor.candidates.cuda import build_of, warn_without_cutlass
 from inductor_plugin.inductor.candidates.layouts import offered
 from inductor_plugin.inductor.candidates.triton import triton_choice
 from inductor_plugin.inductor.facts.problem import layout_operand
 from inductor_plugin.kernels.call import OpKernel
-from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import BACKWARD, DIRECTIONS
 from inductor_plugin.registry import Registry
 from inductor_plugin.template import Candidate, CudaSource, Failed, Template, TritonSource
@@ -233,28 +233,29 @@ def resolve(kernel: OpKernel) -> Any:
 
 
 def template_choices(
-    registry: Registry, problem: Problem, nodes: Sequence[Any], layout: ir.Layout, config: Config
+    call: AutotuneCall, registry: Registry, config: Config
 ) -> tuple[list[Any], dict[str, str]]:
-    """Return the choices of all registered templates for a call, and who refused it and why."""
+    """Return the choices of all registered templates for a call, and which refused it and why."""
     choices: list[Any] = []
     rejected: dict[str, str] = {}
+    problem = call.problem
     for template in registry.for_op(problem.op):
         if reason := unwanted(template, problem.op, config):
             rejected[template.name] = reason
             continue
         candidates, refused = offered(template, problem)
         rejected |= refused
-        made = [_choice(one, nodes, layout, config) for one in candidates]
+        results = [_choice(candidate, call, config) for candidate in candidates]
+        fit = [result for result in results if not isinstance(result, Failed)]
+        failed = [result for result in results if isinstance(result, Failed)]
         if problem.op == BACKWARD:
-            made = [measured_with_delta(one, problem, nodes) for one in made]
-        fit = [one for one in made if not isinstance(one, Failed)]
-        failed = [one for one in made if isinstance(one, Failed)]
+            fit = [measured_with_delta(choice, call) for choice in fit]
         choices += fit
         if not failed:
             continue
         rejected[template.name] = failed[0].reason
         if fit:
-            count = f"{len(failed)} of its {len(made)} kernels are left out"
+            count = f"{len(failed)} of its {len(results)} kernels are left out"
             rejected[template.name] = f"{count}: {failed[0].reason}"
         if getattr(template, "backend", None) == "CUTLASS":
             warn_without_cutlass(config, some=bool(fit))
@@ -271,19 +272,17 @@ def unwanted(template: Template, op: str, config: Config) -> str | None:
     return f"{option} is {named}, without {backend}"
 
 
-def _choice(
-    candidate: Candidate, nodes: Sequence[Any], layout: ir.Layout, config: Config
-) -> Any | Failed:
+def _choice(candidate: Candidate, call: AutotuneCall, config: Config) -> Any | Failed:
     if isinstance(candidate.kernel, TritonSource):
-        return triton_choice(candidate.kernel, nodes, layout)
+        return triton_choice(candidate.kernel, call.nodes, call.layout)
     if V.graph.aot_mode:
         return Failed(f"AOTInductor's code runs without Python, which {candidate.kernel.op} needs")
     if not isinstance(candidate.kernel, CudaSource):
-        return TemplateChoice(candidate, nodes, layout)
+        return TemplateChoice(candidate, call.nodes, call.layout)
     if not candidate.kernel.deterministic and torch.are_deterministic_algorithms_enabled():
         return Failed("it adds up in no fixed order, and torch.use_deterministic_algorithms is on")
     built = build_of(candidate.kernel, candidate.template, config)
     if isinstance(built, Failed):
         return built
     build, kernel = built
-    return TemplateChoice(replace(candidate, kernel=kernel), nodes, layout, build)
+    return TemplateChoice(replace(candidate, kernel=kernel), call.nodes, call.layout, build)

@@ -2,16 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+import functools
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch._inductor import ir
 
 from inductor_plugin.inductor.facts import compat
-from inductor_plugin.inductor.facts.problem import device_text, dtype_name
+from inductor_plugin.inductor.facts.problem import constant, device_text, dtype_name
 from inductor_plugin.kernels.call import Tensor
+from inductor_plugin.tuning.operand_files import OperandFiles
+
+
+class Operands:
+    """The operands of one call, each read once however many candidates ask for it."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Any],
+        layout: ir.Layout,
+        generators: Mapping[int, Callable[[Any], torch.Tensor]],
+        files: OperandFiles,
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            nodes: Inputs of the call.
+            layout: What it writes.
+            generators: Inductor's generators of inputs whose values matter.
+            files: Where such values are written.
+        """
+        self.seeds: dict[str, int] = {}
+        self._nodes = nodes
+        self._layout = layout
+        self._generators = generators
+        self._files = files
+        # By a node's id, and with the node, so that no id is used twice.
+        self._views: dict[int, tuple[Any, Tensor]] = {}
+        self._bases: dict[int, tuple[Any, Tensor]] = {}
+        self._constants: dict[int, tuple[Any, torch.Tensor | None]] = {}
+        self._generated: dict[int, Tensor | None] = {}
+
+    @functools.cached_property
+    def views(self) -> tuple[Tensor, ...]:
+        """What an operator is given: each input as the view it is."""
+        return tuple(self.generated(i) or self.view(node) for i, node in enumerate(self._nodes))
+
+    @functools.cached_property
+    def bases(self) -> tuple[Tensor, ...]:
+        """The storage under each input, random throughout."""
+        return tuple(map(self.base, self._nodes))
+
+    @functools.cached_property
+    def distinct_bases(self) -> tuple[Tensor, ...]:
+        """What a Triton kernel is given: each buffer once, however many inputs view it (x @ x.T)."""
+        last = {node.get_name(): index for index, node in enumerate(self._nodes)}
+        return tuple(self.generated(i) or self.base(self._nodes[i]) for i in last.values())
+
+    @functools.cached_property
+    def output(self) -> Tensor:
+        """What the call writes."""
+        return output_tensor(self._layout)
+
+    def view(self, node: Any) -> Tensor:
+        """Return what a library kernel is given for a node, see `view_operand`."""
+        return _once(self._views, node, lambda: view_operand(node, self.seeds))
+
+    def base(self, node: Any) -> Tensor:
+        """Return what a template kernel is given for a node, see `base_operand`."""
+        return _once(self._bases, node, lambda: base_operand(node, self.seeds))
+
+    def constant(self, node: Any) -> torch.Tensor | None:
+        """Return a node's frozen value, None if it is known at run time only."""
+        return _once(self._constants, node, lambda: constant(node))
+
+    def generated(self, index: int) -> Tensor | None:
+        """Return an operand whose values Inductor generates (ends of groups), None for any other.
+
+        Random ends of groups would make a kernel read and write outside its operands.
+        """
+        if index not in self._generators or self._layout.device.type == "cpu":
+            return None
+        if index not in self._generated:
+            self._generated[index] = self._generate(index)
+        return self._generated[index]
+
+    def _generate(self, index: int) -> Tensor | None:
+        node = self._nodes[index]
+        value = generated_value(node, self._generators[index])
+        if value is None:
+            return None
+        kept = self._files.keep(f"{node.get_name()} (generated)", value)
+        return replace(kept, device=device_text(self._layout.device))
+
+
+def _once(known: dict[int, tuple[Any, Any]], node: Any, read: Callable[[], Any]) -> Any:
+    if id(node) not in known:
+        known[id(node)] = node, read()
+    return known[id(node)][1]
 
 
 def base_operand(node: Any, seeds: dict[str, int]) -> Tensor:

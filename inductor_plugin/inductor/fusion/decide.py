@@ -30,19 +30,18 @@ from inductor_plugin.cost.limits import Limits, guard, limits_of
 from inductor_plugin.cost.registers import Kernel
 from inductor_plugin.cost.shortlist import Chosen, Price, kernel_of, visitor_kernel
 from inductor_plugin.counters import COUNTERS
-from inductor_plugin.inductor.candidates.offers import Call
 from inductor_plugin.inductor.facts.problem import problem_of
 from inductor_plugin.inductor.facts.scope import active_config
 from inductor_plugin.inductor.fusion import visitors
 from inductor_plugin.inductor.fusion.nodes import epilogue_of, node_of, prologue_of
 from inductor_plugin.inductor.fusion.offers import UNFUSED, Fusion, fused_offer, unfused_offer
-from inductor_plugin.inductor.graph.claim import Claim
+from inductor_plugin.inductor.graph.claim import PendingChoice
 from inductor_plugin.inductor.graph.session import Session, session_of
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.epilogue import Epilogue
 from inductor_plugin.problem.epilogue_text import note
 from inductor_plugin.problem.tolerance import STEPPED
-from inductor_plugin.tuning.selection import Ticket
+from inductor_plugin.tuning.selection import TuningTicket
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +69,7 @@ class _Pair:
     scheduler: Any
     config: Config
     session: Session
-    claim: Claim
+    claim: PendingChoice
     product: Any
     first: Any
     second: Any
@@ -273,8 +272,8 @@ def _facts(pair: _Pair, name: str, choice: Any) -> Kernel:
 def _fusion(pair: _Pair, epilogue: Epilogue) -> Fusion:
     bare = pair.claim.call
     layout = node_of(_written(pair, epilogue)).get_layout()
-    call: Call = pair.session.call(bare.nodes, bare.layout, None)
-    return Fusion(pair.scheduler, pair.product, pair.first, pair.second, layout, call)
+    again = bare.read_again()
+    return Fusion(pair.scheduler, pair.product, pair.first, pair.second, layout, again)
 
 
 def _visitors(
@@ -309,7 +308,7 @@ def _handed_over(
     epilogue: Epilogue,
     kept: Mapping[str, _Kernel],
     pruned: Mapping[str, str],
-) -> tuple[Ticket, dict[str, tuple[str, _Kernel]]]:
+) -> tuple[TuningTicket, dict[str, tuple[str, _Kernel]]]:
     """Return the ticket of the fusion, and which kernel each fused candidate stands for."""
     claim, device = pair.claim, pair.product.get_device()
     bare = claim.ticket.problem
@@ -342,10 +341,10 @@ def _written(pair: _Pair, epilogue: Epilogue) -> str:
     return next(buffer.get_name() for buffer in pair.second.get_outputs())
 
 
-def _fuses(pair: _Pair, ticket: Ticket, choices: Mapping[str, tuple[str, _Kernel]]) -> bool:
+def _fuses(pair: _Pair, ticket: TuningTicket, choices: Mapping[str, tuple[str, _Kernel]]) -> bool:
     """Return whether the fused kernel won, and settle the product's kernel if so."""
-    pair.session.await_ticket(ticket)
-    winner = pair.session.selection(ticket).decide(ticket).winner
+    pair.session.wait(ticket)
+    winner = ticket.selection.decide(ticket).winner
     if winner is None or winner not in choices:
         return False
     name, kernel = choices[winner]

@@ -11,7 +11,8 @@ from typing import Any, cast
 from torch._inductor import ir
 
 from inductor_plugin.cost.shortlist import Price
-from inductor_plugin.inductor.candidates.offers import Call, offer_of
+from inductor_plugin.inductor.candidates.call import AutotuneCall
+from inductor_plugin.inductor.candidates.offers import offer_of
 from inductor_plugin.inductor.facts.operands import output_tensor
 from inductor_plugin.inductor.fusion.nodes import (
     Generated,
@@ -29,8 +30,9 @@ from inductor_plugin.kernels.call import (
     Single,
     Tensor,
 )
-from inductor_plugin.tuning.offer import Offer
-from inductor_plugin.tuning.task import Entry
+from inductor_plugin.tuning.candidate import CandidateId
+from inductor_plugin.tuning.offer import CandidateOffer
+from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.worker.jobs import BenchCandidate
 
 UNFUSED = "unfused"
@@ -54,7 +56,7 @@ class Fusion:
     first: Any
     second: Any
     layout: ir.Layout
-    call: Call
+    call: AutotuneCall
 
     @functools.cached_property
     def written(self) -> dict[str, Tensor]:
@@ -76,7 +78,7 @@ class Fusion:
         return module_kernel(made, self.layout.device), arguments
 
 
-def unfused_offer(fusion: Fusion, settled: str | None, choice: Any) -> Offer:
+def unfused_offer(fusion: Fusion, settled: str | None, choice: Any) -> CandidateOffer:
     """Return the candidate that keeps two kernels; what is fused has to beat it.
 
     Args:
@@ -85,15 +87,9 @@ def unfused_offer(fusion: Fusion, settled: str | None, choice: Any) -> Offer:
         choice: The product's kernel.
     """
     bare = offer_of(choice, fusion.call)
-    name = f"{UNFUSED}.{bare.candidate_id}"
-    return Offer(
-        candidate_id=name,
-        name=UNFUSED,
-        kind="sequence",
-        description=f"{bare.name}, then its epilogue",
-        library=True,
-        make_entry=lambda: _unfused(fusion, name, settled, choice, bare),
-    )
+    name, description = f"{UNFUSED}.{bare.candidate_id}", f"{bare.name}, then its epilogue"
+    identity = CandidateId(name, UNFUSED, "sequence", description, library=True)
+    return CandidateOffer(identity, lambda own: _unfused(fusion, own, settled, choice, bare))
 
 
 def fused_offer(
@@ -102,7 +98,7 @@ def fused_offer(
     choice: Any,
     signature: str,
     price: Price,
-) -> Offer:
+) -> CandidateOffer:
     """Return the candidate that has the epilogue in the product's kernel.
 
     Its identity is that of the kernel and of the epilogue, so that nothing is generated where a
@@ -115,17 +111,10 @@ def fused_offer(
         signature: The epilogue's.
         price: What it may cost, from the kernel alone.
     """
-    family = choice.name.rsplit("_", 1)[0]
+    family = f"fused.{choice.name.rsplit('_', 1)[0]}"
     digest = hashlib.sha256(f"{name} {signature}".encode()).hexdigest()[:12]
-    identity = f"fused.{family}-{digest}"
-    return Offer(
-        candidate_id=identity,
-        name=f"fused.{family}",
-        kind="triton",
-        description=str(choice.description),
-        library=False,
-        make_entry=lambda: _fused(fusion, identity, family, choice, price),
-    )
+    identity = CandidateId(f"{family}-{digest}", family, "triton", str(choice.description))
+    return CandidateOffer(identity, lambda own: _fused(fusion, own, choice, price))
 
 
 @dataclass(frozen=True)
@@ -205,16 +194,18 @@ def _flat(arguments: Sequence[Any]) -> Iterator[Any]:
             yield one
 
 
-def _unfused(fusion: Fusion, name: str, settled: str | None, choice: Any, bare: Offer) -> Entry:
+def _unfused(
+    fusion: Fusion, identity: CandidateId, settled: str | None, choice: Any, bare: CandidateOffer
+) -> TaskCandidate:
     """Prepare the two kernels: the product's as it was measured, the other as Inductor writes it."""
-    entry = Entry(name, UNFUSED, "sequence", f"{bare.name}, then its epilogue", library=True)
+    entry, name = TaskCandidate(identity), identity.candidate_id
     behind = fusion.prepared(generated(fusion.scheduler, fusion.second.get_nodes()))
     if settled is not None:
         with fusion.product.swap_as_triton_caller(choice):
             first = generated(fusion.scheduler, fusion.first.get_nodes())
         entry.bench = _bench(fusion, name, fusion.prepared(first), behind)
         return entry
-    own = bare.make_entry()
+    own = bare.entry()
     bench, product, _ = own.bench, fusion.product.get_name(), fusion.written
     if bench is None:
         return entry
@@ -243,20 +234,14 @@ def _bench(
     return lambda _library, _symbol: candidate
 
 
-def _fused(
-    fusion: Fusion,
-    name: str,
-    family: str,
-    choice: Any,
-    price: Price,
-) -> Entry:
+def _fused(fusion: Fusion, identity: CandidateId, choice: Any, price: Price) -> TaskCandidate:
     """Prepare the one kernel."""
-    entry = Entry(name, f"fused.{family}", "triton", str(choice.description), library=False)
+    entry = TaskCandidate(identity)
     nodes = (*fusion.first.get_nodes(), *fusion.second.get_nodes())
     with fusion.product.swap_as_triton_caller(choice):
         made = generated(fusion.scheduler, nodes)
     device, limit_s = fusion.layout.device, fusion.call.compile_timeout_s
-    entry.build = compile_job(made, device, f"fused.{family}", limit_s)
+    entry.build = compile_job(made, device, identity.name, limit_s)
     entry.judge, entry.least_ms = price.refused_compiled, price.least_ms()
-    entry.bench = _bench(fusion, name, fusion.prepared(made))
+    entry.bench = _bench(fusion, identity.candidate_id, fusion.prepared(made))
     return entry

@@ -35,8 +35,9 @@ from inductor_plugin.problem.epilogue import Access, Epilogue
 from inductor_plugin.registry import default_registry
 from inductor_plugin.template import Candidate, CudaSource, Failed
 from inductor_plugin.templates.cutlass.fused import absorbed
-from inductor_plugin.tuning.offer import Offer
-from inductor_plugin.tuning.task import CppBuild, Entry
+from inductor_plugin.tuning.candidate import CandidateId
+from inductor_plugin.tuning.offer import CandidateOffer
+from inductor_plugin.tuning.task import CppBuild, TaskCandidate
 from inductor_plugin.worker.jobs import BenchCandidate, Outcome
 
 logger = logging.getLogger(__name__)
@@ -234,7 +235,7 @@ def _under(name: str, size: Sequence[Any], stride: Sequence[int], offset: int) -
     return View(name, tuple(taken), compat.hints(taken), tuple(stride), offset)
 
 
-def offer(fusion: Fusion, evt: Evt, signature: str, price: Price) -> Offer:
+def offer(fusion: Fusion, evt: Evt, signature: str, price: Price) -> CandidateOffer:
     """Return a kernel as a candidate of a fusion.
 
     Args:
@@ -253,20 +254,12 @@ def offer(fusion: Fusion, evt: Evt, signature: str, price: Price) -> Offer:
         description += (
             f", then a kernel for {len(cut.left)} of {len(fusion.second.get_nodes())} nodes"
         )
-    identity = f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-    return Offer(
-        candidate_id=identity,
-        name=name,
-        kind="template",
-        description=description,
-        library=False,
-        make_entry=lambda: _entry(
-            fusion, evt, Entry(identity, name, "template", description, library=False), price
-        ),
-    )
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    identity = CandidateId(f"{name}-{digest}", name, "template", description)
+    return CandidateOffer(identity, lambda own: _entry(fusion, evt, TaskCandidate(own), price))
 
 
-def _entry(fusion: Fusion, evt: Evt, entry: Entry, price: Price) -> Entry:
+def _entry(fusion: Fusion, evt: Evt, entry: TaskCandidate, price: Price) -> TaskCandidate:
     """Prepare the operator, and behind it the kernel of what it does not take."""
     call, seeds = evt.call, fusion.call.seeds
     factors = [view_operand(one, seeds) for one in call.factors]

@@ -2,51 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from torch._inductor import ir, select_algorithm
 
+from inductor_plugin.inductor.candidates.call import AutotuneCall
 from inductor_plugin.inductor.candidates.layouts import Layouts
-from inductor_plugin.inductor.candidates.offers import Call, is_library
+from inductor_plugin.inductor.candidates.offers import is_library
 from inductor_plugin.tuning.decision import guarded
-from inductor_plugin.tuning.selection import Ticket
-
-if TYPE_CHECKING:
-    from inductor_plugin.inductor.graph.session import Session
+from inductor_plugin.tuning.selection import TuningTicket
 
 
-class Claim:
+class PendingChoice:
     """One call's ticket together with the choices it stands for."""
 
     def __init__(
-        self, session: Session, ticket: Ticket, choices: Mapping[str, Any], call: Call
+        self,
+        ticket: TuningTicket,
+        choices: Mapping[str, Any],
+        call: AutotuneCall,
+        wait: Callable[[TuningTicket], None],
     ) -> None:
-        """Bind a ticket to the choices of one call, by candidate."""
-        self._session = session
+        """Bind a ticket to the choices of one call.
+
+        Args:
+            ticket: The call's problem and candidates.
+            choices: Inductor's choices by candidate.
+            call: The call.
+            wait: Returns once a ticket can be decided.
+        """
         self.ticket = ticket
+        self.choices = choices
         self.call = call
-        self._choices = choices
-        self._layouts = Layouts(ticket.problem, call.nodes)
+        self._wait = wait
+        self._libraries = [choice for choice in choices.values() if is_library(choice)]
+        self._layouts = Layouts(call)
         if not self._libraries:
             self._layouts.hold()
 
-    @property
-    def choices(self) -> Mapping[str, Any]:
-        """The choices, by candidate."""
-        return self._choices
-
-    @property
-    def _libraries(self) -> list[Any]:
-        return [one for one in self._choices.values() if is_library(one)]
-
     def hold(self) -> None:
-        """Let the inputs lie as they were measured, unless the library kernel runs."""
+        """Keep the inputs' layouts as they were measured, unless the library kernel runs."""
         if self._layouts.open and self.winner() not in self._libraries:
             self._layouts.hold()
 
     def compare(self) -> None:
-        """Say so where an input lies otherwise than it was measured; Inductor may not ask again."""
+        """Warn where an input's layout is not the measured one; Inductor may not ask again."""
         if self._layouts.moved():
             self.winner()
 
@@ -56,15 +57,15 @@ class Claim:
         Raises:
             NoValidChoicesError: Nothing could be measured and there is no library kernel.
         """
-        self._session.await_ticket(self.ticket)
-        chosen = self._session.selection(self.ticket).decide(self.ticket).winner
-        if chosen is not None and chosen in self._choices:
-            return self._layouts.kept(self._choices[chosen], self._libraries)
+        self._wait(self.ticket)
+        winner = self.ticket.selection.decide(self.ticket).winner
+        if winner is not None and winner in self.choices:
+            return self._layouts.kept(self.choices[winner], self._libraries)
         if self._libraries:
             return self._libraries[0]
         # Nothing was measured, or not yet: what has not failed may run.
         measured = self.ticket.measured
-        for name, choice in self._choices.items():
+        for name, choice in self.choices.items():
             if name not in measured or measured[name].status == "skipped":
                 return choice
         raise select_algorithm.NoValidChoicesError(
@@ -73,11 +74,10 @@ class Claim:
 
     def timings(self, _hint_override: int | None = None) -> dict[Any, float]:
         """Return milliseconds by choice, the winner the fastest, as Inductor's scheduler asks."""
-        winner = self.winner()
-        selection = self._session.selection(self.ticket)
-        verdict = selection.decide(self.ticket)
-        values = guarded(selection.medians(self.ticket), verdict)
-        timed = {self._choices[n]: t for n, t in values.items() if n in self._choices}
+        winner, selection = self.winner(), self.ticket.selection
+        medians = selection.medians(self.ticket)
+        values = guarded(medians, selection.decide(self.ticket))
+        timed = {self.choices[n]: t for n, t in values.items() if n in self.choices}
         # Without timings (a lost worker, a tight budget) the scheduler still needs one entry.
         timed = timed if winner in timed and not self._layouts.moved() else {winner: 1.0}
         # Where a template does not fit the layout, it looks up every library kernel, failed or not.

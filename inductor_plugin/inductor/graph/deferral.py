@@ -17,6 +17,8 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
+from inductor_plugin.inductor.candidates.call import AutotuneCall
+
 DEFERRABLE = frozenset(
     {
         "mm",
@@ -53,14 +55,13 @@ class Deferred:
 
 
 def stand_in(
-    layout: ir.Layout,
-    nodes: list[Any],
+    call: AutotuneCall,
     choices: list[Any],
     timings: Callable[..., dict[Any, float]],
     winner: Callable[[], ir.ChoiceCaller],
 ) -> tuple[ir.TensorBox, Deferred]:
     """Return a node whose kernel is decided later, and the open decision."""
-    buffer = ir.MultiTemplateBuffer(layout, nodes, timings, choices, OrderedSet())
+    buffer = ir.MultiTemplateBuffer(call.layout, list(call.nodes), timings, choices, OrderedSet())
     box: Any = ir.TensorBox.create(buffer)
     storage = box.data
     assert isinstance(storage, ir.StorageBox)
@@ -75,8 +76,8 @@ def settle(graph: GraphLowering, deferred: Deferred) -> None:
         V.set_current_node(deferred.current_node),
         ir.IRNode.current_origins(deferred.buffer.origins),
     ):
-        made = choice.output_node()
-    node = ir.InputsKernel.unwrap_storage_for_input(made)
+        output = choice.output_node()
+    node = ir.InputsKernel.unwrap_storage_for_input(output)
     assert isinstance(node, ir.OperationBuffer), f"{choice.name} gave a {type(node).__name__}"
     _move(graph.operations, operations, deferred.buffer, node)
     _move(graph.buffers, buffers, deferred.buffer, node)
@@ -87,11 +88,11 @@ def settle(graph: GraphLowering, deferred: Deferred) -> None:
 
 
 def _move(entries: list[Any], since: int, old: Any, new: Any) -> None:
-    """Put ``new``, behind whatever helpers were registered with it, where ``old`` was."""
+    """Put ``new``, after whatever helpers were registered with it, where ``old`` was."""
     added = entries[since:]
     del entries[since:]
-    place = next(i for i, one in enumerate(entries) if one is old)
-    entries[place : place + 1] = [*(one for one in added if one is not new), new]
+    place = next(i for i, entry in enumerate(entries) if entry is old)
+    entries[place : place + 1] = [*(entry for entry in added if entry is not new), new]
 
 
 def _rename(graph: GraphLowering, old: Any, new: Any) -> None:

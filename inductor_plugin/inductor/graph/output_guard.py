@@ -23,7 +23,7 @@ from torch._inductor.virtualized import V
 
 from inductor_plugin.errors import OptionError
 from inductor_plugin.ops import output_check
-from inductor_plugin.tuning.selection import Ticket
+from inductor_plugin.tuning.selection import TuningTicket
 
 _MODULE = output_check.__name__
 _KEY_DIGITS = 12
@@ -67,7 +67,7 @@ class OutputGuard:
         self._rendered: dict[int, tuple[object, Chosen]] = {}
         self._inputs: dict[str, str] = {}
 
-    def follow(self, choices: Mapping[str, Any], ticket: Ticket, environment: str) -> None:
+    def follow(self, choices: Mapping[str, Any], ticket: TuningTicket, environment: str) -> None:
         """Note which nodes the choices of one call become, if they become any.
 
         Args:
@@ -85,7 +85,7 @@ class OutputGuard:
                 self._rendered[id(render)] = (render, one)
             choice.output_node = self._noting(choice.output_node, one)
 
-    def settle(self, product: Any, ticket: Ticket, name: str, environment: str) -> None:
+    def settle(self, product: Any, ticket: TuningTicket, name: str, environment: str) -> None:
         """Note which kernel a product is computed with, together with what is fused behind it.
 
         Args:
@@ -191,7 +191,7 @@ class OutputGuard:
         )
 
 
-def _named(ticket: Ticket, name: str, environment: str) -> Chosen | None:
+def _named(ticket: TuningTicket, name: str, environment: str) -> Chosen | None:
     """Return a candidate as an error names it, None for one that was not offered."""
     offer = next((one for one in ticket.offers if one.candidate_id == name), None)
     if offer is None:

@@ -23,7 +23,7 @@ from inductor_plugin.inductor.candidates.decompose_k import allowed, promising
 from inductor_plugin.inductor.candidates.offers import foreign
 from inductor_plugin.inductor.facts import compat
 from inductor_plugin.inductor.facts.scope import active_config
-from inductor_plugin.inductor.graph.claim import Claim
+from inductor_plugin.inductor.graph.claim import PendingChoice
 from inductor_plugin.inductor.graph.deferral import DEFERRABLE
 from inductor_plugin.inductor.graph.session import Session, session_of
 from inductor_plugin.problem.attention import DIRECTIONS
@@ -46,79 +46,43 @@ class PluginSelector(select_algorithm.AlgorithmSelectorCache):
         **kwargs: Any,
     ) -> Any:
         """Return the node of the chosen kernel, or one whose kernel is decided later."""
+        untyped: Any = super()
+
+        def stock(choices: list[Any]) -> Any:
+            return untyped.__call__(name, choices, input_nodes, layout, input_gen_fns, **kwargs)
+
         config = active_config()
         if config is None:
-            return self._stock(name, choices, input_nodes, layout, input_gen_fns, kwargs)
+            return stock(choices)
         choices, unwanted = allowed(choices, config)
         if _steps_aside(name, choices, layout, kwargs):
-            return self._stock(name, choices, input_nodes, layout, input_gen_fns, kwargs)
+            return stock(choices)
         for preprocess in self.preprocessing_fns:
             choices = preprocess(choices)
         offered = choices
         try:
             session = session_of(V.graph, config)
-            problem = session.problem(name, choices, input_nodes, layout)
-            choices, rejected = session.with_templates(problem, choices, input_nodes, layout)
-            choices, hopeless = promising(choices, problem)
+            call = session.call(name, choices, input_nodes, layout, input_gen_fns)
+            choices, rejected = session.with_templates(call, choices)
+            choices, hopeless = promising(choices, call.problem)
             rejected = {**_refused(choices), **unwanted, **hopeless, **rejected}
             if len(choices) < 2:
-                session.note(problem, choices, input_nodes, layout, rejected)
+                session.note(call, choices, rejected)
                 return self._only(name, choices, kwargs)
-            claim = session.submit(problem, choices, input_nodes, layout, input_gen_fns, rejected)
-            return self._claimed(
-                session, claim, name, choices, input_nodes, layout, input_gen_fns, kwargs
-            )
+            claim = session.submit(call, choices, rejected)
+            return _node(session, claim, choices, kwargs)
         except (OptionError, select_algorithm.NoValidChoicesError):
             raise
         except Exception:  # the border where Inductor calls us: its own choices stand
             if name in DIRECTIONS:
                 raise  # those are not Inductor's: `lowering_attention` leaves the call to it
             logger.exception("the plugin could not tune %s; Inductor's own selection is used", name)
-            return self._stock(name, offered, input_nodes, layout, input_gen_fns, kwargs)
+            return stock(offered)
 
     def _only(self, name: str, choices: list[Any], kwargs: dict[str, Any]) -> Any:
         if not choices:
             raise self.create_no_valid_choices(name, "No choices exist for backend.")
         return compat.selected(choices[0].output_node(), choices[0], kwargs)
-
-    def _claimed(
-        self,
-        session: Session,
-        claim: Claim,
-        name: str,
-        choices: list[Any],
-        nodes: Sequence[Any],
-        layout: ir.Layout,
-        input_gen_fns: Any,
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """Return a node for a claim: Inductor's own deferred one, ours, or the winner's."""
-        if _runs_cpp(layout):
-            if name in DEFERRABLE:
-                return compat.selected(
-                    session.defer(claim, list(nodes), choices, layout), None, kwargs
-                )
-        elif kwargs.get("return_multi_template") and input_gen_fns is None:
-            prologues = _prologues(choices)
-            buffer = ir.MultiTemplateBuffer(layout, nodes, claim.timings, choices, prologues)
-            box: Any = ir.TensorBox.create(buffer)
-            session.keep(buffer.get_name(), claim)
-            return compat.selected(box, None, kwargs)
-        claim.hold()
-        winner = claim.winner()
-        return compat.selected(winner.output_node(), winner, kwargs)
-
-    def _stock(
-        self,
-        name: str,
-        choices: list[Any],
-        nodes: Sequence[Any],
-        layout: ir.Layout,
-        input_gen_fns: Any,
-        kwargs: dict[str, Any],
-    ) -> Any:
-        stock: Any = super()
-        return stock.__call__(name, choices, nodes, layout, input_gen_fns, **kwargs)
 
 
 def install() -> None:
@@ -140,6 +104,26 @@ def installed() -> bool:
     return type(select_algorithm.get_algorithm_selector_cache()) is PluginSelector
 
 
+def _node(
+    session: Session, claim: PendingChoice, choices: list[Any], kwargs: dict[str, Any]
+) -> Any:
+    """Return a node for a claim: Inductor's own deferred one, ours, or the winner's."""
+    call = claim.call
+    if _runs_cpp(call.layout):
+        if call.op in DEFERRABLE:
+            return compat.selected(session.defer(claim, choices), None, kwargs)
+    elif kwargs.get("return_multi_template") and not call.input_gen_fns:
+        buffer = ir.MultiTemplateBuffer(
+            call.layout, call.nodes, claim.timings, choices, _prologues(choices)
+        )
+        box: Any = ir.TensorBox.create(buffer)
+        session.keep(buffer.get_name(), claim)
+        return compat.selected(box, None, kwargs)
+    claim.hold()
+    winner = claim.winner()
+    return compat.selected(winner.output_node(), winner, kwargs)
+
+
 def _steps_aside(name: str, choices: Sequence[Any], layout: Any, kwargs: Mapping[str, Any]) -> bool:
     """Return True where stock Inductor decides, and log why."""
     reason = _reason_to_step_aside(choices, layout, kwargs)
@@ -151,8 +135,8 @@ def _steps_aside(name: str, choices: Sequence[Any], layout: Any, kwargs: Mapping
 def _reason_to_step_aside(choices: Sequence[Any], layout: Any, kwargs: Mapping[str, Any]) -> str:
     if not isinstance(layout, ir.Layout) or isinstance(layout, ir.MultiOutputLayout):
         return "its output is not one tensor"
-    given = reason_to_step_aside(layout.device, kwargs)
-    return given or next((why for why in map(foreign, choices) if why), "")
+    reason = reason_to_step_aside(layout.device, kwargs)
+    return reason or next((why for why in map(foreign, choices) if why), "")
 
 
 def reason_to_step_aside(device: torch.device, kwargs: Mapping[str, Any] | None = None) -> str:
@@ -179,7 +163,7 @@ def reason_to_step_aside(device: torch.device, kwargs: Mapping[str, Any] | None 
 
 
 def _refused(choices: Sequence[Any]) -> dict[str, str]:
-    """Return who else could have been among the choices, and why it is not."""
+    """Return what else could have been among the choices, and why it is not."""
     return {
         name: reason
         for choice in choices

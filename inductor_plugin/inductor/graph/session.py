@@ -17,37 +17,38 @@ from torch._inductor.graph import GraphLowering
 from inductor_plugin.cache import Resources
 from inductor_plugin.config import Config
 from inductor_plugin.counters import COUNTERS
+from inductor_plugin.inductor.candidates.call import AutotuneCall
 from inductor_plugin.inductor.candidates.layouts import before_layouts
 from inductor_plugin.inductor.candidates.offers import (
-    Call,
+    is_cpp,
     is_library,
-    misread,
     offer_of,
-    unwrapped,
+    repack_hazard,
+    scalars_of,
 )
 from inductor_plugin.inductor.candidates.template_choice import template_choices
 from inductor_plugin.inductor.facts import toolchain
-from inductor_plugin.inductor.facts.problem import device_text, problem_of
+from inductor_plugin.inductor.facts.problem import device_text
 from inductor_plugin.inductor.graph import deferral
-from inductor_plugin.inductor.graph.claim import Claim
+from inductor_plugin.inductor.graph.claim import PendingChoice
 from inductor_plugin.inductor.graph.output_guard import OutputGuard
 from inductor_plugin.inductor.graph.packs import make_ready
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.tolerance import reduction_length, tolerance
 from inductor_plugin.registry import default_registry
 from inductor_plugin.tuning.environment import float32_precision, provenance
-from inductor_plugin.tuning.offer import Offer
+from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.operand_files import OperandFiles
 from inductor_plugin.tuning.pins import Pins, read_pins
 from inductor_plugin.tuning.refusal import remember
-from inductor_plugin.tuning.runtime import RUNTIME, Site
-from inductor_plugin.tuning.selection import Selection, Ticket
+from inductor_plugin.tuning.runtime import RUNTIME, DeviceContext
+from inductor_plugin.tuning.selection import Selection, TuningTicket
 from inductor_plugin.tuning.table import summary, table
-from inductor_plugin.tuning.trace import MAIN_TRACK
+from inductor_plugin.tuning.task import problem_digest
 
 logger = logging.getLogger(__name__)
 
-OBSERVERS: list[Callable[[Sequence[Ticket]], None]] = []
+OBSERVERS: list[Callable[[Sequence[TuningTicket]], None]] = []
 """Are given all problems of a graph once they are decided."""
 
 _SCALED = frozenset({"addmm", "baddbmm", "scaled_mm"})
@@ -67,15 +68,15 @@ class Session:
         # 0.5 ms a call, of which a model has hundreds.
         self._toolchain = functools.cache(toolchain.cpp_toolchain)
         self._pins: Pins | None = read_pins(config.pin_file) if config.policy == "pinned" else None
-        self._tickets: dict[str, Ticket] = {}
-        self._selections: dict[str, tuple[Site, Selection]] = {}
+        self._tickets: dict[tuple[str, ...], TuningTicket] = {}
+        self._contexts: dict[str, tuple[DeviceContext, Selection]] = {}
         self._deferred: list[deferral.Deferred] = []
-        self._claims: dict[str, Claim] = {}
-        self._made: list[Claim] = []
+        self._claims: list[PendingChoice] = []
+        self._by_buffer: dict[str, PendingChoice] = {}
         self.fused: dict[str, str] = {}
         """Which candidate a fusion has settled, by the product's buffer."""
         self.behind: set[str] = set()
-        """What stands behind products, where a fusion with one of them has been handed over."""
+        """Epilogue nodes for which a fusion has been submitted."""
         self._before = COUNTERS.snapshot()
         self._deadline: float | None = None
         self._reported = False
@@ -85,129 +86,116 @@ class Session:
         before_layouts(graph, self._hold)
         _watch(graph, self._settle, self._end)
 
-    def selection(self, ticket: Ticket) -> Selection:
-        """Return the selection that decides a ticket."""
-        return self._selections[ticket.problem.output.device][1]
-
-    def problem(
-        self, name: str, choices: Sequence[Any], nodes: Sequence[Any], layout: ir.Layout
-    ) -> Problem:
-        """Return the facts of a call."""
-        return problem_of(name, nodes, layout, _arguments(choices))
-
-    def with_templates(
-        self, problem: Problem, choices: list[Any], nodes: Sequence[Any], layout: ir.Layout
-    ) -> tuple[list[Any], dict[str, str]]:
-        """Return the choices with those of registered templates, and who is left out and why."""
-        wrong = {id(one): misread(one, nodes) for one in choices}
-        choices = [one for one in choices if wrong[id(one)] is None]
-        make_ready(self.config, problem.target)
-        registry = default_registry()
-        if problem.op in _SCALED and not any(map(is_library, choices)):
-            why = "no library kernel among the choices tells the call's scalars; add ATEN to the backends"
-            ours: list[Any] = []
-            rejected = {one.name: why for one in registry.for_op(problem.op)}
-        else:
-            ours, rejected = template_choices(registry, problem, nodes, layout, self.config)
-        rejected.update(("cpp", reason) for reason in wrong.values() if reason is not None)
-        return [*choices, *ours], rejected
-
-    def submit(
+    def call(
         self,
-        problem: Problem,
+        op: str,
         choices: Sequence[Any],
         nodes: Sequence[Any],
         layout: ir.Layout,
-        input_gen_fns: Mapping[int, Callable[[Any], torch.Tensor]] | None,
-        rejected: Mapping[str, str],
-    ) -> Claim:
+        input_gen_fns: Mapping[int, Callable[[Any], torch.Tensor]] | None = None,
+    ) -> AutotuneCall:
+        """Return a call with what the options and its library kernel say of it."""
+        return AutotuneCall(
+            op=op,
+            nodes=nodes,
+            layout=layout,
+            input_gen_fns=input_gen_fns or {},
+            arguments=scalars_of(choices),
+            timeout_s=self.config.bench_timeout_s,
+            compile_timeout_s=self.config.compile_timeout_s,
+            files=self._files,
+            toolchain=self._toolchain,
+        )
+
+    def with_templates(
+        self, call: AutotuneCall, choices: list[Any]
+    ) -> tuple[list[Any], dict[str, str]]:
+        """Return the choices with those of registered templates, and why others are left out."""
+        hazard = repack_hazard(call.nodes) if any(map(is_cpp, choices)) else None
+        if hazard is not None:
+            choices = [choice for choice in choices if not is_cpp(choice)]
+        make_ready(self.config, call.problem.target)
+        registry = default_registry()
+        if call.op in _SCALED and not any(map(is_library, choices)):
+            why = "no library kernel among the choices tells the call's scalars; add ATEN to the backends"
+            ours: list[Any] = []
+            rejected = {template.name: why for template in registry.for_op(call.op)}
+        else:
+            ours, rejected = template_choices(call, registry, self.config)
+        return [*choices, *ours], rejected | ({"cpp": hazard} if hazard is not None else {})
+
+    def submit(
+        self, call: AutotuneCall, choices: Sequence[Any], rejected: Mapping[str, str]
+    ) -> PendingChoice:
         """Hand a call over; it is being measured, if it must be, when this returns."""
-        site, selection = self._site(layout.device)
-        call = self.call(nodes, layout, input_gen_fns)
+        context, _ = self._context(call.layout.device)
         # Stock offers some convolution kernels twice, word for word.
-        distinct: dict[str, tuple[Offer, Any]] = {}
+        distinct: dict[str, tuple[CandidateOffer, Any]] = {}
         for choice in choices:
             offer = offer_of(choice, call)
             distinct.setdefault(offer.candidate_id, (offer, choice))
         offers = [offer for offer, _ in distinct.values()]
         by_id = {name: choice for name, (_, choice) in distinct.items()}
-        ticket = self._enqueue(site, selection, problem, offers, rejected, self.tolerance(problem))
+        accepted = self.tolerance(call.problem)
+        ticket = self.enqueue(call.problem, call.layout.device, offers, rejected, accepted, {})
         if self._guard is not None:
-            self._guard.follow(by_id, ticket, site.environment)
-        self._made.append(Claim(self, ticket, by_id, call))
-        return self._made[-1]
+            self._guard.follow(by_id, ticket, context.environment)
+        self._claims.append(PendingChoice(ticket, by_id, call, self.wait))
+        return self._claims[-1]
 
     def enqueue(
         self,
         problem: Problem,
         device: torch.device,
-        offers: Sequence[Offer],
+        offers: Sequence[CandidateOffer],
         rejected: Mapping[str, str],
         tolerance: float | None,
         note: Mapping[str, str],
-    ) -> Ticket:
-        """Hand over a product with its epilogue, whose note (`epilogue_text`) the record keeps."""
-        site, selection = self._site(device)
-        return self._enqueue(site, selection, problem, offers, rejected, tolerance, note)
-
-    def _enqueue(
-        self,
-        site: Site,
-        selection: Selection,
-        problem: Problem,
-        offers: Sequence[Offer],
-        rejected: Mapping[str, str],
-        tolerance: float | None,
-        note: Mapping[str, str] | None = None,
-    ) -> Ticket:
-        names = sorted(one.candidate_id for one in offers)
-        name = f"{site.device} {problem.fields()} {names}"
-        ticket = self._tickets.get(name)
+    ) -> TuningTicket:
+        """Hand over a problem; ``note`` is the epilogue's (`epilogue_text`), which the record keeps."""
+        context, selection = self._context(device)
+        key = (
+            context.device,
+            problem_digest(problem),
+            *sorted(offer.candidate_id for offer in offers),
+        )
+        ticket = self._tickets.get(key)
         if ticket is None:
             ticket = selection.plan(problem, offers, rejected, tolerance, self._budget())
-            self._tickets[name] = ticket
-            ticket.epilogue = note or {}
-            if ticket.task is not None:
-                site.progress.expect(len(ticket.task.entries))
-                site.pipeline.submit(ticket.task)
+            self._tickets[key] = ticket
+            ticket.epilogue = note
+            context.submit(ticket)
         return ticket
 
-    def keep(self, buffer: str, claim: Claim) -> None:
-        """Remember the claim behind a buffer whose kernel the scheduler decides."""
-        self._claims[buffer] = claim
+    def keep(self, buffer: str, claim: PendingChoice) -> None:
+        """Remember the claim of a buffer whose kernel the scheduler decides."""
+        self._by_buffer[buffer] = claim
 
-    def claim(self, buffer: str) -> Claim | None:
-        """Return the claim behind a buffer, None if it is not the plugin's."""
-        return self._claims.get(buffer)
+    def claim(self, buffer: str) -> PendingChoice | None:
+        """Return the claim of a buffer, None if it is not the plugin's."""
+        return self._by_buffer.get(buffer)
 
-    def note(
-        self,
-        problem: Problem,
-        choices: Sequence[Any],
-        nodes: Sequence[Any],
-        layout: ir.Layout,
-        rejected: Mapping[str, str],
-    ) -> None:
+    def note(self, call: AutotuneCall, choices: Sequence[Any], rejected: Mapping[str, str]) -> None:
         """Remember why a call has one choice only, for `explain`; nothing is measured."""
         if choices:
-            only = offer_of(choices[0], self.call(nodes, layout, None)).candidate_id
-            self.remember(problem, layout.device, only, rejected)
+            only = offer_of(choices[0], call).candidate_id
+            self.remember(call.problem, call.layout.device, only, rejected)
 
     def remember(
         self, problem: Problem, device: torch.device, only: str, rejected: Mapping[str, str]
     ) -> None:
         """Remember why a problem has one candidate only, for `explain`."""
         if self.config.policy in ("tune", "build"):
-            site, _ = self._site(device)
-            remember(site.store, site.environment, problem, only, rejected)
+            context, _ = self._context(device)
+            remember(context.store, context.environment, problem, only, rejected)
 
-    def defer(self, claim: Claim, nodes: list[Any], choices: list[Any], layout: ir.Layout) -> Any:
+    def defer(self, claim: PendingChoice, choices: list[Any]) -> Any:
         """Return a node whose kernel is decided when the whole graph is lowered."""
-        box, deferred = deferral.stand_in(layout, nodes, choices, claim.timings, claim.winner)
+        box, deferred = deferral.stand_in(claim.call, choices, claim.timings, claim.winner)
         self._deferred.append(deferred)
         return box
 
-    def settle(self, product: Any, ticket: Ticket, candidate: str, kernel: str) -> None:
+    def settle(self, product: Any, ticket: TuningTicket, candidate: str, kernel: str) -> None:
         """Remember which kernel a fusion has settled for a product.
 
         Args:
@@ -218,50 +206,19 @@ class Session:
         """
         self.fused[product.get_name()] = kernel
         if self._guard is not None:
-            site, _ = self._site(product.get_device())
-            self._guard.settle(product, ticket, candidate, site.environment)
+            context, _ = self._context(product.get_device())
+            self._guard.settle(product, ticket, candidate, context.environment)
 
     def resources(self, kernel: str | None, device: torch.device) -> Resources | None:
-        """Return what a kernel of the cache takes of a GPU; None where nobody has read it."""
-        known = self._site(device)[0].store.kernel(kernel) if kernel else None
-        return known.resources if known else None
+        """Return what a kernel of the cache takes of a GPU; None where that was never read."""
+        context, _ = self._context(device)
+        entry = context.store.kernel(kernel) if kernel else None
+        return entry.resources if entry else None
 
-    def await_ticket(self, ticket: Ticket) -> None:
+    def wait(self, ticket: TuningTicket) -> None:
         """Wait until a ticket's race, if it has one, has ended."""
-        task = ticket.task
-        if task is None or task.done.is_set():
-            return
-        site, _ = self._selections[ticket.problem.output.device]
-        limit_s = self._limit_s()
-        started = time.perf_counter_ns()
-        with site.progress.shown():
-            in_time = site.pipeline.wait(task, limit_s)
-        ended = time.perf_counter_ns()
-        site.trace.add(MAIN_TRACK, f"wait {ticket.problem.describe()}", started, ended)
-        COUNTERS.add(wall_s=(ended - started) / 1e9)
-        if not in_time:
-            logger.warning(
-                "%s was not tuned (%s); the library kernel is used",
-                ticket.problem.describe(),
-                task.error,
-            )
-
-    def call(
-        self,
-        nodes: Sequence[Any],
-        layout: ir.Layout,
-        input_gen_fns: Mapping[int, Callable[[Any], torch.Tensor]] | None,
-    ) -> Call:
-        """Return a call with what the options say of it."""
-        return Call(
-            nodes=nodes,
-            layout=layout,
-            input_gen_fns=input_gen_fns or {},
-            timeout_s=self.config.bench_timeout_s,
-            compile_timeout_s=self.config.compile_timeout_s,
-            files=self._files,
-            toolchain=self._toolchain,
-        )
+        context, _ = self._contexts[ticket.problem.output.device]
+        context.wait(ticket, self._limit_s())
 
     def _limit_s(self) -> float:
         """Return how long a race may take at the very most; every wait has a limit."""
@@ -269,20 +226,20 @@ class Session:
         per_entry = self.config.compile_timeout_s + 2 * self.config.bench_timeout_s
         return 60.0 + entries * per_entry
 
-    def _site(self, device: torch.device) -> tuple[Site, Selection]:
-        if device.type not in self._selections:
+    def _context(self, device: torch.device) -> tuple[DeviceContext, Selection]:
+        if device.type not in self._contexts:
             text = device_text(device)
-            site = RUNTIME.site(self.config, text, _software(text))
+            context = RUNTIME.context(self.config, text, _software(text))
             selection = Selection(
                 self.config,
-                site.store,
-                site.environment,
+                context.store,
+                context.environment,
                 lambda: provenance(text),
                 COUNTERS,
                 self._pins,
             )
-            self._selections[device.type] = (site, selection)
-        return self._selections[device.type]
+            self._contexts[device.type] = (context, selection)
+        return self._contexts[device.type]
 
     def _budget(self) -> float | None:
         if self._deadline is None and self.config.tune_budget_s > 0:
@@ -299,18 +256,18 @@ class Session:
         )
 
     def _hold(self) -> None:
-        for claim in self._made:
+        for claim in self._claims:
             claim.hold()
 
     def _settle(self) -> None:
         """Replace every buffer that stands in for a decision."""
-        for claim in self._made:
+        for claim in self._claims:
             claim.compare()
         graph = self._graph()
         deferred, self._deferred = self._deferred, []
-        for one in deferred:
+        for decision in deferred:
             if graph is not None:
-                deferral.settle(graph, one)
+                deferral.settle(graph, decision)
 
     def _end(self) -> None:
         """Report and clean up: everything is decided."""
@@ -322,9 +279,9 @@ class Session:
         self._reported = True
         self._files.remove()
         tickets = list(self._tickets.values())
-        for site, _ in self._selections.values():
-            site.trace.write()
-            site.store.add_counts(
+        for context, _ in self._contexts.values():
+            context.trace.write()
+            context.store.add_counts(
                 hits=sum(t.hit for t in tickets), misses=sum(not t.hit for t in tickets)
             )
         spent = COUNTERS.snapshot().since(self._before)
@@ -359,14 +316,6 @@ def _watch(graph: GraphLowering, before: Callable[[], None], after: Callable[[],
         after()
 
     hooked._update_scheduler = watched
-
-
-def _arguments(choices: Sequence[Any]) -> tuple[tuple[str, str], ...]:
-    """Return the scalar arguments of a call, which its library kernel carries."""
-    for choice in filter(is_library, choices):
-        scalars: dict[str, Any] = unwrapped(choice).kwargs
-        return tuple((name, repr(value)) for name, value in sorted(scalars.items()))
-    return ()
 
 
 def _software(device: str) -> dict[str, str]:

@@ -27,7 +27,8 @@ from inductor_plugin.cache import open_store
 from inductor_plugin.counters import Counters
 from inductor_plugin.kernels.call import OpKernel, SequenceKernel
 from inductor_plugin.tuning.builder import Builder
-from inductor_plugin.tuning.task import CppBuild, Entry
+from inductor_plugin.tuning.candidate import CandidateId
+from inductor_plugin.tuning.task import CppBuild, TaskCandidate
 from inductor_plugin.tuning.trace import Trace
 from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.jobs import (
@@ -133,7 +134,7 @@ def belongs(name: str, template: str) -> bool:
     return name == template or name.startswith((f"{template}::", f"{template}_bmm"))
 
 
-def _offered(identity: str, entry: Entry, code: str = "") -> Offered:
+def _offered(identity: str, entry: TaskCandidate, code: str = "") -> Offered:
     """Return a candidate; one with an epilogue is called as it is written in ``code``."""
     assert entry.bench is not None
     assert entry.build is not None
@@ -215,13 +216,13 @@ def built(
     ends = time.monotonic() + timeout_s
     builder = Builder(open_store(folder), pool, Counters(), Trace(), timeout_s)
     found: dict[tuple[str, str], Offered | str] = {}
-    waiting: list[tuple[Offered, Entry, threading.Event]] = []
+    waiting: list[tuple[Offered, TaskCandidate, threading.Event]] = []
     try:
         for one in offers:
             entry = _entry(one)
             ended = threading.Event()
 
-            def done(entry: Entry = entry, ended: threading.Event = ended) -> None:
+            def done(entry: TaskCandidate = entry, ended: threading.Event = ended) -> None:
                 if entry.ready or entry.outcome is not None:
                     ended.set()
 
@@ -239,13 +240,12 @@ def built(
     return found
 
 
-def _entry(one: Offered) -> Entry:
+def _entry(one: Offered) -> TaskCandidate:
     """Return a candidate as the builder takes it; where it was built is noted in its description."""
-    entry = Entry(one.identity, one.name, "template", "", library=False)
-    entry.build = one.build
+    entry = TaskCandidate(CandidateId(one.identity, one.name, "template", ""), build=one.build)
 
     def bench(library: str, symbol: str) -> Any:
-        entry.description = f"{symbol}@{library}"
+        entry.identity = replace(entry.identity, description=f"{symbol}@{library}")
         return one.kernel
 
     entry.bench = bench

@@ -37,7 +37,6 @@ pytestmark = [
     pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
 ]
 
-NO_LAYOUT: Any = None
 GRAPH: Any = SimpleNamespace(aot_mode=False)
 ODD = Shape(queries=250, keys=250)
 UNKNOWN = Shape(queries=250, keys=250, dynamic=True)
@@ -155,8 +154,9 @@ def test_sums_in_no_fixed_order_do_not_run_where_they_must_be_the_same(cache_dir
 @pytest.mark.usefixtures("deterministic")
 def test_such_a_kernel_is_not_offered_there() -> None:
     kernel = CudaSource("a::b.out", "b", "", "sm_90a", deterministic=False)
+    call: Any = None  # it is not asked
     with V.set_graph_handler(GRAPH):
-        found = template_choice._choice(Candidate("a", "b", {}, kernel), [], NO_LAYOUT, Config())
+        found = template_choice._choice(Candidate("a", "b", {}, kernel), call, Config())
     assert isinstance(found, Failed)
     assert "no fixed order" in found.reason
 

@@ -21,7 +21,6 @@ from inductor_plugin.inductor.candidates import decompose_k, offers
 from inductor_plugin.inductor.candidates.decompose_k import allowed, parts_of
 from inductor_plugin.inductor.candidates.offers import foreign
 from inductor_plugin.inductor.facts.compat import torch_version
-from inductor_plugin.inductor.graph.selector import PluginSelector
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.ops.decompose_k import OP
 from inductor_plugin.worker.jobs import BenchCandidate
@@ -185,12 +184,15 @@ def test_switched_off_inductor_does_not_decide_on_it_either(
 ) -> None:
     seen: list[list[str]] = []
 
-    def stock(self: Any, name: str, choices: list[Any], *others: Any) -> Any:
+    selector: Any = select_algorithm.AlgorithmSelectorCache
+    original = selector.__call__
+
+    def stock(self: Any, name: str, choices: list[Any], *others: Any, **_options: Any) -> Any:
         seen.append([type(one).__name__ for one in choices])
         only = [one for one in choices if not isinstance(one, SubgraphChoiceCaller)]
-        return select_algorithm.AlgorithmSelectorCache.__call__(self, name, only, *others[:3])
+        return original(self, name, only, *others)
 
-    monkeypatch.setattr(PluginSelector, "_stock", stock)
+    monkeypatch.setattr(selector, "__call__", stock)
     monkeypatch.setattr("inductor_plugin.inductor.graph.selector.foreign", lambda choice: "because")
     with lab() as opened:
         opened.lower(product, A, B, decompose_k="off")
@@ -202,12 +204,15 @@ def test_another_subgraph_is_left_to_inductor_and_so_is_its_call(
 ) -> None:
     seen: list[set[str]] = []
 
-    def stock(self: Any, name: str, choices: list[Any], *others: Any) -> Any:
+    selector: Any = select_algorithm.AlgorithmSelectorCache
+    original = selector.__call__
+
+    def stock(self: Any, name: str, choices: list[Any], *others: Any, **_options: Any) -> Any:
         seen.append({type(one).__name__ for one in choices})
         only = [one for one in choices if not isinstance(one, SubgraphChoiceCaller)]
-        return select_algorithm.AlgorithmSelectorCache.__call__(self, name, only, *others[:3])
+        return original(self, name, only, *others)
 
-    monkeypatch.setattr(PluginSelector, "_stock", stock)
+    monkeypatch.setattr(selector, "__call__", stock)
     for module in (offers, decompose_k):
         monkeypatch.setattr(module, "parts_of", lambda choice: None)
     with lab() as opened:

@@ -177,12 +177,12 @@ def test_each_gpu_has_its_own_triton_cache(lab: Callable[..., Any], inductor_cac
 
 
 def test_failed_library_kernels_are_still_found_by_the_scheduler(lab: Callable[..., Any]) -> None:
-    from inductor_plugin.inductor.graph.claim import Claim
+    from inductor_plugin.inductor.graph.claim import PendingChoice
 
     seen: list[dict[Any, float]] = []
-    timings = Claim.timings
+    timings = PendingChoice.timings
 
-    def noted(claim: Claim, hint_override: int | None = None) -> dict[Any, float]:
+    def noted(claim: PendingChoice, hint_override: int | None = None) -> dict[Any, float]:
         seen.append(timings(claim, hint_override))
         return seen[-1]
 
@@ -190,7 +190,7 @@ def test_failed_library_kernels_are_still_found_by_the_scheduler(lab: Callable[.
         return "raised" if isinstance(candidate.kernel, ExternKernel) else "ok"
 
     with lab(library_last, status=failing) as opened, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Claim, "timings", noted)
+        patch.setattr(PendingChoice, "timings", noted)
         code = opened.lower(product, A, B)
     assert "extern_kernels.mm(" not in code
     assert [t for c, t in seen[0].items() if c.name == "mm"] == [float("inf")]

@@ -104,11 +104,11 @@ def test_kernels_that_cannot_be_had_are_counted_beside_those_that_can(
         name="one", backend="CUTLASS", reject=lambda p: None, candidates=lambda p: [1, 2, 3]
     )
     registry: Any = SimpleNamespace(for_op=lambda op: [template])
-    nothing: Any = SimpleNamespace(op="mm")
+    call: Any = SimpleNamespace(problem=SimpleNamespace(op="mm"))
     monkeypatch.setattr(
         template_choice,
         "_choice",
-        lambda one, nodes, layout, config: "kept" if one == 1 else Failed("no nvcc"),
+        lambda one, call, config: "kept" if one == 1 else Failed("no nvcc"),
     )
     monkeypatch.setattr(
         template_choice,
@@ -116,7 +116,7 @@ def test_kernels_that_cannot_be_had_are_counted_beside_those_that_can(
         lambda config, some=False: warned.append(some),
     )
     config = Config.load({"cache_dir": str(cache_dir)}, environ={})
-    choices, rejected = template_choice.template_choices(registry, nothing, [], nothing, config)
+    choices, rejected = template_choice.template_choices(call, registry, config)
     assert choices == ["kept"]
     assert rejected == {"one": "2 of its 3 kernels are left out: no nvcc"}
     assert warned == [True]

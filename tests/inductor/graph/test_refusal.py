@@ -84,7 +84,7 @@ def test_nothing_is_tuned_or_started_or_counted(lab: Lab, cache_dir: Path) -> No
     before = COUNTERS.snapshot()
     lab.lower(product, SINGLE, SINGLE, gemm_backends="ATEN,CUTLASS")
     assert (lab.order, lab.screens, lab.builds, lab.units) == ([], [], [], [])
-    assert all(site.started is None for site in RUNTIME._sites.values())
+    assert all(site.started is None for site in RUNTIME._contexts.values())
     spent = COUNTERS.snapshot().since(before)
     assert (spent.problems, spent.record_hits, spent.record_misses, spent.candidates) == (0,) * 4
     store = open_store(cache_dir)

@@ -21,7 +21,7 @@ from inductor_plugin.cache import Resources
 from inductor_plugin.cost.flex_table import Tile
 from inductor_plugin.inductor import flex
 from inductor_plugin.problem.target import target
-from inductor_plugin.tuning.task import Entry
+from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.worker.jobs import (
     BenchCandidate,
     Compiled,
@@ -45,7 +45,7 @@ class FlexLab(Lab):
         """Return how a candidate fares on the GPU."""
         return "ok"
 
-    def entry(self, candidate_id: str) -> Entry:
+    def entry(self, candidate_id: str) -> TaskCandidate:
         entries = (one for task in self.tasks for one in task.entries)
         return next(one for one in entries if one.candidate_id == candidate_id)
 
@@ -86,7 +86,7 @@ class CompilingLab(FlexLab):
         done([Compiled(job.key, "ok", elapsed_s=0.1, resources=resources)])
 
 
-def said(entry: Entry) -> str:
+def said(entry: TaskCandidate) -> str:
     names = ("BLOCK_M", "BLOCK_N", "BLOCK_M1", "BLOCK_N1", "BLOCK_M2", "BLOCK_N2")
     facts = dict(re.findall(r"(\w+)=([^,]+)", entry.description))
     blocks = "x".join(facts[name] for name in names if name in facts)

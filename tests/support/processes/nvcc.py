@@ -23,9 +23,10 @@ from inductor_plugin.problem.target import target
 from inductor_plugin.templates.cutlass.config import GemmConfig
 from inductor_plugin.templates.cutlass.source import source
 from inductor_plugin.tuning.builder import Builder
-from inductor_plugin.tuning.offer import Offer
+from inductor_plugin.tuning.candidate import CandidateId
+from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.selection import Selection
-from inductor_plugin.tuning.task import CppBuild, Entry
+from inductor_plugin.tuning.task import CppBuild, TaskCandidate
 from inductor_plugin.tuning.trace import Trace
 from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.jobs import Outcome, WorkerSettings
@@ -58,17 +59,17 @@ def build_of(name: str, nvcc: tuple[str, ...]) -> CppBuild:
     return CppBuild(key, CppSource(key.digest, text, KERNELS[name].name), nvcc, "cuda", 4 << 30)
 
 
-def offer(name: str, nvcc: tuple[str, ...]) -> Offer:
+def offer(name: str, nvcc: tuple[str, ...]) -> CandidateOffer:
     """Return a kernel, or the library's if it is not one of ours."""
     library = name not in KERNELS
 
-    def make_entry() -> Entry:
+    def prepare(own: CandidateId) -> TaskCandidate:
         build = None if library else build_of(name, nvcc)
-        one = Entry(name, name, "template", "", library, build=build)
-        one.bench = lambda _library, _symbol: bench_candidate(name)
-        return one
+        return TaskCandidate(
+            own, build=build, bench=lambda _library, _symbol: bench_candidate(name)
+        )
 
-    return Offer(name, name, "template", "", library, make_entry)
+    return CandidateOffer(CandidateId(name, name, "template", "", library), prepare)
 
 
 def main() -> None:
