@@ -14,7 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from inductor_plugin.attention import library
-from inductor_plugin.attention.tools import TorchTools, overload, whole_bias
+from inductor_plugin.attention.tools import TorchTools, whole_bias
 from inductor_plugin.problem.attention import Mask, arguments
 from tests.support.attention.graphs import (
     ATEN,
@@ -55,7 +55,7 @@ def cudnn(size: tuple[int, ...], dtype: torch.dtype = BF16) -> Graph:
 
 def fmha(size: tuple[int, ...], *, gradient: bool) -> Graph:
     """Return the graph of the plugin's own operator with a bias."""
-    overload("inductor_plugin.fmha")  # registers it
+    library.KERNELS["fmha"].load()
 
     def function(q: Any, k: Any, v: Any, bias: Any, *more: Any) -> Any:
         if gradient:

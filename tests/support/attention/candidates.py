@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from inductor_plugin.attention.library import BACKWARD_KERNELS, FORWARD_KERNELS, extern_name
+from inductor_plugin.attention.library import KERNELS, extern_name
 from inductor_plugin.problem.attention import BACKWARD, DIRECTIONS
 from inductor_plugin.templates import BUILTIN
 from tests.support.attention import graphs
@@ -32,8 +32,9 @@ PADDED = ("efficient", "cross")
 
 def candidates() -> set[tuple[str, bool]]:
     """Return the names of all candidates there are, and whether each is for the gradient."""
-    library = {(name, False) for name in FORWARD_KERNELS} | {(n, True) for n in BACKWARD_KERNELS}
-    return library | {
+    library = {(kernel.name, False) for kernel in KERNELS.values()}
+    gradients = {(kernel.name, True) for kernel in KERNELS.values() if kernel.backward}
+    return library | gradients | {
         (one.name, op == BACKWARD) for one in BUILTIN for op in one.ops if op in DIRECTIONS
     }
 
@@ -158,7 +159,7 @@ class Row:
     """One candidate made to win in one kind of call.
 
     Attributes:
-        candidate: A name in `FORWARD_KERNELS` or `BACKWARD_KERNELS`, or a template's.
+        candidate: A name in `KERNELS`, or a template's.
         gradient: Whether it is the gradient.
         kind: What is traced; see `call`.
         called: The operator that has to be called, ``triton`` for a template's kernel.
