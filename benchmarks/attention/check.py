@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from benchmarks.attention.shapes import Shape
-from inductor_plugin.attention import reference
+from inductor_plugin.attention import unfused
 
 
 def error_of(
@@ -37,9 +37,9 @@ def error_of(
         for head in sorted({0, shape.kv_heads - 1}):
             q, k, v, do = (_part(shape, one, batch, head) for one in given)
             keywords: dict[str, Any] = {"mask": shape.mask, "dtype": torch.float32}
-            expected = [reference.forward(q, k, v, **keywords)[0]]
+            expected = [unfused.forward(q, k, v, **keywords)[0]]
             if gradients:
-                found = reference.backward(do, q, k, v, **keywords)
+                found = unfused.backward(do, q, k, v, **keywords)
                 expected += [found.dq, found.dk, found.dv]
             parts = (_part(shape, one, batch, head) for one in made)
             pairs = zip(parts, expected, strict=True)

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from inductor_plugin.attention import reference
+from inductor_plugin.attention import unfused as reference
 from inductor_plugin.attention.cutlass_abi import (
     WORKSPACE_ALIGNMENT,
     FmhaCall,

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from inductor_plugin.attention import cutlass, reference
+from inductor_plugin.attention import cutlass
 from inductor_plugin.attention.cutlass_abi import FmhaCall, FmhaFunction, FmhaStatus, run
 from inductor_plugin.cache import KernelKey, open_store
 from inductor_plugin.errors import CallRefusedError, KernelError
@@ -24,6 +24,7 @@ from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.ops import gemm
 from inductor_plugin.problem import Operand
 from inductor_plugin.problem.attention import Mask
+from tests.support.attention import reference
 from tests.support.repository import REPOSITORY
 
 MASKS = [

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 import torch
 
-from inductor_plugin.attention import flash_wheel, library, reference
+from inductor_plugin.attention import flash_wheel, library
 from inductor_plugin.attention.gates import DispatchContext
 from inductor_plugin.attention.library import reformed
 from inductor_plugin.attention.tools import MemoizedByVersion, TorchTools
 from inductor_plugin.problem.attention import Attention, Mask, arguments
+from tests.support.attention import reference
 
 A = Attention(
     backward=False,

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from inductor_plugin.attention import math as attention_math
-from inductor_plugin.attention import reference
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.problem.attention import FORWARD, Mask, arguments
 from inductor_plugin.templates.attention_math import AttentionMath
+from tests.support.attention import reference
 
 OPS: Any = torch.ops.inductor_plugin
 SCALE = 0.25

@@ -9,9 +9,9 @@ import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from inductor_plugin.attention import reference
-from inductor_plugin.attention.reference import backward, forward
 from inductor_plugin.problem.attention import Mask
+from tests.support.attention import reference
+from tests.support.attention.reference import backward, forward
 
 MASKS = {
     "none": Mask(),

@@ -138,7 +138,7 @@ def example(key: Hashable, function: Callable[..., Any], *trees: Any) -> Any:
 def _described(x: Any) -> Hashable:
     """Return what of an argument a fake call depends on."""
     if not isinstance(x, ir.IRNode):
-        return type(x), x
+        return type(x).__name__, x
     node: Any = x
     layout = node.get_layout()
     return tuple(layout.size), tuple(layout.stride), layout.dtype, layout.device

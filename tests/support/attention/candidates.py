@@ -34,9 +34,11 @@ def candidates() -> set[tuple[str, bool]]:
     """Return the names of all candidates there are, and whether each is for the gradient."""
     library = {(kernel.name, False) for kernel in KERNELS.values()}
     gradients = {(kernel.name, True) for kernel in KERNELS.values() if kernel.backward}
-    return library | gradients | {
-        (one.name, op == BACKWARD) for one in BUILTIN for op in one.ops if op in DIRECTIONS
-    }
+    return (
+        library
+        | gradients
+        | {(one.name, op == BACKWARD) for one in BUILTIN for op in one.ops if op in DIRECTIONS}
+    )
 
 
 @dataclass(frozen=True)
