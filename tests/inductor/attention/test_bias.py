@@ -28,12 +28,9 @@ from tests.support.attention.graphs import (
     qkv,
     traced,
 )
+from tests.support.attention.marks import ON_FAKE_GPU
 
-pytestmark = [
-    pytest.mark.usefixtures("fake_gpu"),
-    pytest.mark.compat,
-    pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
-]
+pytestmark = ON_FAKE_GPU
 
 SHAPE = Shape()
 WHOLE = "(2, 8, 256, 256), ({}), 0)"
