@@ -262,9 +262,10 @@ def _ends(
 
 
 def _shown(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        value = tuple(value.shape)
-    return tuple(map(_number, value)) if isinstance(value, tuple) else _number(value)
+    if isinstance(value, (Tensor, tuple)):
+        sizes: Any = value.shape if isinstance(value, Tensor) else value
+        return tuple(_number(size) for size in sizes)
+    return _number(value)
 
 
 def _number(size: Any) -> Any:

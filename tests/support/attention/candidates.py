@@ -312,7 +312,7 @@ def _templates() -> Iterator[Row]:
     for kind in ("decode", "few"):
         yield Row("triton_attention_decode", False, kind, "triton", WRITES, ("out", "lse"))
     yield from _narrow()
-    math = "inductor_plugin.attention.math"
+    math = "inductor_plugin.attention_math"
     told = WRITES | MASK | {"lse": Rows(form="cpu")}
     known = (False,)  # for lengths that are not it is not offered
     yield Row("attention_math", False, "cpu", f"{math}.lse_out", told, ("out", "lse"), known)
