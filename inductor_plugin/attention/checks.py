@@ -262,8 +262,8 @@ def _ends(
 
 
 def _shown(value: Any) -> Any:
+    sizes: Any = getattr(value, "shape", value)
     if isinstance(value, (Tensor, tuple)):
-        sizes: Any = value.shape if isinstance(value, Tensor) else value
         return tuple(_number(size) for size in sizes)
     return _number(value)
 
