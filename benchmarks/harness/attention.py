@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from inductor_plugin import fmha
-from inductor_plugin.attention import reference
+from inductor_plugin.attention import unfused
 from inductor_plugin.problem.attention import Mask
 
 Function = Callable[..., torch.Tensor]
@@ -155,9 +155,9 @@ def error_of(
         for head in sorted({0, shape.kv_heads - 1}):
             q, k, v, *do = (_part(shape, one, batch, head) for one in given)
             keywords: dict[str, Any] = {"mask": shape.mask, "dtype": torch.float32}
-            expected = [reference.forward(q, k, v, **keywords)[0]]
+            expected = [unfused.forward(q, k, v, **keywords)[0]]
             if gradients:
-                found = reference.backward(do[0], q, k, v, **keywords)
+                found = unfused.backward(do[0], q, k, v, **keywords)
                 expected += [found.dq, found.dk, found.dv]
             parts = (_part(shape, one, batch, head) for one in made)
             pairs = zip(parts, expected, strict=True)

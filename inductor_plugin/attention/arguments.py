@@ -38,23 +38,18 @@ def check_length(name: str, value: Any) -> None:
 
 
 def check_tensor(name: str, value: Any) -> None:
-    """Refuse what is no tensor.
-
-    Raises:
-        TypeError: It is none.
-    """
-    if not isinstance(value, Tensor):
-        raise TypeError(f"fmha: {name} is {_quoted(value)}; it is a tensor")
+    """Refuse what is no tensor with a TypeError."""
+    _check_kind(name, value, Tensor, "a tensor")
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Refuse what is neither true nor false.
+    """Refuse what is neither true nor false with a TypeError."""
+    _check_kind(name, value, (bool, torch.SymBool), "True or False")
 
-    Raises:
-        TypeError: It is neither.
-    """
-    if not isinstance(value, (bool, torch.SymBool)):
-        raise TypeError(f"fmha: {name} is {_quoted(value)}; it is True or False")
+
+def _check_kind(name: str, value: Any, kinds: Any, wanted: str) -> None:
+    if not isinstance(value, kinds):
+        raise TypeError(f"fmha: {name} is {_quoted(value)}; it is {wanted}")
 
 
 def check_window(window: Any) -> None:
@@ -65,13 +60,13 @@ def check_window(window: Any) -> None:
         ValueError: An integer has more bits.
     """
     pair = type(window) in (tuple, list) and len(window) == 2
-    if not pair or not all(_is_integer(one) for one in window):
+    if not pair or not all(_is_integer(side) for side in window):
         raise TypeError(
             f"fmha: window is {written(window)}; it is two integers (left, right), the keys a query sees "
             "before and behind the diagonal, -1 for all of them"
         )
-    for one in window:
-        if type(one) is int and not -_LIMIT <= one < _LIMIT:
+    for side in window:
+        if type(side) is int and not -_LIMIT <= side < _LIMIT:
             raise ValueError(
                 f"fmha: window is {written(window)}; it has more than 64 bits, give -1 for all keys"
             )
@@ -84,7 +79,7 @@ def written(value: Any) -> str:
     nothing to who gave the numbers.
     """
     if type(value) in (tuple, list):
-        inside = ", ".join([written(one) for one in value])
+        inside = ", ".join([written(item) for item in value])
         if type(value) is list:
             return f"[{inside}]"
         return f"({inside},)" if len(value) == 1 else f"({inside})"

@@ -2,8 +2,7 @@
 
 Scores are in float32 (float64 for float64 operands), and so are the sums; results take the type of
 their operand, bfloat16 where that has 8 bits. A block sees only the keys its mask leaves it, so a
-window costs its width. Formulas as in `inductor_plugin.attention.reference`, which this is tested
-against.
+window costs its width. Tested against the textbook formulas (tests/support/attention/reference.py).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ BLOCK_ROWS = 128
 
 
 @dataclass(frozen=True)
-class Rule:
+class ScoreParams:
     """What scores are made of: ``cap(scale * q @ k.T) + bias``, where the mask keeps.
 
     Attributes:
@@ -80,14 +79,18 @@ def forward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    rule: Rule,
+    params: ScoreParams,
     *,
     bias: Tensor | None = None,
     lengths: Lengths | None = None,
+    dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return out and lse, contiguous; shapes as in `inductor_plugin.problem.attention`."""
-    dtype = accumulator(q.dtype)
-    out = q.new_empty((*q.shape[:-1], v.size(-1)), dtype=result(q.dtype))
+    """Return out and lse, contiguous; shapes as in `inductor_plugin.problem.attention`.
+
+    With ``dtype`` all is computed in that type and returned in it.
+    """
+    out = q.new_empty((*q.shape[:-1], v.size(-1)), dtype=dtype or result(q.dtype))
+    dtype = dtype or accumulator(q.dtype)
     lse = q.new_empty(_lse_shape(q, lengths), dtype=dtype)
     fold = bias is None and q.size(0) > 0
     views = zip(
@@ -100,13 +103,15 @@ def forward(
         strict=True,
     )
     for q_one, k_one, v_one, out_one, lse_one, bias_one in views:
-        for kv_heads, blocks in _blocks(q_one, k_one, rule.mask, dtype):
+        for kv_heads, blocks in _blocks(q_one, k_one, params.mask, dtype):
             keys, values = (one[kv_heads].to(dtype).contiguous() for one in (k_one, v_one))
             for block in blocks:
-                scores, _ = _scores(q_one, keys, bias_one, block, rule)
-                p, rows_lse, blind = _softmax(scores)
+                scores, _ = _scores(q_one, keys, bias_one, block, params)
+                p, rows_lse, fully_masked = _softmax(scores)
                 rows_out = _times_keys(p, values[:, block.keys])
-                out_one[block.heads, block.rows] = rows_out.masked_fill_(blind, 0.0).to(out.dtype)
+                out_one[block.heads, block.rows] = rows_out.masked_fill_(fully_masked, 0.0).to(
+                    out.dtype
+                )
                 lse_one[block.heads, block.rows] = rows_lse
     return out, lse
 
@@ -118,15 +123,19 @@ def backward(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    rule: Rule,
+    params: ScoreParams,
     *,
     grad_lse: Tensor | None = None,
     bias: Tensor | None = None,
     bias_grad: bool = False,
     lengths: Lengths | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Gradients:
-    """Return the gradients; ``out`` and ``lse`` are what `forward` gave, from whatever kernel."""
-    dtype = accumulator(q.dtype)
+    """Return the gradients; ``out`` and ``lse`` are what `forward` gave, from whatever kernel.
+
+    With ``dtype`` all is computed in that type and returned in it.
+    """
+    written, dtype = dtype, dtype or accumulator(q.dtype)
     grads = [torch.zeros(one.shape, dtype=dtype, device=one.device) for one in (q, k, v)]
     wanted = bias if bias_grad else None
     dbias = None if wanted is None else wanted.new_zeros(wanted.shape, dtype=dtype)
@@ -143,13 +152,16 @@ def backward(
         strict=True,
     )
     for view in views:
-        _backward_one(rule, dtype, *view)
-    dq, dk, dv = (one.to(like.dtype) for one, like in zip(grads, (q, k, v), strict=True))
-    return Gradients(dq, dk, dv, dbias if bias is None or dbias is None else dbias.to(bias.dtype))
+        _backward_one(params, dtype, *view)
+    pairs = zip(grads, (q, k, v), strict=True)
+    dq, dk, dv = (grad.to(written or like.dtype) for grad, like in pairs)
+    if bias is None or dbias is None:
+        return Gradients(dq, dk, dv, None)
+    return Gradients(dq, dk, dv, dbias.to(written or bias.dtype))
 
 
 def _backward_one(
-    rule: Rule,
+    params: ScoreParams,
     dtype: torch.dtype,
     q: Any,
     do: Any,
@@ -164,12 +176,12 @@ def _backward_one(
     dbias: Tensor | None,
 ) -> None:
     """Add one sequence's gradients to dq, dk, dv and dbias."""
-    for kv_heads, blocks in _blocks(q, k, rule.mask, dtype):
+    for kv_heads, blocks in _blocks(q, k, params.mask, dtype):
         keys, values = (one[kv_heads].to(dtype).contiguous() for one in (k, v))
         for block in blocks:
             at = (block.heads, block.rows)
             q_rows, do_rows = q[at].to(dtype), do[at].to(dtype)
-            scores, slope = _scores(q, keys, bias, block, rule)
+            scores, slope = _scores(q, keys, bias, block, params)
             p = scores.sub_(lse[at][..., None]).exp_()
             dv[kv_heads, block.keys] += _times_rows(p, do_rows, keys.size(0))
             dp = _times_keys(do_rows, values[:, block.keys].transpose(1, 2))
@@ -179,9 +191,15 @@ def _backward_one(
                 target += ds.sum_to_size(target.shape)
             if slope is not None:
                 ds.mul_(slope)
-            ds.mul_(rule.scale)
+            ds.mul_(params.scale)
             dq[at] = _times_keys(ds, keys[:, block.keys])
             dk[kv_heads, block.keys] += _times_rows(ds, q_rows, keys.size(0))
+
+
+def ends_of(cu: Any) -> list[tuple[int, int]]:
+    """Return where each sequence begins and ends, given ``cu_seqlens``."""
+    bounds: list[int] = cu.tolist()
+    return list(itertools.pairwise(bounds))
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
@@ -195,19 +213,19 @@ def result(dtype: torch.dtype) -> torch.dtype:
 
 
 def _scores(
-    q: Tensor, keys: Tensor, bias: Tensor | None, block: _Block, rule: Rule
+    q: Tensor, keys: Tensor, bias: Tensor | None, block: _Block, params: ScoreParams
 ) -> tuple[Tensor, Tensor | None]:
     """Return a block's scores [heads, rows, keys], and the slope of the cap where there is one."""
-    rows = q[block.heads, block.rows].to(keys.dtype) * rule.scale
+    rows = q[block.heads, block.rows].to(keys.dtype) * params.scale
     scores = _times_keys(rows, keys[:, block.keys].transpose(1, 2))
     slope = None
-    if rule.softcap:
-        bent = scores.div_(rule.softcap).tanh_()
+    if params.softcap:
+        bent = scores.div_(params.softcap).tanh_()
         slope = 1 - bent * bent
-        scores = bent.mul_(rule.softcap)
+        scores = bent.mul_(params.softcap)
     if bias is not None:
         scores += _bias_at(bias, block)
-    _hide(scores, block, rule.mask)
+    _hide(scores, block, params.mask)
     return scores, slope
 
 
@@ -230,14 +248,14 @@ def _softmax(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return p, lse [heads, rows], and which rows see nothing [heads, rows, 1]."""
     if not scores.size(-1):
         shape = scores.shape[:-1]
-        blind = torch.ones((*shape, 1), dtype=torch.bool, device=scores.device)
-        return scores, scores.new_full(shape, math.inf), blind
+        fully_masked = torch.ones((*shape, 1), dtype=torch.bool, device=scores.device)
+        return scores, scores.new_full(shape, math.inf), fully_masked
     highest = scores.amax(-1, keepdim=True)
-    blind = highest == -math.inf
+    fully_masked = highest == -math.inf
     p = torch.softmax(scores, -1)
     # The largest p is exp(highest - lse): one pass less than the sum of exponentials.
     lse = torch.where(highest == math.inf, highest, highest - p.amax(-1, keepdim=True).log())
-    return p, lse.masked_fill(blind, math.inf)[..., 0], blind
+    return p, lse.masked_fill(fully_masked, math.inf)[..., 0], fully_masked
 
 
 def _times_keys(a: Tensor, b: Tensor) -> Tensor:

@@ -22,16 +22,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from inductor_plugin.attention.poison import Place, hidden, places
+from inductor_plugin.attention.blockwise import ends_of
+from inductor_plugin.attention.poison import NanSite, nan_leaks, nan_sites
 from inductor_plugin.attention.sample import (
     Part,
     Sampler,
-    blind_rows,
-    ends_of,
     exact_rows,
+    fully_masked_rows,
     lines,
     sequences,
-    unseen_keys,
+    unattended_keys,
 )
 from inductor_plugin.problem.attention import Attention
 from inductor_plugin.problem.tolerance import Bound, attention_bound
@@ -45,8 +45,8 @@ _CHUNK_ELEMENTS = 1 << 24
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """What is thought of the numbers of one kernel.
+class CheckResult:
+    """What was found of the numbers of one kernel.
 
     Attributes:
         error: Largest error of the sampled rows against float64 relative to the row's scale; None if
@@ -85,7 +85,7 @@ class Reference:
         self._library_error: dict[str, float] = {}
         self._tf32 = operands["q"].device.type != "cpu" and _tf32()
 
-    def take(self, outputs: Mapping[str, Tensor]) -> Judgement:
+    def take(self, outputs: Mapping[str, Tensor]) -> CheckResult:
         """Keep what the library kernel gave; a reason is what is wrong with it."""
         wrong: list[str] = []
         errors: list[float] = [0.0]
@@ -105,9 +105,9 @@ class Reference:
                 self._library_error[name] = found
         worst = max(errors)
         reason = f"the library kernel's {'; '.join(wrong)}" if wrong else ""
-        return Judgement(worst if math.isfinite(worst) else None, reason)
+        return CheckResult(worst if math.isfinite(worst) else None, reason)
 
-    def judge(self, outputs: Mapping[str, Tensor]) -> Judgement:
+    def judge(self, outputs: Mapping[str, Tensor]) -> CheckResult:
         """Return whether a candidate is right."""
         worst = 0.0
         for name, tensor in outputs.items():
@@ -121,12 +121,12 @@ class Reference:
                     f"{name}: error {found:.3g} of its row's scale against float64{where}, "
                     f"accepted is {bound.relative:.3g}{theirs}"
                 )
-                return Judgement(worst if math.isfinite(worst) else None, reason)
+                return CheckResult(worst if math.isfinite(worst) else None, reason)
             reason = self._not_empty(name, tensor) or self._spread_out(name, tensor, bound)
             reason = reason or self._apart(name, tensor, bound)
             if reason:
-                return Judgement(worst, reason)
-        return Judgement(worst)
+                return CheckResult(worst, reason)
+        return CheckResult(worst)
 
     def _bound(self, name: str, tensor: Tensor, library_error: float | None) -> Bound:
         return attention_bound(
@@ -178,9 +178,9 @@ class Reference:
         return [(b - a, d - c) for (a, b), (c, d) in zip(*ends, strict=True)]
 
     @functools.cached_property
-    def planted(self) -> tuple[Place, ...]:
-        """Where NaN is planted for the run that `spoilt` looks at."""
-        return places(self.facts, self.lengths)
+    def planted(self) -> tuple[NanSite, ...]:
+        """Where NaN is planted for the run that `nan_leaks` looks at."""
+        return nan_sites(self.facts, self.lengths)
 
     def plant(self, operands: Mapping[str, Sequence[Tensor]]) -> Callable[[], None] | None:
         """Plant NaN in a kernel's operands.
@@ -216,10 +216,10 @@ class Reference:
         restore()
         return None
 
-    def spoilt(self, outputs: Mapping[str, Tensor]) -> str:
+    def nan_leaks(self, outputs: Mapping[str, Tensor]) -> str:
         """Return what a kernel has made of planted NaN that it must not."""
         found = (
-            hidden(
+            nan_leaks(
                 self.facts,
                 self.lengths,
                 self.planted,
@@ -237,8 +237,8 @@ class Reference:
         device = next(iter(self._parts.values()))[0].rows.device if self._parts else None
         device = device or torch.device("cpu")
         lengths = self.lengths if facts.varlen else self.lengths[:1]
-        rows = torch.cat([blind_rows(facts, q, k, device) for q, k in lengths])
-        keys = torch.cat([unseen_keys(facts, q, k, device) for q, k in lengths])
+        rows = torch.cat([fully_masked_rows(facts, q, k, device) for q, k in lengths])
+        keys = torch.cat([unattended_keys(facts, q, k, device) for q, k in lengths])
         by_query = dict.fromkeys(("out", "lse", "dq"), rows)
         return {**by_query, "dk": keys, "dv": keys}
 

@@ -6,7 +6,7 @@
 
 They are written into generated code. After the operands they take the kernel's name, then ``scale``,
 ``left``, ``right`` and ``bottom_right`` (`attention.Mask`). `ops.launch` says how a kernel is named
-and found, and when `reference` computes the same in float32 instead.
+and found, and when `unfused` computes the same in float32 instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from inductor_plugin.attention import reference
+from inductor_plugin.attention import unfused
 from inductor_plugin.attention.cutlass_abi import ABI, WORKSPACE_ALIGNMENT, FmhaCall
 from inductor_plugin.attention.cutlass_call import CALLS, backward_of, forward_of
 from inductor_plugin.errors import CallRefusedError
@@ -107,7 +107,7 @@ def cutlass_fmha(
         )
 
     def library() -> Tensor:
-        result, sums = reference.forward(q, k, v, mask=mask, scale=scale, dtype=torch.float32)
+        result, sums = unfused.forward(q, k, v, mask=mask, scale=scale, dtype=torch.float32)
         if lse is not None:
             lse.copy_(sums)
         return out.copy_(result)
@@ -178,7 +178,7 @@ def cutlass_fmha_backward(
         return backward_of(*views, scale, left, right, bottom_right, **_written(out))
 
     def library() -> Tensor:
-        result = reference.backward(d_out, q, k, v, mask=mask, scale=scale, dtype=torch.float32)
+        result = unfused.backward(d_out, q, k, v, mask=mask, scale=scale, dtype=torch.float32)
         dq.copy_(result.dq)
         dv.copy_(result.dv)
         return out.copy_(result.dk)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from inductor_plugin.attention.blockwise import Gradients, Rule
+from inductor_plugin.attention.blockwise import Gradients, ScoreParams
 from inductor_plugin.attention.checks import Operands
 
 _ATEN: Any = torch.ops.aten
@@ -27,14 +27,14 @@ def widened(given: Operands) -> Operands:
     return replace(given, q=q, k=k, v=v)
 
 
-def flash_refusal(given: Operands, rule: Rule, capability: tuple[int, int]) -> str | None:
+def flash_refusal(given: Operands, params: ScoreParams, capability: tuple[int, int]) -> str | None:
     """Return why FlashAttention cannot compute a call, or None if it can.
 
     Its limits: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, torch 2.11 to 2.15.
 
     Args:
         given: The operands; only shapes and types are looked at.
-        rule: What scores are made of.
+        params: What scores are made of.
         capability: Of the device.
     """
     d, value_d, dtype = given.q.size(-1), given.v.size(-1), given.q.dtype
@@ -45,31 +45,33 @@ def flash_refusal(given: Operands, rule: Rule, capability: tuple[int, int]) -> s
         ),
         f"it takes float16 and bfloat16, not {dtype}": dtype not in (torch.float16, torch.bfloat16),
         "it has no bias": given.bias is not None,
-        "it has no soft-cap": rule.softcap != 0,
+        "it has no soft-cap": params.softcap != 0,
         f"head dims {d} and {value_d} differ": d != value_d,
         f"head dim {d} is no multiple of 8 up to 256": d > 256 or d % 8 != 0,
         "its diagonal is bottom-right, and the call's top-left": (
-            rule.mask.limited and not rule.mask.bottom_right and not square
+            params.mask.limited and not params.mask.bottom_right and not square
         ),
     }
     return next((reason for reason, broken in limits.items() if broken), None)
 
 
-def flash_forward(given: Operands, rule: Rule) -> tuple[Tensor, Tensor]:
+def flash_forward(given: Operands, params: ScoreParams) -> tuple[Tensor, Tensor]:
     """Return out and lse, of the shapes of the call."""
     operands = [_readable(_tokens_first(one, given)) for one in (given.q, given.k, given.v)]
     out, lse = _ATEN._flash_attention_forward(
         *operands,
         *_lengths(given),
         0.0,
-        _is_causal(rule),
+        _is_causal(params),
         False,  # noqa: FBT003  return_debug_mask
-        **_keywords(rule),
+        **_keywords(params),
     )[:2]
     return _tokens_first(out, given), lse
 
 
-def flash_backward(do: Tensor, given: Operands, out: Tensor, lse: Tensor, rule: Rule) -> Gradients:
+def flash_backward(
+    do: Tensor, given: Operands, out: Tensor, lse: Tensor, params: ScoreParams
+) -> Gradients:
     """Return the gradients of q, k and v, of the shapes of the call."""
     operands = [
         _readable(_tokens_first(one, given)) for one in (do, given.q, given.k, given.v, out)
@@ -81,27 +83,27 @@ def flash_backward(do: Tensor, given: Operands, out: Tensor, lse: Tensor, rule: 
         lse.contiguous(),
         *_lengths(given),
         0.0,
-        _is_causal(rule),
+        _is_causal(params),
         state,
         state[:0],
-        **_keywords(rule),
+        **_keywords(params),
     )
     dq, dk, dv = (_tokens_first(one, given) for one in grads)
     return Gradients(dq, dk, dv, None)
 
 
-def _is_causal(rule: Rule) -> bool:
-    return rule.mask.left < 0 and rule.mask.right == 0
+def _is_causal(params: ScoreParams) -> bool:
+    return params.mask.left < 0 and params.mask.right == 0
 
 
-def _keywords(rule: Rule) -> dict[str, Any]:
+def _keywords(params: ScoreParams) -> dict[str, Any]:
     # Causal calls take another kernel, which is faster than a window that says the same.
-    if _is_causal(rule) or not rule.mask.limited:
-        return {"scale": rule.scale}
+    if _is_causal(params) or not params.mask.limited:
+        return {"scale": params.scale}
     return {
-        "scale": rule.scale,
-        "window_size_left": rule.mask.left,
-        "window_size_right": rule.mask.right,
+        "scale": params.scale,
+        "window_size_left": params.mask.left,
+        "window_size_right": params.mask.right,
     }
 
 

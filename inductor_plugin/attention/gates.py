@@ -15,7 +15,7 @@ _HALF = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)
-class Setting:
+class DispatchContext:
     """What decides besides the attention itself.
 
     Attributes:
@@ -43,18 +43,22 @@ class Setting:
     backends: tuple[str, ...] = ()
 
 
-def refusal(name: str, a: Attention, s: Setting) -> str | None:
+Gate = Callable[[Attention, DispatchContext], str | None]
+
+
+def refusal(name: str, gate: Gate | None, a: Attention, s: DispatchContext) -> str | None:
     """Return why a library kernel cannot compute an attention, None if it can.
 
     Args:
-        name: Its name in `inductor_plugin.attention.library`, without what says its direction.
+        name: Its name in `inductor_plugin.attention.library`, without the direction.
+        gate: Its own conditions.
         a: The attention.
         s: What else decides.
     """
-    return _unwanted(name, s) or _shape(a) or _GATES[name](a, s)
+    return _first(_unwanted(name, s), _shape(a), gate(a, s) if gate else None)
 
 
-def _unwanted(name: str, s: Setting) -> str | None:
+def _unwanted(name: str, s: DispatchContext) -> str | None:
     backend = "FLASH" if name.startswith("flash") else name.upper()
     if not s.backends or backend in s.backends:
         return None
@@ -68,7 +72,7 @@ def _shape(a: Attention) -> str | None:
 
 
 def _first(*reasons: str | None) -> str | None:
-    return next((one for one in reasons if one), None)
+    return next(filter(None, reasons), None)
 
 
 def _capped(a: Attention) -> str | None:
@@ -79,7 +83,7 @@ def _half(a: Attention) -> str | None:
     return None if a.dtype in _HALF else f"{a.dtype} operands"
 
 
-def _top_left(a: Attention, s: Setting) -> str | None:
+def _top_left(a: Attention, s: DispatchContext) -> str | None:
     if a.mask.left >= 0 or a.mask.right > 0:
         return "a window"
     if a.mask.right == 0 and a.mask.bottom_right and not s.square:
@@ -87,13 +91,13 @@ def _top_left(a: Attention, s: Setting) -> str | None:
     return None
 
 
-def _bottom_right(a: Attention, s: Setting) -> str | None:
+def _bottom_right(a: Attention, s: DispatchContext) -> str | None:
     if a.mask.limited and not a.mask.bottom_right and not s.square:
         return "a mask that begins at the first key, of another length than the queries"
     return None
 
 
-def _newer(s: Setting, least: tuple[int, int]) -> str | None:
+def _newer(s: DispatchContext, least: tuple[int, int]) -> str | None:
     if s.capability is None:
         return "a GPU whose compute capability is not known"
     if s.capability < least:
@@ -101,7 +105,7 @@ def _newer(s: Setting, least: tuple[int, int]) -> str | None:
     return None
 
 
-def _flash_head(a: Attention, s: Setting) -> str | None:
+def _flash_head(a: Attention, s: DispatchContext) -> str | None:
     if a.head_dim != a.value_dim:
         return f"heads of {a.head_dim} and values of {a.value_dim}"
     if a.head_dim % 8 or a.head_dim > 256:
@@ -111,7 +115,8 @@ def _flash_head(a: Attention, s: Setting) -> str | None:
     return None
 
 
-def _flash(a: Attention, s: Setting) -> str | None:
+def flash(a: Attention, s: DispatchContext) -> str | None:
+    """Return why `flash` cannot compute an attention."""
     return _first(
         _newer(s, (8, 0)),
         _half(a),
@@ -122,7 +127,8 @@ def _flash(a: Attention, s: Setting) -> str | None:
     )
 
 
-def _efficient(a: Attention, s: Setting) -> str | None:
+def efficient(a: Attention, s: DispatchContext) -> str | None:
+    """Return why `efficient` cannot compute an attention."""
     step = 4 if a.dtype == "float32" else 8
     wrong = a.head_dim % step or a.value_dim % step
     return _first(
@@ -138,7 +144,7 @@ def _efficient(a: Attention, s: Setting) -> str | None:
     )
 
 
-def _efficient_bias(a: Attention, s: Setting) -> str | None:
+def _efficient_bias(a: Attention, s: DispatchContext) -> str | None:
     """aten/src/ATen/native/transformers/cuda/attention.cu, torch 2.11 to 2.15: type and last stride."""
     if not a.biased:
         return None
@@ -147,14 +153,14 @@ def _efficient_bias(a: Attention, s: Setting) -> str | None:
     return None if s.wide_bias else "a bias that is the same for all keys"
 
 
-def _cudnn_head(a: Attention, s: Setting) -> str | None:
+def _cudnn_head(a: Attention, s: DispatchContext) -> str | None:
     limit = 256 if s.capability == (9, 0) and s.cudnn >= 91000 else 128
     if a.head_dim % 8 or a.value_dim % 8 or max(a.head_dim, a.value_dim) > limit:
         return f"heads of {a.head_dim} and {a.value_dim}; it takes multiples of 8 up to {limit}"
     return None
 
 
-def _cudnn_bug(a: Attention, s: Setting) -> str | None:
+def _cudnn_bug(a: Attention, s: DispatchContext) -> str | None:
     """Gradients that may be NaN, as torch 2.15 warns of: SM90, no causal mask, Sk % 128 == 64."""
     hit = a.backward and not a.mask.limited and s.capability == (9, 0) and s.cudnn < 92600
     if hit and (s.dynamic or a.keys % 128 == 64):
@@ -162,7 +168,8 @@ def _cudnn_bug(a: Attention, s: Setting) -> str | None:
     return None
 
 
-def _cudnn(a: Attention, s: Setting) -> str | None:
+def cudnn(a: Attention, s: DispatchContext) -> str | None:
+    """Return why `cudnn` cannot compute an attention."""
     return _first(
         "no cuDNN" if not s.cudnn else None,
         _newer(s, (8, 0)),
@@ -178,8 +185,10 @@ def _cudnn(a: Attention, s: Setting) -> str | None:
     )
 
 
-def _wheel(package: str, majors: tuple[int, ...]) -> Callable[[Attention, Setting], str | None]:
-    def gate(a: Attention, s: Setting) -> str | None:
+def wheel(package: str, majors: tuple[int, ...]) -> Gate:
+    """Return the conditions of one of FlashAttention's own packages, for GPUs of these major versions."""
+
+    def gate(a: Attention, s: DispatchContext) -> str | None:
         fits = s.capability is not None and s.capability[0] in majors
         return _first(
             None if package in s.packages else f"{package} cannot be imported",
@@ -193,22 +202,3 @@ def _wheel(package: str, majors: tuple[int, ...]) -> Callable[[Attention, Settin
         )
 
     return gate
-
-
-_GATES: dict[str, Callable[[Attention, Setting], str | None]] = {
-    "flash": _flash,
-    "flash_window": _flash,
-    "flash_varlen": _flash,
-    "efficient": _efficient,
-    "cudnn": _cudnn,
-    "flash3": _wheel("flash_attn_interface", (9,)),
-    "flash4": _wheel("flash_attn.cute", (9, 10)),
-}
-
-
-def offered(a: Attention) -> tuple[str, ...]:
-    """Return the library's kernels that may stand in for one another, in the order they are offered."""
-    if a.varlen:
-        return "flash_varlen", "flash3", "flash4"
-    window = a.mask.left >= 0 or a.mask.right > 0
-    return "flash_window" if window else "flash", "efficient", "cudnn", "flash3", "flash4"

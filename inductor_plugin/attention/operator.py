@@ -28,7 +28,7 @@ from torch.autograd import forward_ad
 from torch.utils import flop_counter
 
 from inductor_plugin.attention import blockwise
-from inductor_plugin.attention.blockwise import Gradients, Rule
+from inductor_plugin.attention.blockwise import Gradients, ScoreParams
 from inductor_plugin.attention.checks import Operands, check, check_gradient, read_lengths
 from inductor_plugin.attention.flash import (
     flash_backward,
@@ -91,12 +91,12 @@ def _forward(
 ) -> tuple[Tensor, Tensor | None]:
     """Compute it, on any device that torch computes on."""
     given = Operands(q, k, v, bias, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    rule = _checked(given, **keywords)
+    params = _checked(given, **keywords)
     wide = widened(given)
-    if _flash_fits(wide, rule):
-        out, lse = flash_forward(wide, rule)
+    if _flash_fits(wide, params):
+        out, lse = flash_forward(wide, params)
     else:
-        out, lse = blockwise.forward(q, k, v, rule, bias=bias, lengths=read_lengths(given))
+        out, lse = blockwise.forward(q, k, v, params, bias=bias, lengths=read_lengths(given))
     return _laid_out(out, out_like(q, v)), lse if return_lse else None
 
 
@@ -142,10 +142,10 @@ def _backward(
 ) -> Gradients:
     """Compute the gradients, on any device that torch computes on."""
     given = Operands(q, k, v, bias, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    rule = _checked(given, **keywords)
+    params = _checked(given, **keywords)
     check_gradient(q.dtype)
-    if grad_lse is None and _flash_fits(given, rule):
-        found = flash_backward(grad_out, given, out, lse, rule)
+    if grad_lse is None and _flash_fits(given, params):
+        found = flash_backward(grad_out, given, out, lse, params)
     else:
         found = blockwise.backward(
             grad_out,
@@ -154,7 +154,7 @@ def _backward(
             v,
             out,
             lse,
-            rule,
+            params,
             grad_lse=grad_lse,
             bias=bias,
             bias_grad=bias_grad,
@@ -344,19 +344,19 @@ def _checked(
     window_right: int = -1,
     bottom_right: bool = True,
     softcap: float = 0.0,
-) -> Rule:
+) -> ScoreParams:
     check(given, (window_left, window_right), softcap, scale)
     factor: float = given.q.size(-1) ** -0.5 if scale is None else scale
-    return Rule(Mask(window_left, window_right, bottom_right), factor, softcap)
+    return ScoreParams(Mask(window_left, window_right, bottom_right), factor, softcap)
 
 
-def _flash_fits(given: Operands, rule: Rule) -> bool:
+def _flash_fits(given: Operands, params: ScoreParams) -> bool:
     device = given.q.device
     if device.type != "cuda" or torch.version.hip is not None:
         return False
     if not given.q.size(0):  # FlashAttention: "batch size must be positive"
         return False
-    return flash_refusal(given, rule, torch.cuda.get_device_capability(device)) is None
+    return flash_refusal(given, params, torch.cuda.get_device_capability(device)) is None
 
 
 def _laid_out(found: Tensor, empty: Tensor) -> Tensor:

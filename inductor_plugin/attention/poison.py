@@ -23,14 +23,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from inductor_plugin.attention.sample import blind_rows, span
+from inductor_plugin.attention.sample import fully_masked_rows, span
 from inductor_plugin.problem.attention import Attention
 
 _OF_KEYS = frozenset({"dk", "dv"})
 
 
 @dataclass(frozen=True)
-class Place:
+class NanSite:
     """Where NaN is planted.
 
     Attributes:
@@ -46,29 +46,31 @@ class Place:
     row: int
 
 
-def places(facts: Attention, lengths: Sequence[tuple[int, int]]) -> tuple[Place, ...]:
+def nan_sites(facts: Attention, lengths: Sequence[tuple[int, int]]) -> tuple[NanSite, ...]:
     """Return where to plant, given (Sq, Sk) of each sequence; nothing where no query sees a key."""
     cpu = torch.device("cpu")
     filled = [
-        i for i, (q, k) in enumerate(lengths) if q and k and not blind_rows(facts, q, k, cpu).all()
+        i
+        for i, (q, k) in enumerate(lengths)
+        if q and k and not fully_masked_rows(facts, q, k, cpu).all()
     ]
     if not filled:
         return ()
     head, tail = filled[0], filled[-1]
-    row = int((~blind_rows(facts, *lengths[head], cpu)).nonzero()[-1])
+    row = int((~fully_masked_rows(facts, *lengths[head], cpu)).nonzero()[-1])
     first, last = span(facts, *lengths[tail], cpu)
     middle = (last >= first).nonzero().flatten()
     # A mask hides this key from some rows and shows it to others; 0 would be seen by all causal ones.
     limit = last if facts.mask.right >= 0 else first
     key = int(limit[middle[len(middle) // 2]])
     return (
-        Place("do" if facts.backward else "q", head, 0, row),
-        Place("k", tail, facts.kv_heads - 1, key),
+        NanSite("do" if facts.backward else "q", head, 0, row),
+        NanSite("k", tail, facts.kv_heads - 1, key),
     )
 
 
-def spoilt(
-    facts: Attention, lengths: tuple[int, int], place: Place, output: str, device: torch.device
+def spoiled_rows(
+    facts: Attention, lengths: tuple[int, int], site: NanSite, output: str, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Return what one place spoils in an output of its own sequence.
 
@@ -82,27 +84,27 @@ def spoilt(
     shape = (facts.kv_heads, keys) if by_key else (facts.heads, queries)
     must = torch.zeros(shape, dtype=torch.bool, device=device)
     may = must.clone()
-    if place.operand == "k":
-        sees = (first <= place.row) & (place.row <= last)
-        heads = slice(place.head * group, (place.head + 1) * group)
+    if site.operand == "k":
+        sees = (first <= site.row) & (site.row <= last)
+        heads = slice(site.head * group, (site.head + 1) * group)
         if by_key:
-            must[place.head, place.row], may[place.head] = sees.any(), True
+            must[site.head, site.row], may[site.head] = sees.any(), True
         else:
             must[heads], may[heads] = sees, True if output == "dq" else sees
     elif by_key:
         j = torch.arange(keys, device=device)
-        must[place.head // group] = (first[place.row] <= j) & (j <= last[place.row])
-        may[place.head // group] = True
+        must[site.head // group] = (first[site.row] <= j) & (j <= last[site.row])
+        may[site.head // group] = True
     else:
-        must[place.head, place.row] = first[place.row] <= last[place.row]
-        may[place.head, place.row] = True
+        must[site.head, site.row] = first[site.row] <= last[site.row]
+        may[site.head, site.row] = True
     return must, may
 
 
-def hidden(
+def nan_leaks(
     facts: Attention,
     lengths: Sequence[tuple[int, int]],
-    planted: Sequence[Place],
+    planted: Sequence[NanSite],
     output: str,
     results: Sequence[Tensor],
 ) -> str:
@@ -120,9 +122,9 @@ def hidden(
         must = torch.zeros_like(infinite)
         may = must.clone()
         if output == "lse":
-            may |= blind_rows(facts, queries, keys, result.device)
-        for place in (one for one in planted if one.sequence == sequence):
-            sure, open_to_it = spoilt(facts, (queries, keys), place, output, result.device)
+            may |= fully_masked_rows(facts, queries, keys, result.device)
+        for site in (site for site in planted if site.sequence == sequence):
+            sure, open_to_it = spoiled_rows(facts, (queries, keys), site, output, result.device)
             must |= sure
             may |= open_to_it
         for wrong, words in (

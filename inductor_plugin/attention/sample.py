@@ -8,17 +8,16 @@ it once, in float64 up to `EXACT_FLOPS` (half a second on two CPU cores), beyond
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from inductor_plugin.attention import reference
+from inductor_plugin.attention import unfused
+from inductor_plugin.attention.blockwise import ends_of
 from inductor_plugin.problem.attention import Attention
 
 SAMPLED_ROWS = 256
@@ -96,12 +95,6 @@ def sequences(
     return [whole[0][:, start:end] for start, end in ends_of(cu["cu_q" if of_queries else "cu_k"])]
 
 
-def ends_of(cu: Any) -> list[tuple[int, int]]:
-    """Return where each sequence begins and ends, given ``cu_q`` or ``cu_k``."""
-    bounds: list[int] = cu.tolist()
-    return list(itertools.pairwise(bounds))
-
-
 def lines(facts: Attention, name: str, tensor: Tensor) -> list[Tensor]:
     """Return an operand as views [heads, rows, width]: one a batch, or one of all tokens."""
     if name in _ROW_NAMES:
@@ -122,13 +115,13 @@ def span(facts: Attention, queries: int, keys: int, device: torch.device) -> tup
     return first, last
 
 
-def blind_rows(facts: Attention, queries: int, keys: int, device: torch.device) -> Tensor:
+def fully_masked_rows(facts: Attention, queries: int, keys: int, device: torch.device) -> Tensor:
     """Return which queries of a sequence see no key, [Sq]."""
     first, last = span(facts, queries, keys, device)
     return last < first
 
 
-def unseen_keys(facts: Attention, queries: int, keys: int, device: torch.device) -> Tensor:
+def unattended_keys(facts: Attention, queries: int, keys: int, device: torch.device) -> Tensor:
     """Return which keys of a sequence no query sees, [Sk]."""
     first, last = span(facts, queries, keys, device)
     some = last >= first
@@ -149,7 +142,7 @@ def exact_rows(facts: Attention, operands: Mapping[str, Tensor]) -> tuple[Tensor
     exact = 2 * facts.flops <= 5 * EXACT_FLOPS
     dtype = torch.float64 if exact else torch.float32
     with full_precision():
-        out, lse = reference.forward(
+        out, lse = unfused.forward(
             operands["q"],
             operands["k"],
             operands["v"],
@@ -203,9 +196,9 @@ class Sampler:
             lse = lse.masked_fill(lse == -math.inf, math.inf)
             p = torch.exp(scores - lse)
             if not self._facts.backward:
-                blind = lse == math.inf
-                out = (p @ v).masked_fill(blind, 0.0)
-                scale = (p.square() @ _mean_square(v)).sqrt().masked_fill(blind, 0.0)
+                fully_masked = lse == math.inf
+                out = (p @ v).masked_fill(fully_masked, 0.0)
+                scale = (p.square() @ _mean_square(v)).sqrt().masked_fill(fully_masked, 0.0)
                 yield Part("out", sequence, head, rows, out, scale)
                 size = lse.abs().clamp_min(1.0).masked_fill(~lse.isfinite(), 1.0)
                 yield Part("lse", sequence, head, rows, lse, size)

@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
-
-_DEFINED_BY = {
-    "torch_attn._varlen_attn": "torch.nn.attention.varlen",
-    "torch_attn._varlen_attn_backward": "torch.nn.attention.varlen",
-    "inductor_plugin.fmha": "inductor_plugin.attention.operator",
-    "inductor_plugin.fmha_backward": "inductor_plugin.attention.operator",
-    "inductor_plugin.flash_wheel": "inductor_plugin.attention.flash_wheel",
-}
-"""Modules that define operators which torch does not load by itself."""
 
 
 class Tools(Protocol):
@@ -121,29 +111,27 @@ def whole_bias(t: Tools, x: Mapping[str, Any]) -> Any:
     return t.expand(bias, (t.size(q, 0), t.size(q, 1), t.size(q, 2), t.size(k, 2)))
 
 
-class Once:
-    """A function of one tensor that runs again only if the tensor was written to: no part of a measured call."""
+class MemoizedByVersion:
+    """Memoizes a function of one tensor until the tensor is modified in place, so that its cost is not measured."""
 
     def __init__(self, make: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Remember what ``make`` makes, for as long as there is the tensor."""
+        """Keep each result of ``make`` as long as its tensor lives."""
         self._make = make
-        self._made: Any = WeakTensorKeyDictionary()
+        self._results: Any = WeakTensorKeyDictionary()
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return what is made of a tensor."""
-        version, made = self._made.get(tensor, (None, tensor))
+        """Return the function's result for a tensor."""
+        version, result = self._results.get(tensor, (None, tensor))
         if version == tensor._version:
-            return made
-        made = self._make(tensor)
-        if made is not tensor:  # it would keep itself alive
-            self._made[tensor] = tensor._version, made
-        return made
+            return result
+        result = self._make(tensor)
+        if result is not tensor:  # it would keep itself alive
+            self._results[tensor] = tensor._version, result
+        return result
 
 
 @functools.cache
 def overload(name: str) -> Any:
-    """Return the operator ``namespace.name``."""
+    """Return the operator ``namespace.name``, which its module must have defined."""
     namespace, _, rest = name.partition(".")
-    if name in _DEFINED_BY:
-        importlib.import_module(_DEFINED_BY[name])
     return getattr(getattr(torch.ops, namespace), rest).default

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from inductor_plugin.attention import reference as attention_reference
 from inductor_plugin.attention.check import Reference
 from inductor_plugin.attention.math import attention_math_backward
 from inductor_plugin.kernels.call import ExternKernel, OpKernel, Tensor
@@ -26,6 +25,7 @@ from inductor_plugin.worker.jobs import (
     ScreenJob,
     WorkerSettings,
 )
+from tests.support.attention import reference as attention_reference
 from tests.support.repository import REPOSITORY
 from tests.worker.test_bench_worker import tensor
 

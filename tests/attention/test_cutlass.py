@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from inductor_plugin.attention import cutlass, reference
+from inductor_plugin.attention import cutlass
 from inductor_plugin.attention.cutlass_abi import FmhaStatus
 from inductor_plugin.errors import CallRefusedError, KernelError
 from inductor_plugin.kernels.call import OpKernel
@@ -23,6 +23,7 @@ from inductor_plugin.ops import launch
 from inductor_plugin.problem import Operand
 from inductor_plugin.problem.attention import Mask
 from tests.support import host_kernels
+from tests.support.attention import reference
 from tests.support.repository import REPOSITORY
 
 MASKS = [

@@ -16,8 +16,7 @@ from torch.autograd import forward_ad
 
 import inductor_plugin
 from inductor_plugin.attention import blockwise
-from inductor_plugin.attention import reference as attention_reference
-from inductor_plugin.attention.blockwise import Rule
+from inductor_plugin.attention.blockwise import ScoreParams
 from inductor_plugin.attention.checks import Operands
 from inductor_plugin.attention.flash import (
     flash_backward,
@@ -26,6 +25,7 @@ from inductor_plugin.attention.flash import (
     widened,
 )
 from inductor_plugin.problem.attention import Mask
+from tests.support.attention import reference as attention_reference
 from tests.support.attention.calls import BAD, GOOD, Bad, Case, good_arguments, operands
 
 pytestmark = pytest.mark.compat
@@ -271,8 +271,8 @@ def test_flash_attention_is_refused_what_it_cannot_express():
     keys = torch.empty(2, 2, 32, 64, dtype=torch.bfloat16)
     longer = Operands(half, keys, keys)
     narrow = half[..., :20]
-    plain, top_left = Rule(Mask(), 1.0), Rule(Mask(right=0), 1.0)
-    bottom_right = Rule(Mask(left=3, bottom_right=True), 1.0)
+    plain, top_left = ScoreParams(Mask(), 1.0), ScoreParams(Mask(right=0), 1.0)
+    bottom_right = ScoreParams(Mask(left=3, bottom_right=True), 1.0)
     for given, rule in (
         (square, plain),
         (longer, plain),
@@ -284,7 +284,7 @@ def test_flash_attention_is_refused_what_it_cannot_express():
         "compute capability 8.0, this device has 7.5": (square, plain, (7, 5)),
         "not torch.float32": (Operands(half.float(), half.float(), half.float()), plain, (9, 0)),
         "no bias": (Operands(half, half, half, bias=half), plain, (9, 0)),
-        "no soft-cap": (square, Rule(Mask(), 1.0, softcap=2.0), (9, 0)),
+        "no soft-cap": (square, ScoreParams(Mask(), 1.0, softcap=2.0), (9, 0)),
         "head dims 64 and 20 differ": (Operands(half, half, narrow), plain, (9, 0)),
         "head dim 20 is no multiple": (Operands(narrow, narrow, narrow), plain, (9, 0)),
         "top-left": (longer, top_left, (9, 0)),
@@ -305,7 +305,7 @@ def test_flash_attention_reads_operands_of_8_bits_in_bfloat16():
         assert widened(half) is half
     assert {one.dtype for one in (wide.q, wide.k, wide.v)} == {torch.bfloat16}
     assert wide.max_seqlen_q == 3
-    assert flash_refusal(wide, Rule(Mask(), 1.0), (9, 0)) is None
+    assert flash_refusal(wide, ScoreParams(Mask(), 1.0), (9, 0)) is None
 
 
 @pytest.mark.parametrize("varlen", [False, True], ids=["dense", "varlen"])
@@ -318,7 +318,7 @@ def test_what_flash_attention_is_called_with_fits_its_schema_and_its_shapes(varl
         given = Operands(q, k, k, None, lengths[0], lengths[1]) if varlen else Operands(q, k, k)
         assert cu.shape == lengths[0].shape
         for mask in (Mask(), Mask(right=0, bottom_right=True), Mask(left=4, bottom_right=True)):
-            rule = Rule(mask, 0.125)
+            rule = ScoreParams(mask, 0.125)
             out, lse = flash_forward(given, rule)
             assert out.shape == q.shape
             assert lse.shape == ((4, 32) if varlen else (2, 4, 16))

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 import torch
 
-from inductor_plugin.attention import flash_wheel, library, reference
-from inductor_plugin.attention.gates import Setting, offered, refusal
+from inductor_plugin.attention import flash_wheel, library
+from inductor_plugin.attention.gates import DispatchContext
 from inductor_plugin.attention.library import reformed
-from inductor_plugin.attention.tools import Once, TorchTools
+from inductor_plugin.attention.tools import MemoizedByVersion, TorchTools
 from inductor_plugin.problem.attention import Attention, Mask, arguments
+from tests.support.attention import reference
 
 A = Attention(
     backward=False,
@@ -36,7 +37,7 @@ A = Attention(
     operands=("q", "k", "v"),
     dtype="bfloat16",
 )
-H100 = Setting(capability=(9, 0), square=True, cudnn=92400)
+H100 = DispatchContext(capability=(9, 0), square=True, cudnn=92400)
 CAUSAL, AT_END = Mask(-1, 0), Mask(-1, 0, bottom_right=True)
 
 
@@ -55,7 +56,7 @@ CAUSAL, AT_END = Mask(-1, 0), Mask(-1, 0, bottom_right=True)
         ("flash", replace(A, operands=("q", "k", "v", "bias")), H100, "a bias"),
         ("flash", replace(A, softcap=3.0), H100, "soft cap"),
         ("flash", A, replace(H100, capability=(7, 5)), "7.5"),
-        ("flash", A, Setting(), "not known"),
+        ("flash", A, DispatchContext(), "not known"),
         (
             "flash",
             replace(A, backward=True, head_dim=256, value_dim=256),
@@ -125,19 +126,23 @@ CAUSAL, AT_END = Mask(-1, 0), Mask(-1, 0, bottom_right=True)
     ],
 )
 def test_who_can_compute_what(
-    name: str, attention: Attention, setting: Setting, reason: str | None
+    name: str, attention: Attention, setting: DispatchContext, reason: str | None
 ) -> None:
-    found = refusal(name, attention, setting)
+    found = library.KERNELS[name].refusal(attention, setting)
     assert (found is None) if reason is None else (reason in str(found)), found
 
 
 def test_who_is_asked() -> None:
-    assert offered(A)[:3] == ("flash", "efficient", "cudnn")
-    assert offered(replace(A, mask=Mask(5, 0)))[0] == "flash_window"
+    def names(attention: Attention) -> list[str]:
+        return [kernel.name for kernel in library.rivals(attention)]
+
+    assert names(A) == ["flash", "efficient", "cudnn", "flash3", "flash4"]
+    assert names(replace(A, mask=Mask(5, 0)))[0] == "flash_window"
+    assert names(replace(A, backward=True)) == ["flash", "efficient", "cudnn"]
     packed = replace(A, operands=("q", "k", "v", "cu_q", "cu_k"))
-    assert offered(packed) == ("flash_varlen", "flash3", "flash4")
-    for one in {*offered(A), *offered(packed), "flash_window"}:
-        assert library.extern_name(one, gradient=False) in library.FUNCTIONS
+    assert names(packed) == ["flash_varlen", "flash3", "flash4"]
+    for kernel in {*names(A), *names(packed), "flash_window"}:
+        assert library.extern_name(kernel, gradient=False) in library.FUNCTIONS
 
 
 @pytest.mark.parametrize("rows", [64, 50])
@@ -187,7 +192,7 @@ def test_padded_rows_are_made_once_and_again_if_they_were_written_to() -> None:
         made.append(reformed(TorchTools(), lse, "rows", "padded", lambda: lse.size(2)))
         return made[-1]
 
-    once, lse = Once(pad), torch.randn(2, 3, 50)
+    once, lse = MemoizedByVersion(pad), torch.randn(2, 3, 50)
     assert once(lse) is once(lse)
     assert len(made) == 1
     lse[0].copy_(torch.zeros(3, 50))

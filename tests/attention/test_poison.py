@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from inductor_plugin.attention import reference
-from inductor_plugin.attention.poison import hidden, places
+from inductor_plugin.attention.poison import nan_leaks, nan_sites
 from inductor_plugin.problem.attention import Attention, Mask
+from tests.support.attention import reference
 
 MASKS = [Mask(), Mask(right=0), Mask(left=3, right=1, bottom_right=True)]
 LENGTHS = [(12, 9)] * 2
@@ -29,7 +29,7 @@ def outputs(facts: Attention) -> dict[str, list[torch.Tensor]]:
     torch.manual_seed(0)
     x = {name: torch.randn(2, H, 12, D) for name in ("do", "q")}
     x |= {name: torch.randn(2, HKV, 9, D) for name in ("k", "v")}
-    for one in places(facts, LENGTHS):
+    for one in nan_sites(facts, LENGTHS):
         x[one.operand][one.sequence, one.head, one.row, 0] = math.nan
     more: dict[str, Any] = {"mask": facts.mask, "scale": 0.3}
     if facts.backward:
@@ -45,17 +45,17 @@ def test_the_formulas_do_what_is_asked_and_nothing_hidden_passes(
     mask: Mask, backward: bool
 ) -> None:
     facts = facts_of(mask, backward=backward)
-    planted = places(facts, LENGTHS)
+    planted = nan_sites(facts, LENGTHS)
     assert [one.operand for one in planted] == ["do" if backward else "q", "k"]
     for name, found in outputs(facts).items():
-        assert hidden(facts, LENGTHS, planted, name, found) == ""
+        assert nan_leaks(facts, LENGTHS, planted, name, found) == ""
         numbers = [one.nan_to_num(0.0, 0.0, 0.0) for one in found]
-        assert "is a number where an operand is NaN" in hidden(
+        assert "is a number where an operand is NaN" in nan_leaks(
             facts, LENGTHS, planted, name, numbers
         )
         leaked = [one.clone() for one in found]
         leaked[0][H - 1 if name not in ("dk", "dv") else HKV - 1, -1] = math.nan
-        assert "where all it depends on are numbers" in hidden(
+        assert "where all it depends on are numbers" in nan_leaks(
             facts, LENGTHS, planted, name, leaked
         )
 
@@ -64,7 +64,7 @@ def test_the_formulas_do_what_is_asked_and_nothing_hidden_passes(
 @pytest.mark.parametrize("mask", [*MASKS[1:], Mask(left=2)], ids=repr)
 def test_rows_that_do_not_see_the_key_stay_as_they_are(mask: Mask, backward: bool) -> None:
     facts = facts_of(mask, backward=backward)
-    planted = places(facts, LENGTHS)
+    planted = nan_sites(facts, LENGTHS)
     place = planted[-1]
     sees = reference.visible(12, 9, mask)
     assert sees[:, place.row].any()
@@ -74,7 +74,7 @@ def test_rows_that_do_not_see_the_key_stay_as_they_are(mask: Mask, backward: boo
         if name in ("dk", "dv"):
             continue
         found[place.sequence][place.head * (H // HKV), row] = math.nan
-        wrong = hidden(facts, LENGTHS, planted, name, found)
+        wrong = nan_leaks(facts, LENGTHS, planted, name, found)
         if name == "dq":
             assert wrong == ""
         else:
@@ -83,6 +83,6 @@ def test_rows_that_do_not_see_the_key_stay_as_they_are(mask: Mask, backward: boo
 
 def test_nothing_is_planted_where_no_query_sees_a_key() -> None:
     facts = facts_of(Mask(right=0, bottom_right=True), backward=False)
-    assert places(facts, [(0, 5), (5, 0)]) == ()
-    first, second = places(facts, [(0, 5), (5, 3)])
+    assert nan_sites(facts, [(0, 5), (5, 0)]) == ()
+    first, second = nan_sites(facts, [(0, 5), (5, 3)])
     assert (first.sequence, first.row, second.sequence, second.head) == (1, 4, 1, HKV - 1)

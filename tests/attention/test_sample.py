@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from inductor_plugin.attention import reference, sample
+from inductor_plugin.attention import sample
 from inductor_plugin.problem.attention import Attention, Mask
+from tests.support.attention import reference
 
 MASKS = [Mask(), Mask(right=0), Mask(right=0, bottom_right=True), Mask(5, 3, True), Mask(7)]
 H, HKV, D, DV = 4, 2, 16, 24
@@ -67,9 +68,9 @@ def test_rows_and_keys_that_see_nothing_are_known(mask: Mask, queries: int, keys
     facts, _ = problem(mask, 0.0, varlen=False)
     seen = reference.visible(queries, keys, mask)
     cpu = torch.device("cpu")
-    blind = sample.blind_rows(facts, queries, keys, cpu)
+    blind = sample.fully_masked_rows(facts, queries, keys, cpu)
     assert torch.equal(blind, ~seen.any(1))
-    assert torch.equal(sample.unseen_keys(facts, queries, keys, cpu), ~seen.any(0))
+    assert torch.equal(sample.unattended_keys(facts, queries, keys, cpu), ~seen.any(0))
 
 
 def test_borders_of_tiles_and_both_ends_are_among_few_positions() -> None:

@@ -12,8 +12,8 @@ import pytest
 from benchmarks.attention import __main__, arm
 from benchmarks.attention.shapes import SHAPES, shape_of
 from benchmarks.harness.attention import FULL, LAST_CAUSAL, Shape, ends_of, error_of, operands
-from inductor_plugin.attention import reference
 from inductor_plugin.problem.attention import Mask
+from tests.support.attention import reference
 
 SMALL = Shape("small", 2, 4, 2, 40, 40, 16)
 ROUNDED = {False: 1e-4, True: 1e-2}

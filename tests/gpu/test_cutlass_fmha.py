@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from inductor_plugin.attention import cutlass, reference
+from inductor_plugin.attention import cutlass
 from inductor_plugin.attention.blockwise import result
 from inductor_plugin.kernels import nvcc
 from inductor_plugin.kernels.nvcc import Toolkit
@@ -27,6 +27,7 @@ from inductor_plugin.templates.cutlass_attention.config import FmhaConfig
 from inductor_plugin.templates.cutlass_attention.fmha import configs
 from inductor_plugin.worker.child import compile as compile_child
 from inductor_plugin.worker.jobs import CppCompileJob, Event
+from tests.support.attention import reference
 from tests.support.attention.problems import attention
 
 pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")

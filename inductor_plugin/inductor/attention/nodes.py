@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import sympy  # pyright: ignore[reportMissingTypeStubs]
@@ -22,7 +23,7 @@ _ATEN: Any = torch.ops.aten
 
 
 class NodeTools:
-    """`attention_tools.Tools` for Inductor's nodes: operators become calls, the rest its lowerings."""
+    """`inductor_plugin.attention.tools.Tools` for Inductor's nodes: operators become calls, the rest its lowerings."""
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call an operator."""
@@ -104,8 +105,19 @@ def realized(x: Any) -> Any:
     return node
 
 
-def example(function: Callable[..., Any], *trees: Any) -> Any:
-    """Return what a function of tensors gives for the fake twins of nodes; sizes may be symbols."""
+_EXAMPLES: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
+"""What `example` has returned for each graph: 32 layers of one shape compute it once."""
+
+
+def example(key: Hashable, function: Callable[..., Any], *trees: Any) -> Any:
+    """Return what a function of tensors gives for the fake twins of nodes; sizes may be symbols.
+
+    Args:
+        key: Names the function and all that it depends on besides the trees: for the same key, and nodes
+            of the same sizes, strides and types, it is not called again in a graph.
+        function: The function.
+        trees: Its arguments: nodes with strides, numbers, and lists and dicts of them.
+    """
     untyped: Any = ir
 
     def twin(x: Any) -> Any:
@@ -114,8 +126,22 @@ def example(function: Callable[..., Any], *trees: Any) -> Any:
         return symbol(x) if hasattr(x, "free_symbols") else x
 
     graph: Any = V.graph
-    with graph.fake_mode:
-        return function(*pytree.tree_map(twin, trees))  # pyright: ignore[reportUnknownMemberType]
+    leaves, spec = pytree.tree_flatten(trees)  # pyright: ignore[reportUnknownMemberType]
+    examples = _EXAMPLES.setdefault(graph, {})
+    call = key, spec, tuple(map(_described, leaves))
+    if call not in examples:
+        with graph.fake_mode:
+            examples[call] = function(*pytree.tree_unflatten([twin(leaf) for leaf in leaves], spec))
+    return examples[call]
+
+
+def _described(x: Any) -> Hashable:
+    """Return what of an argument a fake call depends on."""
+    if not isinstance(x, ir.IRNode):
+        return type(x).__name__, x
+    node: Any = x
+    layout = node.get_layout()
+    return tuple(layout.size), tuple(layout.stride), layout.dtype, layout.device
 
 
 def symbol(expression: Any) -> Any:
@@ -166,7 +192,7 @@ def boxed(node: Any) -> Any:
 
 def _lowered(op: Any, *args: Any, **kwargs: Any) -> Any:
     return inductor_lowering.lowerings[op](
-        *(boxed(one) if isinstance(one, ir.IRNode) else one for one in args), **kwargs
+        *(boxed(arg) if isinstance(arg, ir.IRNode) else arg for arg in args), **kwargs
     )
 
 

@@ -12,26 +12,19 @@ import torch
 from torch._inductor import ir
 from torch._inductor.virtualized import V
 
-from inductor_plugin.attention.library import FORMS, Facts
+from inductor_plugin.attention.kernel_calls import KernelArguments
+from inductor_plugin.attention.library import KERNELS, LibraryKernel
 from inductor_plugin.attention.tools import overload
 from inductor_plugin.inductor.attention.nodes import boxed, equal, number, realized
 from inductor_plugin.inductor.facts import compat
 from inductor_plugin.inductor.facts.problem import target_of
 from inductor_plugin.problem.attention import Mask
 
-OPERATORS: dict[str, tuple[str, bool]] = {
-    "aten._scaled_dot_product_flash_attention": ("flash", False),
-    "aten._scaled_dot_product_flash_attention_backward": ("flash", True),
-    "aten._scaled_dot_product_efficient_attention": ("efficient", False),
-    "aten._scaled_dot_product_efficient_attention_backward": ("efficient", True),
-    "aten._scaled_dot_product_cudnn_attention": ("cudnn", False),
-    "aten._scaled_dot_product_cudnn_attention_backward": ("cudnn", True),
-    "torch_attn._varlen_attn": ("varlen", False),
-    "torch_attn._varlen_attn_backward": ("varlen", True),
-    "aten._scaled_dot_product_flash_attention_for_cpu": ("cpu", False),
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward": ("cpu", True),
-    "inductor_plugin.fmha": ("fmha", False),
-    "inductor_plugin.fmha_backward": ("fmha", True),
+OPERATORS: dict[str, tuple[LibraryKernel, bool]] = {
+    kernel.operator + suffix: (kernel, gradient)
+    for kernel in KERNELS.values()
+    if kernel.operator
+    for suffix, gradient in (("", False), ("_backward", True))
 }
 """Operators that can be traced: the library kernel each is, and whether it is the gradient."""
 
@@ -71,73 +64,76 @@ class Traced:
 
     Attributes:
         op: The operator.
-        name: The library kernel it is.
+        kernel: The library kernel it is.
         gradient: Whether it is the gradient.
         args: Its arguments as they are in the graph.
         kwargs: Its keyword arguments.
-        given: Its tensors by their names in `inductor_plugin.problem.attention`; lse in its own form.
-        facts: What else its arguments say.
+        tensors: Its tensors by their names in `inductor_plugin.problem.attention`; lse in its own form.
+        arguments: What else its arguments say.
         square: Whether Sq == Sk whenever it runs.
     """
 
     op: Any
-    name: str
+    kernel: LibraryKernel
     gradient: bool
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
-    given: Mapping[str, Any]
-    facts: Facts
+    tensors: Mapping[str, Any]
+    arguments: KernelArguments
     square: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the library kernel."""
+        return self.kernel.name
 
     @property
     def form(self) -> str:
         """The form of its statistics."""
-        return FORMS.get(self.name, "rows")
+        return self.kernel.lse_form
 
     @property
     def varlen(self) -> bool:
-        """Whether sequences of different lengths lie behind one another."""
-        return "cu_q" in self.given
+        """Whether sequences of different lengths are concatenated."""
+        return "cu_q" in self.tensors
 
-
-@dataclass(frozen=True)
-class Unsupported:
-    """A call that is left to Inductor.
-
-    Attributes:
-        reason: Why.
-    """
-
-    reason: str
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+        return self.tensors["q"].get_device()
 
 
 def operators() -> list[Any]:
     """Return all operators that this torch has."""
+    for kernel in KERNELS.values():
+        if kernel.operator:
+            kernel.load()
     return [overload(name) for name in OPERATORS]
 
 
-def read(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced | Unsupported:
+def read(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced | str:
     """Return what a call says, or why nothing else could be in its place."""
-    told = bound(op, args, kwargs)
-    traced = _tensors(op, args, kwargs)
-    reason = next(filter(None, _reasons(traced.name, told, traced.given)), None)
+    kernel, gradient = _kernel(op)
+    values = bound(op, args, kwargs)
+    tensors = _tensors(values)
+    reason = next(filter(None, _reasons(kernel.name, values, tensors)), None)
     if reason:
-        return Unsupported(reason)
-    q, k = traced.given["q"], traced.given["k"]
-    square = _square(traced)
-    scale = told["scale"]
-    facts = Facts(
+        return reason
+    q, k = tensors["q"], tensors["k"]
+    square = _square(tensors)
+    scale = values["scale"]
+    arguments = KernelArguments(
         scale=float(scale) if scale is not None else 1 / math.sqrt(pinned(q.get_size()[-1]) or 1),
-        mask=_mask(traced, told, square),
-        softcap=float(told.get("softcap", 0.0)),
-        lse=not traced.gradient and _gives_lse(told) and is_read(1),
-        form=traced.form,
-        max_q=_longest(told, "q", q),
-        max_k=_longest(told, "k", k),
+        mask=_mask(kernel, values, tensors, square),
+        softcap=float(values.get("softcap", 0.0)),
+        lse=not gradient and _gives_lse(values) and is_read(1),
+        form=kernel.lse_form,
+        max_q=_longest(values, "q", q),
+        max_k=_longest(values, "k", k),
         implementation=flash_implementation() if q.get_device().type == "cuda" else None,
-        backend=told.get("backend"),
+        backend=values.get("backend"),
     )
-    return replace(traced, facts=facts, square=square)
+    return Traced(op, kernel, gradient, args, kwargs, tensors, arguments, square)
 
 
 def unread(
@@ -147,69 +143,80 @@ def unread(
 
     It adds no guard: what is known at run time only is None, or for the scale what the hint says.
     """
-    told = bound(op, args, kwargs)
-    traced = _tensors(op, args, kwargs)
-    more: dict[str, Any] = {one: told[one] for one in _REFUSED if told.get(one)}
-    more |= {one: True for one in _REFUSED_IF_GIVEN if told.get(one) is not None}
-    wanted = tuple(told.get("grad_input_mask") or _ALL_BUT_BIAS)
+    kernel, gradient = _kernel(op)
+    values = bound(op, args, kwargs)
+    tensors = _tensors(values)
+    more: dict[str, Any] = {name: values[name] for name in _REFUSED if values.get(name)}
+    more |= {name: True for name in _REFUSED_IF_GIVEN if values.get(name) is not None}
+    wanted = tuple(values.get("grad_input_mask") or _ALL_BUT_BIAS)
     if wanted != _ALL_BUT_BIAS:
         more["grad_input_mask"] = wanted
-    if not traced.gradient and _gives_lse(told) and is_read(1):
+    if not gradient and _gives_lse(values) and is_read(1):
         more["wants_lse"] = True  # of a call that is tuned, the operands say so
-    scale = told["scale"]
+    scale = values["scale"]
     if scale is None:
-        scale = 1 / math.sqrt(compat.hints([traced.given["q"].get_size()[-1]])[0] or 1)
+        scale = 1 / math.sqrt(compat.hints([tensors["q"].get_size()[-1]])[0] or 1)
     mask = Mask()
-    if any(not isinstance(told.get(one, 0), int) for one in _FMHA_MASK[:2]):
+    if _window_at_run_time(values):
         more["window"] = None
     else:
-        mask = _mask(traced, told, _square(traced))
-    facts = Facts(scale=float(scale), mask=mask, softcap=float(told.get("softcap", 0.0)))
-    if traced.varlen:
-        longest = (_longest(told, side, traced.given[side]) for side in "qk")
-        facts = replace(facts, **dict(zip(("max_q", "max_k"), longest, strict=True)))
-    return replace(traced, facts=facts), more
+        mask = _mask(kernel, values, tensors, _square(tensors))
+    longest = [_longest(values, side, tensors[side]) for side in "qk" if "cu_q" in tensors]
+    max_q, max_k = longest or (0, 0)
+    softcap = float(values.get("softcap", 0.0))
+    arguments = KernelArguments(float(scale), mask, softcap, max_q=max_q, max_k=max_k)
+    return Traced(op, kernel, gradient, args, kwargs, tensors, arguments), more
 
 
-def _square(traced: Traced) -> bool:
-    q, k = traced.given["q"].get_size(), traced.given["k"].get_size()
-    row = 0 if traced.varlen else 2
+def _kernel(op: Any) -> tuple[LibraryKernel, bool]:
+    return OPERATORS[f"{op.namespace}.{op._schema.name.split('::')[1]}"]
+
+
+def _tensors(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tensors among a call's arguments."""
+    return {
+        _NAMES[key]: value
+        for key, value in values.items()
+        if key in _NAMES and isinstance(value, ir.IRNode)
+    }
+
+
+def _square(tensors: Mapping[str, Any]) -> bool:
+    q, k = tensors["q"].get_size(), tensors["k"].get_size()
+    varlen = "cu_q" in tensors
+    row = 0 if varlen else 2
     if min(len(q), len(k)) <= row:
         return False
-    return equal(q[row], k[row]) and (
-        not traced.varlen or traced.given["cu_q"] is traced.given.get("cu_k")
-    )
+    return equal(q[row], k[row]) and (not varlen or tensors["cu_q"] is tensors.get("cu_k"))
 
 
-def _tensors(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
-    """Return a call with its tensors alone."""
-    name, gradient = OPERATORS[f"{op.namespace}.{op._schema.name.split('::')[1]}"]
-    told = bound(op, args, kwargs)
-    given = {_NAMES[key]: value for key, value in told.items() if key in _NAMES}
-    given = {key: value for key, value in given.items() if isinstance(value, ir.IRNode)}
-    return Traced(op, name, gradient, args, kwargs, given, Facts(scale=1.0, mask=Mask()))
+def _window_at_run_time(values: Mapping[str, Any]) -> bool:
+    return any(not isinstance(values.get(name, 0), int) for name in _FMHA_MASK[:2])
 
 
 def bound(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call by their names in the operator's schema."""
-    placed = {one.name: value for one, value in zip(op._schema.arguments, args, strict=False)}
-    placed |= kwargs
-    return {one.name: placed.get(one.name, one.default_value) for one in op._schema.arguments}
+    schema = op._schema.arguments
+    values = {argument.name: value for argument, value in zip(schema, args, strict=False)}
+    values |= kwargs
+    return {argument.name: values.get(argument.name, argument.default_value) for argument in schema}
 
 
 def placed(traced: Traced) -> Traced:
     """Return a call whose tensors have memory and strides, in the order a library call makes them so."""
-    known: dict[int, Any] = {}
+    nodes: dict[int, Any] = {}
 
     def place(value: Any) -> Any:
         if not isinstance(value, ir.IRNode):
             return value
-        return known.setdefault(id(value), boxed(realized(value)))
+        return nodes.setdefault(id(value), boxed(realized(value)))
 
-    args = [place(value) for value in traced.args]
-    kwargs = {name: place(value) for name, value in traced.kwargs.items()}
-    given = {name: place(value) for name, value in traced.given.items()}
-    return replace(traced, args=args, kwargs=kwargs, given=given)
+    return replace(
+        traced,
+        args=[place(value) for value in traced.args],
+        kwargs={name: place(value) for name, value in traced.kwargs.items()},
+        tensors={name: place(value) for name, value in traced.tensors.items()},
+    )
 
 
 def pinned(extent: Any) -> int | None:
@@ -229,8 +236,8 @@ def is_read(index: int) -> bool:
     """Return whether anyone reads a result of the call that is being lowered."""
     node: Any = V.graph.current_node
     return any(
-        one.target is not operator.getitem or (one.args[1] == index and one.users)
-        for one in node.users
+        user.target is not operator.getitem or (user.args[1] == index and user.users)
+        for user in node.users
     )
 
 
@@ -239,67 +246,75 @@ def flash_implementation() -> str | None:
     return torch.nn.attention.current_flash_attention_impl()
 
 
-def _gives_lse(told: Mapping[str, Any]) -> bool:
-    return bool(told.get("compute_log_sumexp", True) and told.get("return_lse", True))
+def _gives_lse(values: Mapping[str, Any]) -> bool:
+    return bool(values.get("compute_log_sumexp", True) and values.get("return_lse", True))
 
 
-def _longest(told: Mapping[str, Any], side: str, tokens: Any) -> Any:
+def _longest(values: Mapping[str, Any], side: str, tokens: Any) -> Any:
     """Return the longest sequence of a varlen call, or what it cannot be longer than."""
-    longest = told.get(f"max_{side}", told.get(f"max_seqlen_{side}"))
+    longest = values.get(f"max_{side}", values.get(f"max_seqlen_{side}"))
     return number(tokens.get_size()[0]) if longest is None else longest
 
 
-def _mask(traced: Traced, told: Mapping[str, Any], square: bool) -> Mask:  # noqa: FBT001
-    if traced.name == "fmha":
-        left, right, at_end = (told[one] for one in _FMHA_MASK)
+def _mask(
+    kernel: LibraryKernel,
+    values: Mapping[str, Any],
+    tensors: Mapping[str, Any],
+    square: bool,  # noqa: FBT001
+) -> Mask:
+    if kernel.name == "fmha":
+        left, right, at_end = (values[name] for name in _FMHA_MASK)
     else:
-        left, right = told.get("window_size") or (-1, -1)
-        right = 0 if told["is_causal"] else right
-        at_end = traced.name in _DIAGONAL_AT_END
+        left, right = values.get("window_size") or (-1, -1)
+        right = 0 if values["is_causal"] else right
+        at_end = kernel.name in _DIAGONAL_AT_END
     mask = Mask(max(int(left), -1), max(int(right), -1))
     # Where it makes no difference, the same attention is one problem.
-    return replace(mask, bottom_right=at_end and mask.limited and (traced.varlen or not square))
+    at_end = at_end and mask.limited and ("cu_q" in tensors or not square)
+    return replace(mask, bottom_right=at_end)
 
 
-def _reasons(name: str, told: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str | None]:
+def _reasons(
+    name: str, values: Mapping[str, Any], tensors: Mapping[str, Any]
+) -> Iterator[str | None]:
     """Yield why nothing but the operator itself could be called; what is None is no reason."""
-    if told.get("dropout_p"):
-        yield f"dropout of {told['dropout_p']}: its random numbers are the operator's own"
-    if told.get("return_debug_mask"):
+    if values.get("dropout_p"):
+        yield f"dropout of {values['dropout_p']}: its random numbers are the operator's own"
+    if values.get("return_debug_mask"):
         yield "the debug mask is wanted"
     for key in _REFUSED_IF_GIVEN:
-        if told.get(key) is not None:
+        if values.get(key) is not None:
             yield f"{key} is given"
-    if any(not isinstance(told.get(one, 0), int) for one in _FMHA_MASK[:2]):
+    if _window_at_run_time(values):
         yield "a window that is known at run time only"
-    wanted = told.get("grad_input_mask") or _ALL_BUT_BIAS
+    wanted = values.get("grad_input_mask") or _ALL_BUT_BIAS
     if not all(wanted[:3]):
         yield "not all of dq, dk and dv are wanted"
-    if told.get("bias_grad") or (wanted[3] and "bias" in given):
+    if values.get("bias_grad") or (wanted[3] and "bias" in tensors):
         yield "the gradient of the bias is wanted"
-    yield from _unfit(name, given)
+    yield from _unfit(name, tensors)
     if name == "varlen":
-        yield _cudnn_varlen(told, given)
-    yield _elsewhere(given["q"])
+        yield _cudnn_varlen(values, tensors)
+    yield _elsewhere(tensors["q"])
 
 
-def _unfit(name: str, given: Mapping[str, Any]) -> Iterator[str | None]:
+def _unfit(name: str, tensors: Mapping[str, Any]) -> Iterator[str | None]:
     """Yield what of the operands nobody but the operator itself takes."""
     needed = {"q", "k", "v"} | ({"cu_q", "cu_k"} if name == "varlen" else set[str]())
-    if not needed <= set(given):
-        yield f"{', '.join(sorted(needed - set(given)))} not given"
-    dims = 3 if "cu_q" in given else 4
-    if any(len(given[one].get_size()) != dims for one in ("q", "k", "v")):
+    if not needed <= set(tensors):
+        yield f"{', '.join(sorted(needed - set(tensors)))} not given"
+    dims = 3 if "cu_q" in tensors else 4
+    if any(len(tensors[one].get_size()) != dims for one in ("q", "k", "v")):
         yield f"q, k and v do not have {dims} dimensions"
-    bias = given.get("bias")
+    bias = tensors.get("bias")
     if bias is not None and not bias.get_dtype().is_floating_point:
         yield f"a bias of {bias.get_dtype()}"
-    sizes = [size for one in given.values() for size in one.get_size()]
+    sizes = [size for one in tensors.values() for size in one.get_size()]
     if any(map(compat.is_unbacked, sizes)):
         yield "an extent that depends on data"
     if any(equal(size, 0) for size in sizes):
         yield "an extent of 0"
-    heads_and_dims = [given[one].get_size()[dim] for one in ("q", "k", "v") for dim in (1, -1)]
+    heads_and_dims = [tensors[one].get_size()[dim] for one in ("q", "k", "v") for dim in (1, -1)]
     if None in map(pinned, heads_and_dims):
         yield "heads or a head dim that are known at run time only"
 
@@ -311,23 +326,23 @@ def _elsewhere(q: Any) -> str | None:
     return None
 
 
-def _cudnn_varlen(told: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
+def _cudnn_varlen(values: Mapping[str, Any], tensors: Mapping[str, Any]) -> str | None:
     """Return why a call that may end in cuDNN is left alone: nobody else knows its statistics.
 
     They are [Tq, H, 1] in memory (aten/src/ATen/native/cudnn/MHA.cpp), though the operator's fake
     says [H, Tq]. A forward pass without gradient needs none.
     """
-    if "lse" not in given and not is_read(1):
+    if "lse" not in tensors and not is_read(1):
         return None
-    decided = compat.varlen_calls_cudnn(told)
-    q, k = given["q"], given["k"]
+    decided = compat.varlen_calls_cudnn(values)
+    q, k = tensors["q"], tensors["k"]
     if decided is None:
         # torch/nn/attention/varlen.py of torch 2.13 and 2.14: _can_use_cudnn.
         known = target_of(q.get_device())
-        longest = told["max_q"]
+        longest = values["max_q"]
         decided = (
             (known is None or known.capability[0] in (9, 10))
-            and tuple(told["window_size"] or (-1, -1)) == (-1, -1)
+            and tuple(values["window_size"] or (-1, -1)) == (-1, -1)
             and equal(q.get_size()[1], k.get_size()[1])
             and not (isinstance(longest, int) and longest <= 128)
         )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from inductor_plugin.attention import library as attention_library
-from inductor_plugin.attention.check import Judgement, Reference
+from inductor_plugin.attention.check import CheckResult, Reference
 from inductor_plugin.kernels.call import ExternKernel, Kernel, Tensor
 from inductor_plugin.problem.attention import Attention
 from inductor_plugin.worker.jobs import BenchCandidate, ScreenJob
@@ -19,7 +19,7 @@ from inductor_plugin.worker.jobs import BenchCandidate, ScreenJob
 _PREPARED = frozenset({"out", "lse", "delta"})
 
 
-class Trial:
+class AttentionVerifier:
     """What the jobs of one attention share."""
 
     def __init__(
@@ -80,16 +80,16 @@ class Trial:
         more = {names[candidate.inputs[i].seed]: tensor for i, tensor in written.items()}
         return {self._primary: result, **more}
 
-    def take(self, outputs: Mapping[str, torch.Tensor]) -> Judgement:
+    def take(self, outputs: Mapping[str, torch.Tensor]) -> CheckResult:
         """Keep what the library kernel gave; a reason is what is wrong with it."""
         self.known = True
         return self._reference.take(outputs)
 
-    def judge(self, outputs: Mapping[str, torch.Tensor]) -> Judgement:
+    def judge(self, outputs: Mapping[str, torch.Tensor]) -> CheckResult:
         """Return whether a candidate is right."""
         found = tuple(outputs[self._primary].shape)
         if found != self._shape:
-            return Judgement(None, f"{self._primary} has the shape {found}, not {self._shape}")
+            return CheckResult(None, f"{self._primary} has the shape {found}, not {self._shape}")
         return self._reference.judge(outputs)
 
     def poisoned(
@@ -120,7 +120,7 @@ class Trial:
         if restore is None:
             return ""
         try:
-            found = self._reference.spoilt(run())
+            found = self._reference.nan_leaks(run())
         finally:
             restore()
         if library:
@@ -135,8 +135,10 @@ class Trial:
         return (*self._specs["q"].size[:-1], self._specs["v"].size[-1])
 
 
-def trial_of(job: ScreenJob, build: Callable[[Tensor], torch.Tensor]) -> Trial | None:
-    """Return the trial of a job, None where its numbers are not checked.
+def verifier_of(
+    job: ScreenJob, build: Callable[[Tensor], torch.Tensor]
+) -> AttentionVerifier | None:
+    """Return the verifier of a job, None where its numbers are not checked.
 
     Without a library kernel the operands are those of the candidate, if it takes all of them.
     """
@@ -145,7 +147,7 @@ def trial_of(job: ScreenJob, build: Callable[[Tensor], torch.Tensor]) -> Trial |
         return None
     if job.library is None and len(job.candidate.inputs) != len(facts.operands):
         return None
-    return Trial(facts, (job.library or job.candidate).inputs, build)
+    return AttentionVerifier(facts, (job.library or job.candidate).inputs, build)
 
 
 def library_kernel(candidate: BenchCandidate) -> bool:

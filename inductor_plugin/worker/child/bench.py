@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from inductor_plugin.attention.check import Judgement
+from inductor_plugin.attention.check import CheckResult
 from inductor_plugin.kernels.call import (
     CppKernel,
     ExternKernel,
@@ -26,7 +26,7 @@ from inductor_plugin.kernels.call import (
     Tensor,
 )
 from inductor_plugin.worker.child import inductor
-from inductor_plugin.worker.child.attention import Trial, trial_of
+from inductor_plugin.worker.child.attention import AttentionVerifier, verifier_of
 from inductor_plugin.worker.child.operands import Guarded, build
 from inductor_plugin.worker.jobs import BenchCandidate, Event, FinalJob, Outcome, ScreenJob
 from inductor_plugin.worker.timer import repeats_for, take_samples, timer_for
@@ -43,7 +43,7 @@ class _Problem:
 
     tensors: dict[Tensor, torch.Tensor] = field(default_factory=dict[Tensor, torch.Tensor])
     reference: torch.Tensor | None = None
-    trial: Trial | None = None
+    trial: AttentionVerifier | None = None
 
     def operand(self, spec: Tensor) -> torch.Tensor:
         if spec not in self.tensors:
@@ -85,7 +85,7 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
     if library is not None and checked and not problem.known:
         _keep(_first_run(library, problem, emit), library, problem, emit)
     first = _first_run(candidate, problem, emit)
-    verdict = Judgement(None)
+    verdict = CheckResult(None)
     if is_library:
         verdict = _keep(first, candidate, problem, emit)
     elif first.overrun() is None and checked:
@@ -169,7 +169,7 @@ def _prepare(job: ScreenJob, problem: _Problem, emit: Emit) -> None:
     if job.attention is None or problem.trial is not None:
         return
     emit(Event("build", job.candidate.candidate_id))
-    problem.trial = trial_of(job, problem.operand)
+    problem.trial = verifier_of(job, problem.operand)
     for spec, tensor in problem.tensors.items():
         if problem.trial is not None:
             problem.trial.fill(spec, tensor)
@@ -198,7 +198,7 @@ def _first_run(candidate: BenchCandidate, problem: _Problem, emit: Emit) -> _Run
 
 
 def _outputs(
-    running: _Running, candidate: BenchCandidate, trial: Trial, result: torch.Tensor
+    running: _Running, candidate: BenchCandidate, trial: AttentionVerifier, result: torch.Tensor
 ) -> dict[str, torch.Tensor]:
     """Return all a kernel of an attention has written."""
     views = trial.written(candidate)
@@ -207,7 +207,12 @@ def _outputs(
 
 
 def _poisoned(
-    running: _Running, candidate: BenchCandidate, trial: Trial, emit: Emit, *, library: bool
+    running: _Running,
+    candidate: BenchCandidate,
+    trial: AttentionVerifier,
+    emit: Emit,
+    *,
+    library: bool,
 ) -> str:
     """Run a kernel of an attention once more, with NaN in its operands, and return what is wrong."""
 
@@ -224,19 +229,21 @@ def _poisoned(
     return trial.poisoned(candidate, running.inputs, run, library=library)
 
 
-def _keep(running: _Running, candidate: BenchCandidate, problem: _Problem, emit: Emit) -> Judgement:
+def _keep(
+    running: _Running, candidate: BenchCandidate, problem: _Problem, emit: Emit
+) -> CheckResult:
     """Keep the numbers of the library kernel; a reason is what is wrong with them."""
     trial = problem.trial
     if trial is None:
         problem.reference = running.result.clone()
-        return Judgement(None)
+        return CheckResult(None)
     emit(Event("build", candidate.candidate_id))
     verdict = trial.take(_outputs(running, candidate, trial, running.result))
     poisoned = _poisoned(running, candidate, trial, emit, library=True)
     return replace(verdict, reason="; ".join(filter(None, (verdict.reason, poisoned))))
 
 
-def _judged(running: _Running, job: ScreenJob, problem: _Problem, emit: Emit) -> Judgement:
+def _judged(running: _Running, job: ScreenJob, problem: _Problem, emit: Emit) -> CheckResult:
     """Return what is thought of a candidate's numbers; a reason is what is wrong with them."""
     trial = problem.trial
     if trial is not None:
@@ -247,14 +254,14 @@ def _judged(running: _Running, job: ScreenJob, problem: _Problem, emit: Emit) ->
         reason = _poisoned(running, job.candidate, trial, emit, library=False)
         return replace(verdict, reason=reason)
     if problem.reference is None:
-        return Judgement(None)
+        return CheckResult(None)
     error = error_of(running.result, problem.reference)
     if error is None or error > (job.tolerance or 0.0):
-        return Judgement(error, _wrong(error, job.tolerance))
-    return Judgement(error)
+        return CheckResult(error, _wrong(error, job.tolerance))
+    return CheckResult(error)
 
 
-def _second_opinion(job: ScreenJob, emit: Emit) -> tuple[_Running, Judgement]:
+def _second_opinion(job: ScreenJob, emit: Emit) -> tuple[_Running, CheckResult]:
     """Run a candidate with wrong numbers again on fresh operands: another may have damaged them."""
     problem = _problem(job.problem_id)
     problem.tensors.clear()

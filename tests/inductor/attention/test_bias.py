@@ -14,7 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from inductor_plugin.attention import library
-from inductor_plugin.attention.tools import TorchTools, overload, whole_bias
+from inductor_plugin.attention.tools import TorchTools, whole_bias
 from inductor_plugin.problem.attention import Mask, arguments
 from tests.support.attention.graphs import (
     ATEN,
@@ -28,12 +28,9 @@ from tests.support.attention.graphs import (
     qkv,
     traced,
 )
+from tests.support.attention.marks import ON_FAKE_GPU
 
-pytestmark = [
-    pytest.mark.usefixtures("fake_gpu"),
-    pytest.mark.compat,
-    pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
-]
+pytestmark = ON_FAKE_GPU
 
 SHAPE = Shape()
 WHOLE = "(2, 8, 256, 256), ({}), 0)"
@@ -55,7 +52,7 @@ def cudnn(size: tuple[int, ...], dtype: torch.dtype = BF16) -> Graph:
 
 def fmha(size: tuple[int, ...], *, gradient: bool) -> Graph:
     """Return the graph of the plugin's own operator with a bias."""
-    overload("inductor_plugin.fmha")  # registers it
+    library.KERNELS["fmha"].load()
 
     def function(q: Any, k: Any, v: Any, bias: Any, *more: Any) -> Any:
         if gradient:

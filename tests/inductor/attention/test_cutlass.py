@@ -28,18 +28,13 @@ from tests.support.attention.graphs import (
     lowered,
     outputs,
 )
+from tests.support.attention.marks import ODD, ON_FAKE_GPU, UNKNOWN
 from tests.support.lowering import Lab
 
 pytest.importorskip("cutlass_library")
-pytestmark = [
-    pytest.mark.usefixtures("fake_gpu"),
-    pytest.mark.compat,
-    pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
-]
+pytestmark = ON_FAKE_GPU
 
 GRAPH: Any = SimpleNamespace(aot_mode=False)
-ODD = Shape(queries=250, keys=250)
-UNKNOWN = Shape(queries=250, keys=250, dynamic=True)
 SHARED = Shape(queries=256, keys=300, kv_heads=2)
 OURS = r"cutlass_fmha\..*"
 CALL = re.compile(r"^ *torch\.ops\.inductor_plugin\.(cutlass_fmha\w*)\.out\((.*)\)$", re.M)

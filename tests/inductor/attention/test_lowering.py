@@ -25,17 +25,14 @@ from tests.support.attention.graphs import (
     forward,
     lowered,
     outputs,
+    qkv,
+    traced,
 )
+from tests.support.attention.marks import ODD, ON_FAKE_GPU, UNKNOWN
 
-pytestmark = [
-    pytest.mark.usefixtures("fake_gpu"),
-    pytest.mark.compat,
-    pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
-]
+pytestmark = ON_FAKE_GPU
 
 KINDS = ("flash", "efficient", "cudnn")
-ODD = Shape(queries=250, keys=250)
-UNKNOWN = Shape(queries=250, keys=250, dynamic=True)
 OTHERS = [(kind, other) for kind in KINDS for other in ("flash", "efficient") if kind != other]
 OPERATORS = {kind: f"_scaled_dot_product_{kind}_attention" for kind in KINDS}
 
@@ -151,3 +148,27 @@ def test_a_size_known_at_run_time_leaves_cudnn_out_and_says_so(cache_dir: Path) 
     _, lab = lowered(forward("flash", UNKNOWN), "attention_flash", cache_dir)
     assert "a plan for each" in lab.record()["rejected"]["attention_cudnn"]
     assert "attention_cudnn" not in [one.name for one in lab.tasks[0].entries]
+
+
+def test_layers_of_one_shape_compute_their_fake_results_once(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    run = library.LibraryKernel.run
+
+    def counted(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        asked.append(kernel.name)
+        return run(kernel, *args, **kwargs)
+
+    monkeypatch.setattr(library.LibraryKernel, "run", counted)
+    attention = torch.ops.aten._scaled_dot_product_flash_attention.default
+
+    def function(q: Any, k: Any, v: Any) -> Any:
+        for causal in (True, True, False):
+            q = attention(q, k, v, 0.0, causal, scale=0.125)[0]
+        return (q,)
+
+    graph = traced(function, lambda env: qkv(Shape(), env))
+    code, _ = lowered(graph, "attention_flash", cache_dir)
+    assert calls(code) == [OPERATORS["flash"]] * 3
+    assert sorted(asked) == ["cudnn", "cudnn", "efficient", "efficient"]  # with a mask, and without

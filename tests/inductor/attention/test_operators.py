@@ -42,13 +42,10 @@ from tests.support.attention.graphs import (
     traced,
     varlen,
 )
+from tests.support.attention.marks import ON_FAKE_GPU
 from tests.support.lowering import Lab
 
-pytestmark = [
-    pytest.mark.usefixtures("fake_gpu"),
-    pytest.mark.compat,
-    pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
-]
+pytestmark = ON_FAKE_GPU
 
 SHAPE = Shape()
 

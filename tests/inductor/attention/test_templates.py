@@ -33,15 +33,10 @@ from tests.support.attention.graphs import (
     outputs,
     varlen,
 )
+from tests.support.attention.marks import ODD, ON_FAKE_GPU, UNKNOWN
 
-pytestmark = [
-    pytest.mark.usefixtures("fake_gpu"),
-    pytest.mark.compat,
-    pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
-]
+pytestmark = ON_FAKE_GPU
 
-ODD = Shape(queries=250, keys=250)
-UNKNOWN = Shape(queries=250, keys=250, dynamic=True)
 
 _TEXT = """
 {{def_kernel(*NAMES.strip('"').split(','))}}

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from inductor_plugin.attention import reference
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.problem.attention import BACKWARD, Mask, arguments
 from inductor_plugin.problem.target import Target, target
 from inductor_plugin.template import Candidate
 from inductor_plugin.templates.triton_attention.backward import candidate
 from inductor_plugin.templates.triton_attention.backward_blocks import Blocks
+from tests.support.attention import reference
 
 H100 = target("H100")
 BEHIND = 4096

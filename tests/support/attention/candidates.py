@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from inductor_plugin.attention.library import BACKWARD_KERNELS, FORWARD_KERNELS, extern_name
+from inductor_plugin.attention.library import KERNELS, extern_name
 from inductor_plugin.problem.attention import BACKWARD, DIRECTIONS
 from inductor_plugin.templates import BUILTIN
 from tests.support.attention import graphs
@@ -32,10 +32,13 @@ PADDED = ("efficient", "cross")
 
 def candidates() -> set[tuple[str, bool]]:
     """Return the names of all candidates there are, and whether each is for the gradient."""
-    library = {(name, False) for name in FORWARD_KERNELS} | {(n, True) for n in BACKWARD_KERNELS}
-    return library | {
-        (one.name, op == BACKWARD) for one in BUILTIN for op in one.ops if op in DIRECTIONS
-    }
+    library = {(kernel.name, False) for kernel in KERNELS.values()}
+    gradients = {(kernel.name, True) for kernel in KERNELS.values() if kernel.backward}
+    return (
+        library
+        | gradients
+        | {(one.name, op == BACKWARD) for one in BUILTIN for op in one.ops if op in DIRECTIONS}
+    )
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,7 @@ class Row:
     """One candidate made to win in one kind of call.
 
     Attributes:
-        candidate: A name in `FORWARD_KERNELS` or `BACKWARD_KERNELS`, or a template's.
+        candidate: A name in `KERNELS`, or a template's.
         gradient: Whether it is the gradient.
         kind: What is traced; see `call`.
         called: The operator that has to be called, ``triton`` for a template's kernel.
@@ -309,7 +312,7 @@ def _templates() -> Iterator[Row]:
     for kind in ("decode", "few"):
         yield Row("triton_attention_decode", False, kind, "triton", WRITES, ("out", "lse"))
     yield from _narrow()
-    math = "inductor_plugin.attention.math"
+    math = "inductor_plugin.attention_math"
     told = WRITES | MASK | {"lse": Rows(form="cpu")}
     known = (False,)  # for lengths that are not it is not offered
     yield Row("attention_math", False, "cpu", f"{math}.lse_out", told, ("out", "lse"), known)

@@ -15,7 +15,7 @@ from itertools import accumulate, product
 import torch
 from torch import Tensor
 
-from inductor_plugin.attention import blockwise, reference
+from inductor_plugin.attention import blockwise
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.problem.attention import FORWARD, Mask, arguments
 from inductor_plugin.problem.target import Target, target
@@ -23,6 +23,7 @@ from inductor_plugin.template import Candidate
 from inductor_plugin.templates.triton_attention import decode, forward
 from inductor_plugin.templates.triton_attention.block import Block
 from inductor_plugin.templates.triton_attention.decode import Share
+from tests.support.attention import reference
 from tests.support.attention.backward_cases import Case
 
 H100 = target("H100")

@@ -26,7 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-from inductor_plugin.attention.tools import overload
+from inductor_plugin.attention import library
 from inductor_plugin.inductor.attention import lowering
 from inductor_plugin.worker.jobs import BenchCandidate
 from tests.support.lowering import Lab
@@ -214,7 +214,7 @@ def varlen(
     **more_options: Any,
 ) -> Graph:
     """Return the graph of torch's varlen operator or its gradient: 4 sequences, none above 400."""
-    overload("torch_attn._varlen_attn")  # registers it
+    library.KERNELS["varlen"].load()
     ops: Any = torch.ops.torch_attn
     causal = window == (-1, 0)
 
@@ -250,7 +250,7 @@ def fmha(
     **keywords: Any,
 ) -> Graph:
     """Return the graph of the plugin's own operator."""
-    overload("inductor_plugin.fmha")  # registers it
+    library.KERNELS["fmha"].load()
 
     def function(q: Any, k: Any, v: Any, *more: Any) -> Any:
         if gradient:
@@ -279,7 +279,7 @@ def packed(
 
     With ``keys`` there are as many tokens of keys, which begin elsewhere.
     """
-    overload("inductor_plugin.fmha")  # registers it
+    library.KERNELS["fmha"].load()
     mask = {"window_left": -1, "window_right": 0, "bottom_right": True}
 
     def function(q: Any, k: Any, v: Any, cu: Any, *more: Any) -> Any:
