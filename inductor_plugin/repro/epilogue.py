@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from inductor_plugin.problem.epilogue import STRUCTURE, Epilogue, Step
-from inductor_plugin.problem.epilogue_text import Noted
+from inductor_plugin.problem.epilogue_text import ParsedEpilogue
 from inductor_plugin.repro.call import Call
 from inductor_plugin.repro.operand import Made
 from inductor_plugin.repro.view import Shape, dense, seen, split, stored
@@ -56,20 +56,20 @@ _FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
 def with_epilogue(
-    product: Call, made: Sequence[Made], noted: Noted, *, dynamic: bool = False
+    product: Call, made: Sequence[Made], parsed: ParsedEpilogue, *, dynamic: bool = False
 ) -> Call | str:
     """Return a call with its epilogue, or why it cannot be written.
 
     Args:
         product: The call without it.
         made: All operands; what the epilogue reads are the last.
-        noted: The epilogue.
+        parsed: The epilogue.
         dynamic: Whether a size is unknown when the call is compiled.
     """
-    epilogue = noted.epilogue
+    epilogue = parsed.epilogue
     if reason := _refused(epilogue):
         return reason
-    shape = replace(_shape(noted), dynamic=dynamic)
+    shape = replace(_shape(parsed), dynamic=dynamic)
     behind = made[len(product.names) :]
     patterns = {one.buffer: one.pattern for one in reversed(epilogue.reads)}
     found = [patterns[f"operand{index}"] for index in range(len(behind))]
@@ -83,7 +83,7 @@ def with_epilogue(
             return f"it reads {names[index]} in a way that only the operand's memory tells"
         views.append(view)
     results: list[str] = []
-    for access, size in zip(epilogue.writes, noted.sizes, strict=True):
+    for access, size in zip(epilogue.writes, parsed.sizes, strict=True):
         result = stored(shape, access.stride, access.offset, size)
         if result is None:
             return f"it writes {'x'.join(map(str, size))}, which is no turned or split product"
@@ -128,11 +128,11 @@ def _refused_step(step: Step) -> str | None:
     return f"this version cannot write the step {step.op!r} of its epilogue"
 
 
-def _shape(noted: Noted) -> Shape:
+def _shape(parsed: ParsedEpilogue) -> Shape:
     """Return the shape the lines work on: the product's, or that of a result which splits its dimensions."""
-    whole = Shape(noted.epilogue.size, noted.epilogue.size)
-    for access, size in zip(noted.epilogue.writes, noted.sizes, strict=True):
-        parted = split(noted.epilogue.size, size)
+    whole = Shape(parsed.epilogue.size, parsed.epilogue.size)
+    for access, size in zip(parsed.epilogue.writes, parsed.sizes, strict=True):
+        parted = split(parsed.epilogue.size, size)
         if parted is not None and parted.strides(access.stride) == dense(size):
             return parted
     return whole

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from inductor_plugin.cache import Record, report
-from inductor_plugin.problem.epilogue_text import noted
+from inductor_plugin.problem.epilogue_text import load
 from inductor_plugin.problem.tolerance import tolerance
 from inductor_plugin.repro.body import BARE, READ, RUN
 from inductor_plugin.repro.call import Call, call_of
@@ -79,7 +79,7 @@ def _call(record: Record, made: list[Made]) -> Call | str:
         return "nothing was measured: two kernels run, for the reasons that `explain` shows"
     if not record.epilogue:
         return "an earlier version wrote the record, with no more of its epilogue than a signature"
-    told = noted(record.epilogue)
+    told = load(record.epilogue)
     behind = len({one.buffer for one in told.epilogue.reads})
     product = call_of(record.problem, made[: len(made) - behind])
     if isinstance(product, str):

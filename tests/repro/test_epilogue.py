@@ -14,7 +14,7 @@ import torch
 
 from inductor_plugin.ops.epilogue_eval import OPERATIONS, evaluate
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step
-from inductor_plugin.problem.epilogue_text import Noted, note, noted
+from inductor_plugin.problem.epilogue_text import ParsedEpilogue, dump, load
 from inductor_plugin.repro.call import Call
 from inductor_plugin.repro.epilogue import FUNCTIONS, INFIX, with_epilogue
 from inductor_plugin.repro.operand import Made
@@ -60,7 +60,7 @@ def written(name: str, dtype: torch.dtype) -> tuple[Epilogue, Call, list[Shape]]
     # The operands of a problem are in the order in which the epilogue reads them.
     read = dict.fromkeys(one.buffer for one in epilogue.reads)
     order = [*shapes[:2], *(shapes[inputs.index(one)] for one in read)]
-    told = noted(note(epilogue, [(M, N)] * len(epilogue.writes)))
+    told = load(dump(epilogue, [(M, N)] * len(epilogue.writes)))
     call = with_epilogue(MM, [made(one) for one in order], told)
     assert isinstance(call, Call), call
     return epilogue, call, order
@@ -134,7 +134,7 @@ def chain(*steps: Step, **facts: Any) -> Epilogue:
 )
 def test_what_no_line_says_is_refused(epilogue: Epilogue, reason: str) -> None:
     sizes = ((M, N),) * len(epilogue.writes)
-    found = with_epilogue(MM, [made(one) for one in FACTORS], Noted(epilogue, sizes))
+    found = with_epilogue(MM, [made(one) for one in FACTORS], ParsedEpilogue(epilogue, sizes))
     assert isinstance(found, str)
     assert reason in found
 
@@ -150,7 +150,9 @@ def test_numbers_stand_where_a_call_takes_none() -> None:
         ("lt", (1, 0)),
     ):
         epilogue = chain(Step("constant", (), 0.5), Step(op, values))
-        call = with_epilogue(MM, [made(one) for one in FACTORS], Noted(epilogue, ((M, N),)))
+        call = with_epilogue(
+            MM, [made(one) for one in FACTORS], ParsedEpilogue(epilogue, ((M, N),))
+        )
         assert isinstance(call, Call)
         a, b = torch.randn(M, K), torch.randn(K, N)
         (found,) = function(call, call.lines)(a, b)

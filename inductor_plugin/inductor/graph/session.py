@@ -14,7 +14,6 @@ import torch
 from torch._inductor import ir
 from torch._inductor.graph import GraphLowering
 
-from inductor_plugin.cache import Resources
 from inductor_plugin.config import Config
 from inductor_plugin.counters import COUNTERS
 from inductor_plugin.inductor.candidates.layouts import before_layouts
@@ -72,16 +71,12 @@ class Session:
         self._deferred: list[deferral.Deferred] = []
         self._claims: dict[str, Claim] = {}
         self._made: list[Claim] = []
-        self.fused: dict[str, str] = {}
-        """Which candidate a fusion has settled, by the product's buffer."""
-        self.behind: set[str] = set()
-        """What stands behind products, where a fusion with one of them has been handed over."""
         self._before = COUNTERS.snapshot()
         self._deadline: float | None = None
         self._reported = False
-        self._guard = None
+        self.guard = None
         if config.check_outputs != "off":
-            self._guard = OutputGuard(graph, config.check_outputs)
+            self.guard = OutputGuard(graph, config.check_outputs)
         before_layouts(graph, self._hold)
         _watch(graph, self._settle, self._end)
 
@@ -122,7 +117,6 @@ class Session:
         rejected: Mapping[str, str],
     ) -> Claim:
         """Hand a call over; it is being measured, if it must be, when this returns."""
-        site, selection = self._site(layout.device)
         call = self.call(nodes, layout, input_gen_fns)
         # Stock offers some convolution kernels twice, word for word.
         distinct: dict[str, tuple[Offer, Any]] = {}
@@ -131,9 +125,9 @@ class Session:
             distinct.setdefault(offer.candidate_id, (offer, choice))
         offers = [offer for offer, _ in distinct.values()]
         by_id = {name: choice for name, (_, choice) in distinct.items()}
-        ticket = self._enqueue(site, selection, problem, offers, rejected, self.tolerance(problem))
-        if self._guard is not None:
-            self._guard.follow(by_id, ticket, site.environment)
+        ticket = self.enqueue(problem, layout.device, offers, rejected, accepted_error(problem))
+        if self.guard is not None:
+            self.guard.follow(by_id, ticket, self.site(layout.device)[0].environment)
         self._made.append(Claim(self, ticket, by_id, call))
         return self._made[-1]
 
@@ -144,29 +138,17 @@ class Session:
         offers: Sequence[Offer],
         rejected: Mapping[str, str],
         tolerance: float | None,
-        note: Mapping[str, str],
+        epilogue: Mapping[str, str] | None = None,
     ) -> Ticket:
-        """Hand over a product with its epilogue, whose note (`epilogue_text`) the record keeps."""
-        site, selection = self._site(device)
-        return self._enqueue(site, selection, problem, offers, rejected, tolerance, note)
-
-    def _enqueue(
-        self,
-        site: Site,
-        selection: Selection,
-        problem: Problem,
-        offers: Sequence[Offer],
-        rejected: Mapping[str, str],
-        tolerance: float | None,
-        note: Mapping[str, str] | None = None,
-    ) -> Ticket:
+        """Hand over a problem, of a product with its epilogue also the text that the record keeps."""
+        site, selection = self.site(device)
         names = sorted(one.candidate_id for one in offers)
         name = f"{site.device} {problem.fields()} {names}"
         ticket = self._tickets.get(name)
         if ticket is None:
             ticket = selection.plan(problem, offers, rejected, tolerance, self._budget())
             self._tickets[name] = ticket
-            ticket.epilogue = note or {}
+            ticket.epilogue = epilogue or {}
             if ticket.task is not None:
                 site.progress.expect(len(ticket.task.entries))
                 site.pipeline.submit(ticket.task)
@@ -198,7 +180,7 @@ class Session:
     ) -> None:
         """Remember why a problem has one candidate only, for `explain`."""
         if self.config.policy in ("tune", "build"):
-            site, _ = self._site(device)
+            site, _ = self.site(device)
             remember(site.store, site.environment, problem, only, rejected)
 
     def defer(self, claim: Claim, nodes: list[Any], choices: list[Any], layout: ir.Layout) -> Any:
@@ -206,25 +188,6 @@ class Session:
         box, deferred = deferral.stand_in(layout, nodes, choices, claim.timings, claim.winner)
         self._deferred.append(deferred)
         return box
-
-    def settle(self, product: Any, ticket: Ticket, candidate: str, kernel: str) -> None:
-        """Remember which kernel a fusion has settled for a product.
-
-        Args:
-            product: The product's buffer.
-            ticket: The fusion's.
-            candidate: The fusion's candidate that won.
-            kernel: The product's candidate that is in it.
-        """
-        self.fused[product.get_name()] = kernel
-        if self._guard is not None:
-            site, _ = self._site(product.get_device())
-            self._guard.settle(product, ticket, candidate, site.environment)
-
-    def resources(self, kernel: str | None, device: torch.device) -> Resources | None:
-        """Return what a kernel of the cache takes of a GPU; None where nobody has read it."""
-        known = self._site(device)[0].store.kernel(kernel) if kernel else None
-        return known.resources if known else None
 
     def await_ticket(self, ticket: Ticket) -> None:
         """Wait until a ticket's race, if it has one, has ended."""
@@ -269,7 +232,8 @@ class Session:
         per_entry = self.config.compile_timeout_s + 2 * self.config.bench_timeout_s
         return 60.0 + entries * per_entry
 
-    def _site(self, device: torch.device) -> tuple[Site, Selection]:
+    def site(self, device: torch.device) -> tuple[Site, Selection]:
+        """Return what a device's problems are tuned on, and what decides them."""
         if device.type not in self._selections:
             text = device_text(device)
             site = RUNTIME.site(self.config, text, _software(text))
@@ -289,15 +253,6 @@ class Session:
             self._deadline = time.monotonic() + self.config.tune_budget_s
         return self._deadline
 
-    def tolerance(self, problem: Problem) -> float:
-        """Return how far a candidate's numbers may be from the library kernel's."""
-        return tolerance(
-            problem.output.dtype,
-            problem.inputs[0].dtype if problem.inputs else problem.output.dtype,
-            reduction_length(problem),
-            tf32=problem.output.device != "cpu" and float32_precision() != "highest",
-        )
-
     def _hold(self) -> None:
         for claim in self._made:
             claim.hold()
@@ -315,8 +270,8 @@ class Session:
     def _end(self) -> None:
         """Report and clean up: everything is decided."""
         graph = self._graph()
-        if self._guard is not None and graph is not None:
-            self._guard.watch(graph)
+        if self.guard is not None and graph is not None:
+            self.guard.watch(graph)
         if self._reported:
             return
         self._reported = True
@@ -346,6 +301,16 @@ def session_of(graph: GraphLowering, config: Config) -> Session:
     if session is None:
         session = _SESSIONS[graph] = Session(graph, config)
     return session
+
+
+def accepted_error(problem: Problem) -> float:
+    """Return how far a candidate's numbers may be from the library kernel's."""
+    return tolerance(
+        problem.output.dtype,
+        problem.inputs[0].dtype if problem.inputs else problem.output.dtype,
+        reduction_length(problem),
+        tf32=problem.output.device != "cpu" and float32_precision() != "highest",
+    )
 
 
 def _watch(graph: GraphLowering, before: Callable[[], None], after: Callable[[], None]) -> None:

@@ -20,7 +20,8 @@ from torch.nn import functional
 
 import inductor_plugin
 from inductor_plugin.cache import Resources
-from inductor_plugin.cost import prune, shortlist
+from inductor_plugin.cost import shortlist
+from inductor_plugin.cost.shortlist import FusionEstimate
 from inductor_plugin.counters import COUNTERS
 from inductor_plugin.inductor.facts.compat import torch_version
 from inductor_plugin.inductor.fusion import decide
@@ -112,7 +113,7 @@ def test_the_fused_kernel_wins(lab: Callable[..., Any]) -> None:
     assert (
         1
         <= sum(one.name != "unfused" for one in task.entries)
-        <= shortlist.MOST + shortlist.DOUBTFUL
+        <= shortlist.MAX_LOSSLESS + shortlist.MAX_UNCERTAIN
     )
 
 
@@ -198,7 +199,7 @@ def test_what_ends_in_integers_is_checked_and_remembered(
 def test_what_is_pruned_is_not_compiled(
     lab: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(prune, "judge", lambda *_: prune.Prune("spills: as the test says"))
+    monkeypatch.setattr(FusionEstimate, "why_not", lambda _: "spills: as the test says")
     before = COUNTERS.snapshot()
     with lab() as opened, caplog.at_level(logging.DEBUG, decide.__name__):
         code = opened.lower(activated, A, B, C)
@@ -214,13 +215,13 @@ def test_a_guard_refuses_before_anything_is_priced(
     lab: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: list[object] = []
-    judge = prune.judge
+    why_not = FusionEstimate.why_not
 
-    def noting(*given: Any) -> prune.Verdict:
-        asked.append(given)
-        return judge(*given)
+    def noting(estimate: FusionEstimate) -> str | None:
+        asked.append(estimate)
+        return why_not(estimate)
 
-    monkeypatch.setattr(prune, "judge", noting)
+    monkeypatch.setattr(FusionEstimate, "why_not", noting)
     with lab() as opened, caplog.at_level(logging.DEBUG, decide.__name__):
         code = opened.lower(activated, A, B, C, max_kernel_arguments="cuda=3")
     assert asked == []
@@ -261,15 +262,15 @@ def test_its_own_judge_is_asked_about_a_compiled_kernel(
     """Not only what every kernel is asked: occupancy against the epilogue's own time."""
     asked: list[Resources] = []
 
-    def judged(_kernel: Any, fused: Resources, *_: Any) -> prune.Verdict:
+    def judged(_: FusionEstimate, fused: Resources) -> str:
         asked.append(fused)
-        return prune.Prune("occupancy: as the test says")
+        return "occupancy: as the test says"
 
     def known(opened: Lab, job: Any, done: Any, memory: int = 0) -> None:
         opened.builds.append(job)
         done([Compiled(job.key, "ok", elapsed_s=0.1, resources=Resources(96, 0, 32768, 128))])
 
-    monkeypatch.setattr(prune, "judge_compiled", judged)
+    monkeypatch.setattr(FusionEstimate, "why_not_compiled", judged)
     monkeypatch.setattr(Lab, "submit", known)
     with lab() as opened:
         code = opened.lower(activated, A, B, C)
@@ -494,14 +495,14 @@ def test_what_stands_before_a_product_is_inductors_to_measure(
         return (a.to(torch.bfloat16) @ b,)
 
     monkeypatch.setattr(Scheduler, "benchmark_fused_nodes", benchmark)
-    monkeypatch.setattr(prune, "judge", lambda *_: prune.Keep("as the test says"))
+    monkeypatch.setattr(FusionEstimate, "why_not", lambda _: None)
     x = Arg((1024, 512), torch.float8_e4m3fn)
     with lab() as opened, inductor_config.patch(prologue_fusion=True):
         opened.lower(cast, x, B)
     assert asked
     assert fusions(opened) == []
     asked.clear()
-    monkeypatch.setattr(prune, "judge", lambda *_: prune.Prune("prologue: as the test says"))
+    monkeypatch.setattr(FusionEstimate, "why_not", lambda _: "prologue: as the test says")
     with lab() as opened, inductor_config.patch(prologue_fusion=True):
         opened.lower(cast, x, B)
     assert asked == []
