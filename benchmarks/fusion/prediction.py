@@ -142,7 +142,8 @@ def kernel_facts(facts: Any, alone: Taken) -> dict[str, Any]:
 
 def kernel_of(facts: Mapping[str, Any]) -> Kernel:
     """Return a kernel that was written as JSON."""
-    plain = {name: tuple(one) if isinstance(one, list) else one for name, one in facts.items()}
+    lists = ("tile", "operands", "shape")
+    plain: dict[str, Any] = {n: tuple(one) if n in lists else one for n, one in facts.items()}
     return Kernel(**plain)
 
 

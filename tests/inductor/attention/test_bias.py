@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.support.attention.marks import ON_FAKE_GPU
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from inductor_plugin.attention import library
@@ -29,11 +30,7 @@ from tests.support.attention.graphs import (
     traced,
 )
 
-pytestmark = [
-    pytest.mark.usefixtures("fake_gpu"),
-    pytest.mark.compat,
-    pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
-]
+pytestmark = ON_FAKE_GPU
 
 SHAPE = Shape()
 WHOLE = "(2, 8, 256, 256), ({}), 0)"

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.support.attention.marks import ODD, ON_FAKE_GPU, UNKNOWN
 from torch._inductor.virtualized import V
 
 from inductor_plugin.config import Config
@@ -31,16 +32,10 @@ from tests.support.attention.graphs import (
 from tests.support.lowering import Lab
 
 pytest.importorskip("cutlass_library")
-pytestmark = [
-    pytest.mark.usefixtures("fake_gpu"),
-    pytest.mark.compat,
-    pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
-]
+pytestmark = ON_FAKE_GPU
 
 NO_LAYOUT: Any = None
 GRAPH: Any = SimpleNamespace(aot_mode=False)
-ODD = Shape(queries=250, keys=250)
-UNKNOWN = Shape(queries=250, keys=250, dynamic=True)
 SHARED = Shape(queries=256, keys=300, kv_heads=2)
 OURS = r"cutlass_fmha\..*"
 CALL = re.compile(r"^ *torch\.ops\.inductor_plugin\.(cutlass_fmha\w*)\.out\((.*)\)$", re.M)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
+from tests.support.attention.marks import ON_FAKE_GPU
 from torch._inductor.async_compile import AsyncCompile
 from torch.nn.attention import SDPBackend
 
@@ -25,11 +25,7 @@ from tests.support.attention.candidates import ROWS, Row, call, candidates
 from tests.support.attention.graphs import body, lowered, varlen
 from tests.support.attention.run import Called, Run, Wanted, ran, strides, truth
 
-pytestmark = [
-    pytest.mark.usefixtures("fake_gpu"),
-    pytest.mark.compat,
-    pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
-]
+pytestmark = ON_FAKE_GPU
 
 CASES = [(row, unknown) for row in ROWS for unknown in row.lengths]
 NOT_COMPARED = {"kernel", "workspace", "ws_ptr", "ks0", "ks1", "ks2", "ks3"}

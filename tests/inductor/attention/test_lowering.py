@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.support.attention.marks import ODD, ON_FAKE_GPU, UNKNOWN
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from inductor_plugin.attention import library
@@ -27,15 +28,9 @@ from tests.support.attention.graphs import (
     outputs,
 )
 
-pytestmark = [
-    pytest.mark.usefixtures("fake_gpu"),
-    pytest.mark.compat,
-    pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
-]
+pytestmark = ON_FAKE_GPU
 
 KINDS = ("flash", "efficient", "cudnn")
-ODD = Shape(queries=250, keys=250)
-UNKNOWN = Shape(queries=250, keys=250, dynamic=True)
 OTHERS = [(kind, other) for kind in KINDS for other in ("flash", "efficient") if kind != other]
 OPERATORS = {kind: f"_scaled_dot_product_{kind}_attention" for kind in KINDS}
 

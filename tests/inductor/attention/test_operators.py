@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.support.attention.marks import ON_FAKE_GPU
 from torch._inductor import config as inductor_config
 from torch._inductor import lowering as inductor_lowering
 
@@ -44,11 +45,7 @@ from tests.support.attention.graphs import (
 )
 from tests.support.lowering import Lab
 
-pytestmark = [
-    pytest.mark.usefixtures("fake_gpu"),
-    pytest.mark.compat,
-    pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
-]
+pytestmark = ON_FAKE_GPU
 
 SHAPE = Shape()
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.support.attention.marks import ODD, ON_FAKE_GPU, UNKNOWN
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from inductor_plugin.inductor.candidates.benchmark import DeltaRequest, View
@@ -34,14 +35,8 @@ from tests.support.attention.graphs import (
     varlen,
 )
 
-pytestmark = [
-    pytest.mark.usefixtures("fake_gpu"),
-    pytest.mark.compat,
-    pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
-]
+pytestmark = ON_FAKE_GPU
 
-ODD = Shape(queries=250, keys=250)
-UNKNOWN = Shape(queries=250, keys=250, dynamic=True)
 
 _TEXT = """
 {{def_kernel(*NAMES.strip('"').split(','))}}

@@ -316,3 +316,22 @@ BAD = {
         values=True,
     ),
 }  # fmt: skip
+
+ONE_OF_EACH_CHECK = (
+    "window of floats",
+    "left of more than 64 bits",
+    "cap in a tensor",
+    "causal of letters",
+    "no tensor",
+    "a longest sequence of a float",
+    "left of the wrong sign",
+    "causal and keys behind",
+    "an infinite scale",
+    "no keys",
+    "heads that do not divide",
+    "types",
+    "a bias that does not fit",
+    "cu_seqlens of two dimensions",
+    "cu_seqlens that decrease",
+)
+"""Bad calls that stand for the kinds of check where each would be compiled: all of them run eagerly."""
