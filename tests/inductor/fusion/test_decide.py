@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,7 +25,8 @@ from inductor_plugin.cost import shortlist
 from inductor_plugin.cost.shortlist import FusionEstimate
 from inductor_plugin.counters import COUNTERS
 from inductor_plugin.inductor.facts.compat import torch_version
-from inductor_plugin.inductor.fusion import decide
+from inductor_plugin.inductor.fusion import decide, pair
+from inductor_plugin.inductor.fusion.nodes import epilogue_of
 from inductor_plugin.inductor.fusion.offers import fused_offer
 from inductor_plugin.kernels.call import (
     Buffer,
@@ -33,6 +35,7 @@ from inductor_plugin.kernels.call import (
     Part,
     SequenceKernel,
 )
+from inductor_plugin.problem.epilogue import Epilogue
 from inductor_plugin.problem.tolerance import STEPPED
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.worker.jobs import BenchCandidate, Compiled
@@ -468,6 +471,30 @@ def test_where_the_second_product_fails_two_kernels_run(
     assert is_apart(code)
     assert "two kernels run" in caplog.text
     assert "as the test says" in caplog.text
+
+
+def test_an_epilogue_is_read_once_however_often_inductor_asks(
+    lab: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = list[tuple[str, ...]]()
+
+    def noting(scheduler: Any, product: Any, first: Any, nodes: Sequence[Any]) -> Epilogue:
+        read.append((first.get_name(), *(node.get_name() for node in nodes)))
+        return epilogue_of(scheduler, product, first, nodes)
+
+    def again(fusion: pair.Fusion) -> Any:
+        """Be asked in two rounds."""
+        decided(replace(fusion))
+        return decided(fusion)
+
+    decided = decide._decided
+    monkeypatch.setattr(pair, "epilogue_of", noting)
+    monkeypatch.setattr(decide, "_decided", again)
+    before = COUNTERS.snapshot()
+    with lab() as opened:
+        opened.lower(activated, A, B, C)
+    assert COUNTERS.snapshot().since(before).fusions == 2
+    assert len(read) == 1
 
 
 def test_what_is_slower_alone_than_the_two_apart_is_not_measured(lab: Callable[..., Any]) -> None:
