@@ -143,8 +143,8 @@ def forced(way: str) -> Generator[list[str]]:
     with (
         mock.patch.object(selection, "decide", forced_fusion(WAYS[way], taken)),
         all_contending(),
-        mock.patch.object(shortlist.Price, "refused", return_value=None),
-        mock.patch.object(shortlist.Price, "refused_compiled", return_value=None),
+        mock.patch.object(shortlist.FusionEstimate, "why_not", return_value=None),
+        mock.patch.object(shortlist.FusionEstimate, "why_not_compiled", return_value=None),
     ):
         yield taken
 
