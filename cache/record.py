@@ -89,7 +89,7 @@ class Record:
         created: When the record was first written, in seconds since 1970.
         updated: When it was last written, in seconds since 1970.
         pinned: True if it and its winner's kernel must not be evicted.
-        epilogue: What stands behind a product, in full (`epilogue_text.note`), for people and for `repro`;
+        epilogue: What stands behind a product, in full (`epilogue_text.dump`), for people and for `repro`;
             the problem's signature tells it from others. Empty without one, and in older records.
     """
 

@@ -15,9 +15,11 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from benchmarks.fusion.arms import Bench, Counts, Facts, lowered
 from benchmarks.fusion.cost import Cost
@@ -25,11 +27,11 @@ from benchmarks.fusion.models import MODELS
 from benchmarks.harness.repository import RESULTS
 from inductor_plugin.aot.fake_device import replaced
 from inductor_plugin.cache import Resources
-from inductor_plugin.cost import shortlist
+from inductor_plugin.cost.shortlist import FusionEstimate, Shortlist
 from inductor_plugin.problem.target import target
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.worker.child import inductor
-from inductor_plugin.worker.jobs import TritonCompileJob
+from inductor_plugin.worker.jobs import Outcome, ScreenJob, TritonCompileJob
 
 OUT = RESULTS / "fusion_facts.json"
 
@@ -60,6 +62,57 @@ class Collecting(Bench):
                 self._bare.setdefault(f"{one.name} {one.description}", one.build)
 
 
+class Gathering(Bench):
+    """Notes what each fused kernel was estimated from, and what it takes."""
+
+    def __init__(self, cost: Cost, facts: Facts) -> None:
+        """Gather; times are ``cost``'s, resources those of ``facts``."""
+        super().__init__(cost, Counts(), facts)
+        self._cases: dict[str, dict[str, Any]] = {}
+
+    @property
+    def cases(self) -> list[dict[str, Any]]:
+        """Each fusion once: its epilogue, its time as two kernels, its candidates."""
+        return list(self._cases.values())
+
+    def expect(self, task: Task) -> None:
+        """Note the candidates of a fusion."""
+        super().expect(task)
+        candidates: list[dict[str, Any]] = []
+        for entry in task.entries:
+            estimate = getattr(entry.judge, "__self__", None)
+            if not isinstance(estimate, FusionEstimate):
+                continue
+            assert isinstance(entry.build, TritonCompileJob)
+            work = self.works[entry.build.source]
+            taken = self.facts[work.kernel]
+            candidates.append(
+                {
+                    "name": work.name,
+                    "kernel": asdict(estimate.kernel),
+                    "unfused_us": estimate.unfused_us,
+                    "fused_us": self.cost.generated(work),
+                    "fused": {
+                        "registers": taken.registers,
+                        "spilled_bytes": taken.spills,
+                        "shared_bytes": taken.shared_bytes,
+                    },
+                }
+            )
+            self._cases[task.digest] = {
+                "name": f"{work.product} {work.label}",
+                "epilogue": asdict(estimate.epilogue),
+                "candidates": candidates,
+            }
+
+    def screen(self, job: ScreenJob) -> Outcome:
+        """Say what a candidate takes, and note it of two kernels."""
+        outcome = super().screen(job)
+        if job.candidate.candidate_id.startswith("unfused."):
+            self._cases[job.problem_id]["apart_us"] = 1e3 * outcome.samples_ms[0]
+        return outcome
+
+
 def main() -> int:
     """Compile what the file has not, and write it down after each kernel."""
     parser = argparse.ArgumentParser(
@@ -86,19 +139,24 @@ def collected(model: str) -> dict[str, TritonCompileJob]:
     """Return the compile jobs of a network's products with an epilogue, by `Work.kernel`."""
     bench = Collecting(Cost(target("H100"), "digest"))
 
-    def kept(_: shortlist.Price) -> None:
-        return None
+    with tempfile.TemporaryDirectory(prefix="fusions-") as folder, every_kernel():
+        lowered(functools.partial(MODELS[model], 1), "ours", bench, Path(folder))
+    return bench.jobs
 
-    def chosen(_: shortlist.Chosen, _name: str, _price: shortlist.Price) -> None:
+
+@contextmanager
+def every_kernel() -> Generator[None, None, None]:
+    """Compile each kernel fused, whatever is predicted of it."""
+
+    def nothing(*_: object) -> None:
         return None
 
     with (
-        tempfile.TemporaryDirectory(prefix="fusions-") as folder,
-        replaced(shortlist.Chosen, "refused", chosen),
-        replaced(shortlist.Price, "refused", kept),
+        replaced(Shortlist, "_dominated", nothing),
+        replaced(Shortlist, "_enough", nothing),
+        replaced(FusionEstimate, "why_not", nothing),
     ):
-        lowered(functools.partial(MODELS[model], 1), "ours", bench, Path(folder))
-    return bench.jobs
+        yield
 
 
 def compiled(job: TritonCompileJob) -> Resources:

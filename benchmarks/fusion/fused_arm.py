@@ -32,8 +32,7 @@ from benchmarks.harness.dry_twin import DryTwin
 from benchmarks.harness.error import error_of
 from benchmarks.harness.forced import forced_fusion
 from inductor_plugin.cache import Resources
-from inductor_plugin.cost import prune, shortlist
-from inductor_plugin.cost.shortlist import Price
+from inductor_plugin.cost.shortlist import FusionEstimate
 from inductor_plugin.registry import default_registry
 from inductor_plugin.tuning.selection import Selection, TuningTicket
 from inductor_plugin.worker.jobs import Sampling
@@ -61,30 +60,30 @@ class Notes:
     winner: str = ""
     _lock: Any = field(default_factory=threading.Lock)
 
-    def price(self, price: Price, reason: str | None) -> None:
-        """Note what is foretold of a kernel with its epilogue."""
-        if price.target is None:
+    def price(self, estimate: FusionEstimate, reason: str | None) -> None:
+        """Note what is predicted of a kernel with its epilogue."""
+        predicted = estimate.prediction
+        if predicted is None:
             return
-        told = prune.predict(price.kernel, price.epilogue, price.target, price.unfused_us)
-        apart = told.separate_us
-        row = _named(price) | {
-            "registers": told.registers,
-            "spills": told.spills,
+        apart = predicted.separate_us
+        row = _named(estimate) | {
+            "registers": predicted.fused.registers,
+            "spills": predicted.fused.spilled_bytes > 0,
             "separate_us": [apart.low, apart.expected, apart.high],
-            "fused_extra_us": told.fused_extra_us.expected,
+            "fused_extra_us": predicted.fused_extra_us.expected,
             "kept": reason is None,
             "reason": reason or "",
         }
         self._put(self.predicted, row)
 
-    def compile(self, price: Price, resources: Resources, reason: str | None) -> None:
+    def compile(self, estimate: FusionEstimate, resources: Resources, reason: str | None) -> None:
         """Note what the compiler says of it."""
-        if price.target is None:
+        predicted = estimate.prediction
+        if predicted is None:
             return
-        told = prune.predict(price.kernel, price.epilogue, price.target, price.unfused_us)
-        row = _named(price) | {
+        row = _named(estimate) | {
             "registers": resources.registers,
-            "registers_predicted": told.registers,
+            "registers_predicted": predicted.fused.registers,
             "spills": resources.spills,
             "kept": reason is None,
             "reason": reason or "",
@@ -124,8 +123,8 @@ class Notes:
                 rows.append(row)
 
 
-def _named(price: Price) -> dict[str, Any]:
-    return {"template": price.kernel.template, "tile": list(price.kernel.tile)}
+def _named(estimate: FusionEstimate) -> dict[str, Any]:
+    return {"template": estimate.kernel.template, "tile": list(estimate.kernel.tile)}
 
 
 def kind_of(name: str) -> str:
@@ -138,16 +137,17 @@ def kind_of(name: str) -> str:
 @contextlib.contextmanager
 def noted(notes: Notes) -> Generator[None]:
     """Note what the plugin foretells, compiles and decides within the block."""
-    refused, compiled, decide = Price.refused, Price.refused_compiled, Selection.decide
+    why_not, why_not_compiled = FusionEstimate.why_not, FusionEstimate.why_not_compiled
+    decide = Selection.decide
 
-    def priced(price: Price) -> str | None:
-        reason = refused(price)
-        notes.price(price, reason)
+    def priced(estimate: FusionEstimate) -> str | None:
+        reason = why_not(estimate)
+        notes.price(estimate, reason)
         return reason
 
-    def judged(price: Price, resources: Resources) -> str | None:
-        reason = compiled(price, resources)
-        notes.compile(price, resources, reason)
+    def judged(estimate: FusionEstimate, resources: Resources) -> str | None:
+        reason = why_not_compiled(estimate, resources)
+        notes.compile(estimate, resources, reason)
         return reason
 
     def decided(selection: Selection, ticket: TuningTicket) -> Any:
@@ -156,8 +156,8 @@ def noted(notes: Notes) -> Generator[None]:
         return verdict
 
     with (
-        mock.patch.object(shortlist.Price, "refused", priced),
-        mock.patch.object(shortlist.Price, "refused_compiled", judged),
+        mock.patch.object(FusionEstimate, "why_not", priced),
+        mock.patch.object(FusionEstimate, "why_not_compiled", judged),
         mock.patch.object(Selection, "decide", decided),
     ):
         yield

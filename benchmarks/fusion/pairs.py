@@ -50,6 +50,9 @@ SIZE = 2048
 
 Operand = tuple[tuple[int, ...], torch.dtype]
 Function = Callable[..., tuple[torch.Tensor, ...]]
+Fused = tuple[Function, tuple[Operand, ...]]
+"""An epilogue: a function of the product and of its operands, and those operands."""
+ALONE: Fused = ((lambda p: (p,)), ())
 
 
 def full(dtype: torch.dtype = BF16) -> Operand:
@@ -86,7 +89,7 @@ def _transcendental(p: Any) -> tuple[torch.Tensor, ...]:
     return (torch.tanh(wave) + torch.erf(p) * torch.rsqrt(p * p + 1),)
 
 
-EPILOGUES: dict[str, tuple[Function, tuple[Operand, ...]]] = {
+EPILOGUES: dict[str, Fused] = {
     "relu": (lambda p: (torch.relu(p),), ()),
     "scale, bias, relu": (lambda p, s, b: (torch.relu(p * s + b),), (row(), row())),
     "gelu": (lambda p: (functional.gelu(p),), ()),
@@ -127,7 +130,7 @@ EPILOGUES: dict[str, tuple[Function, tuple[Operand, ...]]] = {
     ),
     "SwiGLU's gradient": (_swiglu_gradient, (full(), full())),
 }
-"""What is fused, by name: a function of the product and of its operands."""
+"""What is fused, by name."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,7 @@ class Facts:
         flat: Of a persistent kernel: its loops are one, and the result's tile has memory of its own.
         parts: Of split-K: parts of K.
         calibration: Whether the model's numbers were chosen by it; the others are held out.
+        operands: Dtype of A, B and the product; float32 is multiplied as TF32.
     """
 
     template: str
@@ -151,12 +155,14 @@ class Facts:
     flat: bool = False
     parts: int = 1
     calibration: bool = True
+    operands: torch.dtype = BF16
 
     @property
     def name(self) -> str:
         """What people call it."""
         m, n, k = self.tile
         kind = " flat" if self.flat else f" 1/{self.parts}" if self.parts > 1 else ""
+        kind += " float32" if self.operands == F32 else ""
         return f"{self.template} {m}x{n}x{k} s{self.stages} w{self.warps}{kind}"
 
     @property
@@ -210,11 +216,16 @@ def compiled(facts: Facts, name: str | None, gpu: Target) -> Compiled:
         name: The epilogue in `EPILOGUES`; None for none.
         gpu: What is compiled for.
     """
-    function, operands = EPILOGUES[name] if name else ((lambda p: (p,)), ())
+    return compiled_with(facts, EPILOGUES[name] if name else ALONE, gpu)
+
+
+def compiled_with(facts: Facts, epilogue: Fused, gpu: Target) -> Compiled:
+    """Compile a kernel with any epilogue, as `compiled` does."""
+    function, operands = epilogue
     code, epilogues = _lowered(facts, function, operands, gpu)
     sources = re.findall(r"async_compile\.triton\('\w+', '''(.*?)'''", code, re.DOTALL)
     if len(sources) != 1:
-        raise RuntimeError(f"{facts.name} with {name}: {len(sources)} kernels, it was not fused")
+        raise RuntimeError(f"{facts.name}: {len(sources)} kernels, the epilogue was not fused")
     arch = gpu.capability[0] * 10 + gpu.capability[1]
     usage = triton_interpreter.compiled(sources[0], arch)
     (taken,) = parse_ptxas(usage.said)
@@ -228,7 +239,7 @@ def _lowered(
     """Return the generated code of a product and its epilogue, and what was fused."""
     mode = FakeTensorMode(shape_env=ShapeEnv())
     with mode:
-        sizes = [full(), full(), *operands]
+        sizes = [full(facts.operands), full(facts.operands), *operands]
         tensors = [torch.empty(size, dtype=dtype, device="cuda:0") for size, dtype in sizes]
         graph = make_fx(
             lambda a, b, *others: function(torch.mm(a, b), *others),
@@ -320,7 +331,7 @@ def _stock(facts: Facts, nodes: Sequence[Any], layout: Any) -> Any:
         BLOCK_K=k,
         GROUP_M=8,
         EVEN_K=True,
-        ALLOW_TF32=False,
+        ALLOW_TF32=facts.operands == F32,
         USE_FAST_ACCUM=False,
         ACC_TYPE="tl.float32",
     )

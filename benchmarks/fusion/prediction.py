@@ -25,7 +25,7 @@ from rich.table import Table
 
 from benchmarks.harness.repository import RESULTS
 from benchmarks.harness.sources import sources_digest
-from inductor_plugin.cost.prune import FORETOLD_SPILLS_BYTES, Prediction, predict, spilling
+from inductor_plugin.cost.prune import FusionPrediction, predict, why_not
 from inductor_plugin.cost.registers import Kernel
 from inductor_plugin.kernels.resources import SPILL_LIMIT_BYTES, KernelResources
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step
@@ -142,7 +142,8 @@ def kernel_facts(facts: Any, alone: Taken) -> dict[str, Any]:
 
 def kernel_of(facts: Mapping[str, Any]) -> Kernel:
     """Return a kernel that was written as JSON."""
-    plain: dict[str, Any] = {**facts, "tile": tuple(facts["tile"])}
+    lists = ("tile", "operands", "shape")
+    plain: dict[str, Any] = {n: tuple(one) if n in lists else one for n, one in facts.items()}
     return Kernel(**plain)
 
 
@@ -215,17 +216,18 @@ class Row:
     """One pair, and what was foretold of it."""
 
     pair: Pair
-    found: Prediction
+    epilogue: Epilogue
+    predicted: FusionPrediction
 
     @property
     def foretold(self) -> list[int]:
         """Registers and spilled bytes of a thread, as foretold."""
-        return [self.found.registers, self.found.spilled_bytes]
+        return [self.predicted.fused.registers, self.predicted.fused.spilled_bytes]
 
     @property
     def off(self) -> float:
         """By how much the registers are too many, as a share of the compiler's."""
-        return self.found.registers / self.pair.fused.registers - 1
+        return self.predicted.fused.registers / self.pair.fused.registers - 1
 
     @property
     def close(self) -> bool:
@@ -242,17 +244,18 @@ class Row:
     @property
     def shared_close(self) -> bool:
         """Whether shared memory is right within two percent: CUTLASS aligns its buffers by itself."""
-        return abs(self.found.shared_bytes / self.pair.fused.shared_bytes - 1) <= 0.02
+        return abs(self.predicted.fused.shared_bytes / self.pair.fused.shared_bytes - 1) <= 0.02
 
     @property
     def spills_right(self) -> bool:
         """Whether it is right that anything is spilled."""
-        return self.found.spills == (self.pair.fused.spilled_bytes > 0)
+        return (self.predicted.fused.spilled_bytes > 0) == (self.pair.fused.spilled_bytes > 0)
 
     @property
     def pruned(self) -> bool:
         """Whether it would not be compiled, for its spills."""
-        return spilling(self.found, FORETOLD_SPILLS_BYTES) is not None
+        reason = why_not(self.pair.kernel, self.epilogue, self.predicted, 0.0)
+        return reason is not None and reason.startswith("spills")
 
     @property
     def pruned_wrongly(self) -> bool:
@@ -297,16 +300,18 @@ def table(rows: Sequence[Row]) -> Table:
         "GPU", "kernel", "epilogue", "registers", "foretold", "off", "spills", "foretold", ""
     )
     for one in rows:
-        pair, found = one.pair, one.found
+        pair, predicted = one.pair, one.predicted.fused
         made.add_row(
             pair.gpu,
             pair.name,
             pair.epilogue,
             f"{pair.kernel.registers} -> {pair.fused.registers}",
-            str(found.registers),
+            str(predicted.registers),
             f"{one.off:+.0%}" if one.close else f"[red]{one.off:+.0%}[/]",
             str(pair.fused.spilled_bytes),
-            str(found.spilled_bytes) if one.spills_right else f"[red]{found.spilled_bytes}[/]",
+            str(predicted.spilled_bytes)
+            if one.spills_right
+            else f"[red]{predicted.spilled_bytes}[/]",
             "calibration" if pair.calibration else "",
         )
     return made
@@ -356,10 +361,11 @@ def versions() -> dict[str, str]:
 def rows_of(store: Mapping[str, Any]) -> list[Row]:
     """Return all pairs of a file with what is foretold of them now."""
     epilogues = {name: epilogue_of(one) for name, one in store["epilogues"].items()}
-    return [
-        Row(one, predict(one.kernel, epilogues[one.epilogue], target(one.gpu)))
-        for one in pairs_of(store)
-    ]
+    rows: list[Row] = []
+    for pair in pairs_of(store):
+        epilogue = epilogues[pair.epilogue]
+        rows.append(Row(pair, epilogue, predict(pair.kernel, epilogue, target(pair.gpu))))
+    return rows
 
 
 def kept(part: Mapping[str, Any]) -> bool:

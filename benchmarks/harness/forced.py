@@ -90,8 +90,8 @@ def forced_fusion(way: str) -> Generator[list[str]]:
     taken: list[str] = []
     with (
         _deciding(fusion_decision_for(WAYS[way], taken)),
-        mock.patch.object(shortlist.Price, "refused", return_value=None),
-        mock.patch.object(shortlist.Price, "refused_compiled", return_value=None),
+        mock.patch.object(shortlist.FusionEstimate, "why_not", return_value=None),
+        mock.patch.object(shortlist.FusionEstimate, "why_not_compiled", return_value=None),
     ):
         yield taken
 

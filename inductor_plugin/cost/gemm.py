@@ -19,9 +19,9 @@ from inductor_plugin.cost.tile import (
     GemmShape,
     TileConfig,
     ceil_div,
-    misfit,
     occupancy_of,
     stages_of,
+    why_not,
 )
 from inductor_plugin.problem.target import Target
 
@@ -50,7 +50,7 @@ Bound = Literal["tensor cores", "L2", "memory", "latency"]
 
 
 @dataclass(frozen=True)
-class Prediction:
+class TilePrediction:
     """What the model says of one kernel.
 
     Attributes:
@@ -120,20 +120,20 @@ def ranked(
     Args:
         target: The GPU.
         shape: The product.
-        configs: What can be built; see `misfit` for why one is left out.
+        configs: What can be built; see `why_not` for why one is left out.
         limit: How many to return at most.
     """
     found: list[Ranked] = []
     for config in configs:
         said = predict(target, shape, config)
-        if isinstance(said, Prediction):
+        if isinstance(said, TilePrediction):
             found.append(Ranked(config, said.seconds, said.describe()))
     return sorted(found, key=lambda one: one.predicted_s)[:limit]
 
 
-def predict(target: Target, shape: GemmShape, config: TileConfig) -> Prediction | str:
+def predict(target: Target, shape: GemmShape, config: TileConfig) -> TilePrediction | str:
     """Return what the model says of a kernel, or the reason why it cannot run."""
-    reason = misfit(target, shape, config)
+    reason = why_not(target, shape, config)
     if reason is not None:
         return reason
     cluster_m, cluster_n = config.cluster
@@ -167,7 +167,7 @@ def predict(target: Target, shape: GemmShape, config: TileConfig) -> Prediction 
     busy_s = (compute_s**4 + l2_s**4 + memory_s**4) ** 0.25
     fill_s = _fill_s(target, shape, config, occupancy, waves)
     reduce_s = _reduce_s(target, shape, config, min(blocks, usable))
-    return Prediction(
+    return TilePrediction(
         LAUNCH_S + busy_s + fill_s + reduce_s,
         compute_s, l2_s, memory_s, fill_s, reduce_s,
         tiles, waves, occupancy, stages_of(target, shape, config),

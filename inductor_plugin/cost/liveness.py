@@ -12,9 +12,7 @@ register (half of one where it has 16 bits) in each element of a thread's part o
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from inductor_plugin.problem.epilogue import BYTES, Epilogue, Step
+from inductor_plugin.problem.epilogue import BYTES, Epilogue
 
 HALF = 0.5
 """Register of a value with 16 bits."""
@@ -53,11 +51,11 @@ def live_values(epilogue: Epilogue, *, persistent: bool = False, chained: bool =
         persistent: Whether the kernel goes on with another tile.
         chained: Whether functions of CUDA's library overlap that need each other.
     """
-    one = merged(epilogue)
-    columns = _across_columns(one)
+    merged = epilogue.merged
+    columns = _across_columns(merged)
     if columns and persistent:
         columns += LOOP
-    return max(_across_library(one, chained=chained), columns, _across_stores(one))
+    return max(_across_library(merged, chained=chained), columns, _across_stores(merged))
 
 
 def asked_ahead(epilogue: Epilogue, plenty: float = 0.0) -> float:
@@ -67,41 +65,22 @@ def asked_ahead(epilogue: Epilogue, plenty: float = 0.0) -> float:
         epilogue: What is fused.
         plenty: Registers an element takes with anything to ask for, where there are many.
     """
-    one = merged(epilogue)
     shares = [
         ROW if read.pattern == "row" else HALF
-        for read in one.reads
-        if read.pattern in ("full", "row", "other")
+        for read in epilogue.reads
+        if read.pattern in ("full", "row")
     ]
-    shares += [NARROW[write.dtype] for write in one.writes if write.dtype in NARROW]
-    return max(HALF + sum(sorted(shares)[-AHEAD:]), plenty if _waits(one) else 0.0)
+    shares += [NARROW[write.dtype] for write in epilogue.writes if write.dtype in NARROW]
+    return max(HALF + sum(sorted(shares)[-AHEAD:]), plenty if _waits(epilogue.merged) else 0.0)
 
 
 def longest_chain(epilogue: Epilogue) -> int:
     """Return how many additions and multiplications an element needs one after the other."""
-    one = merged(epilogue)
     depth: list[int] = []
-    for step in one.steps:
-        before = max((depth[it] for it in step.arguments), default=0)
+    for step in epilogue.merged.steps:
+        before = max((depth[at] for at in step.arguments), default=0)
         depth.append(before + (step.op in _ARITHMETIC))
     return max(depth, default=0)
-
-
-def merged(epilogue: Epilogue) -> Epilogue:
-    """Return an epilogue in which nothing is loaded or computed twice, as compilers have it."""
-    steps: list[Step] = []
-    place: dict[int, int] = {}
-    known: dict[Step, int] = {}
-    for at, step in enumerate(epilogue.steps):
-        one = replace(step, arguments=tuple(place[it] for it in step.arguments))
-        if one.op == "to_dtype" and one.value == "float32":
-            place[at] = one.arguments[0]  # values are computed with in float32 anyway
-        elif one in known and one.op != "store":
-            place[at] = known[one]
-        else:
-            known[one] = place[at] = len(steps)
-            steps.append(one)
-    return replace(epilogue, steps=tuple(steps))
 
 
 def _across_library(epilogue: Epilogue, *, chained: bool) -> float:
@@ -124,16 +103,17 @@ def _across_library(epilogue: Epilogue, *, chained: bool) -> float:
 def _waiting(epilogue: Epilogue, at: int) -> int:
     """Return how many values are there before a step and needed after it.
 
-    What is simple is computed from its leaves when it is needed, and what is not read yet waits not.
+    What is simple is computed from its leaves when it is needed, and a value that has not been loaded
+    occupies no register.
     """
     steps = epilogue.steps
-    last = {one: late for late, step in enumerate(steps) for one in step.arguments}
-    needs = [needed(epilogue, one) for one in range(at + 1)]
-    here = {one for one in range(at) if last.get(one, 0) > at and steps[one].op != "constant"}
-    late = {one for one in here if any(steps[it].op in _LATE for it in needs[one])}
-    read = {one for one in needs[at] if steps[one].op in _LEAVES}
-    simple = {one for one in here - late if needs[one] & read}
-    leaves = {leaf for one in simple for leaf in needs[one] & read}
+    last = {value: late for late, step in enumerate(steps) for value in step.arguments}
+    needs = [needed(epilogue, step) for step in range(at + 1)]
+    here = {value for value in range(at) if last.get(value, 0) > at}
+    late = {value for value in here if any(steps[step].op in _LATE for step in needs[value])}
+    read = {step for step in needs[at] if steps[step].op in _LEAVES}
+    simple = here - late
+    leaves = {leaf for value in simple for leaf in needs[value] & read}
     return len(late) + min(len(simple), len(leaves))
 
 
@@ -150,7 +130,7 @@ def _across_columns(epilogue: Epilogue) -> float:
 def _across_stores(epilogue: Epilogue) -> float:
     """Return what is under way where there are several outputs."""
     stores = _stores(epilogue)
-    if len(stores) + (1 if epilogue.readers else 0) < 2:
+    if len(stores) < 2:
         return 0.0
     live = HALF + HALF * sum(one.pattern == "full" for one in epilogue.reads)
     for at in stores:

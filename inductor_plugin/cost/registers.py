@@ -3,7 +3,7 @@
 The main loop and the epilogue follow each other, so a thread needs the larger of both, not the sum.
 The numbers were chosen by the kernels that `benchmarks.fusion.pairs` marks as calibration, on sm_80 and
 sm_90a (torch 2.14.1, Triton 3.8 and its ptxas); `benchmarks.fusion.prediction` compares them with those
-and with kernels that are held out. Those of prologues were compared with nothing.
+and with kernels that are held out, and `benchmarks.fusion.pruning` shows what they decide.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ CHAINED = {8: False, 9: True}
 CHAIN = {9: 4}
 """From so many additions and multiplications in a row ptxas works on many elements in turns, with all
 the registers that cost no block, by generation."""
-BARRIER_BYTES = 1024
-"""Shared memory of a CUTLASS kernel beside its stages and its epilogue."""
 
 
 @dataclass(frozen=True)
@@ -113,28 +111,27 @@ def unfused_needs(kernel: Kernel, target: Target) -> Needs:
     return _needs(kernel, target, wanted, spilled, shared)
 
 
-def fused_needs(kernel: Kernel, epilogue: Epilogue, target: Target) -> Needs:
+def fused_needs(kernel: Kernel, epilogue: Epilogue, target: Target, alone: Needs) -> Needs:
     """Return what a kernel takes with an epilogue fused into it.
 
-    A CUTLASS kernel is bound to the registers its threads leave it, and its epilogue goes over the
-    tile in pieces, so that no epilogue changes them.
+    A CUTLASS kernel is bound to the registers its threads leave it, its epilogue goes over the tile in
+    pieces, and it has as many steps along K in flight as both leave room for: no epilogue changes them.
+    What a prologue adds is not modelled; its compiled kernel is judged.
+
+    Args:
+        kernel: The kernel alone.
+        epilogue: What is fused.
+        target: The GPU.
+        alone: What the kernel takes alone (`unfused_needs`).
     """
-    alone = unfused_needs(kernel, target)
-    if kernel.kind == "cutlass":
-        staged = staged_bytes(kernel, epilogue, target, alone.shared_bytes)
-        return _needs(kernel, target, alone.registers, alone.spilled_bytes, staged)
-    limit = register_limit(kernel, target)
-    if epilogue.position == "prologue":
-        # It runs inside of the main loop, so that its values come on top.
-        wanted = alone.registers + prologue_registers(kernel, epilogue)
-        spilled = alone.spilled_bytes + SPILL_UNIT_BYTES * max(wanted - limit, 0)
-        return _needs(kernel, target, wanted, spilled, alone.shared_bytes)
+    if kernel.kind == "cutlass" or epilogue.position == "prologue":
+        return alone
     floor = main_registers(kernel, epilogue, target, alone.registers)
     wanted = max(floor, epilogue_registers(kernel, epilogue, target, floor))
     spilled = alone.spilled_bytes
     if wanted > alone.registers:
         # A kernel that spills a little was held at a limit its epilogue now lifts.
-        spilled = SPILL_UNIT_BYTES * max(wanted - limit, 0)
+        spilled = SPILL_UNIT_BYTES * max(wanted - register_limit(kernel, target), 0)
     shared = max(alone.shared_bytes, scratch_bytes(kernel, epilogue))
     return _needs(kernel, target, wanted, spilled, shared)
 
@@ -186,19 +183,9 @@ def epilogue_registers(kernel: Kernel, epilogue: Epilogue, target: Target, main:
     return max(needed, min(wished, register_limit(kernel, target)))
 
 
-def prologue_registers(kernel: Kernel, epilogue: Epilogue) -> int:
-    """Return the registers that a thread needs more for one step's part of the operand."""
-    m, n, k = kernel.tile
-    whole = m if tuple(epilogue.size[-2:]) == (*kernel.shape[:1], *kernel.shape[2:]) else n
-    elements = ceil_div(whole * k, kernel.block_threads)
-    return math.ceil(max(live_values(epilogue), asked_ahead(epilogue)) * elements)
-
-
 def border(kernel: Kernel, target: Target, main: int) -> int:
     """Return the registers a thread can have without a block less on a multiprocessor."""
-    blocks = target.blocks(kernel.block_threads, main, 0)
-    if blocks < 1:
-        return register_limit(kernel, target)
+    blocks = max(target.blocks(kernel.block_threads, main, 0), 1)
     each = target.registers_per_multiprocessor // (blocks * kernel.block_threads)
     return min(each // 8 * 8, MOST_REGISTERS)
 
@@ -211,33 +198,6 @@ def scratch_bytes(kernel: Kernel, epilogue: Epilogue) -> int:
     m, n, _ = kernel.tile
     turned = [BYTES.get(one.dtype, 4) for one in epilogue.reads if one.pattern == "column"]
     return m * n * max([BYTES.get(epilogue.dtype, 4), *turned])
-
-
-def staged_bytes(kernel: Kernel, epilogue: Epilogue, target: Target, alone_bytes: int) -> int:
-    """Return the shared memory of a CUTLASS kernel: as many steps along K as its epilogue leaves room for.
-
-    The first operand as large as the product, and each further output, go through a buffer like the
-    product's own; more operands through one twice as large.
-
-    Args:
-        kernel: The kernel alone.
-        epilogue: What is fused.
-        target: The GPU.
-        alone_bytes: Shared memory of the kernel alone.
-    """
-    m, n, k = kernel.tile
-    a, b = (BYTES.get(one, 4) for one in kernel.operands)
-    stage = k * (m * a + n * b)
-    if target.capability[0] < 9 or alone_bytes < stage:
-        return alone_bytes
-    product = (alone_bytes - BARRIER_BYTES) % stage
-    own = BYTES.get(epilogue.dtype, 4)
-    large = [BYTES.get(one.dtype, 4) for one in epilogue.reads if one.pattern == "full"]
-    written = [BYTES.get(one.dtype, 4) for one in epilogue.writes] or [own]
-    buffers = sum(written) + own * min(epilogue.readers, 1) + sum(large[:1]) + 2 * sum(large[1:])
-    held = product * buffers // own
-    stages = max((target.shared_per_block - BARRIER_BYTES - held) // stage, 1)
-    return BARRIER_BYTES + stages * stage + held
 
 
 def _needs(kernel: Kernel, target: Target, wanted: int, spilled: int, shared: int) -> Needs:

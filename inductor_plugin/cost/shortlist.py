@@ -1,28 +1,30 @@
-"""A fusion on its way to a decision: which kernels are worth measuring with an epilogue. Pure."""
+"""Which kernels are worth measuring with an epilogue, from estimates. Pure."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from inductor_plugin.cache import Resources
 from inductor_plugin.cost import prune
 from inductor_plugin.cost.fusion_time import fused_extra_us
 from inductor_plugin.cost.limits import Limits, guard_registers
+from inductor_plugin.cost.prune import FusionPrediction
 from inductor_plugin.cost.registers import Kernel
-from inductor_plugin.kernels.resources import SPILL_LIMIT_BYTES
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.epilogue import Epilogue
 from inductor_plugin.problem.target import Target
 from inductor_plugin.template import Candidate
 
-MOST = 2
-"""Kernels of about one speed that are measured with an epilogue and are foretold to lose nothing by it.
-Inductor measures one (``max_epilogue_benchmarked_choices``), which may be one that spills."""
-DOUBTFUL = 2
-"""Kernels measured beside those that may lose by the epilogue: spill, or leave room for fewer blocks. With
-one, the best for BERT's gelu is missed (`benchmarks.fusion.fusions`)."""
+MAX_LOSSLESS = 2
+"""How many similarly fast kernels are measured fused when the model predicts neither spills nor fewer
+resident blocks. Inductor measures one (``max_epilogue_benchmarked_choices``), which may be one that spills."""
+MAX_UNCERTAIN = 2
+"""How many kernels are measured besides those that may lose by the epilogue. With one, the best for
+BERT's gelu is missed (`benchmarks.fusion.fusions`)."""
 DOMINATES = 1.05
 """A kernel that is so many times slower alone than one that loses nothing by an epilogue does not win
 with it: what is read and written is the same for both. Medians of one kernel differ by 2 to 3 %."""
@@ -31,7 +33,7 @@ _TILE = re.compile(r"\bBLOCK_([MNK])=(\d+)")
 
 
 @dataclass(frozen=True)
-class Price:
+class FusionEstimate:
     """One kernel and the epilogue it may take over.
 
     Attributes:
@@ -50,22 +52,23 @@ class Price:
     unfused_us: float
     best_us: float
 
-    def refused(self) -> str | None:
-        """Return why the two need not be compiled together, None if they must."""
-        if self.target is None:
-            return None
-        found = prune.judge(self.kernel, self.epilogue, self.target, self.unfused_us, self.best_us)
-        if isinstance(found, prune.Prune):
-            return found.reason
-        registers = found.prediction.registers if found.prediction else 0
-        return guard_registers(registers, self.limits)
+    @cached_property
+    def prediction(self) -> FusionPrediction | None:
+        """What becomes of both, before they are compiled; None where the GPU is not known."""
+        return self._predicted(None)
 
-    def sure(self) -> bool:
-        """Return whether the kernel is foretold to lose nothing: no spills, as many blocks as alone."""
-        if self.target is None:
-            return True
-        found = prune.predict(self.kernel, self.epilogue, self.target, self.unfused_us)
-        return found.spilled_bytes <= SPILL_LIMIT_BYTES and found.fused.blocks >= found.alone.blocks
+    def why_not(self) -> str | None:
+        """Return why the two need not be compiled together, None if they must."""
+        return self._why_not(self.prediction)
+
+    def why_not_compiled(self, fused: Resources) -> str | None:
+        """Return why the two need not be measured, from what they take together; None if they must."""
+        return self._why_not(self._predicted(fused))
+
+    @property
+    def predicted_lossless(self) -> bool:
+        """Whether the model predicts neither spills nor fewer resident blocks than alone."""
+        return self.prediction is None or self.prediction.lossless
 
     def least_ms(self) -> float:
         """Return milliseconds the two take together at least; 0 if that is not known.
@@ -77,48 +80,62 @@ class Price:
         saved_us = fused_extra_us(self.epilogue, self.target).low
         return max(0.0, self.unfused_us + saved_us) / 1e3
 
-    def refused_compiled(self, fused: Resources) -> str | None:
-        """Return why the two need not be measured, from what they take together; None if they must."""
+    def _predicted(self, compiled: Resources | None) -> FusionPrediction | None:
         if self.target is None:
             return None
-        found = prune.judge_compiled(
-            self.kernel, fused, self.epilogue, self.target, self.unfused_us, self.best_us
-        )
-        if isinstance(found, prune.Prune):
-            return found.reason
-        return guard_registers(fused.registers or 0, self.limits)
+        return prune.predict(self.kernel, self.epilogue, self.target, self.unfused_us, compiled)
+
+    def _why_not(self, prediction: FusionPrediction | None) -> str | None:
+        if prediction is None:
+            return None
+        reason = prune.why_not(self.kernel, self.epilogue, prediction, self.best_us)
+        return reason or guard_registers(prediction.fused.registers, self.limits)
 
 
-class Chosen:
-    """The kernels that will be measured with an epilogue, told which by which, the fastest first."""
+class Shortlist:
+    """Shortlist of kernels to measure with an epilogue; offered fastest first."""
 
     def __init__(self) -> None:
         """Begin with none."""
-        self._sure: list[tuple[str, float]] = []
-        self._doubtful = 0
+        self.kept: dict[str, FusionEstimate] = {}
+        self.pruned: dict[str, str] = {}
 
-    def dominated(self, time_us: float) -> str | None:
-        """Return why a kernel that takes so long alone cannot win; nothing else of it needs to be known."""
-        for faster, alone_us in self._sure:
-            if time_us > DOMINATES * alone_us:
+    def offer(self, name: str, unfused_us: float, estimate: Callable[[], FusionEstimate]) -> None:
+        """Keep a kernel, or prune it and say why.
+
+        Args:
+            name: The kernel's.
+            unfused_us: Its time alone.
+            estimate: Called only if that time is no reason: a warm compile offers each kernel of each
+                layer, and an estimate reads the cache.
+        """
+        reason = self._dominated(unfused_us)
+        if reason is None:
+            estimated = estimate()
+            reason = estimated.why_not() or self._enough(estimated)
+            if reason is None:
+                self.kept[name] = estimated
+                return
+        self.pruned[name] = reason
+
+    def _dominated(self, unfused_us: float) -> str | None:
+        """Return why a kernel that takes so long alone cannot win."""
+        for faster, estimate in self.kept.items():
+            if estimate.predicted_lossless and unfused_us > DOMINATES * estimate.unfused_us:
                 return (
-                    f"dominated: {faster} takes {alone_us:.1f} us alone, this {time_us:.1f}, "
-                    "and loses nothing by it"
+                    f"dominated: {faster} takes {estimate.unfused_us:.1f} us alone, "
+                    f"this {unfused_us:.1f}, and loses nothing by it"
                 )
         return None
 
-    def refused(self, name: str, price: Price) -> str | None:
-        """Return why a kernel need not be measured besides those before it; None takes it in."""
-        sure = price.sure()
-        if sure and len(self._sure) >= MOST:
-            return f"{MOST} kernels as fast are measured with it"
-        if not sure and self._doubtful >= DOUBTFUL:
-            return "it may lose by it, as a faster kernel that is measured"
-        if sure:
-            self._sure.append((name, price.unfused_us))
-        else:
-            self._doubtful += 1
-        return None
+    def _enough(self, estimate: FusionEstimate) -> str | None:
+        """Return why a kernel need not be measured besides those before it."""
+        lossless = sum(kept.predicted_lossless for kept in self.kept.values())
+        if estimate.predicted_lossless:
+            enough = lossless >= MAX_LOSSLESS
+            return f"{MAX_LOSSLESS} kernels as fast are measured with it" if enough else None
+        enough = len(self.kept) - lossless >= MAX_UNCERTAIN
+        return "it may lose by it, as a faster kernel that is measured" if enough else None
 
 
 def kernel_of(

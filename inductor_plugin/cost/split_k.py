@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from inductor_plugin.cost.gemm import Prediction, predict
+from inductor_plugin.cost.gemm import TilePrediction, predict
 from inductor_plugin.cost.tile import GemmShape, TileConfig
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.problem.target import Target
@@ -59,7 +59,7 @@ def worthwhile(problem: Problem, offered: Sequence[int], limit: int = MOST) -> C
     times: dict[int, float] = {}
     for parts in offered:
         found = _fastest(problem.target, shape, parts)
-        if isinstance(found, Prediction):
+        if isinstance(found, TilePrediction):
             times[parts] = found.seconds
     order = sorted(times, key=times.__getitem__)
     return _judged(order, times, whole.seconds, limit)
@@ -76,10 +76,10 @@ def _judged(order: Sequence[int], times: dict[int, float], whole_s: float, limit
     return Cuts(tuple(one for one in order[:limit] if times[one] < whole_s), said)
 
 
-def _fastest(target: Target, shape: GemmShape, parts: int) -> Prediction | str:
+def _fastest(target: Target, shape: GemmShape, parts: int) -> TilePrediction | str:
     """Return the best tile's prediction for a cut, or why no tile fits."""
     said = [predict(target, shape, replace(one, split_k=parts)) for one in _tiles(target, shape)]
-    fit = [one for one in said if isinstance(one, Prediction)]
+    fit = [one for one in said if isinstance(one, TilePrediction)]
     if not fit:
         return next(one for one in said if isinstance(one, str))
     return min(fit, key=lambda one: one.seconds)

@@ -117,7 +117,7 @@ class TileConfig:
         return self.k * (self.m * BYTES[shape.a] + self.n * BYTES[shape.b])
 
 
-def misfit(target: Target, shape: GemmShape, config: TileConfig) -> str | None:
+def why_not(target: Target, shape: GemmShape, config: TileConfig) -> str | None:
     """Return why a kernel cannot run, or would spill or idle for sure, or None."""
     unknown = [dtype for dtype in (shape.a, shape.b, shape.out) if dtype not in BYTES]
     if unknown:
@@ -126,10 +126,10 @@ def misfit(target: Target, shape: GemmShape, config: TileConfig) -> str | None:
         return f"{target.name} has no tensor cores for {shape.compute}"
     if min(shape.m, shape.n, shape.k, shape.batch) < 1:
         return "there is nothing to compute"
-    return _work_misfit(target, shape, config) or _block_misfit(target, shape, config)
+    return _why_not_shared(target, shape, config) or _why_not_resident(target, shape, config)
 
 
-def _work_misfit(target: Target, shape: GemmShape, config: TileConfig) -> str | None:
+def _why_not_shared(target: Target, shape: GemmShape, config: TileConfig) -> str | None:
     steps = ceil_div(shape.k, config.k)
     if config.split_k > steps:
         return f"K has {steps} steps of {config.k}, too few to split into {config.split_k}"
@@ -143,7 +143,7 @@ def _work_misfit(target: Target, shape: GemmShape, config: TileConfig) -> str | 
     return None
 
 
-def _block_misfit(target: Target, shape: GemmShape, config: TileConfig) -> str | None:
+def _why_not_resident(target: Target, shape: GemmShape, config: TileConfig) -> str | None:
     stage = config.stage_bytes(shape)
     stages = stages_of(target, shape, config)
     if stages < 2 and config.stages != 1:

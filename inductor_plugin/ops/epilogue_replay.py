@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from inductor_plugin.problem.epilogue import Epilogue, Step
-from inductor_plugin.problem.epilogue_text import noted
+from inductor_plugin.problem.epilogue_text import load
 
 _TORCH: Any = torch
 _OPERATOR: Any = operator
@@ -54,7 +54,7 @@ def replay(note: Mapping[str, str]) -> Callable[..., tuple[torch.Tensor, ...]]:
     Raises:
         ValueError: The note is of another version, or damaged.
     """
-    epilogue = noted(note).epilogue
+    epilogue = load(note).epilogue
     steps = _shared(epilogue.steps)
 
     def compute(

@@ -105,7 +105,7 @@ class Extern:
     reason: str
 
 
-Verdict = Accept | Copy | Extern
+OperandVerdict = Accept | Copy | Extern
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class LayoutVerdict:
     """What becomes of a problem's operands under a template's contracts.
 
     Attributes:
@@ -155,7 +155,7 @@ class Judgement:
     kind: Literal["accept", "copy", "extern"]
     reasons: tuple[str, ...]
     copied_bytes: int
-    verdicts: tuple[Verdict | None, ...]
+    verdicts: tuple[OperandVerdict | None, ...]
 
     @property
     def refusal(self) -> str | None:

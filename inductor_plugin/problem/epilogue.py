@@ -19,7 +19,8 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 Pattern: TypeAlias = Literal["full", "row", "column", "scalar", "other"]
@@ -147,7 +148,24 @@ class Epilogue:
         """Bytes written."""
         return sum(one.bytes for one in self.writes)
 
-    @property
+    @cached_property
+    def merged(self) -> Epilogue:
+        """This epilogue with nothing loaded or computed twice, as compilers have it."""
+        steps: list[Step] = []
+        place: dict[int, int] = {}
+        known: dict[Step, int] = {}
+        for at, step in enumerate(self.steps):
+            moved = replace(step, arguments=tuple(place[argument] for argument in step.arguments))
+            if moved.op == "to_dtype" and moved.value == "float32":
+                place[at] = moved.arguments[0]  # values are computed with in float32 anyway
+            elif moved in known and moved.op != "store":
+                place[at] = known[moved]
+            else:
+                known[moved] = place[at] = len(steps)
+                steps.append(moved)
+        return replace(self, steps=tuple(steps))
+
+    @cached_property
     def signature(self) -> str:
         """What tells this epilogue from others, apart from sizes and names: text and a digest.
 

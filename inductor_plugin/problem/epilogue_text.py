@@ -1,6 +1,6 @@
-"""An `Epilogue` as text: in one line as generated code carries it, and in full as a record notes it.
+"""An `Epilogue` as text: in one line as generated code carries it, and in full as a record keeps it.
 
-`encode` says what is computed, not on which sizes. `note` says all that a script needs to do it again:
+`encode` says what is computed, not on which sizes. `dump` says all that a script needs to do it again:
 
     version   1
     product   bfloat16 full size=1024,2048 readers=0
@@ -23,13 +23,13 @@ from typing import Any, cast
 
 from inductor_plugin.problem.epilogue import Access, Epilogue, Pattern, Step
 
-NOTE_VERSION = "1"
-"""Of the form of a note; a note of another one is not read."""
+TEXT_VERSION = "1"
+"""Of what `dump` writes; text of another version is not read."""
 
 
 @dataclass(frozen=True)
-class Noted:
-    """What a note says.
+class ParsedEpilogue:
+    """An epilogue as a record keeps it.
 
     Attributes:
         epilogue: With its sizes. Reads of one buffer have one name: ``operand0`` is the first behind
@@ -71,7 +71,7 @@ def decode(text: str) -> Epilogue:
     )
 
 
-def note(epilogue: Epilogue, sizes: Sequence[Sequence[int]]) -> dict[str, str]:
+def dump(epilogue: Epilogue, sizes: Sequence[Sequence[int]]) -> dict[str, str]:
     """Return an epilogue in full, one line for each thing it reads, writes and computes.
 
     Args:
@@ -82,7 +82,7 @@ def note(epilogue: Epilogue, sizes: Sequence[Sequence[int]]) -> dict[str, str]:
     rare = {"reduction": epilogue.reduction, "atomic": epilogue.atomic, "mutates": epilogue.mutates}
     product |= {name: value for name, value in rare.items() if value}
     lines = {
-        "version": NOTE_VERSION,
+        "version": TEXT_VERSION,
         "product": f"{epilogue.dtype} {epilogue.product} {_pairs(product)}",
     }
     operands = list(dict.fromkeys(one.buffer for one in epilogue.reads))
@@ -96,20 +96,20 @@ def note(epilogue: Epilogue, sizes: Sequence[Sequence[int]]) -> dict[str, str]:
     return lines
 
 
-def noted(lines: Mapping[str, str]) -> Noted:
-    """Return what `note` has written.
+def load(lines: Mapping[str, str]) -> ParsedEpilogue:
+    """Return what `dump` has written.
 
     Raises:
         ValueError: It is of another version, or damaged.
     """
-    if lines.get("version") != NOTE_VERSION:
+    if lines.get("version") != TEXT_VERSION:
         raise ValueError(f"its epilogue is noted in form {lines.get('version')!r}, not 1")
     try:
         dtype, pattern, product = _parts(lines["product"])
         reads = [_access(line, "operand") for line in _numbered(lines, "read")]
         writes = [_access(line, "write") for line in _numbered(lines, "write")]
         sizes = tuple(_numbers(_parts(line)[2]["size"]) for line in _numbered(lines, "write"))
-        return Noted(
+        return ParsedEpilogue(
             Epilogue(
                 size=_numbers(product["size"]),
                 dtype=dtype,

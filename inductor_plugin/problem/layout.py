@@ -1,7 +1,7 @@
 """Layout decisions: whether a template's kernels read an operand where it lies, a copy of it, or neither.
 
     Contract, Operand ─► judge ─► Accept | Copy | Extern
-    contracts, Problem ─► judge_problem ─► Judgement: the worst verdict, all reasons, bytes copied
+    contracts, Problem ─► judge_problem ─► LayoutVerdict: the worst verdict, all reasons, bytes copied
                                               └► laid: the problem as a kernel sees it behind the copies
 
 An operand is the view that will be read: its own size, strides and offset, not its base's. Pure, no torch.
@@ -20,10 +20,10 @@ from inductor_plugin.problem.contract import (
     Contract,
     Copy,
     Extern,
-    Judgement,
+    LayoutVerdict,
+    OperandVerdict,
     Order,
     Recipe,
-    Verdict,
     item_bytes,
     roles,
     run_time,
@@ -45,7 +45,7 @@ def judge(
     run_time: frozenset[int] = frozenset(),
     *,
     preferred: bool = False,
-) -> Verdict:
+) -> OperandVerdict:
     """Return whether an operand is read where it lies, and if not, what stands in for it.
 
     Args:
@@ -75,7 +75,7 @@ def judge(
 
 def judge_problem(
     contracts: Mapping[str, Contract], problem: Problem, *, preferred: bool = False
-) -> Judgement:
+) -> LayoutVerdict:
     """Return what becomes of a problem's operands.
 
     Args:
@@ -84,7 +84,7 @@ def judge_problem(
         preferred: Judge by the alignment of the faster kernels.
     """
     operands = (*problem.inputs, problem.output)
-    verdicts: list[Verdict | None] = []
+    verdicts: list[OperandVerdict | None] = []
     for index, (role, one) in enumerate(zip(roles(problem), operands, strict=True)):
         contract = contracts.get(role)
         at_run_time = run_time(problem, index)
@@ -93,7 +93,7 @@ def judge_problem(
         )
     copies = [one for one in verdicts if isinstance(one, Copy)]
     refusals = [one for one in verdicts if isinstance(one, Extern)]
-    return Judgement(
+    return LayoutVerdict(
         kind="extern" if refusals else "copy" if copies else "accept",
         reasons=tuple(one.reason for one in (*refusals, *copies)),
         copied_bytes=sum(one.bytes for one in copies),
@@ -101,28 +101,28 @@ def judge_problem(
     )
 
 
-def laid(problem: Problem, judgement: Judgement) -> Problem:
-    """Return a problem as kernels see it behind the copies of a judgement."""
+def laid(problem: Problem, verdict: LayoutVerdict) -> Problem:
+    """Return a problem as kernels see it after the copies of a verdict."""
     inputs = [
-        _laid(one, judgement.copies[i].recipe, run_time(problem, i))
-        if i in judgement.copies
-        else one
-        for i, one in enumerate(problem.inputs)
+        _laid(operand, verdict.copies[i].recipe, run_time(problem, i))
+        if i in verdict.copies
+        else operand
+        for i, operand in enumerate(problem.inputs)
     ]
     return replace(problem, inputs=tuple(inputs))
 
 
-def hopeless(problem: Problem, judgement: Judgement) -> str | None:
-    """Return why no kernel behind a judgement's copies is worth measuring, None if one may be.
+def why_not_copied(problem: Problem, verdict: LayoutVerdict) -> str | None:
+    """Return why no kernel after a verdict's copies is worth measuring, None if one may be.
 
     Args:
         problem: The call.
-        judgement: Of a template that copies.
+        verdict: Of a template that copies.
     """
-    copied = f"copying {judgement.copied_bytes} bytes"
+    copied = f"copying {verdict.copied_bytes} bytes"
     operations, compute = _work(problem)
     if problem.target is None:
-        least = LEAST_INTENSITY * judgement.copied_bytes
+        least = LEAST_INTENSITY * verdict.copied_bytes
         enough = operations >= least
         return None if enough else f"{copied} is too much for {operations} operations"
     target = problem.target
@@ -131,8 +131,8 @@ def hopeless(problem: Problem, judgement: Judgement) -> str | None:
     )
     rate = target.rate(compute)
     call_s = max(moved / target.memory_bandwidth, operations / rate if rate else 0.0)
-    copies_s = judgement.copied_bytes / target.memory_bandwidth
-    copies_s += LAUNCH_S * len(judgement.copies)
+    copies_s = verdict.copied_bytes / target.memory_bandwidth
+    copies_s += LAUNCH_S * len(verdict.copies)
     if copies_s <= COPY_SHARE * call_s:
         return None
     return f"{copied} takes {copies_s * 1e6:.1f} us, the call itself {call_s * 1e6:.1f} us at least"

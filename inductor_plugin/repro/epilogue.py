@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from inductor_plugin.problem.epilogue import STRUCTURE, Access, Epilogue, Step
-from inductor_plugin.problem.epilogue_text import Noted
+from inductor_plugin.problem.epilogue_text import ParsedEpilogue
 from inductor_plugin.repro.call import CallText
 from inductor_plugin.repro.operand import OperandText
 
@@ -33,20 +33,24 @@ Parts: TypeAlias = tuple[tuple[int, int], ...]
 
 
 def with_epilogue(
-    product: CallText, operands: Sequence[OperandText], noted: Noted, *, dynamic: bool = False
+    product: CallText,
+    operands: Sequence[OperandText],
+    parsed: ParsedEpilogue,
+    *,
+    dynamic: bool = False,
 ) -> CallText | str:
     """Return a call with its epilogue, or why it cannot be written.
 
     Args:
         product: The call without it.
         operands: All operands; what the epilogue reads are the last.
-        noted: The epilogue.
+        parsed: The epilogue.
         dynamic: Whether a size is unknown when the call is compiled.
     """
-    epilogue = noted.epilogue
+    epilogue = parsed.epilogue
     if reason := _refused(epilogue):
         return reason
-    size, parts = _parts(noted)
+    size, parts = _parts(parsed)
     view = _view(size, parts, dynamic=dynamic)
     whole = "shaped" if view else "product"
     more = operands[len(product.names) :]
@@ -62,7 +66,7 @@ def with_epilogue(
             read_text(names[index], more[index], size, strides, access.offset, unknown=unknown)
         )
     results: list[str] = []
-    for index, (access, extents) in enumerate(zip(epilogue.writes, noted.sizes, strict=True)):
+    for index, (access, extents) in enumerate(zip(epilogue.writes, parsed.sizes, strict=True)):
         strides = _strides(access, size, parts)
         result = None if access.offset else write_text(size, strides, extents)
         if result is None:
@@ -121,10 +125,10 @@ def _jumps(epilogue: Epilogue) -> bool:
     )
 
 
-def _parts(noted: Noted) -> tuple[tuple[int, ...], Parts]:
+def _parts(parsed: ParsedEpilogue) -> tuple[tuple[int, ...], Parts]:
     """Return the extents an epilogue is computed on, the product's or those of a result that splits them."""
-    product = noted.epilogue.size
-    for access, size in zip(noted.epilogue.writes, noted.sizes, strict=True):
+    product = parsed.epilogue.size
+    for access, size in zip(parsed.epilogue.writes, parsed.sizes, strict=True):
         parts = split(product, size)
         if parts is not None and _strides(access, size, parts) == _dense(size):
             return tuple(size), parts

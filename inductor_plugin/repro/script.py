@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from inductor_plugin.cache import Record, report
-from inductor_plugin.problem.epilogue_text import noted
+from inductor_plugin.problem.epilogue_text import load
 from inductor_plugin.problem.tolerance import tolerance
 from inductor_plugin.repro.body import BARE, READ, RUN
 from inductor_plugin.repro.call import CallText, call_of
@@ -88,7 +88,7 @@ def _call(record: Record, inputs: list[OperandText]) -> CallText | str:
         return "nothing was measured: two kernels run, for the reasons that `explain` shows"
     if not record.epilogue:
         return "an earlier version wrote the record, with no more of its epilogue than a signature"
-    note = noted(record.epilogue)
+    note = load(record.epilogue)
     more = len({access.buffer for access in note.epilogue.reads})
     product = call_of(record.problem, inputs[: len(inputs) - more])
     if isinstance(product, str):

@@ -26,9 +26,9 @@ from benchmarks.harness.error import error_of
 from benchmarks.harness.resume import Budget, Rows
 from inductor_plugin.cache import Resources
 from inductor_plugin.config import Config
-from inductor_plugin.cost import shortlist
 from inductor_plugin.cost.limits import limits_of
 from inductor_plugin.cost.registers import Kernel
+from inductor_plugin.cost.shortlist import FusionEstimate
 from inductor_plugin.kernels.call import ExternKernel, SequenceKernel
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step
 from inductor_plugin.problem.target import target
@@ -125,11 +125,11 @@ def test_registers_are_noted_beside_the_compilers() -> None:
         shape=(4096, 4096, 4096),
     )
     limits = limits_of(Config.load({}), "cuda")
-    price = shortlist.Price(kernel, relu, target("H200"), limits, 200.0, 200.0)
+    estimate = FusionEstimate(kernel, relu, target("H200"), limits, 200.0, 200.0)
     notes = fused_arm.Notes()
     with fused_arm.noted(notes):
-        assert price.refused() is None
-        assert price.refused_compiled(Resources(128, 0, 65536, 256)) is None
+        assert estimate.why_not() is None
+        assert estimate.why_not_compiled(Resources(128, 0, 65536, 256)) is None
     (told,) = notes.predicted
     (found,) = notes.compiled
     assert found["registers"] == 128

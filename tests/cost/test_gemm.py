@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from inductor_plugin.cost.gemm import Prediction, predict, ranked, roofline_s
+from inductor_plugin.cost.gemm import TilePrediction, predict, ranked, roofline_s
 from inductor_plugin.cost.tile import GemmShape, TileConfig
 from inductor_plugin.problem.target import Target, names, target
 
@@ -23,7 +23,7 @@ TILES = [
 
 def seconds(shape: GemmShape, config: TileConfig, on: Target = H100) -> float:
     said = predict(on, shape, config)
-    assert isinstance(said, Prediction), said
+    assert isinstance(said, TilePrediction), said
     return said.seconds
 
 
@@ -67,7 +67,7 @@ def test_one_tile_more_than_a_wave_costs_a_wave():
     more = seconds(ONE_MORE, tile)
     assert more > 1.6 * exact
     said = predict(H100, ONE_MORE, tile)
-    assert isinstance(said, Prediction)
+    assert isinstance(said, TilePrediction)
     assert (said.tiles, said.waves) == (133, 2)
 
 
@@ -94,8 +94,8 @@ def test_more_stages_hide_more_latency():
 def test_a_cluster_saves_loads_from_l2():
     tile = TileConfig(128, 128, 64, warps=8)
     alone, shared = (predict(H100, SQUARE, replace(tile, cluster=c)) for c in ((1, 1), (2, 1)))
-    assert isinstance(alone, Prediction)
-    assert isinstance(shared, Prediction)
+    assert isinstance(alone, TilePrediction)
+    assert isinstance(shared, TilePrediction)
     assert shared.l2_s < 0.8 * alone.l2_s
 
 
@@ -103,11 +103,11 @@ def test_walking_in_panels_saves_device_memory_where_l2_does_not_hold_the_operan
     shape = GemmShape(16384, 16384, 16384)
     tile = TileConfig(128, 128, 64, warps=8)
     rows, panels = (predict(H100, shape, replace(tile, group=group)) for group in (1, 8))
-    assert isinstance(rows, Prediction)
-    assert isinstance(panels, Prediction)
+    assert isinstance(rows, TilePrediction)
+    assert isinstance(panels, TilePrediction)
     assert panels.memory_s < 0.5 * rows.memory_s
     down = predict(H100, shape, replace(tile, group=1, along="m"))
-    assert isinstance(down, Prediction)
+    assert isinstance(down, TilePrediction)
     assert down.memory_s == pytest.approx(rows.memory_s)
 
 
@@ -122,7 +122,7 @@ def test_no_prediction_is_below_the_roofline(name: str, dtype: str):
         for config in TILES:
             for one in (config, replace(config, split_k=2), replace(config, stream_k=True)):
                 said = predict(on, shape, one)
-                if isinstance(said, Prediction):
+                if isinstance(said, TilePrediction):
                     assert said.seconds > floor
                     parts = (said.compute_s, said.l2_s, said.memory_s, said.fill_s)
                     assert said.seconds > max(*parts, said.reduce_s)

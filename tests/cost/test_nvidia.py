@@ -10,9 +10,9 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from inductor_plugin.cost import nvidia
-from inductor_plugin.cost.gemm import Prediction, predict, ranked
+from inductor_plugin.cost.gemm import TilePrediction, predict, ranked
 from inductor_plugin.cost.nvidia import Suggestion, ordered, suggestions
-from inductor_plugin.cost.tile import GemmShape, TileConfig, misfit
+from inductor_plugin.cost.tile import GemmShape, TileConfig, why_not
 from inductor_plugin.problem.target import from_properties, target
 
 H100 = target("H100")
@@ -53,7 +53,7 @@ def test_every_target_has_suggestions_that_fit_it(name: str):
     assert len({one.config for one in found}) == len(found)
     first = found[0].config
     assert first.m * first.n >= 128 * 128
-    assert misfit(target(name), SQUARE, first) is None
+    assert why_not(target(name), SQUARE, first) is None
     assert all(1e-6 < one.predicted_s < 1e-1 for one in found)
 
 
@@ -218,7 +218,7 @@ def test_our_model_orders_nvidias_suggestions_much_as_nvidia_does(
         pairs: list[tuple[float, float]] = []
         for one in asked(name, shape, 32):
             said = predict(target(name), shape, one.config)
-            if isinstance(said, Prediction):
+            if isinstance(said, TilePrediction):
                 pairs.append((said.seconds, one.predicted_s))
         ours, theirs = (list(column) for column in zip(*pairs, strict=True))
         if len({*places(ours)}) > 2 and len({*places(theirs)}) > 2:

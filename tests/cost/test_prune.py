@@ -10,17 +10,9 @@ import pytest
 from inductor_plugin.cache import Resources
 from inductor_plugin.config import Config
 from inductor_plugin.cost.limits import Limits, guard, guard_registers, limits_of
-from inductor_plugin.cost.prune import (
-    FORETOLD_SPILLS_BYTES,
-    Keep,
-    Prune,
-    Verdict,
-    judge,
-    judge_compiled,
-    predict,
-    spilling,
-)
+from inductor_plugin.cost.prune import PREDICTED_SPILLS_BYTES, predict
 from inductor_plugin.cost.registers import Kernel
+from inductor_plugin.cost.shortlist import FusionEstimate
 from inductor_plugin.kernels.resources import SPILL_LIMIT_BYTES
 from inductor_plugin.problem.epilogue import Access, Epilogue, Pattern, Step
 from inductor_plugin.problem.target import target
@@ -73,35 +65,44 @@ def gelu(**facts: Any) -> Epilogue:
     return replace(Epilogue((M, N), "bfloat16", steps, (), (access(),)), **facts)
 
 
-def reason(verdict: Verdict, kind: type[Keep] | type[Prune]) -> str:
-    assert isinstance(verdict, kind), verdict
-    return verdict.reason
+def estimate(
+    kernel: Kernel, fused: Epilogue, unfused_us: float = 20.0, best_us: float = 20.0
+) -> FusionEstimate:
+    return FusionEstimate(kernel, fused, H200, Limits(), unfused_us, best_us)
+
+
+def kept(*facts: Any) -> bool:
+    """Return whether a fusion is worth compiling."""
+    return estimate(*facts).why_not() is None
+
+
+def pruned(*facts: Any) -> str:
+    """Return why a fusion is not worth compiling."""
+    reason = estimate(*facts).why_not()
+    assert reason is not None
+    return reason
 
 
 def test_a_simple_epilogue_is_kept_and_takes_what_the_kernel_takes() -> None:
-    verdict = judge(TILE, epilogue("relu"), H200)
-    assert "it may save" in reason(verdict, Keep)
-    found = verdict.prediction
-    assert found is not None
-    assert (found.registers, found.spilled_bytes, found.shared_bytes) == (98, 0, 65536)
-    assert found.estimated == ""
+    assert kept(TILE, epilogue("relu"))
+    fused = predict(TILE, epilogue("relu"), H200).fused
+    assert (fused.registers, fused.spilled_bytes, fused.shared_bytes) == (98, 0, 65536)
 
 
 def test_a_reduction_needs_a_template_that_can() -> None:
     summed = epilogue("relu", reduction="sum")
-    assert reason(judge(TILE, summed, H200), Prune).startswith("reduction: sum ")
-    assert isinstance(judge(replace(TILE, reduces=True), summed, H200), Keep)
+    assert pruned(TILE, summed).startswith("reduction: sum ")
+    assert kept(replace(TILE, reduces=True), summed)
 
 
 def test_a_product_read_through_a_view_is_pruned() -> None:
-    assert reason(judge(TILE, epilogue("relu", product="other"), H200), Prune).startswith("view: ")
+    assert pruned(TILE, epilogue("relu", product="other")).startswith("view: ")
 
 
 def test_a_gathered_operand_is_for_triton_alone() -> None:
     gathered = epilogue("relu", reads=(replace(access("other", buffer="buf7"), elements=64),))
-    assert "no order" in reason(judge(TILE, gathered, H200), Keep)
-    cutlass = judge(replace(TILE, kind="cutlass"), gathered, H200)
-    assert "(buf7)" in reason(cutlass, Prune)
+    assert kept(TILE, gathered)
+    assert "(buf7)" in pruned(replace(TILE, kind="cutlass"), gathered)
 
 
 def test_what_memory_gives_in_no_order_costs_a_sector_an_element() -> None:
@@ -110,27 +111,18 @@ def test_what_memory_gives_in_no_order_costs_a_sector_an_element() -> None:
     assert gathered > 10 * full > 0
 
 
-def test_broadcasts_casts_and_other_readers_are_named() -> None:
-    assert "broadcast" in reason(judge(TILE, epilogue(reads=(access("row"),)), H200), Keep)
-    assert "cast" in reason(judge(TILE, epilogue("relu", out="float8_e4m3fn"), H200), Keep)
-    several = judge(TILE, epilogue("relu", readers=1), H200)
-    assert "several readers" in reason(several, Keep)
-
-
 def test_other_readers_save_less_and_write_more() -> None:
     alone = predict(TILE, epilogue("relu"), H200)
     several = predict(TILE, epilogue("relu", readers=2), H200)
-    assert several.write_bytes == alone.write_bytes + M * N * 2
     assert several.fused_extra_us.expected > alone.fused_extra_us.expected
     assert several.separate_us == alone.separate_us
 
 
 def test_mutation_and_atomic_adds_are_told_apart() -> None:
-    assert reason(judge(TILE, epilogue("relu", mutates=True), H200), Prune).startswith("mutation: ")
+    assert pruned(TILE, epilogue("relu", mutates=True)).startswith("mutation: ")
     atomic = epilogue("relu", atomic=True, mutates=True)
-    assert "atomic adds" in reason(judge(TILE, atomic, H200), Keep)
-    cutlass = judge(replace(TILE, kind="cutlass"), atomic, H200)
-    assert reason(cutlass, Prune).startswith("atomic add: ")
+    assert kept(TILE, atomic)
+    assert pruned(replace(TILE, kind="cutlass"), atomic).startswith("atomic add: ")
 
 
 def prologue(*operations: str) -> Epilogue:
@@ -140,23 +132,24 @@ def prologue(*operations: str) -> Epilogue:
 def test_a_prologue_is_computed_again_for_each_tile() -> None:
     few, many = replace(TILE, shape=(M, 128, K)), replace(TILE, shape=(M, 1 << 16, K))
     cheap = prologue("mul")
-    assert "prologue" in reason(judge(few, cheap, H200), Keep)
-    dear = judge(many, prologue("erf", "tanh", "erf"), H200)
-    assert reason(dear, Prune).startswith("prologue: computed again")
+    assert kept(few, cheap)
+    assert pruned(many, prologue("erf", "tanh", "erf")).startswith("prologue: computed again")
     times = [predict(one, cheap, H200).fused_extra_us.expected for one in (few, TILE, many)]
     assert times == sorted(times)
     assert times[0] < times[-1]
 
 
-def test_a_prologue_takes_registers_on_top_of_the_main_loop() -> None:
-    behind, before = predict(TILE, epilogue("mul"), H200), predict(TILE, prologue("mul"), H200)
-    assert behind.registers == TILE.registers
-    assert before.registers > behind.registers
+def test_the_registers_of_a_prologue_are_those_of_its_compiled_kernel() -> None:
     full = replace(TILE, registers=255)
-    assert predict(full, prologue("mul"), H200).spills
-    assert isinstance(judge(full, prologue("mul"), H200), Keep)  # until it is compiled
+    assert kept(full, prologue("mul"))
     taken = Resources(255, 200, 65536, 256)
-    assert isinstance(judge_compiled(full, taken, prologue("mul"), H200), Prune)
+    assert "spills" in str(estimate(full, prologue("mul")).why_not_compiled(taken))
+
+
+def test_large_operands_do_not_prune_a_cutlass_kernel_that_is_not_compiled() -> None:
+    """It has as many stages as its epilogue leaves room for."""
+    tile = Kernel("cutlass_gemm", (256, 128, 64), 8, 384, kind="cutlass", persistent=True)
+    assert kept(tile, epilogue("relu", reads=(access(),) * 3))
 
 
 def test_a_prologue_that_widens_its_operand_reads_less() -> None:
@@ -170,31 +163,29 @@ def test_a_prologue_that_widens_its_operand_reads_less() -> None:
 
 def test_a_kernel_that_copies_its_operands_has_no_prologue() -> None:
     for one in (replace(TILE, kind="cutlass"), replace(TILE, template="triton_persistent_tma")):
-        assert "without passing them" in reason(judge(one, prologue("mul"), H200), Prune)
+        assert "without passing them" in pruned(one, prologue("mul"))
 
 
 def test_a_value_that_waits_for_a_library_function_takes_registers() -> None:
     found = predict(TILE, gelu(), H200)
-    assert found.registers > predict(TILE, epilogue("erf"), H200).registers
-    assert not found.spills
-    large = judge(HUGE, gelu(), H200)
-    assert reason(large, Prune).startswith("spills: ")
-    assert large.prediction is not None
-    assert large.prediction.registers == 255
+    assert found.fused.registers > predict(TILE, epilogue("erf"), H200).fused.registers
+    assert not found.fused.spilled_bytes
+    assert pruned(HUGE, gelu()).startswith("spills: ")
+    assert predict(HUGE, gelu(), H200).fused.registers == 255
 
 
 def test_what_is_foretold_has_to_spill_twice_what_is_accepted() -> None:
-    found = predict(LARGE, gelu(), H200)
-    assert SPILL_LIMIT_BYTES < found.spilled_bytes <= FORETOLD_SPILLS_BYTES
-    assert isinstance(judge(LARGE, gelu(), H200), Keep)
-    assert spilling(found, found.spilled_bytes) is None
-    assert spilling(found, found.spilled_bytes - 1) is not None
+    fused = predict(LARGE, gelu(), H200).fused
+    assert SPILL_LIMIT_BYTES < fused.spilled_bytes <= PREDICTED_SPILLS_BYTES
+    assert kept(LARGE, gelu())
+    taken = Resources(255, fused.spilled_bytes, fused.shared_bytes, 256)
+    assert "spills" in str(estimate(LARGE, gelu()).why_not_compiled(taken))
 
 
 def test_more_live_values_never_take_fewer_registers() -> None:
     for kernel in (TILE, LARGE, replace(TILE, persistent=True)):
         operands = [epilogue(reads=(access(),) * count) for count in range(7)]
-        taken = [predict(kernel, one, H200).registers for one in operands]
+        taken = [predict(kernel, one, H200).fused.registers for one in operands]
         assert taken == sorted(taken)
         assert taken[0] >= (kernel.registers or 0)
 
@@ -202,51 +193,49 @@ def test_more_live_values_never_take_fewer_registers() -> None:
 def test_a_larger_tile_in_a_thread_never_takes_fewer_registers() -> None:
     for one in (gelu(), epilogue(reads=(access(),) * 3), epilogue("relu")):
         taken = [
-            predict(replace(TILE, tile=(64, n, 64), warps=4, registers=40), one, H200).registers
+            predict(
+                replace(TILE, tile=(64, n, 64), warps=4, registers=40), one, H200
+            ).fused.registers
             for n in (16, 32, 64, 128, 256)
         ]
         assert taken == sorted(taken)
 
 
-def test_what_is_not_compiled_is_estimated_and_said() -> None:
+def test_what_is_not_compiled_is_estimated() -> None:
     bare = replace(TILE, registers=None, spilled_bytes=None, shared_bytes=None)
-    found = predict(bare, epilogue("relu"), H200)
-    assert found.estimated == "registers, spills, shared memory"
-    assert 64 < found.registers < 128
-    assert found.shared_bytes == 65536
-    verdict = judge(bare, epilogue("relu"), H200)
-    assert "estimated" in reason(verdict, Keep)
+    fused = predict(bare, epilogue("relu"), H200).fused
+    assert 64 < fused.registers < 128
+    assert fused.shared_bytes == 65536
+    assert kept(bare, epilogue("relu"))
 
 
 def test_a_column_operand_is_turned_in_shared_memory() -> None:
     column = epilogue(reads=(access("column", "float32"),))
-    assert predict(LARGE, column, H200).shared_bytes == 128 * 256 * 4
-    assert predict(LARGE, epilogue(reads=(access("row", "float32"),)), H200).shared_bytes == 98304
+    assert predict(LARGE, column, H200).fused.shared_bytes == 128 * 256 * 4
+    assert (
+        predict(LARGE, epilogue(reads=(access("row", "float32"),)), H200).fused.shared_bytes
+        == 98304
+    )
 
 
 def test_a_kernel_too_far_behind_is_not_measured() -> None:
-    verdict = judge(TILE, epilogue("relu"), H200, unfused_us=500.0, best_us=100.0)
-    assert reason(verdict, Prune).startswith("behind: ")
-    assert isinstance(judge(TILE, epilogue("relu"), H200, 101.0, 100.0), Keep)
-    assert isinstance(judge(TILE, epilogue("relu"), H200, 500.0), Keep)
+    assert pruned(TILE, epilogue("relu"), 500.0, 100.0).startswith("behind: ")
+    assert kept(TILE, epilogue("relu"), 101.0, 100.0)
 
 
 def test_the_border_of_being_behind_is_the_longest_time_apart() -> None:
     found = predict(TILE, epilogue("relu"), H200)
     border = 100.0 + found.separate_us.high - found.fused_extra_us.low
-    assert isinstance(judge(TILE, epilogue("relu"), H200, border - 0.01, 100.0), Keep)
-    assert isinstance(judge(TILE, epilogue("relu"), H200, border + 0.01, 100.0), Prune)
+    assert kept(TILE, epilogue("relu"), border - 0.01, 100.0)
+    assert "behind" in pruned(TILE, epilogue("relu"), border + 0.01, 100.0)
 
 
 def test_fewer_blocks_cost_time_that_the_epilogue_may_not_save() -> None:
     two = replace(TILE, registers=98)
     assert predict(two, gelu(), H200).fused.blocks < predict(two, gelu(), H200).alone.blocks
-    long = judge(two, gelu(), H200, unfused_us=1000.0, best_us=1000.0)
-    assert reason(long, Prune).startswith("occupancy: ")
-    assert isinstance(judge(two, gelu(), H200, unfused_us=20.0, best_us=20.0), Keep)
-    assert isinstance(judge(two, gelu(), H200), Keep)
-    persistent = judge(replace(two, persistent=True), gelu(), H200, 1000.0, 1000.0)
-    assert isinstance(persistent, Keep)
+    assert pruned(two, gelu(), 1000.0, 1000.0).startswith("occupancy: ")
+    assert kept(two, gelu(), 20.0, 20.0)
+    assert kept(replace(two, persistent=True), gelu(), 1000.0, 1000.0)
 
 
 @pytest.mark.parametrize(
@@ -262,22 +251,22 @@ def test_fewer_blocks_cost_time_that_the_epilogue_may_not_save() -> None:
 def test_the_compiled_kernel_is_judged_by_what_it_takes(
     taken: Resources, begins: str | None
 ) -> None:
-    verdict = judge_compiled(TILE, taken, gelu(), H200)
+    reason = estimate(TILE, gelu()).why_not_compiled(taken)
     if begins is None:
-        assert isinstance(verdict, Keep)
+        assert reason is None
     else:
-        assert reason(verdict, Prune).startswith(begins)
+        assert str(reason).startswith(begins)
 
 
 def test_spills_that_were_there_before_are_no_reason() -> None:
     spilling = replace(TILE, spilled_bytes=100)
-    assert isinstance(judge_compiled(spilling, Resources(98, 100, 0, 256), gelu(), H200), Keep)
-    assert isinstance(judge_compiled(spilling, Resources(98, 101, 0, 256), gelu(), H200), Prune)
+    assert estimate(spilling, gelu()).why_not_compiled(Resources(98, 100, 0, 256)) is None
+    assert estimate(spilling, gelu()).why_not_compiled(Resources(98, 101, 0, 256)) is not None
 
 
 def test_the_compiled_kernel_counts_and_not_what_was_foretold() -> None:
-    assert isinstance(judge(HUGE, gelu(), H200), Prune)
-    assert isinstance(judge_compiled(HUGE, Resources(250, 0, 98304, 256), gelu(), H200), Keep)
+    assert not kept(HUGE, gelu())
+    assert estimate(HUGE, gelu()).why_not_compiled(Resources(250, 0, 98304, 256)) is None
 
 
 def test_a_product_that_fits_the_second_level_cache_is_read_faster() -> None:

@@ -9,7 +9,14 @@ import pytest
 from inductor_plugin.cache import Resources
 from inductor_plugin.cost.limits import Limits
 from inductor_plugin.cost.registers import Kernel
-from inductor_plugin.cost.shortlist import DOMINATES, DOUBTFUL, MOST, Chosen, Price, kernel_of
+from inductor_plugin.cost.shortlist import (
+    DOMINATES,
+    MAX_LOSSLESS,
+    MAX_UNCERTAIN,
+    FusionEstimate,
+    Shortlist,
+    kernel_of,
+)
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step
 from inductor_plugin.problem.target import target
@@ -26,63 +33,70 @@ FIT = Kernel("mm", (128, 128, 64), 8, 0, 3, 98, 0, 65536, shape=(M, N, K))
 SPILLING = replace(FIT, registers=255, spilled_bytes=96)
 
 
-def price(kernel: Kernel = FIT, time_us: float = 100.0, limits: Limits | None = None) -> Price:
-    return Price(kernel, RELU, H200, limits or Limits(), time_us, 100.0)
+def estimate(
+    kernel: Kernel = FIT, time_us: float = 100.0, limits: Limits | None = None
+) -> FusionEstimate:
+    return FusionEstimate(kernel, RELU, H200, limits or Limits(), time_us, 100.0)
+
+
+def reason(shortlist: Shortlist, name: str, estimated: FusionEstimate) -> str | None:
+    """Return why a kernel is not taken in, None if it is."""
+    shortlist.offer(name, estimated.unfused_us, lambda: estimated)
+    assert (name in shortlist.kept) != (name in shortlist.pruned)
+    return shortlist.pruned.get(name)
 
 
 def test_a_slower_kernel_is_dominated_by_one_that_loses_nothing() -> None:
-    chosen = Chosen()
-    assert chosen.refused("fast", price()) is None
-    assert chosen.dominated(100.0 * DOMINATES - 1) is None
-    reason = chosen.dominated(100.0 * DOMINATES + 1)
-    assert reason is not None
-    assert "dominated: fast takes 100.0 us" in reason
+    shortlist = Shortlist()
+    assert reason(shortlist, "fast", estimate()) is None
+    assert reason(shortlist, "border", estimate(time_us=100.0 * DOMINATES - 1)) is None
+    shortlist.offer("slow", 100.0 * DOMINATES + 1, lambda: pytest.fail("no estimate is needed"))
+    assert "dominated: fast takes 100.0 us" in shortlist.pruned["slow"]
 
 
 def test_kernels_of_one_speed_are_measured_up_to_a_number() -> None:
-    chosen = Chosen()
-    for index in range(MOST):
-        assert chosen.refused(f"kernel {index}", price(time_us=100.0 + index)) is None
-    assert "as fast" in str(chosen.refused("one more", price(time_us=103.0)))
+    shortlist = Shortlist()
+    for index in range(MAX_LOSSLESS):
+        assert reason(shortlist, f"kernel {index}", estimate(time_us=100.0 + index)) is None
+    assert "as fast" in str(reason(shortlist, "one more", estimate(time_us=103.0)))
 
 
 def test_a_kernel_that_may_lose_dominates_nobody_and_takes_nobodys_place() -> None:
-    chosen = Chosen()
-    assert not price(SPILLING).sure()
-    for index in range(DOUBTFUL):
-        assert chosen.refused(f"doubtful {index}", price(SPILLING)) is None
-    assert "may lose" in str(chosen.refused("another", price(SPILLING)))
-    assert chosen.dominated(150.0) is None
-    assert chosen.refused("sure", price(time_us=150.0)) is None
+    shortlist = Shortlist()
+    assert not estimate(SPILLING).predicted_lossless
+    for index in range(MAX_UNCERTAIN):
+        assert reason(shortlist, f"doubtful {index}", estimate(SPILLING)) is None
+    assert "may lose" in str(reason(shortlist, "another", estimate(SPILLING)))
+    assert reason(shortlist, "sure", estimate(time_us=115.0)) is None
 
 
 def test_limits_of_the_options_count_before_and_after_the_compile() -> None:
-    free, tight = price(), price(limits=Limits(registers=64))
-    assert free.refused() is None
-    assert "max_fusion_registers is 64" in str(tight.refused())
+    free, tight = estimate(), estimate(limits=Limits(registers=64))
+    assert free.why_not() is None
+    assert "max_fusion_registers is 64" in str(tight.why_not())
     fused = Resources(registers=120, spills=0, shared_bytes=65536, threads=256)
-    assert free.refused_compiled(fused) is None
-    assert "120 registers" in str(tight.refused_compiled(fused))
+    assert free.why_not_compiled(fused) is None
+    assert "120 registers" in str(tight.why_not_compiled(fused))
 
 
 def test_a_fused_kernel_that_spills_is_refused_when_compiled() -> None:
     fused = Resources(registers=255, spills=512, shared_bytes=65536, threads=256)
-    assert "spill" in str(price().refused_compiled(fused))
+    assert "spill" in str(estimate().why_not_compiled(fused))
 
 
 def test_nothing_is_pruned_for_a_gpu_whose_figures_are_not_known() -> None:
-    unknown = replace(price(SPILLING, time_us=1e6), target=None)
-    assert unknown.refused() is None
-    assert unknown.sure()
+    unknown = replace(estimate(SPILLING, time_us=1e6), target=None)
+    assert unknown.why_not() is None
+    assert unknown.predicted_lossless
 
 
 def test_a_fused_kernel_takes_at_least_as_long_as_the_kernel_alone() -> None:
-    assert price(time_us=100.0).least_ms() == 0.1
+    assert estimate(time_us=100.0).least_ms() == 0.1
     narrower = replace(RELU, writes=(Access("full", "float8_e4m3fn", M * N, (N, 1)),))
-    least_ms = replace(price(time_us=100.0), epilogue=narrower).least_ms()
+    least_ms = replace(estimate(time_us=100.0), epilogue=narrower).least_ms()
     # A byte less is written for each element; the memory may give 80 % of its peak, over 1.6.
     assert least_ms == pytest.approx(0.1 - 2 * M * N / H200.memory_bandwidth * 1e3)
-    assert replace(price(), target=None).least_ms() == 0.0
+    assert replace(estimate(), target=None).least_ms() == 0.0
 
 
 @pytest.mark.parametrize(("op", "first"), [("mm", 0), ("addmm", 1)])

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from inductor_plugin.cost.tile import GemmShape, TileConfig, misfit, occupancy_of, stages_of
+from inductor_plugin.cost.tile import GemmShape, TileConfig, occupancy_of, stages_of, why_not
 from inductor_plugin.problem.target import target
 
 H100, A100, B200 = target("H100"), target("A100"), target("B200")
@@ -66,20 +66,20 @@ def test_occupancy_is_bound_by_shared_memory_and_sums():
     ],
 )
 def test_what_does_not_fit_says_why(shape: GemmShape, change: dict[str, int], reason: str | None):
-    said = misfit(H100, shape, replace(TILE, **change))  # type: ignore[arg-type]
+    said = why_not(H100, shape, replace(TILE, **change))  # type: ignore[arg-type]
     assert said is None if reason is None else reason in (said or "")
 
 
 def test_older_gpus_have_no_clusters_and_no_eight_bit_floats():
     tile = replace(TILE, stages=3)
-    assert misfit(A100, SHAPE, tile) is None
-    assert misfit(A100, SHAPE, replace(tile, cluster=(2, 1))) == "A100 has no clusters"
+    assert why_not(A100, SHAPE, tile) is None
+    assert why_not(A100, SHAPE, replace(tile, cluster=(2, 1))) == "A100 has no clusters"
     eight = replace(SHAPE, a="float8_e4m3fn", b="float8_e4m3fn")
-    assert misfit(A100, eight, tile) == "A100 has no tensor cores for float8_e4m3fn"
-    assert misfit(H100, eight, tile) is None
+    assert why_not(A100, eight, tile) == "A100 has no tensor cores for float8_e4m3fn"
+    assert why_not(H100, eight, tile) is None
 
 
 def test_sums_of_blackwell_take_no_registers():
     wide = TileConfig(128, 256, 64, warps=4, stages=4)
-    assert misfit(B200, SHAPE, wide) is None
-    assert misfit(H100, SHAPE, wide) is not None
+    assert why_not(B200, SHAPE, wide) is None
+    assert why_not(H100, SHAPE, wide) is not None

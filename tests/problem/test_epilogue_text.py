@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step
-from inductor_plugin.problem.epilogue_text import note, noted
+from inductor_plugin.problem.epilogue_text import dump, load
 
 EPILOGUE = Epilogue(
     size=(4, 8),
@@ -42,7 +42,7 @@ def test_a_note_is_read_as_it_was_written() -> None:
         replace(EPILOGUE, atomic=True),
         replace(EPILOGUE, mutates=True, readers=0, reads=(), size=(2, 4, 8)),
     ):
-        found = noted(note(one, SIZES))
+        found = load(dump(one, SIZES))
         assert found.epilogue == one
         assert found.sizes == SIZES
         assert found.epilogue.signature == one.signature
@@ -54,12 +54,12 @@ def test_buffers_are_called_by_their_place() -> None:
     reads = tuple(
         replace(one, buffer=name) for one, name in ((second, "buf9"), (first, "x"), (second, "x"))
     )
-    found = noted(note(replace(EPILOGUE, reads=reads), SIZES))
+    found = load(dump(replace(EPILOGUE, reads=reads), SIZES))
     assert [one.buffer for one in found.epilogue.reads] == ["operand0", "operand1", "operand1"]
 
 
 def test_a_note_is_for_people() -> None:
-    lines = note(EPILOGUE, SIZES)
+    lines = dump(EPILOGUE, SIZES)
     assert lines["version"] == "1"
     assert lines["product"] == "bfloat16 full size=4,8 readers=2"
     assert lines["read 0"] == "bfloat16 row operand=0 elements=8 stride=0,1 offset=3"
@@ -71,16 +71,16 @@ def test_a_note_is_for_people() -> None:
 @pytest.mark.parametrize("value", [0.1, -2, 448.0, True, False, math.inf, -math.inf, "s0 + 1"])
 def test_constants_keep_their_value_and_their_kind(value: float | str) -> None:
     one = replace(EPILOGUE, steps=(Step("constant", (), value),))
-    found = noted(note(one, SIZES)).epilogue.steps[0].value
+    found = load(dump(one, SIZES)).epilogue.steps[0].value
     assert (found, type(found)) == (value, type(value))
 
 
 def test_what_cannot_be_read_is_said() -> None:
-    lines = note(EPILOGUE, SIZES)
+    lines = dump(EPILOGUE, SIZES)
     with pytest.raises(ValueError, match="noted in form '2', not 1"):
-        noted({**lines, "version": "2"})
+        load({**lines, "version": "2"})
     del lines["step 3"]
     with pytest.raises(ValueError, match="lacks 'step 3'"):
-        noted(lines)
+        load(lines)
     with pytest.raises(ValueError, match="lacks 'product'"):
-        noted({"version": "1"})
+        load({"version": "1"})

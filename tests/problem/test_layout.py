@@ -13,8 +13,8 @@ from inductor_plugin.problem.contract import (
     Contract,
     Copy,
     Extern,
+    OperandVerdict,
     Recipe,
-    Verdict,
     item_bytes,
     roles,
     run_time,
@@ -22,10 +22,10 @@ from inductor_plugin.problem.contract import (
 from inductor_plugin.problem.layout import (
     fits,
     granularity,
-    hopeless,
     judge,
     judge_problem,
     laid,
+    why_not_copied,
 )
 from inductor_plugin.problem.target import target
 from inductor_plugin.template import Contracted, Template
@@ -146,7 +146,7 @@ CASES: dict[str, tuple[Contract, Operand, str, str]] = {
 }
 
 
-def kind(verdict: Verdict) -> str:
+def kind(verdict: OperandVerdict) -> str:
     return {Accept: "accept", Copy: "copy", Extern: "extern"}[type(verdict)]
 
 
@@ -341,10 +341,10 @@ def test_copies_that_take_longer_than_they_can_save_are_not_offered() -> None:
     for given, why in ((large, None), (few, "the call itself")):
         given = replace(given, target=on)
         found = judge_problem(CONTRACTS, given)
-        reason = hopeless(given, found)
+        reason = why_not_copied(given, found)
         assert (reason is None) if why is None else (why in str(reason))
-    assert hopeless(large, judge_problem(CONTRACTS, large)) is None
-    assert "too much for" in str(hopeless(few, judge_problem(CONTRACTS, few)))
+    assert why_not_copied(large, judge_problem(CONTRACTS, large)) is None
+    assert "too much for" in str(why_not_copied(few, judge_problem(CONTRACTS, few)))
 
 
 def test_templates_of_products_declare_their_contracts() -> None:

@@ -17,7 +17,7 @@ import torch
 from inductor_plugin.ops.epilogue_eval import OPERATIONS, evaluate
 from inductor_plugin.ops.epilogue_replay import SIGNS, replay
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step
-from inductor_plugin.problem.epilogue_text import Noted, note, noted
+from inductor_plugin.problem.epilogue_text import ParsedEpilogue, dump, load
 from inductor_plugin.repro.call import CallText
 from inductor_plugin.repro.epilogue import REPLAYED, read_text, split, with_epilogue, write_text
 from inductor_plugin.repro.operand import OperandText
@@ -40,11 +40,11 @@ def operand(shape: Shape) -> OperandText:
     return OperandText(shape.size, tuple(stride), 0, dtype, "cpu", constant=False, opaque="")
 
 
-def function(call: CallText, lines: Sequence[str], told: Noted) -> Callable[..., Any]:
+def function(call: CallText, lines: Sequence[str], told: ParsedEpilogue) -> Callable[..., Any]:
     """Return a function with the lines of a call, without what else reads the product."""
     whole = [f"product = {call.body}", *lines[:-1], lines[-1].removesuffix(", product")]
     text = "\n    ".join([f"def call({', '.join(call.names)}):", *whole])
-    compute = replay(note(told.epilogue, told.sizes))
+    compute = replay(dump(told.epilogue, told.sizes))
     names: dict[str, Any] = {"torch": torch, "WIDE": torch.float64, "epilogue": compute}
     exec(text, names)
 
@@ -56,7 +56,7 @@ def function(call: CallText, lines: Sequence[str], told: Noted) -> Callable[...,
 
 
 @functools.cache
-def written(name: str, dtype: torch.dtype) -> tuple[Noted, CallText, list[Shape]]:
+def written(name: str, dtype: torch.dtype) -> tuple[ParsedEpilogue, CallText, list[Shape]]:
     """Return a case as its note has it, as it is written, and the shapes of all operands."""
     case = ALL[name]
     graph, shapes = case.graph(dtype)
@@ -65,7 +65,7 @@ def written(name: str, dtype: torch.dtype) -> tuple[Noted, CallText, list[Shape]
     # The operands of a problem are in the order in which the epilogue reads them.
     read = dict.fromkeys(one.buffer for one in epilogue.reads)
     order = [*shapes[:2], *(shapes[inputs.index(one)] for one in read)]
-    told = noted(note(epilogue, [(M, N)] * len(epilogue.writes)))
+    told = load(dump(epilogue, [(M, N)] * len(epilogue.writes)))
     call = with_epilogue(MM, [operand(one) for one in order], told)
     assert isinstance(call, CallText), call
     return told, call, order
@@ -140,7 +140,7 @@ def chain(*steps: Step, **facts: Any) -> Epilogue:
 )
 def test_what_no_line_says_is_refused(epilogue: Epilogue, reason: str) -> None:
     sizes = ((M, N),) * len(epilogue.writes)
-    found = with_epilogue(MM, [operand(one) for one in FACTORS], Noted(epilogue, sizes))
+    found = with_epilogue(MM, [operand(one) for one in FACTORS], ParsedEpilogue(epilogue, sizes))
     assert isinstance(found, str)
     assert reason in found
 
@@ -156,7 +156,7 @@ def test_numbers_stand_where_a_call_takes_none() -> None:
         ("lt", (1, 0)),
     ):
         epilogue = chain(Step("constant", (), 0.5), Step(op, values))
-        told = Noted(epilogue, ((M, N),))
+        told = ParsedEpilogue(epilogue, ((M, N),))
         call = with_epilogue(MM, [operand(one) for one in FACTORS], told)
         assert isinstance(call, CallText)
         a, b = torch.randn(M, K), torch.randn(K, N)

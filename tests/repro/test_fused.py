@@ -23,7 +23,7 @@ from inductor_plugin.cli import main
 from inductor_plugin.inductor.facts.compat import torch_version
 from inductor_plugin.inductor.graph.session import OBSERVERS
 from inductor_plugin.ops.epilogue_eval import evaluate
-from inductor_plugin.problem.epilogue_text import noted
+from inductor_plugin.problem.epilogue_text import load
 from inductor_plugin.repro.script import script
 from inductor_plugin.tuning.selection import TuningTicket
 from tests.inductor.fusion.test_decide import APART, FUSED, A, B, C, activated
@@ -185,7 +185,7 @@ def test_a_script_computes_what_the_epilogue_does(
         names["inside"](one, names["outside"](one, flat))
         for one, flat in zip(names["OPERANDS"], flats, strict=True)
     ]
-    epilogue = noted(record.epilogue).epilogue
+    epilogue = load(record.epilogue).epilogue
     product = (
         torch._int_mm(*values[:2])
         if graph is dequantized
@@ -242,7 +242,7 @@ def test_the_note_is_no_part_of_what_a_record_is(cache_dir: Path) -> None:
     assert record.epilogue["step 3"] == "relu 2"
     assert record.digest == digest_of(record.problem)
     assert not {"step 3", "version"} & set(record.problem)
-    assert record.problem["epilogue"] == noted(record.epilogue).epilogue.signature
+    assert record.problem["epilogue"] == load(record.epilogue).epilogue.signature
 
 
 def test_the_note_goes_where_the_record_goes(

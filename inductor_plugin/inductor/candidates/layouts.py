@@ -23,8 +23,8 @@ from inductor_plugin.inductor.facts import compat
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.ops.copied import MOST_OPERANDS, how, name_of
 from inductor_plugin.problem import Problem
-from inductor_plugin.problem.contract import Judgement
-from inductor_plugin.problem.layout import hopeless, judge_problem, laid
+from inductor_plugin.problem.contract import LayoutVerdict
+from inductor_plugin.problem.layout import judge_problem, laid, why_not_copied
 from inductor_plugin.template import Candidate, Contracted, CudaSource, Template
 
 logger = logging.getLogger(__name__)
@@ -148,21 +148,21 @@ def copied_candidates(template: Template, problem: Problem) -> list[Candidate] |
     """
     if not isinstance(template, Contracted) or len(problem.inputs) > MOST_OPERANDS:
         return None
-    judgement = judge_problem(template.contract(problem.op), problem, preferred=True)
-    if judgement.kind != "copy":
+    verdict = judge_problem(template.contract(problem.op), problem, preferred=True)
+    if verdict.kind != "copy":
         return None
-    there = laid(problem, judgement)
+    there = laid(problem, verdict)
     if reason := template.reject(there):
         return reason
-    made = [_behind_copies(one, judgement) for one in template.candidates(there)]
+    made = [_behind_copies(one, verdict) for one in template.candidates(there)]
     found = [one for one in made if one is not None][:COPIED]
-    return (hopeless(problem, judgement) or found) if found else None
+    return (why_not_copied(problem, verdict) or found) if found else None
 
 
-def _behind_copies(candidate: Candidate, judgement: Judgement) -> Candidate | None:
+def _behind_copies(candidate: Candidate, verdict: LayoutVerdict) -> Candidate | None:
     kernel = candidate.kernel
-    recipes = {index: one.recipe for index, one in judgement.copies.items()}
-    op = name_of(len(judgement.verdicts) - 1)
+    recipes = {index: one.recipe for index, one in verdict.copies.items()}
+    op = name_of(len(verdict.verdicts) - 1)
     imports = ("inductor_plugin.ops.copied",)
     if isinstance(kernel, CudaSource):
         given = (kernel.op, how(kernel.op, kernel.arguments, kernel.imports, recipes))
@@ -177,9 +177,9 @@ def _behind_copies(candidate: Candidate, judgement: Judgement) -> Candidate | No
     return replace(
         candidate,
         name=f"{candidate.name}_copied_{which}",
-        config={**candidate.config, "copied_bytes": judgement.copied_bytes},
+        config={**candidate.config, "copied_bytes": verdict.copied_bytes},
         kernel=kernel,
-        description=f"{candidate.description}, {judgement.copied_bytes} bytes copied".lstrip(", "),
+        description=f"{candidate.description}, {verdict.copied_bytes} bytes copied".lstrip(", "),
     )
 
 

@@ -14,7 +14,6 @@ import torch
 from torch._inductor import ir
 from torch._inductor.graph import GraphLowering
 
-from inductor_plugin.cache import Resources
 from inductor_plugin.config import Config
 from inductor_plugin.counters import COUNTERS
 from inductor_plugin.inductor.candidates.call import AutotuneCall
@@ -71,18 +70,14 @@ class Session:
         self._tickets: dict[tuple[str, ...], TuningTicket] = {}
         self._contexts: dict[str, tuple[DeviceContext, Selection]] = {}
         self._deferred: list[deferral.Deferred] = []
-        self._claims: list[PendingChoice] = []
+        self._pending: list[PendingChoice] = []
         self._by_buffer: dict[str, PendingChoice] = {}
-        self.fused: dict[str, str] = {}
-        """Which candidate a fusion has settled, by the product's buffer."""
-        self.behind: set[str] = set()
-        """Epilogue nodes for which a fusion has been submitted."""
         self._before = COUNTERS.snapshot()
         self._deadline: float | None = None
         self._reported = False
-        self._guard = None
+        self.guard = None
         if config.check_outputs != "off":
-            self._guard = OutputGuard(graph, config.check_outputs)
+            self.guard = OutputGuard(graph, config.check_outputs)
         before_layouts(graph, self._hold)
         _watch(graph, self._settle, self._end)
 
@@ -128,7 +123,6 @@ class Session:
         self, call: AutotuneCall, choices: Sequence[Any], rejected: Mapping[str, str]
     ) -> PendingChoice:
         """Hand a call over; it is being measured, if it must be, when this returns."""
-        context, _ = self._context(call.layout.device)
         # Stock offers some convolution kernels twice, word for word.
         distinct: dict[str, tuple[CandidateOffer, Any]] = {}
         for choice in choices:
@@ -136,12 +130,13 @@ class Session:
             distinct.setdefault(offer.candidate_id, (offer, choice))
         offers = [offer for offer, _ in distinct.values()]
         by_id = {name: choice for name, (_, choice) in distinct.items()}
-        accepted = self.tolerance(call.problem)
-        ticket = self.enqueue(call.problem, call.layout.device, offers, rejected, accepted, {})
-        if self._guard is not None:
-            self._guard.follow(by_id, ticket, context.environment)
-        self._claims.append(PendingChoice(ticket, by_id, call, self.wait))
-        return self._claims[-1]
+        error = accepted_error(call.problem)
+        ticket = self.enqueue(call.problem, call.layout.device, offers, rejected, error)
+        if self.guard is not None:
+            context, _ = self.context(call.layout.device)
+            self.guard.follow(by_id, ticket, context.environment)
+        self._pending.append(PendingChoice(ticket, by_id, call, self.wait))
+        return self._pending[-1]
 
     def enqueue(
         self,
@@ -150,10 +145,10 @@ class Session:
         offers: Sequence[CandidateOffer],
         rejected: Mapping[str, str],
         tolerance: float | None,
-        note: Mapping[str, str],
+        epilogue: Mapping[str, str] | None = None,
     ) -> TuningTicket:
-        """Hand over a problem; ``note`` is the epilogue's (`epilogue_text`), which the record keeps."""
-        context, selection = self._context(device)
+        """Hand over a problem, of a product with its epilogue also the text that the record keeps."""
+        context, selection = self.context(device)
         key = (
             context.device,
             problem_digest(problem),
@@ -163,7 +158,7 @@ class Session:
         if ticket is None:
             ticket = selection.plan(problem, offers, rejected, tolerance, self._budget())
             self._tickets[key] = ticket
-            ticket.epilogue = note
+            ticket.epilogue = epilogue or {}
             context.submit(ticket)
         return ticket
 
@@ -186,7 +181,7 @@ class Session:
     ) -> None:
         """Remember why a problem has one candidate only, for `explain`."""
         if self.config.policy in ("tune", "build"):
-            context, _ = self._context(device)
+            context, _ = self.context(device)
             remember(context.store, context.environment, problem, only, rejected)
 
     def defer(self, claim: PendingChoice, choices: list[Any]) -> Any:
@@ -194,26 +189,6 @@ class Session:
         box, deferred = deferral.stand_in(claim.call, choices, claim.timings, claim.winner)
         self._deferred.append(deferred)
         return box
-
-    def settle(self, product: Any, ticket: TuningTicket, candidate: str, kernel: str) -> None:
-        """Remember which kernel a fusion has settled for a product.
-
-        Args:
-            product: The product's buffer.
-            ticket: The fusion's.
-            candidate: The fusion's candidate that won.
-            kernel: The product's candidate that is in it.
-        """
-        self.fused[product.get_name()] = kernel
-        if self._guard is not None:
-            context, _ = self._context(product.get_device())
-            self._guard.settle(product, ticket, candidate, context.environment)
-
-    def resources(self, kernel: str | None, device: torch.device) -> Resources | None:
-        """Return what a kernel of the cache takes of a GPU; None where that was never read."""
-        context, _ = self._context(device)
-        entry = context.store.kernel(kernel) if kernel else None
-        return entry.resources if entry else None
 
     def wait(self, ticket: TuningTicket) -> None:
         """Wait until a ticket's race, if it has one, has ended."""
@@ -226,7 +201,8 @@ class Session:
         per_entry = self.config.compile_timeout_s + 2 * self.config.bench_timeout_s
         return 60.0 + entries * per_entry
 
-    def _context(self, device: torch.device) -> tuple[DeviceContext, Selection]:
+    def context(self, device: torch.device) -> tuple[DeviceContext, Selection]:
+        """Return what a device's problems are tuned on, and what decides them."""
         if device.type not in self._contexts:
             text = device_text(device)
             context = RUNTIME.context(self.config, text, _software(text))
@@ -246,22 +222,13 @@ class Session:
             self._deadline = time.monotonic() + self.config.tune_budget_s
         return self._deadline
 
-    def tolerance(self, problem: Problem) -> float:
-        """Return how far a candidate's numbers may be from the library kernel's."""
-        return tolerance(
-            problem.output.dtype,
-            problem.inputs[0].dtype if problem.inputs else problem.output.dtype,
-            reduction_length(problem),
-            tf32=problem.output.device != "cpu" and float32_precision() != "highest",
-        )
-
     def _hold(self) -> None:
-        for claim in self._claims:
+        for claim in self._pending:
             claim.hold()
 
     def _settle(self) -> None:
         """Replace every buffer that stands in for a decision."""
-        for claim in self._claims:
+        for claim in self._pending:
             claim.compare()
         graph = self._graph()
         deferred, self._deferred = self._deferred, []
@@ -272,8 +239,8 @@ class Session:
     def _end(self) -> None:
         """Report and clean up: everything is decided."""
         graph = self._graph()
-        if self._guard is not None and graph is not None:
-            self._guard.watch(graph)
+        if self.guard is not None and graph is not None:
+            self.guard.watch(graph)
         if self._reported:
             return
         self._reported = True
@@ -303,6 +270,16 @@ def session_of(graph: GraphLowering, config: Config) -> Session:
     if session is None:
         session = _SESSIONS[graph] = Session(graph, config)
     return session
+
+
+def accepted_error(problem: Problem) -> float:
+    """Return how far a candidate's numbers may be from the library kernel's."""
+    return tolerance(
+        problem.output.dtype,
+        problem.inputs[0].dtype if problem.inputs else problem.output.dtype,
+        reduction_length(problem),
+        tf32=problem.output.device != "cpu" and float32_precision() != "highest",
+    )
 
 
 def _watch(graph: GraphLowering, before: Callable[[], None], after: Callable[[], None]) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,10 +21,12 @@ from torch.nn import functional
 
 import inductor_plugin
 from inductor_plugin.cache import Resources
-from inductor_plugin.cost import prune, shortlist
+from inductor_plugin.cost import shortlist
+from inductor_plugin.cost.shortlist import FusionEstimate
 from inductor_plugin.counters import COUNTERS
 from inductor_plugin.inductor.facts.compat import torch_version
-from inductor_plugin.inductor.fusion import decide
+from inductor_plugin.inductor.fusion import decide, pair
+from inductor_plugin.inductor.fusion.nodes import epilogue_of
 from inductor_plugin.inductor.fusion.offers import fused_offer
 from inductor_plugin.kernels.call import (
     Buffer,
@@ -32,6 +35,7 @@ from inductor_plugin.kernels.call import (
     Part,
     SequenceKernel,
 )
+from inductor_plugin.problem.epilogue import Epilogue
 from inductor_plugin.problem.tolerance import STEPPED
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.worker.jobs import BenchCandidate, Compiled
@@ -112,7 +116,7 @@ def test_the_fused_kernel_wins(lab: Callable[..., Any]) -> None:
     assert (
         1
         <= sum(one.name != "unfused" for one in task.entries)
-        <= shortlist.MOST + shortlist.DOUBTFUL
+        <= shortlist.MAX_LOSSLESS + shortlist.MAX_UNCERTAIN
     )
 
 
@@ -198,7 +202,7 @@ def test_what_ends_in_integers_is_checked_and_remembered(
 def test_what_is_pruned_is_not_compiled(
     lab: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(prune, "judge", lambda *_: prune.Prune("spills: as the test says"))
+    monkeypatch.setattr(FusionEstimate, "why_not", lambda _: "spills: as the test says")
     before = COUNTERS.snapshot()
     with lab() as opened, caplog.at_level(logging.DEBUG, decide.__name__):
         code = opened.lower(activated, A, B, C)
@@ -214,13 +218,13 @@ def test_a_guard_refuses_before_anything_is_priced(
     lab: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: list[object] = []
-    judge = prune.judge
+    why_not = FusionEstimate.why_not
 
-    def noting(*given: Any) -> prune.Verdict:
-        asked.append(given)
-        return judge(*given)
+    def noting(estimate: FusionEstimate) -> str | None:
+        asked.append(estimate)
+        return why_not(estimate)
 
-    monkeypatch.setattr(prune, "judge", noting)
+    monkeypatch.setattr(FusionEstimate, "why_not", noting)
     with lab() as opened, caplog.at_level(logging.DEBUG, decide.__name__):
         code = opened.lower(activated, A, B, C, max_kernel_arguments="cuda=3")
     assert asked == []
@@ -261,15 +265,15 @@ def test_its_own_judge_is_asked_about_a_compiled_kernel(
     """Not only what every kernel is asked: occupancy against the epilogue's own time."""
     asked: list[Resources] = []
 
-    def judged(_kernel: Any, fused: Resources, *_: Any) -> prune.Verdict:
+    def judged(_: FusionEstimate, fused: Resources) -> str:
         asked.append(fused)
-        return prune.Prune("occupancy: as the test says")
+        return "occupancy: as the test says"
 
     def known(opened: Lab, job: Any, done: Any, memory: int = 0) -> None:
         opened.builds.append(job)
         done([Compiled(job.key, "ok", elapsed_s=0.1, resources=Resources(96, 0, 32768, 128))])
 
-    monkeypatch.setattr(prune, "judge_compiled", judged)
+    monkeypatch.setattr(FusionEstimate, "why_not_compiled", judged)
     monkeypatch.setattr(Lab, "submit", known)
     with lab() as opened:
         code = opened.lower(activated, A, B, C)
@@ -469,6 +473,30 @@ def test_where_the_second_product_fails_two_kernels_run(
     assert "as the test says" in caplog.text
 
 
+def test_an_epilogue_is_read_once_however_often_inductor_asks(
+    lab: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = list[tuple[str, ...]]()
+
+    def noting(scheduler: Any, product: Any, first: Any, nodes: Sequence[Any]) -> Epilogue:
+        read.append((first.get_name(), *(node.get_name() for node in nodes)))
+        return epilogue_of(scheduler, product, first, nodes)
+
+    def again(fusion: pair.Fusion) -> Any:
+        """Be asked in two rounds."""
+        decided(replace(fusion))
+        return decided(fusion)
+
+    decided = decide._decided
+    monkeypatch.setattr(pair, "epilogue_of", noting)
+    monkeypatch.setattr(decide, "_decided", again)
+    before = COUNTERS.snapshot()
+    with lab() as opened:
+        opened.lower(activated, A, B, C)
+    assert COUNTERS.snapshot().since(before).fusions == 2
+    assert len(read) == 1
+
+
 def test_what_is_slower_alone_than_the_two_apart_is_not_measured(lab: Callable[..., Any]) -> None:
     """Triton's kernels take 0.015 ms alone, the library's and the epilogue 0.014 ms."""
     with lab(times(fused=0.001, apart=0.014, triton=0.015)) as opened:
@@ -494,14 +522,14 @@ def test_what_stands_before_a_product_is_inductors_to_measure(
         return (a.to(torch.bfloat16) @ b,)
 
     monkeypatch.setattr(Scheduler, "benchmark_fused_nodes", benchmark)
-    monkeypatch.setattr(prune, "judge", lambda *_: prune.Keep("as the test says"))
+    monkeypatch.setattr(FusionEstimate, "why_not", lambda _: None)
     x = Arg((1024, 512), torch.float8_e4m3fn)
     with lab() as opened, inductor_config.patch(prologue_fusion=True):
         opened.lower(cast, x, B)
     assert asked
     assert fusions(opened) == []
     asked.clear()
-    monkeypatch.setattr(prune, "judge", lambda *_: prune.Prune("prologue: as the test says"))
+    monkeypatch.setattr(FusionEstimate, "why_not", lambda _: "prologue: as the test says")
     with lab() as opened, inductor_config.patch(prologue_fusion=True):
         opened.lower(cast, x, B)
     assert asked == []

@@ -274,7 +274,7 @@ def test_a_wrapper_in_cpp_gets_no_such_call(lab: Lab) -> None:
 def test_a_look_at_its_output_names_the_kernel(lab: Lab) -> None:
     function, arguments = CASES["bias and relu"]
     code = lab.lower(function, *arguments, check_outputs="nan", **BACKENDS)
-    (look,) = re.findall(r"^ *inductor_plugin\.output_check\.check\((.*)\)$", code, re.M)
+    (look,) = re.findall(r"^ *inductor_plugin\.ops\.output_check\.check\((.*)\)$", code, re.M)
     assert "'buf1', buf1" in look
     assert re.search(r"kernel='fused\.cutlass\.cutlass_sm90_\w+_evt_add_relu_", look)
     assert "+ add.relu'" in look

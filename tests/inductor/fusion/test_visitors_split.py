@@ -42,8 +42,8 @@ BACKENDS = {"gemm_backends": "ATEN,TRITON,CUTLASS"}
 OPERATOR = "torch.ops.inductor_plugin.cutlass_mm_epilogue.out"
 LIBRARY = """
 def _library(a, b, operands, *others, out):
-    from inductor_plugin import gemm_epilogue_op
-    gemm_epilogue_op._library(a, b, operands, others[-2], others[-1], out)
+    from inductor_plugin.ops import gemm_epilogue
+    gemm_epilogue._library(a, b, operands, others[-2], others[-1], out)
 
 """
 Graph = Callable[..., tuple[Any, ...]]

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 import torch
 
-from inductor_plugin.cost.gemm import LAUNCH_S, Prediction, predict
+from inductor_plugin.cost.gemm import LAUNCH_S, TilePrediction, predict
 from inductor_plugin.cost.tile import GemmShape
 from inductor_plugin.problem import SizeClass
 from inductor_plugin.problem.target import target
@@ -78,8 +78,8 @@ def test_the_ranking_counts_that_all_sums_are_zeroed() -> None:
         counted, free = (
             predict(H100, shape, replace(tile.config, zeroed=zeroed)) for zeroed in (True, False)
         )
-        assert isinstance(counted, Prediction)
-        assert isinstance(free, Prediction)
+        assert isinstance(counted, TilePrediction)
+        assert isinstance(free, TilePrediction)
         zeroing_s = LAUNCH_S + tiles * 8 * 16 * 64 * 4 / (2560 * H100.clock_mhz * 1e6)
         assert counted.seconds - free.seconds == pytest.approx(zeroing_s)
         assert predict(H100, shape, tile.config) == counted

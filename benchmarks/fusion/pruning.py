@@ -1,0 +1,380 @@
+"""What the static analysis of fusions saves over a plain count, and how often it is wrong. No GPU needed.
+
+    python -m benchmarks.fusion.pruning [--compare-only] [--out benchmarks/results/fusion_pruning.json]
+
+Three ways to say which kernels of a product are compiled with an epilogue:
+
+    all        every Triton kernel
+    count      the `MAX_LOSSLESS` + `MAX_UNCERTAIN` that are the fastest alone
+    analysis   the plugin's: `Shortlist`, by predicted registers, spills, blocks and times
+
+In each of them ptxas has the last word: what spills once it is compiled is not measured. Cases:
+
+    networks   products of BERT, GPT-2 and Llama with what follows them, for an H100 (`fusion_facts.json`)
+    pairs      the kernels and epilogues of `fusion_prediction.json`, some of which chose the model's numbers
+    stress     epilogues made to spill or to starve occupancy (`benchmarks.fusion.stress`), which chose none
+
+What kernels take is compiled by Triton and ptxas; times are those of `benchmarks.fusion.cost`, one model
+for all ways. A verdict on a pair is right if it is the one that the compiled kernel's resources lead to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.fusion.cost import CYCLES, Cost, Product, Work
+from benchmarks.fusion.prediction import (
+    OUT as PAIRS,
+)
+from benchmarks.fusion.prediction import (
+    Pair,
+    Taken,
+    epilogue_of,
+    kernel_facts,
+    kernel_of,
+    pairs_of,
+    taken_of,
+    versions,
+)
+from benchmarks.harness.repository import RESULTS
+from inductor_plugin.cache import Resources
+from inductor_plugin.cost.limits import Limits
+from inductor_plugin.cost.registers import Kernel
+from inductor_plugin.cost.shortlist import (
+    MAX_LOSSLESS,
+    MAX_UNCERTAIN,
+    FusionEstimate,
+    Shortlist,
+)
+from inductor_plugin.problem.epilogue import BYTES, Epilogue
+from inductor_plugin.problem.target import target
+
+OUT = RESULTS / "fusion_pruning.json"
+SIZE = 2048
+"""M, N and K of pairs and stress."""
+WAYS = ("all", "count", "analysis")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One kernel of a case.
+
+    Attributes:
+        name: What people call it.
+        kernel: The kernel alone, as compiled.
+        unfused_us: Its time alone.
+        fused_us: Its time with the epilogue, if it spills nothing.
+        fused: What it takes with the epilogue.
+    """
+
+    name: str
+    kernel: Kernel
+    unfused_us: float
+    fused_us: float
+    fused: Taken
+
+    @property
+    def resources(self) -> Resources:
+        """What the compiler says of the fused kernel."""
+        return Resources(
+            self.fused.registers,
+            self.fused.spilled_bytes,
+            self.fused.shared_bytes,
+            self.kernel.block_threads,
+        )
+
+
+@dataclass(frozen=True)
+class Case:
+    """One product and its epilogue, with the kernels that compete.
+
+    Attributes:
+        kind: ``networks``, ``pairs`` or ``stress``.
+        gpu: What is compiled for.
+        name: Of the epilogue, with what tells its product from others.
+        epilogue: The epilogue.
+        apart_us: Time of the best product and of the epilogue as a kernel of its own.
+        candidates: The kernels, the fastest alone first.
+    """
+
+    kind: str
+    gpu: str
+    name: str
+    epilogue: Epilogue
+    apart_us: float
+    candidates: tuple[Candidate, ...]
+
+    def estimate(self, candidate: Candidate) -> FusionEstimate:
+        """Return what the plugin knows of a kernel before it is compiled fused."""
+        best_us = self.candidates[0].unfused_us
+        facts = (candidate.kernel, self.epilogue, target(self.gpu), Limits())
+        return FusionEstimate(*facts, candidate.unfused_us, best_us)
+
+    def compiled(self, way: str) -> list[Candidate]:
+        """Return the kernels that are compiled with the epilogue."""
+        if way == "all":
+            return list(self.candidates)
+        if way == "count":
+            return list(self.candidates[: MAX_LOSSLESS + MAX_UNCERTAIN])
+        shortlist = Shortlist()
+        for one in self.candidates:
+            shortlist.offer(one.name, one.unfused_us, functools.partial(self.estimate, one))
+        return [one for one in self.candidates if one.name in shortlist.kept]
+
+    def measured(self, way: str) -> list[Candidate]:
+        """Return those of them that are measured: ptxas sees nothing wrong with them."""
+        return [one for one in self.compiled(way) if self.refusal(one) is None]
+
+    def refusal(self, candidate: Candidate) -> str | None:
+        """Return why a kernel is not measured once it is compiled, None if it is."""
+        return self.estimate(candidate).why_not_compiled(candidate.resources)
+
+    def chosen_us(self, way: str) -> float:
+        """Return the time of what runs in the end: a fused kernel, or two."""
+        return min([self.apart_us, *(one.fused_us for one in self.measured(way))])
+
+
+def row_of(case: Case) -> dict[str, Any]:
+    """Return what each way does with a case, and the verdicts on each of its pairs."""
+    before = [case.estimate(one).why_not() for one in case.candidates]
+    after = [case.refusal(one) for one in case.candidates]
+    verdicts = list(zip(before, after, strict=True))
+    ways: dict[str, Any] = {}
+    for way in WAYS:
+        compiled, measured = case.compiled(way), case.measured(way)
+        ways[way] = {
+            "compiled": [one.name for one in compiled],
+            "measured": len(measured),
+            "chosen_us": round(case.chosen_us(way), 3),
+        }
+    return {
+        "kind": case.kind,
+        "gpu": case.gpu,
+        "name": case.name,
+        "pairs": len(case.candidates),
+        "pruned_rightly": sum(1 for first, last in verdicts if first and last),
+        "pruned_wrongly": sum(1 for first, last in verdicts if first and not last),
+        "kept_wrongly": sum(1 for first, last in verdicts if last and not first),
+        "spilling": sum(1 for last in after if last and last.startswith("spills")),
+        **ways,
+    }
+
+
+def summary(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the sums over some rows."""
+    rows = list(rows)
+    counts = ("pairs", "spilling", "pruned_rightly", "pruned_wrongly", "kept_wrongly")
+    ways: dict[str, Any] = {}
+    for way in WAYS:
+        compiled = sum(len(row[way]["compiled"]) for row in rows)
+        measured = sum(row[way]["measured"] for row in rows)
+        slower = [row[way]["chosen_us"] / row["all"]["chosen_us"] - 1 for row in rows]
+        ways[way] = {
+            "compiled": compiled,
+            "measured": measured,
+            "compiled_in_vain": compiled - measured,
+            "nothing_measured": sum(
+                row["all"]["measured"] > 0 and not row[way]["measured"] for row in rows
+            ),
+            "slower_than_all": sum(share > 0 for share in slower),
+            "slower_by_at_most": round(max(slower, default=0.0), 3),
+        }
+    sums = {name: sum(row[name] for row in rows) for name in counts}
+    return {"cases": len(rows), **sums, **ways}
+
+
+def summaries(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the summary of all rows, and of each kind."""
+    kinds = dict.fromkeys(row["kind"] for row in rows)
+    parts = {kind: summary(row for row in rows if row["kind"] == kind) for kind in kinds}
+    return {"all": summary(rows), **parts}
+
+
+def cases_of(store: Mapping[str, Any]) -> list[Case]:
+    """Return the cases that a file and `fusion_prediction.json` have facts of."""
+    pairs = json.loads(PAIRS.read_text(encoding="utf-8"))
+    return [
+        *map(_network_case, store["networks"]),
+        *_cases("pairs", pairs),
+        *_cases("stress", store),
+    ]
+
+
+def _network_case(facts: Mapping[str, Any]) -> Case:
+    candidates = [
+        Candidate(
+            one["name"],
+            kernel_of(one["kernel"]),
+            one["unfused_us"],
+            one["fused_us"],
+            Taken(**one["fused"]),
+        )
+        for one in facts["candidates"]
+    ]
+    return Case(
+        "networks",
+        facts["gpu"],
+        facts["name"],
+        epilogue_of(facts["epilogue"]),
+        facts["apart_us"],
+        _ranked(candidates),
+    )
+
+
+def _cases(kind: str, store: Mapping[str, Any]) -> list[Case]:
+    """Return the cases of kernels that are stored as in `fusion_prediction.json`."""
+    competing: dict[tuple[str, str], list[Candidate]] = {}
+    apart: dict[tuple[str, str], float] = {}
+    for pair in pairs_of(store):
+        kernel, epilogue = pair.kernel, epilogue_of(store["epilogues"][pair.epilogue])
+        if kernel.kind != "triton":
+            continue
+        key = pair.gpu, pair.epilogue
+        unfused_us, fused_us, apart[key] = _times(pair, epilogue)
+        candidate = Candidate(pair.name, kernel, unfused_us, fused_us, pair.fused)
+        competing.setdefault(key, []).append(candidate)
+    cases: list[Case] = []
+    for (gpu, name), candidates in competing.items():
+        ranked = _ranked(candidates)
+        apart_us = ranked[0].unfused_us + apart[gpu, name]
+        epilogue = epilogue_of(store["epilogues"][name])
+        cases.append(Case(kind, gpu, name, epilogue, apart_us, ranked))
+    return cases
+
+
+def _times(pair: Pair, epilogue: Epilogue) -> tuple[float, float, float]:
+    """Return microseconds of a kernel alone, of it with an epilogue, and of that apart."""
+    cost, product = Cost(target(pair.gpu), "digest"), Product(1, SIZE, SIZE, SIZE)
+    kernel, label = pair.kernel, pair.epilogue
+    wider = BYTES[kernel.operands[0]] / 2  # the model's elements have two bytes
+    tile = kernel.tile[:2]
+    cycles = epilogue.elements * sum(CYCLES.get(one, 1) for one in epilogue.operations)
+    own = epilogue.product_bytes
+    written = epilogue.write_bytes + (own if epilogue.readers else 0)
+    moved = product.operand_bytes + epilogue.read_bytes, written
+    fused = Work(product, pair.name, tile, *moved, cycles, label)
+    apart = Work(None, "", (0, 0), epilogue.read_bytes + own, epilogue.write_bytes, cycles, label)
+    alone_us = wider * cost.triton(product, pair.name, tile)
+    return alone_us, wider * cost.generated(fused), cost.generated(apart)
+
+
+def _ranked(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    return tuple(sorted(candidates, key=lambda one: one.unfused_us))
+
+
+def compile_stress(store: dict[str, Any], out: Path) -> None:
+    """Compile what the file has not, and write it after each pair."""
+    from benchmarks.fusion.pairs import ALONE, compiled_with
+    from benchmarks.fusion.stress import EPILOGUES, PRODUCTS
+    from inductor_plugin.aot.fake_device import as_target
+
+    for gpu, kernels, names in PRODUCTS:
+        for facts in kernels:
+            key = f"{gpu} {facts.name}"
+            entry = store["kernels"].setdefault(
+                key, {"gpu": gpu, "name": facts.name, "calibration": False, "fused": {}}
+            )
+            with as_target(gpu):
+                dtype = str(facts.operands).removeprefix("torch.")
+                if "kernel" not in entry:
+                    alone = taken_of(compiled_with(facts, ALONE, target(gpu)).taken)
+                    entry["kernel"] = kernel_facts(facts, alone) | {"operands": (dtype, dtype)}
+                for name in names:
+                    label = name if dtype == "bfloat16" else f"{name}, {dtype}"
+                    if label in entry["fused"]:
+                        continue
+                    made = compiled_with(facts, EPILOGUES[name], target(gpu))
+                    assert made.epilogue is not None
+                    entry["fused"][label] = asdict(taken_of(made.taken))
+                    store["epilogues"][label] = asdict(made.epilogue)
+                    print(key, "|", label, "|", entry["fused"][label], flush=True)
+                    write(out, store)
+
+
+def lower_networks(store: dict[str, Any]) -> None:
+    """Lower one layer of each network, and note what its fusions are and take."""
+    from benchmarks.fusion.arms import lowered
+    from benchmarks.fusion.facts import Gathering, every_kernel, read
+    from benchmarks.fusion.models import MODELS
+
+    networks: list[dict[str, Any]] = []
+    for model, make in MODELS.items():
+        bench = Gathering(Cost(target("H100"), "digest"), read())
+        with tempfile.TemporaryDirectory(prefix="fusions-") as folder, every_kernel():
+            lowered(functools.partial(make, 1), "ours", bench, Path(folder))
+        networks += [
+            {"gpu": "H100", **facts, "name": f"{model}: {facts['name']}"} for facts in bench.cases
+        ]
+    store["networks"] = networks
+
+
+def table(sums: Mapping[str, Any]) -> Table:
+    """Return the table people read."""
+    made = Table(
+        "cases", "", "way", "compiled", "in vain", "measured", "nothing", "slower", "at most"
+    )
+    for kind, part in sums.items():
+        for way in WAYS:
+            one = part[way]
+            made.add_row(
+                kind if way == "all" else "",
+                str(part["cases"]) if way == "all" else "",
+                way,
+                str(one["compiled"]),
+                str(one["compiled_in_vain"]),
+                str(one["measured"]),
+                str(one["nothing_measured"]),
+                str(one["slower_than_all"]),
+                f"{one['slower_by_at_most']:.1%}",
+            )
+    return made
+
+
+def write(out: Path, store: Mapping[str, Any]) -> None:
+    """Write the file, what holds no other list or record in one line."""
+    text = json.dumps(store, indent=1)
+    leaves = re.compile(r"[\[{]\n[^\[\]{}]*[\]}]")
+    text = leaves.sub(lambda leaf: re.sub(r"\n\s*", " ", leaf[0]), text)
+    out.write_text(text + "\n", encoding="utf-8")
+
+
+def main() -> int:
+    """Compile what is missing, decide, print, write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--compare-only", action="store_true", help="compile and lower nothing")
+    parser.add_argument("--out", type=Path, default=OUT)
+    arguments = parser.parse_args()
+    store: dict[str, Any] = {"made_by": versions(), "epilogues": {}, "kernels": {}, "networks": []}
+    if arguments.out.exists():
+        known = json.loads(arguments.out.read_text(encoding="utf-8"))
+        if arguments.compare_only or known["made_by"] == store["made_by"]:
+            store = known
+    if not arguments.compare_only:
+        compile_stress(store, arguments.out)
+        lower_networks(store)
+    store["rows"] = [row_of(case) for case in cases_of(store)]
+    store["summary"] = summaries(store["rows"])
+    write(arguments.out, store)
+    console = Console(width=150)
+    console.print(table(store["summary"]))
+    for kind, part in store["summary"].items():
+        console.print(kind, {name: value for name, value in part.items() if name not in WAYS})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
