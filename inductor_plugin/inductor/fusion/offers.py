@@ -13,12 +13,12 @@ from inductor_plugin.inductor.fusion.nodes import compile_job, generated
 from inductor_plugin.inductor.fusion.pair import Fusion
 from inductor_plugin.kernels.call import (
     Argument,
-    Buffer,
+    BufferRef,
     ModuleKernel,
-    Part,
     SequenceKernel,
+    SequenceStep,
     Single,
-    Tensor,
+    TensorSpec,
 )
 from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.offer import CandidateOffer
@@ -72,7 +72,7 @@ class StridedRead:
         offset: In elements.
     """
 
-    source: str | Tensor
+    source: str | TensorSpec
     size: tuple[Any, ...]
     hint: tuple[int, ...]
     stride: tuple[int, ...]
@@ -84,7 +84,7 @@ class Operands:
     """The tensors of one candidate by their place: inputs, scratch, output."""
 
     fusion: Fusion
-    inputs: list[Tensor] = field(default_factory=list[Tensor])
+    inputs: list[TensorSpec] = field(default_factory=list[TensorSpec])
     parts: list[tuple[Single, list[Any], str | None]] = field(
         default_factory=list[tuple[Single, list[Any], "str | None"]]
     )
@@ -100,7 +100,7 @@ class Operands:
         """
         for argument in _flat(arguments):
             tensor = argument.source if isinstance(argument, StridedRead) else argument
-            if isinstance(tensor, Tensor) and tensor not in self.inputs:
+            if isinstance(tensor, TensorSpec) and tensor not in self.inputs:
                 self.inputs.append(tensor)
         self.parts.append((kernel, list(arguments), out))
 
@@ -116,10 +116,10 @@ class Operands:
         order = [*(buffer for buffer in passed if buffer in used), last]
         places = {buffer: len(self.inputs) + index for index, buffer in enumerate(order)}
         parts = tuple(
-            Part(
+            SequenceStep(
                 kernel,
                 tuple(self._place(argument, places) for argument in arguments),
-                None if out is None else Buffer(places[out]),
+                None if out is None else BufferRef(places[out]),
             )
             for kernel, arguments, out in self.parts
         )
@@ -132,12 +132,12 @@ class Operands:
             inner = cast("tuple[Any, ...]", argument)
             return tuple(self._place(part, places) for part in inner)
         if isinstance(argument, StridedRead):
-            index = self.inputs.index(cast("Tensor", argument.source))
-            return Buffer(index, argument.hint, argument.stride, argument.offset)
-        if isinstance(argument, Tensor):
-            return Buffer(self.inputs.index(argument))
+            index = self.inputs.index(cast("TensorSpec", argument.source))
+            return BufferRef(index, argument.hint, argument.stride, argument.offset)
+        if isinstance(argument, TensorSpec):
+            return BufferRef(self.inputs.index(argument))
         named = isinstance(argument, str) and argument in places
-        return Buffer(places[argument]) if named else argument
+        return BufferRef(places[argument]) if named else argument
 
 
 def _flat(arguments: Sequence[Any]) -> Iterator[Any]:

@@ -29,7 +29,7 @@ from inductor_plugin.inductor.fusion.nodes import (
 )
 from inductor_plugin.inductor.graph.claim import PendingChoice
 from inductor_plugin.inductor.graph.session import Session, session_of
-from inductor_plugin.kernels.call import ModuleKernel, Tensor
+from inductor_plugin.kernels.call import ModuleKernel, TensorSpec
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.epilogue import Epilogue
 from inductor_plugin.tuning.selection import TuningTicket
@@ -152,7 +152,7 @@ class Fusion:
         return self.claim.call.read_again()
 
     @functools.cached_property
-    def written(self) -> dict[str, Tensor]:
+    def written(self) -> dict[str, TensorSpec]:
         """What the two nodes write, by buffer; the one that is compared last."""
         nodes = (*self.first.get_nodes(), *self.second.get_nodes())
         layouts = {o.get_name(): o.node.get_layout() for node in nodes for o in node.get_outputs()}
