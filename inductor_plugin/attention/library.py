@@ -309,11 +309,16 @@ def _activate(implementation: str | None) -> None:
         attention.activate_flash_attention_impl(implementation)
 
 
+_RECORDED_MODULE = "inductor_plugin.attention_library"
+"""Inductor hashes a function's module and text into a candidate's identity; records hold this module's."""
+
+
 def _measured(name: str, gradient: bool) -> Callable[..., torch.Tensor]:  # noqa: FBT001
     def attention(*tensors: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         return results(name, gradient, tensors, kwargs)[int(gradient)]
 
     attention.__name__ = extern_name(name, gradient=gradient)
+    attention.__module__ = _RECORDED_MODULE
     return attention
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 import weakref
@@ -291,3 +292,14 @@ def test_a_package_that_gives_no_lse_is_an_error(monkeypatch: pytest.MonkeyPatch
     told = arguments(scale=0.3, mask=Mask(), operands=("q", "k", "v"))
     with pytest.raises(RuntimeError, match="gives no lse"):
         library.results("flash3", False, [q, q, q], told)
+
+
+@pytest.mark.parametrize("name", ["attention_cpu", "attention_flash_window_backward"])
+def test_the_identity_of_a_kernel_is_that_of_earlier_records(name: str) -> None:
+    """Inductor's `ExternKernelChoice.hash_key` is over module and text of the function (torch 2.11 to 2.15)."""
+    function = library.FUNCTIONS[name]
+    assert (function.__module__, function.__name__) == ("inductor_plugin.attention_library", name)
+    assert inspect.getsource(function) == (
+        "    def attention(*tensors: torch.Tensor, **kwargs: Any) -> torch.Tensor:\n"
+        "        return results(name, gradient, tensors, kwargs)[int(gradient)]\n"
+    )
