@@ -1,7 +1,7 @@
 """The C function of a compiled CUTLASS attention kernel, and how to call it.
 
-`FmhaCall` has the fields of ``templates/cutlass_attention/source/call.h``; `ops.abi` says what the
-functions do.
+`FmhaCall` has the fields of ``templates/cutlass_attention/source/call.h``; see `ops.abi` for what the
+function does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeAlias
 from inductor_plugin.ops.abi import Abi, KernelFunction
 
 WORKSPACE_ALIGNMENT = 128
-"""Bytes; where the tensors in a workspace begin, so that TMA can read and add to them."""
+"""Bytes: alignment of the tensors in a workspace, so that TMA can read and add to them."""
 
 _Strides = ctypes.c_int64 * 3
 
