@@ -82,7 +82,7 @@ def cutlass_fmha(
     workspace: Tensor | None = None,
     out: Tensor,
 ) -> Tensor:
-    """Write softmax(scale * q @ k.T, where the mask keeps) @ v to ``out``.
+    """Write softmax(scale * q @ k.T, masked) @ v to ``out``.
 
     Args:
         q: [batch, heads, seq_q, dim], the last dimension contiguous.

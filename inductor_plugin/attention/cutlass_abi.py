@@ -19,7 +19,7 @@ _Strides = ctypes.c_int64 * 3
 
 
 class FmhaCall(ctypes.Structure):
-    """One call: out = softmax(scale * q @ k.T, where the window keeps) @ v, or its gradients.
+    """One call: out = softmax(scale * q @ k.T, masked by the window) @ v, or its gradients.
 
     Sizes and strides are in elements; strides are of (batch, head, row), the last dimension is
     contiguous. Pointers are device addresses, or None where nothing is read or written. ``lse`` and
@@ -64,7 +64,7 @@ class FmhaCall(ctypes.Structure):
 
 
 class FmhaStatus(IntEnum):
-    """What a kernel's function returns; the same numbers as in ``call.h``."""
+    """Status of a kernel's function; the same numbers as in ``call.h``."""
 
     OK = 0
     POINTER = 1

@@ -21,7 +21,7 @@ class Tensor:
         offset: Storage offset in elements.
         storage: Elements of the whole storage, if larger than the view needs; views of one
             base need the same length to see the same random values.
-        seed: Of the random values; the same seed gives the same values in every process.
+        seed: Seed of the random values; the same seed gives the same values in every process.
         file: Path of the raw bytes of the whole storage, for an operand whose values matter (a
             repacked weight); None for random values.
         packing: How the worker packs the dense tensor described here: ``mkldnn_linear``,
@@ -154,7 +154,7 @@ class Part:
     """One kernel of a sequence.
 
     Attributes:
-        kernel: What to call.
+        kernel: The kernel.
         arguments: In the kernel's order; those of a module include its outputs.
         out: Its output; None for a module.
     """

@@ -17,12 +17,12 @@ class KernelResources:
 
     Attributes:
         kernel: Its mangled name.
-        arch: What it was compiled for, e.g. ``sm_90a``; empty if the tool does not print it.
+        arch: Architecture it was compiled for, e.g. ``sm_90a``; empty if the tool does not print it.
         registers: Registers per thread.
         stack_bytes: Local memory per thread: spilled registers and arrays with computed indices.
         spill_store_bytes: Bytes of spill stores per thread, as ptxas counts them; None if unknown.
         spill_load_bytes: Bytes of spill loads per thread; None if unknown.
-        static_shared_bytes: Shared memory of a block, without what CUDA reserves.
+        static_shared_bytes: Shared memory of a block, without CUDA's reserve.
         dynamic_shared_bytes: Shared memory requested at launch, which the file of a kernel does not contain.
         threads: Threads of a block; None if unknown.
     """

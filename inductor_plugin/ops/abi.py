@@ -60,7 +60,7 @@ class Abi(Generic[Call]):
 
     Attributes:
         call: The structure its functions take.
-        refusals: Reasons why a kernel does not take the operands, by status, found before anything is
+        refusals: Reasons why a kernel does not take the operands, by status, returned before anything is
             launched; another kernel may take them.
         workspace: The reason of the status for a workspace that does not fit.
         errors: Returns the error numbers of a call that did not start.

@@ -49,7 +49,7 @@ def how(
 
     Args:
         op: The operator.
-        arguments: What follows the operands and the kernel's name, if there is one.
+        arguments: Arguments after the operands and the kernel's name, if there is one.
         imports: Modules that define the operator; not those of `DEFINED_IN`.
         copies: The layout of each copy, by the operand's index.
     """
@@ -78,7 +78,7 @@ def call(*arguments: Any, out: torch.Tensor) -> torch.Tensor:
     Args:
         arguments: The operands; then the kernel's name, empty if the operator takes none; the operator,
             ``namespace::name.overload``; and `how`.
-        out: What is written.
+        out: The output.
     """
     *operands, kernel, op, text = arguments
     plan = _parsed(op, text)

@@ -1,4 +1,4 @@
-"""``inductor_plugin::decompose_k.out``: what Inductor's decompose-K computes, as one call to measure.
+"""``inductor_plugin::decompose_k.out``: Inductor's decompose-K as a single call, to measure it.
 
 Inductor's own choice is a subgraph (torch/_inductor/kernel/mm.py, ``decomposeK``, torch 2.11-2.15),
 which it compiles before it can be measured. The same two steps as library calls need no compilation.

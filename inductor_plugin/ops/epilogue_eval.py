@@ -66,12 +66,12 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 def evaluate(
     epilogue: Epilogue, product: torch.Tensor, operands: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, ...]:
-    """Return what an epilogue writes, in the order of its writes.
+    """Return the outputs of an epilogue, in the order of its writes.
 
     Args:
-        epilogue: What to compute; its sizes are ignored.
+        epilogue: The epilogue; its sizes are ignored.
         product: D, [m, n] or [batch, m, n].
-        operands: What it reads, in the order of its reads; each can be expanded to D's sizes.
+        operands: Tensors in the order of its reads; each can be expanded to D's sizes.
 
     Raises:
         ValueError: A step is not in `OPERATIONS`, or an operand is missing.

@@ -44,12 +44,12 @@ _TAKE_NUMBERS = {"where": (1, 2), "pow": (1,), "fmod": (1,)}
 def replay(note: Mapping[str, str]) -> Callable[..., tuple[torch.Tensor, ...]]:
     """Return a function that computes a recorded epilogue.
 
-    It takes the product, then what the epilogue reads in the order of its reads, each of a shape that
-    broadcasts to the product's, and returns what the epilogue writes. With ``wide=torch.float64`` it
+    It takes the product, then the epilogue's operands in the order of its reads, each of a shape that
+    broadcasts to the product's, and returns the epilogue's outputs. With ``wide=torch.float64`` it
     computes floating point values in that dtype and rounds nothing.
 
     Args:
-        note: The epilogue as the record keeps it (`epilogue_text.note`).
+        note: The epilogue as the record stores it (`epilogue_text.note`).
 
     Raises:
         ValueError: The text is of another version, or damaged.

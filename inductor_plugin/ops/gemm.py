@@ -77,7 +77,7 @@ def cutlass_mm(
         a: [m, k] or [batch, m, k].
         b: [k, n] or [batch, k, n].
         kernel: ``SYMBOL@DIGEST``.
-        arguments: Of the launch, as `gemm_call.product` names them.
+        arguments: Launch arguments; see `gemm_call.product`.
         workspace: Scratch memory of the kernel, uint8; None to allocate it.
         out: [m, n] or [batch, m, n], rows contiguous.
     """
@@ -159,7 +159,7 @@ def cutlass_grouped_mm(
         b: [groups, k, n].
         offsets: int32 [groups] on the device, where the rows of each group end; may repeat.
         kernel: ``SYMBOL@DIGEST``.
-        arguments: Of the launch, as `gemm_call.grouped` names them.
+        arguments: Launch arguments; see `gemm_call.grouped`.
         out: [m, n].
     """
     if not a.shape[-1]:

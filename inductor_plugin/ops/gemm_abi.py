@@ -20,7 +20,7 @@ SLOTS = 8
 
 
 class GemmOperand(ctypes.Structure):
-    """What an epilogue reads, or writes besides D: its strides in elements along D's dimensions.
+    """An operand of an epilogue, or an output besides D, with strides in elements along D's dimensions.
 
     A stride is 0 where the operand is broadcast: ``along_m`` of a row, ``along_n`` of a column.
     """
@@ -43,8 +43,8 @@ class GemmCall(ctypes.Structure):
     A grouped kernel takes the rows of all groups as one A[m, k] and D[m, n], B as [batch, k, n], and
     in ``offsets`` the device address of ``batch`` int32 numbers: where the rows of each group end.
 
-    A kernel with an epilogue has in ``operands`` what the epilogue reads, in the order of its reads,
-    then what it writes besides D.
+    For a kernel with an epilogue, ``operands`` has the epilogue's operands in the order of its reads,
+    then its outputs besides D.
     """
 
     _fields_ = (
@@ -82,7 +82,7 @@ class GemmCall(ctypes.Structure):
 
 
 class GemmStatus(IntEnum):
-    """What a kernel's function returns; the same numbers as in ``call.h``."""
+    """Status of a kernel's function; the same numbers as in ``call.h``."""
 
     OK = 0
     POINTER = 1

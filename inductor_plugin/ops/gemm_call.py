@@ -137,7 +137,7 @@ def grouped(
         a: [m, k], the concatenated rows of all groups.
         b: [groups, k, n].
         offsets: int32 [groups], where the rows of each group end.
-        order: Of A always ``t``.
+        order: Always ``t`` for A.
         split_k: 1.
         out: [m, n].
     """
@@ -162,7 +162,7 @@ def fused(
     """Return the call of A @ B with an epilogue; the rest as in `product`.
 
     Args:
-        slots: What the epilogue reads, then what it writes besides ``out``: each with as many
+        slots: The epilogue's operands, then its outputs besides ``out``: each with as many
             dimensions as ``out``, as long as it or 1.
         split_k: 1.
     """

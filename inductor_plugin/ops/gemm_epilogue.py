@@ -51,12 +51,12 @@ def cutlass_mm_epilogue(
     Args:
         a: [m, k] or [batch, m, k].
         b: [k, n] or [batch, k, n].
-        operands: What the epilogue reads, in the order of its reads: views with as many dimensions as
+        operands: The epilogue's operands, in the order of its reads: views with as many dimensions as
             D, each as long as D's or 1, whose strides are those along D (0 or anything where it is 1).
-        kernel: ``SYMBOL@DIGEST``; then what `gemm_call.fused` takes.
+        kernel: ``SYMBOL@DIGEST``; the launch arguments after it are those of `gemm_call.fused`.
         epilogue: The epilogue as `epilogue_text.encode` writes it.
-        aux: What it writes besides the last of its writes, in order; then D itself, where other
-            nodes read it. All as large as D or views of that, rows contiguous.
+        aux: Outputs of the epilogue except the last, in order; then D itself, if other nodes read
+            it. All as large as D or views of that, rows contiguous.
         workspace: Scratch memory of the kernel, uint8; None to allocate it.
         out: The last of its writes, [m, n] or [batch, m, n] or a view of that, rows contiguous.
     """

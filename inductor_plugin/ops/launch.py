@@ -1,4 +1,4 @@
-"""How a torch operator runs a compiled CUTLASS kernel, and what it does where the kernel cannot run.
+"""Runs a compiled CUTLASS kernel inside a torch operator, or falls back where it cannot run.
 
     SYMBOL@DIGEST ─► find_kernel ─► workspace ─► the current stream of the output's device
                          │ missing      │ refused
@@ -52,7 +52,7 @@ class KernelFamily(Generic[Call]):
         device_arguments: Returns the keyword arguments of ``calls`` that depend on the device.
         has_work: Whether a call has anything to compute; the kernels take no empty dimension.
         workspace_alignment: Bytes.
-        fallback: What is done where a kernel cannot run, in the words of the warning.
+        fallback: The fallback where a kernel cannot run, in the words of the warning.
     """
 
     abi: Abi[Call]
@@ -84,9 +84,9 @@ def workspace_needed(
 
     Args:
         family: The kernel's.
-        kernel: The operator, the kernel's name and what follows it.
+        kernel: The operator, the kernel's name and the arguments after it.
         operands: In the operator's order.
-        output: What the kernel writes.
+        output: The kernel's output.
         device: Where the kernel will run.
     """
     try:
@@ -121,7 +121,7 @@ def run_or_fallback(
         make_call: Returns the call; may raise `CallRefusedError`.
         library: Writes the same to ``out`` and returns it.
         workspace: Scratch memory of the kernel, uint8; None to allocate it.
-        out: What is written.
+        out: The output.
 
     Raises:
         KernelError: The kernel did not start, its workspace does not fit, or its library is named by a

@@ -1,4 +1,4 @@
-"""What generated code calls around a chosen kernel when ``check_outputs`` is on.
+"""Checks that generated code runs around a chosen kernel when ``check_outputs`` is on.
 
 Inputs are checked before the kernel runs, because an epilogue may overwrite one of them; outputs after
 it. The results for inputs stay on their device until an output is bad, so that a kernel costs one
@@ -27,7 +27,7 @@ def finite(**inputs: object) -> dict[str, torch.Tensor]:
     """Return for each input that can hold NaN or Inf whether all of it is finite, on its device.
 
     Args:
-        inputs: What a kernel will read, by its name in the generated code; values that are not strided
+        inputs: The kernel's inputs, by their names in the generated code; values that are not strided
             floating-point tensors are left out.
     """
     if _capturing():

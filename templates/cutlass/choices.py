@@ -69,7 +69,7 @@ class Choice:
     """One kernel and how it is started.
 
     Attributes:
-        config: What is compiled.
+        config: The compiled kernel.
         launch: How it is started.
     """
 

@@ -1,4 +1,4 @@
-"""One CUTLASS GEMM kernel as facts: what is compiled (`GemmConfig`) and how it is started (`Launch`).
+"""One CUTLASS GEMM kernel as facts: how it is compiled (`GemmConfig`) and started (`Launch`).
 
     D[m, n] = alpha * scale(A[m, k] @ B[k, n]) + beta * C
 
@@ -79,7 +79,7 @@ class GemmConfig:
         align_b: The same of B.
         align_c: The same of a full C; always 16 bytes where C is not read in full.
         align_d: The same of D.
-        bias: What is added.
+        bias: Shape of the bias.
         scale: Factors of the sums, besides alpha.
         stages: Tiles of K in flight; 0 for as many as fit.
         fast_accumulation: fp8: leave all sums to the tensor cores, which keep fewer bits.
@@ -116,7 +116,7 @@ class GemmConfig:
 
     @property
     def name(self) -> str:
-        """The kernel's readable and stable name: its C symbol, and what a profile shows.
+        """The kernel's readable and stable name: its C symbol, which profiles show.
 
         Example: ``cutlass_sm90_128x128x64_2x1x1_pingpong_bf16_bf16_f32_bf16_tn_align8``.
         """

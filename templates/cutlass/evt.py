@@ -137,7 +137,7 @@ class Evt:
 
     @property
     def name(self) -> str:
-        """The part of a kernel's name that says what it fuses: ``evt_add_relu_1f2e3d4c5b6a``."""
+        """The part of a kernel's name that lists the fused operations: ``evt_add_relu_1f2e3d4c5b6a``."""
         names = [node.op for node in self.nodes if node.op in FUNCTORS]
         return "_".join(["evt", *names[:3], self.digest])
 

@@ -77,7 +77,7 @@ FUNCTORS: dict[str, Functor] = {
 """By the name in Inductor's ``ops``; ``number`` is ``to_dtype`` of a truth value."""
 
 MONOTONE = frozenset({"round", "floor", "ceil", "trunc"})
-"""Of one number, without leaving the interval between two integers that contains it."""
+"""Functions of one number that keep it between the same two integers."""
 
 _WITHIN: dict[str, tuple[float, float]] = {
     "sigmoid": (0.0, 1.0),

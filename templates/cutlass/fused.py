@@ -162,7 +162,7 @@ def _configured(offered: tuple[Choice, ...], evt: Evt) -> Iterator[Choice]:
     """Return each kernel once, with the epilogue."""
     d = cast("Element", evt.result.element)
     c = d if evt.source is None else cast("Element", evt.operands[evt.source].element)
-    seen: set[GemmConfig] = set()
+    yielded: set[GemmConfig] = set()
     for choice in offered:
         config = choice.config
         if config.schedule in ("stream_k", "multistage"):
@@ -171,6 +171,6 @@ def _configured(offered: tuple[Choice, ...], evt: Evt) -> Iterator[Choice]:
         fused_config = replace(
             config, c=c, d=d, align_c=full_alignment(c), align_d=full, bias="none", epilogue=evt
         )
-        if fused_config not in seen:
-            seen.add(fused_config)
+        if fused_config not in yielded:
+            yielded.add(fused_config)
             yield Choice(fused_config, choice.launch)

@@ -65,10 +65,10 @@ def _why_not_offsets(offsets: Operand, groups: int) -> str | None:
 
 def _without_groups(problem: Problem) -> tuple[SizeClass, ...]:
     """Return the dynamic dimensions of A and of one group's B."""
-    kept = [extent for extent in problem.dynamic if extent.operand == 0]
-    kept += [
+    dynamic = [extent for extent in problem.dynamic if extent.operand == 0]
+    dynamic += [
         replace(extent, dim=extent.dim - 1)
         for extent in problem.dynamic
         if extent.operand == 1 and extent.dim > 0
     ]
-    return tuple(kept)
+    return tuple(dynamic)

@@ -1,4 +1,4 @@
-"""Which configurations have a kernel: what the hardware, CUTLASS and registers allow, with the reason."""
+"""Which configurations the hardware, CUTLASS and the registers allow, or the reason why not."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def unbuildable(config: GemmConfig) -> str | None:
 
 def _schedule(config: GemmConfig) -> str | None:
     if config.schedule not in SCHEDULES[config.arch]:
-        known = ", ".join(SCHEDULES[config.arch])
-        return f"{config.arch} has no schedule {config.schedule!r}; it has {known}"
+        names = ", ".join(SCHEDULES[config.arch])
+        return f"{config.arch} has no schedule {config.schedule!r}; it has {names}"
     if config.is_fp8 and config.arch == "sm_80":
         return "sm_80 kernels are built for 16-bit floats, TF32 and int8, not for fp8"
     if config.a == "s8" and config.arch == "sm_100a":
@@ -280,10 +280,10 @@ def _shared(config: GemmConfig) -> str | None:
         return None
     m, n, k = config.tile
     stage = (m * BITS[config.a] + n * BITS[config.b]) * k // 8
-    taken = epilogue_bytes(config)
-    if taken + 2 * stage + _BARRIER_BYTES > SM90_SHARED_BYTES:
+    used = epilogue_bytes(config)
+    if used + 2 * stage + _BARRIER_BYTES > SM90_SHARED_BYTES:
         return (
-            f"its epilogue takes {taken} bytes of shared memory, which leaves too little of "
+            f"its epilogue takes {used} bytes of shared memory, which leaves too little of "
             f"{SM90_SHARED_BYTES} for two stages of {stage}"
         )
     return None

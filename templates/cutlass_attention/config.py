@@ -22,7 +22,7 @@ _BARRIER_BYTES = 1024
 
 @dataclass(frozen=True)
 class FmhaConfig:
-    """What one kernel is compiled for; masks, scale, sizes and strides are arguments of its calls.
+    """The compile-time choices of a kernel; masks, scale, sizes and strides are arguments of its calls.
 
     Attributes:
         backward: Whether it computes gradients.
@@ -45,7 +45,7 @@ class FmhaConfig:
 
     @property
     def name(self) -> str:
-        """The kernel's readable and stable name: its C symbol, and what a profile shows.
+        """The kernel's readable and stable name: its C symbol, which profiles show.
 
         Example: ``cutlass_fmha_sm90_128x128x128_pingpong_bf16_stages5``.
         """

@@ -31,7 +31,7 @@ LEAST_SHARED_BYTES = 99 * KIB
 
 @dataclass(frozen=True)
 class TritonTile:
-    """What one program computes at a time.
+    """The work of one program at a time.
 
     Attributes:
         m: Rows.
@@ -111,9 +111,9 @@ def room_of(target: Target | None) -> int:
 def _varied(tiles: Sequence[TritonTile]) -> list[TritonTile]:
     """Return the tiles, only the first `ALIKE` of each shape."""
     counts: Counter[str] = Counter()
-    kept: list[TritonTile] = []
+    varied: list[TritonTile] = []
     for tile in tiles:
         counts[tile.shape] += 1
         if counts[tile.shape] <= ALIKE:
-            kept.append(tile)
-    return kept
+            varied.append(tile)
+    return varied

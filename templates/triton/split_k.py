@@ -24,7 +24,7 @@ from inductor_plugin.templates.triton.product import (
 SHORTEST_K = 1024
 """Below, a share of K is too short to pay for the partial sums."""
 MULTIPROCESSORS = 132
-"""Of an H100; with as many tiles of 128x128, more programs gain nothing."""
+"""Multiprocessors of an H100; with as many tiles of 128x128, more programs gain nothing."""
 PARTS = (4, 8, 2, 16, 32)
 """Numbers of parts of K, in the order for an unknown GPU."""
 
