@@ -27,7 +27,7 @@ if __name__ != "inductor_plugin.templates":
 
 
 class Registers(Protocol):
-    """Where templates go; the part of a registry that is needed here."""
+    """The part of a registry that is needed here."""
 
     def register(self, template: Template) -> None:
         """Add a template."""

@@ -4,9 +4,9 @@
     cutlass_fmha_output.out(q, k, v, ...)                              attention alone
     cutlass_fmha_backward.out(d_out, q, k, v, o, lse, delta, dq, dv, ...)   its gradients; out is dk
 
-They are written into generated code. After the operands they take the kernel's name, then ``scale``,
-``left``, ``right`` and ``bottom_right`` (`attention.Mask`). `ops.launch` says how a kernel is named
-and found, and when `unfused` computes the same in float32 instead.
+Generated code calls them. After the operands they take the kernel's name, then ``scale``, ``left``,
+``right`` and ``bottom_right`` (`attention.Mask`). See `ops.launch` for how a kernel is named and found,
+and for when `unfused` computes the same in float32 instead.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SCHEMAS = {
 }
 
 _LIBRARY: Any = torch.library
-"""It is typed in part."""
+"""Partly typed in torch."""
 _OPERATORS: Any = _LIBRARY.Library("inductor_plugin", "FRAGMENT")
 
 
@@ -61,11 +61,11 @@ ATTENTION = launch.KernelFamily(
     workspace_alignment=WORKSPACE_ALIGNMENT,
     fallback="attention is computed in plain torch instead",
 )
-"""Kernels of attention. The workspace of the backward holds dq in float32, lse and delta at aligned
-rows, and with shared heads of K and V each head's dk and dv."""
+"""Kernels of attention. The workspace of the backward holds dq in float32, lse and delta with aligned
+rows, and, if heads share K and V, dk and dv of each head."""
 
 workspace_needed = functools.partial(launch.workspace_needed, ATTENTION)
-"""What generated code asks to plan a kernel's workspace."""
+"""The workspace of a kernel, which generated code plans with its other memory."""
 
 
 def cutlass_fmha(
@@ -82,20 +82,20 @@ def cutlass_fmha(
     workspace: Tensor | None = None,
     out: Tensor,
 ) -> Tensor:
-    """Write softmax(scale * q @ k.T, where the mask keeps) @ v to ``out``.
+    """Write softmax(scale * q @ k.T, masked) @ v to ``out``.
 
     Args:
         q: [batch, heads, seq_q, dim], the last dimension contiguous.
         k: [batch, heads_kv, seq_k, dim].
         v: As k.
-        lse: float32 [batch, heads, seq_q], dense: natural logarithms of the sums are written there;
-            None to write none.
+        lse: float32 [batch, heads, seq_q], dense, for natural logarithms of the sums; None to
+            write none.
         kernel: ``SYMBOL@DIGEST``.
         scale: Factor of q @ k.T.
         left: Keys before the diagonal that a query sees; negative: all.
         right: Keys after it; negative: all.
         bottom_right: Whether the last query is aligned with the last key; else the first with the first.
-        workspace: Memory of the kernel's, uint8; None to allocate what it needs.
+        workspace: Scratch memory of the kernel, uint8; None to allocate it.
         out: As q.
     """
     mask = Mask(left, right, bottom_right)
@@ -128,7 +128,7 @@ def cutlass_fmha_output(
     workspace: Tensor | None = None,
     out: Tensor,
 ) -> Tensor:
-    """Write the output alone; as `cutlass_fmha`."""
+    """Write the output without lse; as `cutlass_fmha`."""
     mask = (scale, left, right, bottom_right)
     return cutlass_fmha(q, k, v, None, kernel, *mask, workspace=workspace, out=out)
 
@@ -154,13 +154,13 @@ def cutlass_fmha_backward(
 ) -> Tensor:
     """Write the gradients of an attention to ``dq``, ``dv`` and, of k, to ``out``.
 
-    The kernel adds up dq in no fixed order: where torch is asked for deterministic algorithms it is
-    not used. What is not listed is as in `cutlass_fmha`.
+    The kernel sums dq in no fixed order, so it is not used where torch requires deterministic
+    algorithms. Other arguments are as in `cutlass_fmha`.
 
     Args:
         d_out: Gradient of the output, as q.
         o: The output.
-        lse: What the forward wrote.
+        lse: The lse of the forward.
         delta: float32 [batch, heads, seq_q], dense: sums of output * d_out over dim.
         dq: As q.
         dv: As v.

@@ -1,7 +1,7 @@
 """The C function of a compiled CUTLASS attention kernel, and how to call it.
 
-`FmhaCall` has the fields of ``templates/cutlass_attention/source/call.h``; `ops.abi` says what the
-functions do.
+`FmhaCall` has the fields of ``templates/cutlass_attention/source/call.h``; see `ops.abi` for what the
+function does.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import TypeAlias
 from inductor_plugin.ops.abi import Abi, KernelFunction
 
 WORKSPACE_ALIGNMENT = 128
-"""Bytes; where the tensors in a workspace begin, so that TMA can read and add to them."""
+"""Bytes: alignment of the tensors in a workspace, so that TMA can read and add to them."""
 
 _Strides = ctypes.c_int64 * 3
 
 
 class FmhaCall(ctypes.Structure):
-    """One call: out = softmax(scale * q @ k.T, where the window keeps) @ v, or its gradients.
+    """One call: out = softmax(scale * q @ k.T, masked by the window) @ v, or its gradients.
 
     Sizes and strides are in elements; strides are of (batch, head, row), the last dimension is
     contiguous. Pointers are device addresses, or None where nothing is read or written. ``lse`` and
@@ -64,7 +64,7 @@ class FmhaCall(ctypes.Structure):
 
 
 class FmhaStatus(IntEnum):
-    """What a kernel's function returns; the same numbers as in ``call.h``."""
+    """Status of a kernel's function; the same numbers as in ``call.h``."""
 
     OK = 0
     POINTER = 1

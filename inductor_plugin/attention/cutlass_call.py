@@ -1,8 +1,7 @@
-"""What a CUTLASS attention kernel is called with, from the sizes and strides of an operator's operands.
+"""Builds the call of a CUTLASS attention kernel from the sizes and strides of an operator's operands.
 
-Each function has the operands and arguments of one operator of `attention.cutlass`, after the kernel's
-name. No tensors and no torch: a call can be asked how much workspace it needs before anything is
-allocated.
+Each function takes the operands and arguments of one operator of `attention.cutlass`, after the
+kernel's name. Neither tensors nor torch are needed, so that generated code can plan the workspace.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def output_of(
     sm_count: int,
     device: int = 0,
 ) -> FmhaCall:
-    """Return the call of the forward that writes the output alone.
+    """Return the call of the forward that writes the output without lse.
 
     Args:
         q: [batch, heads, seq_q, dim].
@@ -42,7 +41,7 @@ def output_of(
         device: Its index.
     """
     call = _masked(q, k, v, scale, left, right, bottom_right, sm_count=sm_count, device=device)
-    call.out, call.stride_out = _placed(out)
+    call.out, call.stride_out = _pointer_and_strides(out)
     return call
 
 
@@ -56,7 +55,7 @@ def forward_of(
     sm_count: int,
     device: int = 0,
 ) -> FmhaCall:
-    """Return the call of the forward, which writes float32 ``lse`` [batch, heads, seq_q] too."""
+    """Return the call of the forward, which also writes float32 ``lse`` [batch, heads, seq_q]."""
     call = output_of(q, k, v, *mask, out=out, sm_count=sm_count, device=device)
     call.lse = lse.pointer if lse is not None else 0
     return call
@@ -81,8 +80,8 @@ def backward_of(
 
     Args:
         d_out: Gradient of the output, as q.
-        o: The output; nothing reads it, for ``delta`` has what is needed of it.
-        lse: What the forward wrote.
+        o: The output; not read, since ``delta`` is computed from it.
+        lse: The lse of the forward.
         delta: float32 [batch, heads, seq_q], dense: sums of output * d_out.
         dq: As q.
         dv: As v.
@@ -93,10 +92,10 @@ def backward_of(
     """
     del o
     call = _masked(q, k, v, *mask, sm_count=sm_count, device=device)
-    call.d_out, call.stride_d_out = _placed(d_out)
-    call.dq, call.stride_dq = _placed(dq)
-    call.dk, call.stride_dk = _placed(out)
-    call.dv, call.stride_dv = _placed(dv)
+    call.d_out, call.stride_d_out = _pointer_and_strides(d_out)
+    call.dq, call.stride_dq = _pointer_and_strides(dq)
+    call.dk, call.stride_dk = _pointer_and_strides(out)
+    call.dv, call.stride_dv = _pointer_and_strides(dv)
     call.lse, call.delta = lse.pointer, delta.pointer
     return call
 
@@ -136,12 +135,12 @@ def _masked(
         sm_count=sm_count,
         device=device,
     )
-    call.q, call.stride_q = _placed(q)
-    call.k, call.stride_k = _placed(k)
-    call.v, call.stride_v = _placed(v)
+    call.q, call.stride_q = _pointer_and_strides(q)
+    call.k, call.stride_k = _pointer_and_strides(k)
+    call.v, call.stride_v = _pointer_and_strides(v)
     return call
 
 
-def _placed(view: TensorView) -> tuple[int, tuple[int, int, int]]:
+def _pointer_and_strides(view: TensorView) -> tuple[int, tuple[int, int, int]]:
     batch, head, row, _ = view.stride
     return view.pointer, (batch, head, row)

@@ -1,6 +1,6 @@
-"""What a benchmark job calls, and on what: operands, and the kinds of kernels.
+"""Operands and kinds of kernels of a benchmark job.
 
-Plain data, as everything in `jobs`, which hands these names on.
+Plain data, as everything in `jobs`, which re-exports these names.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ class TensorSpec:
         dtype: Name without the ``torch.`` prefix.
         device: ``cpu`` or ``cuda:0`` ...
         offset: Storage offset in elements.
-        storage: Elements of the whole storage, where it is larger than the view needs; views of one
-            base must name the same length to see the same random values.
+        storage: Elements of the whole storage, if larger than the view needs; views of one
+            base need the same length to see the same random values.
         seed: Seed of the random values; the same seed gives the same values in every process.
         file: Path of the raw bytes of the whole storage, for an operand whose values matter (a
             repacked weight); None for random values.
         packing: How the worker packs the dense tensor described here: ``mkldnn_linear``,
             ``mkl_linear``, or None.
-        packing_batch: The batch size the packing was made for.
+        packing_batch: The batch size the packing is for.
     """
 
     size: tuple[int, ...]
@@ -62,7 +62,7 @@ class OpKernel:
 
     Attributes:
         op: Its qualified name.
-        args: Constant positional arguments behind the operands.
+        args: Constant positional arguments after the operands.
         imports: Modules to import first, so that the operator exists.
     """
 
@@ -91,9 +91,9 @@ class RequestKernel:
     """An Inductor ``BenchmarkRequest`` (Triton templates), pickled by the parent.
 
     Attributes:
-        payload: The pickled request. Its ``make_run_fn(*inputs, out=out)`` gives the launch.
-        environment: The variables its `TritonCompileJob` was compiled under, or Triton looks for the
-            kernel in another place and compiles it again while the clock runs.
+        payload: The pickled request. Its ``make_run_fn(*inputs, out=out)`` returns the launch.
+        environment: The variables its `TritonCompileJob` was compiled under; under others Triton
+            misses the kernel in its cache and compiles it again while it is timed.
     """
 
     payload: bytes
@@ -115,14 +115,14 @@ class ModuleKernel:
 
 @dataclass(frozen=True)
 class BufferRef:
-    """An argument of a part of a sequence: a tensor.
+    """A tensor argument of a kernel in a sequence.
 
     Attributes:
-        index: Which: the inputs of the candidate first, then the sequence's scratch tensors, and last
+        index: Counts the inputs of the candidate first, then the sequence's scratch tensors, and last
             the candidate's output.
-        size: Sizes it is seen with; None as it is.
-        stride: Strides it is seen with.
-        offset: Storage offset it is seen with.
+        size: Sizes of the view; None for the tensor itself.
+        stride: Strides of the view.
+        offset: Storage offset of the view.
     """
 
     index: int
@@ -133,7 +133,7 @@ class BufferRef:
 
 @dataclass(frozen=True)
 class Zeros:
-    """An argument of a part of a sequence: scratch memory, zero when the kernel is first run.
+    """A scratch argument of a kernel in a sequence, zero before the kernel's first run.
 
     Attributes:
         count: Elements.
@@ -154,9 +154,9 @@ class SequenceStep:
     """One kernel of a sequence.
 
     Attributes:
-        kernel: What to call.
-        arguments: In its order; those of a module include what it writes.
-        out: What it writes; None for a module.
+        kernel: The kernel.
+        arguments: In the kernel's order; those of a module include its outputs.
+        out: Its output; None for a module.
     """
 
     kernel: Single
@@ -166,11 +166,11 @@ class SequenceStep:
 
 @dataclass(frozen=True)
 class SequenceKernel:
-    """Several kernels one after the other: a product and what was not fused with it.
+    """Several kernels run in order: a product and the operations not fused with it.
 
     Attributes:
-        parts: In the order they run.
-        scratch: What one part writes and a later one reads.
+        parts: The kernels in order.
+        scratch: Tensors that one kernel writes and a later one reads.
     """
 
     parts: tuple[SequenceStep, ...]

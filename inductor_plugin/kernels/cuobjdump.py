@@ -1,4 +1,4 @@
-"""What ptxas, cuobjdump and Triton say of compiled kernels."""
+"""Resources of compiled kernels, from the output of ptxas, cuobjdump and Triton."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TOOL_TIMEOUT_S = 300
 """The machine code of a unit of eight CUTLASS kernels is megabytes of text."""
 
 
-_Found = TypeVar("_Found", bound=Sized)
+_Parsed = TypeVar("_Parsed", bound=Sized)
 
 
 _FUNCTION = re.compile(r"^\s*Function (?P<name>\S+):\s*$")
@@ -35,14 +35,14 @@ _FIGURE = re.compile(r"\b(REG|STACK|SHARED|LOCAL):(\d+)")
 def parse_usage(text: str, arch: str = "") -> tuple[KernelResources, ...]:
     """Return the kernels of ``cuobjdump -res-usage``'s output.
 
-    From compute capability 9.0 on its SHARED counts the 1024 bytes that CUDA reserves (CUDA 13.1:
-    a kernel with 512 bytes has 512 for sm_89 and 1536 for sm_90a); they are taken off here.
+    From compute capability 9.0 on SHARED includes the 1024 bytes that CUDA reserves (CUDA 13.1:
+    a kernel with 512 bytes has 512 for sm_89 and 1536 for sm_90a); they are subtracted here.
 
     Args:
-        text: What the tool printed.
-        arch: What the file was compiled for; a library says so itself, a cubin does not.
+        text: Output of the tool.
+        arch: Architecture of the file; the output names it for a library, not for a cubin.
     """
-    found: list[KernelResources] = []
+    kernels: list[KernelResources] = []
     name = ""
     for line in text.splitlines():
         if match := _ARCH.match(line):
@@ -51,9 +51,9 @@ def parse_usage(text: str, arch: str = "") -> tuple[KernelResources, ...]:
             name = match["name"]
         elif name and "REG:" in line:
             figures = {key: int(value) for key, value in _FIGURE.findall(line)}
-            found.append(_usage(name, arch, figures))
+            kernels.append(_usage(name, arch, figures))
             name = ""
-    return tuple(found)
+    return tuple(kernels)
 
 
 def _usage(name: str, arch: str, figures: Mapping[str, int]) -> KernelResources:
@@ -83,8 +83,8 @@ _STATIC = re.compile(r"(\d+) bytes smem")
 
 
 def parse_ptxas(text: str) -> tuple[KernelResources, ...]:
-    """Return the kernels of what ptxas prints with ``-v``; it alone tells spills from arrays."""
-    found: list[KernelResources] = []
+    """Return the kernels of ``ptxas -v``'s output, which alone separates spills from arrays."""
+    kernels: list[KernelResources] = []
     current = KernelResources("", "", 0)
     for line in text.splitlines():
         if match := _ENTRY.search(line):
@@ -97,39 +97,39 @@ def parse_ptxas(text: str) -> tuple[KernelResources, ...]:
         elif current.kernel and (match := _REGISTERS.search(line)):
             shared = _STATIC.search(line)
             static = int(shared[1]) if shared else 0
-            found.append(replace(current, registers=int(match[1]), static_shared_bytes=static))
+            kernels.append(replace(current, registers=int(match[1]), static_shared_bytes=static))
             current = KernelResources("", "", 0)
-    return tuple(found)
+    return tuple(kernels)
 
 
 def of_unit(text: str, namespaces: Sequence[str]) -> dict[str, Resources]:
-    """Return the most that any kernel of each namespace takes, from what ptxas printed with ``-v``.
+    """Return the maximum over the kernels of each namespace, from ``ptxas -v``'s output.
 
-    Kernels of several namespaces lie in one translation unit; a mangled name holds its namespace
-    behind its length, as part of the function's name or of a template's argument. Shared memory is
-    left open: a CUTLASS kernel asks for all of it at launch, which ptxas does not see.
+    A translation unit has kernels of several namespaces; a mangled name contains the namespace's
+    length and then the namespace, in the function's name or in a template argument. Shared memory is
+    not filled in: a CUTLASS kernel requests all of it at launch, which ptxas does not see.
 
     Args:
-        text: What the compiler printed.
-        namespaces: The namespaces; only those with a kernel are in the answer. An empty one stands
-            for all kernels.
+        text: Output of the compiler.
+        namespaces: Only those with a kernel are in the result. An empty namespace matches all
+            kernels.
     """
     kernels = parse_ptxas(text)
-    found: dict[str, Resources] = {}
+    resources: dict[str, Resources] = {}
     for name in namespaces:
         mangled = f"{len(name)}{name}" if name else ""
-        own = [one for one in kernels if mangled in one.kernel]
-        if own:
-            found[name] = Resources(
-                registers=max(one.registers for one in own),
-                spills=max(one.spilled_bytes for one in own),
+        matches = [kernel for kernel in kernels if mangled in kernel.kernel]
+        if matches:
+            resources[name] = Resources(
+                registers=max(kernel.registers for kernel in matches),
+                spills=max(kernel.spilled_bytes for kernel in matches),
             )
-    return found
+    return resources
 
 
 @dataclass(frozen=True)
 class TritonLaunch:
-    """How Triton starts a kernel, from the ``.json`` beside its cubin.
+    """How Triton starts a kernel, from the ``.json`` next to its cubin.
 
     Attributes:
         kernel: Name of the kernel.
@@ -146,15 +146,15 @@ class TritonLaunch:
     stages: int
 
     def of(self, kernel: KernelResources) -> KernelResources:
-        """Return a kernel with what only its launch tells."""
+        """Return a kernel with the resources that its launch decides."""
         return replace(kernel, dynamic_shared_bytes=self.shared_bytes, threads=self.warps * 32)
 
 
 def parse_triton(text: str) -> TritonLaunch:
-    """Return what the metadata of a Triton kernel says.
+    """Return the launch in the metadata of a Triton kernel.
 
     Raises:
-        ValueError: It is no such metadata.
+        ValueError: The text is not such metadata.
     """
     try:
         facts: dict[str, Any] = json.loads(text)
@@ -170,15 +170,15 @@ def parse_triton(text: str) -> TritonLaunch:
 
 
 def cuobjdump(nvcc: str | None = None) -> Path | None:
-    """Return where cuobjdump is: beside nvcc, on the path, or inside Triton; None if nowhere.
+    """Return the path of cuobjdump: next to nvcc, on PATH, or inside Triton; None if it is nowhere.
 
     Args:
-        nvcc: Path of the compiler; the one on the path if not given.
+        nvcc: Path of the compiler; by default the one on PATH.
     """
     compiler = nvcc or shutil.which("nvcc")
-    beside = Path(compiler).resolve().parent / "cuobjdump" if compiler else None
-    if beside is not None and beside.is_file():
-        return beside
+    sibling = Path(compiler).resolve().parent / "cuobjdump" if compiler else None
+    if sibling is not None and sibling.is_file():
+        return sibling
     on_path = shutil.which("cuobjdump")
     if on_path:
         return Path(on_path)
@@ -186,9 +186,9 @@ def cuobjdump(nvcc: str | None = None) -> Path | None:
 
 
 def triton_cuobjdump() -> Path | None:
-    """Return the cuobjdump that Triton brings; one that is older cannot read Triton's cubins.
+    """Return the cuobjdump inside Triton; an older one cannot read Triton's cubins.
 
-    From CUDA 13.1 in Triton 3.8; found without importing Triton, which takes 1 s.
+    In Triton 3.8 it is that of CUDA 13.1. Triton is not imported, which would take 1 s.
     """
     triton = importlib.util.find_spec("triton")
     for folder in (triton.submodule_search_locations or ()) if triton else ():
@@ -201,32 +201,32 @@ def triton_cuobjdump() -> Path | None:
 def usage(
     path: Path, arch: str = "", tool: Path | None = None
 ) -> tuple[KernelResources, ...] | str:
-    """Return the kernels of a cubin or shared library, or the reason why they are not known.
+    """Return the kernels of a cubin or shared library, or why they are unknown.
 
     Args:
         path: The file.
-        arch: What a cubin was compiled for.
-        tool: cuobjdump; looked for if not given.
+        arch: Architecture of a cubin.
+        tool: cuobjdump; searched if not given.
     """
     return dumped("-res-usage", path, lambda text: parse_usage(text, arch), tool)
 
 
 def dumped(
-    option: str, path: Path, parse: Callable[[str], _Found], tool: Path | None = None
-) -> _Found | str:
-    """Return what is read from cuobjdump's output, or the reason why there is nothing.
+    option: str, path: Path, parse: Callable[[str], _Parsed], tool: Path | None = None
+) -> _Parsed | str:
+    """Return the parsed output of cuobjdump, or why there is none.
 
     Args:
-        option: What it is to print: ``-res-usage`` or ``-sass``.
+        option: ``-res-usage`` or ``-sass``.
         path: The cubin or shared library.
-        parse: Reads what it prints; empty for no kernels.
-        tool: cuobjdump; looked for if not given.
+        parse: Parses the output; its result is empty if there are no kernels.
+        tool: cuobjdump; searched if not given.
     """
     program = tool or cuobjdump()
     if program is None:
         return "cuobjdump was not found beside nvcc, on the path, or in Triton"
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [program, option, path],
             capture_output=True,
             text=True,
@@ -235,19 +235,19 @@ def dumped(
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{program} did not run: {error}"
-    found = parse(done.stdout)
-    if done.returncode != 0 or not found:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        return f"{path.name} shows no kernels: {said[-1] if said else 'no output'}"
-    return found
+    parsed = parse(result.stdout)
+    if result.returncode != 0 or not parsed:
+        lines = (result.stderr or result.stdout).strip().splitlines()
+        return f"{path.name} shows no kernels: {lines[-1] if lines else 'no output'}"
+    return parsed
 
 
 def triton_usage(cubin: Path, tool: Path | None = None) -> KernelResources | str:
-    """Return what a kernel in Triton's cache uses, or the reason why it is not known.
+    """Return the resources of a kernel in Triton's cache, or why they are unknown.
 
     Args:
-        cubin: Its cubin; the metadata is the ``.json`` beside it.
-        tool: cuobjdump; looked for if not given.
+        cubin: Its cubin; the metadata is the ``.json`` next to it.
+        tool: cuobjdump; searched if not given.
     """
     try:
         launch = parse_triton(cubin.with_suffix(".json").read_text(encoding="utf-8"))
@@ -256,7 +256,7 @@ def triton_usage(cubin: Path, tool: Path | None = None) -> KernelResources | str
     kernels = usage(cubin, f"sm_{launch.arch}", tool)
     if isinstance(kernels, str):
         return kernels
-    named = [one for one in kernels if one.kernel == launch.kernel]
-    if not named:
+    matches = [kernel for kernel in kernels if kernel.kernel == launch.kernel]
+    if not matches:
         return f"{cubin.name} holds {kernels[0].kernel}, not {launch.kernel}"
-    return launch.of(named[0])
+    return launch.of(matches[0])

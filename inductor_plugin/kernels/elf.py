@@ -1,4 +1,4 @@
-"""Numbers that a shared library exports, read from its file: nothing of it is loaded or run."""
+"""Reads integers that a shared library exports from its file, without loading the library."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _MAGIC = b"\x7fELF\x02\x01"
-"""64 bits, little-endian: all that CUDA's host compilers make."""
+"""64 bits, little-endian: the only format of CUDA's host compilers."""
 
 _DYNSYM, _NOBITS = 11, 8
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -25,15 +25,15 @@ class _Section:
 
 
 def exported(path: Path, names: Collection[str]) -> dict[str, tuple[int, ...]]:
-    """Return the 32-bit numbers behind each exported name; names that are not there are left out.
+    """Return the 32-bit integers of each exported name; missing names are left out.
 
     Args:
         path: The library.
         names: Names of ``int32_t`` constants or arrays of them.
 
     Raises:
-        OSError: It cannot be read.
-        ValueError: It is no library, or cut off.
+        OSError: The file cannot be read.
+        ValueError: It is no library, or truncated.
     """
     data = path.read_bytes()
     if not data.startswith(_MAGIC):
@@ -48,20 +48,20 @@ def _exported(data: bytes, names: dict[bytes, str]) -> dict[str, tuple[int, ...]
     (table,) = struct.unpack_from("<Q", data, 0x28)
     size, count = struct.unpack_from("<HH", data, 0x3A)
     sections = [_section(data, table + index * size) for index in range(count)]
-    found: dict[str, tuple[int, ...]] = {}
-    for symbols in (one for one in sections if one.kind == _DYNSYM):
+    numbers: dict[str, tuple[int, ...]] = {}
+    for symbols in (section for section in sections if section.kind == _DYNSYM):
         texts = sections[symbols.link].offset
         for at in range(symbols.offset, symbols.offset + symbols.size, _SYMBOL.size):
-            text, _, _, home, address, length = _SYMBOL.unpack_from(data, at)
+            text, _, _, index, address, length = _SYMBOL.unpack_from(data, at)
             name = names.get(data[texts + text : data.index(b"\0", texts + text)])
-            if name is None or not 0 < home < count:
+            if name is None or not 0 < index < count:
                 continue
-            holder = sections[int(home)]
-            if holder.kind == _NOBITS:
+            section = sections[int(index)]
+            if section.kind == _NOBITS:
                 continue
-            start = holder.offset + address - holder.address
-            found[name] = struct.unpack_from(f"<{length // 4}i", data, start)
-    return found
+            start = section.offset + address - section.address
+            numbers[name] = struct.unpack_from(f"<{length // 4}i", data, start)
+    return numbers
 
 
 def _section(data: bytes, at: int) -> _Section:

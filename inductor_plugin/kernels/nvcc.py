@@ -1,6 +1,6 @@
 """NVIDIA's compiler and CUTLASS's headers: where they are, or what to install.
 
-    option ─► CUDA_HOME ─► nvcc on PATH ─► NVIDIA's wheels       the first one that will do
+    option ─► CUDA_HOME ─► nvcc on PATH ─► NVIDIA's wheels       the first usable one
                                │
                                ▼
                      nvcc --version, include and library folders ─► Toolkit ─► command(toolkit, arch)
@@ -28,7 +28,7 @@ OLDEST_NVCC = (12, 3)
 """CUTLASS 4.2 builds sm_90a kernels from CUDA 12.3 on, sm_100a ones from 12.8 on."""
 
 CUTLASS_MAJOR = 4
-"""Kernels are written for CUTLASS 4; of 3 and 5 the emitters and headers are others."""
+"""Kernels are written for CUTLASS 4; emitters and headers of 3 and 5 differ."""
 
 _WHEELS_MAJOR = 13
 """Major version of CUDA whose compiler the extra ``nvcc`` installs."""
@@ -38,17 +38,17 @@ FLAGS = (
     "-std=c++17",
     "--expt-relaxed-constexpr",
     "-DNDEBUG",
-    # Without it host objects of two libraries with the same template become one when loaded.
+    # Else host objects of the same template in two libraries become one when loaded.
     "-Xcompiler=-fPIC,-fno-strict-aliasing,-fvisibility=hidden",
     "-w",
 )
 
-_SAYS_RESOURCES = "-Xptxas=-v"
-"""Registers and spills of each kernel are printed; the code is the same, so no part of the key."""
+_PRINT_RESOURCES = "-Xptxas=-v"
+"""Prints registers and spills of each kernel; no part of the key, since the code is the same."""
 
 _PROBE_S = 30
 _WHEEL_FOLDERS = ("nvidia/cu13",)
-"""Where NVIDIA's compiler wheels lie under site-packages; those of CUDA 12 have no nvcc."""
+"""Folders of NVIDIA's compiler wheels under site-packages; those of CUDA 12 have no nvcc."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class ToolkitPlace:
     """Where an nvcc may be.
 
     Attributes:
-        origin: What named it.
+        origin: Where the path comes from.
         nvcc: Path of the program.
     """
 
@@ -66,12 +66,12 @@ class ToolkitPlace:
 
 @dataclass(frozen=True)
 class Toolkit:
-    """All that compiling a CUTLASS kernel needs.
+    """The compiler, headers and libraries of CUTLASS kernels.
 
     Attributes:
         nvcc: Path of the compiler.
         version: Its version, e.g. ``13.0.88``.
-        origin: What named it.
+        origin: Where the path comes from.
         include_dirs: Folders of headers, CUTLASS's first.
         library_dirs: Folders of the CUDA runtime library.
         cudart: Path of the runtime library a kernel is linked with, e.g. ``.../libcudart.so.13``.
@@ -93,7 +93,7 @@ class Toolkit:
         return int(major), int(minor)
 
     def key_text(self, arch: str) -> str:
-        """Return what compiled code depends on, besides its source; paths do not count."""
+        """Return what compiled code depends on besides its source: versions and flags, not paths."""
         flags = " ".join((*FLAGS, *_target(arch)))
         return f"nvcc {self.version}, CUTLASS {self.cutlass_version}, flags {flags}"
 
@@ -103,9 +103,9 @@ class NoToolkit:
     """Why nothing can be compiled.
 
     Attributes:
-        what: What is missing or cannot be used, and where it was looked for.
+        what: What is missing or cannot be used, and where it was searched.
         remedy: What to install or to set.
-        missing: True if nothing is there, False if what is there cannot be used.
+        missing: True if nothing is installed, False if it is installed but cannot be used.
     """
 
     what: str
@@ -114,7 +114,7 @@ class NoToolkit:
 
     @property
     def reason(self) -> str:
-        """What is wrong, and what to do about it."""
+        """The problem and its remedy."""
         return f"{self.what}; {self.remedy}"
 
 
@@ -128,27 +128,27 @@ def find(
     """Return the toolkit, or the reason why there is none.
 
     Args:
-        option: Path of an nvcc or of a toolkit's folder that the user named; empty for none.
+        option: Path of an nvcc or of a toolkit's folder set by the user; empty for none.
         environ: Variables of this process (``CUDA_HOME``, ``PATH``).
-        major: Major version of the CUDA that torch was built for, whose runtime library a kernel
-            will find loaded; 0 where nothing is going to run.
-        headers: Those of CUTLASS; of the wheel nvidia-cutlass if not given.
+        major: Major version of the CUDA that torch was built for, whose runtime library is
+            loaded when a kernel runs; 0 if nothing will run.
+        headers: CUTLASS's; by default those of the wheel nvidia-cutlass.
     """
     packages = package_folders("nvidia")
     sites = tuple(folder.parent for folder in packages)
-    known = headers or cutlass_headers()
-    if isinstance(known, NoToolkit):
-        return known
+    cutlass = headers or cutlass_headers()
+    if isinstance(cutlass, NoToolkit):
+        return cutlass
     candidates = present(places(option, environ, sites), option)
     if isinstance(candidates, NoToolkit):
         return candidates
-    tried = (_usable(place, known, sites, major) for place in candidates)
-    # What is said of the first one is what its owner expects to read, if none will do.
+    # If none is usable, the first one's reason is reported: the user expects that one to be used.
     first: NoToolkit | None = None
-    for one in tried:
-        if isinstance(one, Toolkit):
-            return one
-        first = first or one
+    for place in candidates:
+        toolkit = _usable(place, cutlass, sites, major)
+        if isinstance(toolkit, Toolkit):
+            return toolkit
+        first = first or toolkit
     assert first is not None
     return first
 
@@ -156,7 +156,7 @@ def find(
 def _usable(
     place: ToolkitPlace, headers: Headers, sites: Sequence[Path], major: int
 ) -> Toolkit | NoToolkit:
-    """Return the toolkit of an nvcc that is there, or why it cannot be used."""
+    """Return the toolkit of an existing nvcc, or why it cannot be used."""
     version = nvcc_version(place.nvcc)
     if isinstance(version, NoToolkit):
         return version
@@ -178,28 +178,28 @@ def places(
     Args:
         sites: Folders with a package ``nvidia``, usually one site-packages.
     """
-    found: list[ToolkitPlace] = []
+    candidates: list[ToolkitPlace] = []
     if option:
-        named = Path(option).expanduser()
-        found.append(
-            ToolkitPlace("option", named if named.name == "nvcc" else named / "bin" / "nvcc")
+        path = Path(option).expanduser()
+        candidates.append(
+            ToolkitPlace("option", path if path.name == "nvcc" else path / "bin" / "nvcc")
         )
-    if home := environ.get("CUDA_HOME"):
-        found.append(ToolkitPlace("CUDA_HOME", Path(home) / "bin" / "nvcc"))
+    if cuda_home := environ.get("CUDA_HOME"):
+        candidates.append(ToolkitPlace("CUDA_HOME", Path(cuda_home) / "bin" / "nvcc"))
     if on_path := shutil.which("nvcc", path=environ.get("PATH", "")):
-        found.append(ToolkitPlace("PATH", Path(on_path)))
-    found.extend(
+        candidates.append(ToolkitPlace("PATH", Path(on_path)))
+    candidates.extend(
         ToolkitPlace("wheels", site / folder / "bin" / "nvcc")
         for site in sites
         for folder in _WHEEL_FOLDERS
     )
-    return tuple(found)
+    return tuple(candidates)
 
 
 def present(
     candidates: Sequence[ToolkitPlace], option: str = ""
 ) -> tuple[ToolkitPlace, ...] | NoToolkit:
-    """Return the places with an nvcc. One the user named must be there, and is the only one."""
+    """Return the places with an nvcc. If the user set the option, only that place counts."""
     for place in candidates:
         if place.origin == "option":
             if place.nvcc.is_file():
@@ -208,15 +208,15 @@ def present(
                 f"option nvcc is {option!r}, but there is no {place.nvcc}",
                 "name an nvcc or a toolkit's folder, or leave the option empty",
             )
-    found = tuple(place for place in candidates if place.nvcc.is_file())
-    looked = ", ".join(f"{one.nvcc} ({one.origin})" for one in candidates) or "PATH"
-    return found or NoToolkit(f"no nvcc: looked at {looked}", INSTALL_NVCC, missing=True)
+    existing = tuple(place for place in candidates if place.nvcc.is_file())
+    searched = ", ".join(f"{place.nvcc} ({place.origin})" for place in candidates) or "PATH"
+    return existing or NoToolkit(f"no nvcc: looked at {searched}", INSTALL_NVCC, missing=True)
 
 
 def assemble(
     place: ToolkitPlace, version: str, headers: Headers, sites: Sequence[Path]
 ) -> Toolkit | NoToolkit:
-    """Return the toolkit around an nvcc whose version is known.
+    """Return the toolkit of an nvcc, with its headers and libraries.
 
     Args:
         place: The compiler.
@@ -227,36 +227,36 @@ def assemble(
         oldest = ".".join(map(str, OLDEST_NVCC))
         return NoToolkit(f"{place.nvcc} is CUDA {version}, CUTLASS needs {oldest}", INSTALL_NVCC)
     major = version.split(".")[0]
-    root = _root(place.nvcc)
+    toolkit_root = _root(place.nvcc)
     wheels = [site / "nvidia" / f"cu{major}" for site in sites]
-    roots = [root, *sorted((root / "targets").glob("*-linux")), *wheels]
+    roots = [toolkit_root, *sorted((toolkit_root / "targets").glob("*-linux")), *wheels]
     runtime = "cuda_runtime.h"
     # nvcc finds its own headers through nvcc.profile; wheels and slim toolkits may lack some.
-    include = [one / "include" for one in roots if (one / "include" / runtime).is_file()]
+    include = [root / "include" for root in roots if (root / "include" / runtime).is_file()]
     if not include:
         return NoToolkit(f"no {runtime} for {place.nvcc}", "pip install nvidia-cuda-runtime")
-    cccl = [one / "cccl" for one in include if (one / "cccl" / "cuda" / "std").is_dir()]
-    if not cccl and not any((one / "cuda" / "std").is_dir() for one in include):
+    cccl = [path / "cccl" for path in include if (path / "cccl" / "cuda" / "std").is_dir()]
+    if not cccl and not any((path / "cuda" / "std").is_dir() for path in include):
         return NoToolkit(f"no cuda/std headers for {place.nvcc}", "pip install nvidia-cuda-cccl")
-    folders = [one / name for one in roots for name in ("lib64", "lib")]
+    folders = [root / name for root in roots for name in ("lib64", "lib")]
     soname = f"libcudart.so.{major}"
-    holding = [one for one in folders if (one / soname).is_file()]
-    if not holding:
+    libraries = [folder for folder in folders if (folder / soname).is_file()]
+    if not libraries:
         return NoToolkit(f"no {soname} for {place.nvcc}", "pip install nvidia-cuda-runtime")
     cutlass_version, cutlass_include = headers
     return Toolkit(
         nvcc=str(place.nvcc),
         version=version,
         origin=place.origin,
-        include_dirs=(*cutlass_include, *(str(one) for one in (*include[:1], *cccl[:1]))),
-        library_dirs=tuple(dict.fromkeys(str(one) for one in holding)),
-        cudart=str(holding[0] / soname),
+        include_dirs=(*cutlass_include, *(str(path) for path in (*include[:1], *cccl[:1]))),
+        library_dirs=tuple(dict.fromkeys(str(folder) for folder in libraries)),
+        cudart=str(libraries[0] / soname),
         cutlass_version=cutlass_version,
     )
 
 
 def command(toolkit: Toolkit, arch: str) -> tuple[str, ...]:
-    """Return the compiler call of a batch, with ``{source}`` and ``{output}`` placeholders.
+    """Return the compiler's command line of a batch, with ``{source}`` and ``{output}`` placeholders.
 
     The runtime library is shared (0.1 MB a kernel instead of 1 MB) and linked by its full name,
     since wheels have no ``libcudart.so``. There is no ``-lcuda``: CUTLASS asks the runtime for
@@ -272,7 +272,7 @@ def command(toolkit: Toolkit, arch: str) -> tuple[str, ...]:
         "-cudart=none",
         *FLAGS,
         *_target(arch),
-        _SAYS_RESOURCES,
+        _PRINT_RESOURCES,
         *(f"-I{folder}" for folder in toolkit.include_dirs),
         "-x",
         "cu",
@@ -284,9 +284,9 @@ def command(toolkit: Toolkit, arch: str) -> tuple[str, ...]:
 
 
 def nvcc_version(nvcc: Path) -> str | NoToolkit:
-    """Return the version a compiler says it has."""
+    """Return the version that ``nvcc --version`` prints."""
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [str(nvcc), "--version"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -295,21 +295,21 @@ def nvcc_version(nvcc: Path) -> str | NoToolkit:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return NoToolkit(f"{nvcc} --version failed: {error}", INSTALL_NVCC)
-    text = (done.stdout + done.stderr).decode(errors="replace")
+    text = (result.stdout + result.stderr).decode(errors="replace")
     return parse_version(text) or NoToolkit(
-        f"{nvcc} --version ended with {done.returncode} and said no version: {text.strip()[-200:]!r}",
+        f"{nvcc} --version ended with {result.returncode} and said no version: {text.strip()[-200:]!r}",
         INSTALL_NVCC,
     )
 
 
 def parse_version(text: str) -> str | None:
-    """Return the version in what ``nvcc --version`` prints: ``... release 13.0, V13.0.88``."""
-    found = re.search(r"\bV(\d+\.\d+\.\d+)\b", text) or re.search(r"\brelease (\d+\.\d+)\b", text)
-    return found[1] if found else None
+    """Return the version in the output of ``nvcc --version``: ``... release 13.0, V13.0.88``."""
+    match = re.search(r"\bV(\d+\.\d+\.\d+)\b", text) or re.search(r"\brelease (\d+\.\d+)\b", text)
+    return match[1] if match else None
 
 
 def cutlass_headers() -> Headers | NoToolkit:
-    """Return version and include folders of the CUTLASS that nvidia-cutlass brings."""
+    """Return version and include folders of the CUTLASS inside the wheel nvidia-cutlass."""
     packages = package_folders("cutlass_library")
     if not packages:
         return NoToolkit("nvidia-cutlass is not installed", INSTALL_CUTLASS, missing=True)

@@ -1,4 +1,4 @@
-"""What a compiled kernel takes of a GPU, and whether it fits one."""
+"""Resources of a compiled kernel, and whether a GPU has them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from inductor_plugin.cache import Resources
 from inductor_plugin.problem.target import Target
 
 SPILL_LIMIT_BYTES = 64
-"""Spills per thread that are still taken: 16 registers, as Inductor's ``triton.spill_threshold``."""
+"""Bytes of spills per thread that are accepted: 16 registers, as Inductor's ``triton.spill_threshold``."""
 
 
 @dataclass(frozen=True)
 class KernelResources:
-    """What one kernel uses.
+    """Resources of one kernel.
 
     Attributes:
         kernel: Its mangled name.
-        arch: What it was compiled for, e.g. ``sm_90a``; empty if the tool did not say.
+        arch: Architecture it was compiled for, e.g. ``sm_90a``; empty if the tool does not print it.
         registers: Registers per thread.
         stack_bytes: Local memory per thread: spilled registers and arrays with computed indices.
-        spill_store_bytes: Bytes of spill stores per thread, as ptxas counts them; None if not known.
-        spill_load_bytes: Bytes of spill loads per thread; None if not known.
-        static_shared_bytes: Shared memory of a block, without what CUDA reserves.
-        dynamic_shared_bytes: Shared memory asked for at launch; the file of a kernel does not tell.
-        threads: Threads of a block; None if not known.
+        spill_store_bytes: Bytes of spill stores per thread, as ptxas counts them; None if unknown.
+        spill_load_bytes: Bytes of spill loads per thread; None if unknown.
+        static_shared_bytes: Shared memory of a block, without CUDA's reserve.
+        dynamic_shared_bytes: Shared memory requested at launch, which the file of a kernel does not contain.
+        threads: Threads of a block; None if unknown.
     """
 
     kernel: str
@@ -44,20 +44,20 @@ class KernelResources:
 
     @property
     def spilled_bytes(self) -> int:
-        """Bytes per thread that went to local memory: spills where known, else the whole stack."""
+        """Bytes per thread in local memory: spills if known, else the whole stack."""
         if self.spill_store_bytes is None or self.spill_load_bytes is None:
             return self.stack_bytes
         return max(self.spill_store_bytes, self.spill_load_bytes)
 
     def stored(self) -> Resources:
-        """Return what the kernel cache keeps of it."""
+        """Return the part that the kernel cache stores."""
         return Resources(self.registers, self.spilled_bytes, self.shared_bytes, self.threads)
 
 
 def fits(
     target: Target, kernel: KernelResources, spill_limit_bytes: int = SPILL_LIMIT_BYTES
 ) -> str | None:
-    """Return why a kernel cannot run on a GPU, or will not be fast there, or None if it fits."""
+    """Return why a kernel cannot run on a GPU or will be slow there, or None if it fits."""
     if kernel.shared_bytes > target.shared_per_block:
         return (
             f"it needs {kernel.shared_bytes} bytes of shared memory; a block on {target.name} has "
@@ -78,23 +78,23 @@ def fits(
 
 
 def misfit(
-    target: Target | None, known: Resources | None, spill_limit_bytes: int = SPILL_LIMIT_BYTES
+    target: Target | None, stored: Resources | None, spill_limit_bytes: int = SPILL_LIMIT_BYTES
 ) -> str | None:
-    """Return why a kernel need not be measured, from what the cache keeps of it.
+    """Return why a kernel need not be measured, from its resources in the cache.
 
     Returns:
-        None if it fits, and where neither the GPU nor the kernel is known.
+        None if it fits, or if the GPU or the kernel's resources are unknown.
     """
-    if target is None or known is None or known.registers is None:
+    if target is None or stored is None or stored.registers is None:
         return None
-    spills = known.spills or 0
+    spills = stored.spills or 0
     kernel = KernelResources(
         kernel="",
         arch="",
-        registers=known.registers,
+        registers=stored.registers,
         spill_store_bytes=spills,
         spill_load_bytes=spills,
-        dynamic_shared_bytes=known.shared_bytes or 0,
-        threads=known.threads,
+        dynamic_shared_bytes=stored.shared_bytes or 0,
+        threads=stored.threads,
     )
     return fits(target, kernel, spill_limit_bytes)

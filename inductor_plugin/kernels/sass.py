@@ -14,21 +14,21 @@ _INSTRUCTION = re.compile(r"\b(HGMMA|QGMMA|IGMMA|UTC\w*MMA|HMMA|QMMA|IMMA)\b")
 
 def parse_sass(text: str) -> dict[str, frozenset[str]]:
     """Return the tensor core instructions of each function in ``cuobjdump -sass``'s output."""
-    found: dict[str, set[str]] = {}
+    functions: dict[str, set[str]] = {}
     current: set[str] = set()
     for line in text.splitlines():
         if match := _FUNCTION.match(line):
-            current = found.setdefault(match[1], set())
+            current = functions.setdefault(match[1], set())
         elif match := _INSTRUCTION.search(line):
             current.add(match[1])
-    return {name: frozenset(instructions) for name, instructions in found.items()}
+    return {name: frozenset(instructions) for name, instructions in functions.items()}
 
 
 def instructions(path: Path, tool: Path | None = None) -> dict[str, frozenset[str]] | str:
-    """Return the tensor core instructions of each function of a library, or why they are not known.
+    """Return the tensor core instructions of each function of a library, or why they are unknown.
 
     Args:
         path: The library or cubin.
-        tool: cuobjdump; looked for if not given.
+        tool: cuobjdump; searched if not given.
     """
     return dumped("-sass", path, parse_sass, tool)

@@ -1,8 +1,8 @@
-"""What Triton keeps of a compiled kernel, taken from one cache folder of Triton's and put into another.
+"""Copies Triton's files of compiled kernels from one of its cache folders to another.
 
-Triton keeps a kernel as ``HASH/NAME.cubin``, ``HASH/NAME.json`` and so on, and names them all, with
+Triton stores a kernel as ``HASH/NAME.cubin``, ``HASH/NAME.json`` and so on, and lists them all, with
 their absolute paths, in ``HASH/__grp__NAME.json`` (``triton/runtime/cache.py``: FileCacheManager,
-the same from 3.6 to 3.9). Here the folder's name goes into the file's name, and paths are left out.
+the same from 3.6 to 3.9). Here the file's name contains the folder's, and paths are removed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 _BETWEEN = "--"
 _GROUP = "__grp__"
 _LONGEST = 128
-"""Characters the cache takes for a file's name."""
+"""Most characters of a file's name in the cache."""
 
 
 def collect(folder: Path) -> dict[str, bytes]:
-    """Return the files of all kernels in a cache folder of Triton's, by flat names.
+    """Return the files of all kernels in one of Triton's cache folders, by flat names.
 
-    Empty where a name is too long to be kept: such a kernel is compiled again next time.
+    Empty if a name is too long for the cache: such a kernel is compiled again next time.
     """
     files = {
         f"{path.parent.name}{_BETWEEN}{path.name}": _without_paths(path)
@@ -34,12 +34,12 @@ def collect(folder: Path) -> dict[str, bytes]:
 
 
 def place(files: Mapping[str, Path], folder: Path) -> None:
-    """Put collected files into a cache folder of Triton's; what is there stays.
+    """Write collected files to one of Triton's cache folders; existing files stay.
 
     Raises:
-        OSError: The folder takes no files.
+        OSError: The folder is not writable.
     """
-    # The group's file last: with it Triton takes the kernel for complete.
+    # The group's file last: once it exists, Triton treats the kernel as complete.
     for name, path in sorted(files.items(), key=lambda pair: _GROUP in pair[0]):
         parent, between, own = name.partition(_BETWEEN)
         target = folder / parent / own
@@ -66,7 +66,7 @@ def _with_paths(name: str, content: bytes, parent: Path) -> bytes:
 
 
 def _publish(target: Path, content: bytes) -> None:
-    """Write a file that others see whole or not at all."""
+    """Write a file atomically."""
     handle, name = tempfile.mkstemp(dir=target.parent, prefix="tmp.")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -1,4 +1,4 @@
-"""Several C++ or CUDA kernels as one translation unit, and the names they get in it."""
+"""Joins several C++ or CUDA kernels in one translation unit, under unique names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
 
 
 def unique_symbol(source: CppSource) -> str:
-    """Return the name a kernel's C function gets, so that many fit into one library."""
+    """Return a unique name of a kernel's C function, so that one library can hold many kernels."""
     return re.sub(r"\W", "_", f"{source.symbol}_{source.key[:16]}")
 
 
@@ -30,12 +30,12 @@ def one_unit(sources: Sequence[CppSource]) -> str:
 
 
 def namespace(source: CppSource) -> str:
-    """Return the C++ namespace of a kernel that shares a unit with others; it is in mangled names."""
+    """Return the C++ namespace of a kernel that shares a unit with others; mangled names contain it."""
     return f"unit_{unique_symbol(source)}"
 
 
 def with_unique_name(source: CppSource, text: str) -> str:
-    """Return a text with the kernel's C function under its unique name."""
+    """Return a text in which the kernel's C function has its unique name."""
     return re.sub(rf"\b{re.escape(source.symbol)}\b", unique_symbol(source), text)
 
 

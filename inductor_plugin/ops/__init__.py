@@ -18,9 +18,9 @@ DEFINED_IN: Mapping[str, str] = {
     "inductor_plugin::cutlass_fmha_output.out": _ATTENTION,
     "inductor_plugin::cutlass_fmha_backward.out": _ATTENTION,
 }
-"""The module that defines an operator, so that a template below it names the operator alone."""
+"""The module that defines each operator; templates, a layer below, name only the operator."""
 
 
 def imports_of(op: str, imports: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the modules that define an operator: those a template names, or that of the plugin's own."""
+    """Return the modules that define an operator: those its template names, else the plugin's module."""
     return imports or ((DEFINED_IN[op],) if op in DEFINED_IN else ())

@@ -1,7 +1,7 @@
-"""How the C function of a compiled CUTLASS kernel is loaded and called, whatever its call's fields are.
+"""Loads and calls the C function of a compiled CUTLASS kernel, whatever the fields of its call.
 
 ``int32_t SYMBOL(int32_t mode, Call* call, uint64_t* workspace_bytes, void* stream)`` returns a status.
-`Abi.can_implement` and `Abi.workspace_bytes` ask no device: they answer on a machine that has none.
+`Abi.can_implement` and `Abi.workspace_bytes` need no device.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Call = TypeVar("Call", bound=ctypes.Structure)
 
 
 class TensorView(NamedTuple):
-    """Where an operand lies.
+    """Sizes, strides and address of an operand.
 
     Attributes:
         size: Elements along each dimension.
         stride: Strides in elements.
-        pointer: Device address; 0 where a call is only asked about.
+        pointer: Device address; 0 where the call is only checked and not run.
     """
 
     size: tuple[int, ...]
@@ -53,18 +53,18 @@ class KernelFunction(Generic[Call]):
 
 @dataclass(frozen=True)
 class Abi(Generic[Call]):
-    """What tells one family of kernels from another.
+    """What differs between families of kernels.
 
     Statuses are numbered: 0, the refusals, then a workspace that does not fit, a kernel that did not
     start, and a library of another version.
 
     Attributes:
         call: The structure its functions take.
-        refusals: What each status means of operands that a kernel does not take, before anything is
-            launched: another kernel may take them.
-        workspace: What is wrong with a workspace.
+        refusals: Reasons why a kernel does not take the operands, by status, returned before anything is
+            launched; another kernel may take them.
+        workspace: The reason of the status for a workspace that does not fit.
         errors: Returns the error numbers of a call that did not start.
-        sizes: Returns the sizes of a call for people.
+        sizes: Returns the sizes of a call for messages.
     """
 
     call: type[Call]
@@ -76,8 +76,8 @@ class Abi(Generic[Call]):
     def load(self, path: str | Path, symbol: str, cudart: str = "") -> KernelFunction[Call]:
         """Return a kernel of a shared library.
 
-        The library needs ``libcudart.so.<major>``. ``import torch`` has loaded that of a CUDA build,
-        and the loader takes a library by its name once it is there; elsewhere name the file.
+        The library needs ``libcudart.so.<major>``. A CUDA build of torch has loaded it on import, and
+        the loader then resolves it by its name; elsewhere pass the file.
 
         Args:
             path: The shared library.
@@ -122,17 +122,17 @@ class Abi(Generic[Call]):
         return size.value
 
     def run(self, kernel: KernelFunction[Call], call: Call, stream: int) -> None:
-        """Start a kernel on a CUDA stream of the call's device; it may not have ended on return.
+        """Launch a kernel on a CUDA stream of the call's device; it may still run on return.
 
         Args:
             kernel: The kernel.
             call: Its operands and workspace.
-            stream: Handle of the stream, e.g. ``torch.cuda.current_stream().cuda_stream``; all that
-                the kernel launches is given it.
+            stream: Handle of the stream, e.g. ``torch.cuda.current_stream().cuda_stream``;
+                everything the kernel launches runs on it.
 
         Raises:
             CallRefusedError: The kernel does not take the operands.
-            KernelError: Its workspace does not fit, or it did not start.
+            KernelError: The workspace does not fit, or the kernel did not start.
         """
         status = kernel.entry(_RUN, ctypes.byref(call), None, ctypes.c_void_p(stream))
         if reason := self._refusal(kernel, call, status):
@@ -155,8 +155,8 @@ class Abi(Generic[Call]):
             f"the kernel did not start ({self.errors(call)})",
             "the library is of another version",
         )
-        known = 0 < status <= len(reasons)
-        reason = reasons[status - 1] if known else f"it returned {status}"
+        named = 0 < status <= len(reasons)
+        reason = reasons[status - 1] if named else f"it returned {status}"
         return f"{kernel.symbol}: {reason} ({self.sizes(call)})"
 
 

@@ -2,9 +2,9 @@
 
     copied_2.out(a, b, kernel, op, how, out=)      how: JSON of the other arguments, imports and copies
 
-Where a kernel's contract does not take an operand's strides but takes a copy's, this is the candidate:
-the copies are made inside the call, so that what is measured and what runs are the same, and no other
-candidate pays for them. Their memory comes from torch's allocator on the stream the kernel runs on.
+The candidate where a kernel's contract rejects an operand's strides but accepts those of a copy. The
+call makes the copies, so that they are measured with the kernel and cost no other candidate anything.
+Their memory comes from torch's allocator on the stream the kernel runs on.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from inductor_plugin.problem.contract import Recipe
 MOST_OPERANDS = 6
 
 _RECORDED = ("inductor_plugin.gemm_op",)
-"""What the text of `how` has for operators of the plugin's own; never imported. Candidates are recorded
-under the text, so it stays when modules move."""
+"""The module that the text of `how` names for the plugin's own operators; never imported. Records name
+candidates by that text, so it stays when modules move."""
 
 _OPERATORS: Any = torch.library.Library("inductor_plugin", "FRAGMENT")
 
@@ -45,15 +45,15 @@ def name_of(operands: int) -> str:
 def how(
     op: str, arguments: tuple[Any, ...], imports: tuple[str, ...], copies: Mapping[int, Recipe]
 ) -> str:
-    """Return the text that says how an operator is called after copies.
+    """Return the text that describes a call of an operator with copies of its operands.
 
     Args:
         op: The operator.
-        arguments: What follows the operands, and the kernel's name if it has one.
+        arguments: Arguments after the operands and the kernel's name, if there is one.
         imports: Modules that define the operator; not those of `DEFINED_IN`.
-        copies: By operand.
+        copies: The layout of each copy, by the operand's index.
     """
-    recipes = {str(i): [one.order, one.alignment, list(one.kept)] for i, one in copies.items()}
+    recipes = {str(i): [copy.order, copy.alignment, list(copy.kept)] for i, copy in copies.items()}
     recorded = _RECORDED if op in DEFINED_IN else imports
     plain = {"arguments": arguments, "imports": recorded, "copies": recipes}
     return json.dumps(plain, sort_keys=True)
@@ -78,7 +78,7 @@ def call(*arguments: Any, out: torch.Tensor) -> torch.Tensor:
     Args:
         arguments: The operands; then the kernel's name, empty if the operator takes none; the operator,
             ``namespace::name.overload``; and `how`.
-        out: What is written.
+        out: The output.
     """
     *operands, kernel, op, text = arguments
     plan = _parsed(op, text)

@@ -1,9 +1,9 @@
-"""``inductor_plugin::decompose_k.out``: what Inductor's decompose-K computes, as one call to measure.
+"""``inductor_plugin::decompose_k.out``: Inductor's decompose-K as a single call, to measure it.
 
 Inductor's own choice is a subgraph (torch/_inductor/kernel/mm.py, ``decomposeK``, torch 2.11-2.15),
-which it compiles before it can be measured. The same two steps as library calls need no compile.
-What runs where the choice wins is Inductor's subgraph: it sums and casts in one kernel, here casting
-is a second small one, so the measurement is on the slow side by one launch.
+which it compiles before it can be measured. The same two steps as library calls need no compilation.
+If the choice wins, Inductor's subgraph runs: it sums and casts in one kernel, while here the cast is a
+second small kernel, so the measured time is too long by one launch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def decompose_k(a: torch.Tensor, b: torch.Tensor, parts: int, *, out: torch.Tens
 
 
 def _products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return the products of a batch in float32; ATen on a CPU writes its inputs' type alone."""
+    """Return the products of a batch in float32; ATen on a CPU writes only its inputs' dtype."""
     if left.dtype == torch.float32:
         return torch.bmm(left, right)
     if left.device.type == "cpu":

@@ -1,7 +1,7 @@
-"""What an `Epilogue` computes, with torch: what stands in for a kernel that is gone.
+"""Computes an `Epilogue` with torch, where the library of its kernel is missing.
 
-All is computed in float32 and rounded where it is stored, as the kernels and Inductor's own loops do
-(`templates.cutlass_evt`): converting a value to a 16-bit float between two steps rounds nothing.
+Everything is computed in float32 and rounded where it is stored, as the kernels and Inductor's own loops do
+(`templates.cutlass.evt`): converting a value to a 16-bit float between two steps rounds nothing.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _ROUNDED = ("float16", "bfloat16", "float32")
 _TORCH: Any = torch
 
 
-def _where(one: Any, two: Any, three: Any) -> Any:
-    return torch.where(one, two, three)
+def _where(condition: Any, value: Any, other: Any) -> Any:
+    return torch.where(condition, value, other)
 
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
@@ -66,15 +66,15 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 def evaluate(
     epilogue: Epilogue, product: torch.Tensor, operands: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, ...]:
-    """Return what an epilogue writes, in the order of its writes.
+    """Return the outputs of an epilogue, in the order of its writes.
 
     Args:
-        epilogue: What to compute; its sizes are not looked at.
+        epilogue: The epilogue; its sizes are ignored.
         product: D, [m, n] or [batch, m, n].
-        operands: What it reads, in the order of its reads; each can be expanded to D's sizes.
+        operands: Tensors in the order of its reads; each can be expanded to D's sizes.
 
     Raises:
-        ValueError: A step is none of `OPERATIONS`, or an operand is missing.
+        ValueError: A step is not in `OPERATIONS`, or an operand is missing.
     """
     if len(operands) != len(epilogue.reads):
         raise ValueError(f"the epilogue reads {len(epilogue.reads)} tensors, not {len(operands)}")
@@ -96,23 +96,23 @@ def _computed(
     values: Sequence[torch.Tensor],
 ) -> torch.Tensor:
     """Return the value of one step."""
-    taken = [values[one] for one in step.arguments]
+    arguments = [values[index] for index in step.arguments]
     if step.op == "product":
         return product if product.dtype == torch.int32 else product.float()
     if step.op == "load" and isinstance(step.value, int):
-        return _raised(operands[step.value])
+        return _widened(operands[step.value])
     if step.op == "constant":
-        # Filled on the device: a copy from the host would wait, and end a capture of a CUDA graph.
+        # Filled on the device: a copy from the host would synchronize, and fail in a CUDA graph capture.
         return torch.full((), _number(step), dtype=torch.float32, device=product.device)
     if step.op == "store":
-        return taken[0]
+        return arguments[0]
     if step.op == "to_dtype":
         dtype = str(step.value)
-        return taken[0].to(torch.float32 if dtype in _ROUNDED else getattr(torch, dtype))
+        return arguments[0].to(torch.float32 if dtype in _ROUNDED else getattr(torch, dtype))
     if step.op not in OPERATIONS:
-        known = ", ".join(OPERATIONS)
-        raise ValueError(f"nothing computes {step.op!r} here; use one of {known}")
-    return OPERATIONS[step.op](*taken)
+        names = ", ".join(OPERATIONS)
+        raise ValueError(f"nothing computes {step.op!r} here; use one of {names}")
+    return OPERATIONS[step.op](*arguments)
 
 
 def _number(step: Step) -> float:
@@ -121,7 +121,7 @@ def _number(step: Step) -> float:
     return float(step.value)
 
 
-def _raised(operand: torch.Tensor) -> torch.Tensor:
-    """Return an operand as it is computed with: 16-bit floats in float32."""
+def _widened(operand: torch.Tensor) -> torch.Tensor:
+    """Return an operand in the dtype of the computation: 16-bit floats in float32."""
     floating: bool = operand.dtype in (_TORCH.float16, _TORCH.bfloat16)
     return operand.float() if floating else operand

@@ -1,8 +1,8 @@
 """An epilogue of a record, replayed with torch in the dtypes of its graph.
 
-`epilogue_eval.evaluate` rounds once, where a value is stored, as kernels do. This takes each step as the
-graph has it: eager, it is what the model computes without Inductor; compiled, Inductor lowers it to the
-same epilogue again, signature included.
+`epilogue_eval.evaluate` rounds once, where a value is stored, as kernels do. Here each step has the
+dtype of the graph: run eagerly, the result is what the model computes without Inductor; compiled,
+Inductor lowers it to the same epilogue again, signature included.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ SIGNS: dict[str, Callable[[Any, Any], Any]] = {
     "bitwise_and": _OPERATOR.and_,
     "bitwise_or": _OPERATOR.or_,
 }
-"""Steps that Python has a sign for, which takes numbers too; all others are functions of torch."""
+"""Steps with a Python operator, which takes numbers too; all others are functions of torch."""
 
 _WIDENED = ("float16", "bfloat16", "float32", "float64")
-"""What is not rounded to where the result is wanted exactly; eight bits are part of what is computed."""
+"""Dtypes that ``wide`` replaces; rounding to eight bits is part of the computation."""
 _CLAMPS = {"maximum": torch.clamp_min, "minimum": torch.clamp_max}
 _TAKE_NUMBERS = {"where": (1, 2), "pow": (1,), "fmod": (1,)}
 """Functions of torch and their arguments that may be numbers."""
@@ -44,15 +44,15 @@ _TAKE_NUMBERS = {"where": (1, 2), "pow": (1,), "fmod": (1,)}
 def replay(note: Mapping[str, str]) -> Callable[..., tuple[torch.Tensor, ...]]:
     """Return a function that computes a recorded epilogue.
 
-    It takes the product, then what the epilogue reads in the order of its reads, each of a shape that
-    broadcasts to the product's, and returns what the epilogue writes. With ``wide=torch.float64`` it
+    It takes the product, then the epilogue's operands in the order of its reads, each of a shape that
+    broadcasts to the product's, and returns the epilogue's outputs. With ``wide=torch.float64`` it
     computes floating point values in that dtype and rounds nothing.
 
     Args:
-        note: The epilogue as the record keeps it (`epilogue_text.note`).
+        note: The epilogue as the record stores it (`epilogue_text.note`).
 
     Raises:
-        ValueError: The note is of another version, or damaged.
+        ValueError: The text is of another version, or damaged.
     """
     epilogue = load(note).epilogue
     steps = _shared(epilogue.steps)
@@ -68,7 +68,7 @@ def replay(note: Mapping[str, str]) -> Callable[..., tuple[torch.Tensor, ...]]:
 def _shared(steps: Sequence[Step]) -> list[tuple[Step, tuple[int, ...], int]]:
     """Return each step with its arguments and the first step that is equal to it.
 
-    Inductor repeats what is used twice; computed twice, it would be repeated twice as often.
+    Inductor repeats a value for each use; steps computed twice would be repeated twice as often.
     """
     first: dict[tuple[str, tuple[int, ...], str], int] = {}
     shared: list[tuple[Step, tuple[int, ...], int]] = []
@@ -88,8 +88,8 @@ def _replayed(
     product, *reads = inputs
     values: list[Any] = []
     written: dict[int, torch.Tensor] = {}
-    for index, (step, arguments, equal) in enumerate(steps):
-        taken = [values[argument] for argument in arguments]
+    for index, (step, sources, equal) in enumerate(steps):
+        arguments = [values[source] for source in sources]
         if equal != index:
             values.append(values[equal])
         elif step.op == "product":
@@ -100,39 +100,39 @@ def _replayed(
             values.append(step.value)
         elif step.op == "store" and isinstance(step.value, int):
             dtype = wide or getattr(torch, epilogue.writes[step.value].dtype)
-            written[step.value] = _tensor(taken, 0, product).to(dtype)
+            written[step.value] = _tensor(arguments, 0, product).to(dtype)
             values.append(None)
         elif step.op == "to_dtype":
             dtype = wide if wide and step.value in _WIDENED else getattr(torch, str(step.value))
-            values.append(_tensor(taken, 0, product).to(dtype))
+            values.append(_tensor(arguments, 0, product).to(dtype))
         else:
-            values.append(_computed(step, taken, product))
+            values.append(_computed(step, arguments, product))
     return tuple(written[place] for place in sorted(written))
 
 
-def _computed(step: Step, taken: list[Any], product: torch.Tensor) -> Any:
+def _computed(step: Step, arguments: list[Any], product: torch.Tensor) -> Any:
     op = step.op
-    tensors = [isinstance(value, torch.Tensor) for value in taken]
+    tensors = [isinstance(value, torch.Tensor) for value in arguments]
     if op == "mul" and step.arguments[0] == step.arguments[1] and tensors[0]:
-        return torch.square(taken[0])  # as a product, Inductor would compute the value twice
+        return torch.square(arguments[0])  # as a product, Inductor would compute the value twice
     if op in SIGNS:
         # Python swaps a sum with the number first; the order is part of a signature.
         if not tensors[0] and (not tensors[1] or op in ("add", "mul")):
-            taken[0] = _tensor(taken, 0, product)
-        return SIGNS[op](*taken)
+            arguments[0] = _tensor(arguments, 0, product)
+        return SIGNS[op](*arguments)
     if op in _CLAMPS and tensors == [True, False]:
-        return _CLAMPS[op](*taken)
-    for place in range(len(taken)):
+        return _CLAMPS[op](*arguments)
+    for place in range(len(arguments)):
         if place not in _TAKE_NUMBERS.get(op, ()):
-            taken[place] = _tensor(taken, place, product)
-    return getattr(_TORCH, op)(*taken)
+            arguments[place] = _tensor(arguments, place, product)
+    return getattr(_TORCH, op)(*arguments)
 
 
-def _tensor(taken: Sequence[Any], place: int, product: torch.Tensor) -> torch.Tensor:
+def _tensor(arguments: Sequence[Any], place: int, product: torch.Tensor) -> torch.Tensor:
     """Return an argument as a tensor: a number in the dtype of the others."""
-    value = taken[place]
+    value = arguments[place]
     if isinstance(value, torch.Tensor):
         return value
-    others = [one.dtype for one in taken if isinstance(one, torch.Tensor)]
+    others = [other.dtype for other in arguments if isinstance(other, torch.Tensor)]
     dtype = others[-1] if others else torch.float32
     return torch.full((), value, dtype=dtype, device=product.device)

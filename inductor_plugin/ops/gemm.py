@@ -6,8 +6,8 @@
     cutlass_scaled_addmm.out(a, b, sa, sb, c, ...) _scaled_mm with a bias
     cutlass_grouped_mm.out(a, b, offsets, ...)     _grouped_mm
 
-They are written into generated code. `launch` says how a kernel is named and found, and when the
-library product is computed instead.
+Generated code calls them. See `launch` for how a kernel is named and found, and for when the library
+product is computed instead.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _OPERATORS: Any = torch.library.Library("inductor_plugin", "FRAGMENT")
 PRODUCTS = launch.KernelFamily(
     ABI,
     CALLS,
-    # Not the kept number: while a graph is lowered the device may be another one.
+    # Not the cached number: while a graph is lowered the device may be replaced.
     device_arguments=lambda device: {"sm_count": launch.multiprocessors_now(device)},
     has_work=lambda call: 0 not in (call.m, call.n, call.k, call.batch),
     workspace_alignment=64,  # where CUTLASS puts tensor maps, which TMA reads
@@ -60,7 +60,7 @@ PRODUCTS = launch.KernelFamily(
 """Kernels of matrix products."""
 
 workspace_needed = functools.partial(launch.workspace_needed, PRODUCTS)
-"""What generated code asks to plan a kernel's workspace."""
+"""The workspace of a kernel, which generated code plans with its other memory."""
 
 
 def cutlass_mm(
@@ -77,8 +77,8 @@ def cutlass_mm(
         a: [m, k] or [batch, m, k].
         b: [k, n] or [batch, k, n].
         kernel: ``SYMBOL@DIGEST``.
-        arguments: How it is started; `gemm_call.product` names the arguments.
-        workspace: Memory of the kernel's, uint8; None to allocate what it needs.
+        arguments: Launch arguments; see `gemm_call.product`.
+        workspace: Scratch memory of the kernel, uint8; None to allocate it.
         out: [m, n] or [batch, m, n], rows contiguous.
     """
     make = functools.partial(call_of, product, (a, b), arguments, out)
@@ -159,7 +159,7 @@ def cutlass_grouped_mm(
         b: [groups, k, n].
         offsets: int32 [groups] on the device, where the rows of each group end; may repeat.
         kernel: ``SYMBOL@DIGEST``.
-        arguments: How it is started; `gemm_call.grouped` names the arguments.
+        arguments: Launch arguments; see `gemm_call.grouped`.
         out: [m, n].
     """
     if not a.shape[-1]:
@@ -178,7 +178,7 @@ def call_of(
     arguments: Sequence[Any],
     out: torch.Tensor,
 ) -> GemmCall:
-    """Return the call that a function of `gemm_call` makes of tensors."""
+    """Return the call that a function of `gemm_call` builds from tensors."""
     processors = launch.multiprocessors(out.device)
     views = map(launch.view_of, operands)
     return make(*views, *arguments, out=launch.view_of(out), sm_count=processors)
@@ -191,7 +191,7 @@ def run_product(
     workspace: torch.Tensor | None,
     out: torch.Tensor,
 ) -> torch.Tensor:
-    """Start a kernel or compute the library product; see `launch.run_or_fallback`."""
+    """Launch a kernel or compute the library product; see `launch.run_or_fallback`."""
     if not out.numel():
         return out
     return launch.run_or_fallback(PRODUCTS, kernel, make_call, library, workspace, out)

@@ -1,6 +1,6 @@
 """The C function of a compiled CUTLASS kernel, and how to call it.
 
-`GemmCall` has the fields of ``templates/cutlass/source/call.h``; `abi` says what the functions do.
+`GemmCall` has the fields of ``templates/cutlass/source/call.h``; see `abi` for what the function does.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ SLOTS = 8
 
 
 class GemmOperand(ctypes.Structure):
-    """What an epilogue reads, or writes besides D: its strides in elements along D's dimensions.
+    """An operand of an epilogue, or an output besides D, with strides in elements along D's dimensions.
 
-    A stride is 0 where all of D has the same: ``along_m`` of a row, ``along_n`` of a column.
+    A stride is 0 where the operand is broadcast: ``along_m`` of a row, ``along_n`` of a column.
     """
 
     _fields_ = (
@@ -36,15 +36,15 @@ class GemmOperand(ctypes.Structure):
 class GemmCall(ctypes.Structure):
     """One call: D[batch, m, n] = alpha * scale(A[batch, m, k] @ B[batch, k, n]) + beta * C.
 
-    Sizes and strides are in elements; pointers are device addresses, or None where nothing is read.
+    Sizes and strides are in elements; pointers are device addresses, or None where unused.
     ``lead_*`` is the stride of the dimension that is not contiguous, ``batch_*`` that of the batch:
-    0 for an input all batches share.
+    0 for an input that all batches share.
 
     A grouped kernel takes the rows of all groups as one A[m, k] and D[m, n], B as [batch, k, n], and
     in ``offsets`` the device address of ``batch`` int32 numbers: where the rows of each group end.
 
-    A kernel with an epilogue has in ``operands`` what the epilogue reads, in the order of its reads,
-    then what it writes besides D.
+    For a kernel with an epilogue, ``operands`` has the epilogue's operands in the order of its reads,
+    then its outputs besides D.
     """
 
     _fields_ = (
@@ -82,7 +82,7 @@ class GemmCall(ctypes.Structure):
 
 
 class GemmStatus(IntEnum):
-    """What a kernel's function returns; the same numbers as in ``call.h``."""
+    """Status of a kernel's function; the same numbers as in ``call.h``."""
 
     OK = 0
     POINTER = 1
@@ -100,7 +100,7 @@ GemmFunction: TypeAlias = KernelFunction[GemmCall]
 
 
 def new_call(**values: Any) -> GemmCall:
-    """Return a call with the given fields; alpha, batch, swizzle and split_k are 1, all else is 0."""
+    """Return a call with these fields; alpha, batch, swizzle and split_k are 1, all else is 0."""
     fields: dict[str, Any] = {"alpha": 1.0, "batch": 1, "swizzle": 1, "split_k": 1, **values}
     return GemmCall(**fields)
 

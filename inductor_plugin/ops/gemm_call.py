@@ -1,7 +1,7 @@
-"""What a CUTLASS kernel is called with, from the sizes and strides of an operator's operands.
+"""Builds the call of a CUTLASS kernel from the sizes and strides of an operator's operands.
 
-Each function has the operands and arguments of one operator of `gemm`, after the kernel's name.
-No tensors and no torch: a call can be asked how much workspace it needs before anything is allocated.
+Each function takes the operands and arguments of one operator of `gemm`, after the kernel's name.
+Neither tensors nor torch are needed, so that generated code can plan the workspace of a call.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def added(
 ) -> GemmCall:
     """Return the call of alpha * A @ B + beta * C; the rest as in `product`.
 
-    ``c`` is [n], [m, n] or [batch, m, n], and ``bias`` says what is read of it: ``row`` C[n] for
+    ``c`` is [n], [m, n] or [batch, m, n], and ``bias`` is how it is read: ``row`` C[n] for
     every row, ``column`` C[m] for every column, ``full`` all.
     """
     call = product(a, b, order, swizzle, raster, split_k, out=out, sm_count=sm_count)
@@ -97,7 +97,7 @@ def scaled(
     out: TensorView,
     sm_count: int,
 ) -> GemmCall:
-    """Return the call of scale_a * scale_b * (A @ B); scales are float32, one or [m, 1] and [1, n]."""
+    """Return the call of scale_a * scale_b * (A @ B); float32 scales, one each or [m, 1] and [1, n]."""
     call = product(a, b, *launch, out=out, sm_count=sm_count)
     call.scale_a, call.scale_b = scale_a.pointer, scale_b.pointer
     return call
@@ -134,10 +134,10 @@ def grouped(
     """Return the call of A[rows of a group] @ B[group] for all groups; the rest as in `product`.
 
     Args:
-        a: [m, k], the rows of all groups one after the other.
+        a: [m, k], the concatenated rows of all groups.
         b: [groups, k, n].
         offsets: int32 [groups], where the rows of each group end.
-        order: Of A always ``t``.
+        order: Always ``t`` for A.
         split_k: 1.
         out: [m, n].
     """
@@ -162,7 +162,7 @@ def fused(
     """Return the call of A @ B with an epilogue; the rest as in `product`.
 
     Args:
-        slots: What the epilogue reads, then what it writes besides ``out``: each with as many
+        slots: The epilogue's operands, then its outputs besides ``out``: each with as many
             dimensions as ``out``, as long as it or 1.
         split_k: 1.
     """
@@ -181,7 +181,7 @@ def fused(
 
 
 def _fused(*arguments: Any, out: TensorView, sm_count: int) -> GemmCall:
-    """Return the call of `fused` from A, B, its slots and its launch, one after the other."""
+    """Return the call of `fused` from A, B, the slots and the launch as one list of arguments."""
     count = next(i for i, value in enumerate(arguments) if not isinstance(value, TensorView))
     a, b, *slots = arguments[:count]
     return fused(slots, a, b, *arguments[count : count + 4], out=out, sm_count=sm_count)

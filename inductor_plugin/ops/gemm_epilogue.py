@@ -2,8 +2,8 @@
 
     cutlass_mm_epilogue.out(a, b, operands, kernel, order, swizzle, raster, split_k, epilogue, aux, ...)
 
-Kernels are named and found as in `launch`. Where the library is gone or does not take the operands,
-the library product is computed and then the epilogue with torch (`epilogue_eval`), after one warning.
+Kernels are named and found as in `launch`. Where the library is missing or refuses the operands, the
+library product is computed and then the epilogue with torch (`epilogue_eval`), after one warning.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ def cutlass_mm_epilogue(
     *,
     out: torch.Tensor,
 ) -> torch.Tensor:
-    """Write what an epilogue makes of A @ B to ``out`` and ``aux``.
+    """Write the results of an epilogue of A @ B to ``out`` and ``aux``.
 
     Args:
         a: [m, k] or [batch, m, k].
         b: [k, n] or [batch, k, n].
-        operands: What the epilogue reads, in the order of its reads: views with as many dimensions as
+        operands: The epilogue's operands, in the order of its reads: views with as many dimensions as
             D, each as long as D's or 1, whose strides are those along D (0 or anything where it is 1).
-        kernel: ``SYMBOL@DIGEST``; then what `gemm_call.fused` takes.
-        epilogue: What `epilogue_text.encode` has written.
-        aux: What it writes besides the last of its writes, in order; then D itself, where others read
+        kernel: ``SYMBOL@DIGEST``; the launch arguments after it are those of `gemm_call.fused`.
+        epilogue: The epilogue as `epilogue_text.encode` writes it.
+        aux: Outputs of the epilogue except the last, in order; then D itself, if other nodes read
             it. All as large as D or views of that, rows contiguous.
-        workspace: Memory of the kernel's, uint8; None to allocate what it needs.
+        workspace: Scratch memory of the kernel, uint8; None to allocate it.
         out: The last of its writes, [m, n] or [batch, m, n] or a view of that, rows contiguous.
     """
-    # What Inductor writes may be D seen through a view, (batch, m, n) of (batch * m, n).
+    # Inductor's outputs may be views of D, (batch, m, n) of (batch * m, n).
     size = (*a.shape[:-1], b.shape[-1])
     written, others = out.view(size), [tensor.view(size) for tensor in aux]
     launch = (order, swizzle, raster, split_k)
@@ -90,7 +90,7 @@ def _library(
     aux: Sequence[torch.Tensor],
     out: torch.Tensor,
 ) -> torch.Tensor:
-    """Write the same with the library product."""
+    """Write the same results with the library product."""
     epilogue = _decoded(text)
     product = _product(a, b, getattr(torch, epilogue.dtype))
     written = evaluate(epilogue, product, operands)
@@ -105,7 +105,7 @@ def _product(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tens
         return _ATEN._int_mm(a, b)
     if dtype == a.dtype:
         return torch.matmul(a, b)
-    return torch.matmul(a.to(dtype), b.to(dtype))  # sums of 16-bit floats that were asked for whole
+    return torch.matmul(a.to(dtype), b.to(dtype))  # unrounded sums of 16-bit floats
 
 
 @functools.lru_cache(maxsize=1024)
@@ -121,7 +121,7 @@ def _fake(
     out: torch.Tensor,
     **_more: Any,
 ) -> torch.Tensor:
-    """Return what a call gives, without values: the sizes are checked and nothing is written."""
+    """Return the output of a fake call: its size is checked and nothing is written."""
     size = (*a.shape[:-1], b.shape[-1])
     if out.numel() != math.prod(size):
         raise RuntimeError(f"the output must be {size}, it is {tuple(out.shape)}")

@@ -1,4 +1,4 @@
-"""ATen's product with 4-bit weights, its tensors first, as Inductor calls library kernels."""
+"""ATen's product with 4-bit weights, tensors first in its arguments, as Inductor calls library kernels."""
 
 from __future__ import annotations
 

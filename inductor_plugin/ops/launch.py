@@ -1,16 +1,16 @@
-"""How a torch operator runs a compiled CUTLASS kernel, and what it does where it cannot.
+"""Runs a compiled CUTLASS kernel inside a torch operator, or falls back where it cannot run.
 
     SYMBOL@DIGEST ─► find_kernel ─► workspace ─► the current stream of the output's device
-                         │ gone         │ refused
+                         │ missing      │ refused
                          └──────────────┴──► the library computes the same, with one warning a kernel
 
-A library is looked for in the cache directories of this process's compiles, then in the default one.
-Where it is gone (a trimmed cache, a compiled graph from another machine) or does not take the operands
-(sizes that another compile saw, a shifted input), the operator falls back. ``SYMBOL@/a/path`` names a
-library itself, and then there is no fallback.
+Libraries are searched in the cache directories of this process's compiles, then in the default one.
+Where a library is missing (a trimmed cache, a compiled graph from another machine) or refuses the
+operands (sizes of another compile, a shifted input), the operator falls back. ``SYMBOL@/a/path`` is the
+path of a library, and then there is no fallback.
 
-Nothing here waits for the device, and what is allocated comes from torch's allocator on the stream
-the kernel runs on: calls can be captured into a CUDA graph.
+Nothing here synchronizes, and memory comes from torch's allocator on the stream the kernel runs on:
+calls can be captured into a CUDA graph.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class KernelFamily(Generic[Call]):
 
     Attributes:
         abi: Their C function.
-        calls: What makes the call of each operator, by its name.
-        device_arguments: Returns the keyword arguments of ``calls`` that a device decides.
+        calls: The function that builds the call of each operator, by the operator's name.
+        device_arguments: Returns the keyword arguments of ``calls`` that depend on the device.
         has_work: Whether a call has anything to compute; the kernels take no empty dimension.
         workspace_alignment: Bytes.
-        fallback: What is done where a kernel cannot run, as the warning says it.
+        fallback: The fallback where a kernel cannot run, in the words of the warning.
     """
 
     abi: Abi[Call]
@@ -64,7 +64,7 @@ class KernelFamily(Generic[Call]):
 
 
 def add_kernel_folder(folder: Path) -> None:
-    """Look for libraries in this cache directory too, the last one named first."""
+    """Search libraries in this cache directory too; the latest is searched first."""
     if folder in _folders:
         _folders.remove(folder)
     _folders.insert(0, folder)
@@ -77,20 +77,20 @@ def workspace_needed(
     output: Operand,
     device: torch.device,
 ) -> int:
-    """Return how many bytes a call needs besides its operands, 0 for none or where that is not known.
+    """Return how many bytes a call needs besides its operands, 0 for none or if unknown.
 
-    Generated code allocates them with its other memory and passes them as ``workspace=``; an operator
-    that is passed none allocates its own.
+    Generated code allocates them with its other memory and passes them as ``workspace=``; without
+    it the operator allocates them.
 
     Args:
-        family: Of the kernel.
-        kernel: The operator, the kernel's name and what follows it.
-        operands: As the operator takes them.
-        output: What it writes.
-        device: Where it will run.
+        family: The kernel's.
+        kernel: The operator, the kernel's name and the arguments after it.
+        operands: In the operator's order.
+        output: The kernel's output.
+        device: Where the kernel will run.
     """
     try:
-        function = _located(family, str(kernel.args[0]))
+        function = _lookup(family, str(kernel.args[0]))
         if function is None:
             return 0
         name = kernel.op.partition("::")[2].partition(".")[0]
@@ -101,7 +101,7 @@ def workspace_needed(
             **family.device_arguments(device),
         )
         return family.abi.workspace_bytes(function, call) if family.has_work(call) else 0
-    except KernelError:  # the call itself will say so
+    except KernelError:  # the call itself reports it
         return 0
 
 
@@ -113,15 +113,15 @@ def run_or_fallback(
     workspace: torch.Tensor | None,
     out: torch.Tensor,
 ) -> torch.Tensor:
-    """Start a kernel, or fall back where it is gone, refuses the operands or has nothing to compute.
+    """Launch a kernel, or fall back if it is missing, refuses the operands or has nothing to compute.
 
     Args:
-        family: Of the kernel.
+        family: The kernel's.
         kernel: ``SYMBOL@DIGEST``.
         make_call: Returns the call; may raise `CallRefusedError`.
         library: Writes the same to ``out`` and returns it.
-        workspace: Memory of the kernel's, uint8; None to allocate what it needs.
-        out: What is written.
+        workspace: Scratch memory of the kernel, uint8; None to allocate it.
+        out: The output.
 
     Raises:
         KernelError: The kernel did not start, its workspace does not fit, or its library is named by a
@@ -143,13 +143,13 @@ def run_or_fallback(
 
 
 def find_kernel(family: KernelFamily[Call], kernel: str) -> KernelFunction[Call] | None:
-    """Return a kernel by its name, or None, after one warning, where its library is gone or broken.
+    """Return a kernel by its name, or None, after one warning, where its library is missing or broken.
 
     Raises:
         KernelError: A library named by its path cannot be loaded.
     """
     try:
-        return _found(family, kernel)
+        return _kernel_or_error(family, kernel)
     except KernelError as error:
         if _names_path(kernel):
             raise
@@ -158,33 +158,33 @@ def find_kernel(family: KernelFamily[Call], kernel: str) -> KernelFunction[Call]
 
 
 def view_of(tensor: torch.Tensor) -> TensorView:
-    """Return where a tensor lies."""
+    """Return the sizes, strides and address of a tensor."""
     return TensorView(tensor.shape, tensor.stride(), tensor.data_ptr())
 
 
 @functools.cache
 def multiprocessors(device: torch.device) -> int:
-    """Return how many multiprocessors a device has; kept, for every call asks."""
+    """Return how many multiprocessors a device has; cached, since every call needs it."""
     return multiprocessors_now(device)
 
 
 def multiprocessors_now(device: torch.device) -> int:
-    """Return how many multiprocessors a device has; while a graph is lowered it may be replaced."""
+    """Return the same uncached: while a graph is lowered the device may be replaced."""
     cuda: Any = torch.cuda
     return int(cuda.get_device_properties(device).multi_processor_count)
 
 
 @functools.lru_cache(maxsize=4096)
-def _found(family: KernelFamily[Call], kernel: str) -> KernelFunction[Call]:
-    """Return a kernel; a missing one is looked for again next time (exceptions are not kept)."""
-    function = _located(family, kernel)
+def _kernel_or_error(family: KernelFamily[Call], kernel: str) -> KernelFunction[Call]:
+    """Return a kernel; a missing one is searched again next time (exceptions are not cached)."""
+    function = _lookup(family, kernel)
     if function is None:
         symbol = kernel.partition("@")[0]
         raise KernelError(f"the library of {symbol} is not in the cache any more")
     return function
 
 
-def _located(family: KernelFamily[Call], kernel: str) -> KernelFunction[Call] | None:
+def _lookup(family: KernelFamily[Call], kernel: str) -> KernelFunction[Call] | None:
     """Return a kernel, or None where no cache directory has its library."""
     symbol, _, place = kernel.partition("@")
     path = place if _names_path(kernel) else _library_path(place)
@@ -207,7 +207,7 @@ def _library_path(digest: str) -> Path | None:
 
 
 def _library_in(folder: Path, digest: str) -> Path | None:
-    if not folder.is_dir():  # opening would make it
+    if not folder.is_dir():  # opening would create it
         return None
     try:
         entry = open_store(folder).kernel(digest)
@@ -223,14 +223,14 @@ def _start(
     workspace: torch.Tensor | None,
     device: torch.device,
 ) -> None:
-    """Start a kernel on the current stream of a device."""
+    """Launch a kernel on the current stream of a device."""
     if workspace is None:
         needed = family.abi.workspace_bytes(function, call)
         # From the caching allocator: inside a CUDA graph it comes from the graph's own pool.
         workspace = torch.empty(needed, dtype=torch.uint8, device=device)
     elif reason := _why_no_workspace(workspace, device, family.workspace_alignment):
         raise KernelError(f"{function.symbol}: {reason}")
-    # The kernel's function compares the size with its need before it writes anything.
+    # The kernel's function checks the size before it writes anything.
     call.workspace, call.workspace_bytes = workspace.data_ptr(), workspace.numel()
     _launch(family.abi, function, call, device)
 
@@ -256,7 +256,7 @@ def _launch(
 
 
 def _warn(family: KernelFamily[Call], kernel: str, reason: str) -> None:
-    """Say once why a kernel is not used."""
+    """Warn once why a kernel is not used."""
     symbol = kernel.partition("@")[0]
     if symbol in _warned:
         return

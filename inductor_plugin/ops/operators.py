@@ -17,7 +17,7 @@ def resolve(op: str, imports: Sequence[str] = ()) -> Any:
         imports: Modules to import first.
 
     Raises:
-        AttributeError: No module that was imported defines it.
+        AttributeError: No imported module defines it.
     """
     for module in imports:
         importlib.import_module(module)

@@ -1,8 +1,8 @@
-"""What generated code calls around a chosen kernel when ``check_outputs`` is on.
+"""Checks that generated code runs around a chosen kernel when ``check_outputs`` is on.
 
-Before the kernel runs its inputs are looked at, because an epilogue may write over one of them;
-behind it, its outputs. The answers about inputs stay on their device until an output is bad, so that
-a kernel costs one wait for its device.
+Inputs are checked before the kernel runs, because an epilogue may overwrite one of them; outputs after
+it. The results for inputs stay on their device until an output is bad, so that a kernel costs one
+synchronization.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from inductor_plugin.errors import OutputError
 logger = logging.getLogger(__name__)
 
 _WIDE_FLOAT_BYTES = 2
-"""Elements of one byte (float8) have no `isfinite` of their own."""
+"""`torch.isfinite` does not support elements of one byte (float8)."""
 _EXCUSED: set[str] = set()
-"""Records of which it was said that their kernel is not judged: a network has one in many layers."""
+"""Records already warned about, so that a kernel used by many layers warns once."""
 
 
 def finite(**inputs: object) -> dict[str, torch.Tensor]:
-    """Return one answer for each input that can hold NaN or Inf: True if it holds none.
+    """Return for each input that can hold NaN or Inf whether all of it is finite, on its device.
 
     Args:
-        inputs: What a kernel reads, before it runs, by its name in the generated code; what is no
-            plain floating-point tensor is left out.
+        inputs: The kernel's inputs, by their names in the generated code; values that are not strided
+            floating-point tensors are left out.
     """
     if _capturing():
         return {}
     return {
-        name: torch.isfinite(_comparable(one)).all()
-        for name, one in inputs.items()
-        if _can_be_bad(one)
+        name: torch.isfinite(_comparable(value)).all()
+        for name, value in inputs.items()
+        if _can_be_bad(value)
     }
 
 
@@ -48,21 +48,21 @@ def check(
     problem: str,
     key: str,
 ) -> None:
-    """Look at what a kernel has written.
+    """Check the outputs of a kernel for NaN or Inf.
 
-    Inf-Inf and 0*Inf are NaN in a right kernel, too: where an input holds one, the kernel is not judged,
-    which a warning says once for each record.
+    Inf-Inf and 0*Inf are NaN in a correct kernel, too: where an input holds NaN or Inf, the kernel is
+    not judged, with one warning for each record.
 
     Args:
         outputs: Names in the generated code and tensors.
-        inputs: What `finite` said before the kernel ran.
-        mode: ``nan`` looks for NaN, ``nonfinite`` for Inf too.
+        inputs: Result of `finite` before the kernel ran.
+        mode: ``nan`` checks for NaN, ``nonfinite`` for Inf too.
         kernel: The kernel, as tables name it.
         problem: The problem in one line.
-        key: Of the problem's record.
+        key: Key of the problem's record.
 
     Raises:
-        OutputError: An output holds such a value, and no input does.
+        OutputError: An output holds NaN (or Inf), though every input is finite.
     """
     if _capturing():
         _warn_of_capture()
@@ -88,7 +88,7 @@ def check(
 def _message(
     name: str, output: torch.Tensor, bad: torch.Tensor, kernel: str, problem: str, key: str
 ) -> str:
-    index = [int(one) for one in bad.nonzero()[0]]
+    index = [int(position) for position in bad.nonzero()[0]]
     value = float(output[tuple(index)])
     extents = "x".join(map(str, output.size())) or "scalar"
     return (
@@ -99,21 +99,21 @@ def _message(
     )
 
 
-def _can_be_bad(one: object) -> bool:
+def _can_be_bad(value: object) -> bool:
     return (
-        isinstance(one, torch.Tensor)
-        and one.layout is torch.strided
-        and (one.is_floating_point() or one.is_complex())
+        isinstance(value, torch.Tensor)
+        and value.layout is torch.strided
+        and (value.is_floating_point() or value.is_complex())
     )
 
 
-def _comparable(one: object) -> torch.Tensor:
-    assert isinstance(one, torch.Tensor)
-    return one if one.element_size() >= _WIDE_FLOAT_BYTES else one.float()
+def _comparable(value: object) -> torch.Tensor:
+    assert isinstance(value, torch.Tensor)
+    return value if value.element_size() >= _WIDE_FLOAT_BYTES else value.float()
 
 
 def _capturing() -> bool:
-    """Return whether a CUDA graph is being captured, which may not wait for the device."""
+    """Return whether a CUDA graph is being captured, which allows no synchronization."""
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 

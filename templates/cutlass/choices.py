@@ -2,7 +2,7 @@
 
     GemmFacts, device ─► choices ─► (GemmConfig, Launch), ...      or the reason why there are none
 
-The order comes from tiles and waves alone; a ranking that knows more may change it.
+The order depends only on tiles and waves; the ranking in `order` may change it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from inductor_plugin.templates.cutlass.limits import SM80_SHARED_BYTES, unbuilda
 from inductor_plugin.templates.cutlass.problem import GemmFacts, facts_of
 
 LIMIT = 16
-"""Choices of one problem. One kernel costs about 8 s of compiling, in a batch."""
+"""Most choices of one problem. A kernel takes about 8 s to compile, in a batch."""
 
 _MULTIPROCESSORS: dict[str, int] = {"sm_80": 108, "sm_90a": 132, "sm_100a": 148}
-"""Of A100, H100 SXM and B200; only the order of choices depends on it."""
+"""Multiprocessors of A100, H100 SXM and B200; only the order of choices depends on it."""
 
 _Shape = tuple[Schedule, tuple[int, int], tuple[int, int]]
 
@@ -69,7 +69,7 @@ class Choice:
     """One kernel and how it is started.
 
     Attributes:
-        config: What is compiled.
+        config: The compiled kernel.
         launch: How it is started.
     """
 
@@ -78,7 +78,7 @@ class Choice:
 
     @property
     def name(self) -> str:
-        """Its name, unique among the choices of a problem."""
+        """A name that is unique among the choices of a problem."""
         return "_".join(filter(None, (self.config.name, self.launch.name)))
 
 
@@ -98,14 +98,14 @@ def reject(problem: Problem, arch: str, *, allow_tf32: bool = False) -> str | No
     facts = facts_of(problem, allow_tf32=allow_tf32)
     if isinstance(facts, str):
         return facts
-    found = choices(facts, arch)
-    return found if isinstance(found, str) else None
+    result = choices(facts, arch)
+    return result if isinstance(result, str) else None
 
 
 def choices(facts: GemmFacts, arch: str, limit: int = LIMIT) -> tuple[Choice, ...] | str:
     """Return the kernels to try, best first, or why there are none.
 
-    A device newer than sm_80 falls back to sm_80 kernels where TMA cannot read an operand.
+    Newer devices than sm_80 fall back to sm_80 kernels where TMA cannot read an operand.
 
     Args:
         facts: The product.
@@ -120,8 +120,10 @@ def choices(facts: GemmFacts, arch: str, limit: int = LIMIT) -> tuple[Choice, ..
             "TF32 and int8"
         )
     reasons: list[str] = []
-    for one in (newest,) if fp8 else dict.fromkeys((newest, "sm_80")):
-        offered = [choice for shape in _shapes(one) for choice in _variants(facts, one, shape)]
+    for kernels in (newest,) if fp8 else dict.fromkeys((newest, "sm_80")):
+        offered = [
+            choice for shape in _shapes(kernels) for choice in _variants(facts, kernels, shape)
+        ]
         fitting = [choice for choice in offered if unbuildable(choice.config) is None]
         if fitting:
             return tuple(sorted(fitting, key=lambda choice: _cost(facts, choice))[:limit])
@@ -134,7 +136,7 @@ def _shapes(arch: Arch) -> tuple[_Shape, ...]:
 
 
 def _variants(facts: GemmFacts, arch: Arch, shape: _Shape) -> Iterable[Choice]:
-    """Return the choices of one tile: several ways to start it, on sm_80 several lengths of K."""
+    """Return the choices of one tile: several launches, on sm_80 several lengths of K."""
     schedule, (tile_m, tile_n), (cluster_m, cluster_n) = shape
     row_bytes = (128, 64) if arch == "sm_80" else (128,)
     align_c, align_d = _epilogue_alignments(facts, arch)
@@ -142,7 +144,7 @@ def _variants(facts: GemmFacts, arch: Arch, shape: _Shape) -> Iterable[Choice]:
         k = length * 8 // BITS[facts.a]
         stages = _stages(facts, (tile_m, tile_n, k)) if arch == "sm_80" else 0
         if stages == 2 and (not _narrow(facts) or tile_m * tile_n > 128 * 128):
-            # Two stages copy through registers: only what cp.async cannot copy needs that, and a
+            # Two stages copy through registers: only rows that cp.async cannot copy need that, and a
             # tile of 128x256 spills 40 bytes a thread.
             continue
         config = GemmConfig(
@@ -193,14 +195,14 @@ def _narrow(facts: GemmFacts) -> bool:
 
 
 def _launches(facts: GemmFacts, config: GemmConfig) -> tuple[Launch, ...]:
-    """Return the ways to start a kernel: cut K where D has too few tiles to fill the device."""
+    """Return the launches of a kernel: K is split if D has too few tiles to fill the device."""
     if config.arch == "sm_80":
         idle = _tiles(facts, config) * 2 <= _MULTIPROCESSORS["sm_80"]
         # Its split-K sums parts in D's type: two parts cost one more rounding, more cost accuracy.
         cut = idle and facts.batch == 1 and facts.k >= 4 * 1024 and facts.d in ("f32", "s32")
         return (Launch(), Launch(split_k=4)) if cut else (Launch(),)
     if facts.grouped:
-        return (Launch(),)  # the scheduler of groups walks on its own
+        return (Launch(),)  # the scheduler of groups has its own order
     if config.schedule == "stream_k" and facts.batch == 1:
         idle = _tiles(facts, config) * 2 <= _MULTIPROCESSORS[config.arch]
         parts = facts.k // (4 * config.tile[2])
@@ -216,7 +218,7 @@ def _tiles(facts: GemmFacts, config: GemmConfig) -> int:
 
 
 def _cost(facts: GemmFacts, choice: Choice) -> tuple[float, str]:
-    """Return a relative time, to order choices: waves of tiles, small tiles less efficient.
+    """Return a relative time that orders choices: waves of tiles, small tiles less efficient.
 
     A tile of m x n loads m + n rows for m * n sums: its time has a part for each.
     """
@@ -230,7 +232,7 @@ def _cost(facts: GemmFacts, choice: Choice) -> tuple[float, str]:
         # A block's part of K is worth its start from eight steps on.
         waves = max(_tiles(facts, config) / blocks, min(1.0, 8 * config.tile[2] / facts.k))
     time = waves * (m * n + 32 * (m + n))
-    # The parts of a cut product are summed through memory; a wide cluster waits for its slowest.
+    # The parts of a split product are summed through memory; a wide cluster waits for its slowest.
     extra = 1.15 if config.schedule == "stream_k" else 1.0
     shared = 1.0 if config.cluster == (1, 1, 1) else 0.95
     swizzled = 0.99 if launch.swizzle > 1 else 1.0

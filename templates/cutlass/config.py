@@ -1,9 +1,9 @@
-"""One CUTLASS GEMM kernel as facts: what is compiled (`GemmConfig`) and how it is started (`Launch`).
+"""One CUTLASS GEMM kernel as facts: how it is compiled (`GemmConfig`) and started (`Launch`).
 
     D[m, n] = alpha * scale(A[m, k] @ B[k, n]) + beta * C
 
-Sizes, strides and scalars are arguments of the compiled function, so that one kernel serves all
-problems of its types and layouts. D is row-major.
+Sizes, strides and scalars are arguments of the compiled function: a kernel serves all problems of its
+types and layouts. D is row-major.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Element: TypeAlias = Literal["f16", "bf16", "tf32", "f32", "e4m3", "e5m2", "s8",
 """Element types; ``tf32`` is stored as float32 and multiplied with ten bits of mantissa."""
 
 Major: TypeAlias = Literal["row", "column"]
-"""``row``: elements of a row lie next to each other."""
+"""``row``: elements of a row are adjacent."""
 
 Schedule: TypeAlias = Literal[
     "pingpong", "cooperative", "stream_k", "multistage", "one_sm", "two_sm"
@@ -61,7 +61,7 @@ TMA_BYTES = 16
 
 @dataclass(frozen=True)
 class GemmConfig:
-    """What is compiled. Every field changes the kernel, and the name.
+    """A compiled kernel. Every field changes the kernel, and the name.
 
     Attributes:
         arch: The family of kernels.
@@ -79,12 +79,12 @@ class GemmConfig:
         align_b: The same of B.
         align_c: The same of a full C; always 16 bytes where C is not read in full.
         align_d: The same of D.
-        bias: What is added.
-        scale: What the sums are multiplied with, besides alpha.
+        bias: Shape of the bias.
+        scale: Factors of the sums, besides alpha.
         stages: Tiles of K in flight; 0 for as many as fit.
         fast_accumulation: fp8: leave all sums to the tensor cores, which keep fewer bits.
-        grouped: Rows of A belong to groups, each with a B of its own (``_grouped_mm``).
-        epilogue: What is fused behind the product; then there are no alpha, bias and scales.
+        grouped: Rows of A belong to groups, each with its own B (``_grouped_mm``).
+        epilogue: Operations fused after the product; then there are no alpha, bias and scales.
     """
 
     arch: Arch
@@ -110,13 +110,13 @@ class GemmConfig:
     epilogue: Evt | None = None
 
     def __post_init__(self) -> None:
-        # Neither the name nor the kernel depends on what is not read: one name, one text.
+        # Neither the name nor the kernel depends on a C that is not read: one name, one text.
         if self.bias != "full":
             object.__setattr__(self, "align_c", full_alignment(self.c))
 
     @property
     def name(self) -> str:
-        """The kernel's readable and stable name: its C symbol, and what a profile shows.
+        """The kernel's readable and stable name: its C symbol, which profiles show.
 
         Example: ``cutlass_sm90_128x128x64_2x1x1_pingpong_bf16_bf16_f32_bf16_tn_align8``.
         """
@@ -174,12 +174,12 @@ class GemmConfig:
     def to_dict(self) -> dict[str, int | str | bool | list[int]]:
         """Return the configuration as plain JSON values."""
         plain: dict[str, int | str | bool | list[int]] = {}
-        for one in fields(self):
-            if one.name == "epilogue":
+        for field in fields(self):
+            if field.name == "epilogue":
                 continue
-            value = getattr(self, one.name)
+            value = getattr(self, field.name)
             many = isinstance(value, tuple)
-            plain[one.name] = list(cast("tuple[int, ...]", value)) if many else value
+            plain[field.name] = list(cast("tuple[int, ...]", value)) if many else value
         if self.epilogue is not None:
             plain["epilogue"] = self.epilogue.describe()
             plain["epilogue_digest"] = self.epilogue.digest
@@ -198,7 +198,7 @@ class Launch:
     Attributes:
         swizzle: Largest number of tiles that neighbouring blocks share a side of (1, 2, 4, 8).
         raster: Direction in which blocks walk over D.
-        split_k: Parts K is cut into; 1 for none. On a stream-K kernel 1 leaves it to CUTLASS.
+        split_k: Parts of K; 1 for no split. For a stream-K kernel 1 leaves it to CUTLASS.
     """
 
     swizzle: int = 1

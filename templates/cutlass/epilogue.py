@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from inductor_plugin.templates.cutlass.config import GemmConfig
 
 FUSION = "cutlass::epilogue::fusion"
-"""Where CUTLASS has its visitors."""
+"""Namespace of CUTLASS's visitors."""
 ROUND = "cutlass::FloatRoundStyle::round_to_nearest"
-"""To even where two are as near."""
+"""Ties to even."""
 
 ELEMENT_TYPES: dict[str, str] = {
     "f16": "cutlass::half_t",
@@ -34,7 +34,7 @@ class CppEpilogue:
     Attributes:
         functor: The type of its tree; empty for CUTLASS's own linear combination.
         thread: The initializer of its arguments, over ``call``.
-        declarations: Types that it needs before it.
+        declarations: Types that are declared before it.
     """
 
     functor: str
@@ -57,8 +57,8 @@ def epilogue(config: GemmConfig) -> CppEpilogue:
 def _tree(operation: str, output: str, *children: CppEpilogue) -> CppEpilogue:
     """Return the tree that combines its children in float32 and gives ``output``."""
     compute = f"{FUSION}::Sm90Compute<{operation}, {ELEMENT_TYPES[output]}, float, {ROUND}>"
-    types = ", ".join([compute, *(one.functor for one in children)])
-    arguments = ", ".join([*(one.thread for one in children), "{}"])
+    types = ", ".join([compute, *(child.functor for child in children)])
+    arguments = ", ".join([*(child.thread for child in children), "{}"])
     return CppEpilogue(f"{FUSION}::Sm90EVT<{types}>", f"{{{arguments}}}")
 
 
@@ -70,7 +70,7 @@ def _scaled(config: GemmConfig, output: str) -> CppEpilogue:
     if config.scale == "none":
         scalar = _scalar("call.alpha")
     else:
-        # The pointers are read by the device; where one is null the number beside it stands.
+        # The device reads the pointers; where one is null it uses the number next to it.
         scalar = CppEpilogue(
             f"{FUSION}::Sm90ScalarBroadcast<float, {stride_type('_0', '_0', '_0')}, 3>",
             "{{call.alpha, 1.0f, 1.0f}, {nullptr, static_cast<float const*>(call.scale_a), "

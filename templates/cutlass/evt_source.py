@@ -1,8 +1,8 @@
 """An `Evt` as C++: one function for each output, and the visitors around them.
 
 With one output the visitors are a tree (``Sm90EVT``), its leaves first. With more they are a graph
-(``Sm90TopologicalVisitor``), since a leaf may be read on the way to several outputs: a list of
-visitors, each behind those it takes, and for each the places of what it takes.
+(``Sm90TopologicalVisitor``), since several outputs may read a leaf: a list of visitors, each
+after its arguments, and for each the indices of its arguments.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from inductor_plugin.templates.cutlass.evt import Evt
 from inductor_plugin.templates.cutlass.functor import FUNCTORS, literal
 
 Leaf: TypeAlias = tuple[Literal["sums", "operand", "aux"], int]
-"""What a function takes: the product, an operand, or the value of an output before it."""
+"""An argument of a function: the product, an operand, or the value of an earlier output."""
 
 _COLLECTIVE = "cutlass::epilogue::collective"
 
@@ -34,7 +34,7 @@ class Function:
 
     Attributes:
         name: Its C++ name.
-        leaves: What it takes.
+        leaves: Its arguments.
         body: Statements over ``x0``, ``x1`` ... that end with a return.
     """
 
@@ -44,11 +44,11 @@ class Function:
 
     @property
     def text(self) -> str:
-        """The C++ of it, for one value and for CUTLASS's arrays of them."""
+        """Its C++, for single values and for CUTLASS's arrays."""
         values = range(len(self.leaves))
-        single = ", ".join(f"float x{one}" for one in values)
-        many = ", ".join(f"cutlass::Array<float, N> const& x{one}" for one in values)
-        each = ", ".join(f"x{one}[i]" for one in values)
+        single = ", ".join(f"float x{index}" for index in values)
+        many = ", ".join(f"cutlass::Array<float, N> const& x{index}" for index in values)
+        each = ", ".join(f"x{index}[i]" for index in values)
         body = "\n".join(f"    {line}" for line in self.body)
         return f"""template <class T>
 struct {self.name} {{
@@ -69,23 +69,23 @@ struct {self.name}<cutlass::Array<float, N>> {{
 
 
 def functions(evt: Evt, name: str) -> tuple[Function, ...]:
-    """Return the function of each output, in order; ``name`` begins their names."""
-    made: list[Function] = []
-    known: dict[int, int] = {}
+    """Return the function of each output, in order; ``name`` is the prefix of their names."""
+    result: list[Function] = []
+    stored: dict[int, int] = {}
     for place, output in enumerate(evt.outputs):
-        made.append(_function(evt, f"{name}_value{place}", place, known))
-        known.setdefault(output.node, place)
-    return tuple(made)
+        result.append(_function(evt, f"{name}_value{place}", place, stored))
+        stored.setdefault(output.node, place)
+    return tuple(result)
 
 
-def _function(evt: Evt, name: str, place: int, known: dict[int, int]) -> Function:
-    """Return one function.
+def _function(evt: Evt, name: str, place: int, stored: dict[int, int]) -> Function:
+    """Return the function of one output.
 
     Args:
         evt: The tree.
-        name: Of the function.
-        place: Of the output.
-        known: The output before it that has a node's value, by the node.
+        name: The function's.
+        place: The output's.
+        stored: The earlier output that stores a node's value, by the node.
     """
     output = evt.outputs[place]
     names: dict[int, str] = {}
@@ -96,38 +96,38 @@ def _function(evt: Evt, name: str, place: int, known: dict[int, int]) -> Functio
         if index in names:
             return
         node = evt.nodes[index]
-        leaf = _leaf(evt, index, known)
+        leaf = _leaf(evt, index, stored)
         if leaf is not None:
             names[index] = f"x{len(leaves)}"
             leaves.append(leaf)
         elif node.op == "constant":
             names[index] = literal(node.value)
         else:
-            for one in node.children:
-                visit(one)
+            for child in node.children:
+                visit(child)
             functor = FUNCTORS[node.op]
-            value = functor.text.format(*(names[one] for one in node.children))
+            value = functor.text.format(*(names[child] for child in node.children))
             kind = "float" if functor.gives == "number" else "bool"
             names[index] = f"v{index}"
             body.append(f"{kind} const v{index} = {value};")
 
     visit(output.node)
-    if not leaves:  # a constant: a visitor has to take something
+    if not leaves:  # a constant: a visitor needs an argument
         leaves.append(("sums", 0))
-    # The conversion to int8 rounds to the nearest; torch cuts.
-    cut = output.element == "s8"
+    # The conversion to int8 rounds to the nearest; torch truncates.
+    truncated = output.element == "s8"
     last = names[output.node]
-    body.append(f"return truncf({last});" if cut else f"return {last};")
+    body.append(f"return truncf({last});" if truncated else f"return {last};")
     return Function(name, tuple(leaves), tuple(body))
 
 
-def _leaf(evt: Evt, index: int, known: dict[int, int]) -> Leaf | None:
+def _leaf(evt: Evt, index: int, stored: dict[int, int]) -> Leaf | None:
     node = evt.nodes[index]
     if node.op == "sums":
         return "sums", 0
     if node.op == "operand":
         return "operand", int(node.value)
-    return ("aux", known[index]) if index in known else None
+    return ("aux", stored[index]) if index in stored else None
 
 
 def evt_epilogue(config: GemmConfig, evt: Evt) -> CppEpilogue:
@@ -137,17 +137,17 @@ def evt_epilogue(config: GemmConfig, evt: Evt) -> CppEpilogue:
     only if they have the same kernel.
     """
     kernel = f"evt_{evt.digest}"
-    made = functions(evt, kernel)
-    texts = [one.text for one in made]
-    if evt.aux or any(one.kind == "full" for one in evt.operands):
+    parts = functions(evt, kernel)
+    texts = [function.text for function in parts]
+    if evt.aux or any(operand.kind == "full" for operand in evt.operands):
         texts.append(_descriptor(config, evt, kernel))
     writer = _Writer(config, evt, kernel)
-    tree = writer.graph(made) if evt.aux else writer.tree(made[0])
+    tree = writer.graph(parts) if evt.aux else writer.tree(parts[0])
     return CppEpilogue(tree.functor, tree.thread, "\n".join([*texts, *writer.types]))
 
 
 def _descriptor(config: GemmConfig, evt: Evt, kernel: str) -> str:
-    """Return the type that says how many stages and which tile operands as large as D have."""
+    """Return the type with the stages and the tile of operands as large as D."""
     m, n, k = config.tile
     source = "void" if evt.source is None else ELEMENT_TYPES[config.c]
     schedule = "" if config.schedule == "pingpong" else "Cooperative"
@@ -170,40 +170,40 @@ class _Writer:
 
     def tree(self, function: Function) -> CppEpilogue:
         """Return the visitors of one output."""
-        leaves = [self._visitor(one) for one in function.leaves]
+        leaves = [self._visitor(leaf) for leaf in function.leaves]
         compute = self._compute(function, self._evt.result.element)
-        types = ", ".join([compute, *(one.functor for one in leaves)])
-        arguments = ", ".join([*(one.thread for one in leaves), "{}"])
+        types = ", ".join([compute, *(leaf.functor for leaf in leaves)])
+        arguments = ", ".join([*(leaf.thread for leaf in leaves), "{}"])
         return CppEpilogue(f"{FUSION}::Sm90EVT<{types}>", f"{{{arguments}}}")
 
-    def graph(self, made: tuple[Function, ...]) -> CppEpilogue:
+    def graph(self, parts: tuple[Function, ...]) -> CppEpilogue:
         """Return the visitors of several outputs."""
         needed: dict[Leaf, None] = {}
-        for function in made:
-            needed.update(dict.fromkeys(one for one in function.leaves if one[0] != "aux"))
-        visitors = [self._visitor(one) for one in needed]
+        for function in parts:
+            needed.update(dict.fromkeys(leaf for leaf in function.leaves if leaf[0] != "aux"))
+        visitors = [self._visitor(leaf) for leaf in needed]
         edges: list[tuple[int, ...]] = [()] * len(visitors)
         places: dict[Leaf, int] = {leaf: place for place, leaf in enumerate(needed)}
-        for place, function in enumerate(made):
-            last = place == len(made) - 1
+        for place, function in enumerate(parts):
+            last = place == len(parts) - 1
             element = self._evt.outputs[place].element if last else "f32"
             visitors.append(CppEpilogue(self._compute(function, element), "{}"))
-            edges.append(tuple(places[one] for one in function.leaves))
+            edges.append(tuple(places[leaf] for leaf in function.leaves))
             if not last:
                 visitors.append(self._store(place))
                 edges.append((len(visitors) - 2,))
                 places["aux", place] = len(visitors) - 1
-        sequences = ", ".join(f"cute::seq<{', '.join(map(str, one))}>" for one in edges)
-        types = ",\n    ".join(one.functor for one in visitors)
+        sequences = ", ".join(f"cute::seq<{', '.join(map(str, edge))}>" for edge in edges)
+        types = ",\n    ".join(visitor.functor for visitor in visitors)
         functor = f"{FUSION}::Sm90TopologicalVisitor<float, cute::tuple<{sequences}>,\n    {types}>"
-        arguments = ",\n       ".join(one.thread for one in visitors)
+        arguments = ",\n       ".join(visitor.thread for visitor in visitors)
         return CppEpilogue(functor, f"{{{arguments}}}")
 
     def _compute(self, function: Function, element: str) -> str:
         return f"{FUSION}::Sm90Compute<{function.name}, {ELEMENT_TYPES[element]}, float, {ROUND}>"
 
     def _visitor(self, leaf: Leaf) -> CppEpilogue:
-        """Return what loads a leaf."""
+        """Return the visitor of a leaf."""
         what, place = leaf
         if what == "sums":
             return CppEpilogue(f"{FUSION}::Sm90AccFetch", "{}")
@@ -223,7 +223,7 @@ class _Writer:
             return self._load(place, element, pointer)
         row = operand.kind == "row"
         parts = ("_0", "_1") if row else ("_1", "_0")
-        steps = ", ".join(f"cute::{one}{{}}" for one in parts)
+        steps = ", ".join(f"cute::{part}{{}}" for part in parts)
         name = "Sm90RowBroadcast" if row else "Sm90ColBroadcast"
         return CppEpilogue(
             f"{FUSION}::{name}<0, {block_type(self._config)}, {element}, float, "
@@ -275,19 +275,19 @@ def batch_of(place: int) -> str:
 
 
 def checks(evt: Evt) -> str:
-    """Return C++ that returns a status where an operand does not lie under D as the kernel reads it."""
+    """Return C++ that returns a status if an operand does not have the strides the kernel reads."""
     tests: list[str] = []
-    for place, one in enumerate(evt.operands):
-        operand, size = f"call.operands[{place}]", BITS[one.element] // 8
-        if one.kind in ("source", "full"):
-            tests.append(f"check_matrix({operand}, call, {16 // size}, {size})")
+    for place, operand in enumerate(evt.operands):
+        slot, size = f"call.operands[{place}]", BITS[operand.element] // 8
+        if operand.kind in ("source", "full"):
+            tests.append(f"check_matrix({slot}, call, {16 // size}, {size})")
         else:
-            along = [str(one.kind == kind).lower() for kind in ("column", "row")]
-            tests.append(f"check_vector({operand}, m, n, {', '.join(along)}, {size})")
-    lines = [f"if (int32_t status = {one}) return status;" for one in tests]
-    for place, one in enumerate(evt.aux, start=len(evt.operands)):
-        operand, size = f"call.operands[{place}]", BITS[one.element] // 8
-        test = f"check_matrix({operand}, call, {16 // size}, {size})"
+            along = [str(operand.kind == kind).lower() for kind in ("column", "row")]
+            tests.append(f"check_vector({slot}, m, n, {', '.join(along)}, {size})")
+    lines = [f"if (int32_t status = {test}) return status;" for test in tests]
+    for place, output in enumerate(evt.aux, start=len(evt.operands)):
+        slot, size = f"call.operands[{place}]", BITS[output.element] // 8
+        test = f"check_matrix({slot}, call, {16 // size}, {size})"
         lines.append(f"if (int32_t status = {test}) return status;")
-        lines.append(f"if (call.batch > 1 && {operand}.batch == 0) return kStride;")
+        lines.append(f"if (call.batch > 1 && {slot}.batch == 0) return kStride;")
     return "\n  ".join(lines)

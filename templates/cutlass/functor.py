@@ -1,7 +1,7 @@
-"""The operations an epilogue of a CUTLASS kernel computes with, as C++ over float32 values.
+"""Operations of an epilogue of a CUTLASS kernel, as C++ over float32 values.
 
 They are the functions Inductor's Triton kernels call (libdevice's exact ones), not CUTLASS's
-activations: those use tanh.approx, off by 2^-11, and a hardswish and a relu6 that lose NaN.
+activations: those use tanh.approx, off by 2^-11, and their hardswish and relu6 lose NaN.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Kind: TypeAlias = Literal["number", "truth"]
-"""What a value is: a float32, or the outcome of a comparison."""
+"""Kind of a value: a float32, or the result of a comparison."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ FUNCTORS: dict[str, Functor] = {
     "sub": Functor("{0} - {1}", _TWO),
     "mul": Functor("{0} * {1}", _TWO),
     "truediv": Functor("{0} / {1}", _TWO),
-    # NaN if one of them is, as torch's; fmaxf would give the other.
+    # NaN if either is, as in torch; fmaxf would return the other.
     "maximum": Functor("cutlass::maximum<float, true>{{}}({0}, {1})", _TWO),
     "minimum": Functor("cutlass::minimum<float, true>{{}}({0}, {1})", _TWO),
     "relu": Functor("cutlass::maximum<float, true>{{}}({0}, 0.0f)"),
@@ -55,7 +55,7 @@ FUNCTORS: dict[str, Functor] = {
     "sigmoid": Functor("1.0f / (1.0f + expf(-{0}))"),
     "tanh": Functor("tanhf({0})"),
     "erf": Functor("erff({0})"),
-    # To even where two are as near, as torch.round.
+    # Ties to even, as torch.round.
     "round": Functor("nearbyintf({0})"),
     "floor": Functor("floorf({0})"),
     "ceil": Functor("ceilf({0})"),
@@ -77,7 +77,7 @@ FUNCTORS: dict[str, Functor] = {
 """By the name in Inductor's ``ops``; ``number`` is ``to_dtype`` of a truth value."""
 
 MONOTONE = frozenset({"round", "floor", "ceil", "trunc"})
-"""Of one number: what lies between two whole numbers still does."""
+"""Functions of one number that keep it between the same two integers."""
 
 _WITHIN: dict[str, tuple[float, float]] = {
     "sigmoid": (0.0, 1.0),
@@ -91,11 +91,11 @@ ANY: Bounds = (-math.inf, math.inf)
 
 
 def bounds(op: str, arguments: list[Bounds]) -> Bounds:
-    """Return between which numbers a result lies where it is one: NaN is NaN.
+    """Return the interval of a result that is not NaN.
 
     Args:
         op: A name of `FUNCTORS`.
-        arguments: The same of the arguments.
+        arguments: Intervals of the arguments.
     """
     if op in _WITHIN:
         return _WITHIN[op]
@@ -110,8 +110,8 @@ def bounds(op: str, arguments: list[Bounds]) -> Bounds:
     if op == "relu":
         return max(arguments[0][0], 0.0), max(arguments[0][1], 0.0)
     if op == "where":
-        one, two = arguments[1:]
-        return min(one[0], two[0]), max(one[1], two[1])
+        value, other = arguments[1:]
+        return min(value[0], other[0]), max(value[1], other[1])
     return ANY
 
 
@@ -126,5 +126,5 @@ def literal(value: float) -> str:
     if math.isinf(rounded):
         return "INFINITY" if rounded > 0 else "(-INFINITY)"
     text = f"{rounded:.9g}"
-    text = text if any(one in text for one in ".e") else f"{text}.0"
+    text = text if any(mark in text for mark in ".e") else f"{text}.0"
     return f"{text}f" if rounded >= 0 and not text.startswith("-") else f"({text}f)"

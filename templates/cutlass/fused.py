@@ -1,4 +1,4 @@
-"""Which CUTLASS kernels compute a product together with what is fused behind it.
+"""Which CUTLASS kernels compute a product together with its epilogue.
 
 Problem, Epilogue ─► absorbed ─► evt_of ─► fused ─► (GemmConfig, Launch), ...   or the reason
 """
@@ -19,7 +19,7 @@ from inductor_plugin.templates.cutlass.order import order
 from inductor_plugin.templates.cutlass.problem import GemmFacts, facts_of
 
 LIMIT = 4
-"""Kernels of one epilogue: each is compiled for it alone."""
+"""Most kernels of one epilogue: each is compiled only for it."""
 
 _PLAIN = {"mm": "mm", "bmm": "bmm", "int_mm": "int_mm", "addmm": "mm", "baddbmm": "bmm"}
 _ADDS = ("addmm", "baddbmm")
@@ -27,10 +27,10 @@ _OFFERED = 1000
 
 
 def absorbed(problem: Problem, epilogue: Epilogue) -> Epilogue:
-    """Return an epilogue that begins with what the product itself adds.
+    """Return an epilogue that begins with the bias of ``addmm`` and ``baddbmm``.
 
-    That of ``addmm`` and ``baddbmm`` is the first of its reads then; others stay as they are. Where
-    others read the sum too, it is stored before the last of the writes.
+    The bias becomes the first of its reads; epilogues of other operators stay unchanged. If other nodes
+    read the sum, too, it is stored before the last of the writes.
     """
     if problem.op not in _ADDS:
         return epilogue
@@ -42,8 +42,8 @@ def absorbed(problem: Problem, epilogue: Epilogue) -> Epilogue:
     if beta != 0:  # a bias times zero is not read, whatever it holds, as in torch
         steps.append(Step("load", (), 0))
         if beta != 1:
-            here = len(steps)
-            steps += [Step("constant", (), beta), Step("mul", (here - 1, here))]
+            factor = len(steps)
+            steps += [Step("constant", (), beta), Step("mul", (factor - 1, factor))]
         steps.append(Step("add", (product, len(steps) - 1)))
         reads = (_bias(problem, epilogue.size), *reads)
     moved = len(reads) - len(epilogue.reads)
@@ -64,7 +64,7 @@ def _continued(
         if step.op == "product":
             places[place] = value
             continue
-        arguments = tuple(places[one] for one in step.arguments)
+        arguments = tuple(places[argument] for argument in step.arguments)
         number = step.value
         if step.op == "load" and isinstance(number, int):
             number += moved
@@ -76,11 +76,13 @@ def _continued(
 
 
 def _bias(problem: Problem, size: tuple[int, ...]) -> Access:
-    """Return how what is added lies under D."""
+    """Return how D's elements map to the bias."""
     bias: Operand = problem.inputs[0]
     missing = len(size) - len(bias.size)
-    known = [0 if extent == 1 else bias.stride_divisor(dim) for dim, extent in enumerate(bias.size)]
-    stride = (*([0] * missing), *known)
+    strides = [
+        0 if extent == 1 else bias.stride_divisor(dim) for dim, extent in enumerate(bias.size)
+    ]
+    stride = (*([0] * missing), *strides)
     elements = 1
     for extent, step in zip(size, stride, strict=True):
         elements *= extent if step else 1
@@ -94,10 +96,10 @@ def fused(problem: Problem, epilogue: Epilogue) -> tuple[GemmFacts, tuple[Choice
 
     Args:
         problem: The product without its epilogue.
-        epilogue: What `absorbed` gives.
+        epilogue: As `absorbed` returns it.
     """
     evt = evt_of(epilogue)
-    reason = _unfit(problem) or (evt if isinstance(evt, str) else None)
+    reason = _why_not(problem) or (evt if isinstance(evt, str) else None)
     if reason is not None or isinstance(evt, str) or problem.target is None:
         return reason or ""
     plain = _without_bias(problem)
@@ -107,15 +109,15 @@ def fused(problem: Problem, epilogue: Epilogue) -> tuple[GemmFacts, tuple[Choice
     offered = _uneven(plain, facts, evt) or choices(facts, problem.target.arch, limit=_OFFERED)
     if isinstance(offered, str):
         return offered
-    made = list(_configured(offered, evt))
-    fitting = [one for one in made if unbuildable(one.config) is None]
+    configured = list(_configured(offered, evt))
+    fitting = [choice for choice in configured if unbuildable(choice.config) is None]
     if fitting:
         return facts, order(problem.target, facts, fitting, limit=LIMIT)
-    reasons = dict.fromkeys(unbuildable(one.config) or "" for one in made)
+    reasons = dict.fromkeys(unbuildable(choice.config) or "" for choice in configured)
     return "; ".join(list(reasons)[:2]) or "no kernel of another schedule fuses"
 
 
-def _unfit(problem: Problem) -> str | None:
+def _why_not(problem: Problem) -> str | None:
     """Return why no kernel of this family computes a product, whatever its sizes."""
     if problem.target is None or family(problem.target.arch) == "sm_80":
         return "kernels with an epilogue of visitors are for sm_90a and sm_100a"
@@ -125,7 +127,7 @@ def _unfit(problem: Problem) -> str | None:
 
 
 def _without_bias(problem: Problem) -> Problem:
-    """Return the product alone."""
+    """Return the product without its bias."""
     if problem.op not in _ADDS:
         return problem
     return replace(
@@ -134,19 +136,22 @@ def _without_bias(problem: Problem) -> Problem:
         inputs=problem.inputs[1:],
         arguments=(),
         dynamic=tuple(
-            replace(one, operand=one.operand - 1) for one in problem.dynamic if one.operand > 0
+            replace(extent, operand=extent.operand - 1)
+            for extent in problem.dynamic
+            if extent.operand > 0
         ),
     )
 
 
 def _uneven(problem: Problem, facts: GemmFacts, evt: Evt) -> str | None:
-    """Return why rows of what is as large as D do not end at a multiple of 16 bytes."""
+    """Return why rows of operands as large as D do not end at a multiple of 16 bytes."""
     if any(
-        one.operand == 1 and one.dim == len(problem.inputs[1].size) - 1 for one in problem.dynamic
+        extent.operand == 1 and extent.dim == len(problem.inputs[1].size) - 1
+        for extent in problem.dynamic
     ):
         return "rows of D have a length that is known only at run time; TMA wants multiples of 16 bytes"
-    large = [one.element for one in evt.operands if one.kind in ("source", "full")]
-    for element in (*large, *(one.element for one in evt.outputs)):
+    large = [read.element for read in evt.operands if read.kind in ("source", "full")]
+    for element in (*large, *(output.element for output in evt.outputs)):
         step = 128 // BITS[element]
         if facts.n % step:
             return f"rows of {facts.n} {element} do not end at a multiple of 16 bytes"
@@ -157,15 +162,15 @@ def _configured(offered: tuple[Choice, ...], evt: Evt) -> Iterator[Choice]:
     """Return each kernel once, with the epilogue."""
     d = cast("Element", evt.result.element)
     c = d if evt.source is None else cast("Element", evt.operands[evt.source].element)
-    seen: set[GemmConfig] = set()
+    yielded: set[GemmConfig] = set()
     for choice in offered:
         config = choice.config
         if config.schedule in ("stream_k", "multistage"):
             continue
         full = full_alignment(d)
-        made = replace(
+        fused_config = replace(
             config, c=c, d=d, align_c=full_alignment(c), align_d=full, bias="none", epilogue=evt
         )
-        if made not in seen:
-            seen.add(made)
-            yield Choice(made, choice.launch)
+        if fused_config not in yielded:
+            yielded.add(fused_config)
+            yield Choice(fused_config, choice.launch)

@@ -24,18 +24,18 @@ from inductor_plugin.templates.cutlass.problem import CONTRACT, OPS, GemmFacts, 
 from inductor_plugin.templates.cutlass.source import generator_reason, interface, source
 
 RASTERS = ("heuristic", "along_m", "along_n")
-"""In the order of their numbers in ``source/call.h``."""
+"""Names by their numbers in ``source/call.h``."""
 
 
 _OFFERED = 1000
-"""More than there are: the order decides which are tried."""
+"""More than exist: the order decides which are tried."""
 
 
 class CutlassGemm:
     """CUTLASS kernels for plain, batched, int8, scaled and grouped matrix products.
 
-    Where no kernel can be generated (`generator_reason`), candidates have no text: what they are
-    called and compiled for still names a kernel that another machine has built.
+    If no kernel can be generated (`generator_reason`), candidates have no text: their names and targets
+    still identify kernels built on another machine.
     """
 
     name = "cutlass"
@@ -43,45 +43,45 @@ class CutlassGemm:
     backend = "CUTLASS"
 
     def contract(self, op: str) -> Mapping[str, Contract]:
-        """Return what kernels of an operator ask of its operands' layouts."""
+        """Return what kernels of an operator require of its operands' layouts."""
         return GROUPED_CONTRACT if op in GROUPED_OPS else CONTRACT
 
     def reject(self, problem: Problem) -> str | None:
         """Return why the template cannot run the problem, or None if it can."""
-        found = _found(problem)
-        return found if isinstance(found, str) else None
+        result = _ordered_choices(problem)
+        return result if isinstance(result, str) else None
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
         """Return the kernels to try, the most promising first."""
-        found = _found(problem)
-        if isinstance(found, str):
+        result = _ordered_choices(problem)
+        if isinstance(result, str):
             return ()
-        facts, chosen = found
-        return [_candidate(problem, facts, one) for one in chosen]
+        facts, tried = result
+        return [_candidate(problem, facts, choice) for choice in tried]
 
     def with_epilogue(self, problem: Problem, epilogue: Epilogue) -> Sequence[Candidate] | str:
-        """Return kernels that compute a problem and what is fused behind it, the most promising first.
+        """Return kernels that compute a problem with its epilogue, the most promising first.
 
-        Their operator takes A, B, and what the epilogue reads: of ``addmm`` and ``baddbmm`` what is
-        added first (`cutlass_fused.absorbed`).
+        Their operator takes A, B and the epilogue's reads, of ``addmm`` and ``baddbmm`` the bias first
+        (`fused.absorbed`).
 
         Args:
             problem: The product alone, as in `candidates`.
-            epilogue: What stands behind it.
+            epilogue: The operations after it.
 
         Returns:
             A few candidates, or why there are none.
         """
         whole = absorbed(problem, epilogue)
-        found = fused(problem, whole)
-        if isinstance(found, str):
-            return found
-        facts, chosen = found
+        result = fused(problem, whole)
+        if isinstance(result, str):
+            return result
+        facts, tried = result
         text = encode(whole)
-        return [_candidate(problem, facts, one, text) for one in chosen]
+        return [_candidate(problem, facts, choice, text) for choice in tried]
 
 
-def _found(problem: Problem) -> tuple[GemmFacts, tuple[Choice, ...]] | str:
+def _ordered_choices(problem: Problem) -> tuple[GemmFacts, tuple[Choice, ...]] | str:
     target = problem.target
     if target is None or target.capability < (8, 0):
         return "CUTLASS kernels are for NVIDIA GPUs from compute capability 8.0 on"
@@ -89,10 +89,10 @@ def _found(problem: Problem) -> tuple[GemmFacts, tuple[Choice, ...]] | str:
     facts = grouped_facts_of(problem) if grouped else facts_of(problem, allow_tf32=problem.tf32)
     if isinstance(facts, str):
         return facts
-    chosen = choices(facts, target.arch, limit=_OFFERED)
-    if isinstance(chosen, str):
-        return chosen
-    return facts, order(target, facts, chosen)
+    offered = choices(facts, target.arch, limit=_OFFERED)
+    if isinstance(offered, str):
+        return offered
+    return facts, order(target, facts, offered)
 
 
 def _candidate(problem: Problem, facts: GemmFacts, choice: Choice, epilogue: str = "") -> Candidate:
@@ -132,7 +132,7 @@ def _shown(choice: Choice) -> Mapping[str, Json]:
 
 
 def _device_arch(config: GemmConfig, problem: Problem) -> str:
-    """Return what nvcc compiles for: an sm_80 kernel is compiled for the device itself."""
+    """Return nvcc's target: an sm_80 kernel is compiled for the device itself."""
     target = problem.target
     assert target is not None
     return target.arch if config.arch == "sm_80" else family(target.arch)

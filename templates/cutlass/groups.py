@@ -1,4 +1,4 @@
-"""A grouped product as the CUTLASS template sees it: rows of A in groups, each with a B of its own.
+"""A grouped product for the CUTLASS template: rows of A in groups, each with its own B.
 
 D[begin:end, :] = A[begin:end, :] @ B[group]        begin, end = offsets[group - 1], offsets[group]
 """
@@ -16,7 +16,7 @@ from inductor_plugin.templates.cutlass.problem import CONTRACT, GemmFacts, facts
 GROUPED_OPS = ("grouped_mm",)
 
 GROUPED_CONTRACT = {**CONTRACT, "a": Contract("A", ("row",), preferred=MOST_BYTES)}
-"""A group is some rows of A: they must lie together."""
+"""A group is a range of rows of A, so A must be row-major."""
 
 
 def grouped_facts_of(problem: Problem) -> GemmFacts | str:
@@ -28,12 +28,12 @@ def grouped_facts_of(problem: Problem) -> GemmFacts | str:
         problem: A[m, k], B[group, k, n] and the ends of the groups, int32 [group]: the form of
             ``torch._grouped_mm`` that a mixture of experts uses. Its other forms are refused.
     """
-    if reason := _unfit(problem):
+    if reason := _why_not(problem):
         return reason
     a, b = problem.inputs[:2]
     single = replace(b, size=b.size[1:], stride=b.stride[1:], divisors=b.divisors[1:])
     plain = replace(problem, op="mm", inputs=(a, single), dynamic=_without_groups(problem))
-    # Float32 is refused for what it is, grouped; no option would change that.
+    # Grouped float32 is refused with its own reason; no option allows it.
     facts = facts_of(plain, allow_tf32=True)
     if isinstance(facts, str):
         return facts
@@ -41,7 +41,7 @@ def grouped_facts_of(problem: Problem) -> GemmFacts | str:
     return replace(facts, batch=b.size[0], align_b=align_b, grouped=True)
 
 
-def _unfit(problem: Problem) -> str | None:
+def _why_not(problem: Problem) -> str | None:
     if problem.op not in GROUPED_OPS:
         return f"it serves {', '.join(GROUPED_OPS)}, not {problem.op}"
     if len(problem.inputs) != 3:
@@ -53,11 +53,11 @@ def _unfit(problem: Problem) -> str | None:
         return f"groups must divide the rows of A alone, A is {a.shape} and B {b.shape}"
     if b.size[0] == 0:
         return "there are no groups"
-    found = too_many(b.size[0]) or _unfit_offsets(offsets, b.size[0])
-    return found or judge_problem(GROUPED_CONTRACT, problem).refusal
+    reason = too_many(b.size[0]) or _why_not_offsets(offsets, b.size[0])
+    return reason or judge_problem(GROUPED_CONTRACT, problem).refusal
 
 
-def _unfit_offsets(offsets: Operand, groups: int) -> str | None:
+def _why_not_offsets(offsets: Operand, groups: int) -> str | None:
     if offsets.dtype != "int32" or offsets.size != (groups,):
         return f"offsets must be {groups} int32 numbers, they are {offsets.shape} {offsets.dtype}"
     return None
@@ -65,8 +65,10 @@ def _unfit_offsets(offsets: Operand, groups: int) -> str | None:
 
 def _without_groups(problem: Problem) -> tuple[SizeClass, ...]:
     """Return the dynamic dimensions of A and of one group's B."""
-    kept = [one for one in problem.dynamic if one.operand == 0]
-    kept += [
-        replace(one, dim=one.dim - 1) for one in problem.dynamic if one.operand == 1 and one.dim > 0
+    dynamic = [extent for extent in problem.dynamic if extent.operand == 0]
+    dynamic += [
+        replace(extent, dim=extent.dim - 1)
+        for extent in problem.dynamic
+        if extent.operand == 1 and extent.dim > 0
     ]
-    return tuple(kept)
+    return tuple(dynamic)

@@ -1,4 +1,4 @@
-"""Which configurations have a kernel: what the hardware, CUTLASS and registers allow, with the reason."""
+"""Which configurations the hardware, CUTLASS and the registers allow, or the reason why not."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ SM80_WARPS: dict[tuple[int, int], tuple[int, int]] = {
 """Warps along (m, n) of an sm_80 tile, as cutlass_library pairs them (generator.py, 4.2)."""
 
 SM80_SHARED_BYTES = 99 * 1024
-"""Shared memory every device from sm_80 to sm_89 gives one block; sm_80 itself gives 163 KB."""
+"""Shared memory of a block on every device from sm_80 to sm_89; sm_80 itself has 163 KB."""
 
 SM90_SHARED_BYTES = 227 * 1024
 
 _BARRIER_BYTES = 2048
-"""For what else a kernel keeps there: barriers, the scheduler's answer, alignment."""
+"""Shared memory for barriers, the scheduler's responses and alignment."""
 
 _SM90_TF32_SPILLS: dict[tuple[Schedule, tuple[int, int], str], int] = {
     ("cooperative", (256, 128), "nn"): 104,
@@ -48,10 +48,10 @@ _SM90_TF32_SPILLS: dict[tuple[Schedule, tuple[int, int], str], int] = {
     ("stream_k", (128, 256), "nt"): 264,
 }
 """Bytes ptxas (CUDA 13.0) spills of each thread of a TF32 kernel, by schedule, tile and orders of A
-and B, without a bias in a cluster of 2x1: what does not lie along K is turned in registers."""
+and B, without a bias in a cluster of 2x1: operands not contiguous along K are transposed in registers."""
 
 _SM80_NARROW_SPILLS = "272 to 364"
-"""The same of an sm_80 tile of 128x128 with rows of 128 bytes of K in two stages: by the orders."""
+"""The same of an sm_80 tile of 128x128 with rows of 128 bytes of K in two stages, depending on the orders."""
 
 
 def unbuildable(config: GemmConfig) -> str | None:
@@ -74,8 +74,8 @@ def unbuildable(config: GemmConfig) -> str | None:
 
 def _schedule(config: GemmConfig) -> str | None:
     if config.schedule not in SCHEDULES[config.arch]:
-        known = ", ".join(SCHEDULES[config.arch])
-        return f"{config.arch} has no schedule {config.schedule!r}; it has {known}"
+        names = ", ".join(SCHEDULES[config.arch])
+        return f"{config.arch} has no schedule {config.schedule!r}; it has {names}"
     if config.is_fp8 and config.arch == "sm_80":
         return "sm_80 kernels are built for 16-bit floats, TF32 and int8, not for fp8"
     if config.a == "s8" and config.arch == "sm_100a":
@@ -143,7 +143,7 @@ def _sm80_alignments(config: GemmConfig) -> str | None:
 
 
 def _meaning(config: GemmConfig) -> str | None:
-    """Return why an epilogue has no meaning for its types."""
+    """Return why an epilogue is undefined for its types."""
     if config.bias == "none" and config.epilogue is None and config.c != config.d:
         return f"without a bias C has D's type, {config.d}, not {config.c}"
     if config.scale != "none" and not config.is_fp8:
@@ -186,7 +186,7 @@ def _tree(config: GemmConfig) -> str | None:
         return None
     source = config.d if evt.source is None else evt.operands[evt.source].element
     plain = config.schedule != "stream_k" and not config.grouped and config.tma_epilogue
-    many = bool(evt.aux) or any(one.kind == "full" for one in evt.operands)
+    many = bool(evt.aux) or any(operand.kind == "full" for operand in evt.operands)
     rules = (
         (config.arch == "sm_80", "sm_80 kernels have no epilogue of visitors"),
         (
@@ -280,10 +280,10 @@ def _shared(config: GemmConfig) -> str | None:
         return None
     m, n, k = config.tile
     stage = (m * BITS[config.a] + n * BITS[config.b]) * k // 8
-    taken = epilogue_bytes(config)
-    if taken + 2 * stage + _BARRIER_BYTES > SM90_SHARED_BYTES:
+    used = epilogue_bytes(config)
+    if used + 2 * stage + _BARRIER_BYTES > SM90_SHARED_BYTES:
         return (
-            f"its epilogue takes {taken} bytes of shared memory, which leaves too little of "
+            f"its epilogue takes {used} bytes of shared memory, which leaves too little of "
             f"{SM90_SHARED_BYTES} for two stages of {stage}"
         )
     return None
@@ -292,7 +292,7 @@ def _shared(config: GemmConfig) -> str | None:
 def epilogue_bytes(config: GemmConfig) -> int:
     """Return the shared memory an sm_90a kernel's epilogue takes (sm90_builder.inl, CUTLASS 4.2).
 
-    D and operands as large as D pass through it by parts of a tile, several in flight.
+    D and operands as large as D pass through shared memory in parts of a tile, several in flight.
     """
     evt = config.epilogue
     m, n, _ = config.tile
@@ -309,12 +309,12 @@ def epilogue_bytes(config: GemmConfig) -> int:
         bits += stages_c * BITS[config.c] * part
     if evt is not None:
         bits += sum(
-            stages_c * BITS[one.element] * part
-            if one.kind == "full"
-            else n * BITS[one.element] * (one.kind == "row")
-            for one in evt.operands
+            stages_c * BITS[operand.element] * part
+            if operand.kind == "full"
+            else n * BITS[operand.element] * (operand.kind == "row")
+            for operand in evt.operands
         )
-        bits += sum(stages_d * BITS[one.element] * part for one in evt.aux)
+        bits += sum(stages_d * BITS[output.element] * part for output in evt.aux)
     return bits // 8
 
 
@@ -340,7 +340,7 @@ def _cluster(config: GemmConfig) -> str | None:
 
 
 def _spills(config: GemmConfig) -> str | None:
-    """Return what a kernel is known to spill; it would be compiled and then not measured."""
+    """Return how much a kernel is known to spill; it would be compiled and then not measured."""
     spilled: int | str | None = None
     if config.arch == "sm_90a" and config.a == "tf32":
         spilled = _SM90_TF32_SPILLS.get((config.schedule, config.tile[:2], config.order))

@@ -1,4 +1,4 @@
-"""The order in which CUTLASS kernels are tried: what NVIDIA's heuristics name, then our own model."""
+"""Orders CUTLASS kernels: those that NVIDIA's heuristics suggest, then those of the cost model."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ def order(
 ) -> tuple[Choice, ...]:
     """Return the most promising choices, best first.
 
-    What the model cannot judge, or would leave out, keeps its place behind what it ranks: a guess
-    must not leave a problem without kernels.
+    Choices that the model cannot rank or would exclude follow in their order: an estimate must not
+    leave a problem without kernels.
 
     Args:
         target: The GPU.
         facts: The product.
-        choices: What can be built, in some order.
+        choices: All choices that can be built, in any order.
         limit: How many to return at most.
     """
     shape = shape_of(facts)
     by_tile: dict[TileConfig, list[Choice]] = {}
-    for one in choices:
-        by_tile.setdefault(tile_of(one), []).append(one)
+    for choice in choices:
+        by_tile.setdefault(tile_of(choice), []).append(choice)
     placed, _ = ordered(target, shape, ranked(target, shape, by_tile))
-    first = [choice for one in placed for choice in by_tile[one.config]]
-    rest = [one for one in choices if one not in first]
+    first = [choice for tile in placed for choice in by_tile[tile.config]]
+    rest = [choice for choice in choices if choice not in first]
     return tuple([*first, *rest][:limit])
 
 
 def shape_of(facts: GemmFacts) -> GemmShape:
-    """Return a product as the ranking sees it."""
-    # Only the device knows how long each group is: as if all were equal.
+    """Return a product for the ranking."""
+    # Only the device knows the length of each group; equal lengths are assumed.
     rows = math.ceil(facts.m / facts.batch) if facts.grouped else facts.m
     return GemmShape(
         m=rows,
@@ -67,7 +67,7 @@ def shape_of(facts: GemmFacts) -> GemmShape:
 
 
 def tile_of(choice: Choice) -> TileConfig:
-    """Return how a choice cuts the product, as the ranking sees it."""
+    """Return the tile of a choice for the ranking."""
     config, launch = choice.config, choice.launch
     m, n, k = config.tile
     schedule = "cooperative" if config.schedule == "stream_k" else config.schedule

@@ -1,4 +1,4 @@
-"""A matrix product as the CUTLASS template sees it: types, orders, alignments, bias and scales.
+"""A matrix product for the CUTLASS template: types, orders, alignments, bias and scales.
 
 Problem ─► facts_of ─► GemmFacts      or the reason why CUTLASS cannot run it
 """
@@ -28,7 +28,7 @@ MAX_BATCH = 65535
 
 MAJORS: tuple[Major, ...] = ("row", "column")
 CONTRACT: Mapping[str, Contract] = {
-    # Any alignment has a kernel; multistage kernels load 16 bytes at once, and TMA takes nothing else.
+    # Any alignment has a kernel; multistage kernels load 16 bytes at once, and TMA needs them.
     "a": Contract("A", preferred=MOST_BYTES),
     "b": Contract("B", preferred=MOST_BYTES),
     "c": Contract("the bias", ("row",), preferred=MOST_BYTES, broadcast=True),
@@ -37,8 +37,8 @@ CONTRACT: Mapping[str, Contract] = {
     "scale_b": Contract("the scale of B", ("dense",)),
     "offsets": Contract("offsets", ("dense",)),
 }
-"""What kernels ask of each operand. They are told one stride of a matrix and one of a batch, so rows
-must lie apart, and a batch may share one matrix."""
+"""What kernels require of each operand. Their calls have one stride of a matrix and one of a batch, so
+rows must not overlap, and a batch may share one matrix."""
 
 _ELEMENTS: dict[str, Element] = {
     "float16": "f16",
@@ -53,7 +53,7 @@ _ELEMENTS: dict[str, Element] = {
 
 @dataclass(frozen=True)
 class GemmFacts:
-    """What decides between kernels: D[batch, m, n] = alpha * scale(A @ B) + beta * C.
+    """The facts that decide between kernels: D[batch, m, n] = alpha * scale(A @ B) + beta * C.
 
     Attributes:
         m: Rows of A and D; for a dynamic dimension the size it is measured at, as for all four.
@@ -76,7 +76,7 @@ class GemmFacts:
         alpha: Factor of the product.
         beta: Factor of the bias.
         fast_accumulation: Whether fp8 sums may stay in the tensor cores.
-        grouped: Rows of A belong to ``batch`` groups, each with a B of its own.
+        grouped: Rows of A belong to ``batch`` groups, each with its own B.
     """
 
     m: int
@@ -101,7 +101,7 @@ class GemmFacts:
     grouped: bool = False
 
 
-class _UnfitError(Exception):
+class _RefusedError(Exception):
     """Carries the reason out of the helpers; `facts_of` turns it into a value."""
 
 
@@ -110,18 +110,18 @@ def facts_of(problem: Problem, *, allow_tf32: bool = False) -> GemmFacts | str:
 
     Args:
         problem: The call, its operands in Inductor's order: the bias of ``addmm`` and ``baddbmm``
-            first, that of ``scaled_mm`` last behind the scales.
+            first, that of ``scaled_mm`` last, after the scales.
         allow_tf32: Whether float32 inputs may be rounded to TF32
             (``torch.backends.cuda.matmul.allow_tf32``).
     """
     try:
         return _facts(problem, allow_tf32=allow_tf32)
-    except _UnfitError as unfit:
-        return str(unfit)
+    except _RefusedError as refusal:
+        return str(refusal)
 
 
 def too_many(batch: int) -> str | None:
-    """Return why a batch has no kernel, None if it has; a dynamic one is judged as it is measured."""
+    """Return why a batch has no kernel, None if it has; a dynamic batch is judged by its measured size."""
     if batch <= MAX_BATCH:
         return None
     return f"a kernel takes {MAX_BATCH} products at once, these are {batch}"
@@ -141,30 +141,31 @@ def steps(size: Sequence[int], stride: Sequence[int], major: Major) -> tuple[int
 
 def _facts(problem: Problem, *, allow_tf32: bool) -> GemmFacts:
     if problem.op not in OPS:
-        raise _UnfitError(f"it serves {', '.join(OPS)}, not {problem.op}")
-    for one in (*problem.inputs, problem.output):
-        if one.device != "cuda" or one.layout != "strided":
-            raise _UnfitError(f"it wants strided CUDA tensors, one is {one.layout} on {one.device}")
+        raise _RefusedError(f"it serves {', '.join(OPS)}, not {problem.op}")
+    for operand in (*problem.inputs, problem.output):
+        layout, device = operand.layout, operand.device
+        if device != "cuda" or layout != "strided":
+            raise _RefusedError(f"it wants strided CUDA tensors, one is {layout} on {device}")
     first = 1 if problem.op in ("addmm", "baddbmm") else 0
     a, b = problem.inputs[first : first + 2]
     output = problem.output
     if 0 in (*a.size, *b.size):
-        raise _UnfitError(f"a dimension is empty: {a.shape} and {b.shape}")
+        raise _RefusedError(f"a dimension is empty: {a.shape} and {b.shape}")
     element_a = _input_element(a, allow_tf32=allow_tf32)
     element_b = _input_element(b, allow_tf32=allow_tf32)
     element_d = _element(output)
     if element_d not in OUTPUTS[element_a]:
-        raise _UnfitError(f"{a.dtype} inputs do not give {output.dtype}")
+        raise _RefusedError(f"{a.dtype} inputs do not give {output.dtype}")
     if reason := judge_problem(CONTRACT, problem).refusal:
-        raise _UnfitError(reason)
+        raise _RefusedError(reason)
     layout_a: Major = "row" if order_of(a, MAJORS) == "row" else "column"
     layout_b: Major = "row" if order_of(b, MAJORS) == "row" else "column"
     batch = output.size[0] if len(output.size) == 3 else 1
     if reason := too_many(batch):
-        raise _UnfitError(reason)
+        raise _RefusedError(reason)
     alpha, beta = (_number(problem, name) for name in ("alpha", "beta"))
-    at = _bias_index(problem)
-    added = None if at is None else problem.inputs[at]
+    index = _bias_index(problem)
+    added = None if index is None else problem.inputs[index]
     bias: Bias = "none" if added is None else _bias(added, output)
     return GemmFacts(
         m=a.size[-2],
@@ -179,7 +180,7 @@ def _facts(problem: Problem, *, allow_tf32: bool) -> GemmFacts:
         layout_b=layout_b,
         align_a=_alignment(problem, first, layout_a),
         align_b=_alignment(problem, first + 1, layout_b),
-        align_c=_bias_alignment(problem, at, bias) or full_alignment(element_d),
+        align_c=_bias_alignment(problem, index, bias) or full_alignment(element_d),
         align_d=_alignment(problem, len(problem.inputs), "row"),
         bias=bias,
         scale=_scale(problem, a.size[-2], b.size[-1], alpha),
@@ -191,7 +192,7 @@ def _facts(problem: Problem, *, allow_tf32: bool) -> GemmFacts:
 
 def _element(operand: Operand) -> Element:
     if operand.dtype not in _ELEMENTS:
-        raise _UnfitError(f"no kernel for {operand.dtype}; known are {', '.join(_ELEMENTS)}")
+        raise _RefusedError(f"no kernel for {operand.dtype}; known are {', '.join(_ELEMENTS)}")
     return _ELEMENTS[operand.dtype]
 
 
@@ -199,18 +200,18 @@ def _input_element(operand: Operand, *, allow_tf32: bool) -> Element:
     element = _element(operand)
     if element == "f32":
         if not allow_tf32:
-            raise _UnfitError(
+            raise _RefusedError(
                 "float32 products run on tensor cores as TF32, which is off; "
                 'torch.set_float32_matmul_precision("high") allows it'
             )
         return "tf32"
     if element not in OUTPUTS:
-        raise _UnfitError(f"no tensor core multiplies {operand.dtype}")
+        raise _RefusedError(f"no tensor core multiplies {operand.dtype}")
     return element
 
 
 def _alignment(problem: Problem, index: int, major: Major) -> int:
-    """Return how many elements, up to 16 bytes, all of an operand's rows start at multiples of."""
+    """Return the elements, up to 16 bytes, of which all of an operand's rows start at multiples."""
     operand = (*problem.inputs, problem.output)[index]
     return granularity(operand, major, run_time(problem, index))
 
@@ -220,11 +221,11 @@ def _number(problem: Problem, name: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise _UnfitError(f"{name} must be a number, it is {text}") from None
+        raise _RefusedError(f"{name} must be a number, it is {text}") from None
 
 
 def _bias_index(problem: Problem) -> int | None:
-    """Return which input is added, None if there is none."""
+    """Return the index of the bias among the inputs, None if there is none."""
     named = roles(problem)
     return named.index("c") if "c" in named else None
 
@@ -246,7 +247,7 @@ def _column(along_m: int, bias: Operand) -> Bias:
     """Return the shape of a column; its contract does not know how wide the output is."""
     if along_m == 1:
         return "column"
-    raise _UnfitError(f"{bias.shape} with strides {bias.stride} is no row and no column of D")
+    raise _RefusedError(f"{bias.shape} with strides {bias.stride} is no row and no column of D")
 
 
 def _bias_alignment(problem: Problem, index: int | None, shape: Bias) -> int:
@@ -264,16 +265,16 @@ def _bias_alignment(problem: Problem, index: int | None, shape: Bias) -> int:
 def _scale(problem: Problem, m: int, n: int, alpha: float) -> Scale:
     if problem.op != "scaled_mm":
         return "none"
-    one, two = problem.inputs[2:4]
-    if one.dtype != "float32" or two.dtype != "float32":
-        raise _UnfitError(f"scales must be float32, they are {one.dtype} and {two.dtype}")
-    counts = math.prod(one.size), math.prod(two.size)
+    scale_a, scale_b = problem.inputs[2:4]
+    if scale_a.dtype != "float32" or scale_b.dtype != "float32":
+        raise _RefusedError(f"scales must be float32, they are {scale_a.dtype} and {scale_b.dtype}")
+    counts = math.prod(scale_a.size), math.prod(scale_b.size)
     if counts == (1, 1):
         return "tensor"
     if counts != (m, n):
-        raise _UnfitError(
+        raise _RefusedError(
             f"scales have {counts[0]} and {counts[1]} numbers; kernels take one each or {m} and {n}"
         )
     if alpha != 1:
-        raise _UnfitError(f"row-wise scales leave no room for alpha, it is {alpha}")
+        raise _RefusedError(f"row-wise scales leave no room for alpha, it is {alpha}")
     return "rowwise"

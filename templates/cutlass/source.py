@@ -1,6 +1,6 @@
 """C++ of one CUTLASS kernel: one translation unit with one C function.
 
-cutlass_library writes the kernel's type from a `GemmOperation` made for exactly this configuration
+cutlass_library writes the kernel's type from a `GemmOperation` of exactly this configuration
 (its own manifest would list 21,000); the files in ``source/`` add the host side. Include lines come
 first and the C function last, so that several sources fit into one unit.
 """
@@ -55,15 +55,15 @@ _INSTRUCTION_K = {8: 32, 16: 16, 32: 8}
 
 @functools.cache
 def interface() -> str:
-    """Return the version of everything around a kernel's own type: arguments and host side."""
-    found = hashlib.sha256()
+    """Return a digest of everything around a kernel's own type: arguments and host side."""
+    digest = hashlib.sha256()
     for path in sorted(_SOURCE.iterdir()):
-        found.update(path.read_bytes())
-    return found.hexdigest()[:12]
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 class _Functor:
-    """An epilogue that cutlass_library does not know, as its emitters want it."""
+    """An epilogue that cutlass_library lacks, with the interface its emitters use."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -77,7 +77,7 @@ class _Functor:
 def generator_reason() -> str | None:
     """Return why no kernel can be generated here, or None if kernels can.
 
-    The first call takes 40 ms, for it imports cutlass_library; the answer is kept.
+    The first call takes 40 ms to import cutlass_library; the result is cached.
     """
     if importlib.util.find_spec("cutlass_library") is None:
         return f"nvidia-cutlass is not installed: {_INSTALL}"
@@ -86,7 +86,7 @@ def generator_reason() -> str | None:
         return f"nvidia-cutlass {version} is installed, kernels need {MAJOR}.x: {_INSTALL}"
     try:
         _modules()
-    except Exception as error:  # noqa: BLE001 - whatever its import says, other templates go on
+    except Exception as error:  # noqa: BLE001 - whatever its import raises, other templates work
         return f"nvidia-cutlass cannot be imported ({type(error).__name__}: {error}): {_INSTALL}"
     return None
 
@@ -103,8 +103,8 @@ def source(config: GemmConfig) -> str:
     """Return the translation unit of a kernel; its C function is called ``config.name``.
 
     Raises:
-        ValueError: The configuration has no kernel; `unbuildable` says why.
-        ImportError: cutlass_library, of the wheel nvidia-cutlass, is missing.
+        ValueError: The configuration has no kernel; see `unbuildable`.
+        ImportError: cutlass_library, part of the wheel nvidia-cutlass, is missing.
     """
     if reason := unbuildable(config):
         raise ValueError(f"{config.name} cannot be built: {reason}")
@@ -113,7 +113,7 @@ def source(config: GemmConfig) -> str:
     host = "grouped.cuh" if config.grouped else "sm90.cuh"
     words = _words(config)
     parts = [
-        "\n".join(["#include <cstdint>", *(f'#include "{one}"' for one in includes)]),
+        "\n".join(["#include <cstdint>", *(f'#include "{path}"' for path in includes)]),
         _filled("call.h", words),
         _kernel_2x(config) if old else _kernel_3x(config),
         _filled("sm80.cuh" if old else host, words),
@@ -124,11 +124,11 @@ def source(config: GemmConfig) -> str:
 
 def _filled(name: str, words: dict[str, str]) -> str:
     text = (_SOURCE / name).read_text(encoding="utf-8")
-    return _PLACE.sub(lambda found: words[found[1]], text)
+    return _PLACE.sub(lambda match: words[match[1]], text)
 
 
 def _words(config: GemmConfig) -> dict[str, str]:
-    """Return what stands for the places of the host side."""
+    """Return the values of the placeholders in ``source/``."""
     a_row, b_row = config.layout_a == "row", config.layout_b == "row"
     full = config.bias == "full"
     vector = config.bias in ("row", "column")
@@ -175,7 +175,7 @@ def _words(config: GemmConfig) -> dict[str, str]:
 
 
 def _source_words(config: GemmConfig) -> dict[str, str]:
-    """Return where a 3.x kernel finds the C it reads: the bias, or an operand of its epilogue."""
+    """Return the C that a 3.x kernel reads: the bias, or an operand of its epilogue."""
     evt = config.epilogue
     place = None if evt is None else evt.source
     if place is None:
@@ -250,7 +250,7 @@ def _operation_3x(config: GemmConfig, library: Any, gemm: Any, functor: _Functor
     describe = library.TensorDescription
     kernel, writing = _schedules(config, library)
     sm100 = config.arch == "sm_100a"
-    # A kernel that never reads C says so with void; the epilogue without TMA has no such form.
+    # C is void for a kernel that never reads it; the epilogue without TMA does not support that.
     reads_c = config.reads_c or not config.tma_epilogue
     element_c = _element(config.c, library) if reads_c else library.DataType.void
     schedulers = library.TileSchedulerType
@@ -315,18 +315,18 @@ def _tile(config: GemmConfig, library: Any, instruction: list[int]) -> Any:
 def _kernel_2x(config: GemmConfig) -> str:
     """Return a 2.x kernel's type.
 
-    The emitter exchanges A and B and turns their layouts, because it takes D for column-major.
-    Handing over the turned problem gives the kernel of the row-major one.
+    The emitter swaps A and B and transposes their layouts, because it assumes a column-major D.
+    Given the transposed problem, it emits the kernel of the row-major one.
     """
     library, gemm = _modules()
-    turned = {"row": library.LayoutType.ColumnMajor, "column": library.LayoutType.RowMajor}
+    transposed = {"row": library.LayoutType.ColumnMajor, "column": library.LayoutType.RowMajor}
     describe = library.TensorDescription
     operation = gemm.GemmOperation(
         library.GemmKind.Universal,
         80,
         _tile(config, library, [16, 8, _INSTRUCTION_K[BITS[config.a]]]),
-        describe(_element(config.b, library), turned[config.layout_b], config.align_b),
-        describe(_element(config.a, library), turned[config.layout_a], config.align_a),
+        describe(_element(config.b, library), transposed[config.layout_b], config.align_b),
+        describe(_element(config.a, library), transposed[config.layout_a], config.align_a),
         describe(_element(config.d, library), library.LayoutType.ColumnMajor, config.align_d),
         _element(config.accumulator, library),
         library.EpilogueFunctor.LinearCombination,

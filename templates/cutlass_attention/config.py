@@ -1,4 +1,4 @@
-"""One CUTLASS attention kernel, as plain facts: what its text is generated from, and its name."""
+"""One CUTLASS attention kernel, as plain facts, from which its text and its name are generated."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ Element = Literal["f16", "bf16", "e4m3"]
 Schedule = Literal["cooperative", "pingpong"]
 
 SHARED_BYTES = 232448
-"""Of a block on sm_90 (CUDA C++ Programming Guide 13.0, table of compute capabilities)."""
+"""Shared memory of a block on sm_90 (CUDA C++ Programming Guide 13.0, table of compute capabilities)."""
 
 BYTES: dict[Element, int] = {"f16": 2, "bf16": 2, "e4m3": 1}
-"""Of an element of q, k and v."""
+"""Bytes of an element of q, k and v."""
 
 _BARRIER_BYTES = 1024
-"""Barriers of the pipelines, with room."""
+"""Barriers of the pipelines, with headroom."""
 
 
 @dataclass(frozen=True)
 class FmhaConfig:
-    """What one kernel is compiled for; masks, scale, sizes and strides are arguments of its calls.
+    """The compile-time choices of a kernel; masks, scale, sizes and strides are arguments of its calls.
 
     Attributes:
         backward: Whether it computes gradients.
-        rows: Queries of a tile, half of them for each of two warp groups; in the backward all for both.
+        rows: Queries of a tile, half of them for each of two warp groups; in the backward both have all.
         columns: Keys of a tile; in the backward half of them for each warp group.
-        dim: Largest head; smaller ones are filled up with zeros by TMA.
-        element: Type of all operands but lse and delta; what is written for ``e4m3`` is bf16.
+        dim: Largest head; TMA pads smaller ones with zeros.
+        element: Type of all operands but lse and delta; ``e4m3`` kernels write bf16.
         schedule: ``cooperative`` starts a block a tile; ``pingpong`` starts one a multiprocessor, which
-            goes on to the next tile, and loads Q by a warp of its own. The backward is cooperative.
+            continues with the next tile, and loads Q in a separate warp. The backward is cooperative.
         stages: Tiles of K and of V in flight, counted together. The backward always has two of each.
     """
 
@@ -45,7 +45,7 @@ class FmhaConfig:
 
     @property
     def name(self) -> str:
-        """The kernel's readable and stable name: its C symbol, and what a profile shows.
+        """The kernel's readable and stable name: its C symbol, which profiles show.
 
         Example: ``cutlass_fmha_sm90_128x128x128_pingpong_bf16_stages5``.
         """
@@ -60,7 +60,7 @@ class FmhaConfig:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a forward block: a tile of Q and the stages; nothing is written through it."""
+        """Shared memory of a forward block: a tile of Q and the stages, none for the output."""
         lines = self.rows + self.stages * self.columns
         return lines * self.dim * BYTES[self.element] + _BARRIER_BYTES
 

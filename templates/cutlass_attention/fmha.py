@@ -27,7 +27,7 @@ _FORWARD: dict[int, tuple[tuple[int, Schedule, int], ...]] = {
     128: ((128, "cooperative", 5), (128, "pingpong", 5), (64, "cooperative", 5)),
     256: ((64, "cooperative", 5), (64, "pingpong", 5)),
 }
-"""Keys of a tile, schedule and stages by head; a tile has 128 queries. As the example runs them
+"""Keys of a tile, schedule and stages by head size; a tile has 128 queries. As in the example
 (88_hopper_fmha.cu, CUTLASS 4.2)."""
 
 _FORWARD_NARROW: dict[int, tuple[tuple[int, Schedule, int], ...]] = {
@@ -38,25 +38,24 @@ _FORWARD_NARROW: dict[int, tuple[tuple[int, Schedule, int], ...]] = {
 """The same for operands of 8 bits."""
 
 _BACKWARD_ROWS: dict[int, tuple[int, ...]] = {32: (64, 128), 64: (64,), 128: (64,)}
-"""Queries of a tile by head; a tile has 128 keys. With heads of 64 a tile of 128 spills 12 bytes a
+"""Queries of a tile by head size; a tile has 128 keys. With heads of 64 a tile of 128 spills 12 bytes a
 thread (nvcc 13.0)."""
 
 _QUERIES = 128
-"""Of a tile of the forward."""
+"""Queries of a tile of the forward."""
 
 _KEYS = 128
-"""Of a tile of the backward."""
+"""Keys of a tile of the backward."""
 
 
 class CutlassFmha:
     """CUTLASS attention for sm_90a: fp16, bf16, fp8; windows of both alignments, shared heads, any lengths.
 
-    Operands in fp8 (e4m3) are for the forward, which writes bf16 and turns V before it begins.
+    Only the forward takes fp8 (e4m3) operands; it writes bf16 and transposes V first. The backward sums
+    dQ in an order that changes from call to call.
 
-    The backward adds up dQ in an order that changes from call to call.
-
-    Where the wheel is not installed candidates have no text: what they are called and compiled for
-    still names a kernel that another machine has built.
+    If the wheel is not installed, candidates have no text: their names and targets still identify
+    kernels built on another machine.
     """
 
     name = "cutlass_fmha"
@@ -65,25 +64,25 @@ class CutlassFmha:
 
     def reject(self, problem: Problem) -> str | None:
         """Return why the template cannot run the problem, or None if it can."""
-        found = facts_of(problem)
-        return found if isinstance(found, str) else misfit_reason()
+        attention = facts_of(problem)
+        return attention if isinstance(attention, str) else misfit_reason()
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
         """Return the kernels to try, the most promising first."""
-        found = facts_of(problem)
+        attention = facts_of(problem)
         target = problem.target
-        if isinstance(found, str) or target is None or misfit_reason():
+        if isinstance(attention, str) or target is None or misfit_reason():
             return ()
-        return [_candidate(found, target, one) for one in configs(found, target)]
+        return [_candidate(attention, target, config) for config in configs(attention, target)]
 
 
 def configs(attention: Attention, target: Target) -> tuple[FmhaConfig, ...]:
     """Return the kernels to try, best first.
 
-    A persistent kernel goes through tiles in their order, so that causal tiles of unequal length
-    leave multiprocessors waiting at the end, and it gains nothing from fewer tiles than
-    multiprocessors. Wide tiles of keys read each query less often, but compute more that a narrow
-    window or a few keys hide.
+    A persistent kernel processes tiles in order, so that causal tiles of unequal length leave
+    multiprocessors idle at the end, and it gains nothing from fewer tiles than multiprocessors. Wide
+    tiles of keys read each query less often, but compute more scores that a narrow window or a small
+    number of keys masks.
     """
     dim, element = kernel_dim(attention), _ELEMENTS[attention.dtype]
     if attention.backward:
@@ -93,12 +92,12 @@ def configs(attention: Attention, target: Target) -> tuple[FmhaConfig, ...]:
         )
     tiles = math.ceil(attention.queries / _QUERIES) * attention.batch * attention.heads
     uneven = attention.mask.limited or tiles <= target.multiprocessors
-    seen = _seen(attention)
+    visible = _visible_keys(attention)
 
     def cost(config: FmhaConfig) -> tuple[float, bool]:
-        hidden = math.ceil(seen / config.columns) * config.columns / seen
+        computed = math.ceil(visible / config.columns) * config.columns / visible
         per_tile = 1 + 8 / config.columns
-        return hidden * per_tile, (config.schedule == "pingpong") == uneven
+        return computed * per_tile, (config.schedule == "pingpong") == uneven
 
     offered = [
         FmhaConfig(
@@ -115,7 +114,7 @@ def configs(attention: Attention, target: Target) -> tuple[FmhaConfig, ...]:
     return tuple(sorted(offered, key=cost))
 
 
-def _seen(attention: Attention) -> int:
+def _visible_keys(attention: Attention) -> int:
     """Return how many keys the queries of a tile see at most."""
     mask = attention.mask
     if mask.left < 0 or mask.right < 0:
@@ -125,8 +124,8 @@ def _seen(attention: Attention) -> int:
 
 def _candidate(attention: Attention, target: Target, config: FmhaConfig) -> Candidate:
     mask = attention.mask
-    written = "lse" in attention.operands
-    forward = "cutlass_fmha" if written else "cutlass_fmha_output"
+    writes_lse = "lse" in attention.operands
+    forward = "cutlass_fmha" if writes_lse else "cutlass_fmha_output"
     op = "cutlass_fmha_backward" if config.backward else forward
     return Candidate(
         template=CutlassFmha.name,

@@ -1,12 +1,11 @@
-"""The parts of CUTLASS's Hopper attention example that change, as edits of the installed wheel's text.
+"""Edits of CUTLASS's Hopper attention example, applied to the text of the installed wheel.
 
-    header of the wheel ─► edits, each found exactly once ─► text in a namespace of our own, or a reason
+    header of the wheel ─► edits, each matched exactly once ─► text in another namespace, or a reason
 
-The edits below stand for some 800 lines of NVIDIA's that would lie here otherwise. Everything else of
-the example (kernel, softmax, loads, schedulers) is included as it is. A wheel whose text an edit does
-not fit is refused by name before anything is compiled; headers derived from it would show that as an
-error of the compiler's, minutes later. What is quoted here is NVIDIA's, under BSD-3-Clause, whose text
-stays in what is generated.
+The edits replace a copy of some 800 lines of NVIDIA's. Everything else of the example (kernel, softmax,
+loads, schedulers) is included unchanged. If an edit does not match the wheel's text, the wheel is refused
+before anything is compiled; copied headers would only fail in the compiler, minutes later. The quoted
+code is NVIDIA's, under BSD-3-Clause; the license's text stays in the generated source.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 EXAMPLE = "../examples/88_hopper_fmha"
-"""Where the example lies, seen from CUTLASS's include folder."""
+"""Path of the example, relative to CUTLASS's include folder."""
 
 _NAMESPACE = "namespace cutlass::fmha::collective {"
 _DIRECTIVE = re.compile(r"^#\s*(?:include|pragma once)\b.*\n", re.MULTILINE)
@@ -27,11 +26,11 @@ class Edit:
     """One change.
 
     Attributes:
-        old: What is replaced.
-        new: What takes its place.
-        until: Where given, all up to this text, which has to be there exactly once behind ``old``
-            and stays.
-        times: How often ``old`` has to be there; each is replaced.
+        old: The replaced text.
+        new: Its replacement.
+        until: If set, everything up to this text is replaced, too; it must occur exactly once after
+            ``old``, and stays.
+        times: How often ``old`` must occur; each occurrence is replaced.
     """
 
     old: str
@@ -45,8 +44,8 @@ class Header:
     """A header of the example and its edits.
 
     Attributes:
-        path: Under the example's folder.
-        edits: The edits; none may depend on another.
+        path: Relative to the example's folder.
+        edits: The edits; independent of each other.
     """
 
     path: str
@@ -67,7 +66,7 @@ SOFTMAX = Header(
     "collective/fmha_collective_softmax.hpp",
     (
         # Weights are multiplied by a power of two before they are rounded to 8 bits, as in FlashAttention 3
-        # (softmax.h, Max_offset): those down to 2^-17 of the largest are kept, not 2^-9. Sums have it too.
+        # (softmax.h, Max_offset): those down to 2^-17 of the largest are kept, not 2^-9. Sums have the same factor.
         Edit(
             "MaxType scale_max = scale * local_max;",
             "MaxType scale_max = scale * local_max - static_cast<MaxType>(kWeightBits);",
@@ -128,7 +127,7 @@ FORWARD = Header(
             _HIDE_KEYS
             + "softmax.template step<false>(acc_qk, tiled_mma_qk, tPcP, softmax_state, acc_pv,",
         ),
-        # The loop over masked tiles: the one before it masks where it has to, on either side.
+        # The loop over masked tiles: the loop before it masks on either side where needed.
         Edit(
             "    k_tile_count += Fusion{}.get_masked_trip_count(",
             "",
@@ -160,7 +159,7 @@ BACKWARD = Header(
             "    float scale_softmax;\n    float scale_softmax_log2;\n",
             "    float scale_softmax;\n    float scale_softmax_log2;\n    Mask mask;\n    int group;\n",
         ),
-        # Tiles of queries that see no key are not visited; the example asks of each whether they do.
+        # Tiles of queries that see no key are skipped; the example tests each tile.
         Edit(
             "  template<class BlkCoord, class ProblemSize>\n  CUTLASS_DEVICE\n  auto\n"
             "  get_inner_tile_count(",
@@ -203,7 +202,7 @@ BACKWARD = Header(
             "_0{}, problem_size, TileShapeNM{}, shared_head(params, blk_coord), outer_tile_count)",
             times=2,
         ),
-        # Read where they are used: kept from before the products, as in the example, both lie in local
+        # Read where they are used: if read before the products, as in the example, both are in local
         # memory (a loop over 32 of them is not unrolled) and 24 to 120 bytes a thread are spilled.
         Edit(
             "      Tensor reg_LSE = make_fragment_like<ElementAccumulator>(acc_S);\n",
@@ -220,7 +219,7 @@ BACKWARD = Header(
             "",
             until="      warpgroup_wait<0>();\n      warpgroup_fence_operand(acc_DP);\n",
         ),
-        # bfloat16 has no conversion from float that is not asked for.
+        # bfloat16 has no implicit conversion from float.
         Edit(
             "acc_DS(i) = acc_P(i) * params.scale_softmax * (acc_DP(i) - reg_ODO(i));",
             "acc_DS(i) = static_cast<Element>("
@@ -233,12 +232,12 @@ BACKWARD = Header(
 
 
 def example_folder(include: Path) -> Path:
-    """Return the example's folder beside CUTLASS's include folder."""
+    """Return the example's folder, next to CUTLASS's include folder."""
     return include / EXAMPLE
 
 
 def patched(header: Header, folder: Path) -> str:
-    """Return a header's text with its edits, in namespace ``patched``.
+    """Return a header's edited text, in namespace ``patched``.
 
     Args:
         header: The header.
@@ -246,7 +245,7 @@ def patched(header: Header, folder: Path) -> str:
 
     Raises:
         OSError: The wheel has no such file.
-        ValueError: An edit does not fit its text.
+        ValueError: An edit does not match its text.
     """
     text = (folder / header.path).read_text(encoding="utf-8")
     for edit in header.edits:
@@ -260,10 +259,10 @@ def _edited(text: str, edit: Edit, path: str) -> str:
         raise ValueError(f"{path} has not {edit.times} times {_short(edit.old)}")
     if not edit.until:
         return text.replace(edit.old, edit.new)
-    before, _, behind = text.partition(edit.old)
-    if behind.count(edit.until) != 1:
+    before, _, after = text.partition(edit.old)
+    if after.count(edit.until) != 1:
         raise ValueError(f"{path} has not once {_short(edit.until)}")
-    return before + edit.new + edit.until + behind.partition(edit.until)[2]
+    return before + edit.new + edit.until + after.partition(edit.until)[2]
 
 
 def _short(text: str) -> str:

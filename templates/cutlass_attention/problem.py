@@ -1,4 +1,4 @@
-"""Why CUTLASS cannot run an attention, or None: what its kernels and TMA ask of the operands."""
+"""Why CUTLASS cannot run an attention, or None: what its kernels and TMA require of the operands."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.problem.attention import NARROW, Attention, attention_of
 
 DIMS = (32, 64, 128, 256)
-"""Largest heads of the forward kernels; smaller ones are filled up."""
+"""Largest heads of the forward kernels; smaller ones are padded."""
 
 NARROW_DIMS = (64, 128, 256)
 """The same for operands of 8 bits."""
 
 BACKWARD_DIMS = (32, 64, 128)
-"""The same of the backward: its sums of dK and dV fill the registers at 128."""
+"""The same of the backward, whose sums of dK and dV fill the registers at 128."""
 
 MIN_QUERIES = 17
-"""Fewer are decoding: a tile has 128 queries, and a block would run for each head alone."""
+"""Fewer are decoding: a tile has 128 queries, and there would be one block for each head."""
 
 _ALIGN_BYTES = 16
-"""What TMA moves at once."""
+"""Unit of TMA's copies."""
 
 _MAX_GRID = 65535
 _MAX_STRIDE = 2**31 - 1
@@ -33,7 +33,7 @@ _ELEMENTS = ("float16", "bfloat16")
 def reject(problem: Problem, attention: Attention) -> str | None:
     """Return why no CUTLASS kernel can run an attention, or None if one can."""
     return (
-        _unknown(attention)
+        _unsupported(attention)
         or _ill_sized(attention)
         or _ill_typed(problem, attention)
         or _ill_placed(problem, attention)
@@ -56,7 +56,7 @@ def facts_of(problem: Problem) -> Attention | str:
 
 def kernel_dim(attention: Attention) -> int:
     """Return the head a kernel is compiled for: the smallest that holds those of the attention."""
-    return next(one for one in _dims(attention) if one >= attention.head_dim)
+    return next(dim for dim in _dims(attention) if dim >= attention.head_dim)
 
 
 def _dims(attention: Attention) -> tuple[int, ...]:
@@ -66,12 +66,12 @@ def _dims(attention: Attention) -> tuple[int, ...]:
 
 
 def _step(dtype: str) -> int:
-    """Return the elements of what TMA moves at once."""
+    """Return the elements of TMA's unit."""
     return _ALIGN_BYTES // BYTES[dtype]
 
 
-def _unknown(attention: Attention) -> str | None:
-    """Return what the example cannot do of what the attention asks for."""
+def _unsupported(attention: Attention) -> str | None:
+    """Return which feature of the attention the example does not support."""
     dtype, scale = attention.dtype, attention.scale
     return _first(
         (attention.varlen, "the Hopper example has no sequences of different lengths (cu_seqlens)"),
@@ -121,29 +121,28 @@ def _first(*checks: tuple[bool, str]) -> str | None:
 
 
 def _ill_typed(problem: Problem, attention: Attention) -> str | None:
-    given = dict(zip(attention.operands, problem.inputs, strict=True))
-    wide = {name: one for name, one in given.items() if name not in ("lse", "delta")}
-    for name, one in wide.items():
-        if one.dtype != attention.dtype:
-            return f"{name} is {one.dtype}, q is {attention.dtype}"
-    found, written = problem.output.dtype, attention.written
-    if found != written:
-        return f"the result is {found}; q is {attention.dtype}, it writes {written}"
+    operands = dict(zip(attention.operands, problem.inputs, strict=True))
+    for name, operand in operands.items():
+        if name not in ("lse", "delta") and operand.dtype != attention.dtype:
+            return f"{name} is {operand.dtype}, q is {attention.dtype}"
+    output, written = problem.output.dtype, attention.written
+    if output != written:
+        return f"the result is {output}; q is {attention.dtype}, it writes {written}"
     for name in ("lse", "delta"):
-        if name in given and given[name].dtype != "float32":
-            return f"{name} is {given[name].dtype}, it must be float32"
+        if name in operands and operands[name].dtype != "float32":
+            return f"{name} is {operands[name].dtype}, it must be float32"
     return None
 
 
 def _ill_placed(problem: Problem, attention: Attention) -> str | None:
-    """Return whose strides or offset TMA cannot use. ``out`` is not read by the backward."""
-    given = dict(zip(attention.operands, problem.inputs, strict=True))
-    read = {name: one for name, one in given.items() if name not in ("lse", "delta", "out")}
-    for name, one in {**read, "the result": problem.output}.items():
-        if reason := _unmovable(one, _step(attention.dtype)):
+    """Return which operand has strides or an offset TMA cannot use. The backward does not read ``out``."""
+    operands = dict(zip(attention.operands, problem.inputs, strict=True))
+    read = {name: op for name, op in operands.items() if name not in ("lse", "delta", "out")}
+    for name, operand in {**read, "the result": problem.output}.items():
+        if reason := _unmovable(operand, _step(attention.dtype)):
             return f"{name}: {reason}"
     for name in ("lse", "delta"):
-        if name in given and (reason := _not_rows(given[name])):
+        if name in operands and (reason := _not_rows(operands[name])):
             return f"{name}: {reason}"
     return None
 
@@ -157,7 +156,7 @@ def _unmovable(operand: Operand, step: int) -> str | None:
     if operand.offset_divisor % step:
         return f"it must begin at a multiple of {step} elements"
     for dim in range(len(operand.size) - 1):
-        # What is 1 while compiling stays 1 where nothing else is symbolic.
+        # A size of 1 while compiling stays 1 if no size is symbolic.
         if operand.size[dim] == 1 and not operand.divisors:
             continue
         stride = operand.stride[dim]
@@ -169,10 +168,10 @@ def _unmovable(operand: Operand, step: int) -> str | None:
 
 
 def _not_rows(operand: Operand) -> str | None:
-    """Return why an operand is not a dense [batch, heads, queries] from an aligned place on."""
-    stride = 1
-    for size, given in reversed(list(zip(operand.size, operand.stride, strict=True))):
-        if size != 1 and given != stride:
+    """Return why an operand is not a dense [batch, heads, queries] with an aligned start."""
+    dense = 1
+    for size, stride in reversed(list(zip(operand.size, operand.stride, strict=True))):
+        if size != 1 and stride != dense:
             return f"it must be dense, strides {operand.stride}"
-        stride *= size
+        dense *= size
     return None if operand.offset_divisor % 4 == 0 else "it must begin at a multiple of 4 elements"

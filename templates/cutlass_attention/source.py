@@ -1,7 +1,7 @@
 """C++ of one CUTLASS attention kernel: one translation unit with one C function.
 
-The wheel's Hopper example gives the device code, partly edited (`cutlass_fmha_patch`); the files in
-``source/`` give masks, host side and C function. Include lines come first and the C function last, so
+The wheel's Hopper example provides the device code, partly edited (`patch`); the files in
+``source/`` add masks, host side and C function. Include lines come first and the C function last, so
 that several sources fit into one unit.
 """
 
@@ -37,7 +37,7 @@ _INCLUDES = (
     "cutlass/gemm/collective/sm90_mma_tma_gmma_ss_warpspecialized.hpp",
     "cutlass/gemm/collective/builders/sm90_gmma_builder.inl",
 )
-"""Of the products only Hopper's are read: collective_builder.hpp brings all, 1 to 3 s a unit."""
+"""Only Hopper's products are included: collective_builder.hpp includes all, 1 to 3 s a unit."""
 _OF_EXAMPLE = (
     "collective/fmha_common.hpp",
     "collective/fmha_collective_load.hpp",
@@ -60,18 +60,18 @@ _FORWARD_HOSTS = {"f16": _V_READ, "bf16": _V_READ, "e4m3": _V_TURNED}
 
 @functools.cache
 def interface() -> str:
-    """Return the version of everything around the wheel's text: arguments and host side."""
-    found = hashlib.sha256()
+    """Return a digest of everything around the wheel's text: arguments and host side."""
+    digest = hashlib.sha256()
     for path in sorted(_SOURCE.iterdir()):
-        found.update(path.read_bytes())
-    return found.hexdigest()[:12]
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 @functools.cache
 def misfit_reason() -> str | None:
-    """Return why the installed wheel's example cannot be used; None if it can, or if there is none.
+    """Return why the installed wheel's example cannot be used; None if it can, or if no wheel is installed.
 
-    Where no wheel is installed kernels of packs can still run.
+    Without the wheel, kernels of packs can still run.
     """
     include = include_folder()
     if include is None:
@@ -88,7 +88,7 @@ def source(config: FmhaConfig) -> str:
     """Return the translation unit of a kernel; its C function is called ``config.name``.
 
     Raises:
-        ValueError: The wheel's example is not the one this is written for.
+        ValueError: The edits do not match the wheel's example.
         ImportError: nvidia-cutlass is not installed.
     """
     include = include_folder()
@@ -99,12 +99,13 @@ def source(config: FmhaConfig) -> str:
     headers = (BACKWARD,) if config.backward else (SOFTMAX, FORWARD)
     hosts = ("backward.cuh",) if config.backward else _FORWARD_HOSTS[config.element]
     more = _INCLUDES_NARROW if config.element == "e4m3" else ()
-    named = (*_INCLUDES[:-1], *more, _INCLUDES[-1], *(f"{EXAMPLE}/{one}" for one in _OF_EXAMPLE))
+    example = (f"{EXAMPLE}/{path}" for path in _OF_EXAMPLE)
+    includes = (*_INCLUDES[:-1], *more, _INCLUDES[-1], *example)
     parts = [
         "\n".join(
             [
-                *(f"#include <{one}>" for one in ("cfloat", "cstdint", "initializer_list")),
-                *(f'#include "{one}"' for one in named),
+                *(f"#include <{name}>" for name in ("cfloat", "cstdint", "initializer_list")),
+                *(f'#include "{path}"' for path in includes),
             ]
         ),
         _filled("mask.h", words),
@@ -113,7 +114,7 @@ def source(config: FmhaConfig) -> str:
         _filled("store.cuh", words),
         _filled("patched.cuh", words),
         *(patched(header, folder) for header in headers),
-        *(_filled(one, words) for one in hosts),
+        *(_filled(name, words) for name in hosts),
         _filled("entry.cuh", words),
     ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
@@ -121,12 +122,12 @@ def source(config: FmhaConfig) -> str:
 
 @functools.cache
 def installed() -> bool:
-    """Return whether the wheel that brings the example is installed."""
+    """Return whether the wheel with the example is installed."""
     return include_folder() is not None
 
 
 def include_folder() -> Path | None:
-    """Return CUTLASS's include folder; found without importing anything."""
+    """Return CUTLASS's include folder, without importing anything."""
     spec = importlib.util.find_spec("cutlass_library")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         include = Path(folder) / "source" / "include"
@@ -137,11 +138,11 @@ def include_folder() -> Path | None:
 
 def _filled(name: str, words: dict[str, str]) -> str:
     text = (_SOURCE / name).read_text(encoding="utf-8")
-    return _PLACE.sub(lambda found: words[found[1]], text)
+    return _PLACE.sub(lambda match: words[match[1]], text)
 
 
 def _words(config: FmhaConfig) -> dict[str, str]:
-    """Return what stands for the places of the host side."""
+    """Return the values of the placeholders in ``source/``."""
     persistent = config.schedule == "pingpong"
     return {
         "symbol": config.name,

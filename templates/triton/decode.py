@@ -1,4 +1,4 @@
-"""Products of a few rows, as decoding makes them: bound by reading B once, as fast as memory can.
+"""Products of a few rows, as in decoding: bound by the memory bandwidth of reading B once.
 
 One to two rows are multiplied element by element, each thread summing its own part of K until the
 end; more rows go through tensor cores, padded to 16 or 32.
@@ -25,7 +25,7 @@ MAX_ROWS = 32
 MAX_VECTOR_ROWS = 2
 """With more rows the multiplications take longer than the loads."""
 VECTOR_TILES = 2
-"""Candidates without tensor cores; the model has no figures of its own for them."""
+"""Candidates without tensor cores; the model has no separate figures for them."""
 
 
 class TritonDecode:
@@ -36,7 +36,7 @@ class TritonDecode:
     ops = OPS
 
     def contract(self, op: str) -> Mapping[str, Contract]:
-        """Return what kernels of an operator ask of its operands' layouts."""
+        """Return what kernels of an operator require of its operands' layouts."""
         return CONTRACT if op in self.ops else {}
 
     def reject(self, problem: Problem) -> str | None:
@@ -61,7 +61,7 @@ class TritonDecode:
 
 
 def vectors_of(product: Product) -> list[TritonTile]:
-    """Return tiles without tensor cores; a thread's 16 bytes of B lie along its unit stride."""
+    """Return tiles without tensor cores; a thread's 16 bytes of B are along its unit stride."""
     if product.m > MAX_VECTOR_ROWS:
         return []
     by_k = product.b.stride[-2] == 1
@@ -74,7 +74,7 @@ def vectors_of(product: Product) -> list[TritonTile]:
 
 
 def dots_of(product: Product) -> list[TritonTile]:
-    """Return tiles for tensor cores: long ones along the unit stride of B."""
+    """Return tiles for tensor cores, long along the unit stride of B."""
     rows = 16 if product.m <= 16 else 32
     shapes = (
         ((64, 128, 4, 4), (32, 256, 4, 4), (32, 128, 5, 4), (16, 256, 4, 2), (64, 256, 3, 4),

@@ -1,6 +1,6 @@
-"""Products of 8-bit floats with scales: one a row of A and a column of B, or one a block.
+"""Products of 8-bit floats with one scale for each row of A and column of B, or for each block.
 
-A block is 128 long in K, and 1 or 128 wide: the pairs `torch._scaled_mm` knows. Scales of a block are
+A block is 128 long in K, and 1 or 128 wide: the pairs `torch._scaled_mm` supports. Scales of a block are
 applied to each step's partial product, scales of a row once at the end.
 """
 
@@ -23,16 +23,16 @@ from inductor_plugin.templates.triton.product import (
 )
 
 BLOCK = 128
-"""Length in K of what one scale of a block stands for."""
+"""Length in K of a block with one scale."""
 CONTRACT: Mapping[str, Contract] = {
     "a": replace(TMA_CONTRACT["a"], orders=("row",)),
     "b": replace(TMA_CONTRACT["b"], orders=("column",)),
 }
-"""Tensor cores read 8-bit floats along K alone; descriptors hold both."""
+"""Tensor cores read 8-bit floats only along K; descriptors can describe both."""
 _EIGHT_BIT = ("float8_e4m3fn", "float8_e5m2")
 _WRITTEN = ("bfloat16", "float16", "float32")
 _ROWS = ((0, 0), (2, 0))
-"""The (operand, dimension) that M, and the rows of A's scales with it, may leave to run time."""
+"""The (operand, dimension) that may be dynamic: M, and with it the rows of A's scales."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Scaled:
         k: The dimension that is summed.
         a_rows: Rows of A that share a scale.
         b_columns: Columns of B that share a scale.
-        blockwise: True if a scale stands for 128 of K, False if for all of it.
+        blockwise: True if a scale covers 128 of K, False if all of it.
         fast: True if the caller allows the tensor core's own, less exact sums.
         biased: True if the last input is a bias.
     """
@@ -80,7 +80,7 @@ _NARROW = (
     TritonTile(64, 64, BLOCK, 6, 4),
     TritonTile(64, 128, BLOCK, 6, 4),
 )
-"""Where a step's sum is kept apart from the others', a program needs registers for two tiles."""
+"""If a step's sum is kept separate, a program needs registers for two tiles."""
 
 
 class TritonFp8:
@@ -91,13 +91,13 @@ class TritonFp8:
     ops = ("scaled_mm",)
 
     def contract(self, op: str) -> Mapping[str, Contract]:
-        """Return what kernels of an operator ask of its operands' layouts."""
+        """Return what kernels of an operator require of its operands' layouts."""
         return CONTRACT if op in self.ops else {}
 
     def reject(self, problem: Problem) -> str | None:
         """Return why the template cannot run the problem, or None if it can."""
-        found = scaled_of(problem)
-        return found if isinstance(found, str) else too_old(problem, TMA_CAPABILITY)
+        scaled = scaled_of(problem)
+        return scaled if isinstance(scaled, str) else too_old(problem, TMA_CAPABILITY)
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
         """Return the kernels to try, the most promising first."""
@@ -115,7 +115,7 @@ class TritonFp8:
 
 def scaled_of(problem: Problem) -> Scaled | str:
     """Return the product a ``scaled_mm`` computes, or why there is none for these kernels."""
-    reason = _unfit(problem)
+    reason = _why_not(problem)
     if reason is not None:
         return reason
     a, b, a_scale, b_scale = problem.inputs[:4]
@@ -124,7 +124,7 @@ def scaled_of(problem: Problem) -> Scaled | str:
     if granularity is None:
         return f"no row-wise or block-wise scales have the sizes {a_scale.size} and {b_scale.size}"
     a_rows, b_columns, blockwise = granularity
-    dynamic = {(one.operand, one.dim) for one in problem.dynamic}
+    dynamic = {(extent.operand, extent.dim) for extent in problem.dynamic}
     if a_rows == 1 and len(dynamic) == 1:
         return "how many rows of A share a scale is known only at run time"
     return Scaled(
@@ -149,7 +149,7 @@ def _granularity(
 ) -> tuple[int, int, bool] | None:
     """Return (rows of A, columns of B that share a scale, whether K is in blocks).
 
-    The scale of one row, or of one column, is no block's: 1 is tried before 128.
+    A matrix of one row or column has no block scales: 1 is tried before 128.
     """
     blocks = ceil_div(k, BLOCK)
     if a_scale.size == (m, 1) and b_scale.size == (1, n):
@@ -161,8 +161,8 @@ def _granularity(
     return rows, columns, True
 
 
-def _unfit(problem: Problem) -> str | None:
-    if any(one.device != "cuda" for one in (*problem.inputs, problem.output)):
+def _why_not(problem: Problem) -> str | None:
+    if any(operand.device != "cuda" for operand in (*problem.inputs, problem.output)):
         return "its operands are not all on a CUDA device"
     if len(problem.inputs) not in (4, 5):
         return f"it takes two matrices, two scales and a bias, not {len(problem.inputs)} inputs"
@@ -179,12 +179,12 @@ def _unfit(problem: Problem) -> str | None:
             problem.output.dtype not in _WRITTEN
         ),
         "K or N is known only at run time": any(
-            (one.operand, one.dim) not in _ROWS for one in problem.dynamic
+            (extent.operand, extent.dim) not in _ROWS for extent in problem.dynamic
         ),
         f"{a.shape} by {b.shape} is too small for a tile": (b.size[1] < 64 or a.size[1] < BLOCK),
     }
-    found = next((reason for reason, holds in reasons.items() if holds), None)
-    return found or judge_problem(CONTRACT, problem).refusal
+    reason = next((reason for reason, holds in reasons.items() if holds), None)
+    return reason or judge_problem(CONTRACT, problem).refusal
 
 
 def candidate(scaled: Scaled, tile: TritonTile) -> Candidate:

@@ -19,18 +19,18 @@ from inductor_plugin.templates.triton.order import LIMIT, TritonTile, ordered
 from inductor_plugin.templates.triton.product import text_of
 
 GROUPS = (32, 64, 128, 256)
-"""Lengths of a group that the operator knows."""
+"""Lengths of a group that the operator supports."""
 MAX_ROWS = 64
-"""With more rows the work of unpacking is repeated for each tile of rows."""
+"""With more rows unpacking is repeated for each tile of rows."""
 _SHAPES = ((64, 128, 4, 4), (32, 256, 3, 4), (32, 128, 4, 4), (16, 256, 4, 4))
 """(n, k, stages, warps) of tiles."""
 CONTRACT: Mapping[str, Contract] = {
     "b": Contract("B", ("dense",)),
     "scales": Contract("the scales", ("dense",)),
 }
-"""Where a packed word lies is computed from the sizes."""
+"""The position of a packed word is computed from the sizes."""
 _PACKED = "int8"
-"""What the model takes the weight for: the smallest it knows. All tiles read the same of it."""
+"""Dtype of the weight in the model: its smallest. All tiles read equally much of it."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Weighted:
         m: Rows of A.
         n: Columns of B.
         k: The dimension that is summed.
-        words: Words side by side that one lane of a tensor core reads: 1, 2 or 4.
+        words: Adjacent words that one lane of a tensor core reads: 1, 2 or 4.
         group: Values of a column that share a scale.
     """
 
@@ -60,13 +60,13 @@ class TritonInt4:
     ops = ("weight_int4pack_mm",)
 
     def contract(self, op: str) -> Mapping[str, Contract]:
-        """Return what kernels of an operator ask of its operands' layouts."""
+        """Return what kernels of an operator require of its operands' layouts."""
         return CONTRACT if op in self.ops else {}
 
     def reject(self, problem: Problem) -> str | None:
         """Return why the template cannot run the problem, or None if it can."""
-        found = weighted_of(problem)
-        return found if isinstance(found, str) else None
+        weighted = weighted_of(problem)
+        return weighted if isinstance(weighted, str) else None
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
         """Return the kernels to try, the most promising first."""
@@ -88,7 +88,7 @@ def weighted_of(problem: Problem) -> Weighted | str:
     n, words = b.size[0] * 8, b.size[3]
     reasons = {
         "its operands are not all on a CUDA device": (
-            any(one.device != "cuda" for one in (*problem.inputs, problem.output))
+            any(operand.device != "cuda" for operand in (*problem.inputs, problem.output))
         ),
         f"A and the scales must be bfloat16, they are {a.dtype} and {scales.dtype}": (
             (a.dtype, scales.dtype, problem.output.dtype) != ("bfloat16",) * 3
@@ -99,7 +99,7 @@ def weighted_of(problem: Problem) -> Weighted | str:
         f"the scales {scales.shape} are not one pair a group": scales.size
         != (k // int(group), n, 2),
         "K or N is known only at run time": any(
-            (one.operand, one.dim) != (0, 0) for one in problem.dynamic
+            (extent.operand, extent.dim) != (0, 0) for extent in problem.dynamic
         ),
     }
     reason = next((reason for reason, holds in reasons.items() if holds), None)

@@ -1,10 +1,10 @@
-"""The order in which the tiles of a Triton template are tried: what the model in `rank` says; only a few.
+"""Orders the tiles of a Triton template by the model in `cost.gemm`, and keeps a few.
 
-Triton holds every step that is in flight in shared memory, and its warps load what they multiply.
+Triton keeps every step in flight in shared memory, and its warps load what they multiply.
 
-NVIDIA's heuristics (0.1.0.27) are not asked about Triton: an answer takes 1 to 5 ms, more than all
-the rest of a problem's ranking; they name no 128x256 for an H100, expect one time of the first eight
-tiles they name for 4096x4096x4096, and seven times bfloat16's for 8-bit floats.
+NVIDIA's heuristics (0.1.0.27) are not used for Triton: a query takes 1 to 5 ms, more than all the rest
+of a problem's ranking; for an H100 they suggest no 128x256, predict the same time for the first eight
+tiles they suggest for 4096x4096x4096, and seven times bfloat16's for 8-bit floats.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from inductor_plugin.cost.tile import GemmShape, TileConfig
 from inductor_plugin.problem.target import KIB, Target
 
 LIMIT = 12
-"""Candidates that all Triton templates together offer for one problem."""
+"""Most candidates of all Triton templates for one problem."""
 SHARED = LIMIT // 2
-"""Candidates of one template where a second one may serve the same problem."""
+"""Most candidates of a template where a second template may serve the same problem."""
 ALIKE = 2
-"""Candidates that differ in stages, warps or parts only: the model cannot tell them apart well."""
+"""Most candidates that differ only in stages, warps or parts, which the model separates poorly."""
 GROUP_M = 8
-"""Rows of tiles that are walked as one panel, so that they find their columns of B in L2."""
+"""Rows of tiles that are walked as one panel, so that their columns of B stay in L2."""
 LEAST_SHARED_BYTES = 99 * KIB
-"""What a block has on the smallest GPU with these tensor cores: compute capability 8.6, 8.9 and 12.0."""
+"""Shared memory of a block on the smallest GPU with these tensor cores: compute capability 8.6, 8.9 and 12.0."""
 
 
 @dataclass(frozen=True)
 class TritonTile:
-    """What one program computes at a time.
+    """The work of one program at a time.
 
     Attributes:
         m: Rows.
@@ -40,10 +40,10 @@ class TritonTile:
         stages: Steps in flight.
         warps: Warps that compute.
         parts: Programs that share a tile and divide K.
-        specialize: True for warps of their own that only load.
+        specialize: True if separate warps load.
         dot: True for tensor cores.
-        flat: True if the next tile's loads go on while this one is written.
-        beside: Bytes of shared memory beside the steps in flight.
+        flat: True if the next tile is loaded while this one is written.
+        beside: Bytes of shared memory besides the steps in flight.
     """
 
     m: int
@@ -59,7 +59,7 @@ class TritonTile:
 
     @property
     def shape(self) -> str:
-        """Its extents as people write them."""
+        """Its extents: ``128x256x64``."""
         return f"{self.m}x{self.n}x{self.k}"
 
     @property
@@ -86,34 +86,34 @@ class TritonTile:
 def ordered(
     target: Target | None, product: GemmShape, tiles: Sequence[TritonTile], limit: int
 ) -> list[TritonTile]:
-    """Return the most promising tiles, best first; none that the GPU's shared memory cannot hold.
+    """Return the most promising tiles that fit into the GPU's shared memory, best first.
 
     Args:
-        target: The GPU; where it is not known the order given stands, and what fits on the smallest
-            one is kept.
-        product: What is computed.
-        tiles: What can be built, in an order that is good without a model.
+        target: The GPU; if unknown, the order is kept, without tiles that do not fit on the smallest
+            GPU.
+        product: The product.
+        tiles: All tiles that can be built, in an order that is good without a model.
         limit: How many to return at most.
     """
     if target is None:
-        placed = [one for one in tiles if one.held(product) <= room_of(target)]
+        placed = [tile for tile in tiles if tile.held(product) <= room_of(target)]
     else:
-        by_config = {one.config: one for one in tiles}
-        placed = [by_config[one.config] for one in ranked(target, product, by_config)]
+        by_config = {tile.config: tile for tile in tiles}
+        placed = [by_config[rank.config] for rank in ranked(target, product, by_config)]
     return _varied(placed)[:limit]
 
 
 def room_of(target: Target | None) -> int:
-    """Return the bytes of shared memory that a block has on a GPU, known or not."""
+    """Return the bytes of shared memory of a block; of the smallest GPU if it is unknown."""
     return target.shared_per_block if target else LEAST_SHARED_BYTES
 
 
 def _varied(tiles: Sequence[TritonTile]) -> list[TritonTile]:
-    """Return the tiles without those that have two of their shape before them."""
-    seen: Counter[str] = Counter()
-    kept: list[TritonTile] = []
-    for one in tiles:
-        seen[one.shape] += 1
-        if seen[one.shape] <= ALIKE:
-            kept.append(one)
-    return kept
+    """Return the tiles, only the first `ALIKE` of each shape."""
+    counts: Counter[str] = Counter()
+    varied: list[TritonTile] = []
+    for tile in tiles:
+        counts[tile.shape] += 1
+        if counts[tile.shape] <= ALIKE:
+            varied.append(tile)
+    return varied

@@ -1,6 +1,6 @@
 """Large products on Hopper and newer: one program a multiprocessor, operands through TMA descriptors.
 
-A program goes from tile to tile, and loads the next tile's operands while it writes the last one's.
+A program computes tile after tile, and loads the next tile's operands while it writes a result.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SMALLEST = 33
 SHORTEST_K = 64
 """One step of the shortest tiles."""
 _BARRIER_BYTES = 512
-"""Barriers of the loads in flight, and what warps of their own say to each other."""
+"""Barriers of the loads in flight, and messages between specialized warps."""
 
 TILES = (
     TritonTile(128, 256, 64, 3, 8),
@@ -59,7 +59,7 @@ class TritonPersistentTma:
     ops = OPS
 
     def contract(self, op: str) -> Mapping[str, Contract]:
-        """Return what kernels of an operator ask of its operands' layouts."""
+        """Return what kernels of an operator require of its operands' layouts."""
         return TMA_CONTRACT if op in self.ops else {}
 
     def reject(self, problem: Problem) -> str | None:
@@ -85,23 +85,23 @@ class TritonPersistentTma:
 
 
 def tiles_of(product: Product, room: int) -> list[TritonTile]:
-    """Return all tiles for a product, each flat where shared memory holds the result's tile as well.
+    """Return all tiles for a product, flat where shared memory also holds the result's tile.
 
-    Where it does not, the result's tile takes the place of the operands, whose loads then wait.
+    Elsewhere the result's tile overwrites the operands, whose next loads then wait.
 
     Args:
         product: The product.
         room: Bytes of shared memory of a block.
     """
-    made: list[TritonTile] = []
+    tiles: list[TritonTile] = []
     for tile in TILES:
         if tile.specialize and product.batched:
-            # Triton 3.8 fails on Hopper: its pass takes a load of [1, m, k] as [m, k] for half a tile.
+            # Triton 3.8 fails on Hopper: its pass mistakes a load of [1, m, k] as [m, k] for half a tile.
             continue
-        beside = replace(tile, flat=not tile.specialize, beside=written_bytes(tile))
-        fits = tile.specialize or beside.held(product.shape) <= room
-        made.append(beside if fits else tile)
-    return made
+        flat = replace(tile, flat=not tile.specialize, beside=written_bytes(tile))
+        fits = tile.specialize or flat.held(product.shape) <= room
+        tiles.append(flat if fits else tile)
+    return tiles
 
 
 def written_bytes(tile: TritonTile) -> int:

@@ -17,26 +17,26 @@ HALVES = ("float16", "bfloat16")
 OPS = ("mm", "addmm", "bmm", "baddbmm")
 """Operators that compute a `Product`."""
 TMA_ALIGNMENT_BYTES = 16
-"""Of addresses and strides in a TMA descriptor (CUDA driver API, cuTensorMapEncodeTiled)."""
+"""Alignment of addresses and strides in a TMA descriptor (CUDA driver API, cuTensorMapEncodeTiled)."""
 TMA_CAPABILITY = (9, 0)
-"""The first with tensor descriptors in hardware."""
+"""The first compute capability with tensor descriptors."""
 CONTRACT: Mapping[str, Contract] = {
     name.lower(): Contract(name, extent="free", shared_rows=True, exact=True) for name in "AB"
 }
-"""Pointers are made from all strides, so that rows may lie anywhere; only the loads want a unit stride.
-A bias is read by Inductor's own code, and the output is written by it."""
+"""Pointers are computed from all strides, so that rows may have any stride; only the loads need a unit
+stride. Inductor's own code reads a bias and writes the output."""
 TMA_CONTRACT: Mapping[str, Contract] = {
     name.lower(): Contract(
         name,
         alignment=TMA_ALIGNMENT_BYTES,
-        # Of an extent known at run time Inductor proves it, before it makes the descriptor.
+        # Inductor proves it of a dynamic extent, before it creates the descriptor.
         extent="measured",
         shared_batch=False,
         exact=True,
     )
     for name in "AB"
 }
-"""What a descriptor can hold."""
+"""Layouts that a descriptor can describe."""
 _BIASED = ("addmm", "baddbmm")
 _DIMS = {2: ("mk", "kn"), 3: ("bmk", "bkn")}
 
@@ -46,7 +46,7 @@ class Product:
     """C[b, m, n] = alpha * A[b, m, k] @ B[b, k, n] + beta * bias, without b where ``batched`` is False.
 
     Attributes:
-        batch: Products side by side; 1 where it is not batched.
+        batch: Products in the batch; 1 if not batched.
         m: Rows of A; for a dynamic dimension the size it is measured at.
         n: Columns of B.
         k: The dimension that is summed.
@@ -75,7 +75,7 @@ class Product:
 
     @property
     def shape(self) -> GemmShape:
-        """The product as the ranking sees it."""
+        """The product for the ranking."""
         return GemmShape(
             self.m, self.n, self.k, self.batch, self.a.dtype, self.b.dtype, self.out,
             self.a.stride[-1] == 1, self.b.stride[-1] == 1,
@@ -88,7 +88,7 @@ class Product:
 
 def product_of(problem: Problem) -> Product | str:
     """Return the product an operator of `OPS` computes, or why there is none for Triton."""
-    reason = _unfit(problem)
+    reason = _why_not(problem)
     if reason is not None:
         return reason
     first = 1 if problem.op in _BIASED else 0
@@ -97,7 +97,7 @@ def product_of(problem: Problem) -> Product | str:
     if scalars is None:
         return f"alpha and beta must be numbers, these are {dict(problem.arguments)}"
     names = dict(zip((first, first + 1), _DIMS[len(a.size)], strict=True))
-    dynamic = {names[one.operand][one.dim] for one in problem.dynamic if one.operand in names}
+    dynamic = {names[dim.operand][dim.dim] for dim in problem.dynamic if dim.operand in names}
     return Product(
         batch=a.size[0] if len(a.size) == 3 else 1,
         m=a.size[-2],
@@ -115,25 +115,27 @@ def product_of(problem: Problem) -> Product | str:
 
 
 def too_old(problem: Problem, capability: tuple[int, int]) -> str | None:
-    """Return why a GPU that is known cannot run a kernel, None if it can or is not known."""
+    """Return why a GPU cannot run a kernel, None if it can or is unknown."""
     if problem.target is None or problem.target.capability >= capability:
         return None
-    need, have = (".".join(map(str, one)) for one in (capability, problem.target.capability))
+    need, have = (".".join(map(str, pair)) for pair in (capability, problem.target.capability))
     return f"it needs compute capability {need}, the device has {have}"
 
 
 @cache
 def text_of(module: str) -> str:
-    """Return the Jinja text that lies beside a template's module (its ``__file__``)."""
+    """Return the Jinja text next to a template's module (its ``__file__``)."""
     return Path(module).with_suffix(".jinja").read_text(encoding="utf-8")
 
 
-def _unfit(problem: Problem) -> str | None:
+def _why_not(problem: Problem) -> str | None:
     operands = (*problem.inputs, problem.output)
     a, b = problem.inputs[-2:]
     reasons = {
-        "its operands are not all on a CUDA device": any(one.device != "cuda" for one in operands),
-        "an operand has an opaque layout": any(one.layout != "strided" for one in operands),
+        "its operands are not all on a CUDA device": any(
+            operand.device != "cuda" for operand in operands
+        ),
+        "an operand has an opaque layout": any(operand.layout != "strided" for operand in operands),
         f"A and B must be both float16 or both bfloat16, they are {a.dtype} and {b.dtype}": (
             a.dtype not in HALVES or b.dtype != a.dtype
         ),
@@ -142,19 +144,19 @@ def _unfit(problem: Problem) -> str | None:
         ),
         "a dimension is empty": 0 in (*a.size, *b.size),
     }
-    found = next((reason for reason, holds in reasons.items() if holds), None)
-    return found or judge_problem(CONTRACT, problem).refusal
+    reason = next((reason for reason, holds in reasons.items() if holds), None)
+    return reason or judge_problem(CONTRACT, problem).refusal
 
 
 def _scalars(problem: Problem) -> tuple[float, float] | None:
-    given = dict(problem.arguments)
+    arguments = dict(problem.arguments)
     try:
-        return _number(given.get("alpha", "1")), _number(given.get("beta", "1"))
+        return _number(arguments.get("alpha", "1")), _number(arguments.get("beta", "1"))
     except ValueError:
         return None
 
 
 def _number(text: str) -> float:
-    """Return a number, whole where it is: 1 makes no multiplication, 1.0 would."""
+    """Return a number, as an int if it is whole: 1.0 would add a multiplication, 1 does not."""
     value = float(text)
     return int(value) if value.is_integer() else value

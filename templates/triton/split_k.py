@@ -1,7 +1,7 @@
 """Products with few tiles and a long K: several programs share one tile and split K between them.
 
 Deterministic: each program writes its partial sums to scratch memory, and the last one to arrive adds
-them in their order. One counter a tile tells who is last; it is the only atomic operation.
+them in their order. A counter for each tile determines the last program; it is the only atomic operation.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from inductor_plugin.templates.triton.product import (
 SHORTEST_K = 1024
 """Below, a share of K is too short to pay for the partial sums."""
 MULTIPROCESSORS = 132
-"""Of an H100; with as many tiles of 128x128, nothing is gained by more programs."""
+"""Multiprocessors of an H100; with as many tiles of 128x128, more programs gain nothing."""
 PARTS = (4, 8, 2, 16, 32)
-"""Into how many parts K is divided, in the order for a GPU that is not known."""
+"""Numbers of parts of K, in the order for an unknown GPU."""
 
 
 class TritonSplitK:
@@ -37,7 +37,7 @@ class TritonSplitK:
     ops = OPS
 
     def contract(self, op: str) -> Mapping[str, Contract]:
-        """Return what kernels of an operator ask of its operands' layouts."""
+        """Return what kernels of an operator require of its operands' layouts."""
         return CONTRACT if op in self.ops else {}
 
     def reject(self, problem: Problem) -> str | None:
@@ -66,7 +66,7 @@ class TritonSplitK:
 
 
 def most_tiles(problem: Problem) -> int:
-    """Return how many tiles leave no multiprocessor idle."""
+    """Return from how many tiles on no multiprocessor is idle."""
     return problem.target.multiprocessors if problem.target else MULTIPROCESSORS
 
 
@@ -81,7 +81,7 @@ def tiles_of(product: Product) -> list[TritonTile]:
 
 
 def scratch_bytes(product: Product, tile: TritonTile) -> int:
-    """Return what the partial sums and the counters take."""
+    """Return the bytes of the partial sums and the counters."""
     tiles = product.batch * ceil_div(product.m, tile.m) * ceil_div(product.n, tile.n)
     sums = tiles * tile.parts * tile.m * tile.n
     return 16 * ceil_div(4 * (sums + tiles), 16)

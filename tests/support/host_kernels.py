@@ -45,7 +45,7 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr(launch, "_folders", [])
     monkeypatch.setattr(launch, "_warned", set[str]())
     monkeypatch.setattr(launch, "default_cache_dir", lambda: folder)
-    launch._found.cache_clear()
+    launch._kernel_or_error.cache_clear()
 
 
 def stored(cache: Path, library: Path, symbol: str) -> str:
