@@ -35,7 +35,7 @@ from inductor_plugin.inductor.facts.scope import active_config
 from inductor_plugin.inductor.fusion import visitors
 from inductor_plugin.inductor.fusion.nodes import epilogue_of, node_of, prologue_of
 from inductor_plugin.inductor.fusion.offers import UNFUSED, Fusion, fused_offer, unfused_offer
-from inductor_plugin.inductor.graph.claim import PendingChoice
+from inductor_plugin.inductor.graph.pending import PendingChoice
 from inductor_plugin.inductor.graph.session import Session, session_of
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.epilogue import Epilogue
