@@ -162,8 +162,8 @@ def warn_without_cutlass(config: Config, *, some: bool = False) -> None:
         config: The options.
         some: True if some kernels are in a pack, and others could not be built.
     """
-    wanted = "CUTLASS" in config.gemm_backends.split(",") or package_folders("cutlass_library")
-    reason = obstacle(config.nvcc) if wanted else None
+    is_wanted = "CUTLASS" in config.gemm_backends.split(",") or package_folders("cutlass_library")
+    reason = obstacle(config.nvcc) if is_wanted else None
     if reason is None:
         return
     with _GUARD:

@@ -108,14 +108,14 @@ class _OperatorCall(ir.ExternKernelOut):
     Operands that the operator's schema marks as mutated are mutated in the graph, too, so that later
     reads are ordered after the call. An unused output still needs memory, because the call writes it.
 
-    Where a module that defines the operator has a function ``workspace_needed(kernel, operands,
-    output, device)``, which returns bytes, the generated code allocates them and hands them over as
+    If a module that defines the operator has a function ``workspace_needed(kernel, operands, output,
+    device)``, which returns bytes, the generated code allocates them and passes them as
     ``workspace=``, so that Inductor plans them with all other memory.
     """
 
     def __init__(self, kernel: OpKernel, **node: Any) -> None:
-        made: Any = super()
-        made.__init__(**node)
+        untyped: Any = super()
+        untyped.__init__(**node)
         written = zip(self.op_overload._schema.arguments, self.inputs, strict=False)
         self.mutation_outputs = [
             ir.MutationOutput(ir.NoneLayout(device=self.get_device()), operand, self)

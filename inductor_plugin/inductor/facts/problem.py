@@ -48,7 +48,7 @@ def problem_of(
 
 
 def target_of(device: torch.device) -> Target | None:
-    """Return the GPU behind a device; None for a CPU, and, with one warning, for an unknown GPU."""
+    """Return the target of a device; None for a CPU, and, with one warning, for an unknown GPU."""
     if device.type != "cuda":
         return None
     try:
@@ -59,10 +59,10 @@ def target_of(device: torch.device) -> Target | None:
 
 
 def known_target(device: torch.device) -> Target:
-    """Return the GPU behind a CUDA device.
+    """Return the target of a CUDA device.
 
     Raises:
-        TargetError: Its figures are not known, or it is no NVIDIA GPU.
+        TargetError: The GPU's properties are not known, or it is not an NVIDIA GPU.
     """
     cuda: Any = torch.cuda
     properties = cuda.get_device_properties(device)
