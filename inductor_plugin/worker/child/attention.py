@@ -12,7 +12,7 @@ import torch
 
 from inductor_plugin.attention import library as attention_library
 from inductor_plugin.attention.check import Judgement, Reference
-from inductor_plugin.kernels.call import ExternKernel, Kernel, Tensor
+from inductor_plugin.kernels.call import ExternKernel, Kernel, TensorSpec
 from inductor_plugin.problem.attention import Attention
 from inductor_plugin.worker.jobs import BenchCandidate, ScreenJob
 
@@ -23,7 +23,10 @@ class Trial:
     """State shared by the jobs of one attention."""
 
     def __init__(
-        self, facts: Attention, specs: Sequence[Tensor], build: Callable[[Tensor], torch.Tensor]
+        self,
+        facts: Attention,
+        specs: Sequence[TensorSpec],
+        build: Callable[[TensorSpec], torch.Tensor],
     ) -> None:
         """Build the operands and compute the reference results.
 
@@ -45,14 +48,14 @@ class Trial:
         self._library_leaks = ""
         self.known = False
 
-    def fill(self, spec: Tensor, tensor: torch.Tensor) -> None:
+    def fill(self, spec: TensorSpec, tensor: torch.Tensor) -> None:
         """Write results of the forward that the gradients read into the operands that contain them."""
         for name, value in self._reference.prepared.items():
             view = self._specs.get(name)
             if view is not None and view.seed == spec.seed:
                 _viewed(tensor, view).copy_(value)
 
-    def written(self, candidate: BenchCandidate) -> dict[int, Tensor]:
+    def written(self, candidate: BenchCandidate) -> dict[int, TensorSpec]:
         """Return the inputs a candidate writes, by index, as the problem's views."""
         indices = {spec.seed: i for i, spec in enumerate(candidate.inputs)}
         views = [self._specs[name] for name in self._written]
@@ -135,7 +138,7 @@ class Trial:
         return (*self._specs["q"].size[:-1], self._specs["v"].size[-1])
 
 
-def trial_of(job: ScreenJob, build: Callable[[Tensor], torch.Tensor]) -> Trial | None:
+def trial_of(job: ScreenJob, build: Callable[[TensorSpec], torch.Tensor]) -> Trial | None:
     """Return the trial of a job, None if its results are not checked.
 
     Without a library kernel the operands are those of the candidate, if it takes all of them.
@@ -170,5 +173,5 @@ def _all_outputs(
     return {"out": out} if lse is None else {"out": out, "lse": lse}
 
 
-def _viewed(tensor: torch.Tensor, view: Tensor) -> torch.Tensor:
+def _viewed(tensor: torch.Tensor, view: TensorSpec) -> torch.Tensor:
     return torch.as_strided(tensor, view.size, view.stride, view.offset)
