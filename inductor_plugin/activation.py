@@ -1,4 +1,4 @@
-"""Switching the plugin on: per compile, for stock ``backend="inductor"``, or for the process."""
+"""Enabling the plugin: per compile, for stock ``backend="inductor"``, or for the process."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _COMPILE_FX = "torch._inductor.compile_fx"
 def options(**chosen: object) -> dict[str, Any]:
     """Return options for ``torch.compile(model, options=...)`` with the stock backend.
 
-    Where this torch does not have the plugin's hooks, Inductor's own options are returned as they
-    are, after one warning.
+    If this torch does not have the hooks the plugin needs, Inductor's own options are returned
+    unchanged, after one warning.
 
     Args:
         chosen: The plugin's own options and Inductor's, by name. ``max_autotune`` is on unless it
-            is given.
+            is passed.
 
     Raises:
-        OptionError: An option that neither knows, or a bad value.
+        OptionError: An unknown option, or a bad value.
     """
     ours, others = split(chosen)
     config = Config.load(ours)
@@ -43,30 +43,30 @@ def options(**chosen: object) -> dict[str, Any]:
 def compile_graph(
     model: Any, example_inputs: Any, mode: str | None, chosen: Mapping[str, object]
 ) -> Any:
-    """Compile one graph under the plugin: what the ``inductor_plugin`` backend does.
+    """Compile one graph with the plugin; implements the ``inductor_plugin`` backend.
 
     Raises:
-        OptionError: An option that neither knows, or a bad value.
+        OptionError: An unknown option, or a bad value.
     """
     ours, others = split(chosen)
     config = Config.load(ours)
     hooks = _hooks()
     if hooks is not None:
         return hooks.compile_graph(model, example_inputs, mode, config, others)
-    import torch  # noqa: PLC0415  loaded long ago where a graph is compiled
+    import torch  # noqa: PLC0415  already loaded where a graph is compiled
 
     stock: Any = torch._TorchCompileInductorWrapper  # pyright: ignore[reportPrivateUsage]
     return stock(mode, dict(others), None)(model, example_inputs)
 
 
 def enable(**chosen: object) -> None:
-    """Put every `torch.compile` with the Inductor backend in this process under the plugin.
+    """Use the plugin for every `torch.compile` with the Inductor backend in this process.
 
-    A compile that names ``max_autotune`` itself keeps its value; otherwise it is on. Calling it
+    A compile that sets ``max_autotune`` keeps its value; otherwise it is on. Calling this function
     again replaces the options.
 
     Raises:
-        OptionError: An option that is not known, or a bad value.
+        OptionError: An unknown option, or a bad value.
     """
     ours, others = split(chosen)
     config = Config.load(ours)
@@ -78,13 +78,13 @@ def enable(**chosen: object) -> None:
 
 @contextmanager
 def observe(callback: Callable[[Sequence[Any]], None]) -> Generator[None]:
-    """Let a function see what is decided of each graph that is compiled in the block.
+    """Call a function with the decisions of each graph that is compiled in the block.
 
-    Where this torch does not have the plugin's hooks, nothing is decided and nothing is seen.
+    If this torch does not have the hooks the plugin needs, it is never called.
 
     Args:
-        callback: Takes the tickets of a graph (`tuning.selection.Ticket`): ``digest`` and ``problem``
-            say what was asked, ``verdict`` what runs; None where nothing was decided.
+        callback: Called with the tickets of a graph (`tuning.selection.TuningTicket`): ``digest`` and
+            ``problem`` identify the call, ``verdict`` is the decision; None if there is none.
     """
     if _hooks() is None:
         yield
@@ -99,7 +99,7 @@ def observe(callback: Callable[[Sequence[Any]], None]) -> Generator[None]:
 
 
 def disable() -> None:
-    """Leave torch as it was: undo `enable`, remove the hooks, end the workers."""
+    """Undo `enable`: remove all hooks from torch and end the workers."""
     _disarm()
     with _LOCK:
         stock, module = _STOCK.pop("compile_fx", None), sys.modules.get(_COMPILE_FX)
@@ -114,7 +114,7 @@ def disable() -> None:
 
 
 def _hooks() -> Any:
-    """Return the module that reaches into Inductor; None, after one warning, where it cannot.
+    """Return the module that hooks into Inductor; None, after one warning, if it cannot.
 
     Imported late because `import inductor_plugin` must not load torch (2.5 s).
     """
@@ -140,10 +140,10 @@ def _step_aside(reason: str) -> None:
 
 
 def enable_deferred() -> None:
-    """Enable as soon as Inductor is first used; called at the end of ``import torch``.
+    """Enable the plugin when Inductor is first imported; called at the end of ``import torch``.
 
-    Importing `torch._inductor` there would cost every process seconds, also those that never
-    compile. A bad option is an error at every compile, not at the import.
+    Importing `torch._inductor` there would cost every process seconds, even those that never
+    compile. A bad option is an error of every compile, not of the import.
     """
     module = sys.modules.get(_COMPILE_FX)
     if module is not None:
@@ -154,7 +154,7 @@ def enable_deferred() -> None:
 
 
 class _Finder:
-    """Enables the plugin when Inductor's module is executed; to look for it changes nothing."""
+    """Enables the plugin when Inductor's module is executed, not when it is only searched for."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> Any:
         """Return the real spec of the module, with a loader that enables afterwards."""
@@ -169,14 +169,14 @@ class _Finder:
         return None
 
     def _later(self) -> list[Any]:
-        """Return the finders that are asked after this one."""
+        """Return the finders that come after this one."""
         finders: list[Any] = list(sys.meta_path)
         return finders[finders.index(self) + 1 :] if self in finders else finders
 
     def _enabling(self, execute: Callable[[Any], None]) -> Callable[[Any], None]:
         def exec_module(module: Any) -> None:
             execute(module)
-            # Not before: an import that fails may be tried again.
+            # Only after success: an import that fails may be tried again.
             if self in sys.meta_path:
                 _disarm()
                 _enable_or_refuse(module)
@@ -185,13 +185,13 @@ class _Finder:
 
 
 def _disarm() -> None:
-    for finder in [one for one in sys.meta_path if isinstance(one, _Finder)]:
+    for finder in [f for f in sys.meta_path if isinstance(f, _Finder)]:
         with suppress(ValueError):  # another thread was faster
             sys.meta_path.remove(finder)
 
 
 def _enable_or_refuse(module: Any) -> None:
-    """Enable, or let every compile say why not; never break the import of Inductor."""
+    """Enable, or make every compile report why not; never break the import of Inductor."""
     try:
         _enable_or_warn()
     except OptionError:
@@ -208,13 +208,13 @@ def _enable_or_warn() -> None:
 
 
 def _refuse(module: Any) -> None:
-    """Let every compile raise the OptionError, until the option is corrected."""
+    """Make every compile raise the OptionError until the option is corrected."""
     with _LOCK:
         stock = _STOCK.setdefault("compile_fx", module.compile_fx)
 
     @functools.wraps(stock)
     def compile_fx(*args: Any, **kwargs: Any) -> Any:
-        _enable_or_warn()  # raises while the option is wrong, and then takes this function's place
+        _enable_or_warn()  # raises while the option is wrong, later replaces this function
         current = module.compile_fx
         return (stock if current is compile_fx else current)(*args, **kwargs)
 

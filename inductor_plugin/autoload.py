@@ -1,7 +1,6 @@
-"""What `import torch` calls in every process where the plugin is installed.
+"""Entry point that `import torch` calls in every process where the plugin is installed.
 
-It has to be quick when nobody asked for the plugin, and nothing that goes wrong here may break
-`import torch`.
+It must be fast when the plugin is not enabled, and a failure here must not break `import torch`.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import os
 
 
 def autoload() -> None:
-    """Switch the plugin on if ``INDUCTOR_PLUGIN_ENABLE`` says so. Never raises."""
-    # The options take several milliseconds to import, and most processes do not want them.
+    """Enable the plugin if ``INDUCTOR_PLUGIN_ENABLE`` is set. Never raises."""
+    # Importing the options takes several milliseconds, and most processes do not need them.
     if os.environ.get("INDUCTOR_PLUGIN_ENABLE", "0") in ("", "0"):
         return
     try:
@@ -29,6 +28,6 @@ def _enable() -> None:
     from inductor_plugin.config import enabled_by_environment  # noqa: PLC0415  5 ms
 
     if enabled_by_environment():
-        from inductor_plugin.activation import enable_deferred  # noqa: PLC0415  mostly not wanted
+        from inductor_plugin.activation import enable_deferred  # noqa: PLC0415  mostly not needed
 
         enable_deferred()

@@ -15,15 +15,15 @@ def inductor_plugin(
     mode: str | None = None,
     options: Mapping[str, object] | None = None,
 ) -> Callable[..., Any]:
-    """Compile a graph with Inductor, its kernels chosen by the plugin.
+    """Compile a graph with Inductor, with kernels chosen by the plugin.
 
     Args:
         gm: The graph module Dynamo captured.
         example_inputs: Its inputs (fake tensors).
         mode: As for ``torch.compile``.
-        options: The plugin's options and Inductor's, by name. ``max_autotune`` is on unless given.
+        options: The plugin's options and Inductor's, by name. ``max_autotune`` is on unless passed.
 
     Raises:
-        OptionError: An option that neither knows, or a bad value.
+        OptionError: An unknown option, or a bad value.
     """
     return compile_graph(gm, example_inputs, mode, options or {})

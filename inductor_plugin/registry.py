@@ -22,8 +22,8 @@ class Registry:
         """Add a template.
 
         Raises:
-            RegistrationError: It is no template, its name or its operators are not acceptable, or
-                the name is taken. Nothing has changed then.
+            RegistrationError: It is not a template, its name or operators are not valid, or the name
+                is already registered. The registry is then unchanged.
         """
         reason = _unfit(template)
         if reason is not None:
@@ -53,8 +53,8 @@ class Registry:
             RegistrationError: No template has this name.
         """
         if name not in self._templates:
-            known = ", ".join(self._templates) or "none"
-            raise RegistrationError(f"no template is named {name!r}; registered are: {known}")
+            registered = ", ".join(self._templates) or "none"
+            raise RegistrationError(f"no template is named {name!r}; registered are: {registered}")
         return self._templates[name]
 
     def names(self) -> tuple[str, ...]:
@@ -62,20 +62,20 @@ class Registry:
         return tuple(self._templates)
 
     def identity(self) -> tuple[tuple[str, str, str], ...]:
-        """Return which templates are there: name, class and ``version`` (an attribute, if any) of each."""
+        """Return name, class and ``version`` (an attribute, if any) of each template."""
         return tuple(
-            (name, _holder(one), str(getattr(one, "version", "")))
-            for name, one in self._templates.items()
+            (name, _holder(template), str(getattr(template, "version", "")))
+            for name, template in self._templates.items()
         )
 
     def for_op(self, op: str) -> tuple[Template, ...]:
         """Return the templates that serve an operator, in the order of registration."""
-        return tuple(one for one in self._templates.values() if op in one.ops)
+        return tuple(t for t in self._templates.values() if op in t.ops)
 
 
 @functools.cache
 def default_registry() -> Registry:
-    """Return the registry of this process, with the built-in templates in it."""
+    """Return the registry of this process, which includes the built-in templates."""
     registry = Registry()
     register_builtin(registry)
     return registry

@@ -5,8 +5,8 @@
                     ▼
                candidates(problem) ─► Candidate, Candidate, ...
 
-A template states facts. It asks no device, reads no cache and starts no process, so that the same
-answers come out on a machine without a GPU.
+A template depends on the problem only. It does not query a device, read a cache or start a process,
+so that it gives the same answers on a machine without a GPU.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from inductor_plugin.problem import Problem
 from inductor_plugin.problem.contract import Contract
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-"""What a JSON file can hold; a configuration is stored as it is."""
+"""Values of a JSON file; a configuration is stored unchanged."""
 
 
 @dataclass(frozen=True)
 class TritonSource:
-    """A kernel as text in the language of Inductor's Triton templates, so that its epilogue fuses.
+    """A kernel as an Inductor Triton template, so that its epilogue can be fused.
 
-    The text sees ``def_kernel``, ``size``, ``stride``, ``load_input`` and ``store_output``, the
-    constants below, ``INDEX_DTYPE``, and ``ws_ptr`` where it asks for scratch memory.
+    The text can use ``def_kernel``, ``size``, ``stride``, ``load_input`` and ``store_output``, the
+    constants below, ``INDEX_DTYPE``, and ``ws_ptr`` if it needs scratch memory.
 
     Attributes:
         name: Stem of the kernel's name in generated code; lower-case and stable.
         text: The template.
-        grid: ``tiles`` starts one program a tile of BLOCK_M x BLOCK_N, ``split_k`` SPLIT_K of them,
-            ``persistent`` as many as the device has multiprocessors, which NUM_SMS then tells.
-            The others are for ``extents``, all programs on the grid's first axis: ``rows`` (B, H, Sq)
-            starts SPLITS programs a head and BLOCK_M queries; ``tokens`` (B + 1, H, Tq) one a head
+        grid: ``tiles`` starts one program per tile of BLOCK_M x BLOCK_N, ``split_k`` SPLIT_K programs
+            per tile, ``persistent`` one per multiprocessor of the device (their number is NUM_SMS).
+            The others use ``extents``, with all programs on the grid's first axis: ``rows`` (B, H, Sq)
+            starts SPLITS programs per head and BLOCK_M queries; ``tokens`` (B + 1, H, Tq) one per head
             and block, of which B sequences begin at most B + ceil(Tq / BLOCK_M); ``rows_backward``
-            (B, H, Sq, Hkv, Sk) and ``tokens_backward`` (B + 1, H, Tq, Hkv, Tk) first one for each
-            BLOCK_N1 keys of a key head, then one for each BLOCK_M2 queries of a head.
-        constants: What the text is compiled with, as (name, value) pairs; a text value is code.
-        num_stages: Loads in flight.
-        num_warps: Warps of one program.
-        epilogue: How operands that ``def_kernel`` does not name enter the result: ``addmm`` adds
+            (B, H, Sq, Hkv, Sk) and ``tokens_backward`` (B + 1, H, Tq, Hkv, Tk) first one per BLOCK_N1
+            keys of a key head, then one per BLOCK_M2 queries of a head.
+        constants: Compile-time constants, as (name, value) pairs; a string value is code.
+        num_stages: Pipeline stages of loads.
+        num_warps: Warps per program.
+        epilogue: How operands that ``def_kernel`` does not name are applied: ``addmm`` adds
             beta times the first operand to alpha times the product, ``bias`` adds the last one.
         alpha: Factor of the product in ``addmm``.
         beta: Factor of the first operand in ``addmm``.
-        scratch_bytes: Scratch memory; it is zero when the kernel starts, and the kernel leaves
-            zero what it relies on.
-        capability: The oldest device that can run it.
+        scratch_bytes: Bytes of scratch memory; it is zero when the kernel starts, and the kernel must
+            reset the parts it relies on to zero.
+        capability: The minimum compute capability.
         descriptors: Indices of the operands it reads through tensor descriptors (TMA).
-        mutated: Indices of the operands it writes besides its output.
-        extents: What the grid is made from, as (operand, dimension) pairs; empty: the output's.
+        mutated: Indices of the operands it writes in addition to its output.
+        extents: The extents passed to the grid, as (operand, dimension) pairs; empty: the output's.
     """
 
     name: str
@@ -84,17 +84,17 @@ class CudaSource:
     """A kernel as CUDA C++ text, which nvcc compiles and a torch operator calls.
 
     Attributes:
-        op: The operator, ``namespace::name.overload``. Behind the operands it takes the kernel's name
+        op: The operator, ``namespace::name.overload``. After the operands it takes the kernel's name
             and then ``arguments``, and writes to ``out=``.
-        symbol: The kernel's C function; stable and readable, it is in profiles.
-        text: The translation unit, its includes first; empty where what generates it is not
-            installed: then only a kernel that came in a pack can run.
-        arch: What nvcc compiles for: ``sm_90a``.
-        interface: Version of the C function's arguments; a kernel of another one is not called.
-        arguments: What follows the kernel's name in each call; not compiled in.
-        imports: Modules that define the operator; empty for one of the plugin's own.
-        deterministic: Whether the same operands give the same bits each time; if not, it is not
-            offered under `torch.use_deterministic_algorithms`.
+        symbol: The kernel's C function; stable and readable, since profiles show it.
+        text: The translation unit, its includes first; empty if its generator is not installed: then
+            only a kernel from a pack can run.
+        arch: The architecture nvcc compiles for: ``sm_90a``.
+        interface: Version of the C function's arguments; kernels of other versions are not called.
+        arguments: Arguments after the kernel's name in each call; not compiled in.
+        imports: Modules that define the operator; empty for the plugin's operators.
+        deterministic: Whether results are bitwise reproducible; if not, it is not offered under
+            `torch.use_deterministic_algorithms`.
     """
 
     op: str
@@ -113,11 +113,11 @@ class Candidate:
 
     Attributes:
         template: Name of the template it comes from.
-        name: Its own name, unique within the template: lower-case and stable, since records keep it.
-        config: What the template chose (tile, stages, schedule ...); shown and stored, part of the
-            candidate's identity.
-        kernel: The torch operator to call, with a variant that writes to ``out=``; or a kernel
-            Inductor generates; or one nvcc compiles.
+        name: Its name, unique within the template: lower-case and stable, since it is stored in records.
+        config: The configuration (tile, stages, schedule ...); shown, stored and part of the candidate's
+            identity.
+        kernel: The torch operator to call, with an ``out=`` variant; or a kernel that Inductor
+            generates; or a kernel that nvcc compiles.
         description: One line for the AUTOTUNE table.
     """
 
@@ -130,7 +130,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Failed:
-    """A candidate that could not be made; a value, since the other candidates go on.
+    """A candidate that could not be created; a value, so that the other candidates are still tried.
 
     Attributes:
         reason: One line for people.
@@ -143,9 +143,9 @@ class Failed:
 class Template(Protocol):
     """A family of kernels for some operators.
 
-    A template with an attribute ``backend`` is offered only where the option ``gemm_backends`` is
-    empty or names it. One that is `Contracted` says which layouts its operands may have; any other
-    is taken to read all of them.
+    A template with an attribute ``backend`` is offered only if the option ``gemm_backends`` is empty or
+    names it. A `Contracted` template declares which layouts its operands may have; any other template
+    is assumed to accept all layouts.
 
     Attributes:
         name: Lower-case, stable, unique in a registry; part of every key.
@@ -167,17 +167,17 @@ class Template(Protocol):
         ...
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
-        """Return the kernels to try, the most promising first. Only called if not rejected."""
+        """Return the kernels to try, the most promising first. Called only if not rejected."""
         ...
 
 
 @runtime_checkable
 class Contracted(Protocol):
-    """A template that declares which layouts its kernels take, instead of refusing the others alone.
+    """A template that declares the layouts its kernels accept, instead of only rejecting problems.
 
-    Where copies of some operands would do, operators (`OpKernel`, `CudaSource`) are offered behind them.
+    If copies of some operands suffice, its operators (`OpKernel`, `CudaSource`) are offered with copies.
     """
 
     def contract(self, op: str) -> Mapping[str, Contract]:
-        """Return what kernels of an operator ask of each operand's layout, by role (`contract.ROLES`)."""
+        """Return the layout contract of each operand of an operator, by role (`contract.ROLES`)."""
         ...

@@ -1,8 +1,8 @@
-"""FlexAttention's configurations: Inductor's list, cut and completed by `flex_configs`.
+"""FlexAttention's configurations: Inductor's list, pruned and extended by `cost.flex`.
 
-Inductor asks ``V.choices`` for them, without saying what the kernel is for. So its lowering is run
-under a handler that knows the call, in front of the one that is in force: the user's own handler is
-asked first, and answers everything else.
+Inductor gets them from ``V.choices``, without passing the call. So its lowering runs under a handler
+that knows the call and wraps the current handler: the user's own handler is called first, and
+answers everything else.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _ORIGINALS: dict[str, Callable[..., Any]] = {}
 
 
 def install() -> None:
-    """Put the plugin's lowerings around Inductor's; harmless outside the plugin's scope."""
-    importlib.import_module(_MODULE)  # registers Inductor's
+    """Wrap Inductor's lowerings by the plugin's, which change nothing outside the plugin's scope."""
+    importlib.import_module(_MODULE)  # registers Inductor's lowerings
     for way, op in _OPS.items():
         stock = inductor_lowering.lowerings.get(op)
         if stock is not None and not _is_ours(stock):
@@ -61,7 +61,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Put Inductor's lowerings back, where nobody else has put his own in front."""
+    """Restore Inductor's lowerings, unless they have been replaced again since."""
     for way, stock in [*_ORIGINALS.items()]:
         if _is_ours(inductor_lowering.lowerings.get(_OPS[way])):
             inductor_lowering.lowerings[_OPS[way]] = stock
@@ -92,25 +92,25 @@ def _around(way: str, stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _handler(way: str, args: Sequence[Any]) -> Any:
-    """Return the handler for a call: the plugin's, or the one in force where it cannot be read."""
+    """Return the handler for a call: the plugin's, or the current one if the call cannot be read."""
     handler: Any = V.choices
     try:
         return FlexChoices(handler, way, args)
-    except Exception:  # the border where Inductor calls us: its own configurations stand
+    except Exception:  # the border where Inductor calls us: its own configurations are used
         logger.exception("a FlexAttention call could not be read; Inductor decides")
         return handler
 
 
 class FlexChoices:
-    """A choices handler for one FlexAttention call, in front of another one."""
+    """A choices handler for one FlexAttention call, which wraps another handler."""
 
     def __init__(self, inner: Any, way: str, args: Sequence[Any]) -> None:
         """Read the call.
 
         Args:
-            inner: The handler in force.
+            inner: The current handler.
             way: ``forward`` or ``backward``.
-            args: What Inductor's lowering is called with.
+            args: Arguments of Inductor's lowering.
         """
         mask, options = (args[9], args[11]) if way == "backward" else (args[4], args[6])
         q, k, v = args[:3]
@@ -135,11 +135,11 @@ class FlexChoices:
         )
 
     def __getattr__(self, name: str) -> Any:
-        """Let the other handler answer what is not about FlexAttention."""
+        """Delegate everything else to the other handler."""
         return getattr(self._inner, name)
 
     def get_flex_attention_fwd_configs(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Return the forward configurations; torch 2.11 and 2.13 do not tell the length."""
+        """Return the forward configurations; torch 2.11 and 2.13 do not pass the length."""
         return self._configs("forward", args, kwargs)
 
     def get_flex_attention_bwd_configs(self, *args: Any, **kwargs: Any) -> list[Any]:
@@ -151,21 +151,21 @@ class FlexChoices:
         return self._configs("decode", args, kwargs)
 
     def append_flex_attention_choices(self, choices: list[Any], *args: Any) -> list[Any]:
-        """Add the forward kernels that read through descriptors; torch 2.14 on."""
+        """Add the forward kernels that read through descriptors; called since torch 2.14."""
         choices = self._inner.append_flex_attention_choices(choices, *args)
         return self._with_descriptors("forward", choices, args, mutated=args[1][3:5])
 
     def append_flex_attention_backward_choices(
         self, choices: list[Any], *args: Any, mutated_inputs: list[Any]
     ) -> list[Any]:
-        """Add the backward kernels that read through descriptors; torch 2.15 on."""
+        """Add the backward kernels that read through descriptors; called since torch 2.15."""
         choices = self._inner.append_flex_attention_backward_choices(
             choices, *args, mutated_inputs=mutated_inputs
         )
         return self._with_descriptors("backward", choices, args, mutated=mutated_inputs)
 
     def _configs(self, direction: Direction, args: Any, kwargs: Any) -> list[Any]:
-        """Return the configurations of the other handler, cut and completed."""
+        """Return the configurations of the other handler, pruned and extended."""
         method = _METHODS[direction]
         offered: list[Any] = getattr(self._inner, method)(*args, **kwargs)
         try:
@@ -180,32 +180,32 @@ class FlexChoices:
             logger.debug("flex %s: the call sets %s itself", direction, ", ".join(pinned))
             return offered
         call = dataclasses.replace(self._call, direction=direction)
-        tiles = [_tile(direction, one) for one in offered]
+        tiles = [_tile(direction, config) for config in offered]
         if not inductor_config.max_autotune and len(offered) == 1:
-            made = single(call, tiles[0], self._target)
+            chosen = single(call, tiles[0], self._target)
         else:
-            made = plan(
+            chosen = plan(
                 call,
                 tiles,
                 self._default(direction, args, kwargs) or tiles[-1],
                 self._target,
                 more=self._is_stock(direction, offered, args, kwargs),
             )
-        _log(call, made)
-        known = dict(zip(tiles, offered, strict=True))
+        _log(call, chosen)
+        by_tile = dict(zip(tiles, offered, strict=True))
         return [
-            known.get(one) or _config(direction, one, offered[0]) for one in made.tiles
+            by_tile.get(tile) or _config(direction, tile, offered[0]) for tile in chosen.tiles
         ] or offered
 
     def _default(self, direction: Direction, args: Any, kwargs: Any) -> Tile | None:
-        """Return what Inductor takes without tuning; None where the handler names no one."""
+        """Return Inductor's configuration without tuning; None if the handler returns several."""
         untyped: Any = inductor_config
         with untyped.patch(max_autotune=False):
-            alone = getattr(self._inner, _METHODS[direction])(*args, **kwargs)
-        return _tile(direction, alone[0]) if len(alone) == 1 else None
+            configs = getattr(self._inner, _METHODS[direction])(*args, **kwargs)
+        return _tile(direction, configs[0]) if len(configs) == 1 else None
 
     def _is_stock(self, direction: Direction, offered: list[Any], args: Any, kwargs: Any) -> bool:
-        """Return True if the list is Inductor's shorter one: nobody else's, and not exhaustive."""
+        """Return True if the list is Inductor's default: not a user's, and not the exhaustive one."""
         space = getattr(inductor_config, "max_autotune_flex_search_space", "DEFAULT")
         if space != "DEFAULT":
             return False
@@ -214,7 +214,7 @@ class FlexChoices:
 
     def _pinned(self, direction: Direction) -> list[str]:
         """Return the tuning options the user set."""
-        names = [*(one.upper() for one in _BLOCKS[direction]), "num_stages", "num_warps"]
+        names = [*(block.upper() for block in _BLOCKS[direction]), "num_stages", "num_warps"]
         return [
             option
             for name in names
@@ -223,9 +223,9 @@ class FlexChoices:
         ]
 
     def _exact(self) -> bool:
-        given = self._options.get("FLOAT32_PRECISION")
-        if given is not None:
-            return "ieee" in str(given)
+        precision = self._options.get("FLOAT32_PRECISION")
+        if precision is not None:
+            return "ieee" in str(precision)
         return float32_precision() == "highest"
 
     def _with_descriptors(
@@ -237,8 +237,8 @@ class FlexChoices:
         nodes = args[1]
         read = [*nodes[:3], *([nodes[5]] if direction == "backward" else [])]
         untyped: Any = inductor_utils
-        asked = self._options.get("USE_TMA", self._options.get(self._prefix + "USE_TMA"))
-        if asked is not None or not untyped.can_use_tma(*read):
+        use_tma = self._options.get("USE_TMA", self._options.get(self._prefix + "USE_TMA"))
+        if use_tma is not None or not untyped.can_use_tma(*read):
             return choices
         call = dataclasses.replace(self._call, direction=direction)
         for tile in descriptors(call, self._target):
@@ -249,15 +249,15 @@ class FlexChoices:
     def _append(
         self, direction: Direction, choices: list[Any], tile: Tile, args: Any, mutated: Any
     ) -> None:
-        """Append one choice, as Inductor's lowering appends its own."""
-        _, nodes, subgraphs, layout, given, q_block, kv_block = args
+        """Append a choice, as Inductor's lowering appends its own."""
+        _, nodes, subgraphs, layout, call_options, q_block, kv_block = args
         other = "fwd_" if direction == "backward" else "bwd_"
         options = {
             name.removeprefix(self._prefix): value
-            for name, value in given.items()
+            for name, value in call_options.items()
             if not name.startswith(other)
         }
-        names = [one.upper() for one in _BLOCKS[direction]]
+        names = [block.upper() for block in _BLOCKS[direction]]
         options |= dict(zip(names, tile.blocks, strict=True))
         options |= {"num_stages": tile.stages, "num_warps": tile.warps, "USE_TMA": True}
         options |= {"SPARSE_Q_BLOCK_SIZE": q_block, "SPARSE_KV_BLOCK_SIZE": kv_block}
@@ -290,9 +290,9 @@ def _config(direction: Direction, tile: Tile, like: Any) -> Any:
     return dataclasses.replace(like, **blocks, num_stages=tile.stages, num_warps=tile.warps)
 
 
-def _log(call: FlexCall, made: FlexPlan) -> None:
+def _log(call: FlexCall, chosen: FlexPlan) -> None:
     name = f"flex {call.direction}, head dimension {call.head_dim}, {call.dtype}"
-    for tile, reason in made.left_out:
+    for tile, reason in chosen.left_out:
         logger.debug("%s: %s is left out: %s", name, tile, reason)
-    if made.last_resort:
-        logger.debug("%s: %s", name, made.last_resort)
+    if chosen.last_resort:
+        logger.debug("%s: %s", name, chosen.last_resort)

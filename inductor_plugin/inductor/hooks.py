@@ -1,4 +1,4 @@
-"""Switches the plugin on inside Inductor: the carrier in the options, the selector in its place."""
+"""Enables the plugin inside Inductor: installs the hooks and adds the configuration to the options."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def compile_options(
     others: Mapping[str, object],
     example_inputs: Sequence[Any] = (),
 ) -> dict[str, Any]:
-    """Return Inductor's options with the plugin's configuration in them.
+    """Return Inductor's options including the plugin's configuration.
 
     Args:
         mode: Inductor's mode.
         config: The plugin's options.
-        others: Inductor's.
-        example_inputs: Of the graph, where there is one already; they tell the device.
+        others: Inductor's options.
+        example_inputs: Inputs of the graph, if there is one already; they determine the device.
 
     Raises:
         OptionError: Inductor does not know one of ``others``.
@@ -59,12 +59,12 @@ def compile_options(
 
 
 def wrap_backend(config: Config, others: Mapping[str, object], stock: dict[str, Any]) -> None:
-    """Put `compile_fx`, through which every Inductor compile goes, under the plugin.
+    """Wrap `compile_fx`, the entry point of all Inductor compiles, so that they use the plugin.
 
     Args:
         config: The plugin's options.
-        others: Inductor's, used where a compile does not name them.
-        stock: Keeps what `unwrap_backend` puts back.
+        others: Inductor's options, used where a compile does not set them.
+        stock: Receives the originals that `unwrap_backend` restores.
     """
     defaults = _validated(None, others)
     _hook()
@@ -79,7 +79,7 @@ def wrap_backend(config: Config, others: Mapping[str, object], stock: dict[str, 
         config_patches: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> Any:
-        # compile_fx calls itself with its patches in force and none left to apply.
+        # compile_fx calls itself with its patches already applied.
         if active_config() is not None:
             return original(model_, example_inputs_, *args, config_patches=config_patches, **kwargs)
         patches = {**defaults, **(config_patches or {})}
@@ -92,7 +92,7 @@ def wrap_backend(config: Config, others: Mapping[str, object], stock: dict[str, 
 
 
 def unwrap_backend(stock: dict[str, Any]) -> None:
-    """Put back what `wrap_backend` and `compile_options` changed, and end the workers."""
+    """Undo the changes of `wrap_backend` and `compile_options`, and end the workers."""
     original = stock.pop("compile_fx", None)
     if original is not None:
         compile_fx_module.compile_fx = original
@@ -111,7 +111,7 @@ def unwrap_backend(stock: dict[str, Any]) -> None:
 def compile_graph(
     model: Any, example_inputs: Any, mode: str | None, config: Config, others: Mapping[str, object]
 ) -> Any:
-    """Compile one graph: what the ``inductor_plugin`` backend does."""
+    """Compile one graph; implements the ``inductor_plugin`` backend."""
     patches = compile_options(mode, config, others, example_inputs)
     vector.start_probe(example_inputs)
     return compile_fx_module.compile_fx(model, example_inputs, config_patches=patches)
@@ -132,7 +132,7 @@ def _validated(mode: str | None, others: Mapping[str, object]) -> dict[str, Any]
 
 
 def _carried(patches: Mapping[str, Any]) -> bool:
-    return any(isinstance(one, ConfigCarrier) for one in passes_in(patches.get(CARRIER)))
+    return any(isinstance(p, ConfigCarrier) for p in passes_in(patches.get(CARRIER)))
 
 
 def _with_carrier(
@@ -147,10 +147,10 @@ def _with_carrier(
     if config.check_outputs != "off":
         result |= _checked_code(result)
     if config.gemm_backends and "max_autotune_gemm_backends" not in accepted:
-        # Inductor's own CUTLASS backend would keep the whole call to itself.
-        theirs = {one for one in config.gemm_backends.split(",") if one != "CUTLASS"}
-        # The library kernel is asked for always: it is the reference, the way out, and the only
-        # choice that tells a call's scalars. Where it is not wanted, `Selection` lets others win.
+        # Inductor's own CUTLASS backend would take over the whole call.
+        theirs = {name for name in config.gemm_backends.split(",") if name != "CUTLASS"}
+        # The library kernel is always requested: it is the reference, the fallback, and the only
+        # choice with a call's scalars. If the user excludes it, `Selection` lets others win.
         result["max_autotune_gemm_backends"] = ",".join(sorted(theirs | {"ATEN"}))
     return result
 
@@ -158,33 +158,33 @@ def _with_carrier(
 def _limits(
     config: Config, accepted: Mapping[str, Any], example_inputs: Sequence[Any]
 ) -> dict[str, int]:
-    """Return the plugin's limits under Inductor's names, but for those the user states there."""
-    stated = {
+    """Return the plugin's limits under Inductor's names, except those the user sets there."""
+    texts = {
         "max_fusion_unique_io_buffers": config.max_fusion_buffers,
         "combo_kernel_max_num_args": config.max_kernel_arguments,
     }
-    wanted = {name: text for name, text in stated.items() if text and name not in accepted}
-    if not wanted:
+    unset = {name: text for name, text in texts.items() if text and name not in accepted}
+    if not unset:
         return {}
     device_type = _device_type(example_inputs)
-    limits = {name: limit_of(text, device_type) for name, text in wanted.items()}
+    limits = {name: limit_of(text, device_type) for name, text in unset.items()}
     return {name: limit for name, limit in limits.items() if limit}
 
 
 def _device_type(example_inputs: Sequence[Any]) -> str:
-    """Return what a graph runs on; without its inputs, what this machine has."""
-    tensors = [one for one in example_inputs if isinstance(one, torch.Tensor)]
-    if tensors:
-        return next((one.device.type for one in tensors if one.device.type != "cpu"), "cpu")
+    """Return the device type of a graph; without inputs, the accelerator of this machine."""
+    types = [value.device.type for value in example_inputs if isinstance(value, torch.Tensor)]
+    if types:
+        return next((name for name in types if name != "cpu"), "cpu")
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     return accelerator.type if accelerator is not None else "cpu"
 
 
 def _checked_code(accepted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of Inductor's options changes so that outputs can be looked at.
+    """Return the changes of Inductor's options that are needed to check outputs.
 
     Raises:
-        OptionError: They ask for C++.
+        OptionError: The options select the C++ wrapper.
     """
     if accepted.get("cpp_wrapper", inductor_config.cpp_wrapper):
         raise OptionError(NEEDS_PYTHON)

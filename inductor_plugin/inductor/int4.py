@@ -1,4 +1,4 @@
-"""Makes `aten._weight_int4pack_mm` on a GPU a call with choices; Inductor only ever calls ATen for it."""
+"""Lowers `aten._weight_int4pack_mm` on a GPU to a call with choices; Inductor always calls ATen for it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _OP: Any = torch.ops.aten._weight_int4pack_mm.default
 
 
 def install() -> None:
-    """Put the plugin's lowering in the place of Inductor's; harmless outside the plugin's scope."""
+    """Replace Inductor's lowering by the plugin's, which changes nothing outside the plugin's scope."""
     _library()  # code from Inductor's cache calls it by name
     if not installed():
         inductor_lowering.lowerings[_OP] = _lower
 
 
 def uninstall() -> None:
-    """Let Inductor make its own again at the next call."""
+    """Remove the plugin's lowering; Inductor creates its own again at the next call."""
     if installed():
         del inductor_lowering.lowerings[_OP]
 
@@ -35,7 +35,7 @@ def installed() -> bool:
 
 def _lower(a: Any, b: Any, group: int, scales: Any) -> Any:
     external: Any = ir.ExternKernel
-    nodes = [external.require_contiguous(external.realize_input(one)) for one in (a, b, scales)]
+    nodes = [external.require_contiguous(external.realize_input(node)) for node in (a, b, scales)]
     if active_config() is None or a.get_device().type != "cuda" or len(b.get_size()) != 4:
         untyped: Any = inductor_lowering
         call = untyped.fallback_handler(_OP, add_to_fallback_set=False)
@@ -44,14 +44,14 @@ def _lower(a: Any, b: Any, group: int, scales: Any) -> Any:
     layout = ir.FixedLayout(a.get_device(), a.get_dtype(), size)
     select: Any = select_algorithm
     choices = [_library().bind(nodes, layout, group=group)]
-    made: Any = select.autotune_select_algorithm(int4.NAME, choices, nodes, layout)
-    # torch 2.11 returns the node alone, later ones a pair.
-    node: Any = made if isinstance(made, ir.IRNode) else made[0]
+    result: Any = select.autotune_select_algorithm(int4.NAME, choices, nodes, layout)
+    # torch 2.11 returns only the node, later versions a pair.
+    node: Any = result if isinstance(result, ir.IRNode) else result[0]
     return node
 
 
 @functools.cache
 def _library() -> Any:
-    """Return ATen's kernel as a choice; Inductor's names are global, so there is one."""
+    """Return ATen's kernel as a choice; cached, because Inductor's names are global."""
     kernel: Any = select_algorithm.ExternKernelChoice
     return kernel(int4.weight_int4pack_mm, name=int4.NAME, has_out_variant=False)

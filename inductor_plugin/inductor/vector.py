@@ -1,8 +1,8 @@
-"""The vector instruction set of C++ kernels: only the one that is used is probed, and early.
+"""The vector instruction set of C++ kernels: only the one in use is probed, and early.
 
-Inductor uses the first instruction set of a list, but fills the list before it looks: for each one
-the processor has, it compiles up to three small libraries (1.8 s of headers each) and loads them in
-a new process. On a two-core AVX-512 machine that is 9 s of work before the first C++ kernel.
+Inductor uses the first instruction set of a list, but fills the whole list first: for each one the
+processor has, it compiles up to three small libraries (1.8 s of headers each) and loads them in a
+new process. On a two-core AVX-512 machine this takes 9 s before the first C++ kernel.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from inductor_plugin.inductor.facts.toolchain import precompiled
 
 _NAME = "valid_vec_isa_list"
 _PROBE = threading.RLock()
-"""Held by whoever probes: while it does, torch changes the instruction set's flags."""
+"""Held while probing, because torch then changes the instruction set's flags."""
 
 
 class LazyIsas(Sequence[Any]):
     """The instruction sets that work, best first, each probed when it is reached."""
 
     def __init__(self, listed: Sequence[Any]) -> None:
-        """Choose among ``listed``, those the processor has."""
+        """Choose among ``listed``, the instruction sets of the processor."""
         self._listed = tuple(listed)
 
     def __iter__(self) -> Iterator[Any]:
-        """Probe and give one after the other; torch remembers what came of each."""
+        """Probe and yield one after the other; torch caches the result of each probe."""
         for isa in self._listed:
             with _PROBE:
                 works = bool(isa)
@@ -47,51 +47,51 @@ class LazyIsas(Sequence[Any]):
         """Return the instruction set at ``index``, probing no further than necessary."""
         if isinstance(index, slice):
             return [*self][index]
-        found = next(islice(self, index, None), None) if index >= 0 else [*self][index]
-        if found is None:
+        isa = next(islice(self, index, None), None) if index >= 0 else [*self][index]
+        if isa is None:
             raise IndexError(f"no instruction set number {index} works here")
-        return found
+        return isa
 
     def __bool__(self) -> bool:
-        """Return True if one works."""
+        """Return True if any works."""
         return next(iter(self), None) is not None
 
     def __len__(self) -> int:
-        """Return how many work, probing all."""
+        """Return how many work; probes all."""
         return sum(1 for _ in self)
 
 
 def install() -> None:
-    """Let Inductor ask for one instruction set at a time; a torch that asks otherwise stays so."""
+    """Make Inductor probe one instruction set at a time; does nothing if this torch has no list."""
     stock = getattr(cpu_vec_isa, _NAME, None)
     if stock is not None and not installed():
         setattr(cpu_vec_isa, _NAME, _lazily(stock))
 
 
 def uninstall() -> None:
-    """Put Inductor's own list back."""
+    """Restore Inductor's own list."""
     if installed():
         own: Any = getattr(cpu_vec_isa, _NAME)
         setattr(cpu_vec_isa, _NAME, own.__wrapped__)
 
 
 def installed() -> bool:
-    """Return True if Inductor asks for one instruction set at a time."""
+    """Return True if Inductor probes one instruction set at a time."""
     return getattr(getattr(cpu_vec_isa, _NAME, None), "__module__", "") == __name__
 
 
 def start_probe(inputs: Sequence[Any]) -> None:
-    """Probe beside what the caller does next, if the graph with these inputs runs on a CPU.
+    """Probe in the background if the graph with these inputs runs on a CPU.
 
-    Where Inductor's cache has something, it most likely has the probe's library too; then a thread
-    would only take turns with the caller (0.1 s).
+    If Inductor's cache is not empty, it most likely has the probe's library too; a thread would then
+    only compete with the caller (0.1 s).
     """
-    types = {one.device.type for one in inputs if isinstance(one, torch.Tensor)}
+    types = {value.device.type for value in inputs if isinstance(value, torch.Tensor)}
     if types == {"cpu"} and not _has_entries(Path(cache_dir())):
         # torch >= 2.13 keeps configuration overrides in context variables.
         context = copy_context()
         threading.Thread(
-            target=lambda: context.run(precompiled),  # which needs the instruction set first
+            target=lambda: context.run(precompiled),  # it probes the instruction set first
             name="inductor-plugin-vector",
             daemon=True,
         ).start()
@@ -110,7 +110,7 @@ def _lazily(stock: Callable[[], list[Any]]) -> Callable[[], Any]:
         if not x86_linux or checker is None or not listed:
             return stock()
         flags = checker()
-        return LazyIsas([isa for isa in listed if all(one in flags for one in str(isa).split())])
+        return LazyIsas([isa for isa in listed if all(flag in flags for flag in str(isa).split())])
 
     own: Any = valid_vec_isa_list
     own.__wrapped__, own.__module__ = stock, __name__

@@ -1,4 +1,4 @@
-"""What can start before the first call is lowered: the benchmark worker."""
+"""Starts the benchmark worker before the first call is lowered."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _TUNED = frozenset(
 
 
 def warm_up(config: Config, graph: torch.fx.Graph) -> None:
-    """Start what this graph will need; called once its graph is in no cache.
+    """Start the benchmark workers for a graph; called when the graph is not in a cache.
 
-    The benchmark worker imports torch for 2.5 s. It is started here, next to the probe and the
-    lowering, if this environment has no record yet; with records, most likely all is known.
+    A benchmark worker takes 2.5 s to import torch. It is started here, in parallel with the probe and
+    the lowering, if this environment has no record yet; otherwise most likely nothing is measured.
     """
     if config.policy == "tune":
         for device in {device for node in graph.nodes for device in _tuned_device(node)}:
@@ -37,14 +37,14 @@ def _start_worker(config: Config, device: torch.device) -> None:
 
 
 def _tuned_device(node: Any) -> list[torch.device]:
-    """Return the device a node's call runs on, if it is one that is tuned.
+    """Return the device of a node's call if the call is tuned, otherwise an empty list.
 
-    Nodes that freezing makes carry no value, and call an operator packet: those are MKL's and
+    Nodes created by freezing have no value, and call an operator packet: those are MKL's and
     oneDNN's packed products, which run on the CPU alone.
     """
     packet = getattr(node.target, "overloadpacket", node.target)
     if node.op != "call_function" or getattr(packet, "__name__", "") not in _TUNED:
         return []
-    values = [one.meta.get("val") for one in (node, *node.all_input_nodes)]
+    values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
     devices = [value.device for value in values if isinstance(value, torch.Tensor)]
     return devices[:1] or [torch.device("cpu")]

@@ -13,11 +13,11 @@ _T = TypeVar("_T")
 
 
 def cuda_batch(count: int, workers: int) -> int:
-    """Return how many of ``count`` CUDA kernels go into one unit.
+    """Return how many of ``count`` CUDA kernels are compiled in one translation unit.
 
-    A kernel more costs a quarter of the first (31 CPU-s alone, 59 s for 8). The largest unit is taken
-    with which all are there within one and a half times the shortest time: the same cores compile
-    Triton's kernels meanwhile.
+    Each further kernel costs a quarter of the first (31 CPU-s alone, 59 s for 8). The largest unit is
+    chosen with which all kernels finish within one and a half times the shortest time: the same cores
+    compile Triton kernels meanwhile.
     """
 
     def span(size: int) -> float:
@@ -29,6 +29,6 @@ def cuda_batch(count: int, workers: int) -> int:
 
 
 def spread(items: Sequence[_T], workers: int) -> list[list[_T]]:
-    """Return the items in batches of about one size: as few as keep every worker busy."""
+    """Return the items in batches of about equal size: as few as keep every worker busy."""
     count = max(min(workers, len(items)), -(-len(items) // MAX_BATCH))
     return [list(items[start::count]) for start in range(count)] if items else []

@@ -1,8 +1,8 @@
-"""Compiles what candidates need: from the cache, or in batches.
+"""Compiles candidates in batches, or takes their kernels from the cache.
 
-One build per key over all processes: a batch holds the lock of every key it builds; a key locked by
-another process is waited for and then read. A kernel that does not fit the device, or spills, is kept
-but not measured.
+Each key is built once across all processes: a batch holds the lock of every key it builds; a key
+locked by another process is waited for and then read. A kernel that does not fit the device, or
+spills, is stored but not measured.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _WITHOUT_LIBRARY = "flex_"
-"""FlexAttention's operators have no library kernel to measure against: Inductor's default is what the
-result must not be slower than, and on an H100 it spills 132 bytes backward at head dimension 128."""
+"""FlexAttention's operators have no library kernel to compare with: the result must not be slower than
+Inductor's default, which on an H100 spills 132 bytes backward at head dimension 128."""
 
 _TRITON_FOLDER = "TRITON_CACHE_DIR"
 _SOURCE_NAMES = {"cpp": "source.cpp", "cuda": "source.cu"}
@@ -52,12 +52,12 @@ _SOURCE_NAMES = {"cpp": "source.cpp", "cuda": "source.cu"}
 @dataclass
 class _Item:
     task: Task
-    entry: TaskCandidate
+    candidate: TaskCandidate
     done: Callable[[], None]
 
 
 class Builder:
-    """Feeds the compile workers of one process."""
+    """Submits the builds of one process to its compile workers."""
 
     def __init__(
         self,
@@ -69,13 +69,13 @@ class Builder:
     ) -> None:
         """Build into ``store`` with ``pool``.
 
-        Kernels that share a unit are collected over problems until `flush`, to fill batches.
+        Kernels that can share a unit are collected across problems until `flush`, to fill batches.
 
         Args:
             store: Where kernels are kept.
             pool: The compile workers.
-            counters: Where the work is counted.
-            trace: Where spans are recorded.
+            counters: Counters of compiled kernels and seconds.
+            trace: Receives the spans of compile jobs.
             compile_timeout_s: Seconds one kernel may take to compile.
         """
         self._store = store
@@ -88,17 +88,17 @@ class Builder:
         self._running = 0
         self._quiet = 0
 
-    def add(self, task: Task, entry: TaskCandidate, done: Callable[[], None]) -> None:
-        """Queue one entry; ``done`` is called when it is ready or has failed."""
-        item = _Item(task, entry, done)
-        build = entry.build
+    def add(self, task: Task, candidate: TaskCandidate, done: Callable[[], None]) -> None:
+        """Queue a candidate; ``done`` is called when it is ready or has failed."""
+        item = _Item(task, candidate, done)
+        build = candidate.build
         if isinstance(build, TritonCompileJob):
             self._start([([item], lambda: self._build_triton(item, build))])
             return
         assert isinstance(build, CppBuild)
-        known = self._store.kernel(build.key.digest)
-        if known is not None:
-            self._take(item, known)
+        kernel = self._store.kernel(build.key.digest)
+        if kernel is not None:
+            self._take(item, kernel)
             return
         with self._changed:
             self._pending.append(item)
@@ -107,32 +107,32 @@ class Builder:
             self.flush()
 
     def flush(self) -> None:
-        """Start what was held back, spread evenly over the workers."""
+        """Start the collected builds, distributed evenly over the workers."""
         with self._changed:
             items, self._pending = self._pending, []
             by_command: dict[tuple[str, ...], list[_Item]] = {}
             for item in items:
-                assert isinstance(item.entry.build, CppBuild)
-                by_command.setdefault(item.entry.build.command, []).append(item)
+                assert isinstance(item.candidate.build, CppBuild)
+                by_command.setdefault(item.candidate.build.command, []).append(item)
             batches = [b for group in by_command.values() for b in self._batches(group)]
-            # Under one lock with the taking: what was held back must never look finished.
+            # Under the same lock as the removal: collected builds must never look finished.
             self._start([(b, lambda b=b: self._build_batch(b)) for b in batches])
 
     def _batches(self, items: Sequence[_Item]) -> list[list[_Item]]:
-        build = items[0].entry.build
+        build = items[0].candidate.build
         if isinstance(build, CppBuild) and build.language == "cuda":
             units = -(-len(items) // cuda_batch(len(items), self._pool.workers))
             return [list(items[start::units]) for start in range(units)]
         return spread(items, self._pool.workers)
 
     def busy(self) -> bool:
-        """Return True while something compiles or is about to; what is held back does not count."""
+        """Return True while something compiles or is about to; collected builds do not count."""
         with self._changed:
             return self._running > 0
 
     @contextmanager
     def quiet(self) -> Generator[bool]:
-        """Let nothing start to compile inside the block; False if something compiles already."""
+        """Start no compilation inside the block; yields False if something compiles already."""
         with self._changed:
             granted = not self._running
             self._quiet += granted
@@ -152,7 +152,7 @@ class Builder:
             ).start()
 
     def _run(self, items: Sequence[_Item], work: Callable[[], None]) -> None:
-        """Do one piece of work; whatever happens, each of its items has an answer at the end."""
+        """Run one build; each of its items has an outcome at the end, whatever happens."""
         reason = "the builder gave no answer"
         try:
             with self._changed:
@@ -168,41 +168,44 @@ class Builder:
             with self._changed:
                 self._running -= 1
             for item in items:
-                if not item.entry.ready and item.entry.outcome is None:
-                    item.entry.outcome = Outcome(item.entry.candidate_id, "skipped", reason)
-                item.done()  # once more: what waited until nothing compiles may go on
+                if not item.candidate.ready and item.candidate.outcome is None:
+                    item.candidate.outcome = Outcome(item.candidate.candidate_id, "skipped", reason)
+                item.done()  # again: tasks that wait until nothing compiles may continue
 
     def _ready(self, item: _Item, library: str, symbol: str) -> None:
-        assert item.entry.bench is not None
-        item.entry.candidate = item.entry.bench(library, symbol)
-        item.entry.ready = True
+        assert item.candidate.bench is not None
+        item.candidate.candidate = item.candidate.bench(library, symbol)
+        item.candidate.ready = True
         item.done()
 
     def _take(self, item: _Item, kernel: KernelEntry) -> None:
-        """Let a library of the cache be measured, unless it does not fit."""
+        """Use a cached library, unless it does not fit the device."""
         if not self._pruned(item, kernel.resources):
             self._ready(item, str(kernel.path("kernel.so")), _symbol(item))
 
-    def _pruned(self, item: _Item, known: Resources | None) -> bool:
-        """Leave a kernel out if it does not fit the device; True if so."""
+    def _pruned(self, item: _Item, resources: Resources | None) -> bool:
+        """Drop a kernel that does not fit the device; return True if so."""
         problem = item.task.problem
-        reason = misfit(problem.target, known, _spill_limit(problem.op))
-        if reason is None and known is not None and item.entry.judge is not None:
-            reason = item.entry.judge(known)
+        reason = misfit(problem.target, resources, _spill_limit(problem.op))
+        if reason is None and resources is not None and item.candidate.judge is not None:
+            reason = item.candidate.judge(resources)
         if reason is None:
             return False
-        item.entry.outcome = Outcome(item.entry.candidate_id, "pruned", reason)
+        item.candidate.outcome = Outcome(item.candidate.candidate_id, "pruned", reason)
         item.done()
         return True
 
     def _fail(self, item: _Item, compiled: Compiled) -> None:
-        item.entry.outcome = Outcome(
-            item.entry.candidate_id, compiled.status, compiled.reason, elapsed_s=compiled.elapsed_s
+        item.candidate.outcome = Outcome(
+            item.candidate.candidate_id,
+            compiled.status,
+            compiled.reason,
+            elapsed_s=compiled.elapsed_s,
         )
         item.done()
 
     def _build_triton(self, item: _Item, job: TritonCompileJob) -> None:
-        """Build a Triton kernel, or take it from the cache, into the folder Triton looks in."""
+        """Build a Triton kernel, or copy it from the cache, into Triton's cache folder."""
         if job.kernel is None:
             self._compile_triton(item, job)
         elif not self._placed(item, job, job.kernel):
@@ -211,18 +214,18 @@ class Builder:
                     self._build_and_keep(item, job, job.kernel)
 
     def _placed(self, item: _Item, job: TritonCompileJob, key: KernelKey) -> bool:
-        known = self._store.kernel(key.digest)
-        if known is None:
+        kernel = self._store.kernel(key.digest)
+        if kernel is None:
             return False
-        if self._pruned(item, known.resources):
+        if self._pruned(item, kernel.resources):
             return True
-        files = {name: known.path(name) for name in known.files}
+        files = {name: kernel.path(name) for name in kernel.files}
         triton_files.place(files, Path(dict(job.environment)[_TRITON_FOLDER]))
         self._ready(item, "", "")
         return True
 
     def _build_and_keep(self, item: _Item, job: TritonCompileJob, key: KernelKey) -> None:
-        """Compile into a private folder, and publish what lies there."""
+        """Compile into a private folder, and store the files in the cache."""
         folder = Path(tempfile.mkdtemp(prefix="inductor-plugin-"))
         try:
             environment = dict(job.environment) | {_TRITON_FOLDER: str(folder)}
@@ -232,8 +235,8 @@ class Builder:
                 files = triton_files.collect(folder)
                 if files:
                     self._store.put_kernel(key, files, compiled.resources)
-                kept = bool(files) and self._placed(item, job, key)
-                if not kept and not self._pruned(item, compiled.resources):
+                placed = bool(files) and self._placed(item, job, key)
+                if not placed and not self._pruned(item, compiled.resources):
                     self._compile_triton(item, job)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -241,9 +244,9 @@ class Builder:
     def _compile_triton(
         self, item: _Item, job: TritonCompileJob, *, ready: bool = True
     ) -> Compiled:
-        results = self._compile(job, [item.entry.name])
+        results = self._compile(job, [item.candidate.name])
         compiled = results[0] if results else _unanswered(job.key)
-        item.entry.compile_s = compiled.elapsed_s
+        item.candidate.compile_s = compiled.elapsed_s
         if compiled.status != "ok":
             self._fail(item, compiled)
             return compiled
@@ -255,12 +258,12 @@ class Builder:
     def _compile(
         self, job: CompileJob, names: Sequence[str], memory_bytes: int = 0
     ) -> list[Compiled]:
-        """Compile in a worker and wait: one result per kernel, none if no worker came to it in time.
+        """Compile in a worker and wait: one result per kernel, none if no worker reached it in time.
 
         Args:
             job: The job.
-            names: What people call its kernels.
-            memory_bytes: What it needs; 0 for the pool's usual.
+            names: Names of its kernels, for the trace.
+            memory_bytes: Memory it needs; 0 for the pool's default.
         """
         finished = threading.Event()
         results: list[Compiled] = []
@@ -271,10 +274,10 @@ class Builder:
 
         self._pool.submit(job, done, memory_bytes or None)
         # Each wait has a limit: the job's own, once for the batch and once kernel by kernel, and
-        # the time it may queue behind others.
+        # the time it may be queued after others.
         if not finished.wait(timeout=job.timeout_s * (2 + len(names)) * 4):
             return []
-        # Counted is what the compiler took, not what the job waited for a worker.
+        # Only the compiler's time counts, not the time in the queue.
         spent_s = sum(compiled.elapsed_s for compiled in results)
         ended = time.perf_counter_ns()
         self._trace.add_parallel("compile", " + ".join(names), ended - int(spent_s * 1e9), ended)
@@ -282,8 +285,8 @@ class Builder:
         return results
 
     def _build_batch(self, batch: Sequence[_Item]) -> None:
-        """Build a batch; what another process is building is waited for afterwards."""
-        mine: list[_Item] = []
+        """Build a batch, then wait for kernels that another process is building."""
+        owned: list[_Item] = []
         elsewhere: list[_Item] = []
         with ExitStack() as locks:
             for item in sorted(batch, key=_digest):
@@ -292,33 +295,33 @@ class Builder:
                 except CacheError:
                     elsewhere.append(item)
                     continue
-                known = self._store.kernel(_digest(item))
-                if known is not None:
-                    self._take(item, known)
+                kernel = self._store.kernel(_digest(item))
+                if kernel is not None:
+                    self._take(item, kernel)
                 else:
-                    mine.append(item)
-            if mine:
-                self._build_cpp(mine)
+                    owned.append(item)
+            if owned:
+                self._build_cpp(owned)
         for item in elsewhere:
-            self._build_behind(item)
+            self._build_after_other(item)
 
-    def _build_behind(self, item: _Item) -> None:
+    def _build_after_other(self, item: _Item) -> None:
         """Wait for the process that builds this key; build it here if that process failed."""
         try:
             with self._store.lock_kernel(_digest(item), timeout_s=self._timeout_s * MAX_BATCH):
-                known = self._store.kernel(_digest(item))
-                if known is not None:
-                    self._take(item, known)
+                kernel = self._store.kernel(_digest(item))
+                if kernel is not None:
+                    self._take(item, kernel)
                 else:
                     self._build_cpp([item])
         except CacheError as error:  # not this kernel's fault: it may be tried again
             self._fail(item, Compiled(_digest(item), "skipped", str(error)))
 
     def _build_cpp(self, items: Sequence[_Item]) -> None:
-        wanted: dict[str, list[_Item]] = {}  # several problems may want one kernel
+        by_digest: dict[str, list[_Item]] = {}  # several problems may need the same kernel
         for item in items:
-            wanted.setdefault(_digest(item), []).append(item)
-        builds = [twins[0].entry.build for twins in wanted.values()]
+            by_digest.setdefault(_digest(item), []).append(item)
+        builds = [twins[0].candidate.build for twins in by_digest.values()]
         sources = tuple(b.source for b in builds if isinstance(b, CppBuild))
         assert isinstance(builds[0], CppBuild)
         folder = tempfile.mkdtemp(prefix="inductor-plugin-")
@@ -327,18 +330,18 @@ class Builder:
                 sources=sources,
                 command=builds[0].command,
                 workdir=folder,
-                # A kernel more costs a quarter of the first one (CUTLASS: 33 s alone, 64 s for 8).
+                # Each further kernel costs a quarter of the first (CUTLASS: 33 s alone, 64 s for 8).
                 timeout_s=self._timeout_s * (3 + len(sources)) / 4,
             )
-            names = [twins[0].entry.name for twins in wanted.values()]
+            names = [twins[0].candidate.name for twins in by_digest.values()]
             results = self._compile(job, names, builds[0].memory_bytes)
             by_key = {compiled.key: compiled for compiled in results}
             published: dict[str, Path] = {}
-            for digest, twins in wanted.items():
+            for digest, twins in by_digest.items():
                 compiled = by_key.get(digest) or _unanswered(digest)
                 kernel = self._published(twins[0], compiled, published)
                 for item in twins:
-                    item.entry.compile_s = compiled.elapsed_s
+                    item.candidate.compile_s = compiled.elapsed_s
                     if kernel is None:
                         self._fail(item, compiled)
                     else:
@@ -349,8 +352,8 @@ class Builder:
     def _published(
         self, item: _Item, compiled: Compiled, published: dict[str, Path]
     ) -> KernelEntry | None:
-        """Publish a kernel if it compiled; ``published`` says where libraries of several lie."""
-        build = item.entry.build
+        """Store a kernel if it compiled; ``published`` maps libraries of several kernels to their copies."""
+        build = item.candidate.build
         if compiled.status != "ok" or compiled.library is None or not isinstance(build, CppBuild):
             return None
         kernel = self._store.put_kernel(
@@ -381,13 +384,13 @@ def _over(task: Task) -> bool:
 
 
 def _digest(item: _Item) -> str:
-    build = item.entry.build
+    build = item.candidate.build
     assert isinstance(build, CppBuild)
     return build.key.digest
 
 
 def _symbol(item: _Item) -> str:
     """Return the C function's name in the library, which follows from the key alone."""
-    build = item.entry.build
+    build = item.candidate.build
     assert isinstance(build, CppBuild)
     return unique_symbol(build.source)

@@ -1,4 +1,4 @@
-"""What identifies a candidate: the same when it is offered, compiled, measured and recorded."""
+"""The identity of a candidate, used when it is offered, compiled, measured and recorded."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class CandidateId:
 
     Attributes:
         candidate_id: Stable identity: name and digest.
-        name: What people read in the AUTOTUNE table.
+        name: Name shown in the AUTOTUNE table.
         kind: ``extern``, ``cpp``, ``triton``, ``subgraph``, ``sequence`` or ``template``.
-        description: Configuration in words.
+        description: Its configuration, for people.
         library: True for a library kernel (ATen, oneDNN, MKL).
     """
 
@@ -25,7 +25,7 @@ class CandidateId:
 
 
 class Identified:
-    """Something that has a candidate's identity, and hands its fields on."""
+    """Base of classes with a candidate's identity; exposes the fields of the identity."""
 
     identity: CandidateId
 

@@ -1,4 +1,4 @@
-"""Which candidate runs: the winner, the never-slower guard, and the reason in words. Pure."""
+"""Choice of the winner, with the never-slower guard, and the reason for it. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class Verdict:
     """What runs, and why.
 
     Attributes:
-        winner: Candidate that runs; None if nothing could be measured and there is no library kernel.
+        winner: The candidate that runs; None if nothing could be measured and there is no library kernel.
         library: The fastest library kernel among the offered candidates, if any.
         reason: One sentence for people.
-        speedup: Library time over winner time; None where one of them is not known.
+        speedup: Library time over winner time; None if one of them is not known.
     """
 
     winner: str | None
@@ -29,15 +29,15 @@ def decide(
     margin: float,
     spreads: Mapping[str, float] | None = None,
 ) -> Verdict:
-    """Return what runs.
+    """Return which candidate runs, and why.
 
     Args:
-        medians_ms: Milliseconds of every offered candidate that was measured and is right.
-        libraries: Which of the offered candidates are library kernels, measured or not, in
-            Inductor's order of preference.
+        medians_ms: Milliseconds of every offered candidate with valid measurements.
+        libraries: The library kernels among the offered candidates, measured or not, in Inductor's
+            order of preference.
         margin: A candidate must be this many times faster than the library kernel to replace it.
-        spreads: Distance between the quartiles of candidates' samples, as a share of their median,
-            where they are not steady: the gain must be larger than half of both distances together.
+        spreads: Interquartile range of candidates' samples as a share of their median, for noisy
+            samples: the gain must exceed the mean of both ranges.
     """
     measured_libraries = [name for name in libraries if name in medians_ms]
     library = min(measured_libraries, key=medians_ms.__getitem__, default=None)
@@ -72,10 +72,10 @@ def decide(
 
 
 def guarded(medians_ms: Mapping[str, float], verdict: Verdict) -> dict[str, float]:
-    """Return timings in which the verdict is the minimum.
+    """Return timings in which the winner is the minimum.
 
-    Inductor prices epilogue fusions from the timings of all candidates, so the losers keep theirs;
-    one that was faster than the verdict, but not by the margin, is shown just behind it.
+    Inductor estimates epilogue fusions from the timings of all candidates, so the others keep theirs;
+    a candidate that was faster than the winner, but not by the margin, is reported slightly slower.
     """
     if verdict.winner is None or verdict.winner not in medians_ms:
         return dict(medians_ms)

@@ -1,4 +1,4 @@
-"""What a timing depends on besides the problem: machine, libraries, numerical settings."""
+"""The environment a timing depends on: machine, libraries, numerical settings."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import torch
 
 
 def environment(device: str) -> dict[str, Any]:
-    """Return the named facts under which timings taken on a device are comparable.
+    """Return the facts that must be equal for timings on a device to be comparable.
 
     Args:
         device: ``cpu``, or a CUDA device such as ``cuda:0``.
     """
     return {
-        # The user may change the number of threads at any time; the rest is asked for once.
+        # The user may change the number of threads at any time; the rest is constant and cached.
         "device": {**_cpu(), "threads": torch.get_num_threads()}
         if device.startswith("cpu")
         else dict(_cuda(device)),
@@ -30,7 +30,7 @@ def environment(device: str) -> dict[str, Any]:
 
 
 def numerics(device: str) -> dict[str, Any]:
-    """Return the settings that change what a library kernel computes."""
+    """Return the settings that affect the results of a library kernel."""
     settings: dict[str, Any] = {
         "float32_matmul_precision": float32_precision(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
@@ -46,8 +46,8 @@ def numerics(device: str) -> dict[str, Any]:
 def float32_precision() -> str:
     """Return ``highest``, ``high`` or ``medium``.
 
-    torch refuses to answer when the user mixes its old and its new TF32 settings; the strictest
-    answer is then right for tolerances, and keeps the records apart.
+    torch raises when the user mixes its old and its new TF32 settings; the strictest setting is then
+    safe for tolerances, and keeps the records separate.
     """
     try:
         return torch.get_float32_matmul_precision()
@@ -56,11 +56,11 @@ def float32_precision() -> str:
 
 
 def provenance(device: str) -> dict[str, Any]:
-    """Return what is noted beside each timing but does not tell environments apart."""
-    noted: dict[str, Any] = {"host": platform.node(), "python": platform.python_version()}
+    """Return facts stored with each timing that do not distinguish environments."""
+    facts: dict[str, Any] = {"host": platform.node(), "python": platform.python_version()}
     if not device.startswith("cpu"):
-        noted |= _clocks(device)
-    return noted
+        facts |= _clocks(device)
+    return facts
 
 
 @functools.cache
@@ -99,31 +99,31 @@ def _cuda(device: str) -> dict[str, Any]:
 
 @functools.cache
 def _software(device: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"torch": str(torch.__version__)}
+    versions: dict[str, Any] = {"torch": str(torch.__version__)}
     if device.startswith("cpu"):
-        found |= _build_libraries()
-        return found
-    found["cuda"] = str(torch.version.cuda)
-    found["cudnn"] = torch.backends.cudnn.version()
-    found["driver"] = _driver()
-    found["cublas"] = _installed("nvidia-cublas", "nvidia-cublas-cu12")
-    found["triton"] = _installed("triton", "pytorch-triton")
-    found["cutlass"] = _installed("nvidia-cutlass")
-    return found
+        versions |= _build_libraries()
+        return versions
+    versions["cuda"] = str(torch.version.cuda)
+    versions["cudnn"] = torch.backends.cudnn.version()
+    versions["driver"] = _driver()
+    versions["cublas"] = _installed("nvidia-cublas", "nvidia-cublas-cu12")
+    versions["triton"] = _installed("triton", "pytorch-triton")
+    versions["cutlass"] = _installed("nvidia-cutlass")
+    return versions
 
 
 def _build_libraries() -> dict[str, str]:
-    """Return oneDNN's and MKL's versions, which `torch.__config__.show()` alone tells."""
+    """Return the versions of oneDNN, MKL and OpenMP, which only `torch.__config__.show()` reports."""
     text = torch.__config__.show()
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for name, pattern in (
         ("mkl", r"Math Kernel Library Version ([\w.\- ]+?)(?: for|,|$)"),
         ("onednn", r"MKL-DNN v([\w.]+)"),
         ("openmp", r"OpenMP (\d+)"),
     ):
         match = re.search(pattern, text, re.MULTILINE)
-        found[name] = match.group(1).strip() if match else "none"
-    return found
+        versions[name] = match.group(1).strip() if match else "none"
+    return versions
 
 
 def _installed(*names: str) -> str:
@@ -152,12 +152,12 @@ def _clocks(device: str) -> dict[str, Any]:
             "power_w": torch.cuda.power_draw(device) / 1000,
         }
     except (RuntimeError, ImportError, OSError, _nvml_error()) as error:
-        # No NVML on this machine, or none that tells: a slice of a GPU has no power of its own.
+        # NVML is missing or does not report it: a MIG slice of a GPU has no power reading.
         return {"clocks": f"unknown ({type(error).__name__})"}
 
 
 def _nvml_error() -> type[Exception]:
-    """Return the class of NVML's own errors, which is no RuntimeError."""
+    """Return the class of NVML's errors, which is not a RuntimeError."""
     try:
         pynvml: Any = importlib.import_module("pynvml")
     except ImportError:

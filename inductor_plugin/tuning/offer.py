@@ -1,4 +1,4 @@
-"""What is offered for a problem, and which of it is tried when not all can be."""
+"""Candidates offered for a problem, and their limit."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from inductor_plugin.tuning.task import TaskCandidate
 
 @dataclass(frozen=True)
 class CandidateOffer(Identified):
-    """One candidate as it is offered, before anything is spent on it.
+    """A candidate as offered, before anything is compiled or measured.
 
     Attributes:
         identity: The candidate's identity.
-        prepare: Makes what is compiled and measured, from the identity.
+        prepare: Creates the candidate to compile and measure, from the identity.
     """
 
     identity: CandidateId
     prepare: Callable[[CandidateId], TaskCandidate]
 
     def entry(self) -> TaskCandidate:
-        """Return the candidate ready to be compiled and measured; costly, so only if it is unseen."""
+        """Return the candidate to compile and measure; costly, so only for new candidates."""
         return self.prepare(self.identity)
 
 
 def limited(offers: Sequence[CandidateOffer], limit: int) -> list[CandidateOffer]:
-    """Return the library kernels and ``limit`` others, each family's best first; 0 keeps all.
+    """Return the library kernels and ``limit`` others, each family's most promising first; 0 keeps all.
 
-    The families take turns: Inductor offers its own first, and would leave no room for ours.
+    The families take turns: Inductor offers its own candidates first, which would use up the limit.
     """
     others = [o for o in offers if not o.library]
     if not limit or len(others) <= limit:
@@ -45,5 +45,5 @@ def limited(offers: Sequence[CandidateOffer], limit: int) -> list[CandidateOffer
 
 
 def _family(offer: CandidateOffer) -> str:
-    """Return what a candidate is a configuration of: Inductor's Triton texts share one name each."""
+    """Return the template a candidate is a configuration of, or its kind."""
     return offer.name.partition("::")[0] if offer.kind in ("template", "triton") else offer.kind

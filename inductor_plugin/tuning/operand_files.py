@@ -1,8 +1,8 @@
-"""Operands whose values matter, on their way to the benchmark worker as raw bytes in files.
+"""Operands whose values matter, sent to the benchmark worker as raw bytes in files.
 
-The files live in memory (``/dev/shm``) where the machine has it, readable by this user alone, and
-are removed when the graph that needed them is compiled. What a killed process left there goes when
-the next one starts to compile.
+The files are in memory (``/dev/shm``) where the machine has it, readable only by this user, and
+are removed when the graph that needs them is compiled. Files left by a killed process are removed
+when the next process starts to compile.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from inductor_plugin.tuning import scratch
 _SHM = Path("/dev/shm")
 _SPARE_BYTES = 1 << 30
 _SWEPT: set[Path] = set()
-"""Where this process has looked for what others left: once is enough."""
+"""Folders this process has already swept; once is enough."""
 
 
 class OperandFiles:
     """The operand files of one graph."""
 
     def __init__(self) -> None:
-        """Make nothing yet; the first one of a process removes what killed ones left in memory."""
+        """Create nothing yet; the first instance of a process removes the files of killed processes."""
         _sweep(_SHM)
         self._folders: dict[Path, Path] = {}
         self._removals: list[Callable[[], object]] = []
@@ -44,16 +44,16 @@ class OperandFiles:
         return self._kept[name]
 
     def keep_new(self, tensor: torch.Tensor) -> TensorSpec:
-        """Write a dense CPU tensor that is made for one candidate alone, and return its operand."""
+        """Write a dense CPU tensor used by a single candidate, and return its operand."""
         return self.keep(f"unnamed {len(self._kept)}", tensor)
 
     def keep_packed(self, name: str, dense: torch.Tensor, packing: str, batch: int) -> TensorSpec:
-        """Write the plain weight behind an opaque packed one; the worker packs it again."""
+        """Write the plain weight of an opaque packed weight; the worker packs it again."""
         plain = self.keep(f"{name} (dense)", dense)
         return replace(plain, packing=packing, packing_batch=batch)
 
     def remove(self) -> None:
-        """Remove the files; the operands made from them are void."""
+        """Remove the files; operands that refer to them are no longer valid."""
         for remove in self._removals:
             remove()
         self._removals.clear()
@@ -64,7 +64,7 @@ class OperandFiles:
         storage = plain.untyped_storage()
         path = self._place(storage.nbytes()) / f"{len(self._kept)}.bin"
         with path.open("wb") as file:
-            # Not by a mapped file: a full disk would end the process instead of raising.
+            # Not through a mapped file: a full disk would kill the process instead of raising.
             if storage.nbytes():
                 file.write((ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr()))
         return TensorSpec(
@@ -82,14 +82,14 @@ class OperandFiles:
         if parent not in self._folders:
             _sweep(parent)
             folder = scratch.make_folder(parent)
-            # A compile that fails half-way removes nothing itself.
+            # A compile that fails does not call `remove`.
             self._removals.append(weakref.finalize(self, _remove, folder, os.getpid()))
             self._folders[parent] = folder
         return self._folders[parent]
 
 
 def _sweep(parent: Path) -> None:
-    """Remove what killed processes left; 0.2 ms beside twenty living folders."""
+    """Remove the folders of killed processes; 0.2 ms with twenty folders in use."""
     if parent not in _SWEPT:
         _SWEPT.add(parent)
         scratch.sweep(parent)

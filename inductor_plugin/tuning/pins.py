@@ -1,4 +1,4 @@
-"""Pinned decisions: a file that says which candidate wins each problem."""
+"""Pinned decisions: a file with the winning candidate of each problem."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Pin:
         environment: Digest of the environment.
         op: Operator.
         digest: Digest of the problem.
-        describe: The problem in one line; no part of what is pinned.
+        describe: The problem in one line; not part of the key.
         winner: The candidate.
     """
 

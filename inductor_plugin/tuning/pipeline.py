@@ -1,11 +1,11 @@
-"""Overlap: compile the next candidates while measuring the ready ones, within limits.
+"""Overlap of compiling and measuring: candidates are compiled while others are measured.
 
     main thread ── submit ──► tasks ──► builder (compile workers) ──► ready candidates
          ▲                                                              │
          └── wait ◄── finish ◄── race (screen, then interleaved finals) ◄┘  one thread per device
 
-On a CPU device compiling and measuring disturb each other, so a task marked ``exclusive`` is
-measured only while nothing compiles and the main thread waits; elsewhere both run at once.
+On a CPU, compiling and measuring disturb each other, so a task marked ``exclusive`` is measured
+only while nothing compiles and the main thread waits; otherwise both run concurrently.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _POLL_S = 0.05
 
 
 MeasureInProcess: TypeAlias = "Callable[[Callable[[], object], str, Sampling, float], Outcome]"
-"""Measures a candidate in this process: its call, its id, how to sample, seconds it may take."""
+"""Measures a candidate in this process: its call, its id, the sampling, its limit in seconds."""
 
 
 class Pipeline:
@@ -55,13 +55,13 @@ class Pipeline:
 
         Args:
             device: ``cpu`` or ``cuda:0`` ...
-            build: Where candidates are compiled.
+            build: Compiles candidates.
             bench: The device's benchmark worker.
-            measure_in_process: Measures what cannot travel to the worker.
-            counters: Where the work is counted.
-            trace: Where spans are recorded.
+            measure_in_process: Measures candidates that cannot be sent to the worker.
+            counters: Counters of measured candidates and seconds.
+            trace: Receives the spans of measurements.
             bench_timeout_s: Seconds one candidate may run.
-            try_lock: Takes the problem's lock among processes and returns its release, or None if
+            try_lock: Takes the problem's inter-process lock and returns its release, or None if
                 another process is measuring this problem.
             on_measured: Called with the name of each measured candidate.
         """
@@ -86,15 +86,15 @@ class Pipeline:
         self._thread.start()
 
     def submit(self, task: Task) -> None:
-        """Queue a problem; returns at once."""
+        """Queue a problem; returns immediately."""
         task.steps_left = len(task.entries)
         if not self._refusal():
-            for entry in task.entries:
-                if entry.build is None:
-                    entry.candidate = entry.bench("", "") if entry.bench else None
-                    entry.ready = True
+            for candidate in task.entries:
+                if candidate.build is None:
+                    candidate.candidate = candidate.bench("", "") if candidate.bench else None
+                    candidate.ready = True
                 else:
-                    self._build.add(task, entry, self._notify)
+                    self._build.add(task, candidate, self._notify)
         with self._wake:
             refusal = self._refusal()
             if not refusal:
@@ -138,7 +138,7 @@ class Pipeline:
             self._wake.notify_all()
 
     def _end(self, task: Task, error: str = "") -> None:
-        """End a task, from whichever thread: release its lock and wake what waits for it."""
+        """End a task, from any thread: release its lock and wake the threads waiting for it."""
         with self._wake:
             if task.done.is_set():
                 return
@@ -149,11 +149,11 @@ class Pipeline:
             if holder is task:
                 del self._holds[task.digest]
             steps, task.steps_left = task.steps_left, 0
-            # Before the lock is free: a waiter no longer counts as waiting (see `_next`).
+            # Before the lock is released: a waiter no longer counts as waiting (see `_next`).
             task.done.set()
         if holder is task and release is not None:
             release()
-        for _ in range(steps):  # what is known without being measured
+        for _ in range(steps):  # candidates that need no measurement
             self._on_measured("")
 
     def _loop(self) -> None:
@@ -206,11 +206,13 @@ class Pipeline:
         return None
 
     def _turn(self, task: Task) -> None:
-        """Do what there is to do for a task."""
+        """Advance a task by one step, or finish it if its time is over."""
         entered = self._enter(task)
         if task.late:
-            for entry in task.unscreened():
-                entry.outcome = Outcome(entry.candidate_id, "skipped", "the tuning budget ended")
+            for candidate in task.unscreened():
+                candidate.outcome = Outcome(
+                    candidate.candidate_id, "skipped", "the tuning budget ended"
+                )
             self._finish(task)
         elif not entered:
             task.retry_at = time.monotonic() + _POLL_S
@@ -222,7 +224,7 @@ class Pipeline:
             self._advance(task)
 
     def _enter(self, task: Task) -> bool:
-        """Take a problem's lock, and over what others measured before it was free.
+        """Take a problem's lock, and the measurements that other processes made before.
 
         Returns:
             False if another task or process measures this problem.
@@ -244,61 +246,63 @@ class Pipeline:
         return True
 
     def _advance(self, task: Task) -> None:
-        """Do one step of a task: screen one candidate, run one leg of the finals, or finish."""
+        """Run one step of a task: screen a candidate, run one leg of the finals, or finish."""
         ready = task.screenable()
         if ready and not task.measured:
-            self._pass_over(task, ready)
+            self._skip(task, ready)
         elif ready:
             self._screen(task, ready[0])
         elif not task.unscreened() and not (task.measured and self._final(task)):
             self._finish(task)
 
-    def _pass_over(self, task: Task, entries: Sequence[TaskCandidate]) -> None:
+    def _skip(self, task: Task, candidates: Sequence[TaskCandidate]) -> None:
         """Mark compiled candidates as skipped; ``policy=build`` measures nothing."""
-        for entry in entries:
-            skipped = Outcome(entry.candidate_id, "skipped", "compiled, not measured")
-            self._known(task, entry, skipped)
+        for candidate in candidates:
+            skipped = Outcome(candidate.candidate_id, "skipped", "compiled, not measured")
+            self._set_outcome(task, candidate, skipped)
 
-    def _known(self, task: Task, entry: TaskCandidate, outcome: Outcome) -> None:
-        """Keep an outcome, and show progress."""
-        entry.outcome = outcome
+    def _set_outcome(self, task: Task, candidate: TaskCandidate, outcome: Outcome) -> None:
+        """Set a candidate's outcome, and show progress."""
+        candidate.outcome = outcome
         task.steps_left = max(0, task.steps_left - 1)
-        self._on_measured(entry.name)
+        self._on_measured(candidate.name)
 
-    def _screen(self, task: Task, entry: TaskCandidate) -> None:
+    def _screen(self, task: Task, candidate: TaskCandidate) -> None:
         reference = task.reference
-        if reason := race.beaten(entry.least_ms, reference.samples_ms if reference else ()):
-            self._known(task, entry, Outcome(entry.candidate_id, "pruned", reason))
+        if reason := race.beaten(candidate.least_ms, reference.samples_ms if reference else ()):
+            self._set_outcome(task, candidate, Outcome(candidate.candidate_id, "pruned", reason))
             return
         with self._trace.span(
-            f"measure {self.device}", entry.name, problem=task.problem.describe(), step="screen"
+            f"measure {self.device}", candidate.name, problem=task.problem.describe(), step="screen"
         ):
-            outcome = self._screened(task, entry, reference)
-            if outcome is None or (outcome.status == "skipped" and entry.in_process is not None):
-                # What cannot travel, or cannot be made again in the worker, is measured here.
-                assert entry.in_process is not None
-                entry.bench = entry.candidate = None
+            outcome = self._screened(task, candidate, reference)
+            if outcome is None or (
+                outcome.status == "skipped" and candidate.in_process is not None
+            ):
+                # Operands that cannot be sent to the worker or rebuilt there are measured here.
+                assert candidate.in_process is not None
+                candidate.bench = candidate.candidate = None
                 outcome = self._measure_in_process(
-                    entry.in_process,
-                    entry.candidate_id,
+                    candidate.in_process,
+                    candidate.candidate_id,
                     race.screening(self.device),
                     self._bench_timeout_s,
                 )
-        entry.samples_ms = outcome.samples_ms
+        candidate.samples_ms = outcome.samples_ms
         self._counters.add(benchmarked=1, benchmark_s=outcome.elapsed_s)
-        self._known(task, entry, outcome)
+        self._set_outcome(task, candidate, outcome)
 
     def _screened(
-        self, task: Task, entry: TaskCandidate, reference: TaskCandidate | None
+        self, task: Task, candidate: TaskCandidate, reference: TaskCandidate | None
     ) -> Outcome | None:
-        """Return the worker's outcome, None for what cannot travel to it."""
-        if entry.bench is None:
+        """Return the worker's outcome, None if the candidate cannot be sent to it."""
+        if candidate.bench is None:
             return None
         return self._bench.screen(
             ScreenJob(
                 problem_id=task.digest,
                 library=reference.candidate if reference is not None else None,
-                candidate=_argument(entry),
+                candidate=_argument(candidate),
                 sampling=race.screening(self.device),
                 tolerance=task.tolerance,
                 attention=task.attention,
@@ -306,45 +310,45 @@ class Pipeline:
         )
 
     def _final(self, task: Task) -> bool:
-        """Run one leg of interleaved rounds; False when no one can catch up any more."""
-        travelled = {
-            e.candidate_id: e.samples_ms for e in task.entries if e.alive and e.bench is not None
+        """Run one leg of interleaved rounds; False when no candidate can catch up any more."""
+        samples_ms = {
+            c.candidate_id: c.samples_ms for c in task.entries if c.alive and c.bench is not None
         }
         library = task.reference
-        name = library.candidate_id if library and library.candidate_id in travelled else None
+        name = library.candidate_id if library and library.candidate_id in samples_ms else None
         if task.racing is None:
-            task.racing = race.leaders(travelled, name)
+            task.racing = race.leaders(samples_ms, name)
         elif task.legs and task.racing:
             task.racing = race.contenders(
-                {n: travelled[n] for n in task.racing if n in travelled}, name
+                {n: samples_ms[n] for n in task.racing if n in samples_ms}, name
             )
         if not task.racing or task.legs >= race.MAX_LEGS:
             return False
-        racers = [task.entry(n) for n in task.racing]
+        finalists = [task.entry(n) for n in task.racing]
         started = time.perf_counter()
         with self._trace.span(
             f"measure {self.device}",
-            f"final of {len(racers)}",
+            f"final of {len(finalists)}",
             problem=task.problem.describe(),
             step="final",
         ):
             outcomes = self._bench.final(
                 FinalJob(
                     problem_id=task.digest,
-                    candidates=tuple(_argument(e) for e in racers),
+                    candidates=tuple(_argument(e) for e in finalists),
                     rounds=race.ROUNDS_PER_LEG,
                     sampling=race.final_sampling(self.device),
                 )
             )
         self._counters.add(benchmark_s=time.perf_counter() - started)
         for outcome in outcomes:
-            entry = task.entry(outcome.candidate_id)
-            if outcome.status not in ("ok", "skipped"):  # skipped: another one's fault
-                entry.outcome = outcome
+            candidate = task.entry(outcome.candidate_id)
+            if outcome.status not in ("ok", "skipped"):  # skipped: caused by another candidate
+                candidate.outcome = outcome
             if outcome.samples_ms:
-                earlier = entry.samples_ms if entry.rounds else ()
-                entry.samples_ms = earlier + outcome.samples_ms
-                entry.rounds += len(outcome.samples_ms)
+                earlier = candidate.samples_ms if candidate.rounds else ()
+                candidate.samples_ms = earlier + outcome.samples_ms
+                candidate.rounds += len(outcome.samples_ms)
         task.legs += 1
         return True
 
@@ -353,8 +357,8 @@ class Pipeline:
         self._end(task)
 
 
-def _argument(entry: TaskCandidate) -> BenchCandidate:
-    """Return the job argument of an entry that travels and is ready."""
-    if entry.candidate is None:
-        raise ValueError(f"{entry.candidate_id} is measured before it is ready")
-    return entry.candidate
+def _argument(candidate: TaskCandidate) -> BenchCandidate:
+    """Return the job argument of a candidate that is ready and can be sent to a worker."""
+    if candidate.candidate is None:
+        raise ValueError(f"{candidate.candidate_id} is measured before it is ready")
+    return candidate.candidate

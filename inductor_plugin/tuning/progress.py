@@ -1,4 +1,4 @@
-"""A progress bar on a terminal while a compile waits for tuning; silent elsewhere."""
+"""A progress bar on a terminal while a compile waits for tuning; nothing is shown elsewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """How many candidates of the graph in hand have been measured."""
+    """Counts how many candidates of the current graph have been measured."""
 
     def __init__(self, mode: str) -> None:
         """Show by mode: ``on``, ``off``, or ``auto`` for terminals only."""
@@ -24,7 +24,7 @@ class Progress:
 
     @property
     def visible(self) -> bool:
-        """True if there is anyone to look."""
+        """True if the bar is shown."""
         return self._mode == "on" or (self._mode == "auto" and sys.stderr.isatty())
 
     def expect(self, candidates: int) -> None:
@@ -33,7 +33,7 @@ class Progress:
         self._show()
 
     def step(self, name: str) -> None:
-        """Note that one more candidate has been measured."""
+        """Count one more measured candidate."""
         self._done += 1
         self._show(name)
 
@@ -58,7 +58,7 @@ class Progress:
 
 
 def _bar() -> RichProgress:
-    # Half of what the plugin takes to import (50 ms), and a warm compile shows no bar.
+    # Half of the plugin's import time (50 ms), and a warm compile shows no bar.
     from rich import progress  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
 

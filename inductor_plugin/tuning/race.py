@@ -1,4 +1,4 @@
-"""How much is measured, who is measured again, and when that stops. Pure: samples in, names out."""
+"""Rules of the race: sampling, which candidates are measured again, and when to stop. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import median, quantiles
 from inductor_plugin.worker.jobs import Sampling
 
 LEAD = 1.30
-"""A candidate this many times slower than the best at first sight is out of the race.
+"""A candidate this many times slower than the fastest in screening is dropped.
 
 Screening medians of one kernel differ by up to 1.2x on a busy two-core machine (5 samples of 1 ms),
 so 1.3x keeps every candidate that could still win.
@@ -20,7 +20,7 @@ MAX_LEGS = 4
 
 
 def screening(device: str) -> Sampling:
-    """Return how a first look samples: enough to drop the slow, at most a few tenths of a second."""
+    """Return the sampling of screening: enough to drop slow candidates, at most 0.25 s."""
     cpu = device.startswith("cpu")
     return Sampling(
         warmup=2 if cpu else 3,
@@ -32,7 +32,7 @@ def screening(device: str) -> Sampling:
 
 
 def final_sampling(device: str) -> Sampling:
-    """Return how one turn of the finals samples."""
+    """Return the sampling of one turn of the finals."""
     cpu = device.startswith("cpu")
     return Sampling(
         warmup=1,
@@ -45,10 +45,10 @@ def final_sampling(device: str) -> Sampling:
 
 @dataclass(frozen=True)
 class SampleStats:
-    """Middle and spread of one candidate's samples, in milliseconds.
+    """Median and quartiles of a candidate's samples, in milliseconds.
 
     Attributes:
-        median_ms: Middle sample.
+        median_ms: Median.
         low_ms: Lower quartile.
         high_ms: Upper quartile.
     """
@@ -59,12 +59,12 @@ class SampleStats:
 
     @property
     def spread_ms(self) -> float:
-        """Distance between the quartiles."""
+        """Interquartile range."""
         return self.high_ms - self.low_ms
 
 
 def sample_stats(samples_ms: Sequence[float]) -> SampleStats:
-    """Return middle and quartiles of the samples.
+    """Return median and quartiles of the samples.
 
     Raises:
         ValueError: There is no sample.
@@ -78,13 +78,13 @@ def sample_stats(samples_ms: Sequence[float]) -> SampleStats:
 
 
 def beaten(least_ms: float, library_ms: Sequence[float]) -> str | None:
-    """Return why a candidate that takes at least so long need not be measured, None if it must.
+    """Return why a candidate need not be measured, given the least time it takes; None if it must be.
 
-    No slack is needed for times that were taken apart: to win, it would have to beat the library kernel
-    by the option ``never_slower_margin``, and its own least time by more.
+    Times measured at different moments need no tolerance: to win, the candidate would have to beat the
+    library kernel by the option ``never_slower_margin``, and its own least time by more.
 
     Args:
-        least_ms: Milliseconds it takes at least, measured at another time; 0 if that is not known.
+        least_ms: Milliseconds it takes at least, measured earlier; 0 if not known.
         library_ms: Samples of the library kernel, which it has to beat.
     """
     if not least_ms or not library_ms or least_ms < median(library_ms):
@@ -96,19 +96,19 @@ def beaten(least_ms: float, library_ms: Sequence[float]) -> str | None:
 
 
 def leaders(screened: Mapping[str, Sequence[float]], library: str | None) -> tuple[str, ...]:
-    """Return who is worth more samples, fastest first; empty when the race is already decided.
+    """Return the candidates for the finals, fastest first; empty when the race is already decided.
 
     Args:
         screened: Samples of each candidate that ran, in milliseconds.
-        library: The library kernel, which takes part in every race it is in.
+        library: The library kernel, which always takes part if it was screened.
     """
     if len(screened) < 2:
         return ()
-    standings = {name: sample_stats(samples) for name, samples in screened.items()}
-    ranked = sorted(standings, key=lambda name: standings[name].median_ms)
-    best = standings[ranked[0]].median_ms
-    chosen = [name for name in ranked if standings[name].low_ms <= LEAD * best][:MAX_LEADERS]
-    if library in standings and library not in chosen:
+    stats = {name: sample_stats(samples) for name, samples in screened.items()}
+    ranked = sorted(stats, key=lambda name: stats[name].median_ms)
+    best = stats[ranked[0]].median_ms
+    chosen = [name for name in ranked if stats[name].low_ms <= LEAD * best][:MAX_LEADERS]
+    if library in stats and library not in chosen:
         chosen.append(library)
     if chosen == [library]:
         return ()
@@ -116,18 +116,18 @@ def leaders(screened: Mapping[str, Sequence[float]], library: str | None) -> tup
 
 
 def contenders(sampled: Mapping[str, Sequence[float]], library: str | None) -> tuple[str, ...]:
-    """Return who can still win after some interleaved rounds; empty when no one can catch up.
+    """Return the candidates that can still win after some rounds; empty when none can catch up.
 
-    A candidate is beaten when even its lower quartile lies above the leader's upper quartile. The
-    library kernel stays as the yardstick of the guard as long as anyone races.
+    A candidate is beaten when its lower quartile is above the leader's upper quartile. The library
+    kernel stays in the race, because the never-slower guard compares with it.
     """
-    standings = {name: sample_stats(samples) for name, samples in sampled.items() if samples}
-    if len(standings) < 2:
+    stats = {name: sample_stats(samples) for name, samples in sampled.items() if samples}
+    if len(stats) < 2:
         return ()
-    first = min(standings, key=lambda name: standings[name].median_ms)
-    alive = [n for n, s in standings.items() if s.low_ms <= standings[first].high_ms]
+    leader = min(stats, key=lambda name: stats[name].median_ms)
+    alive = [n for n, s in stats.items() if s.low_ms <= stats[leader].high_ms]
     if len(alive) < 2:
         return ()
-    if library in standings and library not in alive:
+    if library in stats and library not in alive:
         alive.append(library)
     return tuple(alive)

@@ -1,4 +1,4 @@
-"""Why a call has one candidate only: a record without measurements, which `explain` shows.
+"""Records why a call has only one candidate: without measurements, shown by `explain`.
 
 No counters change, because nothing was tuned. A record that already says this is not rewritten.
 """
@@ -18,17 +18,17 @@ REASON = "the only candidate there is; nothing was measured"
 def remember(
     store: Store, environment: str, problem: Problem, only: str, rejected: Mapping[str, str]
 ) -> bool:
-    """Write down why a problem has one candidate only.
+    """Record why a problem has only one candidate.
 
     Args:
         store: Where records are kept.
         environment: Digest of the environment in the store.
         problem: The problem.
         only: The candidate that runs.
-        rejected: The candidates that refused it, and why.
+        rejected: The templates that refused it, and why.
 
     Returns:
-        False if there was nothing new to say.
+        False if nothing was written because the record already exists.
     """
     digest = problem_digest(problem)
     record = store.record(environment, problem.op, digest)
@@ -44,7 +44,7 @@ def remember(
             describe=problem.describe(),
             candidates={},
             rejected=dict(rejected),
-            # Made from no candidate, it gives way to any decision between several.
+            # With 0 candidates, it is replaced by any decision between several.
             decision=Decision(
                 winner=only,
                 library=None,
@@ -62,7 +62,7 @@ def remember(
 
 
 def _says(record: Record, only: str, rejected: Mapping[str, str]) -> bool:
-    """Return True for a record that knows as much, or more: one of a race says what it was about."""
+    """Return True if a record already contains this, or the measurements of a race."""
     if record.candidates:
         return True
     winner = record.decision.winner if record.decision else None

@@ -1,4 +1,4 @@
-"""What a process keeps while it tunes: stores, compile workers, benchmark workers, pipelines."""
+"""Process-wide state of tuning: stores, compile workers, benchmark workers, pipelines."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ _CPP_JOB_BYTES = 1 << 30
 
 
 class DeviceContext:
-    """Everything one device needs for tuning with one configuration.
+    """The state needed to tune on one device with one configuration.
 
     Attributes:
         device: ``cpu`` or ``cuda:0`` ...
         store: The cache.
         environment: Digest of the environment.
-        trace: Records what happened when.
-        progress: Shows how far tuning is.
-        started: The pipeline, once it has been asked for.
+        trace: Records spans.
+        progress: Shows the progress of tuning.
+        started: The pipeline, once it has been started.
     """
 
     def __init__(
         self, runtime: Runtime, config: Config, device: str, facts: Mapping[str, Any]
     ) -> None:
-        """Start nothing yet.
+        """Keep the settings; nothing is started yet.
 
         Args:
-            runtime: Ends what is started, and shares compile workers between devices.
+            runtime: Ends the workers, and shares compile workers between devices.
             config: The options.
             device: The device.
-            facts: The environment under which timings are comparable.
+            facts: The environment in which timings are comparable.
         """
         self.device = device
         self.store = runtime.store(config)
@@ -71,7 +71,7 @@ class DeviceContext:
 
     @property
     def pipeline(self) -> Pipeline:
-        """The pipeline, started when it is first asked for."""
+        """The pipeline, started on first use."""
         with self._runtime.lock:
             if self.started is None:
                 self.started = self._start()
@@ -82,13 +82,13 @@ class DeviceContext:
         self._bench().prewarm()
 
     def submit(self, ticket: TuningTicket) -> None:
-        """Start a ticket's race, if it has one; returns at once."""
+        """Start the race of a ticket, if any; returns immediately."""
         if ticket.task is not None:
             self.progress.expect(len(ticket.task.entries))
             self.pipeline.submit(ticket.task)
 
     def wait(self, ticket: TuningTicket, limit_s: float) -> None:
-        """Wait until a ticket's race, if it has one, has ended or the limit has passed."""
+        """Wait until the race of a ticket, if any, has ended or the limit has passed."""
         task = ticket.task
         if task is None or task.done.is_set():
             return
@@ -128,7 +128,7 @@ class DeviceContext:
 
 
 class Runtime:
-    """The device contexts of this process; all end with it."""
+    """The device contexts of this process; all are closed when it exits."""
 
     def __init__(self) -> None:
         """Start with nothing."""
@@ -143,8 +143,8 @@ class Runtime:
     def store(self, config: Config) -> Store:
         """Return the opened cache of a configuration.
 
-        A directory that someone else owns or may write to is not trusted: tuning then works
-        without remembering, after one warning that says why.
+        A directory that another user owns or may write to is not trusted: tuning then uses a cache in
+        memory only, after one warning with the reason.
         """
         with self.lock:
             path = Path(config.cache_dir)
@@ -158,7 +158,7 @@ class Runtime:
             return self._stores[path]
 
     def context(self, config: Config, device: str, software: Mapping[str, Any]) -> DeviceContext:
-        """Return the context of a device; the same one for equal settings."""
+        """Return the context of a device; the same object for equal settings."""
         self._after_fork()
         facts = environment(device)
         facts["software"] = {**facts["software"], **software}
@@ -180,19 +180,19 @@ class Runtime:
             closers, self._closers = self._closers, []
             self._contexts.clear()
             self._pools.clear()
-        # Pipelines first, which were made last: they must not take a closed worker for a lost one.
+        # Pipelines, created last, are closed first: they must not mistake a closed worker for a lost one.
         for close in reversed(closers):
             close()
 
     def forget(self) -> None:
-        """Close, and forget opened caches too."""
+        """Close, and drop opened caches too."""
         self.close()
         with self.lock:
             self._stores.clear()
             self._traces.clear()
 
     def _after_fork(self) -> None:
-        """Drop what belongs to the parent: after a fork its threads are gone, its workers are not ours."""
+        """Drop the parent's state after a fork: its threads are gone, and its workers are not ours."""
         if os.getpid() == self._pid:
             return
         self._pid = os.getpid()
@@ -220,7 +220,7 @@ class Runtime:
 
 
 def worker_settings(config: Config, kind: str, device: str) -> WorkerSettings:
-    """Return the parent's settings a worker has to share for its numbers to be comparable."""
+    """Return the settings of this process that a worker must share for comparable results."""
     matmul = torch.backends.cuda.matmul
     return WorkerSettings(
         sys_path=tuple(sys.path),
@@ -242,11 +242,11 @@ def worker_settings(config: Config, kind: str, device: str) -> WorkerSettings:
 
 
 def _memory_limit(config: Config, device: str) -> int:
-    """Return the private memory a worker may take; 0 for no limit.
+    """Return the bytes of private memory a worker may use; 0 for no limit.
 
-    A limit turns a greedy candidate into a refused allocation, instead of the kernel's
-    out-of-memory killer, which may choose the user's process. The CUDA driver maps address space
-    far beyond what it uses, so a worker on a GPU is limited only if the user says so.
+    With a limit, an allocation of a greedy candidate fails; without, the kernel's out-of-memory killer
+    may choose the user's process. The CUDA driver maps far more address space than it uses, so a
+    worker on a GPU is limited only by the user's option.
     """
     if config.worker_memory_bytes or device != "cpu":
         return config.worker_memory_bytes
@@ -254,7 +254,7 @@ def _memory_limit(config: Config, device: str) -> int:
 
 
 def _try_lock(store: Store, task: Task) -> Callable[[], None] | None:
-    """Take a problem's lock among processes; None if another process is measuring it."""
+    """Take a problem's inter-process lock; None if another process is measuring it."""
     lock = store.lock_kernel(f"measure-{task.digest}", timeout_s=0)
     try:
         lock.__enter__()

@@ -1,7 +1,7 @@
-"""Temporary folders that name the process they serve, so that a killed process's can be removed.
+"""Temporary folders named after their process, so that those of killed processes can be removed.
 
-A process that ends removes its folders itself; one ended by SIGKILL cannot, and what lies in
-``/dev/shm`` takes memory until the machine restarts.
+A process removes its folders when it exits; a process ended by SIGKILL cannot, and its files in
+``/dev/shm`` take up memory until the machine restarts.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from pathlib import Path
 _KIND = "inductor-plugin-operands"
 _NAME = re.compile(rf"{_KIND}-([0-9a-f]{{12}})-([1-9][0-9]*)-([1-9][0-9]*)-[0-9a-z_]+")
 _START = 19
-"""Index of the start time among what follows the command in ``/proc/PID/stat``: field 22 of the
-line, of which the command is field 2 (proc_pid_stat(5))."""
+"""Index of the start time among the fields after the command in ``/proc/PID/stat``: field 22 of the
+line; the command is field 2 (proc_pid_stat(5))."""
 
 
 @dataclass(frozen=True)
 class ProcessId:
-    """One process, also after another one has got its number.
+    """A process, distinguished from later processes with the same number.
 
     Attributes:
-        place: Where its number counts; see `boot_and_namespace`.
+        place: Where its number is valid; see `boot_and_namespace`.
         pid: Its number.
-        started: When it started, in clock ticks since the machine did.
+        started: Its start time, in clock ticks since boot.
     """
 
     place: str
@@ -39,22 +39,22 @@ class ProcessId:
 
     @property
     def prefix(self) -> str:
-        """How the names of its folders start."""
+        """The prefix of the names of its folders."""
         return f"{_KIND}-{self.place}-{self.pid}-{self.started}-"
 
 
 def process_id(pid: int) -> ProcessId | None:
-    """Return the process that has a number now; None if there is none, or no ``/proc`` to ask."""
+    """Return the process that has a number now; None if there is none, or no ``/proc``."""
     place, started = boot_and_namespace(), start_ticks(pid)
     return None if place is None or started is None else ProcessId(place, pid, started)
 
 
 @functools.cache
 def boot_and_namespace() -> str | None:
-    """Return a name for this start of the machine and this PID namespace; None without ``/proc``.
+    """Return a name for this boot of the machine and this PID namespace; None without ``/proc``.
 
     Containers may share ``/dev/shm``, and machines a temporary folder, but not their processes: a
-    number that is free here may be a living process there.
+    number that is unused here may be a running process there.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -65,55 +65,55 @@ def boot_and_namespace() -> str | None:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return when a process started, in clock ticks; None if it has ended or cannot be asked."""
+    """Return the start time of a process in clock ticks; None if it has ended or cannot be read."""
     try:
         line = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         fields = line.rpartition(")")[2].split()  # the command may hold blanks and brackets
-        # A zombie holds no memory and opens no file; its parent may never wait for it.
+        # A zombie has no memory and no open files; its parent may never wait for it.
         return None if fields[0] in "ZX" else int(fields[_START])
     except (OSError, ValueError, IndexError):
         return None
 
 
 def make_folder(parent: Path) -> Path:
-    """Make a folder of this process, closed to others.
+    """Create a folder of this process that other users cannot open.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be created.
     """
-    me = process_id(os.getpid())
-    # Without an owner in its name it is never swept.
-    return Path(tempfile.mkdtemp(prefix=me.prefix if me else f"{_KIND}-", dir=parent))
+    process = process_id(os.getpid())
+    # Without a process in its name it is never swept.
+    return Path(tempfile.mkdtemp(prefix=process.prefix if process else f"{_KIND}-", dir=parent))
 
 
 def sweep(parent: Path) -> list[Path]:
-    """Remove this user's folders whose process has ended; return those that are gone."""
+    """Remove this user's folders whose process has ended; return those removed."""
     return [path for path in orphans(parent) if _remove(path)]
 
 
 def orphans(parent: Path) -> list[Path]:
-    """Return this user's folders whose process was one of `boot_and_namespace` and has ended, sorted."""
-    found: list[Path] = []
+    """Return this user's folders whose process ran in `boot_and_namespace` and has ended, sorted."""
+    paths: list[Path] = []
     with suppress(OSError), os.scandir(parent) as entries:
         for entry in entries:
-            named = named_process(entry.name)
+            process = named_process(entry.name)
             if (
-                named is None
-                or process_id(named.pid) == named
-                or named.place != boot_and_namespace()
+                process is None
+                or process_id(process.pid) == process
+                or process.place != boot_and_namespace()
             ):
                 continue
             with suppress(OSError):
-                mine = entry.stat(follow_symlinks=False).st_uid == os.geteuid()
-                if mine and entry.is_dir(follow_symlinks=False):
-                    found.append(Path(entry.path))
-    return sorted(found)
+                is_own = entry.stat(follow_symlinks=False).st_uid == os.geteuid()
+                if is_own and entry.is_dir(follow_symlinks=False):
+                    paths.append(Path(entry.path))
+    return sorted(paths)
 
 
 def named_process(name: str) -> ProcessId | None:
-    """Return the process a folder's name speaks of; None if it is no such name. Pure."""
-    found = _NAME.fullmatch(name)
-    return ProcessId(found[1], int(found[2]), int(found[3])) if found else None
+    """Return the process that a folder is named after; None for any other name. Pure."""
+    match = _NAME.fullmatch(name)
+    return ProcessId(match[1], int(match[2]), int(match[3])) if match else None
 
 
 def _remove(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""From offered candidates to a decision: look up, measure what is unseen, decide, remember."""
+"""From offered candidates to a decision: look up records, measure the rest, decide, write the record."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ no finals took place."""
 
 @dataclass
 class TuningTicket:
-    """A problem handed over, and later its decision.
+    """A submitted problem, and later its decision.
 
     Attributes:
-        selection: What decides it.
+        selection: The selection that decides it.
         problem: The problem.
         digest: Its digest.
         offers: The candidates offered.
-        measured: What is known of each, from records or from this run.
+        measured: Measurements by candidate, from records or from this run.
         rejected: Templates that refused the problem, and why.
         task: The running race, None if nothing had to be measured.
         verdict: What runs, once decided.
         hit: True if every candidate was known.
-        epilogue: The product's epilogue, as the record keeps it.
+        epilogue: The product's epilogue, as stored in the record.
     """
 
     selection: Selection
@@ -75,8 +75,8 @@ class Selection:
             config: The options.
             store: Where records are kept.
             environment: Digest of the environment in the store.
-            provenance: Gives what is noted beside each new timing.
-            counters: Where hits and misses are counted.
+            provenance: Returns the facts stored with each new timing.
+            counters: Counters of hits and misses.
             pins: Pinned decisions, for ``policy=pinned``.
         """
         self._config = config
@@ -97,14 +97,14 @@ class Selection:
         """Return a ticket; it has a task to submit if something must be measured."""
         digest = problem_digest(problem)
         record = self._store.record(self._environment, problem.op, digest)
-        # What was measured already still has to be compiled where a pack is made.
-        known = dict(record.candidates) if record and self._config.policy != "build" else {}
+        # With policy=build, measured candidates still have to be compiled.
+        recorded = dict(record.candidates) if record and self._config.policy != "build" else {}
         offered = limited(offers, self._config.max_candidates)
         measured = {
-            o.candidate_id: known[o.candidate_id]
+            o.candidate_id: recorded[o.candidate_id]
             for o in offered
-            if o.candidate_id in known
-            and is_valid(known[o.candidate_id], self._config, library=o.library)
+            if o.candidate_id in recorded
+            and is_valid(recorded[o.candidate_id], self._config, library=o.library)
         }
         ticket = TuningTicket(self, problem, digest, tuple(offered), measured, rejected)
         unseen = [o for o in offered if o.candidate_id not in measured]
@@ -118,17 +118,16 @@ class Selection:
         )
         if unseen and self._config.policy in ("tune", "build"):
             if deadline is not None and time.monotonic() > deadline:
-                why = "the tuning budget ended"
                 for offer in unseen:  # preparing them takes time, too
                     ticket.measured[offer.candidate_id] = _measured(
-                        offer, "skipped", why, {}, time.time()
+                        offer, "skipped", "the tuning budget ended", {}, time.time()
                     )
             else:
                 ticket.task = self._task(ticket, unseen, tolerance, deadline)
         return ticket
 
     def decide(self, ticket: TuningTicket) -> Verdict:
-        """Return what runs; the task, if any, has ended."""
+        """Return which candidate runs; the task, if any, has ended."""
         if ticket.verdict is None:
             libraries = [o.candidate_id for o in ticket.offers if o.library and _usable(ticket, o)]
             contending = self._contending(ticket)
@@ -141,25 +140,25 @@ class Selection:
         return ticket.verdict
 
     def _unwanted_libraries(self, problem: Problem) -> bool:
-        """Return True if the user named backends for matrix products, and not the library's."""
-        named = self._config.gemm_backends
-        # A product with its epilogue: there, the "library" is two kernels instead of one.
-        ours = problem.op in DIRECTIONS or problem.epilogue
-        return bool(named) and "ATEN" not in named.split(",") and not ours
+        """Return True if the user chose backends for matrix products without the library's."""
+        backends = self._config.gemm_backends
+        # For a product with its epilogue, the "library" is two kernels instead of one.
+        exempt = problem.op in DIRECTIONS or problem.epilogue
+        return bool(backends) and "ATEN" not in backends.split(",") and not exempt
 
     def medians(self, ticket: TuningTicket) -> dict[str, float]:
-        """Return milliseconds of every offered candidate that ran and is right."""
+        """Return milliseconds of every offered candidate with valid measurements."""
         return {
-            name: one.median_ms
-            for name, one in ticket.measured.items()
-            if one.status == "ok" and one.median_ms is not None
+            name: measured.median_ms
+            for name, measured in ticket.measured.items()
+            if measured.status == "ok" and measured.median_ms is not None
         }
 
     def _contending(self, ticket: TuningTicket) -> dict[str, float]:
         """Return the medians the winner is chosen from.
 
         A candidate that missed the finals was measured in another clock state than the finalists, and
-        only a few times: a lucky first look must not win a race that was decided by interleaving.
+        only a few times: lucky screening samples must not win a race decided by interleaved rounds.
         """
         medians = self.medians(ticket)
         libraries = {o.candidate_id for o in ticket.offers if o.library}
@@ -189,20 +188,20 @@ class Selection:
     def _without_quarantined(
         self, ticket: TuningTicket, unseen: list[CandidateOffer]
     ) -> list[CandidateOffer]:
-        """Drop candidates known to misbehave on this problem, keeping the reason."""
-        kept: list[CandidateOffer] = []
+        """Drop candidates quarantined for this problem, keeping the reason."""
+        remaining: list[CandidateOffer] = []
         for offer in unseen:
-            found = self._store.quarantined(
+            row = self._store.quarantined(
                 self._environment, quarantine_name(offer.candidate_id, ticket.digest)
             )
-            if found is None or was_limited(found.status, found.fields.get("limits"), self._config):
-                kept.append(offer)
+            if row is None or was_limited(row.status, row.fields.get("limits"), self._config):
+                remaining.append(offer)
                 continue
             self._counters.add(quarantined=1)
             ticket.measured[offer.candidate_id] = _measured(
-                offer, found.status, found.reason, {}, found.created
+                offer, row.status, row.reason, {}, row.created
             )
-        return kept
+        return remaining
 
     def _task(
         self,
@@ -211,11 +210,11 @@ class Selection:
         tolerance: float | None,
         deadline: float | None,
     ) -> Task:
-        # The library kernel is measured again beside unseen candidates: a timing taken in another
+        # The library kernel is measured again with the new candidates: a timing taken in another
         # clock state must not decide a race.
         libraries = [o for o in ticket.offers if o.library and _usable(ticket, o)]
-        again = [o for o in libraries if o not in unseen][:1]
-        chosen = sorted([*again, *unseen], key=lambda o: not o.library)
+        repeated = [o for o in libraries if o not in unseen][:1]
+        chosen = sorted([*repeated, *unseen], key=lambda o: not o.library)
         return Task(
             problem=ticket.problem,
             digest=ticket.digest,
@@ -229,17 +228,17 @@ class Selection:
         )
 
     def _refresh(self, ticket: TuningTicket, task: Task) -> int:
-        """Take over what another process has measured since the ticket was made."""
+        """Take over measurements of other processes since the ticket was created."""
         record = self._store.record(self._environment, ticket.problem.op, ticket.digest)
         if record is None:
             return 0
         offered = {o.candidate_id: o for o in ticket.offers}
         fresh = {
-            name: one
-            for name, one in record.candidates.items()
+            name: measured
+            for name, measured in record.candidates.items()
             if name in offered
             and name not in ticket.measured
-            and is_valid(one, self._config, library=offered[name].library)
+            and is_valid(measured, self._config, library=offered[name].library)
         }
         ticket.measured.update(fresh)
         before = len(task.entries)
@@ -252,46 +251,46 @@ class Selection:
     def _finish(self, ticket: TuningTicket, task: Task) -> None:
         """Turn outcomes into measurements, decide, and write the record."""
         offers = {o.candidate_id: o for o in ticket.offers}
-        noted = {**self._provenance(), **checked(task.tolerance)}
-        for entry in task.entries:
-            more: dict[str, Any] = {"race": _stage(task, entry)} if entry.alive else {}
-            if entry.outcome is not None:
-                more |= limits(entry.outcome.status, self._config)
-            one = _entry_measured(offers[entry.candidate_id], entry, noted | more)
-            ticket.measured[entry.candidate_id] = one
+        common = {**self._provenance(), **checked(task.tolerance)}
+        for candidate in task.entries:
+            own: dict[str, Any] = {"race": _stage(task, candidate)} if candidate.alive else {}
+            if candidate.outcome is not None:
+                own |= limits(candidate.outcome.status, self._config)
+            measured = _measurement(offers[candidate.candidate_id], candidate, common | own)
+            ticket.measured[candidate.candidate_id] = measured
             # A library kernel is tried again: without it there is no reference and no guard.
-            if one.status not in _NOT_FAILED and not entry.library:
-                self._quarantine(ticket, one)
+            if measured.status not in _NOT_FAILED and not candidate.library:
+                self._quarantine(ticket, measured)
         verdict = self.decide(ticket) if task.measured else None
         fresh = {e.candidate_id for e in task.entries}
         merged = self._store.put_record(self._record(ticket, verdict, fresh))
-        # Decide again from what is on disk now: all processes of a job then decide from the same
-        # timings, and ranks that run different kernels can deadlock (flashinfer-ai/flashinfer#3186).
+        # Decide again from the merged record: all processes of a job then decide from the same
+        # timings; ranks that run different kernels can deadlock (flashinfer-ai/flashinfer#3186).
         for offer in ticket.offers:
-            known = merged.candidates.get(offer.candidate_id)
-            if known is not None and known.status != "skipped":
-                ticket.measured[offer.candidate_id] = known
+            merged_row = merged.candidates.get(offer.candidate_id)
+            if merged_row is not None and merged_row.status != "skipped":
+                ticket.measured[offer.candidate_id] = merged_row
         ticket.verdict = None
         self.decide(ticket)
 
-    def _quarantine(self, ticket: TuningTicket, one: Measured) -> None:
+    def _quarantine(self, ticket: TuningTicket, measured: Measured) -> None:
         self._counters.add(failed=1, quarantined=1)
         logger.warning(
             "%s is not used for %s: %s (%s)",
-            one.name,
+            measured.name,
             ticket.problem.describe(),
-            one.status,
-            one.reason,
+            measured.status,
+            measured.reason,
         )
         self._store.quarantine(
             self._environment,
-            quarantine_name(one.candidate, ticket.digest),
+            quarantine_name(measured.candidate, ticket.digest),
             {
-                "candidate": one.candidate,
+                "candidate": measured.candidate,
                 "problem": ticket.problem.describe(),
-                "status": one.status,
-                "reason": one.reason,
-                "limits": one.provenance.get("limits"),
+                "status": measured.status,
+                "reason": measured.reason,
+                "limits": measured.provenance.get("limits"),
             },
         )
 
@@ -332,54 +331,55 @@ def quarantine_name(candidate_id: str, problem_digest: str) -> str:
     return f"{candidate_id}-{problem_digest[:12]}"
 
 
-def _stage(task: Task, entry: TaskCandidate) -> str:
-    if entry.rounds:
+def _stage(task: Task, candidate: TaskCandidate) -> str:
+    if candidate.rounds:
         return _FINAL
-    # What is measured in this process takes no part in finals, so it cannot be beaten there.
-    return _BEATEN if task.legs and entry.bench is not None else _SCREENED
+    # Candidates measured in this process take no part in finals, so they cannot be beaten there.
+    return _BEATEN if task.legs and candidate.bench is not None else _SCREENED
 
 
 def _spreads(ticket: TuningTicket) -> dict[str, float]:
-    """Return the relative spread of each candidate's samples on a CPU, which other work disturbs.
+    """Return the relative spread of each candidate's samples on a CPU, where other work adds noise.
 
-    Two kernels of one speed were measured up to 1.7x apart on two cores with ten processes.
+    Two equally fast kernels were measured up to 1.7x apart on two cores with ten processes.
     """
     if ticket.problem.output.device != "cpu":
         return {}
     return {
-        name: (one.spread_ms or 0.0) / one.median_ms
-        for name, one in ticket.measured.items()
-        if one.status == "ok" and one.median_ms
+        name: (measured.spread_ms or 0.0) / measured.median_ms
+        for name, measured in ticket.measured.items()
+        if measured.status == "ok" and measured.median_ms
     }
 
 
 def _usable(ticket: TuningTicket, offer: CandidateOffer) -> bool:
-    known = ticket.measured.get(offer.candidate_id)
-    return known is None or known.status in _NOT_FAILED
+    measured = ticket.measured.get(offer.candidate_id)
+    return measured is None or measured.status in _NOT_FAILED
 
 
-def _entry_measured(
-    offer: CandidateOffer, entry: TaskCandidate, noted: Mapping[str, Any]
+def _measurement(
+    offer: CandidateOffer, candidate: TaskCandidate, provenance: Mapping[str, Any]
 ) -> Measured:
-    outcome = entry.outcome
+    outcome = candidate.outcome
     status = outcome.status if outcome else "skipped"
     reason = outcome.reason if outcome else "not reached"
     reason += advice(status)
-    one = _measured(offer, status, reason, noted, time.time())
-    middle = race.sample_stats(entry.samples_ms) if status == "ok" and entry.samples_ms else None
+    measured = _measured(offer, status, reason, provenance, time.time())
+    samples_ms = tuple(candidate.samples_ms)
+    stats = race.sample_stats(samples_ms) if status == "ok" and samples_ms else None
     return replace(
-        one,
-        samples_ms=tuple(entry.samples_ms),
-        median_ms=middle.median_ms if middle else None,
-        spread_ms=middle.spread_ms if middle else None,
+        measured,
+        samples_ms=samples_ms,
+        median_ms=stats.median_ms if stats else None,
+        spread_ms=stats.spread_ms if stats else None,
         error=outcome.error if outcome else None,
-        compile_s=entry.compile_s,
-        kernel=entry.kernel,
+        compile_s=candidate.compile_s,
+        kernel=candidate.kernel,
     )
 
 
 def _measured(
-    offer: CandidateOffer, status: str, reason: str, noted: Mapping[str, Any], when: float
+    offer: CandidateOffer, status: str, reason: str, provenance: Mapping[str, Any], at: float
 ) -> Measured:
     return Measured(
         candidate=offer.candidate_id,
@@ -394,6 +394,6 @@ def _measured(
         error=None,
         compile_s=None,
         kernel=None,
-        measured_at=when,
-        provenance=noted,
+        measured_at=at,
+        provenance=provenance,
     )

@@ -1,4 +1,4 @@
-"""The AUTOTUNE table people know from Inductor, and the plugin's own line below it. Pure."""
+"""The AUTOTUNE table in Inductor's format, and the plugin's summary line. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SHOWN = 10
 
 
 def table(ticket: TuningTicket, shown: int = _SHOWN) -> str:
-    """Return one problem's table, in the format of Inductor's own (parsers exist for it)."""
+    """Return one problem's table, in the format of Inductor's table (parsers exist for it)."""
     problem = ticket.problem
     lines = [
         f"AUTOTUNE {problem.describe()}",
@@ -21,24 +21,24 @@ def table(ticket: TuningTicket, shown: int = _SHOWN) -> str:
     measured = [m for m in ticket.measured.values() if m.status == "ok" and m.median_ms is not None]
     measured.sort(key=lambda m: m.median_ms or 0.0)
     best = (measured[0].median_ms or 0.0) if measured else 0.0
-    for one in measured[:shown]:
-        time_ms = one.median_ms or 0.0
+    for row in measured[:shown]:
+        time_ms = row.median_ms or 0.0
         share = best / time_ms if time_ms else 1.0
-        lines.append(f"  {one.name} {time_ms:.4f} ms {share:.1%} {one.description}".rstrip())
+        lines.append(f"  {row.name} {time_ms:.4f} ms {share:.1%} {row.description}".rstrip())
     lines += [
-        f"  {one.name} {one.status}: {one.reason}"
-        for one in ticket.measured.values()
-        if one.status != "ok"
+        f"  {row.name} {row.status}: {row.reason}"
+        for row in ticket.measured.values()
+        if row.status != "ok"
     ]
     verdict = ticket.verdict
     if verdict is not None and verdict.winner is not None:
-        known = "known" if ticket.hit else "measured"
-        lines.append(f"  -> {verdict.winner} ({known}): {verdict.reason}")
+        source = "known" if ticket.hit else "measured"
+        lines.append(f"  -> {verdict.winner} ({source}): {verdict.reason}")
     return "\n".join(lines)
 
 
 def summary(tickets: Sequence[TuningTicket], spent: Stats) -> str:
-    """Return the plugin's line at the end of a compile."""
+    """Return the plugin's summary line at the end of a compile."""
     hits = sum(ticket.hit for ticket in tickets)
     return (
         f"inductor-plugin: {len(tickets)} problems, {hits} known; "

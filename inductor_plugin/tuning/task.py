@@ -1,4 +1,4 @@
-"""One problem on its way through the pipeline: its candidates and what is known of each so far."""
+"""A problem in the pipeline: its candidates and their state."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def problem_digest(problem: Problem) -> str:
 
 @dataclass(frozen=True)
 class CppBuild:
-    """What it takes to build one C++ or CUDA candidate.
+    """The build of one C++ or CUDA candidate.
 
     Attributes:
-        key: Under which the cache keeps the library.
+        key: Key of the library in the cache.
         source: The translation unit and its symbol.
         command: The compiler call, with ``{source}`` and ``{output}``.
-        language: ``cpp`` or ``cuda``; ends the name of the source in the cache.
-        memory_bytes: What its compiler needs; 0 for what a C++ compiler needs.
+        language: ``cpp`` or ``cuda``; the suffix of the source in the cache.
+        memory_bytes: Memory its compiler needs; 0 for that of a C++ compiler.
     """
 
     key: KernelKey
@@ -44,24 +44,24 @@ class CppBuild:
 
 @dataclass(eq=False)
 class TaskCandidate(Identified):
-    """One candidate of a task.
+    """A candidate of a task.
 
     Attributes:
         identity: The candidate's identity.
         build: How to compile it; None if there is nothing to compile.
-        bench: Gives the job argument once compiled (library path, symbol); None if its operands
-            cannot travel to a worker.
+        bench: Returns the job argument once compiled (library path, symbol); None if its operands
+            cannot be sent to a worker.
         in_process: Runs the candidate in this process, where its operands cannot be sent to a worker.
-        judge: Tells from what the compiled kernel takes why it need not be measured, None if it
-            must; asked besides what every kernel is asked (`resources.misfit`).
-        least_ms: Milliseconds it takes at least, from what was measured before; it waits for the
-            library kernels, and is not measured if they took less (`race.beaten`). 0: not known.
-        outcome: How it fared, once known.
+        judge: Returns from the compiled kernel's resources why it need not be measured, None if it
+            must be; applied after the check of every kernel (`resources.misfit`).
+        least_ms: Milliseconds it takes at least, from earlier measurements; it waits for the library
+            kernels, and is not measured if they took less (`race.beaten`). 0: not known.
+        outcome: Its outcome, once there is one.
         compile_s: Seconds its compilation took.
         samples_ms: Its samples; those of the final rounds replace those of the screening.
-        rounds: Interleaved turns it took part in; 0 if it was only screened.
+        rounds: Rounds of the finals it took part in; 0 if it was only screened.
         ready: True once it can be measured.
-        candidate: The job argument, once it is ready and travels.
+        candidate: The job argument, once it is ready; None if it cannot be sent to a worker.
     """
 
     identity: CandidateId
@@ -86,7 +86,7 @@ class TaskCandidate(Identified):
 
     @property
     def alive(self) -> bool:
-        """True if it ran and is right."""
+        """True if it ran with correct results."""
         return self.outcome is not None and self.outcome.status == "ok"
 
 
@@ -98,14 +98,14 @@ class Task:
         problem: The problem.
         digest: Its digest, which names its record.
         entries: The candidates to measure, the library kernels first.
-        tolerance: Largest accepted error; None leaves the numbers unchecked.
+        tolerance: Largest accepted error; None skips the check of results.
         deadline: ``time.monotonic()`` after which nothing more is started; None for no limit.
         exclusive: True if measuring and compiling disturb each other (CPU devices).
         measured: False if the candidates are only to be compiled (``policy=build``).
-        refresh: Drops entries that another process has measured meanwhile; returns how many.
+        refresh: Drops candidates that another process has measured meanwhile; returns how many.
         finish: Called once, from the benchmark thread, when the race is over.
         done: Set when the race is over, or will not be run.
-        legs: How many legs of the finals are over.
+        legs: Number of completed legs of the finals.
         racing: The candidates in the finals; None before them.
         error: Why there is no result; empty if there is one.
         retry_at: ``time.monotonic()`` before which the problem's lock is not tried again.
@@ -130,33 +130,35 @@ class Task:
 
     @property
     def late(self) -> bool:
-        """True if its time is over."""
+        """True if the deadline has passed."""
         return self.deadline is not None and time.monotonic() > self.deadline
 
     @property
     def attention(self) -> Attention | None:
-        """What is computed, if it is an attention whose library kernel tells its scalars."""
-        named = any(name == "operands" for name, _ in self.problem.arguments)
-        return attention_of(self.problem) if named and self.problem.op in DIRECTIONS else None
+        """The attention that is computed, if its arguments name the operands."""
+        names_operands = any(name == "operands" for name, _ in self.problem.arguments)
+        return (
+            attention_of(self.problem) if names_operands and self.problem.op in DIRECTIONS else None
+        )
 
     @property
     def reference(self) -> TaskCandidate | None:
         """The library kernel whose numbers are the reference: the first that runs in the worker.
 
-        One that runs in this process alone is no reference, but better than none for the races.
+        A kernel that runs only in this process is no reference for results, but still one for races.
         """
         usable = [e for e in self.entries if e.library and (e.outcome is None or e.alive)]
         return min(usable, key=lambda e: e.bench is None, default=None)
 
     def entry(self, candidate_id: str) -> TaskCandidate:
-        """Return the entry of a candidate.
+        """Return a candidate by its id.
 
         Raises:
             KeyError: It is not part of this task.
         """
-        for entry in self.entries:
-            if entry.candidate_id == candidate_id:
-                return entry
+        for candidate in self.entries:
+            if candidate.candidate_id == candidate_id:
+                return candidate
         raise KeyError(candidate_id)
 
     def unscreened(self) -> Sequence[TaskCandidate]:
@@ -164,7 +166,7 @@ class Task:
         return [e for e in self.entries if e.outcome is None]
 
     def screenable(self) -> Sequence[TaskCandidate]:
-        """Return what can be measured now, or passed over where nothing is measured."""
+        """Return the candidates that can be measured now, or skipped where nothing is measured."""
         ready = [e for e in self.unscreened() if e.ready]
         if self.measured and any(e.library for e in self.unscreened()):
             return [e for e in ready if not e.least_ms]

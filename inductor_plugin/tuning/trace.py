@@ -1,4 +1,4 @@
-"""A Chrome/Perfetto trace of the pipeline: what was compiled, measured and waited for, and when."""
+"""A Chrome/Perfetto trace of the pipeline: when candidates were compiled, measured and waited for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAIN_TRACK = "compile (main)"
 
 
 class Trace:
-    """Collects spans; written as the JSON that chrome://tracing and ui.perfetto.dev read."""
+    """Collects spans and writes them as JSON for chrome://tracing and ui.perfetto.dev."""
 
     def __init__(self, path: str = "") -> None:
         """Collect for ``path``; an empty path collects nothing."""
@@ -29,7 +29,7 @@ class Trace:
 
     @contextmanager
     def span(self, track: str, name: str, **args: Any) -> Generator[None]:
-        """Record the time the block takes on a track."""
+        """Record the duration of the block on a track."""
         start = time.perf_counter_ns()
         try:
             yield
@@ -37,7 +37,7 @@ class Trace:
             self.add(track, name, start, time.perf_counter_ns(), **args)
 
     def add(self, track: str, name: str, start_ns: int, end_ns: int, **args: Any) -> None:
-        """Record a span given by its ends, in nanoseconds of ``time.perf_counter_ns``."""
+        """Record a span by its start and end, in nanoseconds of ``time.perf_counter_ns``."""
         if not self.path:
             return
         with self._lock:
@@ -56,7 +56,7 @@ class Trace:
             )
 
     def add_parallel(self, kind: str, name: str, start_ns: int, end_ns: int) -> None:
-        """Record a span on the first track of a kind that is free for it, as if that were a worker."""
+        """Record a span on the first free track of a kind, as if the track were a worker."""
         with self._lock:
             free = (lane for lane, until in enumerate(self._lanes_ns) if until <= start_ns)
             lane = next(free, len(self._lanes_ns))
@@ -64,7 +64,7 @@ class Trace:
         self.add(f"{kind} {lane + 1}", name, start_ns, end_ns)
 
     def write(self) -> None:
-        """Write what was collected so far; a path that cannot be written is warned about once."""
+        """Write the spans collected so far; warn once if the path cannot be written."""
         if not self.path:
             return
         with self._lock:

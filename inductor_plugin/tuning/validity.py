@@ -1,4 +1,4 @@
-"""Whether what was measured once still says what it would say under the options of today."""
+"""Whether a recorded measurement is still valid under the current options."""
 
 from __future__ import annotations
 
@@ -11,48 +11,50 @@ LIMITING: dict[str, tuple[str, ...]] = {
     "hung": ("compile_timeout_s", "bench_timeout_s"),
     "out_of_memory": ("worker_memory_bytes",),
 }
-"""The options that may have ended a candidate, by how it fared; 0 stands for no limit."""
+"""Options that may have ended a candidate, by its status; 0 means no limit."""
 
 _NUMBERS, _UNCHECKED, _LIMITS = "numbers", "unchecked", "limits"
 
 
-def is_valid(one: Measured, config: Config, *, library: bool) -> bool:
-    """Return True if a measurement need not be made again.
+def is_valid(measured: Measured, config: Config, *, library: bool) -> bool:
+    """Return True if a measurement need not be repeated.
 
     Args:
-        one: The measurement.
-        config: The options of today.
-        library: True for a library kernel; one that took too long once is tried again, since
-            without it there is no reference and no guard.
+        measured: The measurement.
+        config: The current options.
+        library: True for a library kernel; if it took too long, it is tried again, since without it
+            there is no reference and no guard.
     """
-    if one.status == "pruned":  # neither numbers nor limits have a part in it
+    if measured.status == "pruned":  # depends neither on results nor on limits
         return True
-    if one.status == "skipped" or (library and one.status in LIMITING):
+    if measured.status == "skipped" or (library and measured.status in LIMITING):
         return False
-    if config.verify_numerics and one.provenance.get(_NUMBERS) == _UNCHECKED:
+    if config.verify_numerics and measured.provenance.get(_NUMBERS) == _UNCHECKED:
         return False
-    return not was_limited(one.status, one.provenance.get(_LIMITS), config)
+    return not was_limited(measured.status, measured.provenance.get(_LIMITS), config)
 
 
 def was_limited(status: str, then: object, config: Config) -> bool:
-    """Return True if a candidate failed at limits, noted by `limits`, that have been raised since."""
-    noted = cast("dict[str, Any]", then) if isinstance(then, dict) else {}
-    return any(_raised(noted.get(name), getattr(config, name)) for name in LIMITING.get(status, ()))
+    """Return True if a candidate failed at limits, recorded by `limits`, that have been raised since."""
+    before = cast("dict[str, Any]", then) if isinstance(then, dict) else {}
+    return any(
+        _raised(before.get(name), getattr(config, name)) for name in LIMITING.get(status, ())
+    )
 
 
 def limits(status: str, config: Config) -> dict[str, dict[str, float]]:
-    """Return what is noted beside a candidate that took too long or too much; nothing otherwise."""
-    found: dict[str, float] = {name: getattr(config, name) for name in LIMITING.get(status, ())}
-    return {_LIMITS: found} if found else {}
+    """Return the provenance of a candidate that exceeded a limit: the limits; empty otherwise."""
+    values: dict[str, float] = {name: getattr(config, name) for name in LIMITING.get(status, ())}
+    return {_LIMITS: values} if values else {}
 
 
 def checked(tolerance: float | None) -> dict[str, str]:
-    """Return what is noted beside measurements whose numbers nobody looked at; nothing otherwise."""
+    """Return the provenance of measurements without a check of results; empty otherwise."""
     return {_NUMBERS: _UNCHECKED} if tolerance is None else {}
 
 
 def advice(status: str) -> str:
-    """Return what a user may do about a candidate that was ended, to be put behind the reason."""
+    """Return a hint at the options that may have ended a candidate, to append to the reason."""
     names = LIMITING.get(status, ())
     return f" (option {' or '.join(names)})" if names else ""
 

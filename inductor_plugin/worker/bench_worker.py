@@ -1,4 +1,4 @@
-"""The parent's side of measuring: one process per device, replaced when a candidate breaks it."""
+"""The parent's side of benchmarking: one process per device, replaced when a candidate breaks it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _UNSAFE: frozenset[Status] = frozenset({"sticky_error", "red_zone"})
 
 
 class _Watch:
-    """Follows the events of one job: who runs, since when, and what has been measured."""
+    """Follows the events of a job: which candidate runs, its time limit, and the samples so far."""
 
     def __init__(self, limits_s: dict[str, float]) -> None:
         self._limits_s = limits_s
@@ -53,7 +53,7 @@ class _Watch:
 
 
 class BenchWorker:
-    """Measures candidates of one device in a process that any of them may break.
+    """Measures candidates on one device, in a process that any of them may break.
 
     Safe to use from several threads: one job runs at a time.
     """
@@ -64,7 +64,7 @@ class BenchWorker:
 
     @property
     def restarts(self) -> int:
-        """How many times its process was replaced."""
+        """Number of times its process was replaced."""
         return max(0, self._process.starts - 1)
 
     @property
@@ -80,14 +80,14 @@ class BenchWorker:
         """Measure one candidate.
 
         Returns:
-            Its outcome; ``skipped`` if it is the library kernel or the operands that failed.
+            Its outcome; ``skipped`` if the library kernel or building the operands failed.
 
         Raises:
             WorkerError: No worker could be started, twice in a row.
         """
         started = time.monotonic()
         candidate = job.candidate
-        _LOG.info("measuring %s", candidate.candidate_id)  # before it runs: it may take us along
+        _LOG.info("measuring %s", candidate.candidate_id)  # before it runs: it may end this process
         watch = _Watch(_limits(filter(None, (job.library, candidate))))
         result = self._run(job, watch)
         if isinstance(result, JobFailed):
@@ -99,35 +99,39 @@ class BenchWorker:
         return result
 
     def final(self, job: FinalJob) -> tuple[Outcome, ...]:
-        """Sample the leaders in turns; who breaks the worker leaves the race, the others go on.
+        """Sample the leaders in turns; a candidate that breaks the worker drops out of the race.
 
         Raises:
             WorkerError: No worker could be started, twice in a row.
         """
-        left = {one.candidate_id: one for one in job.candidates}
+        remaining = {candidate.candidate_id: candidate for candidate in job.candidates}
         done: dict[str, Outcome] = {}
-        samples: dict[str, list[float]] = {name: [] for name in left}
+        samples: dict[str, list[float]] = {name: [] for name in remaining}
         rounds = job.rounds
-        _LOG.info("measuring in turns: %s", ", ".join(left))
-        while left and rounds > 0:
-            watch = _Watch(_limits(left.values()))
-            result = self._run(replace(job, candidates=tuple(left.values()), rounds=rounds), watch)
-            for name, taken in watch.samples.items():
-                samples[name].extend(taken)
+        _LOG.info("measuring in turns: %s", ", ".join(remaining))
+        while remaining and rounds > 0:
+            watch = _Watch(_limits(remaining.values()))
+            result = self._run(
+                replace(job, candidates=tuple(remaining.values()), rounds=rounds), watch
+            )
+            for name, values in watch.samples.items():
+                samples[name].extend(values)
             if not isinstance(result, JobFailed):
-                done |= {one.candidate_id: one for one in result}
+                done |= {outcome.candidate_id: outcome for outcome in result}
                 break
             self._after(result.status)
-            names = [watch.culprit] if watch.culprit in left else list(left)
-            done |= {name: _failed(left.pop(name), watch, result) for name in names}
-            rounds -= min((len(watch.samples.get(name, ())) for name in left), default=0)
-        for name in left.keys() - done.keys():  # all rounds were over when another one failed
+            names = [watch.culprit] if watch.culprit in remaining else list(remaining)
+            done |= {name: _failed(remaining.pop(name), watch, result) for name in names}
+            rounds -= min((len(watch.samples.get(name, ())) for name in remaining), default=0)
+        for name in (
+            remaining.keys() - done.keys()
+        ):  # all rounds were over when another candidate failed
             done[name] = Outcome(name, "ok")
         for outcome in done.values():
             self._after(outcome.status)
         return tuple(
-            replace(done[one.candidate_id], samples_ms=tuple(samples[one.candidate_id]))
-            for one in job.candidates
+            replace(done[candidate.candidate_id], samples_ms=tuple(samples[candidate.candidate_id]))
+            for candidate in job.candidates
         )
 
     def close(self) -> None:
@@ -138,7 +142,7 @@ class BenchWorker:
         try:
             self._process.start()
         except WorkerError as error:
-            _LOG.debug("no head start: %s", error)  # the first job tries again, and says so
+            _LOG.debug("no head start: %s", error)  # the first job tries again, and reports it
 
     def _after(self, status: Status) -> None:
         """Replace a worker whose memory or device context can no longer be trusted."""
@@ -146,7 +150,7 @@ class BenchWorker:
             self._process.stop()
 
     def _run(self, job: ScreenJob | FinalJob, watch: _Watch) -> Any:
-        """Run a job; a worker that breaks becomes a `JobFailed`, a failed start is tried again."""
+        """Run a job; a broken worker becomes a `JobFailed`, a failed start is tried again once."""
         try:
             return self._process.attempt(job, SETUP_S, watch)
         except WorkerError as error:
@@ -157,18 +161,18 @@ class BenchWorker:
 def measure_in_process(
     run: Callable[[], object], candidate_id: str, sampling: Sampling, timeout_s: float
 ) -> Outcome:
-    """Measure in this process what cannot travel to a worker, in a thread that may be given up.
+    """Measure a candidate that cannot be sent to a worker, in a thread that is abandoned if it hangs.
 
-    A candidate that hangs keeps its thread; one that crashes takes the process along, so this is
-    for library kernels only.
+    A candidate that hangs keeps its thread, and a crash ends this process, so this is for library
+    kernels only.
     """
-    from inductor_plugin.worker import timer  # noqa: PLC0415  imports torch; all else here does without
+    from inductor_plugin.worker import timer  # noqa: PLC0415  imports torch; the rest of this module does not
 
     started = time.monotonic()
     outcomes: list[Outcome] = []
 
     def measured() -> None:
-        # A border like the one in the worker: what the call raises becomes its outcome.
+        # The border, as in the worker: an exception of the call becomes its outcome.
         try:
             samples = timer.take_samples(timer.timer_for("cpu"), run, sampling)
             outcomes.append(Outcome(candidate_id, "ok", samples_ms=samples))
@@ -186,14 +190,14 @@ def measure_in_process(
 
 
 def _limits(candidates: Iterable[BenchCandidate]) -> dict[str, float]:
-    return {one.candidate_id: one.timeout_s for one in candidates}
+    return {candidate.candidate_id: candidate.timeout_s for candidate in candidates}
 
 
 def _failed(candidate: BenchCandidate, watch: _Watch, failure: JobFailed) -> Outcome:
-    """Return the outcome of a candidate whose job failed: its own fault, or someone else's."""
+    """Return the outcome of a candidate whose job failed: its own failure, or ``skipped``."""
     name = candidate.candidate_id
     _LOG.debug("%s: %s", name, failure.traceback)
     if watch.culprit == name and not watch.building:
         return Outcome(name, failure.status, failure.reason)
-    who = f"building the operands of {watch.culprit or name}" if watch.building else watch.culprit
-    return Outcome(name, "skipped", f"{who or 'its worker'}: {failure.status}: {failure.reason}")
+    cause = f"building the operands of {watch.culprit or name}" if watch.building else watch.culprit
+    return Outcome(name, "skipped", f"{cause or 'its worker'}: {failure.status}: {failure.reason}")

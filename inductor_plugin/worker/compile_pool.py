@@ -29,7 +29,7 @@ _LOG = logging.getLogger(__name__)
 Done = Callable[[list[Compiled]], None]
 
 SETUP_S = 120.0
-"""Seconds before a job says that it starts: a worker's first Triton job imports torch."""
+"""Seconds until a job reports its start: a worker's first Triton job imports torch."""
 _MEMORY_POLL_S = 0.2
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -42,20 +42,20 @@ class _Queued:
 
 
 class CompilePool:
-    """Compiles jobs in worker processes, and answers each with one call of its ``done``.
+    """Compiles jobs in worker processes, and calls ``done`` of each job once.
 
-    Threads and processes start when there is work for them. A compiler that crashes or hangs costs
-    the kernels of its job that cannot be compiled alone; the pool goes on.
+    Threads and processes start when there is work for them. After a compiler crash or hang, the
+    kernels of its job are compiled one by one; the pool continues.
     """
 
     def __init__(self, workers: int, settings: WorkerSettings, memory_bytes_per_job: int) -> None:
-        """Make a pool; it starts nothing yet.
+        """Create a pool; nothing is started yet.
 
         Args:
-            workers: Most jobs at once; never more than this process has cores.
-            settings: Of the worker processes.
-            memory_bytes_per_job: A job waits until so much memory is free beside what the running
-                ones may still take, unless it is the only one.
+            workers: Maximum number of concurrent jobs; limited to the cores of this process.
+            settings: Settings of the worker processes.
+            memory_bytes_per_job: A job waits until this much memory is free in addition to what the
+                running jobs may still use, unless it is the only job.
         """
         self.workers = max(1, min(workers, len(os.sched_getaffinity(0))))
         self._settings = settings
@@ -71,13 +71,13 @@ class CompilePool:
         self._closed = False
 
     def submit(self, job: CompileJob, done: Done, memory_bytes: int | None = None) -> None:
-        """Compile a job some time soon.
+        """Queue a job.
 
         Args:
             job: The job.
             done: Called once from a thread of the pool, with one outcome per kernel of the job. It
                 should be quick, and must not wait for another job.
-            memory_bytes: What this job needs, if it is not the pool's usual.
+            memory_bytes: Memory this job needs, if not the pool's default.
         """
         with self._changed:
             if self._closed:
@@ -92,12 +92,12 @@ class CompilePool:
             return self._active
 
     def running(self) -> int:
-        """Return how many jobs are being compiled right now."""
+        """Return how many jobs are being compiled now."""
         with self._changed:
             return self._running
 
     def close(self) -> None:
-        """End all workers. Jobs that are queued or running are answered with ``skipped``."""
+        """End all workers. Jobs that are queued or running end as ``skipped``."""
         with self._changed:
             self._closed = True
             processes, threads = list(self._processes), self._threads
@@ -108,7 +108,7 @@ class CompilePool:
             self._queue.put(None)
 
     def _hire(self) -> None:
-        """Start a thread if there is work for one more; the lock is held."""
+        """Start another thread if there is work for it; called with the lock held."""
         if self._threads < min(self.workers, self._active):
             self._threads += 1
             name = f"compile worker {self._threads}"
@@ -125,13 +125,13 @@ class CompilePool:
         try:
             while (queued := self._queue.get()) is not None:
                 self._serve(process, queued)
-        finally:  # reached by a `done` that raises, too: another thread takes over
+        finally:  # also reached if `done` raises: another thread takes over
             process.close()
             with self._changed:
                 self._processes.remove(process)
                 self._threads -= 1
                 if self._closed:
-                    self._queue.put(None)  # for the one that follows
+                    self._queue.put(None)  # for the replacement thread
                 self._hire()
 
     def _serve(self, process: WorkerProcess, queued: _Queued) -> None:
@@ -151,7 +151,7 @@ class CompilePool:
                 self._changed.notify_all()
 
     def _admit(self, memory_bytes: int) -> None:
-        """Wait until there is memory for another job; one job alone always runs."""
+        """Wait until there is memory for another job; a single job always runs."""
         with self._changed:
             while self._running and not self._closed and not self._has_room(memory_bytes):
                 self._changed.wait(_MEMORY_POLL_S)
@@ -161,26 +161,27 @@ class CompilePool:
             self._promised_bytes += memory_bytes
 
     def _has_room(self, memory_bytes: int) -> bool:
-        """Return True if a job fits beside those that run; the lock is held.
+        """Return True if a job fits in memory with the running jobs; called with the lock held.
 
-        What is free now does not tell: an nvcc takes a second to load its headers, and the most
-        only in its last step, so what was free before all of them is shared out as well.
+        The memory that is free now is not enough to decide: nvcc takes a second to load its headers,
+        and reaches its peak only in its last step, so the memory that was free before all running jobs
+        is divided among them, too.
         """
         free = available_bytes()
-        self._room_bytes = max(self._room_bytes, free)  # others gave some back
+        self._room_bytes = max(self._room_bytes, free)  # other processes have freed some
         return memory_bytes <= min(free, self._room_bytes - self._promised_bytes)
 
 
 def compile_all(process: WorkerProcess, job: CompileJob) -> list[Compiled]:
-    """Compile a job in a worker; if the worker breaks, its kernels one by one."""
+    """Compile a job in a worker; if the worker breaks, compile its kernels one by one."""
     result = _attempt(process, job)
     if not isinstance(result, JobFailed):
         return result
     broken = result.status in ("hung", "crashed", "out_of_memory")
     if broken and isinstance(job, CppCompileJob) and len(job.sources) > 1:
         _LOG.info("a compile batch failed (%s); compiling its kernels one by one", result.reason)
-        alone = (replace(job, sources=(source,)) for source in job.sources)
-        return [compiled for single in alone for compiled in compile_all(process, single)]
+        singles = (replace(job, sources=(source,)) for source in job.sources)
+        return [compiled for single in singles for compiled in compile_all(process, single)]
     return [Compiled(key=key, status=result.status, reason=result.reason) for key in _keys(job)]
 
 
@@ -204,7 +205,7 @@ def _keys(job: CompileJob) -> list[str]:
 
 
 def available_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGROUP) -> int:
-    """Return the memory that can still be taken: of the machine, and of our container."""
+    """Return the memory still available: the minimum for the machine and for our container."""
     free = [1 << 62]
     try:
         match = re.search(r"MemAvailable:\s*(\d+) kB", meminfo.read_text())

@@ -1,4 +1,4 @@
-"""What an error text means for a candidate. It goes by names and words: no torch is needed."""
+"""Classification of errors by class names and messages; torch is not needed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _STICKY_WORDS = (
 
 
 def says_no_memory(text: str) -> bool:
-    """Return True if an error text, of whatever library, says that memory ran out."""
+    """Return True if an error text of any library reports that memory ran out."""
     return any(words in text.lower() for words in _MEMORY_WORDS)
 
 
 def status_of(error: BaseException) -> Status:
-    """Return how a candidate fared that raised this; needs no torch, so it goes by name and text."""
+    """Return the status of a candidate that raised an exception, by its class names and its message."""
     names = {cls.__name__ for cls in type(error).__mro__}
     if names & {"MemoryError", "OutOfMemoryError"} or says_no_memory(str(error)):
         return "out_of_memory"
@@ -33,20 +33,20 @@ def status_of(error: BaseException) -> Status:
 
 
 def one_line(text: str, limit: int = 300) -> str:
-    """Return the text's first line that says something, cut to a length people read."""
+    """Return the first non-empty line of a text, truncated to ``limit`` characters."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return line if len(line) <= limit else f"{line[: limit - 3]}..."
 
 
 _FIGURES = re.compile(r"ptxas info\b|\s+\d+ bytes stack frame,")
-"""What ptxas says of kernels that compile."""
+"""Messages of ptxas about kernels that compile."""
 
 
 _LAST_LINES = 12
 
 
 def last_lines(output: str) -> str:
-    """Return the lines of a compiler's output with an error in them, or simply the last ones."""
+    """Return the last error lines of a compiler's output, or its last lines if there are none."""
     lines = [line for line in output.splitlines() if line.strip() and not _FIGURES.match(line)]
     # g++ and cudafe write "error:", nvcc "nvcc error   :", ptxas "ptxas fatal   :".
     errors = [line for line in lines if re.search(r"\b(error|fatal)\s*:", line)]

@@ -1,8 +1,8 @@
-"""What crosses the process border: frozen arguments of compile and benchmark jobs, and their outcomes.
+"""Messages between parent and workers: frozen arguments of compile and benchmark jobs, and outcomes.
 
-Everything here is plain data that pickles between our own processes (never to disk). The functions
-that run it are in `inductor_plugin.worker.child`; neither this module nor the parent's
-side of the border needs torch.
+Everything here is plain data, pickled between our own processes (never to disk). The functions that
+run the jobs are in `inductor_plugin.worker.child`; neither this module nor the parent's side needs
+torch.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ Status = Literal[
     "skipped",
     "pruned",
 ]
-"""How one candidate fared. All but ``ok``, ``skipped`` (tried again next time) and ``pruned`` (built,
-but not worth measuring on this device) put the candidate into quarantine."""
+"""Status of a candidate. All but ``ok``, ``skipped`` (tried again next time) and ``pruned`` (built, but
+not worth measuring on this device) put the candidate into quarantine."""
 
 
 @dataclass(frozen=True)
 class BenchCandidate:
-    """One candidate to measure.
+    """A candidate to measure.
 
     Attributes:
         candidate_id: Its stable identity, e.g. ``triton_mm-1f0c92aa81d3``.
-        kernel: What to call.
+        kernel: The kernel to call.
         inputs: Its operands; they may differ from the library kernel's (repacked weights).
-        output: What it writes.
-        timeout_s: Seconds it may take, all its samples together.
+        output: Its output.
+        timeout_s: Limit in seconds for all its samples together.
     """
 
     candidate_id: str
@@ -53,10 +53,10 @@ class BenchCandidate:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How much to measure.
+    """Number and length of samples.
 
     Attributes:
-        warmup: Unmeasured calls first.
+        warmup: Unmeasured calls before the samples.
         samples: Measured calls.
         min_sample_ms: A sample repeats the call until it lasts this long (timer resolution).
         max_total_s: Stop sampling after this many seconds, with at least one sample taken.
@@ -72,16 +72,16 @@ class Sampling:
 
 @dataclass(frozen=True)
 class ScreenJob:
-    """First look at one candidate: does it run, is it right, how fast is it roughly.
+    """Screening of a candidate: whether it runs, whether its results are correct, and roughly how fast.
 
     Attributes:
-        problem_id: Groups the jobs of one problem, so that the worker keeps its operands.
-        library: The library kernel whose numbers are the reference; None measures without a check.
+        problem_id: Groups the jobs of a problem, so that the worker keeps its operands.
+        library: The library kernel whose results are the reference; None measures without a check.
         candidate: The candidate; may be the library kernel itself.
         sampling: How much to measure.
         tolerance: Largest accepted error, relative to the reference's root mean square; None skips
-            the check of numbers.
-        attention: What is computed where it is one; `attention_check` then judges the numbers.
+            the check of results.
+        attention: The attention that is computed, if any; `attention.check` then checks the results.
     """
 
     problem_id: str
@@ -94,13 +94,13 @@ class ScreenJob:
 
 @dataclass(frozen=True)
 class FinalJob:
-    """The leaders and the library kernel, sampled in turns so that a drifting clock hits all alike.
+    """The leaders and the library kernel, sampled in turns so that clock drift affects all equally.
 
     Attributes:
         problem_id: As in `ScreenJob`.
-        candidates: Who takes part.
-        rounds: How many turns; each gives one sample per candidate.
-        sampling: Of one sample; ``samples`` is ignored.
+        candidates: The candidates that take part.
+        rounds: Number of turns; each gives one sample per candidate.
+        sampling: Sampling of each turn; ``samples`` is ignored.
     """
 
     problem_id: str
@@ -111,14 +111,14 @@ class FinalJob:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one candidate.
+    """The outcome of a candidate.
 
     Attributes:
-        candidate_id: Whose outcome this is.
-        status: How it fared.
+        candidate_id: The candidate.
+        status: Its status.
         reason: One line for people; empty when ``ok``.
-        samples_ms: Milliseconds per call, one entry a sample.
-        error: Error of its numbers relative to the reference's root mean square, if checked.
+        samples_ms: Milliseconds per call, one value per sample.
+        error: Error of its results relative to the reference's root mean square, if checked.
         elapsed_s: Seconds the job took.
     """
 
@@ -149,7 +149,7 @@ class CppCompileJob:
 
 @dataclass(frozen=True)
 class TritonTarget:
-    """The device Triton compiles for, by its name, so that no driver has to be asked.
+    """The device Triton compiles for, named so that the driver need not be queried.
 
     Attributes:
         backend: ``cuda``, ``hip`` ...
@@ -167,13 +167,13 @@ class TritonCompileJob:
     """One Triton template kernel, compiled for a named target without touching a GPU.
 
     Attributes:
-        key: Digest under which the cache knows it.
+        key: Its digest in the cache.
         kernel_name: Name of the function in the source.
         source: The Python module Inductor generated.
         environment: Environment variables of the parent that Triton reads (cache directory ...).
         timeout_s: Seconds it may take.
-        target: What code that asks for the device while it compiles is told; None tells it nothing.
-        kernel: Key under which the cache keeps what Triton made; None keeps nothing.
+        target: The device reported to code that queries it while compiling; None reports none.
+        kernel: Key of the compiled kernel in the cache; None stores nothing.
     """
 
     key: str
@@ -190,16 +190,16 @@ CompileJob = CppCompileJob | TritonCompileJob
 
 @dataclass(frozen=True)
 class Compiled:
-    """What came of one kernel of a compile job.
+    """The outcome of one kernel of a compile job.
 
     Attributes:
-        key: Whose outcome this is.
+        key: Key of the kernel.
         status: ``ok``, ``compile_failed``, ``hung``, ``crashed`` or ``out_of_memory``.
         reason: The compiler's last lines when it failed.
         library: Path of the shared library (C++), if any.
         symbol: Name of the C function in that library.
         elapsed_s: Its share of the batch's seconds.
-        resources: What it takes of a GPU; None if that is not known, and on a CPU.
+        resources: Its GPU resources; None if not known, and on a CPU.
     """
 
     key: str
@@ -213,12 +213,12 @@ class Compiled:
 
 @dataclass(frozen=True)
 class CallJob:
-    """A plain function of an importable module, for what is neither a compilation nor a race.
+    """A call of a function in an importable module, for jobs other than compiling and measuring.
 
     Attributes:
-        module: Its module, found on the parent's search path.
-        function: Its name there.
-        args: Its arguments; they and its result must pickle.
+        module: The module, importable from the parent's search path.
+        function: Name of the function in the module.
+        args: Its arguments; they and the result must be picklable.
     """
 
     module: str
@@ -228,12 +228,12 @@ class CallJob:
 
 @dataclass(frozen=True)
 class JobFailed:
-    """What comes back instead of a result when a job raised inside the worker.
+    """Returned instead of a result when a job raised inside the worker.
 
     Attributes:
         status: ``raised``, ``out_of_memory`` or ``sticky_error``.
         reason: The exception in one line.
-        traceback: All of it, for the log.
+        traceback: The whole traceback, for the log.
     """
 
     status: Status
@@ -243,12 +243,12 @@ class JobFailed:
 
 @dataclass(frozen=True)
 class Event:
-    """What a worker says while a job runs.
+    """A message of a worker while a job runs.
 
     Attributes:
-        what: ``accepted`` (the job has arrived), ``build`` (the operands of ``subject`` are made
+        what: ``accepted`` (the job has arrived), ``build`` (the operands of ``subject`` are built
             next), ``start`` (``subject`` runs next: if the worker dies now, it is the culprit) or
-            ``sample`` (one more sample of ``subject``).
+            ``sample`` (another sample of ``subject``).
         subject: Candidate or compile key.
         value: Milliseconds per call of a ``sample``.
     """
@@ -260,7 +260,7 @@ class Event:
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """What a worker must know of its parent before its first job.
+    """Settings of the parent that a worker applies before its first job.
 
     Attributes:
         sys_path: The parent's module search path.

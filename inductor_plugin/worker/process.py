@@ -1,8 +1,8 @@
-"""One worker process as its parent sees it: start, run one job at a time, kill, start again.
+"""The parent's side of a worker process: start, run one job at a time, kill, restart.
 
-The child is a fresh interpreter on `worker_main.py`, in a session of its own: nothing is forked out
-of the parent's state, the user's script does not run again, and one signal ends the worker together
-with the compilers it started. The child ends by itself when it is idle and when the parent is gone.
+The child is a fresh interpreter on `child/main.py`, in a separate session: it inherits no state by
+fork, the user's script does not run again, and one signal ends the worker together with the
+compilers it started. The child exits when it is idle, and when the parent is gone.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _TAIL_BYTES = 2000
 _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 START_S = 180.0
-"""Longest start of a worker: importing torch from a cold network disk takes a minute."""
+"""Limit for the start of a worker: importing torch from a cold network disk takes a minute."""
 
 EventHandler = Callable[[Event], float | None]
-"""Told of each event; a number it returns is the new limit in seconds, counted from now."""
+"""Called with each event; may return a new limit in seconds, counted from now."""
 
 
 class _Child:
-    """One life of a worker: its process, its ends of the pipes, its output.
+    """A running worker: its process, our ends of the pipes, its output.
 
-    A thread of its own waits for the end of the process. It kills what is left of the process group
-    before it reaps the leader, while the group's number cannot belong to anyone else.
+    A separate thread waits for the end of the process. It kills the rest of the process group before
+    it reaps the leader, while the group's number cannot be reused.
     """
 
     def __init__(self, name: str, settings: WorkerSettings) -> None:
@@ -55,7 +55,7 @@ class _Child:
         self._doomed = False
         self.output: IO[bytes] = tempfile.TemporaryFile(mode="a+b")  # noqa: SIM115 - closed in _reap
         ours, theirs = socket.socketpair()
-        lifeline, self._lifeline = os.pipe()  # the child sees its end close when we are gone
+        lifeline, self._lifeline = os.pipe()  # the child's end closes when we are gone
         try:
             self.process = subprocess.Popen(
                 [
@@ -94,7 +94,7 @@ class _Child:
         return self.owner == os.getpid() and not self._doomed and not self.ended.is_set()
 
     def kill(self) -> None:
-        """End it and all it started, at once."""
+        """Kill it and all processes it started."""
         if self.owner != os.getpid():
             return
         self._doomed = True
@@ -103,7 +103,7 @@ class _Child:
                 _kill_group(self.pid)
 
     def tail(self) -> str:
-        """Return the last lines of what it wrote to its standard output and error."""
+        """Return the end of its standard output and error."""
         try:
             size = os.fstat(self.output.fileno()).st_size
             text = os.pread(self.output.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
@@ -135,7 +135,7 @@ _children: weakref.WeakSet[_Child] = weakref.WeakSet()
 
 
 def _end_all() -> None:
-    """End every worker when the interpreter ends, and let no thread start another."""
+    """Kill all workers when the interpreter exits, and prevent threads from starting others."""
     _exiting.set()
     for child in list(_children):
         child.kill()
@@ -145,10 +145,10 @@ atexit.register(_end_all)
 
 
 class WorkerProcess:
-    """A process that runs jobs; it starts on the first one, and again after it has died.
+    """A process that runs jobs; it is started for the first job, and again after it has died.
 
-    One job runs at a time; threads that come meanwhile wait. `close()` may be called from any
-    thread at any time: a job that is running then ends with `WorkerError`.
+    One job runs at a time; other threads wait. `close()` may be called from any thread at any time:
+    a running job then ends with `WorkerError`.
     """
 
     def __init__(self, settings: WorkerSettings, name: str) -> None:
@@ -168,7 +168,7 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int | None:
-        """Number of its process, which is also that of its group; None if it is not running."""
+        """Number of its process and process group; None if it is not running."""
         child = self._child
         return child.pid if child is not None and child.alive else None
 
@@ -204,7 +204,7 @@ class WorkerProcess:
             raise WorkerError(f"{self.name} ended three times before it took a job")
 
     def attempt(self, job: object, timeout_s: float, on_event: EventHandler | None = None) -> Any:
-        """Run one job; what ends the worker becomes a `JobFailed` too, with what it means.
+        """Run one job; the end of the worker becomes a `JobFailed` too, with its likely cause.
 
         Raises:
             WorkerError: The process could not be started, or was closed.
@@ -220,13 +220,13 @@ class WorkerProcess:
             return JobFailed("out_of_memory" if no_memory else "crashed", one_line(text), text)
 
     def stop(self) -> None:
-        """Kill the process, if it runs; the next job starts another."""
+        """Kill the process, if it runs; the next job starts a new one."""
         child = self._child
         if child is not None:
             child.kill()
 
     def close(self) -> None:
-        """Kill the process and start no other."""
+        """Kill the process; no other is started."""
         self._closed = True
         self.stop()
         with self._lock:
@@ -248,14 +248,14 @@ class WorkerProcess:
         self._child = child
         self._finalizer = weakref.finalize(self, child.close)
         self._finalizer.atexit = False
-        if self._closed:  # closed between the look above and now: nobody else would kill it
+        if self._closed:  # closed since the check above: `close` has not seen this child
             child.kill()
-        self._greet(child)
+        self._initialize(child)
         _LOG.debug("%s runs as %s (%.1f s)", self.name, child.pid, time.monotonic() - started)
         return child
 
-    def _greet(self, child: _Child) -> None:
-        """Hand over what the child must know, and wait until it is ready."""
+    def _initialize(self, child: _Child) -> None:
+        """Send the settings to the child, and wait until it is ready."""
         ready = False
         try:
             child.connection.send(self.settings.sys_path)
@@ -272,7 +272,7 @@ class WorkerProcess:
     def _exchange(
         self, child: _Child, job: object, timeout_s: float, on_event: EventHandler | None
     ) -> tuple[bool, Any]:
-        """Send the job and follow it; (False, None) if the child was idle and left before it."""
+        """Send the job and follow it; return (False, None) if the idle child exited before it."""
         accepted = answered = False
         deadline = time.monotonic() + timeout_s
         try:
@@ -308,12 +308,12 @@ class WorkerProcess:
 
 
 def _environment(settings: WorkerSettings) -> dict[str, str]:
-    """Return the child's variables: ours, but the plugin never switches itself on in there."""
+    """Return the child's environment variables: ours, with the plugin disabled."""
     environment = process_environment() | {"INDUCTOR_PLUGIN_ENABLE": "0"}
     if settings.kind == "compile":
-        environment["LC_ALL"] = "C.UTF-8"  # the compiler's words are looked at
-        # A context on the GPU takes 0.5 GB of it per worker, and what compiles there by asking the
-        # driver would not compile on a machine without one.
+        environment["LC_ALL"] = "C.UTF-8"  # the compiler's messages are parsed
+        # A CUDA context takes 0.5 GB of GPU memory per worker, and code that queries the driver while
+        # compiling would not compile on a machine without a GPU.
         environment |= dict.fromkeys(_VISIBLE_DEVICES, "")
     if settings.cache_dir:
         environment["TORCHINDUCTOR_CACHE_DIR"] = settings.cache_dir
@@ -328,7 +328,7 @@ def _kill_group(pid: int) -> None:
 
 
 def _died(child: _Child) -> str:
-    """Say how a child ended whose end of the pipe has closed."""
+    """Return how a child ended after its end of the pipe has closed."""
     if not child.ended.wait(5.0):
         child.kill()
         child.ended.wait(5.0)

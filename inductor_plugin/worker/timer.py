@@ -1,4 +1,4 @@
-"""How long one call takes: timers for CPU and CUDA, and how many samples to take."""
+"""Timers for CPU and CUDA, and sampling."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Call = Callable[[], object]
 
 MAX_REPEATS = 10_000
 COLD_REPEATS = 3
-"""Most calls in one sample when the cache is evicted before each: evicting costs more than they."""
+"""Maximum calls per sample when the cache is evicted before each; evicting costs more than the calls."""
 
 _CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _CPU_CACHE_BYTES = (32 << 20, 256 << 20)
@@ -30,16 +30,16 @@ class Timer(Protocol):
     """Measures calls on one device."""
 
     def synchronize(self) -> None:
-        """Wait until the device has finished, and raise what it has to complain of."""
+        """Wait until the device has finished; raises errors of earlier kernels."""
         ...
 
     def sample(self, call: Call, repeats: int, *, cold: bool) -> float:
-        """Return milliseconds per call: the mean of so many calls in a row, the median of cold ones."""
+        """Return milliseconds per call: the mean of ``repeats`` calls, or the median of cold calls."""
         ...
 
 
 class CpuTimer:
-    """Wall clock; reading a buffer as large as the last-level cache evicts it."""
+    """Wall-clock timer; reading a buffer as large as the last-level cache evicts the cache."""
 
     def __init__(self) -> None:
         self._buffer: torch.Tensor | None = None
@@ -48,7 +48,7 @@ class CpuTimer:
         """Do nothing: a CPU kernel has finished when its call returns."""
 
     def sample(self, call: Call, repeats: int, *, cold: bool) -> float:
-        """Return milliseconds per call, over so many calls."""
+        """Return milliseconds per call, over ``repeats`` calls."""
         if cold:
             return statistics.median(self._cold_ns(call) for _ in range(repeats)) / 1e6
         started = time.perf_counter_ns()
@@ -66,18 +66,18 @@ class CpuTimer:
 
 
 class CudaTimer:
-    """CUDA events; zeroing a buffer larger than the L2 evicts it and keeps the host ahead."""
+    """Timer with CUDA events; zeroing a buffer larger than L2 evicts L2 and keeps the host ahead."""
 
     def __init__(self, device: str) -> None:
         self.device = torch.device(device)
         self._buffer: torch.Tensor | None = None
 
     def synchronize(self) -> None:
-        """Wait until the device has finished, and raise what it has to complain of."""
+        """Wait until the device has finished; raises errors of earlier kernels."""
         torch.cuda.synchronize(self.device)
 
     def sample(self, call: Call, repeats: int, *, cold: bool) -> float:
-        """Return milliseconds per call, over so many calls."""
+        """Return milliseconds per call, over ``repeats`` calls."""
         with torch.cuda.device(self.device):
             spans = (
                 [self._span(call, 1, flush=True) for _ in range(repeats)]
@@ -108,13 +108,13 @@ class CudaTimer:
 
 @functools.cache
 def timer_for(device: str) -> Timer:
-    """Return the timer of a device, ``cpu`` or ``cuda:0`` ...; one for the life of the process."""
+    """Return the timer of a device, ``cpu`` or ``cuda:0`` ...; the same object for each call."""
     return CudaTimer(device) if device.startswith("cuda") else CpuTimer()
 
 
 @functools.cache
 def last_level_cache_bytes() -> int:
-    """Return the size of the largest CPU cache, within what is sensible to overwrite each time."""
+    """Return the size of the largest CPU cache, clamped to a size that is practical to overwrite."""
     sizes = [
         int(match[1]) << {"K": 10, "M": 20}[match[2]]
         for path in _CPU_CACHES.glob("index*/size")
@@ -125,7 +125,7 @@ def last_level_cache_bytes() -> int:
 
 
 def repeats_for(timer: Timer, call: Call, sampling: Sampling) -> int:
-    """Warm up, and return how many calls make one sample long enough for the clock."""
+    """Warm up, and return how many calls make a sample long enough for the clock's resolution."""
     for _ in range(max(1, sampling.warmup)):
         call()
     timer.synchronize()
@@ -137,7 +137,7 @@ def repeats_for(timer: Timer, call: Call, sampling: Sampling) -> int:
 
 
 def take_samples(timer: Timer, call: Call, sampling: Sampling) -> tuple[float, ...]:
-    """Warm up and measure: so many samples, or fewer once the time is spent, but one at least."""
+    """Warm up and return the samples: fewer if the time limit is reached, but at least one."""
     started = time.monotonic()
     repeats = repeats_for(timer, call, sampling)
     samples: list[float] = []

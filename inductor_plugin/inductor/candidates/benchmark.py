@@ -1,6 +1,6 @@
-"""How a Triton kernel is measured that needs something before each call: zeroed scratch memory, or delta.
+"""Benchmark requests of Triton kernels that need work before each call: zeroed scratch memory, or delta.
 
-Inductor's own request zeroes the memory once, before the clock runs; generated code does so each time.
+Inductor's own request zeroes the memory once, before timing; generated code does so before each call.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from inductor_plugin.problem.attention import attention_of
 
 
 class ZeroedRequest(TritonGPUBenchmarkRequest):
-    """A benchmark request whose call begins with zeroing as much memory as the kernel's scratch."""
+    """A benchmark request that zeroes as much memory as the kernel's scratch in each call."""
 
     def make_run_fn(self, *input_tensors: torch.Tensor, out: torch.Tensor) -> Callable[[], None]:
         """Return the call to measure."""
         run: Any = super().make_run_fn(*input_tensors, out=out)
         if not self.workspace_size:
             return run
-        # Memory of its own: the kernel leaves its counters at zero, and nothing else has to be.
+        # Separate memory: the kernel resets its counters itself, and nothing else has to be zero.
         scratch = torch.empty(self.workspace_size, dtype=torch.uint8, device=out.device)
 
         def call() -> None:
@@ -39,13 +39,13 @@ class ZeroedRequest(TritonGPUBenchmarkRequest):
 
 @dataclass(frozen=True)
 class View:
-    """Where an operand lies in the buffers of a request.
+    """An operand as a view of one of the buffers of a request.
 
     Attributes:
-        index: Which buffer.
-        size: Its extents.
-        stride: Its strides in elements.
-        offset: Where it begins.
+        index: Index of the buffer.
+        size: Extents of the operand.
+        stride: Strides in elements.
+        offset: Offset in elements.
     """
 
     index: int
@@ -59,23 +59,23 @@ class View:
 
 
 class DeltaRequest(ZeroedRequest):
-    """A benchmark request of an attention's gradient: its call begins with delta = sum(out * do).
+    """A benchmark request of an attention gradient: each call first computes delta = sum(out * do).
 
-    Where it wins, generated code computes delta before it; the library's kernels do so inside.
+    If it wins, generated code computes delta before it; library kernels compute it internally.
     """
 
     delta_views: tuple[View, View, View]
-    """Where do, out and delta lie."""
+    """Views of do, out and delta."""
 
     padded_rows: tuple[int, ...] = ()
-    """Size of lse, where generated code takes it out of one that is padded to a multiple of 32."""
+    """Size of lse, where generated code slices it from an lse padded to a multiple of 32."""
 
     def make_run_fn(self, *input_tensors: torch.Tensor, out: torch.Tensor) -> Callable[[], None]:
         """Return the call to measure."""
         run = super().make_run_fn(*input_tensors, out=out)
-        do, forward, delta = (one.of(input_tensors) for one in self.delta_views)
+        do, forward, delta = (view.of(input_tensors) for view in self.delta_views)
         if do.dim() == 3:
-            do, forward = (one.transpose(0, 1).unsqueeze(0) for one in (do, forward))
+            do, forward = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (do, forward))
             delta = delta.unsqueeze(0)
         if out.device.type == "cpu":
 
@@ -87,18 +87,18 @@ class DeltaRequest(ZeroedRequest):
             def write() -> None:
                 kernel.write_delta(do, forward, delta)
 
-        cut = _cut(self.padded_rows, out.device)
+        copy_rows = _row_copy(self.padded_rows, out.device)
 
         def call() -> None:
             write()
-            cut()
+            copy_rows()
             run()
 
         return call
 
 
-def _cut(size: tuple[int, ...], device: torch.device) -> Callable[[], object]:
-    """Return what takes as long as taking lse of a size out of a padded one; it touches no operand."""
+def _row_copy(size: tuple[int, ...], device: torch.device) -> Callable[[], object]:
+    """Return a call that takes as long as slicing lse from a padded lse; it touches no operand."""
     if not size:
         return lambda: None
     padded = torch.zeros((*size[:-1], size[-1] + -size[-1] % 32), device=device)
@@ -107,13 +107,13 @@ def _cut(size: tuple[int, ...], device: torch.device) -> Callable[[], object]:
 
 
 def measured_with_delta(choice: Any, call: AutotuneCall) -> Any:
-    """Return a choice for a gradient; if it is Inductor's Triton choice, its benchmark computes delta."""
+    """Return a choice for a gradient; the benchmark of a Triton choice computes delta in each call."""
     triton: Any = select_algorithm.TritonTemplateCaller
     attention, nodes = attention_of(call.problem), call.nodes
     places = [attention.index(name) for name in ("do", "out", "delta")]
     if not isinstance(choice, triton) or None in places:
         return choice
-    # A kernel takes each buffer once, however many of its operands are views of it.
+    # A kernel takes each buffer once, even if several of its operands are views of it.
     buffers = list(dict.fromkeys(node.get_name() for node in nodes))
     request: Any = choice.bmreq
     request.__class__ = DeltaRequest

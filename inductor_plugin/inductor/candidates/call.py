@@ -1,4 +1,4 @@
-"""One call of Inductor's selection, read once: what all of its candidates share."""
+"""One call of Inductor's selection: the facts that all of its candidates share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class AutotuneCall:
     Attributes:
         op: Inductor's name of the operator.
         nodes: Inputs of the call.
-        layout: What it writes.
+        layout: Layout of the output.
         input_gen_fns: Inductor's generators of inputs whose values matter.
         arguments: Scalar arguments that change the computation.
         timeout_s: Seconds one candidate may be measured.
@@ -50,7 +50,7 @@ class AutotuneCall:
 
     @functools.cached_property
     def operands(self) -> Operands:
-        """What the benchmark worker makes of the inputs and of the output."""
+        """The inputs and the output as operands for the benchmark worker."""
         return Operands(self.nodes, self.layout, self.input_gen_fns, self.files)
 
     @property
@@ -59,5 +59,5 @@ class AutotuneCall:
         return self.operands.seeds
 
     def read_again(self) -> AutotuneCall:
-        """Return the call for inputs whose layouts may have been fixed since; none is generated."""
+        """Return the call with its inputs' current layouts; no input is generated."""
         return replace(self, input_gen_fns={})

@@ -1,7 +1,7 @@
-"""A template's CUDA text as a build for nvcc and a call of the operator that runs what is built.
+"""A template's CUDA source as an nvcc build and a call of the operator that runs the built kernel.
 
-The kernel of this text by this compiler is taken where the cache has it; then one that came in a
-pack (without nvcc, one that any compiler has built); else it is built.
+A kernel of this source and this compiler is taken from the cache if it is there; otherwise a kernel
+from a pack (without nvcc: built by any compiler); otherwise it is built.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NVCC_BYTES = 6 << 30
 def build_of(
     source: CudaSource, template: str, config: Config
 ) -> tuple[CppBuild, OpKernel] | Failed:
-    """Return how a kernel is built and how it is called, or why there is none here.
+    """Return the build and the call of a kernel, or why it is not available here.
 
     Args:
         source: The kernel.
@@ -48,45 +48,45 @@ def build_of(
     """
     store = RUNTIME.store(config)
     toolkit = find_toolkit(config.nvcc)
-    own = None
+    local = None
     if source.text and isinstance(toolkit, Toolkit):
-        own = _own(source, template, toolkit)
+        local = _local_build(source, template, toolkit)
         packed = store.packed()
-        if not packed or store.kernel(own.key.digest) is not None:
-            return own, _called(source, own)
-        made = _made_elsewhere(source, template, store, packed)
+        if not packed or store.kernel(local.key.digest) is not None:
+            return local, _call_of(source, local)
+        foreign = _foreign_build(source, template, store, packed)
     else:
-        made = _made_elsewhere(source, template, store, None)
-    build = made or own
+        foreign = _foreign_build(source, template, store, None)
+    build = foreign or local
     if build is None:
         reason = toolkit.reason if isinstance(toolkit, NoToolkit) else f"no text: {INSTALL_CUTLASS}"
         return Failed(f"{reason}; and no pack has {source.symbol}")
-    return build, _called(source, build)
+    return build, _call_of(source, build)
 
 
 def at(kernel: OpKernel, library: str, symbol: str) -> OpKernel:
-    """Return the call of a kernel whose library is named by its path, as workers call it."""
+    """Return the call of a kernel with its library named by path, as workers call it."""
     return OpKernel(kernel.op, (f"{symbol}@{library}", *kernel.args[1:]), kernel.imports)
 
 
 @functools.lru_cache(maxsize=8)
 def find_toolkit(nvcc: str) -> Toolkit | NoToolkit:
-    """Return the compiler whose kernels this torch can load, or why there is none."""
+    """Return a compiler whose kernels this torch can load, or why there is none."""
     return find(nvcc, process_environment(), cuda_major())
 
 
 def cuda_major() -> int:
-    """Return the major version of torch's CUDA: a library of another one finds no runtime."""
+    """Return the major version of torch's CUDA; a library built for another one lacks its runtime."""
     return int((torch.version.cuda or "0").partition(".")[0])
 
 
 def machine() -> str:
-    """Return the processor that a library's host functions are for: ``x86_64``, ``aarch64``."""
+    """Return the processor architecture of a library's host functions: ``x86_64``, ``aarch64``."""
     return platform.machine()
 
 
-def _own(source: CudaSource, template: str, toolkit: Toolkit) -> CppBuild:
-    """Return the build of a text by this machine's compiler."""
+def _local_build(source: CudaSource, template: str, toolkit: Toolkit) -> CppBuild:
+    """Return the build of a source by this machine's compiler."""
     key = KernelKey(
         template=template,
         source=hashlib.sha256(source.text.encode()).hexdigest(),
@@ -99,13 +99,13 @@ def _own(source: CudaSource, template: str, toolkit: Toolkit) -> CppBuild:
     return CppBuild(key, unit, command(toolkit, source.arch), "cuda", NVCC_BYTES)
 
 
-def _made_elsewhere(
+def _foreign_build(
     source: CudaSource, template: str, store: Store, among: frozenset[str] | None
 ) -> CppBuild | None:
-    """Return a kernel of the cache that another compiler has built, None if there is none.
+    """Return a cached kernel built by another compiler, None if there is none.
 
     Args:
-        source: The kernel; where it has a text, only one of the same text will do.
+        source: The kernel; if it has a text, only a kernel of the same text is returned.
         template: Name of the template it comes from.
         store: The cache.
         among: Digests to choose from; None for all.
@@ -128,7 +128,7 @@ def _config_text(source: CudaSource) -> str:
     return " ".join(filter(None, (source.symbol, source.interface)))
 
 
-def _called(source: CudaSource, build: CppBuild) -> OpKernel:
+def _call_of(source: CudaSource, build: CppBuild) -> OpKernel:
     name = f"{unique_symbol(build.source)}@{build.key.digest}"
     return OpKernel(source.op, (name, *source.arguments), imports_of(source.op, source.imports))
 
@@ -136,7 +136,7 @@ def _called(source: CudaSource, build: CppBuild) -> OpKernel:
 logger = logging.getLogger(__name__)
 
 
-_SAID: set[str] = set()
+_WARNED: set[str] = set()
 
 
 _GUARD = threading.Lock()
@@ -153,22 +153,22 @@ def obstacle(nvcc: str) -> str | None:
 
 
 def warn_without_cutlass(config: Config, *, some: bool = False) -> None:
-    """Say what keeps CUTLASS kernels away: once a process and reason, to who wants them.
+    """Warn why there are no CUTLASS kernels, if the user wants them; once per process and reason.
 
-    Who names CUTLASS in ``gemm_backends`` or has nvidia-cutlass installed wants them. All others
-    read it in `inductor-plugin doctor`.
+    They are wanted if ``gemm_backends`` names CUTLASS or nvidia-cutlass is installed. Otherwise only
+    `inductor-plugin doctor` shows the reason.
 
     Args:
         config: The options.
-        some: True if some kernels came in a pack, and others could not be built.
+        some: True if some kernels are in a pack, and others could not be built.
     """
-    wanted = "CUTLASS" in config.gemm_backends.split(",") or package_folders("cutlass_library")
-    reason = obstacle(config.nvcc) if wanted else None
+    is_wanted = "CUTLASS" in config.gemm_backends.split(",") or package_folders("cutlass_library")
+    reason = obstacle(config.nvcc) if is_wanted else None
     if reason is None:
         return
     with _GUARD:
-        said = reason in _SAID
-        _SAID.add(reason)
-    if not said:
+        is_new = reason not in _WARNED
+        _WARNED.add(reason)
+    if is_new:
         what = "the CUTLASS kernels that no pack has" if some else "CUTLASS kernels"
         logger.warning("the compile goes on without %s: %s", what, reason)

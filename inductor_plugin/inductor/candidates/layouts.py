@@ -1,9 +1,10 @@
-"""Layouts in Inductor's graph: candidates behind copies, and inputs that keep the strides they were measured with.
+"""Layouts in Inductor's graph: candidates that copy operands, and inputs that keep their measured strides.
 
-An input whose layout is still open (`ir.FlexibleLayout`) is measured with the strides it would have. When
-the graph is lowered, Inductor decides what is open by the order in which each buffer is filled
-(`GraphLowering.finalize`); before that, what a chosen kernel reads is fixed to what was measured. What
-somebody else has fixed otherwise by then is not what was measured: the library kernel runs.
+An input whose layout is still open (`ir.FlexibleLayout`) is measured with the strides it would have.
+When the graph is lowered, Inductor decides open layouts by the order in which each buffer is filled
+(`GraphLowering.finalize`); before that, the inputs of a chosen kernel are fixed to the measured strides.
+If another part of the graph has fixed other strides by then, the measurement is not valid: the library
+kernel runs.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from inductor_plugin.template import Candidate, Contracted, CudaSource, Template
 logger = logging.getLogger(__name__)
 
 COPIED = 4
-"""Candidates behind copies that one template offers for a problem."""
+"""Candidates with copied operands that one template offers for a problem."""
 COPIES = "_copied"
-"""What is written behind a template's name where its kernels refuse a problem even behind copies."""
+"""Appended to a template's name if its kernels refuse a problem even with copied operands."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Read:
 
     Attributes:
         node: The input: a buffer, or a view of one.
-        stride: Its strides then.
+        stride: Its strides when measured.
     """
 
     node: Any
@@ -49,23 +50,23 @@ class Read:
 
     @property
     def moved(self) -> bool:
-        """Whether it lies otherwise now; what is still open does not."""
+        """Whether its strides differ now; an open layout counts as unchanged."""
         if is_open(self.node):
             return False
         now = self.node.get_stride()
         pairs = zip(self.node.get_size(), self.stride, now, strict=True)
         return any(
-            then != stride and not V.graph.sizevars.statically_known_equals(then, stride)
-            for extent, then, stride in pairs
+            before != after and not V.graph.sizevars.statically_known_equals(before, after)
+            for extent, before, after in pairs
             if extent != 1
         )
 
 
 class Layouts:
-    """The inputs of a call as they were measured, and what becomes of them."""
+    """The inputs of a call as they were measured, and whether they still are."""
 
     def __init__(self, call: AutotuneCall) -> None:
-        """Keep the strides the inputs of a call have now, or would have if nothing else decides them."""
+        """Keep the strides the inputs of a call have now, or would have if their layouts stay open."""
         self._call = call
         self._reads = [
             Read(node, tuple(_measured(node)))
@@ -75,43 +76,43 @@ class Layouts:
 
     @property
     def open(self) -> bool:
-        """Whether the layout of an input is still to be decided."""
-        return any(is_open(one.node) for one in self._reads)
+        """Whether the layout of any input is still open."""
+        return any(is_open(read.node) for read in self._reads)
 
     def hold(self) -> None:
-        """Fix what is still open to the strides that were measured."""
-        for one in self._reads:
-            if is_open(one.node):
-                _inner(one.node).freeze_layout_with_exact_strides(list(one.stride))
+        """Fix open layouts to the strides that were measured."""
+        for read in self._reads:
+            if is_open(read.node):
+                _inner(read.node).freeze_layout_with_exact_strides(list(read.stride))
 
     def moved(self) -> list[Read]:
-        """Return the inputs that lie otherwise than they were measured."""
-        return [one for one in self._reads if one.moved]
+        """Return the inputs whose strides differ from the measured strides."""
+        return [read for read in self._reads if read.moved]
 
     def kept(self, choice: Any, libraries: Sequence[Any]) -> Any:
-        """Return a choice, or the library kernel, with one warning, where an input has moved.
+        """Return a choice; if an input has other strides now, the library kernel, with one warning.
 
         Args:
-            choice: What was measured to be the fastest.
+            choice: The choice that was measured as fastest.
             libraries: The library kernels, which take any strides.
         """
-        found = self.moved()
-        if not found or not libraries or choice in libraries:
+        moved = self.moved()
+        if not moved or not libraries or choice in libraries:
             return choice
-        said = "; ".join(
-            f"{one.node.get_name()} was measured with strides {_text(one.stride)} and has "
-            f"{_text(one.node.get_stride())}"
-            for one in found
+        changes = "; ".join(
+            f"{read.node.get_name()} was measured with strides {_text(read.stride)} and has "
+            f"{_text(read.node.get_stride())}"
+            for read in moved
         )
         warn_once(
-            f"{self._call.problem.describe()}: {said}, which something else in the graph asks for; {libraries[0].name} runs "
+            f"{self._call.problem.describe()}: {changes}, which something else in the graph asks for; {libraries[0].name} runs "
             f"instead of {choice.name}"
         )
         return libraries[0]
 
 
 def before_layouts(graph: GraphLowering, act: Callable[[], None]) -> None:
-    """Call ``act`` before Inductor decides the layouts of a graph that are still open."""
+    """Call ``act`` before Inductor decides the open layouts of a graph."""
     original = graph.finalize
 
     def finalize() -> None:
@@ -122,61 +123,61 @@ def before_layouts(graph: GraphLowering, act: Callable[[], None]) -> None:
 
 
 def is_open(node: Any) -> bool:
-    """Return whether the layout of an input is still to be decided; a view's is its own."""
+    """Return whether the layout of an input is still open; a view's layout never is."""
     inner = _inner(node)
     return isinstance(inner, ir.Buffer) and isinstance(inner.layout, ir.FlexibleLayout)
 
 
 def offered(template: Template, problem: Problem) -> tuple[list[Candidate], dict[str, str]]:
-    """Return the candidates of a template, those behind copies last, and why some are not offered."""
+    """Return the candidates of a template, those with copied operands last, and why some are missing."""
     refused: dict[str, str] = {}
     reason = template.reject(problem)
     if reason is not None:
         refused[template.name] = reason
-    found = [] if reason else [*template.candidates(problem)]
+    direct = [] if reason else [*template.candidates(problem)]
     copied = copied_candidates(template, problem)
     if isinstance(copied, str):
         refused[f"{template.name}{COPIES}"] = copied
-    return [*found, *(copied if isinstance(copied, list) else ())], refused
+    return [*direct, *(copied if isinstance(copied, list) else ())], refused
 
 
 def copied_candidates(template: Template, problem: Problem) -> list[Candidate] | str | None:
-    """Return the candidates of a template behind copies; why there are none; None if nothing needs one.
+    """Return a template's candidates with copied operands; or why there are none; None if not needed.
 
-    Only operators can copy when they are called. The kernels Inductor generates would have to have
-    their copies in the graph, where all other candidates would pay for them.
+    Only operators can copy when they are called. Kernels that Inductor generates would need the
+    copies in the graph, where they would slow down all other candidates too.
     """
     if not isinstance(template, Contracted) or len(problem.inputs) > MOST_OPERANDS:
         return None
     verdict = judge_problem(template.contract(problem.op), problem, preferred=True)
     if verdict.kind != "copy":
         return None
-    there = laid(problem, verdict)
-    if reason := template.reject(there):
+    copied_problem = laid(problem, verdict)
+    if reason := template.reject(copied_problem):
         return reason
-    made = [_behind_copies(one, verdict) for one in template.candidates(there)]
-    found = [one for one in made if one is not None][:COPIED]
-    return (why_not_copied(problem, verdict) or found) if found else None
+    copied = [_with_copies(plain, verdict) for plain in template.candidates(copied_problem)]
+    offered = [candidate for candidate in copied if candidate is not None][:COPIED]
+    return (why_not_copied(problem, verdict) or offered) if offered else None
 
 
-def _behind_copies(candidate: Candidate, verdict: LayoutVerdict) -> Candidate | None:
+def _with_copies(candidate: Candidate, verdict: LayoutVerdict) -> Candidate | None:
     kernel = candidate.kernel
-    recipes = {index: one.recipe for index, one in verdict.copies.items()}
+    recipes = {index: copy.recipe for index, copy in verdict.copies.items()}
     op = name_of(len(verdict.verdicts) - 1)
     imports = ("inductor_plugin.ops.copied",)
     if isinstance(kernel, CudaSource):
-        given = (kernel.op, how(kernel.op, kernel.arguments, kernel.imports, recipes))
-        kernel = replace(kernel, op=op, arguments=given, imports=imports)
+        arguments = (kernel.op, how(kernel.op, kernel.arguments, kernel.imports, recipes))
+        kernel = replace(kernel, op=op, arguments=arguments, imports=imports)
     elif isinstance(kernel, OpKernel):
         kernel = OpKernel(
             op, ("", kernel.op, how(kernel.op, kernel.args, kernel.imports, recipes)), imports
         )
     else:
         return None
-    which = "_".join(str(index) for index in recipes)
+    copied = "_".join(str(index) for index in recipes)
     return replace(
         candidate,
-        name=f"{candidate.name}_copied_{which}",
+        name=f"{candidate.name}_copied_{copied}",
         config={**candidate.config, "copied_bytes": verdict.copied_bytes},
         kernel=kernel,
         description=f"{candidate.description}, {verdict.copied_bytes} bytes copied".lstrip(", "),
@@ -184,7 +185,7 @@ def _behind_copies(candidate: Candidate, verdict: LayoutVerdict) -> Candidate | 
 
 
 def _measured(node: Any) -> Sequence[Any]:
-    """Return the strides an input is measured with: those that templates were generated for."""
+    """Return the strides an input is measured with: those its templates were generated for."""
     recorded: Any = V.graph.buffer_layout_constraints.get(node.get_name())
     if recorded is not None and is_open(node):
         return recorded.stride
@@ -192,7 +193,7 @@ def _measured(node: Any) -> Sequence[Any]:
 
 
 def _inner(node: Any) -> Any:
-    """Return the buffer or view in its boxes."""
+    """Return the buffer or view inside its boxes."""
     while isinstance(node, ir.MutableBox):
         node = node.data
     return node
@@ -204,5 +205,5 @@ def _text(stride: Sequence[Any]) -> str:
 
 @functools.cache
 def warn_once(text: str) -> None:
-    """Warn once a process for each problem that has moved."""
+    """Warn once per process about each problem whose layouts have changed."""
     logger.warning("%s", text)

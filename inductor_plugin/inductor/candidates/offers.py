@@ -1,4 +1,4 @@
-"""Inductor's choices as offers: identity first, everything costly only for the unseen."""
+"""Inductor's choices as offers: only the identity at first; costly parts only for new candidates."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def unwrapped(choice: Any) -> Any:
 
 
 def is_library(choice: Any) -> bool:
-    """Return True for a library kernel (ATen, oneDNN, MKL) that Inductor alone would call."""
+    """Return True for a library kernel (ATen, oneDNN, MKL) that stock Inductor would offer."""
     extern: Any = select_algorithm.ExternKernelCaller
     inner = unwrapped(choice)
     return isinstance(inner, extern) and getattr(inner, "stock", True)
@@ -68,22 +68,22 @@ def is_cpp(choice: Any) -> bool:
 def foreign(choice: Any) -> str | None:
     """Return why the plugin cannot measure a choice, or None if it can."""
     inner = unwrapped(choice)
-    known = (
+    measurable = (
         select_algorithm.ExternKernelCaller,
         CppTemplateCaller,
         select_algorithm.TritonTemplateCaller,
         TemplateChoice,
     )
-    if isinstance(inner, known) or parts_of(inner) is not None:
+    if isinstance(inner, measurable) or parts_of(inner) is not None:
         return None
     return f"{type(inner).__name__} choices are measured by Inductor itself"
 
 
 def repack_hazard(nodes: Sequence[Any]) -> str | None:
-    """Return which frozen weight Inductor's C++ templates would read wrongly, None if there is none.
+    """Return why Inductor's C++ templates would misread a frozen weight, None if they would not.
 
-    To repack a weight, they (torch 2.11-2.15) take the constant by its name: a view of it is packed
-    as if it were the whole, a slice as if it began at the start.
+    To repack a weight, they (torch 2.11-2.15) look up the constant by name: a view is packed as if it
+    were the whole constant, a slice as if it began at offset 0.
     """
     for node in nodes:
         value = constant(node)
@@ -97,7 +97,7 @@ def repack_hazard(nodes: Sequence[Any]) -> str | None:
 
 
 def scalars_of(choices: Sequence[Any]) -> tuple[tuple[str, str], ...]:
-    """Return the scalar arguments of a call, which its library kernel carries."""
+    """Return the scalar arguments of a call, taken from its library kernel."""
     for choice in filter(is_library, choices):
         scalars: dict[str, Any] = unwrapped(choice).kwargs
         return tuple((name, repr(value)) for name, value in sorted(scalars.items()))
@@ -108,28 +108,32 @@ def offer_of(choice: Any, call: AutotuneCall) -> CandidateOffer:
     """Return a choice as an offer.
 
     Raises:
-        TypeError: `foreign` names it.
+        TypeError: `foreign` returns a reason for it.
     """
     inner = unwrapped(choice)
     if isinstance(inner, select_algorithm.ExternKernelCaller):
-        own = _identity(inner.name, "extern", inner.hash_key(), library=is_library(inner))
-        return CandidateOffer(own, lambda own: _extern_entry(own, inner, call))
+        identity = _identity(inner.name, "extern", inner.hash_key(), library=is_library(inner))
+        return CandidateOffer(identity, lambda identity: _extern_candidate(identity, inner, call))
     if isinstance(inner, CppTemplateCaller):
         key = f"{inner.hash_key()}-{call.toolchain().digest}"
-        own = _identity(f"cpp_{inner.category}", "cpp", key, str(inner.description))
-        return CandidateOffer(own, lambda own: _cpp_entry(own, choice, inner, call))
+        identity = _identity(f"cpp_{inner.category}", "cpp", key, str(inner.description))
+        return CandidateOffer(
+            identity, lambda identity: _cpp_candidate(identity, choice, inner, call)
+        )
     if isinstance(inner, select_algorithm.TritonTemplateCaller):
         name, key = inner.name.rsplit("_", 1)[0], _triton_key(inner)
-        own = _identity(name, "triton", key, str(inner.description))
-        return CandidateOffer(own, lambda own: _triton_entry(own, inner, call))
+        identity = _identity(name, "triton", key, str(inner.description))
+        return CandidateOffer(identity, lambda identity: _triton_candidate(identity, inner, call))
     if isinstance(inner, TemplateChoice):
-        own = _identity(inner.name, "template", inner.hash_key(), inner.description)
-        return CandidateOffer(own, lambda own: _template_entry(own, inner, call))
+        identity = _identity(inner.name, "template", inner.hash_key(), inner.description)
+        return CandidateOffer(identity, lambda identity: _template_candidate(identity, inner, call))
     parts = parts_of(inner)
     if parts is not None:
         name = f"{FAMILY}_{parts}"
-        own = _identity(name, "subgraph", f"{FAMILY}-{parts}", f"K in {parts} parts")
-        return CandidateOffer(own, lambda own: _decomposed_entry(own, parts, call))
+        identity = _identity(name, "subgraph", f"{FAMILY}-{parts}", f"K in {parts} parts")
+        return CandidateOffer(
+            identity, lambda identity: _decomposed_candidate(identity, parts, call)
+        )
     raise TypeError(f"{type(inner).__name__} is not a choice the plugin measures")
 
 
@@ -142,16 +146,16 @@ def _identity(
 
 
 def _bench(
-    own: CandidateId,
+    identity: CandidateId,
     kernel: Kernel,
     inputs: Sequence[TensorSpec],
     output: TensorSpec,
     call: AutotuneCall,
 ) -> BenchCandidate:
-    return BenchCandidate(own.candidate_id, kernel, tuple(inputs), output, call.timeout_s)
+    return BenchCandidate(identity.candidate_id, kernel, tuple(inputs), output, call.timeout_s)
 
 
-def _extern_entry(own: CandidateId, choice: Any, call: AutotuneCall) -> TaskCandidate:
+def _extern_candidate(identity: CandidateId, choice: Any, call: AutotuneCall) -> TaskCandidate:
     kernel = ExternKernel(
         name=choice.choice.name,
         kwargs=tuple(sorted(choice.kwargs.items())),
@@ -160,23 +164,23 @@ def _extern_entry(own: CandidateId, choice: Any, call: AutotuneCall) -> TaskCand
     inputs = [_extern_input(choice, index, call) for index in range(len(choice.input_nodes))]
     operands = [operand for operand in inputs if operand is not None]
     output = output_tensor(choice.layout)
-    entry = TaskCandidate(own)
+    candidate = TaskCandidate(identity)
     if len(operands) == len(inputs):
-        entry.bench = lambda _library, _symbol: _bench(own, kernel, operands, output, call)
+        candidate.bench = lambda _library, _symbol: _bench(identity, kernel, operands, output, call)
     if output.device == "cpu":  # timing in this process would not synchronize with another device
-        entry.in_process = _in_process(choice, output, call)
-    return entry
+        candidate.in_process = _in_process(choice, output, call)
+    return candidate
 
 
 def _extern_input(choice: Any, index: int, call: AutotuneCall) -> TensorSpec | None:
-    """Return an operand of a library kernel, None if it cannot travel to a worker."""
+    """Return an operand of a library kernel, None if it cannot be sent to a worker."""
     node, operands = choice.input_nodes[index], call.operands
     same_inputs = len(choice.input_nodes) == len(call.nodes)
     if same_inputs and (generated := operands.generated(index)):
         return generated
     value = operands.constant(node)
     if value is None or value.device.type != "cpu":
-        # Only a CPU repacks frozen weights; elsewhere all candidates get the same random ones.
+        # Only on a CPU are frozen weights repacked; elsewhere all candidates get the same random ones.
         return operands.view(node)
     if value.layout is torch.strided:
         return call.files.keep(_kept_name(node), value)
@@ -191,13 +195,13 @@ def _extern_input(choice: Any, index: int, call: AutotuneCall) -> TensorSpec | N
 
 
 def _kept_name(node: Any) -> str:
-    """Return a name for a frozen value: a view of it is another one."""
+    """Return a name for a frozen value; a view of it gets another name."""
     layout = node.get_layout() if is_view(node) else ""
     return f"{node.get_name()} {layout}"
 
 
 def _dense_weight(choice: Any, packed: torch.Tensor, operands: Operands) -> torch.Tensor | None:
-    """Return the plain weight of an opaque packed one.
+    """Return the plain weight of an opaque packed weight.
 
     MKL's packed format cannot be unpacked, but Inductor passes the plain weight next to it.
     """
@@ -207,7 +211,7 @@ def _dense_weight(choice: Any, packed: torch.Tensor, operands: Operands) -> torc
 
 
 def _in_process(choice: Any, output: TensorSpec, call: AutotuneCall) -> Callable[[], object]:
-    """Return a call of a library kernel in this process; the first call makes its operands."""
+    """Return a call of a library kernel in this process; the first call creates its operands."""
     operands = call.operands
     values = [(operands.constant(node), operands.view(node)) for node in choice.input_nodes]
     function = choice.to_callable()
@@ -223,7 +227,9 @@ def _in_process(choice: Any, output: TensorSpec, call: AutotuneCall) -> Callable
     return lambda: prepared()()
 
 
-def _cpp_entry(own: CandidateId, choice: Any, inner: Any, call: AutotuneCall) -> TaskCandidate:
+def _cpp_candidate(
+    identity: CandidateId, choice: Any, inner: Any, call: AutotuneCall
+) -> TaskCandidate:
     request = inner.bmreq
     toolchain = call.toolchain()
     sizes = tuple(int(extent.value) for extent in request.extra_args)
@@ -239,19 +245,19 @@ def _cpp_entry(own: CandidateId, choice: Any, inner: Any, call: AutotuneCall) ->
     inputs = _cpp_inputs(choice, call)
     output = output_tensor(inner.layout)
     return TaskCandidate(
-        own,
+        identity,
         build=CppBuild(key, source, with_header(toolchain.command)),
         bench=lambda library, symbol: _bench(
-            own, CppKernel(symbol, library, sizes), inputs, output, call
+            identity, CppKernel(symbol, library, sizes), inputs, output, call
         ),
     )
 
 
 def _cpp_inputs(choice: Any, call: AutotuneCall) -> list[TensorSpec]:
-    """Return the operands of a C++ template kernel: repacked as its preprocessor wants them.
+    """Return the operands of a C++ template kernel, repacked by its preprocessor.
 
-    The preprocessor is a closure over Inductor's IR, so it runs here, on real tensors; what it
-    makes of them travels as a file.
+    The preprocessor is a closure over Inductor's IR, so it runs here, on real tensors; its results
+    are sent to the worker as files.
     """
     operands, generators = call.operands, call.input_gen_fns
     specs = operands.bases
@@ -266,15 +272,15 @@ def _cpp_inputs(choice: Any, call: AutotuneCall) -> list[TensorSpec]:
         ]
     with sizes_kept(call.nodes):
         processed, _ = choice._preprocessor(tensors, build_tensor(operands.output))
-    known = {id(tensors[i]): spec for i, spec in enumerate(specs) if i not in generators}
-    return [known.get(id(tensor)) or call.files.keep_new(tensor) for tensor in processed]
+    unchanged = {id(tensors[i]): spec for i, spec in enumerate(specs) if i not in generators}
+    return [unchanged.get(id(tensor)) or call.files.keep_new(tensor) for tensor in processed]
 
 
 def _example(value: torch.Tensor | None, spec: TensorSpec) -> torch.Tensor:
     return value if value is not None else build_tensor(spec)
 
 
-def _triton_entry(own: CandidateId, choice: Any, call: AutotuneCall) -> TaskCandidate:
+def _triton_candidate(identity: CandidateId, choice: Any, call: AutotuneCall) -> TaskCandidate:
     request = choice.bmreq
     environment = lowering_toolchain.triton_variables(call.layout.device)
     target = lowering_toolchain.triton_target(call.layout.device)
@@ -288,8 +294,8 @@ def _triton_entry(own: CandidateId, choice: Any, call: AutotuneCall) -> TaskCand
         timeout_s=call.compile_timeout_s,
         target=target,
         kernel=KernelKey(
-            template=own.name,
-            # What is left out is nothing to Triton: a pack's kernel has to be found elsewhere.
+            template=identity.name,
+            # The parts left out do not affect the kernel: a pack's kernel must match on other machines.
             source=hashlib.sha256(_triton_key(choice).encode()).hexdigest(),
             config=request.kernel_name,
             target=f"{target.backend}:{target.arch}",
@@ -298,41 +304,45 @@ def _triton_entry(own: CandidateId, choice: Any, call: AutotuneCall) -> TaskCand
         ),
     )
     return TaskCandidate(
-        own,
+        identity,
         build=build,
-        bench=lambda _library, _symbol: _bench(own, kernel, inputs, output, call),
+        bench=lambda _library, _symbol: _bench(identity, kernel, inputs, output, call),
     )
 
 
 @functools.lru_cache(maxsize=512)
 def _source_at(path: str) -> str:
-    """Return the text of a kernel's module, whose path names its content."""
+    """Return the source of a kernel's module; its path depends on its content."""
     return Path(path).read_text(encoding="utf-8")
 
 
 def _triton_key(choice: Any) -> str:
-    """Return what identifies a Triton candidate: its source, but for what is not the kernel.
+    """Return the identity of a Triton candidate: its source without the parts that are not the kernel.
 
-    Inductor writes the device's index and its own options next to the kernel. With them in the
-    identity, the second GPU of a machine, or a compile ahead of time, would tune everything anew.
+    Inductor adds the device's index and its own options to the source. With them in the identity,
+    the second GPU of a machine, or a compile ahead of time, would tune everything again.
     """
     source = _source_at(choice.bmreq.module_path)
     return _DEVICE_INDEX.sub(r"\1", _INDUCTOR_META.sub("", source))
 
 
-def _template_entry(own: CandidateId, choice: TemplateChoice, call: AutotuneCall) -> TaskCandidate:
+def _template_candidate(
+    identity: CandidateId, choice: TemplateChoice, call: AutotuneCall
+) -> TaskCandidate:
     inputs, output = call.operands.views, call.operands.output
     kernel: OpKernel = choice.kernel
 
     def bench(library: str, symbol: str) -> BenchCandidate:
-        return _bench(own, at(kernel, library, symbol) if library else kernel, inputs, output, call)
+        return _bench(
+            identity, at(kernel, library, symbol) if library else kernel, inputs, output, call
+        )
 
-    return TaskCandidate(own, build=choice.build, bench=bench)
+    return TaskCandidate(identity, build=choice.build, bench=bench)
 
 
-def _decomposed_entry(own: CandidateId, parts: int, call: AutotuneCall) -> TaskCandidate:
+def _decomposed_candidate(identity: CandidateId, parts: int, call: AutotuneCall) -> TaskCandidate:
     kernel = OpKernel(decompose_k.OP, (parts,), (decompose_k.__name__,))
     inputs, output = call.operands.views, call.operands.output
     return TaskCandidate(
-        own, bench=lambda _library, _symbol: _bench(own, kernel, inputs, output, call)
+        identity, bench=lambda _library, _symbol: _bench(identity, kernel, inputs, output, call)
     )

@@ -41,7 +41,7 @@ class TemplateChoice(ir.ChoiceCaller):
         layout: ir.Layout,
         build: CppBuild | None = None,
     ) -> None:
-        """Offer ``candidate`` for a call; ``build`` says how its library is made, if it has one."""
+        """Offer ``candidate`` for a call; ``build`` is the build of its library, if it has one."""
         super().__init__(
             f"{candidate.template}::{candidate.name}", list(nodes), layout, candidate.description
         )
@@ -53,7 +53,7 @@ class TemplateChoice(ir.ChoiceCaller):
         self.bmreq = None
 
     def hash_key(self) -> str:
-        """Return what identifies the candidate on disk."""
+        """Return the identity of the candidate on disk."""
         config = json.dumps(dict(self.candidate.config), sort_keys=True)
         kernel = self.kernel
         return (
@@ -69,7 +69,7 @@ class TemplateChoice(ir.ChoiceCaller):
         return resolve(self.kernel)
 
     def output_node(self) -> ir.TensorBox:
-        """Return the node that calls it."""
+        """Return the node that calls the operator."""
         box: Any = ir.TensorBox  # untyped
         return box.create(
             _OperatorCall(
@@ -83,7 +83,7 @@ class TemplateChoice(ir.ChoiceCaller):
         )
 
     def benchmark(self, *args: torch.Tensor, out: torch.Tensor) -> float:
-        """Measure in this process; stock Inductor asks for it where the plugin steps aside."""
+        """Measure in this process; stock Inductor calls it where the plugin steps aside."""
         from torch._inductor.runtime.benchmarking import benchmarker  # noqa: PLC0415  2.11 path
 
         function = resolve(self.kernel)
@@ -101,25 +101,25 @@ class TemplateChoice(ir.ChoiceCaller):
 
 
 class _OperatorCall(ir.ExternKernelOut):
-    """A call whose generated code imports what defines the operator.
+    """A call whose generated code imports the modules that define the operator.
 
-    A compiled graph out of Inductor's cache is run by a process that has lowered nothing.
+    A compiled graph from Inductor's cache may run in a process that has not lowered anything.
 
-    Operands that its schema says it writes are written in the graph, too: whoever reads them next
-    waits. An output that nobody reads has memory all the same, for the call writes it.
+    Operands that the operator's schema marks as mutated are mutated in the graph, too, so that later
+    reads are ordered after the call. An unused output still needs memory, because the call writes it.
 
-    Where a module that defines the operator has a function ``workspace_needed(kernel, operands,
-    output, device)``, which returns bytes, the generated code allocates them and hands them over as
+    If a module that defines the operator has a function ``workspace_needed(kernel, operands, output,
+    device)``, which returns bytes, the generated code allocates them and passes them as
     ``workspace=``, so that Inductor plans them with all other memory.
     """
 
     def __init__(self, kernel: OpKernel, **node: Any) -> None:
-        made: Any = super()
-        made.__init__(**node)
+        untyped: Any = super()
+        untyped.__init__(**node)
         written = zip(self.op_overload._schema.arguments, self.inputs, strict=False)
         self.mutation_outputs = [
-            ir.MutationOutput(ir.NoneLayout(device=self.get_device()), one, self)
-            for argument, one in written
+            ir.MutationOutput(ir.NoneLayout(device=self.get_device()), operand, self)
+            for argument, operand in written
             if argument.is_write
         ]
         self._kernel = kernel
@@ -127,7 +127,7 @@ class _OperatorCall(ir.ExternKernelOut):
 
     def codegen(self, wrapper: Any) -> None:
         """Write the call."""
-        # The scheduler allocates nothing for what nobody reads: gradients of q and v alone, say.
+        # The scheduler does not allocate unused buffers, e.g. when only the gradients of q and v are used.
         unread = self.get_name() in V.graph.removed_buffers
         if unread:
             wrapper.writeline(wrapper.make_buffer_allocation(self))
@@ -165,49 +165,53 @@ class _OperatorCall(ir.ExternKernelOut):
         return [*written.codegen_kwargs(skip_out), *named]
 
     def _workspace_bytes(self) -> int:
-        """Return what the call needs besides its operands, 0 where that is known at run time only."""
+        """Return the bytes of scratch memory the call needs, 0 if known only at run time."""
         modules = [importlib.import_module(name) for name in self._kernel.imports]
-        asked = next(
-            filter(None, (getattr(one, "workspace_needed", None) for one in modules)), None
-        )
+        functions = (getattr(module, "workspace_needed", None) for module in modules)
+        workspace_needed = next(filter(None, functions), None)
         nodes: list[Any] = [*self.inputs]
-        if asked is None or not all(_is_static(one) for one in (*nodes, self)):
+        if workspace_needed is None or not all(_is_static(node) for node in (*nodes, self)):
             return 0
         output = layout_operand(self.get_layout())
-        return asked(
+        return workspace_needed(
             self._kernel,
-            [layout_operand(one.get_layout()) for one in nodes],
+            [layout_operand(node.get_layout()) for node in nodes],
             output,
             self.get_device(),
         )
 
     def _write_cpp(self, wrapper: Any) -> None:
-        """Write the call into a C++ wrapper, which has no C function for it: it calls Python.
+        """Write the call into a C++ wrapper, which has no C function for the operator and calls Python.
 
-        Inductor does so for operators written in Python, but not for their variants with ``out=``.
-        The handle that is returned would keep the output's memory until the graph ends.
+        Inductor does this for operators written in Python, but not for their ``out=`` variants. The
+        returned handle would keep the output's memory alive until the graph ends.
         """
         name = self.get_name()
-        given: list[Any] = [*self.inputs, *self.constant_args]
-        more = self.op_overload._schema.arguments[len(given) :]
-        given += [self if one.name == "out" else one.default_value for one in more]
+        arguments: list[Any] = [*self.inputs, *self.constant_args]
+        remaining = self.op_overload._schema.arguments[len(arguments) :]
+        arguments += [self if arg.name == "out" else arg.default_value for arg in remaining]
         wrapper.load_custom_op_wrapper()
         imports = "".join(
-            _import_in_cpp(index, one) for index, one in enumerate(self._kernel.imports)
+            _import_in_cpp(index, module) for index, module in enumerate(self._kernel.imports)
         )
         wrapper.writelines(wrapper.generate_scoped_gil_acquire([], imports))
         wrapper.generate_fallback_kernel_with_runtime_lookup_python(
-            name, f"torch.ops.{self.op_overload}", self.op_overload, given, [f"{name}_returned"], []
+            name,
+            f"torch.ops.{self.op_overload}",
+            self.op_overload,
+            arguments,
+            [f"{name}_returned"],
+            [],
         )
         wrapper.writeline(f"{name}_returned.reset();")
 
 
 def _is_static(node: Any) -> bool:
-    """Return whether a node's extents and strides are numbers."""
+    """Return whether all of a node's extents and strides are numbers."""
     layout = node.get_layout()
     return all(
-        isinstance(one, int) or getattr(one, "is_number", False)
-        for one in (*layout.size, *layout.stride)
+        isinstance(extent, int) or getattr(extent, "is_number", False)
+        for extent in (*layout.size, *layout.stride)
     )
 
 
@@ -222,7 +226,7 @@ def resolve(kernel: OpKernel) -> Any:
     """Return the operator overload of a kernel.
 
     Raises:
-        AttributeError: No module that was imported defines it.
+        AttributeError: None of the imported modules defines it.
     """
     for name in kernel.imports:
         importlib.import_module(name)
@@ -235,7 +239,7 @@ def resolve(kernel: OpKernel) -> Any:
 def template_choices(
     call: AutotuneCall, registry: Registry, config: Config
 ) -> tuple[list[Any], dict[str, str]]:
-    """Return the choices of all registered templates for a call, and which refused it and why."""
+    """Return the choices of all registered templates for a call, and the reasons of those that refused it."""
     choices: list[Any] = []
     rejected: dict[str, str] = {}
     problem = call.problem
@@ -263,13 +267,13 @@ def template_choices(
 
 
 def unwanted(template: Template, op: str, config: Config) -> str | None:
-    """Return why the user does not want a template, None where nothing is said."""
+    """Return the option that excludes a template, None if there is none."""
     backend = getattr(template, "backend", None)
     option = "attention_backends" if op in DIRECTIONS else "gemm_backends"
-    named: str = getattr(config, option)
-    if backend is None or not named or backend in named.split(","):
+    backends: str = getattr(config, option)
+    if backend is None or not backends or backend in backends.split(","):
         return None
-    return f"{option} is {named}, without {backend}"
+    return f"{option} is {backends}, without {backend}"
 
 
 def _choice(candidate: Candidate, call: AutotuneCall, config: Config) -> Any | Failed:
@@ -281,8 +285,8 @@ def _choice(candidate: Candidate, call: AutotuneCall, config: Config) -> Any | F
         return TemplateChoice(candidate, call.nodes, call.layout)
     if not candidate.kernel.deterministic and torch.are_deterministic_algorithms_enabled():
         return Failed("it adds up in no fixed order, and torch.use_deterministic_algorithms is on")
-    built = build_of(candidate.kernel, candidate.template, config)
-    if isinstance(built, Failed):
-        return built
-    build, kernel = built
+    result = build_of(candidate.kernel, candidate.template, config)
+    if isinstance(result, Failed):
+        return result
+    build, kernel = result
     return TemplateChoice(replace(candidate, kernel=kernel), call.nodes, call.layout, build)

@@ -1,4 +1,4 @@
-"""A template's Triton text as an Inductor choice, whose prologue and epilogue Inductor fuses."""
+"""A template's Triton source as an Inductor choice, whose prologue and epilogue Inductor can fuse."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from inductor_plugin.template import Failed, TritonSource
 _Grid = tuple[Any, Any, Any]
 
 
-# A grid function is given the extents of the result, with or without a batch, and then the constants.
+# The arguments of a grid function: the extents of the result, with or without a batch, then the constants.
 
 
 @SymbolicGridFn
@@ -43,7 +43,7 @@ def _persistent(*facts: Any, cdiv: Any, min: Any) -> _Grid:  # noqa: A002  Induc
 
 
 def _count(facts: Sequence[Any], cdiv: Any) -> Any:
-    """Return how many tiles there are; all on the grid's first axis, the others end at 65535."""
+    """Return the number of tiles; all on the grid's first axis, since the others are limited to 65535."""
     *batch, m, n, meta = facts
     tiles = cdiv(m, meta["BLOCK_M"]) * cdiv(n, meta["BLOCK_N"])
     return batch[0] * tiles if batch else tiles
@@ -76,7 +76,7 @@ def _tokens_backward(
 
 
 _PRODUCTS = ("tiles", "split_k", "persistent")
-"""Grids of matrix products, whose backends have an option of Inductor's."""
+"""Grids of matrix products, for which Inductor has an option of backends."""
 _GRIDS: dict[str, Any] = {
     "tiles": _tiles,
     "split_k": _split_k,
@@ -89,12 +89,12 @@ _GRIDS: dict[str, Any] = {
 
 
 def triton_choice(source: TritonSource, nodes: Sequence[Any], layout: ir.Layout) -> Any | Failed:
-    """Return the choice of a call for a Triton text, or why there is none.
+    """Return the choice of a call for a Triton source, or why there is none.
 
     Args:
         source: The kernel.
         nodes: Inputs of the call, in Inductor's order.
-        layout: What it writes.
+        layout: Layout of the output.
     """
     reason = _unfit(source, nodes, layout)
     if reason is not None:
@@ -114,9 +114,9 @@ def triton_choice(source: TritonSource, nodes: Sequence[Any], layout: ir.Layout)
         extra["mutated_inputs"] = [inputs[i] for i in source.mutated]
     if source.extents:
         extra["call_sizes"] = [inputs[i].get_size()[dim] for i, dim in source.extents]
-    made: list[Any] = []
+    choices: list[Any] = []
     error: Any = _template(source.name, source.text, source.grid).maybe_append_choice(
-        made,
+        choices,
         input_nodes=inputs,
         layout=layout,
         num_stages=source.num_stages,
@@ -124,30 +124,30 @@ def triton_choice(source: TritonSource, nodes: Sequence[Any], layout: ir.Layout)
         **extra,
         **constants,
     )
-    if not made:
+    if not choices:
         return Failed(str(error or "Inductor generated nothing"))
     if source.scratch_bytes:
-        made[0].bmreq.__class__ = ZeroedRequest
-    return made[0]
+        choices[0].bmreq.__class__ = ZeroedRequest
+    return choices[0]
 
 
 @lru_cache(maxsize=256)
 def _template(name: str, text: str, grid: str) -> Any:
-    """Return the one Inductor template of a text; Inductor's names are global and never forgotten."""
-    taken: dict[str, Any] = TritonTemplate.all_templates
-    if name in taken:
+    """Return the Inductor template of a source; Inductor's names are global and never removed."""
+    existing: dict[str, Any] = TritonTemplate.all_templates
+    if name in existing:
         name = f"{name}_{hashlib.sha256(f'{grid} {text}'.encode()).hexdigest()[:8]}"
-    if name in taken:
-        return taken[name]
+    if name in existing:
+        return existing[name]
     return TritonTemplate(name, _GRIDS[grid], text, cache_codegen_enabled_for_template=True)
 
 
 def _unfit(source: TritonSource, nodes: Sequence[Any], layout: ir.Layout) -> str | None:
-    """Return why this device or graph cannot have the kernel, None if it can."""
+    """Return why this device or graph cannot run the kernel, None if it can."""
     if layout.device.type != "cuda" or torch.version.hip is not None:
         return f"it is for CUDA devices, this is {layout.device.type}"
     backends = [
-        one.strip() for one in inductor_config.max_autotune_gemm_backends.upper().split(",")
+        name.strip() for name in inductor_config.max_autotune_gemm_backends.upper().split(",")
     ]
     if "TRITON" not in backends and source.grid in _PRODUCTS:
         return f"max_autotune_gemm_backends is {inductor_config.max_autotune_gemm_backends}"
@@ -171,7 +171,7 @@ def _properties(device: torch.device) -> Any:
 def _epilogue(
     source: TritonSource, nodes: Sequence[Any], layout: ir.Layout
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """Return the arguments that make Inductor write a source's own epilogue, and all operands."""
+    """Return the arguments with which Inductor generates the source's epilogue, and all operands."""
     if source.epilogue == "addmm":
         untyped: Any = mm_common
         return {

@@ -1,4 +1,4 @@
-"""What differs between torch 2.11 and 2.15, in one place; nothing else asks for a version."""
+"""Differences between torch 2.11 and 2.15; no other module checks torch's version."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def torch_version() -> tuple[int, int]:
 def unsupported() -> str | None:
     """Return why the plugin cannot work with this torch, or None if it can.
 
-    A torch newer than tested is judged by what it has: the hooks the plugin stands on.
+    A torch newer than the tested versions is accepted if it has the hooks the plugin needs.
     """
     version = torch_version()
     if version < OLDEST:
@@ -62,7 +62,7 @@ def warn_if_untested() -> None:
 def selected(node: ir.TensorBox, choice: ir.ChoiceCaller | None, kwargs: dict[str, Any]) -> Any:
     """Return what `autotune_select_algorithm` returns in this torch.
 
-    torch 2.11 returns the node alone unless ``return_choice`` is given; later ones return a pair.
+    torch 2.11 returns only the node unless ``return_choice`` is passed; later versions return a pair.
     """
     if torch_version() < (2, 13):
         return (node, choice) if kwargs.get("return_choice") else node
@@ -75,9 +75,9 @@ def hints(expressions: Sequence[Any]) -> tuple[int, ...]:
 
 
 def strides(node: Any) -> Sequence[Any]:
-    """Return the strides that will run: those of the recorded layout constraint, where there is one.
+    """Return the strides at run time: those of the recorded layout constraint, if there is one.
 
-    torch 2.11 has no such record; there the node's own strides are what runs.
+    torch 2.11 records no constraint; the node's own strides are used.
     """
     constrained: Callable[[Any], Sequence[Any]] | None = getattr(
         select_algorithm, "get_strides_with_layout_constraints", None
@@ -86,23 +86,23 @@ def strides(node: Any) -> Sequence[Any]:
 
 
 def uses_multi_kernel_hints() -> bool:
-    """Return True if the user asked for one kernel per size hint, which stock handles."""
+    """Return True if the user asked for one kernel per size hint, which stock Inductor handles."""
     return bool(getattr(inductor_config, "multi_kernel_hints", None))
 
 
 def is_unbacked(expression: Any) -> bool:
-    """Return whether an extent depends on data, so that nothing is known of it while compiling."""
+    """Return whether an extent depends on data and is unknown while compiling."""
     return bool(free_unbacked_symbols(expression))
 
 
-def varlen_calls_cudnn(told: Mapping[str, Any]) -> bool | None:
-    """Return whether torch's varlen operator calls cuDNN; None where it decides when it runs.
+def varlen_calls_cudnn(arguments: Mapping[str, Any]) -> bool | None:
+    """Return whether torch's varlen operator calls cuDNN; None if it decides at run time.
 
     Args:
-        told: Its arguments. torch 2.11 never does; from 2.15 on an argument says it.
+        arguments: Its arguments. torch 2.11 never calls cuDNN; from 2.15 on an argument decides.
     """
-    if "backend" in told:
-        return told["backend"] == SDPBackend.CUDNN_ATTENTION.value
+    if "backend" in arguments:
+        return arguments["backend"] == SDPBackend.CUDNN_ATTENTION.value
     return False if torch_version() < (2, 13) else None
 
 
@@ -113,9 +113,9 @@ def select(
     layout: ir.Layout,
     generated: Mapping[int, Callable[[Any], torch.Tensor]],
 ) -> tuple[Any, ir.ChoiceCaller]:
-    """Return what the chosen kernel's `output_node` gives, and the choice, decided at once."""
+    """Return the output node of the chosen kernel and the choice, decided immediately."""
     untyped: Any = select_algorithm
-    more = {"return_choice": True} if torch_version() < (2, 13) else {}
+    extra = {"return_choice": True} if torch_version() < (2, 13) else {}
     return untyped.autotune_select_algorithm(
         name,
         choices,
@@ -123,17 +123,17 @@ def select(
         layout,
         input_gen_fns=dict(generated),
         return_multi_template=False,
-        **more,
+        **extra,
     )
 
 
 def replace_lowering(op: Any, lower: Callable[..., Any]) -> Callable[[], None]:
-    """Ask ``lower`` first for an operator; where it returns None, go on as before.
+    """Call ``lower`` first for an operator; where it returns None, call the previous lowering.
 
     torch 2.13 has a table for this; in 2.11 Inductor's own entry is wrapped.
 
     Returns:
-        What takes it back.
+        A function that restores the previous lowering.
     """
     table: dict[Any, Any] | None = getattr(inductor_lowering, "user_lowerings", None)
     if table is not None:
@@ -142,7 +142,7 @@ def replace_lowering(op: Any, lower: Callable[..., Any]) -> Callable[[], None]:
     else:
         table = inductor_lowering.lowerings
         if op not in table:
-            # A custom operator: what Inductor does when it first meets one.
+            # A custom operator: register the fallback that Inductor creates on first use.
             untyped: Any = inductor_lowering
             tag = untyped.get_layout_constraint_tag(op, with_default=True)
             constraint = untyped.tag_to_layout_constraint(tag)
@@ -150,8 +150,8 @@ def replace_lowering(op: Any, lower: Callable[..., Any]) -> Callable[[], None]:
         before = stock = table[op]
 
     def lowered(*args: Any, **kwargs: Any) -> Any:
-        made = lower(*args, **kwargs)
-        return stock(*args, **kwargs) if made is None else made
+        result = lower(*args, **kwargs)
+        return stock(*args, **kwargs) if result is None else result
 
     table[op] = lowered
 

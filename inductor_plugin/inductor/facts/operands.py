@@ -18,7 +18,7 @@ from inductor_plugin.tuning.operand_files import OperandFiles
 
 
 class Operands:
-    """The operands of one call, each read once however many candidates ask for it."""
+    """The operands of a call, each read once for all candidates."""
 
     def __init__(
         self,
@@ -27,20 +27,20 @@ class Operands:
         generators: Mapping[int, Callable[[Any], torch.Tensor]],
         files: OperandFiles,
     ) -> None:
-        """Read nothing yet.
+        """Keep the nodes of a call; they are read when they are first needed.
 
         Args:
             nodes: Inputs of the call.
             layout: What it writes.
-            generators: Inductor's generators of inputs whose values matter.
-            files: Where such values are written.
+            generators: Inductor's generators of inputs whose values matter, by index.
+            files: Where these values are written.
         """
         self.seeds: dict[str, int] = {}
         self._nodes = nodes
         self._layout = layout
         self._generators = generators
         self._files = files
-        # By a node's id, and with the node, so that no id is used twice.
+        # By the node's id; the node is kept alive so that its id is not reused.
         self._views: dict[int, tuple[Any, TensorSpec]] = {}
         self._bases: dict[int, tuple[Any, TensorSpec]] = {}
         self._constants: dict[int, tuple[Any, torch.Tensor | None]] = {}
@@ -48,17 +48,17 @@ class Operands:
 
     @functools.cached_property
     def views(self) -> tuple[TensorSpec, ...]:
-        """What an operator is given: each input as the view it is."""
+        """Operands of an operator: each input as a view of its storage."""
         return tuple(self.generated(i) or self.view(node) for i, node in enumerate(self._nodes))
 
     @functools.cached_property
     def bases(self) -> tuple[TensorSpec, ...]:
-        """The storage under each input, random throughout."""
+        """The storage of each input, filled with random values."""
         return tuple(map(self.base, self._nodes))
 
     @functools.cached_property
     def distinct_bases(self) -> tuple[TensorSpec, ...]:
-        """What a Triton kernel is given: each buffer once, however many inputs view it (x @ x.T)."""
+        """Operands of a Triton kernel: each buffer once, even if several inputs view it (x @ x.T)."""
         last = {node.get_name(): index for index, node in enumerate(self._nodes)}
         return tuple(self.generated(i) or self.base(self._nodes[i]) for i in last.values())
 
@@ -68,21 +68,21 @@ class Operands:
         return output_tensor(self._layout)
 
     def view(self, node: Any) -> TensorSpec:
-        """Return what a library kernel is given for a node, see `view_operand`."""
+        """Return a node as an operand of a library kernel, see `view_operand`."""
         return _once(self._views, node, lambda: view_operand(node, self.seeds))
 
     def base(self, node: Any) -> TensorSpec:
-        """Return what a template kernel is given for a node, see `base_operand`."""
+        """Return a node as an operand of a template kernel, see `base_operand`."""
         return _once(self._bases, node, lambda: base_operand(node, self.seeds))
 
     def constant(self, node: Any) -> torch.Tensor | None:
-        """Return a node's frozen value, None if it is known at run time only."""
+        """Return a node's frozen value, None if it is known only at run time."""
         return _once(self._constants, node, lambda: constant(node))
 
     def generated(self, index: int) -> TensorSpec | None:
         """Return an operand whose values Inductor generates (ends of groups), None for any other.
 
-        Random ends of groups would make a kernel read and write outside its operands.
+        Random ends of groups would make kernels access memory out of bounds.
         """
         if index not in self._generators or self._layout.device.type == "cpu":
             return None
@@ -95,30 +95,30 @@ class Operands:
         value = generated_value(node, self._generators[index])
         if value is None:
             return None
-        kept = self._files.keep(f"{node.get_name()} (generated)", value)
-        return replace(kept, device=device_text(self._layout.device))
+        operand = self._files.keep(f"{node.get_name()} (generated)", value)
+        return replace(operand, device=device_text(self._layout.device))
 
 
-def _once(known: dict[int, tuple[Any, Any]], node: Any, read: Callable[[], Any]) -> Any:
-    if id(node) not in known:
-        known[id(node)] = node, read()
-    return known[id(node)][1]
+def _once(cache: dict[int, tuple[Any, Any]], node: Any, read: Callable[[], Any]) -> Any:
+    if id(node) not in cache:
+        cache[id(node)] = node, read()
+    return cache[id(node)][1]
 
 
 def base_operand(node: Any, seeds: dict[str, int]) -> TensorSpec:
-    """Return the tensor a template kernel is given: the base of a view, as stock benchmarks it."""
+    """Return the operand of a template kernel: the base of a view, as stock Inductor benchmarks it."""
     base = node.unwrap_view() if isinstance(node, ir.BaseView) else node
     layout = base.get_layout()
     return _tensor(base, compat.hints([layout.offset])[0], seeds)
 
 
 def view_operand(node: Any, seeds: dict[str, int]) -> TensorSpec:
-    """Return the tensor a library kernel is given: the view itself, on its base's storage."""
+    """Return the operand of a library kernel: the view itself, on its base's storage."""
     return _tensor(node, compat.hints([node.get_layout().offset])[0], seeds)
 
 
 def output_tensor(layout: ir.Layout) -> TensorSpec:
-    """Return what a kernel writes."""
+    """Return the output of a kernel."""
     return TensorSpec(
         size=compat.hints(layout.size),
         stride=compat.hints(layout.stride),
@@ -132,8 +132,8 @@ def generated_value(node: Any, generate: Callable[[Any], Any]) -> torch.Tensor |
     """Return what Inductor generates for a node, in this process's memory; None if nothing.
 
     Args:
-        node: The input; its device may be one that is not there.
-        generate: Inductor's generator, which asks the node for size, type and device.
+        node: The input; its device need not exist.
+        generate: Inductor's generator, which reads the node's size, dtype and device.
     """
     return generate(_OnHost(node))
 
@@ -162,7 +162,7 @@ def _storage(base: Any) -> int:
 
 
 class _OnHost:
-    """A node that says it is on the CPU."""
+    """A node that reports the CPU as its device."""
 
     def __init__(self, node: Any) -> None:
         self._node = node
@@ -176,18 +176,20 @@ class _OnHost:
 
 @contextmanager
 def sizes_kept(nodes: Sequence[Any]) -> Generator[None]:
-    """Undo what a choice's preprocessor does to the sizes of its operands.
+    """Undo the changes a choice's preprocessor makes to the sizes of its operands.
 
-    Inductor's for C++ batches writes numbers over symbols in the operand's layout
-    (`normalize_shapes`, torch/_inductor/codegen/cpp_gemm_template.py), which no guard holds it to.
+    Inductor's preprocessor for C++ batches replaces symbols by numbers in the operand's layout
+    (`normalize_shapes`, torch/_inductor/codegen/cpp_gemm_template.py) without adding a guard.
     """
-    layouts: list[Any] = [one.get_layout() for one in nodes]
-    kept = [
-        (one, list(one.size), list(one.stride)) for one in layouts if isinstance(one, ir.Layout)
+    layouts: list[Any] = [node.get_layout() for node in nodes]
+    saved = [
+        (layout, list(layout.size), list(layout.stride))
+        for layout in layouts
+        if isinstance(layout, ir.Layout)
     ]
     try:
         yield
     finally:
-        written: Any
-        for written, size, stride in kept:
-            written.size[:], written.stride[:] = size, stride
+        layout: Any
+        for layout, size, stride in saved:
+            layout.size[:], layout.stride[:] = size, stride

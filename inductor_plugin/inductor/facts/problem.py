@@ -22,7 +22,7 @@ from inductor_plugin.tuning.environment import float32_precision
 logger = logging.getLogger(__name__)
 
 UNKNOWN_GPU = "library kernels and Triton templates are measured for it; there are no CUTLASS kernels and no packs"
-"""What becomes of calls on a GPU that has no target."""
+"""How calls on a GPU without a target are tuned."""
 
 
 def problem_of(
@@ -48,7 +48,7 @@ def problem_of(
 
 
 def target_of(device: torch.device) -> Target | None:
-    """Return the GPU behind a device; None for a CPU, and, with one warning, for an unknown GPU."""
+    """Return the target of a device; None for a CPU, and, with one warning, for an unknown GPU."""
     if device.type != "cuda":
         return None
     try:
@@ -59,10 +59,10 @@ def target_of(device: torch.device) -> Target | None:
 
 
 def known_target(device: torch.device) -> Target:
-    """Return the GPU behind a CUDA device.
+    """Return the target of a CUDA device.
 
     Raises:
-        TargetError: Its figures are not known, or it is no NVIDIA GPU.
+        TargetError: The GPU's properties are not known, or it is not an NVIDIA GPU.
     """
     cuda: Any = torch.cuda
     properties = cuda.get_device_properties(device)
@@ -71,7 +71,7 @@ def known_target(device: torch.device) -> Target:
 
 
 def constant(node: Any) -> torch.Tensor | None:
-    """Return the frozen value behind a node as the node sees it; None for what run time brings."""
+    """Return the frozen value of a node, viewed as the node is; None if it is known only at run time."""
     name = node.get_name()
     value: torch.Tensor | None = V.graph.constants.get(name)
     if value is None or not is_view(node):
@@ -82,7 +82,7 @@ def constant(node: Any) -> torch.Tensor | None:
 
 
 def is_view(node: Any) -> bool:
-    """Return True if a node sees another one's memory with sizes and strides of its own."""
+    """Return True if a node is a view of another node's memory."""
     inner = node.data if isinstance(node, ir.TensorBox) else node
     return isinstance(inner, ir.BaseView)
 
@@ -96,7 +96,7 @@ def device_text(device: torch.device | None) -> str:
 
 @functools.cache
 def _warn_of_unknown(reason: str) -> None:
-    """Say what an unknown GPU goes without: once a process for each kind."""
+    """Log what is not available on an unknown GPU: once per process and reason."""
     logger.warning("%s; %s", reason, UNKNOWN_GPU)
 
 
@@ -105,8 +105,8 @@ def _operand(node: Any) -> Operand:
     opaque = value is not None and value.layout is not torch.strided
     size = compat.hints(node.get_size())
     return Operand(
-        # The size Inductor gives an opaque packed weight is the number of its bytes, which depends
-        # on the packing's alignment: keep its rank, the dense weight beside it has the extents.
+        # Inductor's size of an opaque packed weight is its number of bytes, which depends on the
+        # packing's alignment; the extents are those of the dense weight passed along with it.
         size=() if opaque else size,
         stride=() if opaque else compat.hints(compat.strides(node)),
         dtype=dtype_name(node.get_dtype()),
@@ -144,14 +144,15 @@ def _divisors(
 ) -> tuple[int, ...]:
     """Return `Operand.divisors`.
 
-    Only GPU kernels ask for them. What is not ``aligned`` begins anywhere: Inductor copies an input
-    that was aligned when it compiled and is not later, but takes one that never was as it comes.
+    Only GPU kernels need them. An operand that is not ``aligned`` may begin at any address: Inductor
+    copies an input that was aligned at compile time and is not later, but not an input that was
+    unaligned from the start.
     """
     steps = (*stride, offset)
     if device.type != "cuda" or (aligned and not any(map(_is_symbolic, steps))):
         return ()
-    found = [_divisor(one) for one in steps]
-    return (*found[:-1], found[-1] if aligned else 1)
+    divisors = [_divisor(step) for step in steps]
+    return (*divisors[:-1], divisors[-1] if aligned else 1)
 
 
 def _divisor(expression: Any) -> int:
@@ -166,15 +167,15 @@ def _is_symbolic(expression: Any) -> bool:
 
 
 def _classes(nodes: Sequence[Any]) -> list[SizeClass]:
-    found: list[SizeClass] = []
+    classes: list[SizeClass] = []
     for index, node in enumerate(nodes):
         for dim, extent in enumerate(node.get_size()):
             if not _is_symbolic(extent):
                 continue
             measured = compat.hints([extent])[0]
             low, high = size_class(measured)
-            found.append(SizeClass(index, dim, low, high, measured))
-    return found
+            classes.append(SizeClass(index, dim, low, high, measured))
+    return classes
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -1,9 +1,9 @@
-"""Which configuration governs the compile that runs now.
+"""The plugin's configuration of the compile in progress.
 
-The configuration rides on ``post_grad_custom_post_pass``: a pass that does nothing to the graph.
-Inductor's own ``config.patch`` then scopes it per compile, carries it into backward compiles and
-other threads, and puts its ``uuid`` into the FX-graph cache key. Settings kept in a global or a
-thread-local of ours would miss all four.
+The configuration is attached to ``post_grad_custom_post_pass``, as a pass that does not change the
+graph. Inductor's ``config.patch`` then scopes it per compile, propagates it to backward compiles and
+other threads, and puts its ``uuid`` into the FX-graph cache key. A global or a thread-local of ours
+would do none of these.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CARRIER = "post_grad_custom_post_pass"
 
 
 class ConfigCarrier(CustomGraphPass):
-    """Carries a `Config` through Inductor; runs the user's own passes that it took the place of."""
+    """Carries a `Config` through Inductor; runs the user's own passes, which it replaces."""
 
     def __init__(
         self,
@@ -37,8 +37,8 @@ class ConfigCarrier(CustomGraphPass):
         Args:
             config: The configuration.
             inner: The user's post-grad passes, run in their order.
-            on_graph: Called with each graph that is really compiled (not found in a cache).
-            active: Whether the plugin is in place; after `disable` options made before do nothing.
+            on_graph: Called with each graph that is compiled (not loaded from a cache).
+            active: Whether the plugin is enabled; after `disable`, earlier options have no effect.
         """
         self.config = config
         self._inner = tuple(inner)
@@ -46,27 +46,27 @@ class ConfigCarrier(CustomGraphPass):
         self._active = active
 
     def __call__(self, graph: torch.fx.Graph) -> None:
-        """Leave the graph as it is, after the user's passes."""
-        for one in self._inner:
-            one(graph)
+        """Run the user's passes; change nothing else."""
+        for user_pass in self._inner:
+            user_pass(graph)
         if self._on_graph is not None and self._active():
             self._on_graph(self.config, graph)
 
     def uuid(self) -> Any:
-        """Return what enters the FX-graph cache key; None (not cacheable) if a user's pass has none."""
+        """Return the part of the FX-graph cache key; None (not cacheable) if a user's pass has none."""
         uuids: list[Any] = []
-        for one in self._inner:
-            inner = one.uuid() if isinstance(one, CustomGraphPass) else None
-            if inner is None:
+        for user_pass in self._inner:
+            uuid = user_pass.uuid() if isinstance(user_pass, CustomGraphPass) else None
+            if uuid is None:
                 return None
-            uuids.append(inner)
+            uuids.append(uuid)
         if not self._active():
             return ("inductor_plugin", "disabled", tuple(uuids))
         templates = default_registry().identity()
         return ("inductor_plugin", __version__, templates, self.config.code_key(), tuple(uuids))
 
     def __eq__(self, other: object) -> bool:
-        """Compare by what enters the cache key, so that equal options do not recompile."""
+        """Compare the parts of the cache key, so that equal options do not recompile."""
         return isinstance(other, ConfigCarrier) and (self.config, self._inner) == (
             other.config,
             other._inner,
@@ -77,15 +77,15 @@ class ConfigCarrier(CustomGraphPass):
         return hash(self.config.code_key())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ConfigCarrier:
-        """Stay one object: AOTInductor deep-copies its configuration."""
+        """Return the same object: AOTInductor deep-copies its configuration."""
         return self
 
 
 def active_config() -> Config | None:
-    """Return the configuration of the compile that runs now; None outside the plugin's scope."""
-    for one in passes_in(getattr(inductor_config, CARRIER)):
-        if isinstance(one, ConfigCarrier):
-            return one.config
+    """Return the configuration of the compile in progress; None outside the plugin's scope."""
+    for graph_pass in passes_in(getattr(inductor_config, CARRIER)):
+        if isinstance(graph_pass, ConfigCarrier):
+            return graph_pass.config
     return None
 
 
@@ -98,5 +98,5 @@ def passes_in(value: Any) -> tuple[Any, ...]:
 
 
 def user_passes(value: Any) -> tuple[Any, ...]:
-    """Return the user's post-grad passes out of a configuration value of any accepted form."""
-    return tuple(one for one in passes_in(value) if not isinstance(one, ConfigCarrier))
+    """Return the user's post-grad passes in a configuration value of any accepted form."""
+    return tuple(p for p in passes_in(value) if not isinstance(p, ConfigCarrier))

@@ -1,4 +1,4 @@
-"""How Inductor compiles C++ and Triton kernels here, as values for keys and compile jobs."""
+"""The compilers Inductor uses for C++ and Triton kernels, as values for keys and compile jobs."""
 
 from __future__ import annotations
 
@@ -91,14 +91,14 @@ def compiler_version() -> str:
 
 
 def triton_variables(device: torch.device) -> tuple[tuple[str, str], ...]:
-    """Return the environment variables under which Triton compiles and finds a device's kernels.
+    """Return the environment variables with which Triton compiles and finds a device's kernels.
 
-    Inductor gives each device a folder of its own, and the first kernel of a process fixes it for
-    the whole process; a worker that serves two devices has to be told each time.
+    Inductor uses a separate folder for each device, and the first kernel of a process fixes it for
+    the whole process; a worker that serves two devices needs it with each job.
     """
     names = ("TRITON_PTXAS_PATH", "TRITON_LIBDEVICE_PATH", "CUDA_HOME")
-    found = process_environment()
-    pairs = {name: found[name] for name in names if name in found}
+    variables = process_environment()
+    pairs = {name: variables[name] for name in names if name in variables}
     pairs["TORCHINDUCTOR_CACHE_DIR"] = cache_dir()
     pairs["TRITON_CACHE_DIR"] = triton_cache_dir(device.index or 0)
     return tuple(sorted(pairs.items()))
@@ -106,10 +106,10 @@ def triton_variables(device: torch.device) -> tuple[tuple[str, str], ...]:
 
 @functools.cache
 def triton_toolchain(target: TritonTarget) -> str:
-    """Return what a Triton kernel depends on besides its source and its target.
+    """Return the software a Triton kernel depends on: Triton, ptxas and torch.
 
-    Triton's key of itself takes 0.3 s, and is known by then: Inductor's selector has asked for it
-    where there is a GPU.
+    Computing Triton's own key takes 0.3 s; where there is a GPU, Inductor's selector has already
+    computed it.
     """
     system: Any = CacheBase.get_system()
     triton = system.get("version", {}).get("triton") or triton_compat.triton_key()
@@ -117,11 +117,11 @@ def triton_toolchain(target: TritonTarget) -> str:
 
 
 def _assembler(target: TritonTarget) -> str:
-    """Return the version of the ptxas that Triton calls, which is part of Triton's key."""
+    """Return the version of the ptxas that Triton calls; it is part of Triton's key."""
     if target.backend != "cuda":
         return target.backend
     tasks: Any = compile_tasks
-    tasks._set_triton_ptxas_path()  # torch 2.11 brings its own
+    tasks._set_triton_ptxas_path()  # torch 2.11 ships its own
     backend: Any = importlib.import_module("triton.backends.nvidia.compiler")
     return " ".join(str(backend.get_ptxas_version(int(target.arch))).split())
 
@@ -138,18 +138,18 @@ logger = logging.getLogger(__name__)
 _HEADER = "torch/csrc/inductor/cpp_prefix.h"
 
 
-_ONE = threading.Lock()
+_HEADER_LOCK = threading.Lock()
 
 
 def with_header(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a compiler call that begins with the precompiled header, where there is one."""
+    """Return a compiler call that includes the precompiled header first, if there is one."""
     header = precompiled()
     return (*command[:1], "-include", header, *command[1:]) if header else command
 
 
 def precompiled() -> str:
-    """Return the path of the header, compiling it if need be; empty where Inductor uses none."""
-    with _ONE:  # Inductor's own memo would let two threads compile it
+    """Return the path of the header, compiling it if necessary; empty if Inductor uses none."""
+    with _HEADER_LOCK:  # Inductor's own cache would let two threads compile it
         if not inductor_config.cpp_cache_precompile_headers:
             return ""
         return _precompiled(str(cpu_vec_isa.pick_vec_isa()))

@@ -27,7 +27,7 @@ from inductor_plugin.inductor.fusion.nodes import (
     operand_of,
     prologue_of,
 )
-from inductor_plugin.inductor.graph.claim import PendingChoice
+from inductor_plugin.inductor.graph.pending import PendingChoice
 from inductor_plugin.inductor.graph.session import Session, session_of
 from inductor_plugin.kernels.call import ModuleKernel, TensorSpec
 from inductor_plugin.problem import Problem

@@ -1,9 +1,9 @@
-"""Decide late: all problems of a graph are enqueued before the first is waited for.
+"""Deferred decisions: all problems of a graph are enqueued before the first is waited for.
 
 On a GPU Inductor itself defers the decision to its scheduler (`ir.MultiTemplateBuffer`). On a CPU it
-decides while lowering, one call after the other (``select_algorithm.py``: "support multi-template on
-CPU C++ backend" is a TODO in 2.11-2.15). Here the same buffer stands in for the decision, and is
-replaced by the winner's node when the whole graph is lowered, before the scheduler sees it.
+decides while lowering, call by call (``select_algorithm.py``: "support multi-template on CPU C++
+backend" is a TODO in 2.11-2.15). Here the same buffer serves as a placeholder, which is replaced by
+the winner's node when the whole graph is lowered, before the scheduler sees it.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ DEFERRABLE = frozenset(
         "linear_binary",
     }
 )
-"""Calls whose lowering does nothing with the chosen node but return it (others look inside)."""
+"""Calls whose lowering only returns the chosen node (others inspect it)."""
 
 
 @dataclass
 class Deferred:
-    """One decision that is still open.
+    """A decision that is still open.
 
     Attributes:
-        buffer: The buffer that stands in for it.
-        storage: The box through which the rest of the graph refers to it.
+        buffer: The placeholder.
+        storage: The box through which the rest of the graph refers to the buffer.
         current_node: The FX node that was lowered, for stack traces.
-        winner: Gives the choice, waiting for it if necessary.
+        winner: Returns the choice, waiting for it if necessary.
     """
 
     buffer: ir.MultiTemplateBuffer
@@ -69,7 +69,7 @@ def stand_in(
 
 
 def settle(graph: GraphLowering, deferred: Deferred) -> None:
-    """Put the winner's node in the place of the buffer that stood in for it."""
+    """Replace the placeholder buffer by the winner's node."""
     choice = deferred.winner()
     operations, buffers = len(graph.operations), len(graph.buffers)
     with (
@@ -88,15 +88,15 @@ def settle(graph: GraphLowering, deferred: Deferred) -> None:
 
 
 def _move(entries: list[Any], since: int, old: Any, new: Any) -> None:
-    """Put ``new``, after whatever helpers were registered with it, where ``old`` was."""
+    """Replace ``old`` by ``new``, preceded by the helper buffers registered with it."""
     added = entries[since:]
     del entries[since:]
-    place = next(i for i, entry in enumerate(entries) if entry is old)
-    entries[place : place + 1] = [*(entry for entry in added if entry is not new), new]
+    index = next(i for i, entry in enumerate(entries) if entry is old)
+    entries[index : index + 1] = [*(entry for entry in added if entry is not new), new]
 
 
 def _rename(graph: GraphLowering, old: Any, new: Any) -> None:
-    """Give ``new`` the names of ``old``, by which the rest of the graph knows it."""
+    """Give ``new`` the names of ``old``, which the rest of the graph refers to."""
     del graph.name_to_buffer[new.get_name()]
     del graph.name_to_op[new.get_operation_name()]
     new.name, new.operation_name = old.get_name(), old.get_operation_name()
@@ -105,7 +105,7 @@ def _rename(graph: GraphLowering, old: Any, new: Any) -> None:
 
 
 def _may_take_layout(node: Any) -> bool:
-    """Return True if the layout the graph has meanwhile fixed replaces the node's own flexible one."""
+    """Return True if the layout the graph has fixed in the meantime may replace the node's layout."""
     return isinstance(node.layout, (ir.FlexibleLayout, ir.FixedLayout))
 
 

@@ -1,13 +1,13 @@
-"""``check_outputs``: writes into the generated code a look at what each chosen kernel has written.
+"""``check_outputs``: adds checks of each chosen kernel's outputs to the generated code.
 
-Inductor's own ``nan_asserts`` looks at the inputs and outputs of a whole graph, and behind each
-pointwise Triton kernel: it names no matrix product, stays silent about what is inside a C++ or library
-call, and takes a NaN that came in for one that was made. Here the kernel, the problem and its record
-are named, and a kernel that got NaN or Inf is not blamed for it.
+Inductor's own ``nan_asserts`` checks the inputs and outputs of a whole graph, and the outputs of each
+pointwise Triton kernel: it names no matrix product, does not check C++ or library calls, and does not
+distinguish a NaN that a kernel produces from a NaN in its inputs. This check names the kernel, the
+problem and its record, and does not blame a kernel whose inputs contain NaN or Inf.
 
-The look is written while the scheduler writes the call, and is no node of the graph: a node that reads
-the product would keep an epilogue from being fused. So the kernel is the one that would run anyway,
-and where an epilogue is fused, what is looked at is what it writes.
+The check is emitted while the scheduler emits the call, and is not a node of the graph: a node that
+reads the product would prevent the fusion of an epilogue. So the same kernels run as without the
+check, and where an epilogue is fused, its output is checked.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Chosen:
     """A candidate whose kernel may run.
 
     Attributes:
-        kernel: The kernel, as tables name it.
+        kernel: The kernel's name, as in tables.
         problem: The problem in one line.
-        key: Start of the environment's and the problem's digest: names the record.
+        key: Start of the environment's and the problem's digest, which identifies the record.
     """
 
     kernel: str
@@ -51,24 +51,24 @@ class Chosen:
 
 
 class OutputGuard:
-    """Follows the candidates of one graph into its code."""
+    """Tracks the candidates of one graph into its generated code."""
 
     def __init__(self, graph: GraphLowering, mode: str) -> None:
-        """Follow the candidates of ``graph``, and look for what ``mode`` says.
+        """Track the candidates of ``graph``, and check for what ``mode`` names.
 
         Raises:
-            OptionError: The graph becomes C++.
+            OptionError: The graph is compiled to C++ (``cpp_wrapper``).
         """
         if graph.cpp_wrapper:
             raise OptionError(NEEDS_PYTHON)
         self._mode = mode
-        # The objects are kept, so that no id is used twice.
-        self._made: dict[int, tuple[object, Chosen]] = {}
-        self._rendered: dict[int, tuple[object, Chosen]] = {}
+        # The objects are kept alive, so that their ids are not reused.
+        self._by_operation: dict[int, tuple[object, Chosen]] = {}
+        self._by_render: dict[int, tuple[object, Chosen]] = {}
         self._inputs: dict[str, str] = {}
 
     def follow(self, choices: Mapping[str, Any], ticket: TuningTicket, environment: str) -> None:
-        """Note which nodes the choices of one call become, if they become any.
+        """Track the nodes that the choices of a call become.
 
         Args:
             choices: Inductor's choices by candidate.
@@ -76,17 +76,17 @@ class OutputGuard:
             environment: Digest of the environment its record belongs to.
         """
         for name, choice in choices.items():
-            one = _named(ticket, name, environment)
-            if one is None:
+            chosen = _named(ticket, name, environment)
+            if chosen is None:
                 continue
-            # A Triton kernel is put into the buffer that stood for all, and makes no node itself.
+            # A Triton kernel is put into the multi-template buffer, and creates no node itself.
             render = getattr(choice, "make_kernel_render", None)
             if render is not None:
-                self._rendered[id(render)] = (render, one)
-            choice.output_node = self._noting(choice.output_node, one)
+                self._by_render[id(render)] = (render, chosen)
+            choice.output_node = self._tracking(choice.output_node, chosen)
 
     def settle(self, product: Any, ticket: TuningTicket, name: str, environment: str) -> None:
-        """Note which kernel a product is computed with, together with what is fused behind it.
+        """Record the kernel that computes a product and its fused epilogue.
 
         Args:
             product: The product's buffer.
@@ -94,24 +94,24 @@ class OutputGuard:
             name: The candidate.
             environment: As in `follow`.
         """
-        one = _named(ticket, name, environment)
-        if one is not None:
-            self._made[id(product)] = (product, one)
+        chosen = _named(ticket, name, environment)
+        if chosen is not None:
+            self._by_operation[id(product)] = (product, chosen)
 
     def watch(self, graph: GraphLowering) -> None:
-        """Write the looks while the scheduler of ``graph``, which stands, writes the calls."""
+        """Emit the checks while the scheduler of ``graph``, which exists by now, emits the calls."""
         watched: Any = graph  # the scheduler is untyped
         scheduler = watched.scheduler
         pending: list[Callable[[], None]] = []
 
-        def written() -> None:
+        def emit_pending() -> None:
             while pending:
                 pending.pop()()
 
         def around(nodes: Sequence[Any], call: Callable[[], Any]) -> Any:
             self._before(scheduler, nodes, pending)
             result = call()
-            written()
+            emit_pending()
             return result
 
         free, extern, backend_of = (
@@ -121,7 +121,7 @@ class OutputGuard:
         )
 
         def free_buffers() -> None:
-            written()  # behind the call, and before what nobody reads any more is deleted
+            emit_pending()  # after the call, and before buffers that are not read again are freed
             free()
 
         def codegen_extern_call(node: Any) -> Any:
@@ -137,40 +137,40 @@ class OutputGuard:
         scheduler.codegen_extern_call = codegen_extern_call
         scheduler.get_backend = get_backend
 
-    def _noting(self, make: Callable[[], Any], one: Chosen) -> Callable[[], Any]:
+    def _tracking(self, create: Callable[[], Any], chosen: Chosen) -> Callable[[], Any]:
         def output_node() -> Any:
-            known = {id(operation) for operation in V.graph.operations}
-            made = make()
+            existing = {id(operation) for operation in V.graph.operations}
+            node = create()
             for operation in V.graph.operations:
-                if id(operation) not in known and not isinstance(operation, ir.ComputedBuffer):
-                    self._made[id(operation)] = (operation, one)
-            return made
+                if id(operation) not in existing and not isinstance(operation, ir.ComputedBuffer):
+                    self._by_operation[id(operation)] = (operation, chosen)
+            return node
 
         return output_node
 
     def _chosen(self, operation: Any) -> Chosen | None:
         render = getattr(operation, "make_kernel_render", None)
-        found = self._made.get(id(operation)) or self._rendered.get(id(render))
-        return found[1] if found else None
+        tracked = self._by_operation.get(id(operation)) or self._by_render.get(id(render))
+        return tracked[1] if tracked else None
 
     def _before(self, scheduler: Any, nodes: Sequence[Any], pending: list[Any]) -> None:
-        """Write the look at the inputs of a kernel, and note the one at its outputs."""
-        flat = [one for node in nodes for one in node.get_nodes()]
-        found = [one for one in map(self._chosen, (node.node for node in flat)) if one is not None]
-        if not found:
+        """Emit the check of a kernel's inputs, and queue the check of its outputs."""
+        flat = [inner for node in nodes for inner in node.get_nodes()]
+        chosen = next(filter(None, (self._chosen(node.node) for node in flat)), None)
+        if chosen is None:
             return
         wrapper: Any = V.graph.wrapper_code
         producer = _producer(flat[0].node)
-        answer = self._inputs.get(producer)
-        if answer is None:
-            answer = f"finite_{producer}"
-            self._inputs[producer] = answer
+        finite = self._inputs.get(producer)
+        if finite is None:
+            finite = f"finite_{producer}"
+            self._inputs[producer] = finite
             wrapper.add_import_once(f"import {_MODULE}")
             read = ", ".join(f"{name}={name}" for name in _read(scheduler, flat))
-            wrapper.writeline(f"{answer} = {_MODULE}.{output_check.finite.__name__}({read})")
-        pending.append(lambda: self._after(scheduler, flat, answer, found[0]))
+            wrapper.writeline(f"{finite} = {_MODULE}.{output_check.finite.__name__}({read})")
+        pending.append(lambda: self._after(scheduler, flat, finite, chosen))
 
-    def _after(self, scheduler: Any, nodes: Sequence[Any], answer: str, one: Chosen) -> None:
+    def _after(self, scheduler: Any, nodes: Sequence[Any], finite: str, chosen: Chosen) -> None:
         names = [
             name
             for node in nodes
@@ -186,41 +186,41 @@ class OutputGuard:
         outputs = "".join(f"({name!r}, {name}), " for name in dict.fromkeys(names))
         wrapper: Any = V.graph.wrapper_code
         wrapper.writeline(
-            f"{_MODULE}.{output_check.check.__name__}(({outputs}), {answer}, mode={self._mode!r}, "
-            f"kernel={one.kernel!r}, problem={one.problem!r}, key={one.key!r})"
+            f"{_MODULE}.{output_check.check.__name__}(({outputs}), {finite}, mode={self._mode!r}, "
+            f"kernel={chosen.kernel!r}, problem={chosen.problem!r}, key={chosen.key!r})"
         )
 
 
 def _named(ticket: TuningTicket, name: str, environment: str) -> Chosen | None:
-    """Return a candidate as an error names it, None for one that was not offered."""
-    offer = next((one for one in ticket.offers if one.candidate_id == name), None)
+    """Return a candidate as errors name it, None for a candidate that was not offered."""
+    offer = next((offer for offer in ticket.offers if offer.candidate_id == name), None)
     if offer is None:
         return None
-    told = f" ({offer.description})" if offer.description else ""
+    description = f" ({offer.description})" if offer.description else ""
     key = f"{environment[:_KEY_DIGITS]}/{ticket.digest[:_KEY_DIGITS]}"
-    return Chosen(f"{offer.name}{told}", ticket.problem.describe(), key)
+    return Chosen(f"{offer.name}{description}", ticket.problem.describe(), key)
 
 
 def _surrounded(
     template: Callable[..., Any], around: Callable[[Sequence[Any], Callable[[], Any]], Any]
 ) -> Callable[..., Any]:
-    """Return a backend's `codegen_template` with the looks around what it writes."""
+    """Return a backend's `codegen_template` that emits the checks around its code."""
 
     def codegen_template(
         node: Any, epilogue: Sequence[Any], prologue: Sequence[Any], **more: Any
     ) -> Any:
-        def write() -> Any:
+        def emit() -> Any:
             return template(node, epilogue, prologue, **more)
 
-        if more.get("only_gen_src_code"):  # for a benchmark; nothing of it becomes generated code
-            return write()
-        return around([*prologue, node, *epilogue], write)
+        if more.get("only_gen_src_code"):  # for a benchmark; not part of the generated code
+            return emit()
+        return around([*prologue, node, *epilogue], emit)
 
     return codegen_template
 
 
 def _producer(operation: Any) -> str:
-    """Return the name of what a kernel's several results are taken from, or its own."""
+    """Return the name of a node, or of the multi-output node whose result it is."""
     while isinstance(operation, ir.MultiOutput):
         source: Any = operation.inputs[0]
         operation = source
@@ -229,26 +229,26 @@ def _producer(operation: Any) -> str:
 
 def _read(scheduler: Any, nodes: Sequence[Any]) -> list[str]:
     """Return the tensors that nodes, run as one kernel, read."""
-    own = {out.get_name() for node in nodes for out in node.get_outputs()}
-    read = {dep.name for node in nodes for dep in node.read_writes.reads} - own
-    return sorted({name for name in (_real(scheduler, one) for one in read) if _is_tensor(name)})
+    written = {out.get_name() for node in nodes for out in node.get_outputs()}
+    read = {dep.name for node in nodes for dep in node.read_writes.reads} - written
+    return sorted({real for name in read if _is_tensor(real := _real(scheduler, name))})
 
 
 def _read_outside(buffer: Any, nodes: Sequence[Any]) -> bool:
-    """Return whether nodes, run as one kernel, write a buffer to memory: others read it.
+    """Return whether a buffer of nodes that run as one kernel is written to memory: other nodes read it.
 
-    torch 2.11 gives such a buffer memory all the same, in which anything stands.
+    torch 2.11 allocates memory for a buffer that is not written, too; its contents are undefined.
     """
-    own = {node.get_name() for node in nodes}
+    names = {node.get_name() for node in nodes}
     users = [
         user.node.get_nodes() if hasattr(user.node, "get_nodes") else [user.node]
         for user in buffer.users
     ]
-    return any(one.get_name() not in own for parts in users for one in parts)
+    return any(user.get_name() not in names for group in users for user in group)
 
 
 def _real(scheduler: Any, name: str) -> str:
-    """Return the name under which generated code knows a buffer that others wrote over."""
+    """Return the name that generated code uses for a buffer that has been mutated."""
     return scheduler.mutation_real_name.get(name, name)
 
 
@@ -258,6 +258,10 @@ def _is_tensor(name: str) -> bool:
         return False
     try:
         dtype: Any = V.graph.get_dtype(name)
-    except (KeyError, AttributeError, NotImplementedError):  # no tensor: a tuple, a token, a number
+    except (
+        KeyError,
+        AttributeError,
+        NotImplementedError,
+    ):  # not a tensor: a tuple, a token, a number
         return False
     return isinstance(dtype, torch.dtype) and (dtype.is_floating_point or dtype.is_complex)

@@ -1,4 +1,4 @@
-"""Kernels compiled ahead of time, made ready before the first call for a GPU is lowered."""
+"""Kernels compiled ahead of time, imported before the first call for a GPU is lowered."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _ready: set[tuple[Path, str]] = set()
 
 
 def make_ready(config: Config, gpu: Target | None) -> None:
-    """Take installed packs into the cache, and warn of packs that are of no use here; once each.
+    """Import installed packs into the cache, and warn about packs that do not fit; once per process.
 
-    Never raises: what goes wrong is a warning, and the kernels are compiled here.
+    Never raises: a failure becomes a warning, and the kernels are compiled here.
     """
     if gpu is None or (config.cache_dir, gpu.arch) in _ready:
         return
@@ -36,13 +36,13 @@ def make_ready(config: Config, gpu: Target | None) -> None:
         problems = _problems(config, gpu)
     except Exception as error:  # noqa: BLE001  the border: no compile fails for a pack's sake
         problems = [f"installed packs cannot be used: {type(error).__name__}: {error}"]
-    for one in problems:
-        logger.warning("%s", one)
+    for problem in problems:
+        logger.warning("%s", problem)
 
 
 def host_of(gpu: Target) -> Host:
-    """Return what a pack has to fit in this process, on this machine."""
-    from inductor_plugin.cache.transfer.installed import Host  # noqa: PLC0415  8 ms that a CPU's compile needs not
+    """Return what a pack has to match in this process and on this machine."""
+    from inductor_plugin.cache.transfer.installed import Host  # noqa: PLC0415  8 ms that a compile for a CPU does not need
 
     triton = ""
     with suppress(importlib.metadata.PackageNotFoundError):
@@ -56,6 +56,6 @@ def _problems(config: Config, gpu: Target) -> list[str]:
     store = RUNTIME.store(config)
     problems = take_installed(store)
     if config.policy != "build":
-        found = mismatch(store.packs(), host_of(gpu))
-        problems += [str(found)] if found is not None else []
+        conflict = mismatch(store.packs(), host_of(gpu))
+        problems += [str(conflict)] if conflict is not None else []
     return problems

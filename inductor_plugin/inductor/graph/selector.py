@@ -1,9 +1,9 @@
-"""The one place where Inductor hands its choices over: `AlgorithmSelectorCache.__call__`.
+"""The single hook into Inductor's selection: `AlgorithmSelectorCache.__call__`.
 
-Every autotuned call of every operator ends there in torch 2.11-2.15 (mm.py, bmm.py, conv.py,
-mkldnn_lowerings.py, flex ...), with its final list of choices. The selector that exists keeps its
-state (the user's preprocessing functions and feedback savers); only its class is exchanged, and
-exchanged back by `uninstall`.
+Every autotuned call of every operator reaches it in torch 2.11-2.15 (mm.py, bmm.py, conv.py,
+mkldnn_lowerings.py, flex ...), with its final list of choices. The existing selector keeps its
+state (the user's preprocessing functions and feedback savers); only its class is replaced, and
+restored by `uninstall`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from inductor_plugin.inductor.candidates.decompose_k import allowed, promising
 from inductor_plugin.inductor.candidates.offers import foreign
 from inductor_plugin.inductor.facts import compat
 from inductor_plugin.inductor.facts.scope import active_config
-from inductor_plugin.inductor.graph.claim import PendingChoice
 from inductor_plugin.inductor.graph.deferral import DEFERRABLE
+from inductor_plugin.inductor.graph.pending import PendingChoice
 from inductor_plugin.inductor.graph.session import Session, session_of
 from inductor_plugin.problem.attention import DIRECTIONS
 
@@ -45,7 +45,7 @@ class PluginSelector(select_algorithm.AlgorithmSelectorCache):
         input_gen_fns: Mapping[int, Callable[[Any], torch.Tensor]] | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Return the node of the chosen kernel, or one whose kernel is decided later."""
+        """Return the node of the chosen kernel, or a node whose kernel is decided later."""
         untyped: Any = super()
 
         def stock(choices: list[Any]) -> Any:
@@ -69,13 +69,13 @@ class PluginSelector(select_algorithm.AlgorithmSelectorCache):
             if len(choices) < 2:
                 session.note(call, choices, rejected)
                 return self._only(name, choices, kwargs)
-            claim = session.submit(call, choices, rejected)
-            return _node(session, claim, choices, kwargs)
+            pending = session.submit(call, choices, rejected)
+            return _node(session, pending, choices, kwargs)
         except (OptionError, select_algorithm.NoValidChoicesError):
             raise
-        except Exception:  # the border where Inductor calls us: its own choices stand
+        except Exception:  # the border where Inductor calls us: its own choices are used
             if name in DIRECTIONS:
-                raise  # those are not Inductor's: `lowering_attention` leaves the call to it
+                raise  # not a call of Inductor's: the attention lowering then falls back to it
             logger.exception("the plugin could not tune %s; Inductor's own selection is used", name)
             return stock(offered)
 
@@ -86,14 +86,14 @@ class PluginSelector(select_algorithm.AlgorithmSelectorCache):
 
 
 def install() -> None:
-    """Put the plugin's selector in the place of Inductor's; harmless outside the plugin's scope."""
+    """Replace Inductor's selector by the plugin's, which changes nothing outside the plugin's scope."""
     selector = select_algorithm.get_algorithm_selector_cache()
     if type(selector) is select_algorithm.AlgorithmSelectorCache:
         selector.__class__ = PluginSelector
 
 
 def uninstall() -> None:
-    """Put Inductor's own selector back."""
+    """Restore Inductor's own selector."""
     selector: Any = select_algorithm.get_algorithm_selector_cache()
     if installed():
         selector.__class__ = select_algorithm.AlgorithmSelectorCache
@@ -105,22 +105,22 @@ def installed() -> bool:
 
 
 def _node(
-    session: Session, claim: PendingChoice, choices: list[Any], kwargs: dict[str, Any]
+    session: Session, pending: PendingChoice, choices: list[Any], kwargs: dict[str, Any]
 ) -> Any:
-    """Return a node for a claim: Inductor's own deferred one, ours, or the winner's."""
-    call = claim.call
+    """Return a node for a pending choice: Inductor's deferred node, ours, or the winner's."""
+    call = pending.call
     if _runs_cpp(call.layout):
         if call.op in DEFERRABLE:
-            return compat.selected(session.defer(claim, choices), None, kwargs)
+            return compat.selected(session.defer(pending, choices), None, kwargs)
     elif kwargs.get("return_multi_template") and not call.input_gen_fns:
         buffer = ir.MultiTemplateBuffer(
-            call.layout, call.nodes, claim.timings, choices, _prologues(choices)
+            call.layout, call.nodes, pending.timings, choices, _prologues(choices)
         )
         box: Any = ir.TensorBox.create(buffer)
-        session.keep(buffer.get_name(), claim)
+        session.keep(buffer.get_name(), pending)
         return compat.selected(box, None, kwargs)
-    claim.hold()
-    winner = claim.winner()
+    pending.hold()
+    winner = pending.winner()
     return compat.selected(winner.output_node(), winner, kwargs)
 
 
@@ -144,7 +144,7 @@ def reason_to_step_aside(device: torch.device, kwargs: Mapping[str, Any] | None 
 
     Args:
         device: Where the call runs.
-        kwargs: What Inductor's selector was called with besides the choices.
+        kwargs: The other arguments of Inductor's selector.
     """
     kwargs = kwargs or {}
     tunes = inductor_config.max_autotune or inductor_config.max_autotune_gemm
@@ -163,7 +163,7 @@ def reason_to_step_aside(device: torch.device, kwargs: Mapping[str, Any] | None 
 
 
 def _refused(choices: Sequence[Any]) -> dict[str, str]:
-    """Return what else could have been among the choices, and why it is not."""
+    """Return the candidates that were dropped before, and why."""
     return {
         name: reason
         for choice in choices
@@ -172,15 +172,15 @@ def _refused(choices: Sequence[Any]) -> dict[str, str]:
 
 
 def _runs_cpp(layout: ir.Layout) -> bool:
-    """Return True where Inductor generates C++, which has no deferred selection of its own."""
+    """Return True where Inductor generates C++, for which it cannot defer the selection."""
     return layout.device.type == "cpu" and inductor_config.cpu_backend != "triton"
 
 
 def _prologues(choices: Sequence[Any]) -> Any:
     """Return the inputs whose prologues any choice can fuse, as stock collects them."""
-    found = OrderedSet[str]()
+    inputs = OrderedSet[str]()
     triton: Any = select_algorithm.TritonTemplateCaller
     for choice in choices:
         if isinstance(choice, triton):
-            found |= choice.allowed_prologue_inps
-    return found
+            inputs |= choice.allowed_prologue_inps
+    return inputs

@@ -1,4 +1,4 @@
-"""One graph being compiled: its configuration, its open problems, its report at the end."""
+"""State of the compile of one graph: its configuration, its open problems, its final report."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from inductor_plugin.inductor.candidates.template_choice import template_choices
 from inductor_plugin.inductor.facts import toolchain
 from inductor_plugin.inductor.facts.problem import device_text
 from inductor_plugin.inductor.graph import deferral
-from inductor_plugin.inductor.graph.claim import PendingChoice
 from inductor_plugin.inductor.graph.output_guard import OutputGuard
 from inductor_plugin.inductor.graph.packs import make_ready
+from inductor_plugin.inductor.graph.pending import PendingChoice
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.tolerance import reduction_length, tolerance
 from inductor_plugin.registry import default_registry
@@ -48,19 +48,19 @@ from inductor_plugin.tuning.task import problem_digest
 logger = logging.getLogger(__name__)
 
 OBSERVERS: list[Callable[[Sequence[TuningTicket]], None]] = []
-"""Are given all problems of a graph once they are decided."""
+"""Called with all problems of a graph once they are decided."""
 
 _SCALED = frozenset({"addmm", "baddbmm", "scaled_mm"})
-"""Operators with scalars (alpha, beta ...), which only Inductor's library kernels carry."""
+"""Operators with scalars (alpha, beta ...), which only the choices of library kernels contain."""
 
 _SESSIONS: weakref.WeakKeyDictionary[GraphLowering, Session] = weakref.WeakKeyDictionary()
 
 
 class Session:
-    """The plugin's part in the compile of one graph."""
+    """The plugin's state during the compile of one graph."""
 
     def __init__(self, graph: GraphLowering, config: Config) -> None:
-        """Follow ``graph`` until its scheduler has decided everything."""
+        """Serve ``graph`` until its scheduler has decided everything."""
         self.config = config
         self._graph: Callable[[], GraphLowering | None] = weakref.ref(graph)
         self._files = OperandFiles()
@@ -89,7 +89,7 @@ class Session:
         layout: ir.Layout,
         input_gen_fns: Mapping[int, Callable[[Any], torch.Tensor]] | None = None,
     ) -> AutotuneCall:
-        """Return a call with what the options and its library kernel say of it."""
+        """Return a call with the limits of the options and the scalars of its library kernel."""
         return AutotuneCall(
             op=op,
             nodes=nodes,
@@ -105,16 +105,16 @@ class Session:
     def with_templates(
         self, call: AutotuneCall, choices: list[Any]
     ) -> tuple[list[Any], dict[str, str]]:
-        """Return the choices with those of registered templates, and why others are left out."""
+        """Return the choices including those of registered templates, and why others are left out."""
         hazard = repack_hazard(call.nodes) if any(map(is_cpp, choices)) else None
         if hazard is not None:
             choices = [choice for choice in choices if not is_cpp(choice)]
         make_ready(self.config, call.problem.target)
         registry = default_registry()
         if call.op in _SCALED and not any(map(is_library, choices)):
-            why = "no library kernel among the choices tells the call's scalars; add ATEN to the backends"
+            reason = "no library kernel among the choices tells the call's scalars; add ATEN to the backends"
             ours: list[Any] = []
-            rejected = {template.name: why for template in registry.for_op(call.op)}
+            rejected = {template.name: reason for template in registry.for_op(call.op)}
         else:
             ours, rejected = template_choices(call, registry, self.config)
         return [*choices, *ours], rejected | ({"cpp": hazard} if hazard is not None else {})
@@ -122,8 +122,8 @@ class Session:
     def submit(
         self, call: AutotuneCall, choices: Sequence[Any], rejected: Mapping[str, str]
     ) -> PendingChoice:
-        """Hand a call over; it is being measured, if it must be, when this returns."""
-        # Stock offers some convolution kernels twice, word for word.
+        """Submit a call for tuning; compiling and measuring, if needed, go on when this returns."""
+        # Inductor offers some convolution kernels twice, with the same text.
         distinct: dict[str, tuple[CandidateOffer, Any]] = {}
         for choice in choices:
             offer = offer_of(choice, call)
@@ -147,7 +147,7 @@ class Session:
         tolerance: float | None,
         epilogue: Mapping[str, str] | None = None,
     ) -> TuningTicket:
-        """Hand over a problem, of a product with its epilogue also the text that the record keeps."""
+        """Submit a problem; ``epilogue`` is the text of `epilogue_text` that the record keeps."""
         context, selection = self.context(device)
         key = (
             context.device,
@@ -162,16 +162,16 @@ class Session:
             context.submit(ticket)
         return ticket
 
-    def keep(self, buffer: str, claim: PendingChoice) -> None:
-        """Remember the claim of a buffer whose kernel the scheduler decides."""
-        self._by_buffer[buffer] = claim
+    def keep(self, buffer: str, pending: PendingChoice) -> None:
+        """Remember the pending choice of a buffer whose kernel the scheduler decides."""
+        self._by_buffer[buffer] = pending
 
     def claim(self, buffer: str) -> PendingChoice | None:
-        """Return the claim of a buffer, None if it is not the plugin's."""
+        """Return the pending choice of a buffer, None if it is not the plugin's."""
         return self._by_buffer.get(buffer)
 
     def note(self, call: AutotuneCall, choices: Sequence[Any], rejected: Mapping[str, str]) -> None:
-        """Remember why a call has one choice only, for `explain`; nothing is measured."""
+        """Record why a call has only one choice, for `explain`; nothing is measured."""
         if choices:
             only = offer_of(choices[0], call).candidate_id
             self.remember(call.problem, call.layout.device, only, rejected)
@@ -179,27 +179,27 @@ class Session:
     def remember(
         self, problem: Problem, device: torch.device, only: str, rejected: Mapping[str, str]
     ) -> None:
-        """Remember why a problem has one candidate only, for `explain`."""
+        """Record why a problem has only one candidate, for `explain`."""
         if self.config.policy in ("tune", "build"):
             context, _ = self.context(device)
             remember(context.store, context.environment, problem, only, rejected)
 
-    def defer(self, claim: PendingChoice, choices: list[Any]) -> Any:
+    def defer(self, pending: PendingChoice, choices: list[Any]) -> Any:
         """Return a node whose kernel is decided when the whole graph is lowered."""
-        box, deferred = deferral.stand_in(claim.call, choices, claim.timings, claim.winner)
+        box, deferred = deferral.stand_in(pending.call, choices, pending.timings, pending.winner)
         self._deferred.append(deferred)
         return box
 
     def wait(self, ticket: TuningTicket) -> None:
-        """Wait until a ticket's race, if it has one, has ended."""
+        """Wait until the race of a ticket, if any, has ended."""
         context, _ = self._contexts[ticket.problem.output.device]
         context.wait(ticket, self._limit_s())
 
     def _limit_s(self) -> float:
-        """Return how long a race may take at the very most; every wait has a limit."""
-        entries = sum(len(t.task.entries) for t in self._tickets.values() if t.task is not None)
-        per_entry = self.config.compile_timeout_s + 2 * self.config.bench_timeout_s
-        return 60.0 + entries * per_entry
+        """Return the longest time a race may take; every wait has a limit."""
+        count = sum(len(t.task.entries) for t in self._tickets.values() if t.task is not None)
+        per_candidate_s = self.config.compile_timeout_s + 2 * self.config.bench_timeout_s
+        return 60.0 + count * per_candidate_s
 
     def context(self, device: torch.device) -> tuple[DeviceContext, Selection]:
         """Return what a device's problems are tuned on, and what decides them."""
@@ -223,13 +223,13 @@ class Session:
         return self._deadline
 
     def _hold(self) -> None:
-        for claim in self._pending:
-            claim.hold()
+        for pending in self._pending:
+            pending.hold()
 
     def _settle(self) -> None:
-        """Replace every buffer that stands in for a decision."""
-        for claim in self._pending:
-            claim.compare()
+        """Replace every placeholder buffer by the winner's node."""
+        for pending in self._pending:
+            pending.compare()
         graph = self._graph()
         deferred, self._deferred = self._deferred, []
         for decision in deferred:
@@ -237,7 +237,7 @@ class Session:
                 deferral.settle(graph, decision)
 
     def _end(self) -> None:
-        """Report and clean up: everything is decided."""
+        """Report and clean up once everything is decided."""
         graph = self._graph()
         if self.guard is not None and graph is not None:
             self.guard.watch(graph)
@@ -296,7 +296,7 @@ def _watch(graph: GraphLowering, before: Callable[[], None], after: Callable[[],
 
 
 def _software(device: str) -> dict[str, str]:
-    """Return what besides torch decides how fast candidates are here: the C++ compiler."""
+    """Return the software besides torch that affects timings on a device: the C++ compiler."""
     if device != "cpu":
         return {}
     return {"cpp": toolchain.compiler_version()}

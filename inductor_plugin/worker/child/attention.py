@@ -1,7 +1,7 @@
-"""One attention in the benchmark worker: which operand is which, what is in it, what is written.
+"""An attention in the benchmark worker: roles and values of its operands, and its outputs.
 
-A candidate's operands are known by the seeds of their values: a kernel that takes each buffer once
-has fewer of them than the library kernel, and takes a whole buffer where that takes a view.
+A candidate's operands are identified by the seeds of their values: a kernel that takes each buffer
+once has fewer operands than the library kernel, and takes a whole buffer instead of a view.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PREPARED = frozenset({"out", "lse", "delta"})
 
 
 class AttentionVerifier:
-    """What the jobs of one attention share."""
+    """State shared by the jobs of one attention."""
 
     def __init__(
         self,
@@ -28,15 +28,15 @@ class AttentionVerifier:
         specs: Sequence[TensorSpec],
         build: Callable[[TensorSpec], torch.Tensor],
     ) -> None:
-        """Make the operands and what their results are held against.
+        """Build the operands and compute the reference results.
 
         Args:
             facts: The attention.
             specs: Its operands, in the order of ``facts.operands``.
-            build: Makes an operand.
+            build: Builds an operand.
 
         Raises:
-            ValueError: There are more or fewer operands than ``facts`` names.
+            ValueError: The number of operands is not that of ``facts``.
         """
         self._facts = facts
         self._specs = dict(zip(facts.operands, specs, strict=True))
@@ -45,21 +45,21 @@ class AttentionVerifier:
         self._written = tuple(name for name in written if name in self._specs)
         read = {n: s for n, s in self._specs.items() if n not in _PREPARED | set(self._written)}
         self._reference = Reference(facts, {name: build(spec) for name, spec in read.items()})
-        self._hides = ""
+        self._library_leaks = ""
         self.known = False
 
     def fill(self, spec: TensorSpec, tensor: torch.Tensor) -> None:
-        """Write what a forward leaves for the gradients into an operand that holds it."""
+        """Write results of the forward that the gradients read into the operands that contain them."""
         for name, value in self._reference.prepared.items():
             view = self._specs.get(name)
             if view is not None and view.seed == spec.seed:
                 _viewed(tensor, view).copy_(value)
 
     def written(self, candidate: BenchCandidate) -> dict[int, TensorSpec]:
-        """Return which inputs of a candidate it writes, and how the problem sees them."""
-        places = {spec.seed: i for i, spec in enumerate(candidate.inputs)}
+        """Return the inputs a candidate writes, by index, as the problem's views."""
+        indices = {spec.seed: i for i, spec in enumerate(candidate.inputs)}
         views = [self._specs[name] for name in self._written]
-        return {places[view.seed]: view for view in views if view.seed in places}
+        return {indices[view.seed]: view for view in views if view.seed in indices}
 
     def outputs(
         self,
@@ -68,14 +68,14 @@ class AttentionVerifier:
         result: torch.Tensor,
         written: Mapping[int, torch.Tensor],
     ) -> dict[str, torch.Tensor]:
-        """Return what a candidate gave, by name.
+        """Return the outputs of a candidate by name.
 
         Args:
             candidate: The candidate.
             inputs: Its operands, as they were in the call.
             result: Its output.
-            written: The inputs it writes, as the problem sees them; the library's kernels write none
-                and are called once more for all they compute.
+            written: The inputs it writes, as the problem's views; library kernels write none and are
+                called again for all their outputs.
         """
         if library_kernel(candidate):
             return _all_outputs(candidate.kernel, inputs, self._facts)
@@ -84,15 +84,15 @@ class AttentionVerifier:
         return {self._primary: result, **more}
 
     def take(self, outputs: Mapping[str, torch.Tensor]) -> CheckResult:
-        """Keep what the library kernel gave; a reason is what is wrong with it."""
+        """Keep the library kernel's outputs; the judgement's reason says what is wrong with them."""
         self.known = True
         return self._reference.take(outputs)
 
     def judge(self, outputs: Mapping[str, torch.Tensor]) -> CheckResult:
-        """Return whether a candidate is right."""
-        found = tuple(outputs[self._primary].shape)
-        if found != self._shape:
-            return CheckResult(None, f"{self._primary} has the shape {found}, not {self._shape}")
+        """Return whether a candidate's outputs are correct."""
+        shape = tuple(outputs[self._primary].shape)
+        if shape != self._shape:
+            return CheckResult(None, f"{self._primary} has the shape {shape}, not {self._shape}")
         return self._reference.judge(outputs)
 
     def poisoned(
@@ -106,15 +106,15 @@ class AttentionVerifier:
         """Run a kernel with NaN planted in its operands; its outputs are those of that run.
 
         Returns:
-            What it has made of them that it must not; of a candidate only what the library kernel
-            does better.
+            Why its outputs are wrong, empty if they are not; for a candidate only if the library kernel
+            passes.
         """
-        if self._hides and not library:
+        if self._library_leaks and not library:
             return ""
         views = {n: s for n, s in self._specs.items() if n in {"q", "k", "v", "do"}}
-        given = list(zip(candidate.inputs, inputs, strict=True))
+        operands = list(zip(candidate.inputs, inputs, strict=True))
         copies = {
-            name: [_viewed(tensor, view) for spec, tensor in given if spec.seed == view.seed]
+            name: [_viewed(tensor, view) for spec, tensor in operands if spec.seed == view.seed]
             for name, view in views.items()
         }
         if not all(copies.values()):
@@ -123,12 +123,12 @@ class AttentionVerifier:
         if restore is None:
             return ""
         try:
-            found = self._reference.nan_leaks(run())
+            reason = self._reference.nan_leaks(run())
         finally:
             restore()
         if library:
-            self._hides = found
-        return found
+            self._library_leaks = reason
+        return reason
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -141,7 +141,7 @@ class AttentionVerifier:
 def verifier_of(
     job: ScreenJob, build: Callable[[TensorSpec], torch.Tensor]
 ) -> AttentionVerifier | None:
-    """Return the verifier of a job, None where its numbers are not checked.
+    """Return the trial of a job, None if its results are not checked.
 
     Without a library kernel the operands are those of the candidate, if it takes all of them.
     """
@@ -154,7 +154,7 @@ def verifier_of(
 
 
 def library_kernel(candidate: BenchCandidate) -> bool:
-    """Return whether a candidate is one of the library's attention kernels."""
+    """Return whether a candidate is a library attention kernel."""
     kernel = candidate.kernel
     return isinstance(kernel, ExternKernel) and kernel.name in attention_library.FUNCTIONS
 
@@ -162,16 +162,16 @@ def library_kernel(candidate: BenchCandidate) -> bool:
 def _all_outputs(
     kernel: Kernel, inputs: Sequence[torch.Tensor], facts: Attention
 ) -> dict[str, torch.Tensor]:
-    """Return all that one of the library's kernels computes, lse as [B, H, Sq] or [H, Tq]."""
+    """Return all outputs of a library kernel, lse as [B, H, Sq] or [H, Tq]."""
     assert isinstance(kernel, ExternKernel)
     name = kernel.name.removeprefix(attention_library.PREFIX)
-    told = dict(kernel.kwargs)
+    arguments = dict(kernel.kwargs)
     if facts.backward:
         name = name.removesuffix("_backward")
-        grads = attention_library.results(name, True, inputs, told)  # noqa: FBT003  theirs
+        grads = attention_library.results(name, True, inputs, arguments)  # noqa: FBT003  theirs
         return dict(zip(("dq", "dk", "dv"), grads, strict=True))
-    told["form"] = "" if facts.varlen else "rows"
-    out, lse = attention_library.results(name, False, inputs, told)  # noqa: FBT003  theirs
+    arguments["form"] = "" if facts.varlen else "rows"
+    out, lse = attention_library.results(name, False, inputs, arguments)  # noqa: FBT003  theirs
     return {"out": out} if lse is None else {"out": out, "lse": lse}
 
 

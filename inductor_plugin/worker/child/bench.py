@@ -1,7 +1,7 @@
-"""What the benchmark worker does: build operands, run a candidate, check it, measure it.
+"""Jobs of the benchmark worker: build operands, run a candidate, check its results, measure it.
 
-Nothing is caught here. What a candidate raises reaches the one border in `worker_main`; who it was,
-the parent knows from the last ``start`` event.
+Exceptions are not caught here: they reach the border in `main`, and the parent identifies the
+candidate by the last ``start`` event.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KEPT_PROBLEMS = 2
 
 @dataclass
 class _Problem:
-    """What the jobs of one problem share."""
+    """State shared by the jobs of one problem."""
 
     tensors: dict[TensorSpec, torch.Tensor] = field(default_factory=dict[TensorSpec, torch.Tensor])
     reference: torch.Tensor | None = None
@@ -54,7 +54,7 @@ class _Problem:
 
     @property
     def known(self) -> bool:
-        """Whether there is something to hold a candidate against."""
+        """Whether there is a reference to compare candidates with."""
         return self.reference is not None if self.trial is None else self.trial.known
 
 
@@ -67,7 +67,7 @@ def run(job: ScreenJob | FinalJob, emit: Emit) -> Outcome | tuple[Outcome, ...]:
 
 
 def release() -> None:
-    """Forget all operands, after a job that failed."""
+    """Free all operands after a failed job."""
     _kept.clear()
     gc.collect()
     if torch.cuda.is_initialized():
@@ -75,7 +75,7 @@ def release() -> None:
 
 
 def screen(job: ScreenJob, emit: Emit) -> Outcome:
-    """Run a candidate once, check what it wrote, then take a few samples."""
+    """Run a candidate once, check its results, then take a few samples."""
     started = time.monotonic()
     candidate, library = job.candidate, job.library
     problem = _problem(job.problem_id)
@@ -108,11 +108,11 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
 
 
 def final(job: FinalJob, emit: Emit) -> tuple[Outcome, ...]:
-    """Sample the candidates in turns; the order rotates, so that none always follows the same."""
+    """Sample the candidates in turns; the order rotates, so that no candidate always runs first."""
     started = time.monotonic()
     problem = _problem(job.problem_id)
     calls: dict[str, tuple[_Running, int]] = {}
-    samples: dict[str, list[float]] = {one.candidate_id: [] for one in job.candidates}
+    samples: dict[str, list[float]] = {candidate.candidate_id: [] for candidate in job.candidates}
     for candidate in job.candidates:
         first = _first_run(candidate, problem, emit)
         repeats = repeats_for(timer_for(candidate.output.device), first.call, job.sampling)
@@ -165,7 +165,7 @@ def _problem(problem_id: str) -> _Problem:
 
 
 def _prepare(job: ScreenJob, problem: _Problem, emit: Emit) -> None:
-    """Compute in float64 what an attention is held against, if there is none yet."""
+    """Compute the float64 reference of an attention, if there is none yet."""
     if job.attention is None or problem.trial is not None:
         return
     emit(Event("build", job.candidate.candidate_id))
@@ -176,7 +176,7 @@ def _prepare(job: ScreenJob, problem: _Problem, emit: Emit) -> None:
 
 
 def _first_run(candidate: BenchCandidate, problem: _Problem, emit: Emit) -> _Running:
-    """Build the operands, say who runs, and run it once."""
+    """Build the operands, report the candidate to the parent, and run it once."""
     emit(Event("build", candidate.candidate_id))
     views = problem.trial.written(candidate) if problem.trial is not None else {}
     written = {i: Guarded(candidate.inputs[i]) for i in views}
@@ -200,7 +200,7 @@ def _first_run(candidate: BenchCandidate, problem: _Problem, emit: Emit) -> _Run
 def _outputs(
     running: _Running, candidate: BenchCandidate, trial: AttentionVerifier, result: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """Return all a kernel of an attention has written."""
+    """Return all outputs of an attention kernel."""
     views = trial.written(candidate)
     written = {i: running.written[i].seen_as(view) for i, view in views.items()}
     return trial.outputs(candidate, running.inputs, result, written)
@@ -214,7 +214,7 @@ def _poisoned(
     *,
     library: bool,
 ) -> str:
-    """Run a kernel of an attention once more, with NaN in its operands, and return what is wrong."""
+    """Run an attention kernel again with NaN in its operands, and return why its outputs are wrong."""
 
     def run() -> dict[str, torch.Tensor]:
         emit(Event("start", candidate.candidate_id))
@@ -232,7 +232,7 @@ def _poisoned(
 def _keep(
     running: _Running, candidate: BenchCandidate, problem: _Problem, emit: Emit
 ) -> CheckResult:
-    """Keep the numbers of the library kernel; a reason is what is wrong with them."""
+    """Keep the results of the library kernel; the judgement's reason says what is wrong with them."""
     trial = problem.trial
     if trial is None:
         problem.reference = running.result.clone()
@@ -244,7 +244,7 @@ def _keep(
 
 
 def _judged(running: _Running, job: ScreenJob, problem: _Problem, emit: Emit) -> CheckResult:
-    """Return what is thought of a candidate's numbers; a reason is what is wrong with them."""
+    """Return the judgement of a candidate's results; its reason says what is wrong with them."""
     trial = problem.trial
     if trial is not None:
         emit(Event("build", job.candidate.candidate_id))
@@ -262,11 +262,11 @@ def _judged(running: _Running, job: ScreenJob, problem: _Problem, emit: Emit) ->
 
 
 def _second_opinion(job: ScreenJob, emit: Emit) -> tuple[_Running, CheckResult]:
-    """Run a candidate with wrong numbers again on fresh operands: another may have damaged them."""
+    """Run a candidate with wrong results again on fresh operands: another may have damaged them."""
     problem = _problem(job.problem_id)
     problem.tensors.clear()
     again = _first_run(job.candidate, problem, emit)
-    problem.tensors.clear()  # if it is this one that damages its operands, the next gets fresh ones
+    problem.tensors.clear()  # this candidate may damage its operands, too: the next gets fresh ones
     return again, _judged(again, job, problem, emit)
 
 
@@ -309,7 +309,7 @@ def _library(path: str) -> ctypes.CDLL:
 def error_of(result: torch.Tensor, reference: torch.Tensor) -> float | None:
     """Return max|result - reference| / rms(reference); of integers rms(result - reference).
 
-    Where the reference is not finite itself, nothing is expected.
+    Elements where the reference is not finite are not compared.
 
     Returns:
         None if the result has another shape, or is not finite where the reference is.
@@ -323,14 +323,14 @@ def error_of(result: torch.Tensor, reference: torch.Tensor) -> float | None:
     if reference.dtype.is_complex:
         result, reference = torch.view_as_real(result), torch.view_as_real(reference)
     expected, got = reference.to(wide), result.to(wide)
-    known = torch.isfinite(expected)
-    if not bool(known.all()):
-        expected, got = expected[known], got[known]
+    finite = torch.isfinite(expected)
+    if not bool(finite.all()):
+        expected, got = expected[finite], got[finite]
     if expected.numel() == 0:
         return 0.0
-    off = (got - expected).abs()
-    stepped = not reference.dtype.is_floating_point
-    largest = float((_rms(off) if stepped else off.max()).item())
+    difference = (got - expected).abs()
+    is_integer = not reference.dtype.is_floating_point
+    largest = float((_rms(difference) if is_integer else difference.max()).item())
     scale = float(_rms(expected).item())
     error = largest / scale if scale > 0 else largest
     return error if math.isfinite(error) else None

@@ -1,4 +1,4 @@
-"""What a compile worker does: build shared libraries and Triton cubins. It never touches a GPU."""
+"""Jobs of a compile worker: build shared libraries and Triton cubins, without using a GPU."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ Emit = Callable[[Event], None]
 
 
 def run(job: CompileJob, emit: Emit) -> list[Compiled]:
-    """Compile one job; say what is compiled next, so that the parent's clock starts again."""
+    """Compile one job; reports each kernel before it is compiled, so that the parent's limit restarts."""
     if isinstance(job, TritonCompileJob):
         return [_compile_triton(job, emit)]
     return _compile_cpp(job, emit)
 
 
 def _compile_cpp(job: CppCompileJob, emit: Emit) -> list[Compiled]:
-    """Compile all kernels as one unit; if that fails, each one alone, so that one costs one."""
+    """Compile all kernels as one unit; if that fails, each kernel alone, so that only bad ones fail."""
     if len(job.sources) > 1:
         emit(Event("start"))
         together = _build(job, job.sources, one_unit(job.sources))
-        if all(one.status == "ok" for one in together):
+        if all(compiled.status == "ok" for compiled in together):
             return together
     alone: list[Compiled] = []
     for source in job.sources:
@@ -56,7 +56,7 @@ def _compile_cpp(job: CppCompileJob, emit: Emit) -> list[Compiled]:
 
 
 def _build(job: CppCompileJob, sources: Sequence[CppSource], text: str) -> list[Compiled]:
-    """Run the compiler on one translation unit. The parent's limit ends it, group and all."""
+    """Run the compiler on one translation unit; the parent kills the process group at its limit."""
     started = time.monotonic()
     folder = Path(job.workdir)
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,47 +65,47 @@ def _build(job: CppCompileJob, sources: Sequence[CppSource], text: str) -> list[
     path.write_text(text, encoding="utf-8")
     words = {"{source}": str(path), "{output}": str(library)}
     code, output = _call([_filled(argument, words) for argument in job.command], folder)
-    good = code == 0 and library.is_file()
-    reason = "" if good else last_lines(output) or f"the compiler ended with exit code {code}"
-    status: Status = "ok" if good else _failure(output)
+    succeeded = code == 0 and library.is_file()
+    reason = "" if succeeded else last_lines(output) or f"the compiler ended with exit code {code}"
+    status: Status = "ok" if succeeded else _failure(output)
     elapsed_s = (time.monotonic() - started) / len(sources)
-    taken = _resources(sources, output, library) if good else {}
+    resources = _resources(sources, output, library) if succeeded else {}
     return [
         Compiled(
             key=source.key,
             status=status,
             reason=reason,
-            library=str(library) if good else None,
+            library=str(library) if succeeded else None,
             symbol=unique_symbol(source),
             elapsed_s=elapsed_s,
-            resources=taken.get(source.key),
+            resources=resources.get(source.key),
         )
         for source in sources
     ]
 
 
 def _resources(sources: Sequence[CppSource], output: str, library: Path) -> dict[str, Resources]:
-    """Return what each kernel takes of a GPU, by its key; nothing where no nvcc has said it.
+    """Return the GPU resources of each kernel, by its key; empty if the output is not nvcc's.
 
-    ptxas prints registers and spills. What a block takes at launch a kernel's source may export as
-    ``SYMBOL_block``: bytes of shared memory, and threads. A kernel alone in its unit is in no
-    namespace, and all functions there are its own.
+    ptxas prints registers and spills. A kernel's source may export the bytes of shared memory and the
+    threads of a block as ``SYMBOL_block``. A kernel alone in its unit is not in a namespace, and all
+    functions of the unit belong to it.
     """
-    names = {one.key: namespace(one) if len(sources) > 1 else "" for one in sources}
-    found = of_unit(output, list(names.values()))
-    if not found:
+    names = {source.key: namespace(source) if len(sources) > 1 else "" for source in sources}
+    usage = of_unit(output, list(names.values()))
+    if not usage:
         return {}
     try:
-        blocks = elf.exported(library, [f"{one.symbol}_block" for one in sources])
+        blocks = elf.exported(library, [f"{source.symbol}_block" for source in sources])
     except ValueError:
         blocks = {}
-    taken: dict[str, Resources] = {}
-    for one in sources:
-        if (known := found.get(names[one.key])) is not None:
-            block = blocks.get(f"{one.symbol}_block", ())
+    resources: dict[str, Resources] = {}
+    for source in sources:
+        if (registers := usage.get(names[source.key])) is not None:
+            block = blocks.get(f"{source.symbol}_block", ())
             shared, threads = block if len(block) == 2 else (None, None)
-            taken[one.key] = replace(known, shared_bytes=shared, threads=threads)
-    return taken
+            resources[source.key] = replace(registers, shared_bytes=shared, threads=threads)
+    return resources
 
 
 def _call(command: Sequence[str], folder: Path) -> tuple[int, str]:
@@ -125,7 +125,7 @@ def _call(command: Sequence[str], folder: Path) -> tuple[int, str]:
 
 
 def _without_extra_flags() -> dict[str, str]:
-    """Return this process's variables but those that add flags to nvcc: the key does not know them."""
+    """Return the environment without variables that add flags to nvcc, which keys do not contain."""
     extra = ("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS")
     return {name: text for name, text in process_environment().items() if name not in extra}
 
@@ -143,12 +143,14 @@ def _failure(output: str) -> Status:
 
 
 def _compile_triton(job: TritonCompileJob, emit: Emit) -> Compiled:
-    """Compile one Triton kernel into Triton's own cache; what it raises, the parent turns round."""
-    from inductor_plugin.worker.child import inductor  # imports torch, which C++ kernels do without
+    """Compile one Triton kernel into Triton's own cache; exceptions are converted by the parent."""
+    from inductor_plugin.worker.child import (
+        inductor,
+    )  # imports torch, which C++ kernels do not need
 
     inductor.load_inductor()
     emit(Event("start", job.key))
     started = time.monotonic()
-    taken = inductor.compile_triton(job)
+    resources = inductor.compile_triton(job)
     elapsed_s = time.monotonic() - started
-    return Compiled(key=job.key, status="ok", elapsed_s=elapsed_s, resources=taken)
+    return Compiled(key=job.key, status="ok", elapsed_s=elapsed_s, resources=resources)

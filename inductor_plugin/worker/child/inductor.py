@@ -1,7 +1,7 @@
-"""The worker's side of Inductor: how to call its library kernels and requests, how to warm Triton.
+"""Inductor in a worker: calls of its library kernels and benchmark requests, and Triton compiles.
 
 Importing Inductor takes a worker 3.4 s on top of 2 s for torch, and most library kernels are plain
-torch functions. So it is imported on first use, by what cannot do without.
+torch functions. So it is imported on first use, only where it is needed.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ SHORT_CUTS: dict[str, str] = {
     "_linear_pointwise.binary": "torch.ops.mkldnn._linear_pointwise.binary",
     "_mkl_linear": "torch.ops.mkl._mkl_linear",
 }
-"""Names on Inductor's `extern_kernels` that mean a function which exists without Inductor.
+"""Names in Inductor's `extern_kernels` of functions that exist without Inductor.
 
-The same objects in torch 2.11 to 2.15; a test compares them with the installed one.
+The same objects in torch 2.11 to 2.15; a test compares them with the installed torch.
 """
 
 
 @functools.cache
 def load_inductor() -> Any:
-    """Import what registers library kernels, and return Inductor's `extern_kernels`."""
+    """Import the modules that register library kernels, and return Inductor's `extern_kernels`."""
     names = ("mm", "bmm", "conv", "mm_plus_mm")
     for module in ("lowering", *(f"kernel.{name}" for name in names), "mkldnn_lowerings"):
         importlib.import_module(f"torch._inductor.{module}")
@@ -89,7 +89,7 @@ def extern_function(name: str) -> Callable[..., Any]:
 def bind_extern(
     kernel: ExternKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor | None
 ) -> Call:
-    """Return the call of a library kernel; it writes to ``out``, or returns its result."""
+    """Return the call of a library kernel, which writes to ``out`` or returns its result."""
     keywords = dict(kernel.kwargs)
     if kernel.has_out:
         keywords["out"] = out
@@ -109,9 +109,9 @@ def bind_op(kernel: OpKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor)
 
 
 def bind_request(kernel: RequestKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> Call:
-    """Return the launch of an Inductor benchmark request, made by our own parent process."""
+    """Return the launch of an Inductor benchmark request created by our parent process."""
     if kernel.environment:
-        # torch 2.11 brings its own ptxas, whose version is part of Triton's key.
+        # torch 2.11 ships its own ptxas, whose version is part of Triton's key.
         importlib.import_module("torch._inductor.runtime.compile_tasks")._set_triton_ptxas_path()
         set_environment(dict(kernel.environment))
     request = pickle.loads(kernel.payload)  # noqa: S301 - from the parent's pipe, never from disk
@@ -121,8 +121,8 @@ def bind_request(kernel: RequestKernel, inputs: Sequence[torch.Tensor], out: tor
 def bind_sequence(
     kernel: SequenceKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor
 ) -> Call:
-    """Return the call of several kernels, one after the other, on one set of tensors."""
-    scratch = [operands.build(one) for one in kernel.scratch]
+    """Return the call of several kernels in sequence, on one set of tensors."""
+    scratch = [operands.build(spec) for spec in kernel.scratch]
     tensors = [*inputs, *scratch, out]
     calls = [_bind_part(part, tensors) for part in kernel.parts]
 
@@ -135,7 +135,7 @@ def bind_sequence(
 
 def _bind_part(part: SequenceStep, tensors: Sequence[torch.Tensor]) -> Call:
     kernel = part.kernel
-    arguments: list[Any] = [_argument(one, tensors) for one in part.arguments]
+    arguments: list[Any] = [_argument(argument, tensors) for argument in part.arguments]
     if isinstance(kernel, ModuleKernel):
         return functools.partial(_module(kernel).call, arguments)
     assert part.out is not None
@@ -146,19 +146,25 @@ def _bind_part(part: SequenceStep, tensors: Sequence[torch.Tensor]) -> Call:
     return bind(kernel, arguments, out)
 
 
-def _argument(one: Argument, tensors: Sequence[torch.Tensor]) -> Any:
-    if isinstance(one, BufferRef):
-        tensor = tensors[one.index]
-        return tensor if one.size is None else tensor.as_strided(one.size, one.stride, one.offset)
-    if isinstance(one, tuple):  # an operator's list of tensors
-        return [_argument(inner, tensors) for inner in one]
-    if not isinstance(one, Zeros):
-        return one
-    return torch.zeros(one.count, dtype=getattr(torch, one.dtype), device=tensors[-1].device)
+def _argument(argument: Argument, tensors: Sequence[torch.Tensor]) -> Any:
+    if isinstance(argument, BufferRef):
+        tensor = tensors[argument.index]
+        return (
+            tensor
+            if argument.size is None
+            else tensor.as_strided(argument.size, argument.stride, argument.offset)
+        )
+    if isinstance(argument, tuple):  # an operator's list of tensors
+        return [_argument(inner, tensors) for inner in argument]
+    if not isinstance(argument, Zeros):
+        return argument
+    return torch.zeros(
+        argument.count, dtype=getattr(torch, argument.dtype), device=tensors[-1].device
+    )
 
 
 def _module(kernel: ModuleKernel) -> Any:
-    """Return the module of a generated kernel, loaded under its parent's variables."""
+    """Return the module of a generated kernel, loaded with the parent's environment variables."""
     if kernel.environment:
         importlib.import_module("torch._inductor.runtime.compile_tasks")._set_triton_ptxas_path()
         set_environment(dict(kernel.environment))
@@ -167,13 +173,13 @@ def _module(kernel: ModuleKernel) -> Any:
 
 
 def compile_triton(job: TritonCompileJob) -> Resources | None:
-    """Compile a Triton kernel into Triton's cache for the target the job names, no GPU needed.
+    """Compile a Triton kernel into Triton's cache for the job's target; no GPU is needed.
 
     This is what Inductor's own compile workers run (torch 2.11 to 2.15: the same three arguments);
     it applies the variables, finds ptxas and compiles with ``warm_cache_only``.
 
     Returns:
-        What the kernel takes of the GPU; None if that is not known.
+        The kernel's GPU resources; None if not known.
     """
     tasks = importlib.import_module("torch._inductor.runtime.compile_tasks")
     codecache = importlib.import_module("torch._inductor.codecache")
@@ -183,41 +189,41 @@ def compile_triton(job: TritonCompileJob) -> Resources | None:
 
     with _no_driver(), driver_of(job.target):
         tasks._worker_compile_triton(load_kernel, dict(job.environment), {})
-    return _taken(job)
+    return _resources(job)
 
 
-def _taken(job: TritonCompileJob) -> Resources | None:
-    """Return what the one kernel in a job's own folder takes; a shared folder does not tell whose."""
+def _resources(job: TritonCompileJob) -> Resources | None:
+    """Return the resources of the only kernel in a job's folder; None if there are several."""
     folder = dict(job.environment).get("TRITON_CACHE_DIR")
     cubins = list(Path(folder).glob("*/*.cubin")) if folder else []
     if len(cubins) != 1:
         return None
-    found = triton_usage(cubins[0], triton_cuobjdump())
-    return found.stored() if isinstance(found, resources.KernelResources) else None
+    usage = triton_usage(cubins[0], triton_cuobjdump())
+    return usage.stored() if isinstance(usage, resources.KernelResources) else None
 
 
 @contextmanager
 def _no_driver() -> Generator[None, None, None]:
-    """Keep generated modules from asking the driver when imported (torch 2.14 does so itself)."""
+    """Prevent generated modules from querying the driver on import (torch 2.14 does so itself)."""
     helpers: Any = importlib.import_module("torch._inductor.runtime.triton_helpers")
-    kept = helpers.set_driver_to_gpu
+    original = helpers.set_driver_to_gpu
     helpers.set_driver_to_gpu = lambda: None
     try:
         yield
     finally:
-        helpers.set_driver_to_gpu = kept
+        helpers.set_driver_to_gpu = original
 
 
 class TargetDriver:
-    """Answers what is asked of Triton's driver while a kernel compiles; it launches nothing.
+    """Replaces Triton's driver while a kernel compiles; it cannot launch kernels.
 
-    Triton gets the target as an argument, but code inside a kernel can ask for it too
-    (``tl.target_info``). It is told False where there is no driver, and Triton stores what came of
-    it under the same key.
+    Triton receives the target as an argument, but code inside a kernel can query it too
+    (``tl.target_info``). Without a driver the answer is False, and Triton stores the resulting code
+    under the same key.
     """
 
     def __init__(self, target: TritonTarget) -> None:
-        """Stand for a device of ``target``."""
+        """Report a device of ``target``."""
         self._target = target
 
     def get_current_target(self) -> Any:
@@ -240,12 +246,12 @@ class TargetDriver:
 
 @contextmanager
 def driver_of(target: TritonTarget | None) -> Generator[None, None, None]:
-    """Let Triton see a device of ``target``."""
+    """Make Triton see a device of ``target``."""
     driver: Any = importlib.import_module("triton.runtime").driver
-    kept = driver._active
+    original = driver._active
     if target is not None:
         driver.set_active(TargetDriver(target))
     try:
         yield
     finally:
-        driver._active = kept
+        driver._active = original

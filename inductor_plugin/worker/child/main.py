@@ -1,6 +1,6 @@
-"""Entry file of every worker process: follow the parent's settings, then run its jobs.
+"""Entry file of every worker process: apply the parent's settings, then run its jobs.
 
-Started as ``python worker_main.py <connection> <lifeline> <parent's pid>`` by `process`. Only the
+Started as ``python main.py <connection> <lifeline> <parent's pid>`` by `process`. Only the
 standard library is imported until the parent's search path has arrived.
 """
 
@@ -34,19 +34,21 @@ _ORPHAN_S = 3600.0
 def watch(lifeline: int, parent: int) -> None:
     """End this process group when the parent is gone; keep the output file small.
 
-    The pipe closes when the parent dies, unless a fork of the parent holds it too: hence the second
-    look at the parent's number.
+    The pipe closes when the parent dies, unless a fork of the parent has it open too; therefore the
+    parent's process number is also checked.
     """
     while True:
         gone, _, _ = select.select([lifeline], [], [], _WATCH_S)
         if gone or os.getppid() != parent:
             os.killpg(0, signal.SIGKILL)
-        if os.fstat(1).st_size > _OUTPUT_LIMIT_BYTES:  # opened for appending: goes on at the start
+        if (
+            os.fstat(1).st_size > _OUTPUT_LIMIT_BYTES
+        ):  # opened for appending: continues at the start
             os.ftruncate(1, 0)
 
 
 def apply_settings(settings: Any) -> None:
-    """Make this process compute as the parent does.
+    """Apply the parent's settings to this process.
 
     Args:
         settings: The parent's `WorkerSettings`.
@@ -58,7 +60,7 @@ def apply_settings(settings: Any) -> None:
 
 
 def _apply_torch_settings(settings: Any) -> None:
-    import torch  # heavy, and compile workers do without
+    import torch  # heavy, and compile workers do not need it
 
     if settings.threads > 0:
         torch.set_num_threads(settings.threads)
@@ -108,9 +110,9 @@ def serve(connection: Connection[Any, Any], idle_s: float) -> None:
     while connection.poll(idle_s):
         job = connection.recv()
         connection.send(jobs.Event("accepted"))
-        # A C thread that needs no GIL: ends an orphan whose candidate hangs holding it.
+        # A C thread without the GIL: ends an orphan whose candidate hangs with the GIL held.
         faulthandler.dump_traceback_later(_ORPHAN_S, exit=True)
-        # The border: whatever a candidate raises becomes a value here, and nowhere else.
+        # The border: exceptions of a candidate become a value here, and nowhere else.
         try:
             answer = pickle.dumps((execute(job, connection.send),))
         except Exception as error:  # noqa: BLE001
@@ -124,14 +126,14 @@ def serve(connection: Connection[Any, Any], idle_s: float) -> None:
 
 
 def recover() -> None:
-    """Give back what a job that failed may have left behind."""
+    """Free the memory of a failed job."""
     bench = sys.modules.get("inductor_plugin.worker.child.bench")
     if bench is not None:
         bench.release()
 
 
 def main() -> None:
-    """Follow the parent until it is done with us."""
+    """Serve the parent until it closes the pipe."""
     handles = [int(text) for text in sys.argv[1:3]]
     for handle in handles:
         os.set_inheritable(handle, False)  # noqa: FBT003

@@ -7,16 +7,16 @@ import torch
 from inductor_plugin.kernels.call import TensorSpec
 
 ZONE_BYTES = (64 << 10, 8 << 20)
-"""Least and most guard bytes on each side of an output."""
+"""Minimum and maximum guard bytes on each side of an output."""
 ZONE_ROWS = 128
-"""A tile that forgets its bounds writes up to so many rows too far."""
+"""A tile without bounds checks writes up to this many rows too far."""
 _ZONE_BYTE = 0xA5
 _ZONE_WORD = int.from_bytes(bytes([_ZONE_BYTE] * 8), "little", signed=True)
 _UNWRITTEN_BYTE = 0xFF  # NaN in every float format but fnuz, -1 in the integers
 
 
 class Guarded:
-    """An output inside a larger buffer: guard bytes on both sides, and nothing written yet."""
+    """An output inside a larger buffer, with guard bytes on both sides and a fill pattern inside."""
 
     def __init__(self, spec: TensorSpec) -> None:
         dtype = dtype_of(spec)
@@ -36,13 +36,13 @@ class Guarded:
         )
 
     def seen_as(self, view: TensorSpec) -> torch.Tensor:
-        """Return the output, or the buffer it is a view of, as another view of that buffer."""
+        """Return another view of the output's buffer."""
         values = self._buffer.view(dtype_of(view))
         start = self._zone // dtype_of(view).itemsize + view.offset
         return torch.as_strided(values, view.size, view.stride, start)
 
     def overrun(self) -> str | None:
-        """Return what was written outside, or None."""
+        """Return how much was written outside the output, or None."""
         for where, zone in (
             ("before", self._buffer[: self._zone]),
             ("behind", self._buffer[self._end :]),
@@ -54,7 +54,7 @@ class Guarded:
 
 
 def dtype_of(spec: TensorSpec) -> torch.dtype:
-    """Return the torch type a specification names."""
+    """Return the torch dtype of a specification."""
     dtype = getattr(torch, spec.dtype, None)
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"torch {torch.__version__} has no dtype {spec.dtype!r}")
@@ -62,7 +62,7 @@ def dtype_of(spec: TensorSpec) -> torch.dtype:
 
 
 def storage_elements(spec: TensorSpec) -> int:
-    """Return how many elements the storage of a tensor needs."""
+    """Return the number of elements of a tensor's storage."""
     if 0 in spec.size:
         return max(spec.storage, spec.offset)
     pairs = zip(spec.size, spec.stride, strict=True)
@@ -70,7 +70,7 @@ def storage_elements(spec: TensorSpec) -> int:
 
 
 def build(spec: TensorSpec) -> torch.Tensor:
-    """Return the operand a specification describes."""
+    """Build the operand that a specification describes."""
     storage = _from_file(spec) if spec.file is not None else _random(spec)
     dense = torch.as_strided(storage, spec.size, spec.stride, spec.offset)
     if spec.packing is None:
@@ -95,8 +95,8 @@ def _random(spec: TensorSpec) -> torch.Tensor:
     dtype, elements = dtype_of(spec), storage_elements(spec)
     generator = torch.Generator(device=spec.device).manual_seed(spec.seed)
     if dtype.is_floating_point or dtype.is_complex:
-        drawn = torch.complex64 if dtype.is_complex else torch.float32
-        values = torch.randn(elements, generator=generator, dtype=drawn, device=spec.device)
+        random_dtype = torch.complex64 if dtype.is_complex else torch.float32
+        values = torch.randn(elements, generator=generator, dtype=random_dtype, device=spec.device)
         return (values.abs() if spec.dtype == "float8_e8m0fnu" else values).to(dtype)
     low, high = (0, 2) if dtype == torch.bool else (0, 8) if spec.dtype == "uint8" else (-8, 8)
     values = torch.randint(low, high, (elements,), generator=generator, device=spec.device)

@@ -42,7 +42,7 @@ def a_machine(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(cuda, "generator_reason", lambda: generator)
         monkeypatch.setattr(cuda, "package_folders", package_folders)
 
-    monkeypatch.setattr(cuda, "_SAID", set[str]())
+    monkeypatch.setattr(cuda, "_WARNED", set[str]())
     return is_so
 
 
@@ -105,7 +105,7 @@ def test_many_problems_bring_one_warning_and_the_compile_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
-    monkeypatch.setattr(cuda, "_SAID", set[str]())
+    monkeypatch.setattr(cuda, "_WARNED", set[str]())
 
     def product(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor]:
         return (torch.mm(a, b),)

@@ -19,7 +19,7 @@ from torch._inductor.utils import run_and_get_code
 from torch._inductor.virtualized import V
 
 from inductor_plugin.inductor.candidates.template_choice import TemplateChoice
-from inductor_plugin.inductor.graph.claim import PendingChoice
+from inductor_plugin.inductor.graph.pending import PendingChoice
 from tests.support import providers
 from tests.support.cutlass import BACKENDS, opened
 from tests.support.lowering import Arg, Lab, cpp_wrapper
@@ -148,8 +148,8 @@ def test_aotinductor_goes_on_without_operators_in_python(
 
 @pytest.mark.slow
 def test_a_call_out_of_compiled_cpp_is_right(cache_dir: Path, inductor_cache: Path) -> None:
-    def ours(claim: Any) -> Any:
-        return next(one for one in claim.choices.values() if isinstance(one, TemplateChoice))
+    def ours(pending: Any) -> Any:
+        return next(one for one in pending.choices.values() if isinstance(one, TemplateChoice))
 
     def graph(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return torch.mm(a[:, :64], b) + 1, torch.mm(c[:, :64], b)

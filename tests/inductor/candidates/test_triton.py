@@ -177,13 +177,13 @@ def test_each_gpu_has_its_own_triton_cache(lab: Callable[..., Any], inductor_cac
 
 
 def test_failed_library_kernels_are_still_found_by_the_scheduler(lab: Callable[..., Any]) -> None:
-    from inductor_plugin.inductor.graph.claim import PendingChoice
+    from inductor_plugin.inductor.graph.pending import PendingChoice
 
     seen: list[dict[Any, float]] = []
     timings = PendingChoice.timings
 
-    def noted(claim: PendingChoice, hint_override: int | None = None) -> dict[Any, float]:
-        seen.append(timings(claim, hint_override))
+    def noted(pending: PendingChoice, hint_override: int | None = None) -> dict[Any, float]:
+        seen.append(timings(pending, hint_override))
         return seen[-1]
 
     def failing(candidate: BenchCandidate) -> str:

@@ -1,4 +1,4 @@
-"""One call of a graph between its choices and its decision."""
+"""A call of a graph whose candidates are being tuned and whose kernel is not chosen yet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from inductor_plugin.tuning.selection import TuningTicket
 
 
 class PendingChoice:
-    """One call's ticket together with the choices it stands for."""
+    """A call's tuning ticket together with Inductor's choices."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class PendingChoice:
         call: AutotuneCall,
         wait: Callable[[TuningTicket], None],
     ) -> None:
-        """Bind a ticket to the choices of one call.
+        """Bind a ticket to the choices of a call.
 
         Args:
             ticket: The call's problem and candidates.
@@ -47,7 +47,7 @@ class PendingChoice:
             self._layouts.hold()
 
     def compare(self) -> None:
-        """Warn where an input's layout is not the measured one; Inductor may not ask again."""
+        """Warn if an input's layout is not the measured layout; Inductor may not ask again."""
         if self._layouts.moved():
             self.winner()
 
@@ -63,7 +63,7 @@ class PendingChoice:
             return self._layouts.kept(self.choices[winner], self._libraries)
         if self._libraries:
             return self._libraries[0]
-        # Nothing was measured, or not yet: what has not failed may run.
+        # Nothing has been measured: any choice that has not failed may run.
         measured = self.ticket.measured
         for name, choice in self.choices.items():
             if name not in measured or measured[name].status == "skipped":
