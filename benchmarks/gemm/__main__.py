@@ -75,8 +75,8 @@ def run(
         nonlocal cutlass_s
         others = [row for row in rows.rows if row["product"] != name]
         sampled = is_sampled(*named[name], others) and cutlass_s < arguments.cutlass_s
-        asked = [arm for arm in processes if sampled or arm.name != SAMPLED]
-        row, whole = measured(*named[name], asked, budget, arguments.arm_s, arguments.rounds)
+        participants = [arm for arm in processes if sampled or arm.name != SAMPLED]
+        row, whole = measured(*named[name], participants, budget, arguments.arm_s, arguments.rounds)
         cutlass_s += row["prepare_s"].get(SAMPLED, 0.0)
         return row, whole
 
