@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 
 @dataclass(frozen=True)
-class Tensor:
+class TensorSpec:
     """One operand as the benchmark worker builds it.
 
     Attributes:
@@ -114,7 +114,7 @@ class ModuleKernel:
 
 
 @dataclass(frozen=True)
-class Buffer:
+class BufferRef:
     """An argument of a part of a sequence: a tensor.
 
     Attributes:
@@ -144,13 +144,13 @@ class Zeros:
     dtype: str
 
 
-Argument: TypeAlias = "Buffer | Zeros | int | float | str | tuple[Argument, ...]"
+Argument: TypeAlias = "BufferRef | Zeros | int | float | str | tuple[Argument, ...]"
 
 Single: TypeAlias = ExternKernel | OpKernel | RequestKernel | ModuleKernel
 
 
 @dataclass(frozen=True)
-class Part:
+class SequenceStep:
     """One kernel of a sequence.
 
     Attributes:
@@ -161,7 +161,7 @@ class Part:
 
     kernel: Single
     arguments: tuple[Argument, ...]
-    out: Buffer | None = None
+    out: BufferRef | None = None
 
 
 @dataclass(frozen=True)
@@ -173,8 +173,8 @@ class SequenceKernel:
         scratch: What one part writes and a later one reads.
     """
 
-    parts: tuple[Part, ...]
-    scratch: tuple[Tensor, ...] = ()
+    parts: tuple[SequenceStep, ...]
+    scratch: tuple[TensorSpec, ...] = ()
 
 
 Kernel: TypeAlias = ExternKernel | OpKernel | CppKernel | RequestKernel | SequenceKernel

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from inductor_plugin.kernels.call import Tensor
+from inductor_plugin.kernels.call import TensorSpec
 from inductor_plugin.tuning import scratch
 
 _SHM = Path("/dev/shm")
@@ -35,19 +35,19 @@ class OperandFiles:
         _sweep(_SHM)
         self._folders: dict[Path, Path] = {}
         self._removals: list[Callable[[], object]] = []
-        self._kept: dict[str, Tensor] = {}
+        self._kept: dict[str, TensorSpec] = {}
 
-    def keep(self, name: str, tensor: torch.Tensor) -> Tensor:
+    def keep(self, name: str, tensor: torch.Tensor) -> TensorSpec:
         """Write a dense CPU tensor and return its operand; a name is written once."""
         if name not in self._kept:
             self._kept[name] = self._write(tensor.detach().cpu())
         return self._kept[name]
 
-    def keep_new(self, tensor: torch.Tensor) -> Tensor:
+    def keep_new(self, tensor: torch.Tensor) -> TensorSpec:
         """Write a dense CPU tensor that is made for one candidate alone, and return its operand."""
         return self.keep(f"unnamed {len(self._kept)}", tensor)
 
-    def keep_packed(self, name: str, dense: torch.Tensor, packing: str, batch: int) -> Tensor:
+    def keep_packed(self, name: str, dense: torch.Tensor, packing: str, batch: int) -> TensorSpec:
         """Write the plain weight behind an opaque packed one; the worker packs it again."""
         plain = self.keep(f"{name} (dense)", dense)
         return replace(plain, packing=packing, packing_batch=batch)
@@ -60,14 +60,14 @@ class OperandFiles:
         self._folders.clear()
         self._kept.clear()
 
-    def _write(self, plain: torch.Tensor) -> Tensor:
+    def _write(self, plain: torch.Tensor) -> TensorSpec:
         storage = plain.untyped_storage()
         path = self._place(storage.nbytes()) / f"{len(self._kept)}.bin"
         with path.open("wb") as file:
             # Not by a mapped file: a full disk would end the process instead of raising.
             if storage.nbytes():
                 file.write((ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr()))
-        return Tensor(
+        return TensorSpec(
             size=tuple(plain.size()),
             stride=tuple(plain.stride()),
             dtype=str(plain.dtype).removeprefix("torch."),

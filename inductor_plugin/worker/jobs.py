@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from inductor_plugin.cache import KernelKey, Resources
-from inductor_plugin.kernels.call import Kernel, Tensor
+from inductor_plugin.kernels.call import Kernel, TensorSpec
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.problem.attention import Attention
 
@@ -46,8 +46,8 @@ class BenchCandidate:
 
     candidate_id: str
     kernel: Kernel
-    inputs: tuple[Tensor, ...]
-    output: Tensor
+    inputs: tuple[TensorSpec, ...]
+    output: TensorSpec
     timeout_s: float
 
 

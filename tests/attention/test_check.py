@@ -15,7 +15,7 @@ import torch
 from inductor_plugin.attention import reference as attention_reference
 from inductor_plugin.attention.check import Reference
 from inductor_plugin.attention.math import attention_math_backward
-from inductor_plugin.kernels.call import ExternKernel, OpKernel, Tensor
+from inductor_plugin.kernels.call import ExternKernel, OpKernel, TensorSpec
 from inductor_plugin.problem.attention import Attention, Mask, arguments
 from inductor_plugin.worker.bench_worker import BenchWorker
 from inductor_plugin.worker.jobs import (
@@ -54,10 +54,10 @@ def facts_of(mask: Mask, dtype: str, *, backward: bool = False) -> Attention:
     return Attention(backward, B, H, HKV, queries, keys, D, DV, 0.25, mask, 0.0, operands, dtype)
 
 
-def operands_of(facts: Attention) -> tuple[tuple[Tensor, ...], Tensor]:
+def operands_of(facts: Attention) -> tuple[tuple[TensorSpec, ...], TensorSpec]:
     """Return inputs and output; q, k and v are views of [B, S, H, D]."""
 
-    def view(seed: int, heads: int, rows: int, width: int) -> Tensor:
+    def view(seed: int, heads: int, rows: int, width: int) -> TensorSpec:
         stride = (rows * heads * width, width, heads * width, 1)
         return tensor(B, heads, rows, width, seed=seed, stride=stride, dtype=facts.dtype)
 
@@ -242,7 +242,7 @@ def test_a_kernel_may_take_q_k_and_v_in_one_buffer(worker: BenchWorker):
     base = tensor(B, 100, heads, D, seed=3, dtype="bfloat16", storage=B * 100 * heads * D)
     lse = tensor(B, H, 100, seed=1)
 
-    def view(first: int, count: int) -> Tensor:
+    def view(first: int, count: int) -> TensorSpec:
         stride = (100 * heads * D, D, heads * D, 1)
         return replace(base, size=(B, count, 100, D), stride=stride, offset=first * D)
 

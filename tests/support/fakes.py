@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from inductor_plugin.cache import KernelKey, Resources
-from inductor_plugin.kernels.call import OpKernel, Tensor
+from inductor_plugin.kernels.call import OpKernel, TensorSpec
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.tuning.candidate import CandidateId
@@ -43,7 +43,7 @@ def problem(*, device: str = "cuda", rows: int = 64, op: str = "mm") -> Problem:
 
 def bench_candidate(name: str) -> BenchCandidate:
     """Return a job argument that fakes know by its name alone."""
-    output = Tensor((2, 2), (2, 1), "float32", "cpu")
+    output = TensorSpec((2, 2), (2, 1), "float32", "cpu")
     return BenchCandidate(name, OpKernel(f"fake::{name}"), (), output, 5.0)
 
 

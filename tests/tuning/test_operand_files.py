@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from inductor_plugin.kernels.call import Tensor
+from inductor_plugin.kernels.call import TensorSpec
 from inductor_plugin.tuning import operand_files, scratch
 from inductor_plugin.tuning.operand_files import OperandFiles
 from inductor_plugin.worker.child.operands import build
@@ -50,7 +50,7 @@ def places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Path, Path]
     return memory, disk
 
 
-def path_of(one: Tensor) -> Path:
+def path_of(one: TensorSpec) -> Path:
     assert one.file is not None
     return Path(one.file)
 

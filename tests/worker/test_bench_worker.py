@@ -19,7 +19,7 @@ from inductor_plugin.kernels.call import (
     ExternKernel,
     OpKernel,
     RequestKernel,
-    Tensor,
+    TensorSpec,
 )
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.problem.tolerance import STEPPED
@@ -57,9 +57,9 @@ QUICK = Sampling(warmup=1, samples=3, min_sample_ms=0.05, max_total_s=5.0, cold_
 TOLERANCE = 1e-4
 
 
-def tensor(*size: int, seed: int = 0, **more: Any) -> Tensor:
+def tensor(*size: int, seed: int = 0, **more: Any) -> TensorSpec:
     stride = tuple(math.prod(size[place + 1 :]) for place in range(len(size)))
-    return Tensor(
+    return TensorSpec(
         size, more.pop("stride", stride), more.pop("dtype", "float32"), "cpu", seed=seed, **more
     )
 
@@ -324,7 +324,7 @@ def test_the_short_cuts_are_inductor_s_own_functions():
     ],
     ids=lambda spec: f"{spec.dtype}-{spec.stride}",
 )
-def test_operands_are_as_specified_and_the_same_each_time(spec: Tensor):
+def test_operands_are_as_specified_and_the_same_each_time(spec: TensorSpec):
     one, other = build(spec), build(spec)
     assert (tuple(one.shape), one.stride()) == (spec.size, spec.stride)
     assert (str(one.dtype), one.storage_offset()) == (f"torch.{spec.dtype}", spec.offset)

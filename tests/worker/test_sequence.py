@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from inductor_plugin.kernels.call import (
-    Buffer,
+    BufferRef,
     ExternKernel,
     ModuleKernel,
     OpKernel,
-    Part,
     SequenceKernel,
-    Tensor,
+    SequenceStep,
+    TensorSpec,
     Zeros,
 )
 from inductor_plugin.worker.bench_worker import BenchWorker
@@ -35,10 +35,10 @@ pytestmark = pytest.mark.compat
 
 QUICK = Sampling(warmup=1, samples=3, min_sample_ms=0.05, max_total_s=5.0, cold_cache=False)
 
-A = Tensor((16, 32), (32, 1), "float32", "cpu", seed=1)
-B = Tensor((32, 8), (8, 1), "float32", "cpu", seed=2)
-BIAS = Tensor((8,), (1,), "float32", "cpu", seed=3)
-D = Tensor((16, 8), (8, 1), "float32", "cpu")
+A = TensorSpec((16, 32), (32, 1), "float32", "cpu", seed=1)
+B = TensorSpec((32, 8), (8, 1), "float32", "cpu", seed=2)
+BIAS = TensorSpec((8,), (1,), "float32", "cpu", seed=3)
+D = TensorSpec((16, 8), (8, 1), "float32", "cpu")
 
 BIASED = """
 import torch
@@ -65,21 +65,29 @@ def call(args):
     torch.mul(product, memory[-1], out=out)
 """
 
-PRODUCT = Part(ExternKernel("mm"), (Buffer(0), Buffer(1)), Buffer(3))
+PRODUCT = SequenceStep(ExternKernel("mm"), (BufferRef(0), BufferRef(1)), BufferRef(3))
 APART = SequenceKernel(
-    (PRODUCT, Part(ModuleKernel(BIASED), (Buffer(3), Buffer(2), Buffer(4), 16 * 8))), (D,)
+    (
+        PRODUCT,
+        SequenceStep(ModuleKernel(BIASED), (BufferRef(3), BufferRef(2), BufferRef(4), 16 * 8)),
+    ),
+    (D,),
 )
 TOGETHER = SequenceKernel(
-    (Part(ModuleKernel(FUSED), (Buffer(0), Buffer(1), Buffer(2), Buffer(3), 16 * 8)),)
+    (
+        SequenceStep(
+            ModuleKernel(FUSED), (BufferRef(0), BufferRef(1), BufferRef(2), BufferRef(3), 16 * 8)
+        ),
+    )
 )
 
 
-def candidate(name: str, kernel: SequenceKernel, *inputs: Tensor) -> BenchCandidate:
+def candidate(name: str, kernel: SequenceKernel, *inputs: TensorSpec) -> BenchCandidate:
     return BenchCandidate(name, kernel, inputs or (A, B, BIAS), D, 20.0)
 
 
 def ran(
-    kernel: SequenceKernel, *specs: Tensor, times: int = 1
+    kernel: SequenceKernel, *specs: TensorSpec, times: int = 1
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Return what a sequence writes, and its operands."""
     inputs = [operands.build(one) for one in specs]
@@ -117,19 +125,20 @@ def test_operators_are_parts_too() -> None:
 
 def test_a_tensor_is_seen_with_other_strides() -> None:
     """A transposed second operand, and a bias that stands at the end of a larger tensor."""
-    wide = Tensor((8, 32), (32, 1), "float32", "cpu", seed=4)
-    long = Tensor((24,), (1,), "float32", "cpu", seed=5)
-    product = replace(PRODUCT, arguments=(Buffer(0), Buffer(1, (32, 8), (1, 32))))
+    wide = TensorSpec((8, 32), (32, 1), "float32", "cpu", seed=4)
+    long = TensorSpec((24,), (1,), "float32", "cpu", seed=5)
+    product = replace(PRODUCT, arguments=(BufferRef(0), BufferRef(1, (32, 8), (1, 32))))
     behind = replace(
-        APART.parts[1], arguments=(Buffer(3), Buffer(2, (16, 8), (0, 1), 16), Buffer(4), 16 * 8)
+        APART.parts[1],
+        arguments=(BufferRef(3), BufferRef(2, (16, 8), (0, 1), 16), BufferRef(4), 16 * 8),
     )
     out, (a, b, bias) = ran(SequenceKernel((product, behind), (D,)), A, wide, long)
     torch.testing.assert_close(out, a @ b.t() + bias[16:])
 
 
 def test_memory_of_a_kernel_is_zero_when_it_is_first_run() -> None:
-    counting = Part(ModuleKernel(COUNTING), (Buffer(2), Zeros(4, "int32"), Buffer(3)))
-    kernel = SequenceKernel((replace(PRODUCT, out=Buffer(2)), counting), (D,))
+    counting = SequenceStep(ModuleKernel(COUNTING), (BufferRef(2), Zeros(4, "int32"), BufferRef(3)))
+    kernel = SequenceKernel((replace(PRODUCT, out=BufferRef(2)), counting), (D,))
     once, (a, b) = ran(kernel, A, B)
     torch.testing.assert_close(once, a @ b)
     twice, _ = ran(kernel, A, B, times=2)  # it is the kernel's to clean up
@@ -141,9 +150,10 @@ def test_each_module_is_its_own() -> None:
     kernel = SequenceKernel(
         (
             PRODUCT,
-            Part(ModuleKernel(BIASED), (Buffer(3), Buffer(2), Buffer(4), 128)),
-            Part(
-                ModuleKernel(BIASED.replace("add", "mul")), (Buffer(4), Buffer(2), Buffer(4), 128)
+            SequenceStep(ModuleKernel(BIASED), (BufferRef(3), BufferRef(2), BufferRef(4), 128)),
+            SequenceStep(
+                ModuleKernel(BIASED.replace("add", "mul")),
+                (BufferRef(4), BufferRef(2), BufferRef(4), 128),
             ),
         ),
         (D,),

@@ -30,7 +30,7 @@ from inductor_plugin.kernels.call import (
     Kernel,
     OpKernel,
     RequestKernel,
-    Tensor,
+    TensorSpec,
 )
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.ops import decompose_k
@@ -142,7 +142,11 @@ def _identity(
 
 
 def _bench(
-    own: CandidateId, kernel: Kernel, inputs: Sequence[Tensor], output: Tensor, call: AutotuneCall
+    own: CandidateId,
+    kernel: Kernel,
+    inputs: Sequence[TensorSpec],
+    output: TensorSpec,
+    call: AutotuneCall,
 ) -> BenchCandidate:
     return BenchCandidate(own.candidate_id, kernel, tuple(inputs), output, call.timeout_s)
 
@@ -164,7 +168,7 @@ def _extern_entry(own: CandidateId, choice: Any, call: AutotuneCall) -> TaskCand
     return entry
 
 
-def _extern_input(choice: Any, index: int, call: AutotuneCall) -> Tensor | None:
+def _extern_input(choice: Any, index: int, call: AutotuneCall) -> TensorSpec | None:
     """Return an operand of a library kernel, None if it cannot travel to a worker."""
     node, operands = choice.input_nodes[index], call.operands
     same_inputs = len(choice.input_nodes) == len(call.nodes)
@@ -202,7 +206,7 @@ def _dense_weight(choice: Any, packed: torch.Tensor, operands: Operands) -> torc
     return packed.to_dense() if packed.is_mkldnn else None
 
 
-def _in_process(choice: Any, output: Tensor, call: AutotuneCall) -> Callable[[], object]:
+def _in_process(choice: Any, output: TensorSpec, call: AutotuneCall) -> Callable[[], object]:
     """Return a call of a library kernel in this process; the first call makes its operands."""
     operands = call.operands
     values = [(operands.constant(node), operands.view(node)) for node in choice.input_nodes]
@@ -243,7 +247,7 @@ def _cpp_entry(own: CandidateId, choice: Any, inner: Any, call: AutotuneCall) ->
     )
 
 
-def _cpp_inputs(choice: Any, call: AutotuneCall) -> list[Tensor]:
+def _cpp_inputs(choice: Any, call: AutotuneCall) -> list[TensorSpec]:
     """Return the operands of a C++ template kernel: repacked as its preprocessor wants them.
 
     The preprocessor is a closure over Inductor's IR, so it runs here, on real tensors; what it
@@ -266,7 +270,7 @@ def _cpp_inputs(choice: Any, call: AutotuneCall) -> list[Tensor]:
     return [known.get(id(tensor)) or call.files.keep_new(tensor) for tensor in processed]
 
 
-def _example(value: torch.Tensor | None, spec: Tensor) -> torch.Tensor:
+def _example(value: torch.Tensor | None, spec: TensorSpec) -> torch.Tensor:
     return value if value is not None else build_tensor(spec)
 
 

@@ -13,7 +13,7 @@ from torch._inductor import ir
 
 from inductor_plugin.inductor.facts import compat
 from inductor_plugin.inductor.facts.problem import constant, device_text, dtype_name
-from inductor_plugin.kernels.call import Tensor
+from inductor_plugin.kernels.call import TensorSpec
 from inductor_plugin.tuning.operand_files import OperandFiles
 
 
@@ -41,37 +41,37 @@ class Operands:
         self._generators = generators
         self._files = files
         # By a node's id, and with the node, so that no id is used twice.
-        self._views: dict[int, tuple[Any, Tensor]] = {}
-        self._bases: dict[int, tuple[Any, Tensor]] = {}
+        self._views: dict[int, tuple[Any, TensorSpec]] = {}
+        self._bases: dict[int, tuple[Any, TensorSpec]] = {}
         self._constants: dict[int, tuple[Any, torch.Tensor | None]] = {}
-        self._generated: dict[int, Tensor | None] = {}
+        self._generated: dict[int, TensorSpec | None] = {}
 
     @functools.cached_property
-    def views(self) -> tuple[Tensor, ...]:
+    def views(self) -> tuple[TensorSpec, ...]:
         """What an operator is given: each input as the view it is."""
         return tuple(self.generated(i) or self.view(node) for i, node in enumerate(self._nodes))
 
     @functools.cached_property
-    def bases(self) -> tuple[Tensor, ...]:
+    def bases(self) -> tuple[TensorSpec, ...]:
         """The storage under each input, random throughout."""
         return tuple(map(self.base, self._nodes))
 
     @functools.cached_property
-    def distinct_bases(self) -> tuple[Tensor, ...]:
+    def distinct_bases(self) -> tuple[TensorSpec, ...]:
         """What a Triton kernel is given: each buffer once, however many inputs view it (x @ x.T)."""
         last = {node.get_name(): index for index, node in enumerate(self._nodes)}
         return tuple(self.generated(i) or self.base(self._nodes[i]) for i in last.values())
 
     @functools.cached_property
-    def output(self) -> Tensor:
+    def output(self) -> TensorSpec:
         """What the call writes."""
         return output_tensor(self._layout)
 
-    def view(self, node: Any) -> Tensor:
+    def view(self, node: Any) -> TensorSpec:
         """Return what a library kernel is given for a node, see `view_operand`."""
         return _once(self._views, node, lambda: view_operand(node, self.seeds))
 
-    def base(self, node: Any) -> Tensor:
+    def base(self, node: Any) -> TensorSpec:
         """Return what a template kernel is given for a node, see `base_operand`."""
         return _once(self._bases, node, lambda: base_operand(node, self.seeds))
 
@@ -79,7 +79,7 @@ class Operands:
         """Return a node's frozen value, None if it is known at run time only."""
         return _once(self._constants, node, lambda: constant(node))
 
-    def generated(self, index: int) -> Tensor | None:
+    def generated(self, index: int) -> TensorSpec | None:
         """Return an operand whose values Inductor generates (ends of groups), None for any other.
 
         Random ends of groups would make a kernel read and write outside its operands.
@@ -90,7 +90,7 @@ class Operands:
             self._generated[index] = self._generate(index)
         return self._generated[index]
 
-    def _generate(self, index: int) -> Tensor | None:
+    def _generate(self, index: int) -> TensorSpec | None:
         node = self._nodes[index]
         value = generated_value(node, self._generators[index])
         if value is None:
@@ -105,21 +105,21 @@ def _once(known: dict[int, tuple[Any, Any]], node: Any, read: Callable[[], Any])
     return known[id(node)][1]
 
 
-def base_operand(node: Any, seeds: dict[str, int]) -> Tensor:
+def base_operand(node: Any, seeds: dict[str, int]) -> TensorSpec:
     """Return the tensor a template kernel is given: the base of a view, as stock benchmarks it."""
     base = node.unwrap_view() if isinstance(node, ir.BaseView) else node
     layout = base.get_layout()
     return _tensor(base, compat.hints([layout.offset])[0], seeds)
 
 
-def view_operand(node: Any, seeds: dict[str, int]) -> Tensor:
+def view_operand(node: Any, seeds: dict[str, int]) -> TensorSpec:
     """Return the tensor a library kernel is given: the view itself, on its base's storage."""
     return _tensor(node, compat.hints([node.get_layout().offset])[0], seeds)
 
 
-def output_tensor(layout: ir.Layout) -> Tensor:
+def output_tensor(layout: ir.Layout) -> TensorSpec:
     """Return what a kernel writes."""
-    return Tensor(
+    return TensorSpec(
         size=compat.hints(layout.size),
         stride=compat.hints(layout.stride),
         dtype=dtype_name(layout.dtype),
@@ -138,10 +138,10 @@ def generated_value(node: Any, generate: Callable[[Any], Any]) -> torch.Tensor |
     return generate(_OnHost(node))
 
 
-def _tensor(node: Any, offset: int, seeds: dict[str, int]) -> Tensor:
+def _tensor(node: Any, offset: int, seeds: dict[str, int]) -> TensorSpec:
     name = node.get_name()
     base = node.unwrap_view() if isinstance(node, ir.BaseView) else node
-    return Tensor(
+    return TensorSpec(
         size=compat.hints(node.get_size()),
         stride=compat.hints(compat.strides(node)),
         dtype=dtype_name(node.get_dtype()),

@@ -25,7 +25,7 @@ from inductor_plugin.inductor.facts import compat, toolchain
 from inductor_plugin.inductor.facts.operands import base_operand
 from inductor_plugin.inductor.facts.problem import device_text, dtype_name
 from inductor_plugin.inductor.fusion.epilogue import base_of, epilogue_of_bodies
-from inductor_plugin.kernels.call import ModuleKernel, Tensor, Zeros
+from inductor_plugin.kernels.call import ModuleKernel, TensorSpec, Zeros
 from inductor_plugin.problem.epilogue import Epilogue
 from inductor_plugin.worker.jobs import TritonCompileJob
 
@@ -103,12 +103,12 @@ def _argument(name: Any, told: Any) -> str | int | Zeros:
     return str(name)
 
 
-def operand_of(name: str, seeds: dict[str, int]) -> Tensor:
+def operand_of(name: str, seeds: dict[str, int]) -> TensorSpec:
     """Return the tensor behind the name of a buffer, as a generated kernel takes it."""
     value: torch.Tensor | None = V.graph.constants.get(name)
     if value is None:
         return base_operand(node_of(name), seeds)
-    return Tensor(
+    return TensorSpec(
         size=tuple(value.size()),
         stride=tuple(value.stride()),
         dtype=dtype_name(value.dtype),

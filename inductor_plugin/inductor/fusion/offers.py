@@ -23,12 +23,12 @@ from inductor_plugin.inductor.fusion.nodes import (
 )
 from inductor_plugin.kernels.call import (
     Argument,
-    Buffer,
+    BufferRef,
     ModuleKernel,
-    Part,
     SequenceKernel,
+    SequenceStep,
     Single,
-    Tensor,
+    TensorSpec,
 )
 from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.offer import CandidateOffer
@@ -59,7 +59,7 @@ class Fusion:
     call: AutotuneCall
 
     @functools.cached_property
-    def written(self) -> dict[str, Tensor]:
+    def written(self) -> dict[str, TensorSpec]:
         """What the two nodes write, by buffer; the one that is compared last."""
         nodes = (*self.first.get_nodes(), *self.second.get_nodes())
         layouts = {o.get_name(): o.node.get_layout() for node in nodes for o in node.get_outputs()}
@@ -121,7 +121,7 @@ def fused_offer(
 class Seen:
     """A tensor from outside as a kernel reads it: sizes, strides and offset along the product."""
 
-    tensor: Tensor
+    tensor: TensorSpec
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
@@ -132,7 +132,7 @@ class Operands:
     """The tensors of one candidate by their place: inputs, scratch, output."""
 
     fusion: Fusion
-    inputs: list[Tensor] = field(default_factory=list[Tensor])
+    inputs: list[TensorSpec] = field(default_factory=list[TensorSpec])
     parts: list[tuple[Single, list[Any], str | None]] = field(
         default_factory=list[tuple[Single, list[Any], "str | None"]]
     )
@@ -148,7 +148,7 @@ class Operands:
         """
         for one in _flat(arguments):
             tensor = one.tensor if isinstance(one, Seen) else one
-            if isinstance(tensor, Tensor) and tensor not in self.inputs:
+            if isinstance(tensor, TensorSpec) and tensor not in self.inputs:
                 self.inputs.append(tensor)
         self.parts.append((kernel, list(arguments), out))
 
@@ -164,10 +164,10 @@ class Operands:
         order = [*(one for one in passed if one in used), last]
         places = {one: len(self.inputs) + index for index, one in enumerate(order)}
         parts = tuple(
-            Part(
+            SequenceStep(
                 kernel,
                 tuple(self._place(one, places) for one in arguments),
-                None if out is None else Buffer(places[out]),
+                None if out is None else BufferRef(places[out]),
             )
             for kernel, arguments, out in self.parts
         )
@@ -179,10 +179,10 @@ class Operands:
         if isinstance(one, tuple):
             return tuple(self._place(inner, places) for inner in cast("tuple[Any, ...]", one))
         if isinstance(one, Seen):
-            return Buffer(self.inputs.index(one.tensor), one.size, one.stride, one.offset)
-        if isinstance(one, Tensor):
-            return Buffer(self.inputs.index(one))
-        return Buffer(places[one]) if isinstance(one, str) and one in places else one
+            return BufferRef(self.inputs.index(one.tensor), one.size, one.stride, one.offset)
+        if isinstance(one, TensorSpec):
+            return BufferRef(self.inputs.index(one))
+        return BufferRef(places[one]) if isinstance(one, str) and one in places else one
 
 
 def _flat(arguments: Sequence[Any]) -> Iterator[Any]:

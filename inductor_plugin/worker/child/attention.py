@@ -12,7 +12,7 @@ import torch
 
 from inductor_plugin.attention import library as attention_library
 from inductor_plugin.attention.check import Judgement, Reference
-from inductor_plugin.kernels.call import ExternKernel, Kernel, Tensor
+from inductor_plugin.kernels.call import ExternKernel, Kernel, TensorSpec
 from inductor_plugin.problem.attention import Attention
 from inductor_plugin.worker.jobs import BenchCandidate, ScreenJob
 
@@ -23,7 +23,10 @@ class Trial:
     """What the jobs of one attention share."""
 
     def __init__(
-        self, facts: Attention, specs: Sequence[Tensor], build: Callable[[Tensor], torch.Tensor]
+        self,
+        facts: Attention,
+        specs: Sequence[TensorSpec],
+        build: Callable[[TensorSpec], torch.Tensor],
     ) -> None:
         """Make the operands and what their results are held against.
 
@@ -45,14 +48,14 @@ class Trial:
         self._hides = ""
         self.known = False
 
-    def fill(self, spec: Tensor, tensor: torch.Tensor) -> None:
+    def fill(self, spec: TensorSpec, tensor: torch.Tensor) -> None:
         """Write what a forward leaves for the gradients into an operand that holds it."""
         for name, value in self._reference.prepared.items():
             view = self._specs.get(name)
             if view is not None and view.seed == spec.seed:
                 _viewed(tensor, view).copy_(value)
 
-    def written(self, candidate: BenchCandidate) -> dict[int, Tensor]:
+    def written(self, candidate: BenchCandidate) -> dict[int, TensorSpec]:
         """Return which inputs of a candidate it writes, and how the problem sees them."""
         places = {spec.seed: i for i, spec in enumerate(candidate.inputs)}
         views = [self._specs[name] for name in self._written]
@@ -135,7 +138,7 @@ class Trial:
         return (*self._specs["q"].size[:-1], self._specs["v"].size[-1])
 
 
-def trial_of(job: ScreenJob, build: Callable[[Tensor], torch.Tensor]) -> Trial | None:
+def trial_of(job: ScreenJob, build: Callable[[TensorSpec], torch.Tensor]) -> Trial | None:
     """Return the trial of a job, None where its numbers are not checked.
 
     Without a library kernel the operands are those of the candidate, if it takes all of them.
@@ -170,5 +173,5 @@ def _all_outputs(
     return {"out": out} if lse is None else {"out": out, "lse": lse}
 
 
-def _viewed(tensor: torch.Tensor, view: Tensor) -> torch.Tensor:
+def _viewed(tensor: torch.Tensor, view: TensorSpec) -> torch.Tensor:
     return torch.as_strided(tensor, view.size, view.stride, view.offset)

@@ -23,7 +23,7 @@ from inductor_plugin.kernels.call import (
     ExternKernel,
     OpKernel,
     SequenceKernel,
-    Tensor,
+    TensorSpec,
 )
 from inductor_plugin.worker.child import inductor
 from inductor_plugin.worker.child.attention import Trial, trial_of
@@ -41,11 +41,11 @@ KEPT_PROBLEMS = 2
 class _Problem:
     """What the jobs of one problem share."""
 
-    tensors: dict[Tensor, torch.Tensor] = field(default_factory=dict[Tensor, torch.Tensor])
+    tensors: dict[TensorSpec, torch.Tensor] = field(default_factory=dict[TensorSpec, torch.Tensor])
     reference: torch.Tensor | None = None
     trial: Trial | None = None
 
-    def operand(self, spec: Tensor) -> torch.Tensor:
+    def operand(self, spec: TensorSpec) -> torch.Tensor:
         if spec not in self.tensors:
             self.tensors[spec] = build(spec)
             if self.trial is not None:

@@ -22,13 +22,13 @@ from inductor_plugin.config import set_environment
 from inductor_plugin.kernels import resources
 from inductor_plugin.kernels.call import (
     Argument,
-    Buffer,
+    BufferRef,
     ExternKernel,
     ModuleKernel,
     OpKernel,
-    Part,
     RequestKernel,
     SequenceKernel,
+    SequenceStep,
     Zeros,
 )
 from inductor_plugin.kernels.cuobjdump import triton_cuobjdump, triton_usage
@@ -133,7 +133,7 @@ def bind_sequence(
     return run
 
 
-def _bind_part(part: Part, tensors: Sequence[torch.Tensor]) -> Call:
+def _bind_part(part: SequenceStep, tensors: Sequence[torch.Tensor]) -> Call:
     kernel = part.kernel
     arguments: list[Any] = [_argument(one, tensors) for one in part.arguments]
     if isinstance(kernel, ModuleKernel):
@@ -147,7 +147,7 @@ def _bind_part(part: Part, tensors: Sequence[torch.Tensor]) -> Call:
 
 
 def _argument(one: Argument, tensors: Sequence[torch.Tensor]) -> Any:
-    if isinstance(one, Buffer):
+    if isinstance(one, BufferRef):
         tensor = tensors[one.index]
         return tensor if one.size is None else tensor.as_strided(one.size, one.stride, one.offset)
     if isinstance(one, tuple):  # an operator's list of tensors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from inductor_plugin.kernels.call import Tensor
+from inductor_plugin.kernels.call import TensorSpec
 
 ZONE_BYTES = (64 << 10, 8 << 20)
 """Least and most guard bytes on each side of an output."""
@@ -18,7 +18,7 @@ _UNWRITTEN_BYTE = 0xFF  # NaN in every float format but fnuz, -1 in the integers
 class Guarded:
     """An output inside a larger buffer: guard bytes on both sides, and nothing written yet."""
 
-    def __init__(self, spec: Tensor) -> None:
+    def __init__(self, spec: TensorSpec) -> None:
         dtype = dtype_of(spec)
         payload = -(-storage_elements(spec) * dtype.itemsize // 64) * 64
         row_bytes = max([0, *spec.stride]) * dtype.itemsize
@@ -35,7 +35,7 @@ class Guarded:
             self._zone // dtype.itemsize + spec.offset,
         )
 
-    def seen_as(self, view: Tensor) -> torch.Tensor:
+    def seen_as(self, view: TensorSpec) -> torch.Tensor:
         """Return the output, or the buffer it is a view of, as another view of that buffer."""
         values = self._buffer.view(dtype_of(view))
         start = self._zone // dtype_of(view).itemsize + view.offset
@@ -53,7 +53,7 @@ class Guarded:
         return None
 
 
-def dtype_of(spec: Tensor) -> torch.dtype:
+def dtype_of(spec: TensorSpec) -> torch.dtype:
     """Return the torch type a specification names."""
     dtype = getattr(torch, spec.dtype, None)
     if not isinstance(dtype, torch.dtype):
@@ -61,7 +61,7 @@ def dtype_of(spec: Tensor) -> torch.dtype:
     return dtype
 
 
-def storage_elements(spec: Tensor) -> int:
+def storage_elements(spec: TensorSpec) -> int:
     """Return how many elements the storage of a tensor needs."""
     if 0 in spec.size:
         return max(spec.storage, spec.offset)
@@ -69,7 +69,7 @@ def storage_elements(spec: Tensor) -> int:
     return max(spec.storage, spec.offset + 1 + sum((size - 1) * stride for size, stride in pairs))
 
 
-def build(spec: Tensor) -> torch.Tensor:
+def build(spec: TensorSpec) -> torch.Tensor:
     """Return the operand a specification describes."""
     storage = _from_file(spec) if spec.file is not None else _random(spec)
     dense = torch.as_strided(storage, spec.size, spec.stride, spec.offset)
@@ -82,7 +82,7 @@ def build(spec: Tensor) -> torch.Tensor:
     raise ValueError(f"unknown packing {spec.packing!r}; known are mkldnn_linear and mkl_linear")
 
 
-def _from_file(spec: Tensor) -> torch.Tensor:
+def _from_file(spec: TensorSpec) -> torch.Tensor:
     dtype, elements = dtype_of(spec), storage_elements(spec)
     mapped = torch.from_file(
         str(spec.file), shared=False, size=elements * dtype.itemsize, dtype=torch.uint8
@@ -90,7 +90,7 @@ def _from_file(spec: Tensor) -> torch.Tensor:
     return mapped.clone().view(dtype).to(spec.device)
 
 
-def _random(spec: Tensor) -> torch.Tensor:
+def _random(spec: TensorSpec) -> torch.Tensor:
     """Return normal floats or small integers; a seed gives the same values in every process."""
     dtype, elements = dtype_of(spec), storage_elements(spec)
     generator = torch.Generator(device=spec.device).manual_seed(spec.seed)

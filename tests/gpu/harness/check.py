@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from inductor_plugin.kernels.call import OpKernel, Tensor
+from inductor_plugin.kernels.call import OpKernel, TensorSpec
 from inductor_plugin.ops import gemm_epilogue
 from inductor_plugin.worker.child import bench
 from inductor_plugin.worker.child.operands import Guarded
@@ -62,7 +62,9 @@ class Report:
 class Outputs:
     """What a call writes, by name: each between guard zones and full of what is not a number."""
 
-    def __init__(self, specs: Mapping[str, Tensor], returned: Sequence[str], device: str) -> None:
+    def __init__(
+        self, specs: Mapping[str, TensorSpec], returned: Sequence[str], device: str
+    ) -> None:
         """Allocate it; ``returned`` are the names of what is compared, in order."""
         self._returned = returned
         self._guarded = {
@@ -192,7 +194,7 @@ def wanted(given: Case, device: str, seed: int) -> tuple[torch.Tensor, ...]:
     return given.expected(made(given.specs, device, seed))
 
 
-def view(tensor: torch.Tensor, spec: Tensor) -> torch.Tensor:
+def view(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
     """Return a tensor with the size and strides of an operand: a bias spread over rows, say."""
     if tuple(tensor.shape) == spec.size:
         return tensor

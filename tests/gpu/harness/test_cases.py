@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from benchmarks.harness.error import error_of
-from inductor_plugin.kernels.call import OpKernel, Tensor
+from inductor_plugin.kernels.call import OpKernel, TensorSpec
 from inductor_plugin.problem.attention import BACKWARD, FORWARD
 from inductor_plugin.registry import default_registry
 from inductor_plugin.templates import BUILTIN
@@ -166,9 +166,11 @@ def test_a_missing_way_is_an_error() -> None:
 
 def product(kernel: OpKernel, *, rows: int = 48) -> BenchCandidate:
     """Return a product of the case below on a CPU."""
-    a = Tensor((rows, 64), (64, 1), "float32", "cpu")
-    b = Tensor((64, 32), (1, 64), "float32", "cpu")
-    return BenchCandidate("one", kernel, (a, b), Tensor((rows, 32), (32, 1), "float32", "cpu"), 5)
+    a = TensorSpec((rows, 64), (64, 1), "float32", "cpu")
+    b = TensorSpec((64, 32), (1, 64), "float32", "cpu")
+    return BenchCandidate(
+        "one", kernel, (a, b), TensorSpec((rows, 32), (32, 1), "float32", "cpu"), 5
+    )
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import torch
 import torch._dynamo
 
 from benchmarks.harness.forced import WAYS, forced_fusion, fusion_decision_for
-from inductor_plugin.kernels.call import ExternKernel, SequenceKernel, Tensor
+from inductor_plugin.kernels.call import ExternKernel, SequenceKernel, TensorSpec
 from inductor_plugin.worker.jobs import BenchCandidate
 from tests.gpu.harness import check, fused_cases, fused_forced
 from tests.gpu.harness.check import WrittenKernel, checked_with
@@ -126,7 +126,7 @@ def small(kept: bool = False) -> tuple[Case, WrittenCall]:
         return (product.relu() + c, product) if kept else (product.relu() + c,)
 
     given = Case("small", FUSED, "mm", graph, (Spec((9, 16)), Spec((16, 8)), Spec((8,))))
-    spec = Tensor((9, 8), (8, 1), "bfloat16", "cuda:0")
+    spec = TensorSpec((9, 8), (8, 1), "bfloat16", "cuda:0")
     names = ("buf0", "buf1") if kept else ("buf1",)
     call = WrittenCall(
         names=("arg0_1", "arg1_1", "arg2_1"),

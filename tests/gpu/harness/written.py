@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from inductor_plugin.kernels.call import Tensor
+from inductor_plugin.kernels.call import TensorSpec
 
 OPERATOR = "torch.ops.inductor_plugin.cutlass_mm_epilogue.out"
 
@@ -40,7 +40,7 @@ class WrittenCall:
     operands: str
     aux: tuple[str, ...]
     out: str
-    buffers: tuple[tuple[str, Tensor], ...]
+    buffers: tuple[tuple[str, TensorSpec], ...]
     returned: tuple[str, ...]
     kernel: str
     launch: tuple[Any, ...]
@@ -89,7 +89,7 @@ def written(code: str) -> WrittenCall:
         r"^ *(buf\d+) = empty_strided_cuda\((\(.*?\)), (\(.*?\)), torch\.(\w+)\)", code, re.M
     )
     buffers = tuple(
-        (name, Tensor(ast.literal_eval(size), ast.literal_eval(stride), dtype, "cuda:0"))
+        (name, TensorSpec(ast.literal_eval(size), ast.literal_eval(stride), dtype, "cuda:0"))
         for name, size, stride, dtype in allocated
     )
     launch = [ast.literal_eval(argument) for argument in kernel]

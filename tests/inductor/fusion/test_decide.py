@@ -26,11 +26,11 @@ from inductor_plugin.inductor.facts.compat import torch_version
 from inductor_plugin.inductor.fusion import decide
 from inductor_plugin.inductor.fusion.offers import fused_offer
 from inductor_plugin.kernels.call import (
-    Buffer,
+    BufferRef,
     ExternKernel,
     ModuleKernel,
-    Part,
     SequenceKernel,
+    SequenceStep,
 )
 from inductor_plugin.problem.tolerance import STEPPED
 from inductor_plugin.tuning.task import Task
@@ -301,13 +301,13 @@ def test_the_product_goes_through_scratch_memory(lab: Callable[..., Any]) -> Non
     (scratch,) = kernel.scratch
     assert (scratch.size, scratch.dtype) == ((1024, 2048), "bfloat16")
     product, epilogue = kernel.parts
-    assert product == Part(ExternKernel("mm"), (Buffer(0), Buffer(1)), Buffer(3))
+    assert product == SequenceStep(ExternKernel("mm"), (BufferRef(0), BufferRef(1)), BufferRef(3))
     assert isinstance(epilogue.kernel, ModuleKernel)
     assert epilogue.out is None
-    assert [one for one in epilogue.arguments if isinstance(one, Buffer)] == [
-        Buffer(3),
-        Buffer(2),
-        Buffer(4),
+    assert [one for one in epilogue.arguments if isinstance(one, BufferRef)] == [
+        BufferRef(3),
+        BufferRef(2),
+        BufferRef(4),
     ]
     # The sizes follow the tensors: xnumel.
     assert epilogue.arguments[3:] == (1024 * 2048,)
@@ -324,7 +324,7 @@ def test_arguments_are_in_the_order_of_the_kernel(lab: Callable[..., Any]) -> No
     tensors = [one.strip() for one in named.group(1).split(",")][:4]
     # The operands first, then what the epilogue reads, then what it writes.
     assert tensors == ["arg_A", "arg_B", "in_ptr2", "out_ptr1"]
-    assert part.arguments[:4] == (Buffer(0), Buffer(1), Buffer(2), Buffer(3))
+    assert part.arguments[:4] == (BufferRef(0), BufferRef(1), BufferRef(2), BufferRef(3))
     assert kernel.scratch == ()
 
 

@@ -23,7 +23,7 @@ import torch
 from torch.nn import functional
 
 from inductor_plugin.inductor.fusion import visitors, visitors_split
-from inductor_plugin.kernels.call import Buffer, ExternKernel, ModuleKernel, OpKernel
+from inductor_plugin.kernels.call import BufferRef, ExternKernel, ModuleKernel, OpKernel
 from inductor_plugin.worker.jobs import BenchCandidate
 from tests.support import triton_interpreter
 from tests.support.lowering import Arg, Lab
@@ -220,11 +220,17 @@ def test_both_kernels_are_one_candidate_on_the_same_tensors(lab: Lab) -> None:
     operator, module = kernel.parts
     assert [len(one.inputs), len(kernel.scratch)] == [5, 1]
     assert (kernel.scratch[0].size, one.output.size) == ((M, N), (M, N))
-    assert operator.arguments[:3] == (Buffer(0), Buffer(1), (Buffer(2, (1, N), (0, 1), 0),))
-    assert (operator.arguments[-1], operator.out) == ((), Buffer(5)), "what is passed on is scratch"
+    assert operator.arguments[:3] == (
+        BufferRef(0),
+        BufferRef(1),
+        (BufferRef(2, (1, N), (0, 1), 0),),
+    )
+    assert (operator.arguments[-1], operator.out) == ((), BufferRef(5)), (
+        "what is passed on is scratch"
+    )
     assert isinstance(operator.arguments[3], str), "the kernel's name is no buffer"
     # Of what it reads, in the order of its own pointers, and the candidate's output.
-    assert set(module.arguments[:4]) == {Buffer(3), Buffer(4), Buffer(5), Buffer(6)}
+    assert set(module.arguments[:4]) == {BufferRef(3), BufferRef(4), BufferRef(5), BufferRef(6)}
     assert module.arguments[4:] == (M * N,)
     unfused: Any = next(t for t in lab.tasks if t.problem.epilogue).entries[0]
     assert unfused.library
@@ -235,7 +241,7 @@ def test_the_last_write_is_compared_whichever_kernel_writes_it(lab: Lab) -> None
     one = next(one.candidate for one in lab.screens if is_cut(one.candidate))
     kernel: Any = one.kernel
     operator, module = kernel.parts
-    output = Buffer(len(one.inputs) + len(kernel.scratch))
+    output = BufferRef(len(one.inputs) + len(kernel.scratch))
     assert operator.out == output
     assert output not in module.arguments
 
