@@ -1,7 +1,7 @@
 """The cache: compiled kernels, timings and decisions in one directory that can be read and shipped.
 
-It knows neither torch nor templates: it keeps files and records under digests. What only the command
-line needs (`archive`, `report`: 27 ms of imports) is imported from its own module.
+It depends on neither torch nor templates: it stores files and records under digests. Modules that only
+the command line needs (`archive`, `report`: 27 ms of imports) are not imported here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Files and folders that appear whole or not at all.
+"""Atomic writes of files and folders.
 
 A file is written under a private name and renamed. There is no `fsync`: a killed process loses
-nothing, and what a power failure tears is found by its checksum.
+nothing, and damage by a power failure is detected by the checksum.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 
 
 def private_path(private: Path) -> Path:
-    """Return a name nobody else uses, in a folder that is made if it is not there."""
+    """Return an unused path in a folder, which is created if needed."""
     make_folder(private)
     return private / f"{os.getpid()}-{secrets.token_hex(8)}"
 
 
 def write(path: Path, data: bytes, private: Path) -> None:
-    """Write a file so that a reader sees the old content or the new, never a part.
+    """Write a file so that readers see either the old or the new content, never a part.
 
     Raises:
-        OSError: The disk is full, read-only, or not there.
+        OSError: The disk is full, read-only, or missing.
     """
     draft = private_path(private)
     try:
@@ -48,7 +48,7 @@ def publish_folder(draft: Path, target: Path) -> bool:
     """Rename a finished folder to its public name; return False if that name is taken.
 
     Raises:
-        OSError: The disk is full, read-only, or not there.
+        OSError: The disk is full, read-only, or missing.
     """
     make_folder(target.parent)
     try:
@@ -61,10 +61,10 @@ def publish_folder(draft: Path, target: Path) -> bool:
 
 
 def remove_folder(path: Path, private: Path) -> bool:
-    """Make a folder disappear at once, then delete what was in it; return False if it was gone.
+    """Rename a folder away, then delete its content; return False if it did not exist.
 
     Raises:
-        OSError: The disk is read-only, or not there.
+        OSError: The disk is read-only or missing.
     """
     doomed = private_path(private)
     try:
@@ -76,10 +76,10 @@ def remove_folder(path: Path, private: Path) -> bool:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it, closed to others.
+    """Create a folder and its parents with mode 0700.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: A folder cannot be created.
     """
     if path.is_dir():
         return

@@ -15,14 +15,14 @@ _WIDTH = 96
 
 
 def dump(fields: Mapping[str, Any]) -> bytes:
-    """Return the fields as a checked document. What is no JSON value is written as its text."""
+    """Return the fields as a document with a checksum. Values that JSON lacks are written as text."""
     body = _pretty(plain(fields), "").encode()
-    rest = body[2:]  # behind "{\n"
+    rest = body[2:]  # without "{\n"
     return _HEAD + hashlib.sha256(rest).hexdigest().encode() + _TAIL + rest
 
 
 def check(data: bytes) -> str | None:
-    """Return why these bytes are not a whole document, or None if they are."""
+    """Return why these bytes are not a valid document, or None if they are."""
     if not data.startswith(_HEAD) or data[len(_HEAD) + 64 : _REST] != _TAIL:
         return "it does not start with its checksum"
     stated = data[len(_HEAD) : len(_HEAD) + 64]
@@ -35,7 +35,7 @@ def load(data: bytes) -> dict[str, Any]:
     """Return the fields of a checked document, without the checksum.
 
     Raises:
-        ValueError: The bytes are damaged; the message says how.
+        ValueError: The bytes are damaged; the message gives the reason.
     """
     reason = check(data)
     if reason is not None:
@@ -45,7 +45,7 @@ def load(data: bytes) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return the value with only what JSON has: other objects and non-finite numbers as text."""
+    """Return the value as JSON types; other objects and non-finite numbers become text."""
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""One compiled kernel as it lies in the cache: its files, their checksums, what it uses."""
+"""A compiled kernel in the cache: its files, their checksums, its resources."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENTRY = "entry.json"
 
 @dataclass(frozen=True)
 class Resources:
-    """What a kernel uses on the device; None where it is not known.
+    """Resources of a kernel on the device; None if unknown.
 
     Attributes:
         registers: Registers per thread.
@@ -33,16 +33,16 @@ class Resources:
 
 @dataclass(frozen=True)
 class KernelEntry:
-    """A kernel that is in the cache, its files checked.
+    """A kernel in the cache.
 
     Attributes:
         digest: Its key's digest.
         key: Its key.
         files: SHA-256 of each file by name.
         bytes: Size of all files.
-        resources: What it uses on the device.
-        created: When it was published, in seconds since 1970.
-        folder: Where its files are.
+        resources: Its resources on the device.
+        created: Time of publication, in seconds since 1970.
+        folder: The folder of its files.
     """
 
     digest: str
@@ -54,7 +54,7 @@ class KernelEntry:
     folder: Path = field(compare=False)
 
     def path(self, name: str) -> Path:
-        """Return where one of the files is.
+        """Return the path of one of the files.
 
         Raises:
             KeyError: The kernel has no such file.
@@ -69,7 +69,7 @@ class KernelEntry:
 def make_entry(
     folder: Path, key: KernelKey, names: list[str], resources: Resources | None
 ) -> bytes:
-    """Return the text of ``entry.json`` for files that lie in ``folder``.
+    """Return the text of ``entry.json`` for files in ``folder``.
 
     Raises:
         OSError: A file cannot be read.
@@ -91,7 +91,7 @@ def parse_entry(data: bytes, folder: Path) -> KernelEntry:
     """Return the entry described by the text of an ``entry.json``.
 
     Raises:
-        ValueError: The text is damaged, of another format, or lies under another kernel's name.
+        ValueError: The text is damaged, of another format, or has another kernel's digest.
     """
     fields = document.load(data)
     if fields.get("format") != SCHEMA:
@@ -101,7 +101,7 @@ def parse_entry(data: bytes, folder: Path) -> KernelEntry:
         entry = KernelEntry(
             digest=fields["digest"],
             key=key,
-            files={str(name): str(stated) for name, stated in fields["files"].items()},
+            files={str(name): str(sha256) for name, sha256 in fields["files"].items()},
             bytes=int(fields["bytes"]),
             resources=Resources(**fields["resources"]),
             created=float(fields["created"]),
@@ -117,10 +117,10 @@ def parse_entry(data: bytes, folder: Path) -> KernelEntry:
 
 
 def damage(entry: KernelEntry) -> str | None:
-    """Return what is wrong with the kernel's files, or None if all checksums match."""
+    """Return the damage of a kernel's files, or None if all checksums match."""
     try:
-        for name, stated in entry.files.items():
-            if file_sha256(entry.folder / name) != stated:
+        for name, sha256 in entry.files.items():
+            if file_sha256(entry.folder / name) != sha256:
                 return f"the checksum of {name} does not match"
     except OSError as error:
         return f"a file cannot be read: {error}"
@@ -128,7 +128,7 @@ def damage(entry: KernelEntry) -> str | None:
 
 
 def damage_of_folder(folder: Path) -> str | None:
-    """Return what is wrong with a kernel's folder, or None if it is sound or gone."""
+    """Return the damage of a kernel's folder, or None if it is valid or does not exist."""
     try:
         entry = parse_entry((folder / ENTRY).read_bytes(), folder)
         reason = damage(entry)
@@ -143,10 +143,10 @@ def file_sha256(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: The file cannot be read.
     """
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
-            found.update(block)
-    return found.hexdigest()
+            sha256.update(block)
+    return sha256.hexdigest()

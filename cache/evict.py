@@ -1,4 +1,4 @@
-"""Keeping a cache within its size: what was not used for longest goes first, records last."""
+"""Keeps a cache within its size: evicts least recently used kernels first, records last."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from inductor_plugin.errors import CacheError
 logger = logging.getLogger(__name__)
 
 GRACE_S = 600.0
-"""The size limit never evicts what was used within this many seconds: another process may be about
-to load it, or a measurement of it may be queued. A read is noted at most once a minute."""
+"""The size limit never evicts entries used within this many seconds: another process may be about to
+load them, or a measurement may be queued. The time of a read is stored at most once a minute."""
 
 LOCK_AGE_S = 86400.0
-"""A lock file this many seconds old is deleted if nobody holds it."""
+"""A lock file of this age in seconds is deleted if no process holds it."""
 
 _PINNED = b'"pinned": true'
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """What was removed.
+    """Number and size of removed entries.
 
     Attributes:
         kernels: Compiled kernels.
         records: Records.
         bytes: Size of both.
         leftovers: Unfinished files of killed processes.
-        locks: Lock files nobody held.
-        bytes_left: Size of the kernels and records that stay.
+        locks: Lock files that no process held.
+        bytes_left: Size of the remaining kernels and records.
     """
 
     kernels: int
@@ -59,22 +59,22 @@ class Pruned:
 def choose(
     stamps: Iterable[Stamp], spared: set[str], excess_bytes: int, used_before: float | None
 ) -> list[Stamp]:
-    """Return what goes, in order. Pure.
+    """Return the entries to evict, least recently used first. Pure.
 
     Args:
-        stamps: What there is.
-        spared: Names that must stay.
-        excess_bytes: How much has to go, by last use.
-        used_before: Whatever was not used since this time goes in any case, in seconds since 1970.
+        stamps: All entries.
+        spared: Names of entries that must stay.
+        excess_bytes: Bytes to free.
+        used_before: Entries last used before this time are evicted in any case; in seconds since 1970.
     """
-    going: list[Stamp] = []
-    for one in sorted(stamps, key=lambda stamp: stamp.used_at):
-        stale = used_before is not None and one.used_at < used_before
-        if one.path.stem in spared or (excess_bytes <= 0 and not stale):
+    evicted: list[Stamp] = []
+    for stamp in sorted(stamps, key=lambda stamp: stamp.used_at):
+        stale = used_before is not None and stamp.used_at < used_before
+        if stamp.path.stem in spared or (excess_bytes <= 0 and not stale):
             continue
-        going.append(one)
-        excess_bytes -= one.bytes
-    return going
+        evicted.append(stamp)
+        excess_bytes -= stamp.bytes
+    return evicted
 
 
 def prune(
@@ -83,43 +83,44 @@ def prune(
     older_than_s: float | None,
     grace_s: float = 0.0,
 ) -> Pruned:
-    """Remove what was not used for longest until the rest fits, and what killed processes left.
+    """Evict least recently used entries until the rest fits, and sweep files of killed processes.
 
-    Pinned records, and the kernels of their winners, stay. A kernel somebody builds stays.
+    Pinned records, the kernels of their winners, and kernels being built stay.
 
     Args:
         folder: The cache.
-        max_bytes: Size the kernels and records may have; None for no limit.
-        older_than_s: Remove what was not used for so many seconds; None for no limit.
-        grace_s: Spare what was used within so many seconds.
+        max_bytes: Largest size of kernels and records; None for no limit.
+        older_than_s: Also remove entries not used for this many seconds; None for no limit.
+        grace_s: Spare entries used within this many seconds.
     """
     layout, now = folder.layout, time.time()
     kernels, records = kernel_stamps(layout), record_stamps(layout)
-    total = sum(one.bytes for one in [*kernels, *records])
+    total = sum(stamp.bytes for stamp in [*kernels, *records])
     excess = 0 if max_bytes is None else total - max_bytes
     before = None if older_than_s is None else now - older_than_s
-    going_kernels: list[Stamp] = []
-    going_records: list[Stamp] = []
+    evicted_kernels: list[Stamp] = []
+    evicted_records: list[Stamp] = []
     if excess > 0 or before is not None:
         pinned_records, pinned_kernels = pinned(record_files(layout.records))
         kernels, records = (
-            [one for one in stamps if one.used_at <= now - grace_s] for stamps in (kernels, records)
+            [stamp for stamp in stamps if stamp.used_at <= now - grace_s]
+            for stamps in (kernels, records)
         )
-        going_kernels = [
-            one
-            for one in choose(kernels, pinned_kernels, excess, before)
-            if _remove_kernel(folder, one.path)
+        evicted_kernels = [
+            stamp
+            for stamp in choose(kernels, pinned_kernels, excess, before)
+            if _remove_kernel(folder, stamp.path)
         ]
-        excess -= sum(one.bytes for one in going_kernels)
-        going_records = [
-            one
-            for one in choose(records, pinned_records, excess, before)
-            if _remove_record(folder, one.path)
+        excess -= sum(stamp.bytes for stamp in evicted_kernels)
+        evicted_records = [
+            stamp
+            for stamp in choose(records, pinned_records, excess, before)
+            if _remove_record(folder, stamp.path)
         ]
-    removed = sum(one.bytes for one in [*going_kernels, *going_records])
+    removed = sum(stamp.bytes for stamp in [*evicted_kernels, *evicted_records])
     return Pruned(
-        kernels=len(going_kernels),
-        records=len(going_records),
+        kernels=len(evicted_kernels),
+        records=len(evicted_records),
         bytes=removed,
         leftovers=sweep(leftovers(layout, LEFTOVER_S)),
         locks=_remove_locks(layout.locks, now - LOCK_AGE_S),

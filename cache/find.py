@@ -1,4 +1,4 @@
-"""Finding one thing in a cache by the start of its name."""
+"""Finds an entry of a cache by a prefix of its name."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Match:
-    """One thing in a cache.
+    """An entry of a cache.
 
     Attributes:
-        kind: What it is.
+        kind: Kind of the entry.
         name: Its full name: ``environment/op/digest`` for a record, else a digest.
         path: Its file, or a kernel's folder.
     """
@@ -32,27 +32,29 @@ class Match:
 
 
 def find(layout: Layout, key: str) -> Match:
-    """Return the one thing whose name starts so.
+    """Return the only entry whose name has this prefix.
 
-    A record is named by the start of its digest, or by ``environment/digest`` or
-    ``environment/op/digest``, each by its start.
+    A record is named by a prefix of its digest, or by ``environment/digest`` or
+    ``environment/op/digest``, each part a prefix.
 
     Raises:
-        CacheError: Nothing is named so, or several things are.
+        CacheError: No entry matches, or several do.
     """
     parts = key.strip("/").split("/") if key.strip("/") else []
-    found = [one for one in _everything(layout) if parts and _matches(one.name.split("/"), parts)]
-    exact = [one for one in found if one.name.split("/")[-1] == parts[-1]]
-    found = exact or found
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    matches = [
+        match for match in _everything(layout) if parts and _matches(match.name.split("/"), parts)
+    ]
+    exact = [match for match in matches if match.name.split("/")[-1] == parts[-1]]
+    matches = exact or matches
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
         raise CacheError(
             f"nothing in {layout.root} has a key that starts with {key!r}; "
             "list what is there with `inductor-plugin ls`, kernels with `ls --kernels`"
         )
-    names = [f"{one.kind} {_short(one.name)}" for one in found[:_SHOWN]]
-    more = "" if len(found) <= _SHOWN else f" and {len(found) - _SHOWN} more"
+    names = [f"{match.kind} {_short(match.name)}" for match in matches[:_SHOWN]]
+    more = "" if len(matches) <= _SHOWN else f" and {len(matches) - _SHOWN} more"
     raise CacheError(
         f"key {key!r} is not unique: {', '.join(names)}{more}; "
         "write more of it, or environment/key for a record"
@@ -80,4 +82,4 @@ def _matches(name: list[str], key: list[str]) -> bool:
 
 
 def _short(name: str) -> str:
-    return "/".join(one[:12] for one in name.split("/"))
+    return "/".join(part[:12] for part in name.split("/"))

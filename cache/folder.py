@@ -1,4 +1,4 @@
-"""One cache directory as the shelves use it: lock, read, write, and stepping down to memory."""
+"""A cache directory as the shelves use it: locks, atomic writes, and the fallback to memory."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from inductor_plugin.errors import CacheError
 logger = logging.getLogger(__name__)
 
 TOUCH_S = 60.0
-"""A read notes its time for the LRU at most this often, in seconds."""
+"""Least interval between updates of an entry's time of use, in seconds."""
 
 MISSING = (FileNotFoundError, NotADirectoryError)
-"""What opening raises where there is no such file, for the second where a parent is no folder."""
+"""Errors of opening a missing file; the second is raised if a parent is not a folder."""
 
 Signature = tuple[int, int, int]
 
 
 @dataclass
 class Folder:
-    """A cache directory, or the memory that stands for one.
+    """A cache directory, or the memory that replaces it.
 
     Attributes:
-        layout: Where everything lies.
+        layout: Its paths.
         degraded: Why nothing is written to disk, or None.
     """
 
@@ -46,12 +46,12 @@ class Folder:
     def lock(self, name: str, timeout_s: float) -> Held:
         """Return the lock of a key, to be used in a `with` statement.
 
-        Entering raises CacheError if it is not free within ``timeout_s`` seconds.
+        Entering raises CacheError if the lock is not free within ``timeout_s`` seconds.
         """
         return _FolderLock(self, self._locks, name, timeout_s)
 
     def degrade(self, reason: str) -> None:
-        """Write nothing to disk from now on; the first time, say so."""
+        """Write nothing to disk from now on, and warn the first time."""
         with self._guard:
             if self.degraded is not None:
                 return
@@ -63,7 +63,7 @@ class Folder:
         )
 
     def write(self, path: Path, fields: dict[str, Any]) -> bool:
-        """Write a checked document; return False if the disk refused, and degrade."""
+        """Write a document with a checksum; if that fails, degrade and return False."""
         if self.degraded is not None:
             return False
         try:
@@ -74,14 +74,14 @@ class Folder:
         return True
 
     def touch(self, path: str) -> None:
-        """Note that an entry was used, for the LRU. The modification time stays."""
+        """Update an entry's access time, for the LRU. The modification time stays."""
         if self.degraded is not None:
             return
         with suppress(OSError):
-            found = os.stat(path)  # noqa: PTH116 - a Path costs 3 us, a warm lookup has 50
+            status = os.stat(path)  # noqa: PTH116 - a Path costs 3 us, a warm lookup has 50
             now = time.time()
-            if now - found.st_atime > TOUCH_S:
-                os.utime(path, ns=(int(now * 1e9), found.st_mtime_ns))
+            if now - status.st_atime > TOUCH_S:
+                os.utime(path, ns=(int(now * 1e9), status.st_mtime_ns))
 
     def report_damage(self, path: Path, reason: str) -> None:
         """Warn of a damaged entry, once for each path."""
@@ -95,18 +95,18 @@ class Folder:
         self.add_counters({"corrupt": 1})
 
     def forget_damage(self, path: Path) -> None:
-        """Let the next damage of a path be reported again: it has been replaced."""
+        """Report the next damage of a path again, after it has been replaced."""
         with self._guard:
             self._reported.discard(str(path))
 
     def add_counters(self, sums: dict[str, int]) -> None:
-        """Add to the sums over all processes; what the disk refuses is dropped."""
+        """Add to the sums over all processes; they are dropped if writing fails."""
         if self.degraded is not None or not any(sums.values()):
             return
         try:
             with self.lock("counters", 5.0):
-                known = self.counters()
-                total = {n: known.get(n, 0) + sums.get(n, 0) for n in sorted({*known, *sums})}
+                before = self.counters()
+                total = {n: before.get(n, 0) + sums.get(n, 0) for n in sorted({*before, *sums})}
                 self.write(self.layout.counters, {"format": SCHEMA, **total})
         except CacheError as error:
             logger.debug("counters were not written: %s", error)
@@ -121,7 +121,7 @@ class Folder:
 
 
 class _FolderLock(Held):
-    """A key's lock; where the disk gives no lock file, it holds between threads only."""
+    """A key's lock; without a lock file on disk, it only synchronizes threads."""
 
     def __init__(self, folder: Folder, table: LockTable, name: str, timeout_s: float) -> None:
         super().__init__(table, name, None, timeout_s)
@@ -140,9 +140,9 @@ class _FolderLock(Held):
 
 
 def signature(path: str) -> Signature | None:
-    """Return what changes when a file is replaced, or None if it is not there."""
+    """Return facts that change when a file is replaced, or None if it does not exist."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - a Path costs 3 us, a warm lookup has 50
+        status = os.stat(path)  # noqa: PTH116 - a Path costs 3 us, a warm lookup has 50
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino

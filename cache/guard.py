@@ -13,15 +13,15 @@ class Refusal:
     """Why a directory cannot be trusted.
 
     Attributes:
-        what: Which folder, and who could change what is in it.
-        remedy: What to do.
+        what: The folder, and which users could change its content.
+        remedy: How to fix it.
     """
 
     what: str
     remedy: str
 
     def __str__(self) -> str:
-        """Return both, as an error says them."""
+        """Return both, as in error messages."""
         return f"{self.what}; {self.remedy}"
 
 
@@ -31,7 +31,7 @@ def reason_to_refuse(path: Path) -> Refusal | None:
     None if it can be, or if it does not exist.
 
     Raises:
-        OSError: The directory cannot be looked at.
+        OSError: The directory cannot be read.
     """
     try:
         status = path.stat()
@@ -59,9 +59,9 @@ def _refusal(path: Path, status: os.stat_result) -> Refusal | None:
         )
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o022:
-        who = "everyone" if mode & 0o002 else "its group"
+        writers = "everyone" if mode & 0o002 else "its group"
         return Refusal(
-            f"{path} may be written by {who} (mode {mode:04o}), who could replace the kernels in it",
+            f"{path} may be written by {writers} (mode {mode:04o}), who could replace the kernels in it",
             f"if you trust its content, run: chmod go-w {path}",
         )
     return None

@@ -35,36 +35,36 @@ _ATTEMPTS = 5
 
 
 @dataclass
-class _Known:
+class _CachedKernel:
     signatures: tuple[Signature | None, ...]
     entry: KernelEntry
     touched: float
 
 
 class KernelShelf:
-    """The kernels of one cache directory, with those this process checked kept in mind."""
+    """The kernels of one cache directory, with an in-memory copy of those this process has checked."""
 
     def __init__(self, folder: Folder, published: Callable[[int], None]) -> None:
-        """Keep kernels in ``folder``; ``published`` is called with the bytes of each new one."""
+        """Keep kernels in ``folder``; ``published`` is called with the size of each new kernel."""
         self._folder = folder
         self._published = published
         self._guard = threading.Lock()
-        self._known: dict[str, _Known] = {}
+        self._cached: dict[str, _CachedKernel] = {}
         self._memory: dict[str, KernelEntry] = {}
         self._scratch: Path | None = None
         self._index: dict[tuple[str, str, str], list[KernelEntry]] | None = None
 
     def get(self, digest: str) -> KernelEntry | None:
-        """Return a kernel whose files are as published, or None; a damaged one is removed."""
+        """Return a kernel whose files are as published, or None; a damaged kernel is removed."""
         return self._memory.get(digest) or self._on_disk(digest)
 
     def put(
         self, key: KernelKey, files: Mapping[str, Path | bytes], resources: Resources | None
     ) -> KernelEntry:
-        """Publish what is built already; what is there and sound stays.
+        """Publish built files; a valid kernel of the same key stays.
 
         Raises:
-            CacheError: Neither the cache nor the folder for temporary files takes it.
+            CacheError: Neither the cache nor the folder for temporary files has room.
         """
         names = [name for name in files if part(name) != name or name == ENTRY]
         if names or not files:
@@ -88,14 +88,14 @@ class KernelShelf:
 
     def everything(self) -> Iterator[KernelEntry]:
         """Yield all kernels without checking their files; damaged entries are reported."""
-        found = (self._described(folder) for folder in self.folders())
-        yield from (entry for entry in found if entry is not None)
+        entries = (self._described(folder) for folder in self.folders())
+        yield from (entry for entry in entries if entry is not None)
         yield from list(self._memory.values())
 
     def like(self, template: str, config: str, target: str) -> list[KernelEntry]:
         """Return the kernels of a template with a configuration for a target, the newest first.
 
-        Whatever compiled them. Their files are not checked: `get` does that.
+        Compiler and flags may differ. Their files are not checked: `get` does that.
         """
         with self._guard:
             if self._index is None:
@@ -103,11 +103,11 @@ class KernelShelf:
                 for entry in self.everything():
                     name = (entry.key.template, entry.key.config, entry.key.target)
                     self._index.setdefault(name, []).append(entry)
-            found = self._index.get((template, config, target), [])
-        return sorted(found, key=lambda entry: -entry.created)
+            matches = self._index.get((template, config, target), [])
+        return sorted(matches, key=lambda entry: -entry.created)
 
     def forget_index(self) -> None:
-        """Look at the directory again at the next `like`: kernels came by another way."""
+        """Scan the directory again in the next `like`, after kernels were added in another way."""
         with self._guard:
             self._index = None
 
@@ -120,13 +120,13 @@ class KernelShelf:
             return None
 
     def _on_disk(self, digest: str) -> KernelEntry | None:
-        known = self._known.get(digest)
-        if known is not None and _signatures(known.entry) == known.signatures:
+        cached = self._cached.get(digest)
+        if cached is not None and _signatures(cached.entry) == cached.signatures:
             now = time.monotonic()
-            if now - known.touched > TOUCH_S:
-                known.touched = now
-                self._folder.touch(str(known.entry.folder / ENTRY))
-            return known.entry
+            if now - cached.touched > TOUCH_S:
+                cached.touched = now
+                self._folder.touch(str(cached.entry.folder / ENTRY))
+            return cached.entry
         folder = self._folder.layout.kernel(digest)
         try:
             data = (folder / ENTRY).read_bytes()
@@ -151,14 +151,14 @@ class KernelShelf:
         return entry
 
     def _remember(self, entry: KernelEntry) -> None:
-        known = _Known(_signatures(entry), entry, time.monotonic())
+        cached = _CachedKernel(_signatures(entry), entry, time.monotonic())
         with self._guard:
-            if len(self._known) >= _MEMO:
-                del self._known[next(iter(self._known))]
-            self._known[entry.digest] = known
+            if len(self._cached) >= _MEMO:
+                del self._cached[next(iter(self._cached))]
+            self._cached[entry.digest] = cached
 
     def _damaged(self, folder: Path, digest: str, reason: str) -> None:
-        """Report a damaged kernel and remove it, unless somebody works on it or has mended it."""
+        """Report a damaged kernel and remove it, unless another process holds its lock or has replaced it."""
         if damage_of_folder(folder) is None:
             return
         self._folder.report_damage(folder, reason)
@@ -186,9 +186,9 @@ class KernelShelf:
                     self._remember(entry)
                     self._published(entry.bytes)
                     return entry
-                found = self._on_disk(key.digest)
-                if found is not None:
-                    return found
+                existing = self._on_disk(key.digest)
+                if existing is not None:
+                    return existing
                 atomic.remove_folder(target, layout.private)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
@@ -197,10 +197,10 @@ class KernelShelf:
     def _keep(
         self, key: KernelKey, files: Mapping[str, Path | bytes], resources: Resources | None
     ) -> KernelEntry:
-        """Keep a kernel in a folder of this process alone, gone when the process ends."""
-        found = self._memory.get(key.digest) or self._on_disk(key.digest)
-        if found is not None:
-            return found
+        """Keep a kernel in a private folder that is removed when the process ends."""
+        existing = self._memory.get(key.digest) or self._on_disk(key.digest)
+        if existing is not None:
+            return existing
         folder = Path(tempfile.mkdtemp(dir=self._private_scratch()))
         entry = _fill(folder, folder, key, files, resources)
         return self._memory.setdefault(key.digest, entry)
@@ -213,7 +213,7 @@ class KernelShelf:
             return self._scratch
 
     def _blame(self, error: OSError, files: Mapping[str, Path | bytes]) -> None:
-        """Degrade if the disk failed; raise if what was to be published is not there."""
+        """Degrade if the disk failed; raise if a file to publish does not exist."""
         for name, content in files.items():
             if isinstance(content, Path) and not content.is_file():
                 raise CacheError(
@@ -223,7 +223,7 @@ class KernelShelf:
 
 
 def kernel_folders(kernels: Path) -> list[Path]:
-    """Return the folders of kernels, sorted; none if there is no such place."""
+    """Return the folders of kernels, sorted; empty if the folder does not exist."""
     return sorted(path for path in kernels.glob("*/*") if path.is_dir()) if kernels.is_dir() else []
 
 
@@ -237,8 +237,8 @@ def _fill(
 ) -> KernelEntry:
     """Write a kernel's files into a folder; return its entry as it will be at ``target``.
 
-    A file that lies below ``shared`` is another kernel's too (a library of several kernels): it
-    becomes a second name of the same file where the file system has such.
+    A file below ``shared`` belongs to another kernel too (a library of several kernels); it is
+    hard-linked where the file system supports that.
     """
     for name, content in files.items():
         if isinstance(content, Path):
@@ -253,18 +253,18 @@ def _fill(
 
 
 def _linked(content: Path, name: Path, shared: Path) -> bool:
-    """Return True if ``name`` is now a second name of a file below ``shared``."""
+    """Return True if ``name`` is now a hard link to a file below ``shared``."""
     if not content.is_relative_to(shared):
         return False
     try:
         os.link(content, name)
-    except OSError:  # too many names, or a file system without them
+    except OSError:  # too many links, or a file system without them
         return False
     return True
 
 
 def _remove_scratch(path: Path, owner: int) -> None:
-    """Remove the kernels kept outside the cache, unless this is a fork of the process they serve."""
+    """Remove the kernels kept outside the cache, unless this process is a fork of their owner."""
     if os.getpid() == owner:
         shutil.rmtree(path, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""What makes two cached things the same: named fields, their digest, and what tells two apart."""
+"""Cache keys: named fields, their digest, and the differences of two keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCHEMA = 1
 """Number of the cache's formats; part of every digest, so that formats never mix."""
 
 ABSENT = "(absent)"
-"""Stands for a field that only the other side has."""
+"""Value of a field that only the other side has."""
 
 _MAX_DEPTH = 64
 
@@ -39,7 +39,7 @@ class KernelKey:
     """What a compiled kernel depends on, one field per cause of change.
 
     Attributes:
-        template: Name of the template that made it.
+        template: Name of its template.
         source: Digest of its source text.
         config: Tile sizes and other choices, in words or as a digest.
         target: The machine it is compiled for: ``sm_90a``, ``x86_64-avx512`` ...
@@ -70,7 +70,7 @@ def digest_of(fields: Mapping[str, Any]) -> str:
     Tuples count as lists. The order of fields does not matter; the type of a value does.
 
     Raises:
-        TypeError: A value has no stable form (an object, a set, not a number), or a name is no text.
+        TypeError: A value has no stable form (an object, a set, not a number), or a name is not text.
     """
     plain = _stable({"schema": SCHEMA, "fields": fields}, "", 0)
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -83,7 +83,7 @@ def differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[Diffe
 
 
 def _stable(value: Any, path: str, depth: int) -> Any:
-    """Return the value as JSON knows it; raise TypeError where it has no stable form."""
+    """Return the value as JSON types; raise TypeError if it has no stable form."""
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float) and math.isfinite(value):
@@ -116,12 +116,12 @@ def _differences(path: str, left: Any, right: Any) -> Iterator[Difference]:
             path, cast("Mapping[str, Any]", left), cast("Mapping[str, Any]", right)
         )
     elif isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
-        one, other = list(cast("Sequence[Any]", left)), list(cast("Sequence[Any]", right))
-        if len(one) == len(other) and any(isinstance(v, (Mapping, list, tuple)) for v in one):
-            for index, (a, b) in enumerate(zip(one, other, strict=True)):
+        lefts, rights = list(cast("Sequence[Any]", left)), list(cast("Sequence[Any]", right))
+        if len(lefts) == len(rights) and any(isinstance(v, (Mapping, list, tuple)) for v in lefts):
+            for index, (a, b) in enumerate(zip(lefts, rights, strict=True)):
                 yield from _differences(f"{path}.{index}" if path else str(index), a, b)
-        elif one != other:
-            yield Difference(path, one, other)
+        elif lefts != rights:
+            yield Difference(path, lefts, rights)
     elif repr(cast("Any", left)) != repr(right):  # tells 1 from True and from 1.0
         yield Difference(path, left, right)
 

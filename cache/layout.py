@@ -1,4 +1,4 @@
-"""Where everything lies inside a cache directory."""
+"""Paths inside a cache directory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SAFE = re.compile(r"[0-9A-Za-z_][0-9A-Za-z_.+-]{0,127}")
 
 @dataclass(frozen=True)
 class Layout:
-    """The paths below one root.
+    """The paths below a cache directory.
 
     Attributes:
         root: The cache directory.
@@ -48,7 +48,7 @@ class Layout:
 
     @property
     def packs(self) -> Path:
-        """The folder that lists which kernels came together, compiled ahead of time."""
+        """The folder of packs: lists of kernels that were compiled ahead of time together."""
         return self.root / "packs"
 
     @property
@@ -71,7 +71,7 @@ class Layout:
         return self.records / part(environment) / part(op) / f"{part(digest)}.json"
 
     def environment(self, digest: str) -> Path:
-        """Return the file that names an environment's fields."""
+        """Return the file with an environment's fields."""
         return self.records / part(digest) / "environment.json"
 
     def quarantine(self, environment: str, candidate: str) -> Path:
@@ -89,7 +89,7 @@ class Layout:
 
 @functools.lru_cache(maxsize=4096)
 def part(name: str) -> str:
-    """Return a name as one part of a path: itself, or a digest where it could leave the folder."""
+    """Return a name as one component of a path: itself if it is safe, else a digest."""
     if _SAFE.fullmatch(name):
         return name
     return "_" + hashlib.sha256(name.encode()).hexdigest()

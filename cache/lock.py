@@ -18,13 +18,13 @@ _POLL_S = 0.01
 
 @dataclass
 class _Hold:
-    thread: threading.Thread  # not its number: a new thread may get that of one that ended
+    thread: threading.Thread  # not its ident, which a later thread may reuse
     depth: int
     file: FileLock | None = None
 
 
 class LockTable:
-    """The locks one process holds.
+    """The locks that a process holds.
 
     The thread that took a lock may take it again; any thread may release it.
     """
@@ -38,8 +38,8 @@ class LockTable:
         """Take a lock; its file is ``path``, None to lock between the threads of this process only.
 
         Raises:
-            CacheError: It was not free within ``timeout_s`` seconds; 0 tries once.
-            OSError: The lock file cannot be made.
+            CacheError: The lock was not free within ``timeout_s`` seconds; 0 tries once.
+            OSError: The lock file cannot be created.
         """
         deadline = time.monotonic() + timeout_s
         if not self._reserve(name, deadline):
@@ -57,7 +57,7 @@ class LockTable:
             raise
 
     def release(self, name: str) -> None:
-        """Give a lock back, once for each time it was taken."""
+        """Release a lock; call it as often as `acquire`."""
         with self._changed:
             hold = self._holds.get(name)
             if hold is None:
@@ -71,24 +71,24 @@ class LockTable:
             self._changed.notify_all()
 
     def _reserve(self, name: str, deadline: float) -> bool:
-        me = threading.current_thread()
+        thread = threading.current_thread()
         with self._changed:
             while True:
                 hold = self._holds.get(name)
                 if hold is None:
-                    self._holds[name] = _Hold(me, 1)
+                    self._holds[name] = _Hold(thread, 1)
                     return True
-                if hold.thread is me:
+                if hold.thread is thread:
                     hold.depth += 1
                     return True
-                left = deadline - time.monotonic()
-                if left <= 0:
+                remaining_s = deadline - time.monotonic()
+                if remaining_s <= 0:
                     return False
-                self._changed.wait(left)
+                self._changed.wait(remaining_s)
 
 
 class Held:
-    """A lock as a context manager: taken on entry, given back on exit, by whichever thread."""
+    """A lock as a context manager: acquired on entry, released on exit, by any thread."""
 
     def __init__(self, table: LockTable, name: str, path: Path | None, timeout_s: float) -> None:
         """Lock ``name`` by the file ``path`` within ``timeout_s`` seconds."""
@@ -101,8 +101,8 @@ class Held:
         """Take the lock.
 
         Raises:
-            CacheError: It was not free in time.
-            OSError: The lock file cannot be made.
+            CacheError: The lock was not free in time.
+            OSError: The lock file cannot be created.
         """
         self._table.acquire(self._name, self._path, self._timeout_s)
 
@@ -112,15 +112,15 @@ class Held:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         self._table.release(self._name)
 
 
 def remove_unused(path: Path) -> bool:
-    """Delete a lock file if nobody holds it; return True if it is gone.
+    """Delete a lock file if no process holds it; return True if it is gone.
 
-    Taking a lock checks that its file still has a name, so that a lock taken on a file deleted in
-    between is not mistaken for one on the file that replaced it.
+    Acquiring a lock checks that its file still has a name, so that a lock on a file that was deleted
+    meanwhile is not mistaken for a lock on the file that replaced it.
     """
     lock = FileLock(path, thread_local=False)
     try:
@@ -136,11 +136,11 @@ def remove_unused(path: Path) -> bool:
 
 
 def _lock_file(path: Path, deadline: float) -> FileLock:
-    """Return the held lock of a file that is still there."""
+    """Return the acquired lock of a file that still exists."""
     while True:
         lock = FileLock(path, thread_local=False)
-        left = max(0.0, deadline - time.monotonic())
-        lock.acquire(left, _POLL_S)  # pyright: ignore[reportUnknownMemberType] - a generic proxy
+        remaining_s = max(0.0, deadline - time.monotonic())
+        lock.acquire(remaining_s, _POLL_S)  # pyright: ignore[reportUnknownMemberType] - a generic proxy
         if path.exists():
             return lock
         lock.release()

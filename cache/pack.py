@@ -1,4 +1,4 @@
-"""A pack: which kernels were compiled ahead of time, for which GPU, as it lies in a cache."""
+"""A pack: the list of kernels that were compiled ahead of time for a GPU, and its file in a cache."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _NAME_DIGITS = 16
 
 @dataclass(frozen=True)
 class Pack:
-    """A set of kernels that belong together.
+    """A set of kernels compiled together.
 
     Attributes:
         target: The GPU they were compiled for, by name: ``H200``.
         arch: Its architecture: ``sm_90a``.
-        created: When, in seconds since 1970.
-        software: What compiled them: versions of the plugin, torch, Triton, nvcc and CUTLASS; and
-            ``machine``, the processor of the host they run on, as `platform.machine` names it.
-        models: Where their problems come from: ``module:function``, or the name of a standard set.
+        created: Time of compilation, in seconds since 1970.
+        software: Versions of the plugin, torch, Triton, nvcc and CUTLASS that compiled them; and
+            ``machine``, the processor of the host they run on, as in `platform.machine`.
+        models: Origin of their problems: ``module:function``, or the name of a standard set.
         problems: The problems they serve, each in one line.
         kernels: Digests of the kernels, sorted.
     """
@@ -40,14 +40,14 @@ class Pack:
 
     @property
     def name(self) -> str:
-        """Its name in a cache, which follows from the target and the kernels alone."""
-        found = digest_of({"target": self.target, "arch": self.arch, "kernels": self.kernels})
-        return f"{self.arch}-{found[:_NAME_DIGITS]}"
+        """Its name in a cache, which depends only on the target and the kernels."""
+        digest = digest_of({"target": self.target, "arch": self.arch, "kernels": self.kernels})
+        return f"{self.arch}-{digest[:_NAME_DIGITS]}"
 
     @property
     def machine(self) -> str:
         """The host's processor: a CUTLASS kernel is a library of the host that launches it."""
-        # Packs from before this was noted were made on x86-64.
+        # Packs written before this field existed were compiled on x86-64.
         return self.software.get("machine", "x86_64")
 
     def fields(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def parse_pack(data: bytes) -> Pack:
     """Return the pack that a file describes.
 
     Raises:
-        ValueError: The text is damaged or of another format.
+        ValueError: The file is damaged or of another format.
     """
     fields = document.load(data)
     if fields.get("format") != SCHEMA:
@@ -87,7 +87,7 @@ def parse_pack(data: bytes) -> Pack:
 
 
 def pack_files(packs: Path) -> list[Path]:
-    """Return the files of packs, sorted; none if there is no such folder."""
+    """Return the files of packs, sorted; empty if the folder does not exist."""
     return sorted(packs.glob("*.json")) if packs.is_dir() else []
 
 
@@ -101,7 +101,7 @@ class PackShelf:
         self._digests: tuple[Signature | None, frozenset[str]] | None = None
 
     def put(self, pack: Pack) -> bool:
-        """Note a pack; return False if it was noted before."""
+        """Add a pack; return False if the cache has it already."""
         path = self._folder.layout.pack(pack.name)
         if pack.name in self._memory or isinstance(_pack_of(path), Pack):
             return False
@@ -117,37 +117,37 @@ class PackShelf:
 
     def digests(self) -> frozenset[str]:
         """Return the digests of all kernels that came in packs."""
-        seen = signature(str(self._folder.layout.packs))
-        if self._digests is None or self._digests[0] != seen:
-            found = frozenset(one for pack in self.everything() for one in pack.kernels)
-            self._digests = (seen, found)
+        current = signature(str(self._folder.layout.packs))
+        if self._digests is None or self._digests[0] != current:
+            digests = frozenset(digest for pack in self.everything() for digest in pack.kernels)
+            self._digests = (current, digests)
         return self._digests[1]
 
     def problems(self) -> list[str]:
-        """Return what is wrong with each pack that is not whole, in one line."""
-        found: list[str] = []
+        """Return one line for each pack that is damaged or lacks kernels."""
+        problems: list[str] = []
         for path, pack in self._read():
             if isinstance(pack, str):
-                found.append(f"pack {path.stem} is damaged: {pack}")
+                problems.append(f"pack {path.stem} is damaged: {pack}")
                 continue
-            folders = [self._folder.layout.kernel(one) for one in pack.kernels]
-            lost = sum(damage_of_folder(one) is not None or not one.is_dir() for one in folders)
+            folders = [self._folder.layout.kernel(digest) for digest in pack.kernels]
+            lost = sum(damage_of_folder(path) is not None or not path.is_dir() for path in folders)
             if lost:
-                found.append(f"pack {pack.name} has lost {lost} of its {len(folders)} kernels")
-        return found
+                problems.append(f"pack {pack.name} has lost {lost} of its {len(folders)} kernels")
+        return problems
 
     def everything(self) -> list[Pack]:
-        """Return all packs; damaged ones are reported and left out."""
-        found: dict[str, Pack] = {}
+        """Return all packs; damaged ones are reported and skipped."""
+        packs: dict[str, Pack] = {}
         for path, pack in self._read():
             if isinstance(pack, str):
                 self._folder.report_damage(path, pack)
             else:
-                found[pack.name] = pack
-        return list({**found, **self._memory}.values())
+                packs[pack.name] = pack
+        return list({**packs, **self._memory}.values())
 
     def _read(self) -> Iterator[tuple[Path, Pack | str]]:
-        """Yield each file with its pack, or with what is wrong with it."""
+        """Yield each file with its pack, or with the reason why it is damaged."""
         for path in pack_files(self._folder.layout.packs):
             pack = _pack_of(path)
             if pack is not None:
@@ -155,7 +155,7 @@ class PackShelf:
 
 
 def _pack_of(path: Path) -> Pack | str | None:
-    """Return the pack in a file, what is wrong with it, or None where there is no file."""
+    """Return the pack in a file, the reason why it is damaged, or None if the file does not exist."""
     try:
         return parse_pack(path.read_bytes())
     except MISSING:

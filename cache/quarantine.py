@@ -1,4 +1,4 @@
-"""Candidates that misbehaved: what each did, when, and how often."""
+"""Candidates that misbehaved: their failure, when, and how often."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Quarantined:
     Attributes:
         environment: Digest of the environment it misbehaved in.
         candidate: Its name in the quarantine.
-        status: What it did: ``hung``, ``crashed``, ``wrong`` ...
+        status: The failure: ``hung``, ``crashed``, ``wrong`` ...
         reason: One line for people.
-        created: When it first did so, in seconds since 1970.
-        updated: When it last did so, in seconds since 1970.
-        count: How often.
-        fields: Everything that was noted.
+        created: Time of the first failure, in seconds since 1970.
+        updated: Time of the last failure, in seconds since 1970.
+        count: Number of failures.
+        fields: All recorded details.
     """
 
     environment: str
@@ -44,68 +44,68 @@ class Quarantined:
     fields: Mapping[str, Any]
 
     def failure(self) -> tuple[str, str] | None:
-        """Return whose failure it is, and how the digest of its problem starts.
+        """Return the failed candidate, and the prefix of the digest of its problem.
 
-        None where its name is not that of a candidate on a problem, ``CANDIDATE-START``.
+        None if the entry's name is not ``CANDIDATE-PREFIX``, a candidate on a problem.
         """
-        who = str(self.fields.get("candidate", ""))
-        start = self.candidate.removeprefix(f"{who}-")
-        return (who, start) if who and start and start != self.candidate else None
+        candidate = str(self.fields.get("candidate", ""))
+        start = self.candidate.removeprefix(f"{candidate}-")
+        return (candidate, start) if candidate and start and start != self.candidate else None
 
 
 class QuarantineShelf:
     """The quarantine of one cache directory."""
 
     def __init__(self, folder: Folder) -> None:
-        """Keep it in ``folder``."""
+        """Keep the entries in ``folder``."""
         self._folder = folder
         self._memory: dict[tuple[str, str], Quarantined] = {}
 
     def put(self, environment: str, candidate: str, fields: Mapping[str, Any]) -> None:
-        """Note that a candidate misbehaved. ``fields`` should have ``status`` and ``reason``."""
+        """Record that a candidate misbehaved; ``fields`` should have ``status`` and ``reason``."""
         if self._folder.degraded is None:
             try:
                 with self._folder.lock(f"quarantine-{environment[:8]}", _LOCK_S):
-                    one = self._again(environment, candidate, fields)
+                    entry = self._again(environment, candidate, fields)
                     path = self._folder.layout.quarantine(environment, candidate)
-                    if self._folder.write(path, {"format": SCHEMA, **asdict(one)}):
+                    if self._folder.write(path, {"format": SCHEMA, **asdict(entry)}):
                         self._folder.forget_damage(path)
                         return
             except CacheError as error:
                 logger.warning("the quarantine of %s is kept in memory only: %s", candidate, error)
         self._memory[environment, candidate] = self._again(environment, candidate, fields)
 
-    def add(self, one: Quarantined) -> bool:
-        """Take over an entry from elsewhere; return False if there is one already."""
-        if self.get(one.environment, one.candidate) is not None:
+    def add(self, entry: Quarantined) -> bool:
+        """Add an entry of another cache; return False if the candidate has one already."""
+        if self.get(entry.environment, entry.candidate) is not None:
             return False
-        path = self._folder.layout.quarantine(one.environment, one.candidate)
-        return self._folder.write(path, {"format": SCHEMA, **asdict(one)})
+        path = self._folder.layout.quarantine(entry.environment, entry.candidate)
+        return self._folder.write(path, {"format": SCHEMA, **asdict(entry)})
 
     def get(self, environment: str, candidate: str) -> Quarantined | None:
-        """Return what a candidate did, or None if it may be tried."""
+        """Return a candidate's entry, or None if it may be tried."""
         if self._memory and (environment, candidate) in self._memory:
             return self._memory[environment, candidate]
         return self._read(self._folder.layout.quarantine(environment, candidate))
 
     def release(self, environment: str, candidate: str) -> bool:
         """Let a candidate be tried again; return False if it was not in quarantine."""
-        found = self._memory.pop((environment, candidate), None) is not None
+        removed = self._memory.pop((environment, candidate), None) is not None
         try:
             self._folder.layout.quarantine(environment, candidate).unlink()
         except MISSING:
-            return found
+            return removed
         except OSError as error:
             self._folder.degrade(str(error))
-            return found
+            return removed
         return True
 
     def everything(self) -> Iterator[Quarantined]:
-        """Yield all of them; damaged ones are reported and left out."""
+        """Yield all entries; damaged ones are reported and skipped."""
         for path in quarantine_files(self._folder.layout.quarantined):
-            one = self._read(path)
-            if one is not None and (one.environment, one.candidate) not in self._memory:
-                yield one
+            entry = self._read(path)
+            if entry is not None and (entry.environment, entry.candidate) not in self._memory:
+                yield entry
         yield from list(self._memory.values())
 
     def _again(self, environment: str, candidate: str, fields: Mapping[str, Any]) -> Quarantined:
@@ -136,7 +136,7 @@ def parse_quarantined(data: bytes) -> Quarantined:
     """Return the entry in a file's bytes.
 
     Raises:
-        ValueError: It is damaged or of another format.
+        ValueError: The file is damaged or of another format.
     """
     fields = document.load(data)
     if fields.pop("format", None) != SCHEMA:
@@ -148,5 +148,5 @@ def parse_quarantined(data: bytes) -> Quarantined:
 
 
 def quarantine_files(quarantined: Path) -> list[Path]:
-    """Return the files of the quarantine, sorted; none if it is not there."""
+    """Return the files of the quarantine, sorted; empty if the folder does not exist."""
     return sorted(quarantined.glob("*/*.json")) if quarantined.is_dir() else []

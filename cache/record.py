@@ -1,4 +1,4 @@
-"""One problem's record: every candidate's timing, the decision, and how two records become one."""
+"""One problem's record: every candidate's timing, the decision, and how two records merge."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Measured:
 
     Attributes:
         candidate: Stable identity.
-        name: What people read.
+        name: Readable name.
         kind: ``extern``, ``cpp``, ``triton``, ``template`` ...
         description: Its configuration in words.
-        status: How it fared: ``ok``, ``skipped``, ``pruned`` (built, but it does not fit the device), or
+        status: The result: ``ok``, ``skipped``, ``pruned`` (built, but it does not fit the device), or
             a failure.
         reason: One line for people; empty when ``ok``.
         samples_ms: Milliseconds per call, one entry a sample.
@@ -30,7 +30,7 @@ class Measured:
         error: Error of its numbers, relative to the reference's root mean square.
         compile_s: Seconds its compilation took.
         kernel: Digest of its compiled kernel in the cache.
-        measured_at: When, in seconds since 1970.
+        measured_at: Time of the measurement, in seconds since 1970.
         provenance: Machine, clocks and versions of the measurement.
     """
 
@@ -58,10 +58,10 @@ class Decision:
         winner: Candidate that runs.
         library: The library kernel it was compared with, if any.
         reason: One sentence for people.
-        margin: How many times faster than the library kernel a winner had to be.
+        margin: Factor by which a winner had to be faster than the library kernel.
         speedup: Library time over winner time, where both are known.
-        decided_at: When, in seconds since 1970.
-        candidates: How many candidates were known at that time.
+        decided_at: Time of the decision, in seconds since 1970.
+        candidates: Number of candidates known at that time.
     """
 
     winner: str
@@ -83,14 +83,14 @@ class Record:
         digest: Digest of the problem.
         problem: The problem's fields.
         describe: The problem in one line.
-        candidates: What is known of each candidate.
+        candidates: The measurement of each candidate.
         rejected: Templates that refused the problem, and why.
-        decision: What runs, once decided.
+        decision: The winner; None if not decided yet.
         created: When the record was first written, in seconds since 1970.
         updated: When it was last written, in seconds since 1970.
         pinned: True if it and its winner's kernel must not be evicted.
-        epilogue: What stands behind a product, in full (`epilogue_text.dump`), for people and for `repro`;
-            the problem's signature tells it from others. Empty without one, and in older records.
+        epilogue: The epilogue of a product in full (`epilogue_text.dump`), for people and for `repro`;
+            the problem's signature identifies it. Empty without an epilogue, and in older records.
     """
 
     environment: str
@@ -113,11 +113,11 @@ class Record:
 
 
 def to_fields(record: Record) -> dict[str, Any]:
-    """Return the record as the fields of a document, what people look for first."""
+    """Return the record as the fields of a document, the most useful fields first."""
     fields = asdict(rounded(record))
     order = ("environment", "op", "digest", "describe", "created", "updated", "pinned", "decision")
     rest = ("rejected", "candidates", "problem")
-    if record.epilogue:  # so that all other records are what they were
+    if record.epilogue:  # keeps the format of all other records unchanged
         rest = (*rest, "epilogue")
     return {"format": SCHEMA, **{name: fields[name] for name in (*order, *rest)}}
 
@@ -138,7 +138,7 @@ def from_fields(fields: Mapping[str, Any]) -> Record:
             digest=_text(fields["digest"]),
             problem=dict(fields["problem"]),
             describe=_text(fields["describe"]),
-            candidates={n: _measured(one) for n, one in fields["candidates"].items()},
+            candidates={n: _measured(entry) for n, entry in fields["candidates"].items()},
             rejected={n: _text(why) for n, why in fields["rejected"].items()},
             decision=None if decision is None else _decision(decision),
             created=float(fields["created"]),
@@ -150,41 +150,41 @@ def from_fields(fields: Mapping[str, Any]) -> Record:
         raise ValueError(f"it is not a record: {type(error).__name__}: {error}") from error
 
 
-def failed(one: Measured) -> bool:
-    """Return True for a candidate that misbehaved: neither measured nor skipped nor pruned."""
-    return one.status not in ("ok", "skipped", "pruned")
+def failed(measured: Measured) -> bool:
+    """Return True for a candidate that misbehaved: not measured, skipped or pruned."""
+    return measured.status not in ("ok", "skipped", "pruned")
 
 
 def merge(old: Record, new: Record) -> Record:
     """Return one record with every candidate of both.
 
-    Of two measurements of one candidate the newer stays, except that nothing measured gives way to
-    ``skipped``. Of two decisions the one made from more candidates stays, then the newer; a pinned
-    record keeps its decision. Refusals are those of the later one: each states them all. So is the note
-    of an epilogue; where the later one has none, an earlier version wrote it, and that of the other stays.
+    Of two measurements of a candidate the newer is kept, but ``skipped`` never replaces another result.
+    Of two decisions the one based on more candidates is kept, then the newer; a pinned record keeps its
+    decision. Refusals are those of the later record, since each record has all of them. The epilogue is
+    also that of the later record, unless an earlier version wrote that without one.
     """
     candidates = dict(old.candidates)
-    for name, one in new.candidates.items():
-        candidates[name] = _better(candidates.get(name), one)
-    late, early = (new, old) if new.updated >= old.updated else (old, new)
-    # A note tells sizes as they were measured: it belongs to the description it was written with.
-    noted = early if early.describe == late.describe and not late.epilogue else late
+    for name, measured in new.candidates.items():
+        candidates[name] = _better(candidates.get(name), measured)
+    later, earlier = (new, old) if new.updated >= old.updated else (old, new)
+    # The epilogue has the measured sizes, so it must match the record's description.
+    described = earlier if earlier.describe == later.describe and not later.epilogue else later
     return replace(
-        late,
+        later,
         candidates=candidates,
         decision=_decided(old, new),
         created=min(old.created, new.created),
         updated=max(old.updated, new.updated),
         pinned=old.pinned or new.pinned,
-        epilogue=noted.epilogue,
+        epilogue=described.epilogue,
     )
 
 
 def rounded(record: Record) -> Record:
-    """Return the record with times cut to the digits that mean something."""
+    """Return the record with times rounded to significant digits."""
     return replace(
         record,
-        candidates={n: _rounded(one) for n, one in record.candidates.items()},
+        candidates={n: _rounded(measured) for n, measured in record.candidates.items()},
         decision=record.decision
         and replace(
             record.decision,
@@ -214,21 +214,21 @@ def _decided(old: Record, new: Record) -> Decision | None:
     return new.decision if weight_new >= weight_old else old.decision
 
 
-def _rounded(one: Measured) -> Measured:
-    samples = (_digits(sample) for sample in one.samples_ms)
+def _rounded(measured: Measured) -> Measured:
+    samples = (_digits(sample) for sample in measured.samples_ms)
     return replace(
-        one,
+        measured,
         samples_ms=tuple(sample for sample in samples if sample is not None),
-        median_ms=_digits(one.median_ms),
-        spread_ms=_digits(one.spread_ms),
-        error=_digits(one.error),
-        compile_s=_digits(one.compile_s),
-        measured_at=round(one.measured_at, 3),
+        median_ms=_digits(measured.median_ms),
+        spread_ms=_digits(measured.spread_ms),
+        error=_digits(measured.error),
+        compile_s=_digits(measured.compile_s),
+        measured_at=round(measured.measured_at, 3),
     )
 
 
 def _digits(value: float | None) -> float | None:
-    """Return the value with six digits; None for what is no finite number."""
+    """Return the value with six digits; None if it is not finite."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.{_DIGITS}g}")
 
 

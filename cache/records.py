@@ -1,4 +1,4 @@
-"""The shelf of records: look up, merge in, iterate."""
+"""The shelf of records: look up, merge, iterate."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _Place = tuple[str, str, str]
 
 
 @dataclass
-class _Known:
+class _CachedRecord:
     path: str
     signature: Signature
     record: Record
@@ -38,24 +38,24 @@ class _Known:
 
 
 class RecordShelf:
-    """The records of one cache directory, with those this process read kept in memory."""
+    """The records of one cache directory, with an in-memory copy of those this process has read."""
 
     def __init__(self, folder: Folder) -> None:
         """Keep records in ``folder``."""
         self._folder = folder
         self._guard = threading.Lock()
-        self._known: dict[_Place, _Known] = {}
+        self._cached: dict[_Place, _CachedRecord] = {}
         self._memory: dict[_Place, Record] = {}
         self._environments: dict[str, dict[str, Any]] = {}
 
     def get(self, environment: str, op: str, digest: str) -> Record | None:
-        """Return a record, or None; a damaged one is reported, removed, and counts as none."""
+        """Return a record, or None; a damaged record is reported, removed, and treated as missing."""
         place = (environment, op, digest)
         record = self._memory.get(place) if self._memory else None
         return record if record is not None else self._on_disk(place)
 
     def put(self, record: Record) -> Record:
-        """Merge a record into what is there, and return the whole, as every reader will see it."""
+        """Merge a record with the stored one, and return the result as every reader will see it."""
         record = as_read(record)
         place = (record.environment, record.op, record.digest)
         path = self._folder.layout.record(*place)
@@ -79,7 +79,7 @@ class RecordShelf:
         return merged
 
     def put_environment(self, fields: Mapping[str, Any]) -> str:
-        """Write an environment's fields where they are not yet; return their digest.
+        """Write an environment's fields unless they are stored already; return their digest.
 
         Raises:
             TypeError: A field has no stable form.
@@ -92,7 +92,7 @@ class RecordShelf:
         return digest
 
     def _restate(self, digest: str) -> None:
-        """Write an environment again if the cache was removed under this process: before a record."""
+        """Write an environment again, before a record, if another process removed the cache directory."""
         fields = self._environments.get(digest)
         if fields is not None and not self._folder.layout.environment(digest).exists():
             self._write_environment(digest, fields)
@@ -103,8 +103,8 @@ class RecordShelf:
 
     def environment(self, digest: str) -> dict[str, Any] | None:
         """Return an environment's fields, or None."""
-        found = self.environment_on_disk(digest)
-        return found if found is not None else self._environments.get(digest)
+        fields = self.environment_on_disk(digest)
+        return fields if fields is not None else self._environments.get(digest)
 
     def environment_on_disk(self, digest: str) -> dict[str, Any] | None:
         """Return the fields in an environment's file; None if it is missing or damaged."""
@@ -118,7 +118,7 @@ class RecordShelf:
             return None
 
     def pin(self, record: Record, *, pinned: bool) -> None:
-        """Protect a record and its winner's kernel from eviction, or end that."""
+        """Protect a record and its winner's kernel from eviction, or stop protecting them."""
         place = (record.environment, record.op, record.digest)
         path = self._folder.layout.record(*place)
         with self._folder.lock(f"records-{record.digest[:2]}", _LOCK_S):
@@ -127,15 +127,15 @@ class RecordShelf:
                 self._folder.write(path, to_fields(replace(current, pinned=pinned)))
 
     def drop_failure(self, environment: str, start: str, candidate: str) -> int:
-        """Forget how a candidate failed, so that it is unseen again.
+        """Remove a failed candidate from records, so that it is tried again.
 
         Args:
             environment: Digest of the environment.
-            start: How the digests of the problems start.
-            candidate: The candidate; where it did not fail, it stays.
+            start: Prefix of the digests of the problems.
+            candidate: The candidate; records where it did not fail keep it.
 
         Returns:
-            Number of records it was taken from.
+            Number of records that changed.
 
         Raises:
             CacheError: A record's lock was not free within a minute.
@@ -149,10 +149,10 @@ class RecordShelf:
     def _drop(self, place: _Place, path: Path, candidate: str) -> bool:
         with self._folder.lock(f"records-{place[2][:2]}", _LOCK_S):
             current = self._read(path, place)
-            one = current.candidates.get(candidate) if current else None
-            if current is None or one is None or not failed(one):
+            measured = current.candidates.get(candidate) if current else None
+            if current is None or measured is None or not failed(measured):
                 return False
-            rest = {name: kept for name, kept in current.candidates.items() if name != candidate}
+            rest = {name: other for name, other in current.candidates.items() if name != candidate}
             return self._folder.write(path, to_fields(replace(current, candidates=rest)))
 
     def paths(self) -> Iterator[Path]:
@@ -160,7 +160,7 @@ class RecordShelf:
         yield from record_files(self._folder.layout.records)
 
     def everything(self) -> Iterator[Record]:
-        """Yield all records, those in memory last; damaged ones are reported and left out."""
+        """Yield all records, those in memory last; damaged records are reported and skipped."""
         for path in self.paths():
             place = (path.parent.parent.name, path.parent.name, path.stem)
             if place in self._memory:
@@ -173,8 +173,8 @@ class RecordShelf:
     def has(self, environment: str) -> bool:
         """Return True if the environment has at least one record with a measurement."""
         if any(
-            p[0] == environment and any(m.status == "ok" for m in one.candidates.values())
-            for p, one in list(self._memory.items())
+            place[0] == environment and any(m.status == "ok" for m in record.candidates.values())
+            for place, record in list(self._memory.items())
         ):
             return True
         ops = self._folder.layout.environment(environment).parent
@@ -184,43 +184,43 @@ class RecordShelf:
             return False
 
     def forget(self) -> None:
-        """Drop what is remembered of files, after some were removed."""
+        """Drop the in-memory copies, after files were removed."""
         with self._guard:
-            self._known.clear()
+            self._cached.clear()
 
     def _on_disk(self, place: _Place) -> Record | None:
-        known = self._known.get(place)
-        path = known.path if known else str(self._folder.layout.record(*place))
-        found = signature(path)
-        if found is None:
+        cached = self._cached.get(place)
+        path = cached.path if cached else str(self._folder.layout.record(*place))
+        current = signature(path)
+        if current is None:
             return None
-        if known is not None and known.signature == found:
+        if cached is not None and cached.signature == current:
             now = time.monotonic()
-            if now - known.touched > TOUCH_S:
-                known.touched = now
+            if now - cached.touched > TOUCH_S:
+                cached.touched = now
                 self._folder.touch(path)
-            return known.record
+            return cached.record
         record = self._read(Path(path), place)
         if record is not None:
-            self._store_known(place, _Known(path, found, record, time.monotonic()))
+            self._store_cached(place, _CachedRecord(path, current, record, time.monotonic()))
             self._folder.touch(path)
         return record
 
     def _remember(self, place: _Place, path: Path, record: Record) -> None:
-        found = signature(str(path))
-        if found is not None:
-            self._store_known(place, _Known(str(path), found, record, time.monotonic()))
+        current = signature(str(path))
+        if current is not None:
+            self._store_cached(place, _CachedRecord(str(path), current, record, time.monotonic()))
 
-    def _store_known(self, place: _Place, known: _Known) -> None:
+    def _store_cached(self, place: _Place, cached: _CachedRecord) -> None:
         with self._guard:
-            if len(self._known) >= _MEMO:
-                del self._known[next(iter(self._known))]
-            self._known[place] = known
+            if len(self._cached) >= _MEMO:
+                del self._cached[next(iter(self._cached))]
+            self._cached[place] = cached
 
     def _merged(self, place: _Place, path: Path, record: Record) -> Record:
-        for known in (self._read(path, place), self._memory.get(place)):
-            if known is not None:
-                record = merge(known, record)
+        for stored in (self._read(path, place), self._memory.get(place)):
+            if stored is not None:
+                record = merge(stored, record)
         return record
 
     def _read(self, path: Path, place: _Place) -> Record | None:
@@ -235,7 +235,7 @@ class RecordShelf:
             return None
 
     def _remove_damaged(self, path: Path, place: _Place) -> None:
-        """Remove a damaged file, unless it has been replaced by a sound one meanwhile."""
+        """Remove a damaged file, unless it has been replaced by a valid file meanwhile."""
         if self._folder.degraded is not None:
             return
         try:
@@ -250,7 +250,7 @@ class RecordShelf:
 
 
 def as_read(record: Record) -> Record:
-    """Return the record as it will be when it has been written and read."""
+    """Return the record as it will be after writing and reading it."""
     return from_fields(document.plain(to_fields(record)))
 
 
@@ -258,7 +258,7 @@ def parse_record(data: bytes, path: Path) -> Record:
     """Return the record in a file's bytes.
 
     Raises:
-        ValueError: It is damaged, of another format, or lies under another record's name.
+        ValueError: The file is damaged, of another format, or has another record's name.
     """
     record = from_fields(document.load(data))
     place = (path.parent.parent.name, path.parent.name, path.stem)
@@ -271,11 +271,11 @@ def parse_environment(data: bytes, digest: str) -> dict[str, Any]:
     """Return the environment's fields in a file's bytes.
 
     Raises:
-        ValueError: They are damaged, or lie under another environment's name.
+        ValueError: The file is damaged, or has another environment's name.
     """
     fields = document.load(data)
-    named = fields.get("fields")
-    if not isinstance(named, dict) or fields.get("format") != SCHEMA:
+    content = fields.get("fields")
+    if not isinstance(content, dict) or fields.get("format") != SCHEMA:
         raise ValueError("it is not an environment of this format")
     if digest_of(fields["fields"]) != digest:
         raise ValueError("its digest is not that of its fields")
@@ -283,7 +283,7 @@ def parse_environment(data: bytes, digest: str) -> dict[str, Any]:
 
 
 def record_files(records: Path) -> Iterator[Path]:
-    """Yield the record files below a folder, sorted; nothing if it is not there."""
+    """Yield the record files below a folder, sorted; nothing if the folder does not exist."""
     for environment in _sorted(records):
         for op in _sorted(environment):
             if not op.endswith(".json"):
@@ -293,7 +293,7 @@ def record_files(records: Path) -> Iterator[Path]:
 
 
 def environment_files(records: Path) -> Iterator[Path]:
-    """Yield the files that name environments, sorted."""
+    """Yield the files with environments' fields, sorted."""
     for environment in _sorted(records):
         path = Path(environment) / _ENVIRONMENT
         if path.exists():

@@ -1,4 +1,4 @@
-"""What the command line says about a cache, as plain values and as text. Pure."""
+"""Reports of the command line about a cache, as plain values and as text. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True)
 class Outline:
-    """What of a record is compared with others.
+    """The part of a record that is compared with others.
 
     Attributes:
         digest: Digest of the problem.
@@ -30,7 +30,7 @@ class Outline:
 
 
 def columns(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return aligned columns; the last is not padded, so that nothing is ever cut."""
+    """Return aligned columns; the last is not padded, and nothing is truncated."""
     lines = [list(heads), *(list(row) for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
     widths[-1] = 0
@@ -39,7 +39,7 @@ def columns(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def size_text(size_bytes: int) -> str:
-    """Return bytes in the unit people read: ``1.5 MB``."""
+    """Return bytes in a readable unit: ``1.5 MB``."""
     size = float(size_bytes)
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
@@ -108,20 +108,20 @@ def kernel_row(entry: KernelEntry) -> dict[str, Any]:
 
 
 def kernel_fields(entry: KernelEntry) -> dict[str, Any]:
-    """Return what a kernel takes of the device, as plain values."""
+    """Return the resources of a kernel as plain values."""
     return {"key": entry.digest, **asdict(entry.resources)}
 
 
 def kernel_text(fields: Mapping[str, Any]) -> str:
-    """Return `kernel_fields` as one line, without what is not known."""
-    known = (
+    """Return `kernel_fields` as one line, without unknown values."""
+    forms = (
         ("registers", "{} registers a thread"),
         ("spills", "{} bytes spilled a thread"),
         ("shared_bytes", "{} bytes of shared memory a block"),
         ("threads", "{} threads a block"),
     )
-    said = [form.format(fields[name]) for name, form in known if fields[name] is not None]
-    return f"{fields['key'][:12]}, " + (", ".join(said) or "what it takes is not known")
+    texts = [form.format(fields[name]) for name, form in forms if fields[name] is not None]
+    return f"{fields['key'][:12]}, " + (", ".join(texts) or "what it takes is not known")
 
 
 def kernels_text(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -147,7 +147,7 @@ def candidates_text(record: Record) -> str:
     """Return every candidate of a record, fastest first, then those that failed."""
     return columns(
         ("", "MEDIAN MS", "IQR MS", "OF BEST", "SAMPLES", "STATUS", "CANDIDATE"),
-        [_candidate_row(record, one, _best(record)) for one in _ranked(record)],
+        [_candidate_row(record, measured, _best(record)) for measured in _ranked(record)],
     )
 
 
@@ -165,7 +165,7 @@ def explanation(
         others: Other records of the same operator in the same environment.
         environments: The fields of each environment, by digest.
         elsewhere: Digests of the environments that have a record of the same problem.
-        kernel: The winner's kernel, if it has one in the cache.
+        kernel: The winner's kernel, if it is in the cache.
     """
     near = nearest(record, others)
     return {
@@ -179,16 +179,16 @@ def explanation(
         "kernel": kernel and kernel_fields(kernel),
         "candidates": [
             {
-                "candidate": one.candidate,
-                "name": one.name,
-                "status": one.status,
-                "median_ms": one.median_ms,
-                "spread_ms": one.spread_ms,
-                "samples": len(one.samples_ms),
-                "reason": one.reason,
-                "description": one.description,
+                "candidate": measured.candidate,
+                "name": measured.name,
+                "status": measured.status,
+                "median_ms": measured.median_ms,
+                "spread_ms": measured.spread_ms,
+                "samples": len(measured.samples_ms),
+                "reason": measured.reason,
+                "description": measured.description,
             }
-            for one in _ranked(record)
+            for measured in _ranked(record)
         ],
         "rejected": dict(record.rejected),
         "nearest": near
@@ -211,32 +211,32 @@ def explanation(
     }
 
 
-def explanation_text(record: Record, found: Mapping[str, Any]) -> str:
+def explanation_text(record: Record, explained: Mapping[str, Any]) -> str:
     """Return an `explanation` as text."""
     lines = [
         f"{record.describe}   {record.op}, key {record.digest[:12]}",
         f"environment {record.environment[:12]}",
         "",
-        f"Runs: {found['winner'] or 'nothing decided'}",
-        f"Why:  {found['reason']}{_decided_from(found['decided_from'])}",
-        *([f"Kernel: {kernel_text(found['kernel'])}"] if found["kernel"] else []),
+        f"Runs: {explained['winner'] or 'nothing decided'}",
+        f"Why:  {explained['reason']}{_decided_from(explained['decided_from'])}",
+        *([f"Kernel: {kernel_text(explained['kernel'])}"] if explained["kernel"] else []),
     ]
     if record.candidates:
         lines += ["", candidates_text(record)]
-    if found["rejected"]:
+    if explained["rejected"]:
         lines += ["", "Not offered for this problem, and why:"]
-        lines += [f"  {line}" for line in _rejected_text(found["rejected"]).splitlines()]
+        lines += [f"  {line}" for line in _rejected_text(explained["rejected"]).splitlines()]
     lines += [
         "",
         "A call is a miss if a field of its problem or environment differs from a record's.",
     ]
-    near = found["nearest"]
+    near = explained["nearest"]
     if near is None:
         lines.append(f"There is no other record of {record.op} in this environment.")
     else:
         lines.append(f"Nearest other problem here, {near['describe']} ({near['key'][:12]}):")
         lines += _difference_lines(near["differences"])
-    for other in found["environments"]:
+    for other in explained["environments"]:
         has = "also has" if other["has_this_problem"] else "does not have"
         lines.append(f"Environment {other['environment'][:12]} {has} this problem; it differs in:")
         lines += _difference_lines(other["differences"])
@@ -254,51 +254,56 @@ def _rejected_text(rejected: Mapping[str, str]) -> str:
 def nearest(record: Record, others: Iterable[Outline]) -> Outline | None:
     """Return the other record whose problem differs in the fewest fields."""
     return min(
-        (one for one in others if one.digest != record.digest),
-        key=lambda one: (len(differences(one.problem, record.problem)), one.digest),
+        (other for other in others if other.digest != record.digest),
+        key=lambda other: (len(differences(other.problem, record.problem)), other.digest),
         default=None,
     )
 
 
-def _difference_lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = [f"  {one['field']}: {one['left']!r} -> {one['right']!r}" for one in found[:_SHOWN]]
-    if len(found) > _SHOWN:
-        lines.append(f"  and {len(found) - _SHOWN} more")
+def _difference_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = [f"  {row['field']}: {row['left']!r} -> {row['right']!r}" for row in rows[:_SHOWN]]
+    if len(rows) > _SHOWN:
+        lines.append(f"  and {len(rows) - _SHOWN} more")
     return lines or ["  nothing"]
 
 
-def _plain(found: Iterable[Difference]) -> list[dict[str, Any]]:
-    return [{"field": one.path, "left": one.left, "right": one.right} for one in found]
+def _plain(changed: Iterable[Difference]) -> list[dict[str, Any]]:
+    return [
+        {"field": difference.path, "left": difference.left, "right": difference.right}
+        for difference in changed
+    ]
 
 
 def _ranked(record: Record) -> list[Measured]:
-    def rank(one: Measured) -> tuple[bool, float, str]:
-        usable = one.status == "ok" and one.median_ms is not None
-        return not usable, one.median_ms or 0.0, one.candidate
+    def rank(measured: Measured) -> tuple[bool, float, str]:
+        usable = measured.status == "ok" and measured.median_ms is not None
+        return not usable, measured.median_ms or 0.0, measured.candidate
 
     return sorted(record.candidates.values(), key=rank)
 
 
 def _best(record: Record) -> float:
-    medians = [one.median_ms for one in record.candidates.values() if one.status == "ok"]
+    medians = [
+        measured.median_ms for measured in record.candidates.values() if measured.status == "ok"
+    ]
     return min((value for value in medians if value is not None), default=0.0)
 
 
-def _candidate_row(record: Record, one: Measured, best: float) -> tuple[str, ...]:
+def _candidate_row(record: Record, measured: Measured, best: float) -> tuple[str, ...]:
     decision = record.decision
-    mark = "runs" if decision and decision.winner == one.candidate else ""
-    if decision and decision.library == one.candidate:
+    mark = "runs" if decision and decision.winner == measured.candidate else ""
+    if decision and decision.library == measured.candidate:
         mark = f"{mark} lib".strip()
-    slower = f"{one.median_ms / best:.2f}x" if one.median_ms and best else "-"
-    about = " ".join(text for text in (one.candidate, one.description) if text)
+    slower = f"{measured.median_ms / best:.2f}x" if measured.median_ms and best else "-"
+    about = " ".join(text for text in (measured.candidate, measured.description) if text)
     return (
         mark,
-        _number(one.median_ms),
-        _number(one.spread_ms),
+        _number(measured.median_ms),
+        _number(measured.spread_ms),
         slower,
-        str(len(one.samples_ms)),
-        one.status,
-        f"{about}: {one.reason}" if one.reason else about,
+        str(len(measured.samples_ms)),
+        measured.status,
+        f"{about}: {measured.reason}" if measured.reason else about,
     )
 
 

@@ -1,4 +1,4 @@
-"""The cache as the rest of the package uses it: open it, get, put, look after it."""
+"""The interface of the cache: open, get, put, verify, prune."""
 
 from __future__ import annotations
 
@@ -38,33 +38,33 @@ _SCHEMA_FIELDS = {
 }
 
 _NOWHERE = Path("/dev/null/inductor_plugin")
-"""A path below which nothing is and nothing can be made."""
+"""A path below which nothing exists and nothing can be created."""
 
 _RESCAN = 32
-"""Publications after which the size of the directory is added up anew: others publish too."""
+"""Publications after which the size of the directory is computed again: other processes publish too."""
 
 _FILL = 0.9
-"""What remains after an eviction, as a part of the limit, so that not every publication evicts."""
+"""Size after an eviction as a fraction of the limit, so that not every publication evicts."""
 
 
 def open_store(
     path: Path | str, *, limit_bytes: int = 0, memory_only: bool = False, create: bool = True
 ) -> Store:
-    """Return the cache at a path, made with mode 0700 if it is not there.
+    """Return the cache at a path, created with mode 0700 if it does not exist.
 
-    A disk that is read-only, full or missing gives a store that keeps new things in memory, with
-    one warning; what is on it can still be read.
+    With a read-only, full or missing disk, the store keeps new entries in memory and warns once;
+    entries on the disk can still be read.
 
     Args:
         path: The cache directory.
         limit_bytes: Size of kernels and records beyond which the least recently used are evicted;
             0 for no limit.
-        memory_only: Touch no disk.
-        create: False does not make a directory that is not there, the store is then empty, and
-            writes no ``schema.json``, so that `Store.verify` sees that it is missing or damaged.
+        memory_only: Do not access the disk.
+        create: If False, neither the directory nor ``schema.json`` is created; the store of a missing
+            directory is empty, and `Store.verify` reports a missing or damaged ``schema.json``.
 
     Raises:
-        CacheRefusedError: Someone else owns the directory or may write to it.
+        CacheRefusedError: Another user owns the directory or may write to it.
     """
     root = Path(path).expanduser().absolute()
     folder = Folder(Layout(root))
@@ -101,7 +101,7 @@ class Store:
 
     @property
     def layout(self) -> Layout:
-        """Where everything lies in the cache directory."""
+        """The paths in the cache directory."""
         return self._folder.layout
 
     @property
@@ -112,7 +112,7 @@ class Store:
     def kernel(self, digest: str) -> KernelEntry | None:
         """Return a kernel whose files are as published, or None.
 
-        A damaged one is reported once, removed, and counts as none.
+        A damaged kernel is reported once, removed, and treated as missing.
         """
         return self._kernels.get(digest)
 
@@ -122,26 +122,26 @@ class Store:
         files: Mapping[str, Path | bytes],
         resources: Resources | None = None,
     ) -> KernelEntry:
-        """Publish files that are built already; a sound kernel that is there stays.
+        """Publish built files; a valid kernel of the same key stays.
 
         Raises:
-            CacheError: A file is not there, or neither the cache nor the temporary folder takes it.
+            CacheError: A file does not exist, or neither the cache nor the temporary folder has room.
         """
-        self._stay_whole()
+        self._ensure_schema()
         return self._kernels.put(key, files, resources)
 
     def kernels_like(self, template: str, config: str, target: str) -> list[KernelEntry]:
-        """Return kernels by what they are, whatever compiled them, the newest first, unchecked."""
+        """Return kernels of any compiler and flags, the newest first; their files are not checked."""
         return self._kernels.like(template, config, target)
 
     def put_pack(self, pack: Pack) -> bool:
-        """Note which kernels came as a pack; return False if that was noted before."""
-        self._stay_whole()
+        """Add a pack, the list of its kernels; return False if the cache has it already."""
+        self._ensure_schema()
         self._kernels.forget_index()
         return self._packs.put(pack)
 
     def packs(self) -> list[Pack]:
-        """Return the packs whose kernels were put here; damaged notes are reported and left out."""
+        """Return the packs of the cache; damaged ones are reported and skipped."""
         return self._packs.everything()
 
     def packed(self) -> frozenset[str]:
@@ -149,21 +149,21 @@ class Store:
         return self._packs.digests()
 
     def verify_packs(self) -> list[str]:
-        """Return what is wrong with each pack: its note is damaged, or kernels of it are gone."""
+        """Return one line for each pack that is damaged or lacks kernels."""
         return self._packs.problems()
 
     def lock_kernel(
         self, digest: str, timeout_s: float = LOCK_TIMEOUT_S
     ) -> AbstractContextManager[None]:
-        """Return the lock of one key. Take several in sorted order; one thread may take it twice.
+        """Return the lock of a key. Acquire several in sorted order; a thread may acquire a lock twice.
 
-        Entering raises CacheError if it is not free within ``timeout_s`` seconds; 0 tries once. Any
-        thread may leave it.
+        Entering raises CacheError if the lock is not free within ``timeout_s`` seconds; 0 tries once.
+        Any thread may release it.
         """
         return self._folder.lock(digest, timeout_s)
 
     def record(self, environment: str, op: str, digest: str) -> Record | None:
-        """Return a problem's record, or None; a damaged one is reported once, and counts as none."""
+        """Return a problem's record, or None; a damaged record is reported once and treated as missing."""
         return self._records.get(environment, op, digest)
 
     def has_records(self, environment: str) -> bool:
@@ -171,25 +171,25 @@ class Store:
         return self._records.has(environment)
 
     def put_record(self, record: Record) -> Record:
-        """Merge a record into what is there, candidate by candidate, and return the whole."""
-        self._stay_whole()
+        """Merge a record with the stored one, candidate by candidate, and return the result."""
+        self._ensure_schema()
         return self._records.put(record)
 
     def pin_record(self, record: Record, *, pinned: bool = True) -> None:
-        """Protect a record and its winner's kernel from eviction, or end that.
+        """Protect a record and its winner's kernel from eviction, or stop protecting them.
 
         Raises:
-            CacheError: Its lock was not free within a minute.
+            CacheError: The lock was not free within a minute.
         """
         self._records.pin(record, pinned=pinned)
 
     def put_environment(self, fields: Mapping[str, Any]) -> str:
-        """Write an environment's fields where they are not yet; return their digest.
+        """Write an environment's fields unless they are stored already; return their digest.
 
         Raises:
             TypeError: A field has no stable form.
         """
-        self._stay_whole()
+        self._ensure_schema()
         return self._records.put_environment(fields)
 
     def environment(self, digest: str) -> dict[str, Any] | None:
@@ -197,44 +197,44 @@ class Store:
         return self._records.environment(digest)
 
     def quarantine(self, environment: str, candidate: str, fields: Mapping[str, Any]) -> None:
-        """Note that a candidate misbehaved; ``fields`` should have ``status`` and ``reason``."""
-        self._stay_whole()
+        """Record that a candidate misbehaved; ``fields`` should have ``status`` and ``reason``."""
+        self._ensure_schema()
         self._quarantine.put(environment, candidate, fields)
 
-    def add_quarantined(self, one: Quarantined) -> bool:
-        """Take over an entry from another cache; return False if there is one already."""
-        self._stay_whole()
-        return self._quarantine.add(one)
+    def add_quarantined(self, entry: Quarantined) -> bool:
+        """Add an entry of another cache; return False if the candidate has one already."""
+        self._ensure_schema()
+        return self._quarantine.add(entry)
 
     def quarantined(self, environment: str, candidate: str) -> Quarantined | None:
-        """Return what a candidate did, or None if it may be tried."""
+        """Return a candidate's entry, or None if it may be tried."""
         return self._quarantine.get(environment, candidate)
 
     def release(self, environment: str, candidate: str) -> bool:
         """Let a candidate be tried again; return False if it was not in quarantine."""
         return self._quarantine.release(environment, candidate)
 
-    def retry(self, one: Quarantined) -> int:
-        """Take a candidate out of quarantine and its failure out of the records of its problem.
+    def retry(self, entry: Quarantined) -> int:
+        """Remove a candidate from quarantine, and its failure from the records of its problem.
 
-        The next run then measures it again. Returns the number of records it was taken from.
+        The next run then measures it again. Returns the number of changed records.
 
         Raises:
-            CacheError: A record's lock was not free within a minute, or the disk refused.
+            CacheError: A record's lock was not free within a minute, or writing failed.
         """
-        failure = one.failure()
+        failure = entry.failure()
         changed = 0
         if failure is not None and self.degraded is None:
             candidate, start = failure
-            changed = self._records.drop_failure(one.environment, start, candidate)
-        if self.degraded is None:  # last: who is interrupted before it can do all of it again
-            self.release(one.environment, one.candidate)
+            changed = self._records.drop_failure(entry.environment, start, candidate)
+        if self.degraded is None:  # last, so that an interrupted call can be repeated
+            self.release(entry.environment, entry.candidate)
         if self.degraded is not None:
-            raise CacheError(f"{one.candidate} stays in quarantine: {self.degraded}")
+            raise CacheError(f"{entry.candidate} stays in quarantine: {self.degraded}")
         return changed
 
     def add_counts(self, **sums: int) -> None:
-        """Add to the sums over all processes (hits, misses ...); what the disk refuses is lost."""
+        """Add to the sums over all processes (hits, misses ...); they are dropped if writing fails."""
         self._folder.add_counters(sums)
 
     def counters(self) -> dict[str, int]:
@@ -242,22 +242,22 @@ class Store:
         return self._folder.counters()
 
     def prune(self, max_bytes: int | None = None, older_than_s: float | None = None) -> Pruned:
-        """Evict what was not used for longest, kernels first, and sweep what killed processes left.
+        """Evict least recently used entries, kernels first, and sweep files of killed processes.
 
         Args:
-            max_bytes: Size kernels and records may have.
-            older_than_s: Seconds after which what was not used goes.
+            max_bytes: Largest size of kernels and records.
+            older_than_s: Also evict entries not used for this many seconds.
         """
         pruned = evict.prune(self._folder, max_bytes, older_than_s)
         self._records.forget()
         return pruned
 
     def verify(self) -> list[Damage]:
-        """Return everything damaged, after reading every file; nothing is changed."""
+        """Read every file and return all damage; nothing is changed."""
         return verify(self._folder.layout)
 
     def usage(self, *, look: bool = False) -> Usage:
-        """Return what is on disk; ``look`` also checks the documents' checksums."""
+        """Return number and size of the entries; ``look`` also checks the documents' checksums."""
         return usage(self._folder.layout, look=look)
 
     def record_paths(self) -> Iterator[Path]:
@@ -265,7 +265,7 @@ class Store:
         return self._records.paths()
 
     def iter_records(self) -> Iterator[Record]:
-        """Yield all records; damaged ones are reported and left out."""
+        """Yield all records; damaged ones are reported and skipped."""
         return self._records.everything()
 
     def iter_kernels(self) -> Iterator[KernelEntry]:
@@ -273,12 +273,12 @@ class Store:
         return self._kernels.everything()
 
     def iter_quarantine(self) -> Iterator[Quarantined]:
-        """Yield everything in quarantine."""
+        """Yield all quarantine entries."""
         return self._quarantine.everything()
 
     def _published(self, size_bytes: int) -> None:
-        """Count what was published, and evict when it became too much."""
-        self._stay_whole()
+        """Count the published bytes, and evict if the limit is exceeded."""
+        self._ensure_schema()
         if not self._limit_bytes:
             return
         with self._guard:
@@ -288,13 +288,13 @@ class Store:
             if self._size_bytes is None or self._unscanned >= _RESCAN:
                 layout, self._unscanned = self._folder.layout, 0
                 stamps = [*kernel_stamps(layout), *record_stamps(layout)]
-                self._size_bytes = sum(one.bytes for one in stamps)
+                self._size_bytes = sum(stamp.bytes for stamp in stamps)
             too_much = self._size_bytes > self._limit_bytes
         if too_much:
             self._evict()
 
-    def _stay_whole(self) -> None:
-        """Write ``schema.json`` again where the directory was removed under this process."""
+    def _ensure_schema(self) -> None:
+        """Write ``schema.json`` again if another process removed the directory."""
         if self.degraded is None and not self.layout.schema.exists():
             self._folder.write(self.layout.schema, _SCHEMA_FIELDS)
 
@@ -304,7 +304,7 @@ class Store:
             with self._folder.lock("prune", 0):
                 pruned = evict.prune(self._folder, limit, None, GRACE_S)
         except CacheError:
-            return  # another process is at it
+            return  # another process is evicting
         with self._guard:
             self._size_bytes = pruned.bytes_left
         if pruned.kernels or pruned.records:
@@ -312,7 +312,7 @@ class Store:
 
 
 def _prepare(folder: Folder, *, mend: bool) -> None:
-    """Make and check the directory; degrade where the disk does not allow it."""
+    """Create and check the directory; degrade if the disk does not allow it."""
     root = folder.layout.root
     try:
         reason = reason_to_refuse(root)

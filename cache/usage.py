@@ -1,4 +1,4 @@
-"""How much is in a cache directory, by kind; a walk over names and sizes."""
+"""Number and size of the entries of a cache directory, by kind."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from inductor_plugin.cache.quarantine import quarantine_files
 from inductor_plugin.cache.records import environment_files, record_files
 
 LEFTOVER_S = 3600.0
-"""An unfinished file this many seconds old belongs to a process that was killed."""
+"""An unfinished file of this age in seconds belongs to a process that was killed."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a cache directory holds.
+    """Number and size of the entries of a cache directory.
 
     Attributes:
         records: Problems with a record.
         kernels: Compiled kernels.
-        environments: Environments with a name.
+        environments: Environments with a file of their fields.
         quarantined: Candidates that are not tried again.
         bytes: Size of all of these.
         kernel_bytes: Size of the kernels alone.
         leftovers: Unfinished files of killed processes; `prune` sweeps them.
         locks: Lock files.
-        damaged: Entries found damaged by a look at checksums of all but the kernels' own files;
-            None where nobody looked.
+        damaged: Entries whose checksum does not match, kernels' own files not included; None if not
+            checked.
     """
 
     records: int
@@ -54,12 +54,12 @@ class Usage:
 
 @dataclass(frozen=True)
 class Stamp:
-    """One thing that may be evicted.
+    """Size and last use of an entry that may be evicted.
 
     Attributes:
         path: The kernel's folder or the record's file.
         bytes: Its size.
-        used_at: When it was last used, in seconds since 1970.
+        used_at: Time of the last use, in seconds since 1970.
     """
 
     path: Path
@@ -68,16 +68,16 @@ class Stamp:
 
 
 def usage(layout: Layout, *, look: bool = False) -> Usage:
-    """Return what the directory holds; ``look`` also checks documents' checksums."""
+    """Return number and size of the entries; ``look`` also checks documents' checksums."""
     kernels = kernel_stamps(layout)
     records = list(record_files(layout.records))
     environments = list(environment_files(layout.records))
     quarantined = quarantine_files(layout.quarantined)
     documents = [*records, *environments, *quarantined]
-    kernel_bytes = sum(one.bytes for one in kernels)
+    kernel_bytes = sum(stamp.bytes for stamp in kernels)
     damaged = None
     if look:
-        entries = [one.path / ENTRY for one in kernels]
+        entries = [stamp.path / ENTRY for stamp in kernels]
         damaged = sum(_is_damaged(path) for path in [*documents, *entries])
     return Usage(
         records=len(records),
@@ -93,18 +93,18 @@ def usage(layout: Layout, *, look: bool = False) -> Usage:
 
 
 def kernel_stamps(layout: Layout) -> list[Stamp]:
-    """Return size and last use of every kernel; one that disappears meanwhile is left out."""
+    """Return size and last use of every kernel; kernels that disappear meanwhile are skipped."""
     stamps: list[Stamp] = []
     for folder in kernel_folders(layout.kernels):
         size, used = 0, 0.0
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    found = entry.stat()
-                    # A library of several kernels has a name in the folder of each of them.
-                    size += found.st_size // found.st_nlink
+                    status = entry.stat()
+                    # A library of several kernels is hard-linked into the folder of each of them.
+                    size += status.st_size // status.st_nlink
                     if entry.name == ENTRY:
-                        used = max(found.st_atime, found.st_mtime)
+                        used = max(status.st_atime, status.st_mtime)
         except OSError:
             continue
         stamps.append(Stamp(folder, size, used))
@@ -112,29 +112,29 @@ def kernel_stamps(layout: Layout) -> list[Stamp]:
 
 
 def record_stamps(layout: Layout) -> list[Stamp]:
-    """Return size and last use of every record; one that disappears meanwhile is left out."""
+    """Return size and last use of every record; records that disappear meanwhile are skipped."""
     stamps: list[Stamp] = []
     for path in record_files(layout.records):
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError:
             continue
-        stamps.append(Stamp(path, found.st_size, max(found.st_atime, found.st_mtime)))
+        stamps.append(Stamp(path, status.st_size, max(status.st_atime, status.st_mtime)))
     return stamps
 
 
 def leftovers(layout: Layout, older_than_s: float = LEFTOVER_S) -> list[Path]:
-    """Return the unfinished files and folders older than so many seconds."""
+    """Return the unfinished files and folders older than ``older_than_s`` seconds."""
     limit = time.time() - older_than_s
-    found: list[Path] = []
+    paths: list[Path] = []
     for name in _names(layout.private):
         path = layout.private / name
         try:
             if path.stat().st_mtime <= limit:
-                found.append(path)
+                paths.append(path)
         except OSError:
             continue
-    return found
+    return paths
 
 
 def _names(folder: Path) -> list[str]:

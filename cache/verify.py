@@ -1,4 +1,4 @@
-"""Looking at everything in a cache directory, changing nothing."""
+"""Checks everything in a cache directory, changing nothing."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from inductor_plugin.cache.records import (
 
 @dataclass(frozen=True)
 class Damage:
-    """One damaged thing.
+    """A damaged entry.
 
     Attributes:
         kind: ``schema``, ``record``, ``environment``, ``kernel``, ``quarantine``, ``pack`` or
             ``counters``.
-        path: Where it is.
-        reason: What is wrong with it.
+        path: Its file or folder.
+        reason: Description of the damage.
     """
 
     kind: str
@@ -41,10 +41,10 @@ class Damage:
 
 
 def verify(layout: Layout) -> list[Damage]:
-    """Return what is damaged; empty for a sound cache, also while others write to it.
+    """Return all damage; empty for a valid cache, also while other processes write to it.
 
-    What disappears while this runs, unfinished files of killed processes, and a kernel that was
-    evicted and is still named by a record are no damage.
+    Entries that disappear during the check, unfinished files of killed processes, and evicted kernels
+    that a record still names are not damage.
     """
     return list(_damages(layout))
 
@@ -52,26 +52,26 @@ def verify(layout: Layout) -> list[Damage]:
 def schema_reason(data: bytes) -> str | None:
     """Return why a ``schema.json`` is not this format's, or None if it is."""
     try:
-        found = document.load(data).get("format")
+        number = document.load(data).get("format")
     except ValueError as error:
         return str(error)
-    if found != SCHEMA:
-        return f"the cache has format {found!r}, this version reads {SCHEMA}"
+    if number != SCHEMA:
+        return f"the cache has format {number!r}, this version reads {SCHEMA}"
     return None
 
 
 def unlisted(folder: Path) -> str | None:
-    """Return what lies in a kernel's folder that its entry does not list; None if all is listed.
+    """Return the files in a kernel's folder that its entry does not list; None if all are listed.
 
-    A link counts as not listed: what it leads to may change unseen.
+    A link counts as not listed: its target may change unnoticed.
     """
     try:
         entry = parse_entry((folder / ENTRY).read_bytes(), folder)
-        with os.scandir(folder) as found:
+        with os.scandir(folder) as files:
             names = sorted(
-                one.name
-                for one in found
-                if one.is_symlink() or one.name not in (ENTRY, *entry.files)
+                file.name
+                for file in files
+                if file.is_symlink() or file.name not in (ENTRY, *entry.files)
             )
     except MISSING:
         return None
@@ -95,7 +95,7 @@ def _damages(layout: Layout) -> Iterator[Damage]:
     yield from _unexplained(layout, records)
     kernels = kernel_folders(layout.kernels)
     for folder in kernels:
-        # Looked at twice: it may have been evicted and built again during the first look.
+        # Checked twice: it may have been evicted and built again during the first check.
         reason = _kernel_reason(folder) and _kernel_reason(folder)
         if reason is not None:
             yield Damage("kernel", folder, reason)
@@ -111,13 +111,13 @@ def _damages(layout: Layout) -> Iterator[Damage]:
 
 
 def _unexplained(layout: Layout, records: Sequence[Path]) -> Iterator[Damage]:
-    """Yield the missing files that should say what sorted records depend on.
+    """Yield the missing ``environment.json`` of the environments of sorted records.
 
-    It is written before the first record of its environment, so where a record was seen it is there.
+    The file is written before the first record of its environment, so every record must have it.
     """
     for folder, paths in groupby(records, lambda path: path.parent.parent):
         path = layout.environment(folder.name)
-        if not path.exists() and any(one.exists() for one in list(paths)):
+        if not path.exists() and any(record.exists() for record in list(paths)):
             reason = "it is missing, so nothing says what the records beside it depend on"
             yield Damage("environment", path, reason)
 
@@ -131,7 +131,7 @@ def _kernel_reason(folder: Path) -> str | None:
 def _schema(layout: Layout, content: Sequence[Path]) -> Iterator[Damage]:
     """Yield a damaged or missing ``schema.json``; it is written before any content."""
     yield from _checked("schema", layout.schema, schema_reason)
-    if not layout.schema.exists() and any(one.exists() for one in content):
+    if not layout.schema.exists() and any(path.exists() for path in content):
         yield Damage("schema", layout.schema, "it is missing, though the cache is not empty")
 
 
@@ -147,7 +147,7 @@ def _checked(kind: str, path: Path, reason_of: Callable[[bytes], str | None]) ->
 
 
 def _raised(parse: Callable[[bytes], object]) -> Callable[[bytes], str | None]:
-    """Return a function that gives a parser's complaint as a reason."""
+    """Return a function that returns a parser's ValueError as a reason."""
 
     def reason_of(data: bytes) -> str | None:
         try:
@@ -160,6 +160,6 @@ def _raised(parse: Callable[[bytes], object]) -> Callable[[bytes], str | None]:
 
 
 def _quarantined(data: bytes, path: Path) -> None:
-    found = parse_quarantined(data)
-    if (part(found.environment), part(found.candidate)) != (path.parent.name, path.stem):
-        raise ValueError(f"it lies under another name ({found.candidate})")
+    entry = parse_quarantined(data)
+    if (part(entry.environment), part(entry.candidate)) != (path.parent.name, path.stem):
+        raise ValueError(f"it lies under another name ({entry.candidate})")

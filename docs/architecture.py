@@ -51,10 +51,10 @@ def layers(repository: Path) -> str:
     """Return the layers of the package, the highest first, as import-linter checks them."""
     text = (repository / "pyproject.toml").read_text(encoding="utf-8")
     contract = text[text.index('name = "arrows go down only"') :]
-    found = re.search(r"^layers = (\[.*?^\])", contract, re.MULTILINE | re.DOTALL)
-    if found is None:
+    match = re.search(r"^layers = (\[.*?^\])", contract, re.MULTILINE | re.DOTALL)
+    if match is None:
         raise ValueError("pyproject.toml has no layers in 'arrows go down only'; put them back")
-    rows: list[str] = ast.literal_eval(found[1])
+    rows: list[str] = ast.literal_eval(match[1])
     return "```\n" + "\n".join(f"  {row}" for row in rows) + "\n```\n"
 
 

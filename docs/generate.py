@@ -28,7 +28,7 @@ def options_table(options: Iterable[Field[Any]] = fields(Config), prefix: str = 
 
     Args:
         options: The fields of `inductor_plugin.config.Config`.
-        prefix: Of their variables.
+        prefix: Prefix of their variables.
     """
     rows = ["| Option and variable | Values | Default | What it does |", "|---|---|---|---|"]
     for option in options:
@@ -49,7 +49,7 @@ def with_results(text: str) -> str:
 
 
 def results_table(folder: Path = RESULTS) -> str:
-    """Return what the committed result files say, in markdown."""
+    """Return the table of committed results, in markdown."""
     compile_file, overhead_file = "cold_warm_cpu.json", "overhead_cpu.json"
     spent, over = _summary(folder / compile_file), _summary(folder / overhead_file)
     rows = [
@@ -80,7 +80,7 @@ def results_table(folder: Path = RESULTS) -> str:
 
 
 def _ahead_of_time(folder: Path) -> list[str]:
-    """Return the lines about compiling for a GPU that is not there."""
+    """Return the table of compiling for a GPU that the machine lacks."""
     speed_file, pack_file = "compile_speed_cpu.json", "precompile_h200.json"
     speed = json.loads((folder / speed_file).read_text(encoding="utf-8"))
     pack = _summary(folder / pack_file)

@@ -1,7 +1,7 @@
-"""Every option, declared once; the module that reads the environment.
+"""Every option, declared once; the only module that reads the environment.
 
-The parent process reads its options once and hands the frozen `Config` on. An explicit option wins
-over its variable ``INDUCTOR_PLUGIN_<NAME>``, and the variable over the default.
+The parent process reads its options once and passes the frozen `Config` on. An explicit option overrides
+its variable ``INDUCTOR_PLUGIN_<NAME>``, and the variable overrides the default.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _NONE: Mapping[str, object] = MappingProxyType({})
 
 
 def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the cache directory of a process that names none.
+    """Return the default cache directory.
 
     Args:
-        environ: The variables to look at; this process's own by default.
+        environ: Environment variables; by default those of this process.
     """
     variables = os.environ if environ is None else environ
     if named := variables.get(PREFIX + "CACHE_DIR"):
@@ -47,7 +47,7 @@ def _how(
     minimum: float = 0,
     code: bool = False,
 ) -> dict[str, Any]:
-    """Return the metadata of one option; ``code`` says that it changes the generated code."""
+    """Return the metadata of one option; ``code`` is True if it affects the generated code."""
     return {
         "kind": kind,
         "sentence": sentence,
@@ -68,14 +68,14 @@ class Config:
 
     cache_dir: Path = field(
         default_factory=default_cache_dir,
-        metadata=_how("folder", "Folder that keeps kernels, timings and decisions.", code=True),
+        metadata=_how("folder", "Folder for kernels, timings and decisions.", code=True),
     )
     gemm_backends: str = field(
         default="",
         metadata=_how(
             "list",
-            "Backends to choose matrix products from; empty for Inductor's own list. Without `ATEN` "
-            "a library kernel runs only where no other can.",
+            "Backends for matrix products; empty for Inductor's own list. Without `ATEN` a library kernel "
+            "runs only if no other kernel can.",
             choices=_GEMM_BACKENDS,
             code=True,
         ),
@@ -84,7 +84,7 @@ class Config:
         default="",
         metadata=_how(
             "list",
-            "Backends to choose attention from; empty for all. The operator that was traced is always one of them.",
+            "Backends for attention; empty for all. The operator that was traced is always a candidate.",
             choices=("FLASH", "EFFICIENT", "CUDNN", "TRITON", "CUTLASS"),
             code=True,
         ),
@@ -93,7 +93,7 @@ class Config:
         default="tune",
         metadata=_how(
             "choice",
-            "`tune` measures what no record knows, `cached` uses records and measures nothing, "
+            "`tune` measures candidates without a record, `cached` uses records and measures nothing, "
             "`pinned` takes every decision from `pin_file`, `build` compiles all candidates and "
             "measures nothing.",
             choices=("tune", "cached", "pinned", "build"),
@@ -106,37 +106,42 @@ class Config:
     )
     compile_workers: int = field(
         default=0,
-        metadata=_how("whole number", "Processes that compile; 0 decides from cores and memory."),
+        metadata=_how(
+            "whole number", "Number of processes that compile; 0 to choose by cores and memory."
+        ),
     )
     compile_timeout_s: float = field(
         default=120.0,
-        metadata=_how("number", "Time one compile may take before it is ended.", unit="s"),
+        metadata=_how("number", "Time limit of one compile.", unit="s"),
     )
     nvcc: str = field(
         default="",
         metadata=_how(
             "text",
-            "nvcc, or the folder of a CUDA toolkit, that compiles CUTLASS kernels; empty to look in "
-            "`CUDA_HOME`, on the path and in NVIDIA's wheels.",
+            "nvcc, or the folder of a CUDA toolkit, to compile CUTLASS kernels with; empty to search "
+            "`CUDA_HOME`, the path and NVIDIA's wheels.",
         ),
     )
     bench_timeout_s: float = field(
         default=30.0,
         metadata=_how(
-            "number", "Time one candidate may be measured before it is dropped.", unit="s"
+            "number", "Time limit of measuring one candidate; it is dropped after that.", unit="s"
         ),
     )
     tune_budget_s: float = field(
         default=0.0,
         metadata=_how(
-            "number", "Tuning time of one compiled graph; 0 for no limit.", unit="s", code=True
+            "number",
+            "Tuning time limit of one compiled graph; 0 for no limit.",
+            unit="s",
+            code=True,
         ),
     )
     max_candidates: int = field(
         default=0,
         metadata=_how(
             "whole number",
-            "Candidates tried per problem, the best of each family in turn; 0 for all.",
+            "Most candidates per problem, the best-ranked of each family in turn; 0 for all.",
             code=True,
         ),
     )
@@ -144,7 +149,7 @@ class Config:
         default=True,
         metadata=_how(
             "on/off",
-            "Also offer Inductor's decompose-K, a batch of products that is summed, where it may pay.",
+            "Also offer Inductor's decompose-K, a batch of products that is summed, where it may be faster.",
             code=True,
         ),
     )
@@ -152,7 +157,7 @@ class Config:
         default=1.02,
         metadata=_how(
             "number",
-            "How many times faster than the library kernel a winner must be measured to replace it.",
+            "How many times faster than the library kernel another kernel must be to replace it.",
             minimum=1,
             code=True,
         ),
@@ -161,7 +166,7 @@ class Config:
         default="",
         metadata=_how(
             "limits",
-            "Most tensors a fused kernel may read and write; empty or 0 for no limit of the plugin's. "
+            "Most tensors a fused kernel may read and write; empty or 0 to keep Inductor's limit. "
             "Sets Inductor's `max_fusion_unique_io_buffers`.",
             code=True,
         ),
@@ -170,8 +175,8 @@ class Config:
         default="",
         metadata=_how(
             "limits",
-            "Most tensors a kernel combined of several, or of a product and what is fused with it, may "
-            "take. Sets Inductor's `combo_kernel_max_num_args`.",
+            "Most tensors a combo kernel, or a product with its fused epilogue, may take. "
+            "Sets Inductor's `combo_kernel_max_num_args`.",
             code=True,
         ),
     )
@@ -179,7 +184,7 @@ class Config:
         default="",
         metadata=_how(
             "limits",
-            "Most registers a thread of a fused product may have, predicted and compiled.",
+            "Most registers per thread of a fused product, both predicted and after compilation.",
             code=True,
         ),
     )
@@ -187,7 +192,7 @@ class Config:
         default=10 * 2**30,
         metadata=_how(
             "size",
-            "Size of the cache above which the longest unused entries go; 0 for no limit.",
+            "Cache size above which least recently used entries are evicted; 0 for no limit.",
             unit="bytes",
         ),
     )
@@ -201,24 +206,23 @@ class Config:
         default="auto",
         metadata=_how(
             "choice",
-            "AUTOTUNE tables at the end of a compile; `auto` shows them on a terminal when something "
-            "was tuned.",
+            "AUTOTUNE tables at the end of a compile; `auto` shows them on a terminal if anything was tuned.",
             choices=_AUTO,
         ),
     )
     verify_numerics: bool = field(
         default=True,
         metadata=_how(
-            "on/off", "Compare the numbers of each candidate with the library kernel's.", code=True
+            "on/off", "Compare the output of each candidate with the library kernel's.", code=True
         ),
     )
     check_outputs: Literal["off", "nan", "nonfinite"] = field(
         default="off",
         metadata=_how(
             "choice",
-            "What generated code looks for in the outputs of chosen kernels: NaN, or Inf too. It ends "
-            "with an error that names the kernel; one that read NaN or Inf is not judged, and a warning "
-            "says so once. CUDA graphs are off.",
+            "Let generated code check the outputs of chosen kernels for NaN, or for NaN and Inf, and raise "
+            "an error that names the kernel. A kernel whose inputs have NaN or Inf is not checked, with one "
+            "warning. Disables CUDA graphs.",
             choices=("off", "nan", "nonfinite"),
             code=True,
         ),
@@ -229,13 +233,13 @@ class Config:
     )
     worker_idle_s: float = field(
         default=60.0,
-        metadata=_how("number", "Time without a job after which a worker ends.", unit="s"),
+        metadata=_how("number", "Time after which an idle worker exits.", unit="s"),
     )
     worker_memory_bytes: int = field(
         default=0,
         metadata=_how(
             "size",
-            "Memory one worker may take; 0 for four fifths of what is free (none on a GPU).",
+            "Memory limit of one worker; 0 for four fifths of the free memory (no limit on a GPU).",
             unit="bytes",
         ),
     )
@@ -255,10 +259,10 @@ class Config:
 
         Args:
             options: Explicit options by name, as values or as text.
-            environ: The variables to look at; this process's own by default.
+            environ: Environment variables; by default those of this process.
 
         Raises:
-            OptionError: An option or a variable that does not exist, or a value it cannot have.
+            OptionError: An option or a variable does not exist, or its value is invalid.
         """
         variables = os.environ if environ is None else environ
         values: dict[str, Any] = {"cache_dir": default_cache_dir(variables)}
@@ -268,7 +272,7 @@ class Config:
                 values[name] = _parse(name, text, f"variable {variable}")
         for name, value in options.items():
             if name not in _METADATA:
-                raise OptionError(f"unknown option {name!r}; {_known(name, _METADATA)}")
+                raise OptionError(f"unknown option {name!r}; {_suggestion(name, _METADATA)}")
             values[name] = _parse(name, value, f"option {name}")
         return Config(**values)
 
@@ -280,9 +284,9 @@ class Config:
         }
 
     def code_key(self) -> tuple[tuple[str, str | int | float | bool], ...]:
-        """Return what a compiled graph depends on, as (name, value) pairs.
+        """Return the options a compiled graph depends on, as (name, value) pairs.
 
-        A pin file enters with the SHA-256 of its content, so that an edited file is another key.
+        A pin file is included by the SHA-256 of its content, so that an edited file changes the key.
 
         Raises:
             OptionError: The pin file cannot be read.
@@ -292,7 +296,9 @@ class Config:
         return (*pairs, ("pin_file_sha256", _sha256(self.pin_file) if self.pin_file else ""))
 
 
-_METADATA: dict[str, Mapping[str, Any]] = {one.name: one.metadata for one in fields(Config)}
+_METADATA: dict[str, Mapping[str, Any]] = {
+    option.name: option.metadata for option in fields(Config)
+}
 
 
 def option_names() -> tuple[str, ...]:
@@ -301,7 +307,7 @@ def option_names() -> tuple[str, ...]:
 
 
 def split(options: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-    """Return (the plugin's own options, all others); the others belong to Inductor."""
+    """Return (options of the plugin, options of Inductor)."""
     ours = {name: value for name, value in options.items() if name in _METADATA}
     return ours, {name: value for name, value in options.items() if name not in _METADATA}
 
@@ -322,30 +328,32 @@ def process_environment() -> dict[str, str]:
 
 
 def set_environment(variables: Mapping[str, str]) -> None:
-    """Set variables of this process, a worker: the libraries it runs read nothing else."""
+    """Set environment variables of this worker process, for the libraries that read only those."""
     os.environ.update(variables)
 
 
 def restore_environment(variables: Mapping[str, str]) -> None:
     """Make this process's variables exactly those that `process_environment` returned before."""
-    for name in [one for one in os.environ if one not in variables]:
+    for name in [variable for variable in os.environ if variable not in variables]:
         del os.environ[name]
     os.environ.update(variables)
 
 
 def _own_variables(variables: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-    known = {PREFIX + name.upper() for name in _METADATA} | {ENABLE_VARIABLE}
+    names = {PREFIX + name.upper() for name in _METADATA} | {ENABLE_VARIABLE}
     for variable, text in variables.items():
         if not variable.startswith(PREFIX) or variable == ENABLE_VARIABLE:
             continue
-        if variable not in known:
-            raise OptionError(f"unknown variable {variable}={text!r}; {_known(variable, known)}")
+        if variable not in names:
+            raise OptionError(
+                f"unknown variable {variable}={text!r}; {_suggestion(variable, names)}"
+            )
         yield variable, text
 
 
-def _known(name: str, known: Iterable[str]) -> str:
-    """Return the closest name and the list of all."""
-    names = sorted(known)
+def _suggestion(name: str, options: Iterable[str]) -> str:
+    """Return the closest name and the list of all names."""
+    names = sorted(options)
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}known are: {', '.join(names)}"

@@ -9,22 +9,22 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Stats:
-    """What the plugin did in this process.
+    """Counters of the plugin in this process.
 
     Attributes:
         problems: Calls with more than one candidate that Inductor handed over.
-        record_hits: Problems of which every candidate was known.
+        record_hits: Problems whose candidates all had a record.
         record_misses: Problems with at least one candidate to measure.
         candidates: Candidates of all problems.
         compiled: Kernels compiled for measuring.
         benchmarked: Candidates measured.
-        failed: Candidates that did not compile, run or agree.
-        quarantined: Candidates put, or found, in quarantine.
+        failed: Candidates that did not compile, did not run, or had wrong results.
+        quarantined: Candidates in quarantine, added now or before.
         fusions: Epilogues and prologues Inductor asked about.
-        fusions_pruned: Those that static analysis refused for every candidate: nothing was compiled.
+        fusions_pruned: Fusions that static analysis refused for every candidate; nothing was compiled.
         compile_s: Seconds spent compiling, summed over workers.
         benchmark_s: Seconds spent measuring.
-        wall_s: Seconds the compile waited for tuning.
+        wall_s: Seconds that compilation waited for tuning.
     """
 
     problems: int = 0
@@ -46,14 +46,14 @@ class Stats:
         return asdict(self)
 
     def since(self, before: Stats) -> Stats:
-        """Return what was added after ``before`` was taken."""
+        """Return the increase since an earlier snapshot."""
         return Stats(
             **{f.name: getattr(self, f.name) - getattr(before, f.name) for f in fields(Stats)}
         )
 
 
 class Counters:
-    """The counters while they are counted; safe to use from several threads."""
+    """Mutable counters; safe to use from several threads."""
 
     def __init__(self) -> None:
         """Start from zero."""
@@ -87,5 +87,5 @@ COUNTERS = Counters()
 
 
 def stats() -> Stats:
-    """Return what the plugin did in this process so far."""
+    """Return the plugin's counters of this process so far."""
     return COUNTERS.snapshot()

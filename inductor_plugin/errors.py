@@ -1,19 +1,19 @@
 """Every error of the package.
 
 InductorPluginError
-├── OptionError            an unknown option or a bad value
-├── RegistrationError      a template name taken, or not known
-├── TargetError            a GPU that is not known
-├── PackError              kernels compiled ahead of time that are none, or do not load
-├── OutputError            a chosen kernel that wrote NaN or Inf, where ``check_outputs`` looks
+├── OptionError            an unknown option or an invalid value
+├── RegistrationError      a template name that is taken or not registered
+├── TargetError            an unknown GPU
+├── PackError              a pack of precompiled kernels that is empty or does not load
+├── OutputError            a chosen kernel that wrote NaN or Inf (option ``check_outputs``)
 ├── KernelError            a compiled kernel that cannot be loaded, or refuses a call
-│   └── CallRefusedError   it does not take the operands, and nothing was launched
-├── CacheError             the cache as a whole cannot be used or asked
-│   ├── CacheRefusedError  a directory that someone else owns or may write
+│   └── CallRefusedError   the kernel does not take the operands; nothing was launched
+├── CacheError             the cache cannot do what was requested
+│   ├── CacheRefusedError  a directory that another user owns or may write to
 │   └── ArchiveError       an export file that is damaged or unsafe
 └── WorkerError            a worker process
-    ├── WorkerTimeoutError it took too long and was ended
-    └── WorkerDiedError    it died (crash, kill, out of memory)
+    ├── WorkerTimeoutError exceeded its time limit and was killed
+    └── WorkerDiedError    died (crash, kill, out of memory)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class InductorPluginError(Exception):
 
 
 class OptionError(InductorPluginError, ValueError):
-    """An option that does not exist, or a value it cannot have."""
+    """An unknown option, or an invalid value."""
 
 
 class RegistrationError(InductorPluginError, ValueError):
@@ -32,7 +32,7 @@ class RegistrationError(InductorPluginError, ValueError):
 
 
 class TargetError(InductorPluginError, ValueError):
-    """A GPU of which too little is known to compile or rank for it."""
+    """A GPU that the plugin lacks facts of, to compile or rank kernels for it."""
 
 
 class PackError(InductorPluginError):
@@ -48,15 +48,15 @@ class KernelError(InductorPluginError):
 
 
 class CallRefusedError(KernelError):
-    """A compiled kernel does not take a call's operands; nothing was launched, another kernel may."""
+    """A compiled kernel does not take a call's operands; nothing was launched, another kernel may run it."""
 
 
 class CacheError(InductorPluginError):
-    """The cache cannot do what was asked."""
+    """The cache cannot do what was requested."""
 
 
 class CacheRefusedError(CacheError):
-    """The directory is owned or writable by someone else, so its kernels cannot be trusted."""
+    """The directory is owned or writable by another user, so its kernels cannot be trusted."""
 
 
 class ArchiveError(CacheError):
@@ -68,7 +68,7 @@ class WorkerError(InductorPluginError):
 
 
 class WorkerTimeoutError(WorkerError):
-    """A worker took longer than its limit and was ended."""
+    """A worker exceeded its time limit and was killed."""
 
 
 class WorkerDiedError(WorkerError):

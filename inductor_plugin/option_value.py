@@ -1,4 +1,4 @@
-"""Values of options, from Python and from variables, by kind. Pure."""
+"""Parses option values, from Python and from environment variables, by kind. Pure."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def _path(value: object, origin: str) -> Path:
 
 
 def switch(value: object, origin: str) -> bool:
-    """Return a switch's value.
+    """Return the value of a switch.
 
     Raises:
-        OptionError: It is none.
+        OptionError: The value is not a switch.
     """
     if isinstance(value, bool):
         return value
-    found = _SWITCHES.get(str(value).strip().lower())
-    if found is None:
+    enabled = _SWITCHES.get(str(value).strip().lower())
+    if enabled is None:
         raise OptionError(f"{origin} is {value!r}; use one of {', '.join(_SWITCHES)}")
-    return found
+    return enabled
 
 
 def _integer(value: object, origin: str) -> int:
@@ -82,12 +82,12 @@ def _bytes(value: object, origin: str) -> int:
 
 def _limits(value: object, origin: str) -> str:
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-    words = [one.strip() for one in text.split(",")] if isinstance(text, str) else [""]
+    words = [word.strip() for word in text.split(",")] if isinstance(text, str) else [""]
     if words == [""] and isinstance(text, str):
         return ""
-    found = [_LIMIT.fullmatch(one) for one in words]
-    devices = [one[1] for one in found if one is not None]
-    if None in found or len(set(devices)) < len(words):
+    matches = [_LIMIT.fullmatch(word) for word in words]
+    devices = [match[1] for match in matches if match is not None]
+    if None in matches or len(set(devices)) < len(words):
         raise OptionError(
             f"{origin} is {value!r}; use a whole number, or one for each device type as in "
             "cuda=24,cpu=64"
@@ -96,14 +96,14 @@ def _limits(value: object, origin: str) -> str:
 
 
 def limit_of(text: str, device_type: str) -> int:
-    """Return the limit a device type has in the value of an option of kind ``limits``, 0 for none.
+    """Return the limit for a device type from an option of kind ``limits``; 0 for no limit.
 
     Args:
-        text: Such as ``64`` or ``cuda=24,64``: the number without a name is that of all others.
+        text: Such as ``64`` or ``cuda=24,64``; the number without a name applies to all other devices.
         device_type: ``cuda``, ``cpu`` ...
     """
-    found = [one for one in map(_LIMIT.fullmatch, text.split(",")) if one is not None]
-    named = {one[1]: int(one[2]) for one in found}
+    matches = [match for match in map(_LIMIT.fullmatch, text.split(",")) if match is not None]
+    named = {match[1]: int(match[2]) for match in matches}
     return named.get(device_type, named.get(None, 0))
 
 
@@ -118,4 +118,4 @@ PARSERS: Mapping[Kind, Callable[[object, str], object]] = {
     "size": _bytes,
     "limits": _limits,
 }
-"""How to read a value of each kind, given the value and its origin for the error."""
+"""Parser of each kind; takes the value, and its origin for error messages."""

@@ -2,17 +2,17 @@
 
     python -m benchmarks.gemm [--budget-s 450] [--kinds bf16 e4m3_row] [--match TEXT] [--fresh] [--dry]
 
-Each arm is a process of its own that stays; all get the same inputs. A product is compiled by one arm
+Each arm is a separate long-lived process; all get the same inputs. A product is compiled by one arm
 after the other (nothing else runs meanwhile), captured in a CUDA graph, and then sampled in turns with
-a cold L2. Products come in the order of interest (`shapes.by_interest`). What is finished stands in
-the JSON file at once: a run that is stopped, or whose budget ends, is continued by the next one, on
-the same machine with the same sources. Products of which an arm has failed are tried again, last.
+a cold L2. Products are measured in the order of interest (`shapes.by_interest`). Finished rows are written
+to the JSON file immediately: the next run resumes a run that was stopped, or whose budget ended, on
+the same machine with the same sources. Products with a failed arm are tried again, last.
 
-``first call`` is the first call's seconds, tuning included; caches fill as the list goes on, as they
-do in use. Stock CUTLASS takes minutes a product, so that it is sampled: one product of each type and
-class of M (`M_CLASSES`), as far as ``--cutlass-s`` seconds of a run go; ``sampled`` in the file says so,
-and a row has no such arm where it was not asked. ``built`` counts kernels compiled up to the first
-within 1 % of the arm's own best, in the arm's own order. ``--dry`` goes the same way with tiny sizes on a CPU, to check the benchmark itself.
+``first call`` is the first call's seconds, tuning included; caches fill up along the list, as they
+do in use. Stock CUTLASS takes minutes per product, so that it is sampled: one product of each type and
+class of M (`M_CLASSES`), within ``--cutlass-s`` seconds of a run; ``sampled`` in the file describes that,
+and the other rows have no such arm. ``built`` counts kernels compiled up to the first
+within 1 % of the arm's own best, in the arm's own order. ``--dry`` runs the same steps with tiny sizes on a CPU, to check the benchmark itself.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ KINDS = ("bf16", "e4m3_row")
 MANY = "products"
 ROUNDS = 15
 SAMPLED = "stock_cutlass"
-"""The arm that is asked for some products alone."""
+"""The arm that measures only some products."""
 M_CLASSES = (("decode", 16), ("batch", 256), ("prefill", 1 << 30))
 """Names of the classes of M, and the most rows of each."""
 ACCEPTED = 0.05
-"""Largest error that counts as right: fp8 with fast sums has 0.02."""
+"""Largest accepted error: fp8 with fast accumulation has 0.02."""
 SOURCES = (*PLUGIN, "benchmarks/harness", "benchmarks/gemm")
-"""What a row is measured with; another version begins anew."""
+"""Sources that rows depend on; if they changed, all rows are measured again."""
 
 
 def main() -> int:
-    """Measure what is not measured yet, write after each product, print a table last."""
+    """Measure all missing products, write after each, print a table at the end."""
 
     def more(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--kinds", nargs="+", default=list(KINDS))
@@ -54,31 +54,35 @@ def main() -> int:
             "--cutlass-s", type=float, default=150.0, help="seconds of stock CUTLASS"
         )
 
-    def wanted(rows: Rows, given: argparse.Namespace, budget: Budget) -> list[str]:
-        rows.facts |= {"sampled": {SAMPLED: sampling(given.kinds)}}
-        products = {name_of(*product): product for product in todo(given.kinds)}
-        names = campaign.chosen(products, given)
-        return run(rows, [products[name] for name in names], given, budget)
+    def measure_all(rows: Rows, arguments: argparse.Namespace, budget: Budget) -> list[str]:
+        rows.facts |= {"sampled": {SAMPLED: sampling(arguments.kinds)}}
+        products = {name_of(*product): product for product in todo(arguments.kinds)}
+        names = campaign.chosen(products, arguments)
+        return run(rows, [products[name] for name in names], arguments, budget)
 
     benchmark = campaign.Benchmark("gemm", __doc__, MANY, ARMS, SOURCES, 450.0, 180.0, ROUNDS)
-    return benchmark.main(wanted, show, more=more)
+    return benchmark.main(measure_all, show, more=more)
 
 
-def run(rows: Rows, products: Sequence[tuple[Shape, str]], given: Any, budget: Budget) -> list[str]:
-    """Measure products until the budget ends; return the names of those that are left."""
-    named = {name_of(*one): one for one in products}
+def run(
+    rows: Rows, products: Sequence[tuple[Shape, str]], arguments: Any, budget: Budget
+) -> list[str]:
+    """Measure products until the budget ends; return the names of the remaining ones."""
+    named = {name_of(*product): product for product in products}
     cutlass_s = 0.0
 
     def measure(name: str, processes: Sequence[Arm]) -> tuple[dict[str, Any], bool]:
         nonlocal cutlass_s
         others = [row for row in rows.rows if row["product"] != name]
-        sampled = is_sampled(*named[name], others) and cutlass_s < given.cutlass_s
-        able = [one for one in processes if sampled or one.name != SAMPLED]
-        row, whole = measured(*named[name], able, budget, given.arm_s, given.rounds)
+        sampled = is_sampled(*named[name], others) and cutlass_s < arguments.cutlass_s
+        participants = [arm for arm in processes if sampled or arm.name != SAMPLED]
+        row, whole = measured(*named[name], participants, budget, arguments.arm_s, arguments.rounds)
         cutlass_s += row["prepare_s"].get(SAMPLED, 0.0)
         return row, whole
 
-    return campaign.run([*named], measure, line, rows, given, budget, ARM_MODULE, seldom=SAMPLED)
+    return campaign.run(
+        [*named], measure, line, rows, arguments, budget, ARM_MODULE, seldom=SAMPLED
+    )
 
 
 def m_class(m: int) -> str:
@@ -87,10 +91,10 @@ def m_class(m: int) -> str:
 
 
 def is_sampled(shape: Shape, types: str, rows: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether the sampled arm is asked for a product: as the first of its type and class."""
-    mine = (types, m_class(shape.m))
-    seen = {(row["kind"], m_class(row["m"])) for row in rows if SAMPLED in row["arms"]}
-    return mine not in seen
+    """Return whether the sampled arm measures a product: if it is the first of its type and class."""
+    current = (types, m_class(shape.m))
+    measured_kinds = {(row["kind"], m_class(row["m"])) for row in rows if SAMPLED in row["arms"]}
+    return current not in measured_kinds
 
 
 def sampling(kinds: Sequence[str]) -> str:
@@ -110,11 +114,11 @@ def measured(
     arm_s: float,
     rounds: int,
 ) -> tuple[dict[str, Any], bool]:
-    """Return one product's row, and whether the budget let all arms end."""
+    """Return one product's row, and whether all arms finished within the budget."""
     request = {"do": "prepare", "shape": shape.label, "kind": types}
-    found, whole = raced(request, processes, budget, arm_s, rounds)
+    result, whole = raced(request, processes, budget, arm_s, rounds)
     sizes = {"m": shape.m, "n": shape.n, "k": shape.k, "groups": shape.layer.groups}
-    return {"product": name_of(shape, types), "kind": types, **sizes, **found}, whole
+    return {"product": name_of(shape, types), "kind": types, **sizes, **result}, whole
 
 
 def todo(kinds: Sequence[str]) -> list[tuple[Shape, str]]:
@@ -137,18 +141,18 @@ def line(row: Mapping[str, Any]) -> str:
     return f"{row['product']:40} " + "  ".join(shown)
 
 
-def _cell(answer: Mapping[str, Any] | None, name: str, text: Callable[[Any], str]) -> str:
+def _cell(answer: Mapping[str, Any] | None, field: str, text: Callable[[Any], str]) -> str:
     if answer is None:
         return ""
     if "failed" in answer:
         return "failed"
     if not is_right(answer):
         return "wrong"
-    return "" if answer.get(name) is None else text(answer[name])
+    return "" if answer.get(field) is None else text(answer[field])
 
 
 def is_right(answer: Mapping[str, Any]) -> bool:
-    """Return whether an arm's numbers are accepted; one that is not a number is not."""
+    """Return whether an arm's error is accepted; NaN is not."""
     return answer.get("error", 0.0) <= ACCEPTED
 
 
@@ -168,14 +172,14 @@ def show(rows: Iterable[Mapping[str, Any]]) -> None:
         table.add_column(head, justify="right")
     failures: dict[str, None] = {}
     for row in rows:
-        found: dict[str, Any] = row["arms"]
-        times = [_cell(found.get(arm), "median_ms", lambda ms: f"{ms * 1e3:.1f}") for arm in ARMS]
-        gains = [_gain(found, arm) for arm in ("cublas", "stock")]
-        pair = [found.get(arm) for arm in ("stock", "ours")]
-        calls = [_cell(one, "first_call_s", lambda s: f"{s:.0f}") for one in pair]
-        built = [_cell(one, "built_to_99", str) for one in pair]
+        reports: dict[str, Any] = row["arms"]
+        times = [_cell(reports.get(arm), "median_ms", lambda ms: f"{ms * 1e3:.1f}") for arm in ARMS]
+        gains = [_gain(reports, arm) for arm in ("cublas", "stock")]
+        pair = [reports.get(arm) for arm in ("stock", "ours")]
+        calls = [_cell(report, "first_call_s", lambda s: f"{s:.0f}") for report in pair]
+        built = [_cell(report, "built_to_99", str) for report in pair]
         table.add_row(row["product"], *times, *gains, *calls, *built)
-        for arm, answer in found.items():
+        for arm, answer in reports.items():
             if "failed" in answer:
                 failures[f"{row['product']}: {arm}: {answer['failed']}"] = None
     console.print(table)
@@ -183,9 +187,9 @@ def show(rows: Iterable[Mapping[str, Any]]) -> None:
         print(failure)
 
 
-def _gain(found: Mapping[str, Any], arm: str) -> str:
-    answers = [found.get(one, {}) for one in (arm, "ours")]
-    times: list[Any] = [one.get("median_ms") if is_right(one) else None for one in answers]
+def _gain(reports: Mapping[str, Any], arm: str) -> str:
+    answers = [reports.get(name, {}) for name in (arm, "ours")]
+    times: list[Any] = [answer.get("median_ms") if is_right(answer) else None for answer in answers]
     return f"{times[0] / times[1]:.2f}" if all(times) else ""
 
 

@@ -1,10 +1,10 @@
-"""One way to compute a product, in a process of its own that answers the benchmark's questions.
+"""One way to compute a product, in a separate process that serves the benchmark's requests.
 
     python -m benchmarks.gemm.arm ARM CACHE_DIR [--dry]
 
-Reads one JSON request a line from stdin and answers each with one line on what was stdout:
+Reads one JSON request per line from stdin and answers each with one line on the original stdout:
 ``prepare`` compiles a product and captures it in a CUDA graph, ``sample`` measures it a few times with
-a cold L2. The parent asks the processes of all arms in turns, so that a drifting clock hits all alike.
+a cold L2. The parent samples all arms in turns, so that clock drift affects all equally.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -37,7 +37,7 @@ ARMS = ("cublas", "stock", "stock_cutlass", "ours")
 DRY_SIZE = 64
 """Largest extent of a product on a machine without a GPU."""
 CUTLASS_CONFIGS = 16
-"""Configurations stock CUTLASS may try: as many as the plugin; its own default tries hundreds."""
+"""Configurations that stock CUTLASS may try: as many as the plugin; Inductor's default is hundreds."""
 
 Function = Callable[..., torch.Tensor]
 ATEN: Any = torch
@@ -49,8 +49,8 @@ class Prepared:
 
     Attributes:
         call: Runs it once.
-        device: Where.
-        repeats: Calls of one sample.
+        device: The device.
+        repeats: Calls per sample.
     """
 
     call: Callable[[], object]
@@ -60,12 +60,12 @@ class Prepared:
 
 @dataclass
 class Tried:
-    """What an autotuner tried for one product, in the order in which it ranked them.
+    """The candidates an autotuner tried for a product, in the order of its ranking.
 
     Attributes:
-        times_ms: Milliseconds of each candidate, None for one that failed.
+        times_ms: Milliseconds of each candidate, None if it failed.
         built: Whether the candidate had to be compiled.
-        winner: Who won; empty where nothing was decided.
+        winner: The winner; empty if nothing was decided.
     """
 
     times_ms: list[float | None] = field(default_factory=list[float | None])
@@ -73,13 +73,13 @@ class Tried:
     winner: str = ""
 
     def to_reach(self, share: float = 0.99) -> int | None:
-        """Return how many kernels were built up to the first that is as fast as ``share`` of the best."""
-        known = [one for one in self.times_ms if one is not None]
-        if not known:
+        """Return how many kernels were built up to the first with at least ``share`` of the best one's speed."""
+        finite = [time_ms for time_ms in self.times_ms if time_ms is not None]
+        if not finite:
             return None
-        limit = min(known) / share
-        for position, one in enumerate(self.times_ms):
-            if one is not None and one <= limit:
+        limit = min(finite) / share
+        for position, time_ms in enumerate(self.times_ms):
+            if time_ms is not None and time_ms <= limit:
                 return sum(self.built[: position + 1])
         return None
 
@@ -95,7 +95,7 @@ def serve(prepare: Callable[..., tuple[dict[str, Any], Prepared]]) -> int:
     """Answer requests until stdin ends; ``prepare`` compiles what a request names."""
     arm, cache_dir = sys.argv[1:3]
     dry = "--dry" in sys.argv[3:]
-    # What libraries print goes to stderr; answers have the line for themselves.
+    # Output of libraries is redirected to stderr; only answers are written to the original stdout.
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
     prepared: Prepared | None = None
@@ -117,7 +117,7 @@ def serve(prepare: Callable[..., tuple[dict[str, Any], Prepared]]) -> int:
 
 
 def warm(arm: str, cache_dir: Path, device: str) -> None:
-    """Compile something small, so that loading Inductor is no part of the first product's seconds."""
+    """Compile something small, so that the first product's seconds do not include loading Inductor."""
     ones = torch.ones(64, device=device)
     ways(arm, cache_dir, Tried())(lambda x: x + 1)(ones)
     timer_for(device).synchronize()
@@ -127,7 +127,7 @@ def prepare(
     arm: str, cache_dir: Path, request: Mapping[str, Any], *, dry: bool
 ) -> tuple[dict[str, Any], Prepared]:
     """Compile one product and check its numbers; return what to report, and the product."""
-    shape = next(one for one in shapes() if one.label == request["shape"])
+    shape = next(shape for shape in shapes() if shape.label == request["shape"])
     types = kind(request["kind"])
     device = "cpu" if dry else "cuda:0"
     torch._dynamo.reset()
@@ -137,11 +137,11 @@ def prepare(
     timer = timer_for(device)
     timer.synchronize()
     started = time.perf_counter()
-    answer = compiled(*tensors)
+    actual = compiled(*tensors)
     timer.synchronize()
     first_call_s = time.perf_counter() - started
     rows = rows_of(shape, tensors[0].shape[0])
-    error = error_of(answer, expected(shape, types, tensors, rows), rows)
+    error = error_of(actual, expected(shape, types, tensors, rows), rows)
     if not math.isfinite(error):
         raise ArithmeticError("its result has values that are not finite, or another size")
     call, captured = graphed(lambda: compiled(*tensors), device)
@@ -166,7 +166,7 @@ def sample(prepared: Prepared) -> float:
 def product(
     shape: Shape, types: Kind, device: str, *, dry: bool
 ) -> tuple[Function, list[torch.Tensor]]:
-    """Return a product as a function of tensors, and the tensors: the same ones in each process."""
+    """Return a product as a function of tensors, and the tensors, identical in each process."""
     m, n, k = (min(size, DRY_SIZE) if dry else size for size in (shape.m, shape.n, shape.k))
     generator = torch.Generator(device=device).manual_seed(0)
 
@@ -199,7 +199,7 @@ def product(
 def drawn_scales(
     types: Kind, sizes: tuple[int, int, int], generator: torch.Generator
 ) -> list[torch.Tensor]:
-    """Return scales from 0.5 to 1.5 of A and B; those of blocks lie as torch wants them, by columns."""
+    """Return scales from 0.5 to 1.5 of A and B; block-wise scales are column-major, as torch requires."""
     m, n, k = sizes
     shapes_of = {
         "tensor": ((1, 1), (1, 1)),
@@ -213,11 +213,11 @@ def drawn_scales(
 
 
 def ways(arm: str, cache_dir: Path, tried: Tried) -> Callable[[Function], Function]:
-    """Return what compiles a function for an arm; it notes in ``tried`` what was tried."""
+    """Return the compiler of an arm; it records the candidates in ``tried``."""
     if arm not in ("ours", "stock", "stock_cutlass"):
-        return lambda function: function  # a library, called as it is
+        return lambda function: function  # a library, called directly
     if arm == "ours":
-        note_ours(tried)
+        record_ours(tried)
         options: dict[str, Any] = {
             "max_autotune": True,
             "cache_dir": str(cache_dir),
@@ -227,7 +227,7 @@ def ways(arm: str, cache_dir: Path, tried: Tried) -> Callable[[Function], Functi
             "gemm_backends": "ATEN,TRITON,CUTLASS",
         }
         return lambda function: torch.compile(function, backend="inductor_plugin", options=options)
-    note_stock(tried)
+    record_stock(tried)
     stock: dict[str, Any] = {"max_autotune": True, "max_autotune_gemm_backends": "ATEN,TRITON"}
     if arm == "stock_cutlass":
         stock |= {
@@ -243,36 +243,36 @@ def cutlass_checkout(folder: Path) -> Path:
     """Return a folder that looks to Inductor like a checkout of CUTLASS, made of links to the wheel."""
     import importlib.util
 
-    found = {
+    specs = {
         name: importlib.util.find_spec(name)
         for name in ("cutlass_library", "cutlass_cppgen", "pycute")
     }
-    missing = [name for name, spec in found.items() if spec is None]
+    missing = [name for name, spec in specs.items() if spec is None]
     if missing:
         raise RuntimeError(f"stock CUTLASS needs {', '.join(missing)} of nvidia-cutlass")
     (folder / "python").mkdir(parents=True, exist_ok=True)
-    places = {name: Path(str(spec.origin)).parent for name, spec in found.items() if spec}
-    source = places["cutlass_library"] / "source"
-    links = {f"python/{name}": place for name, place in places.items()}
+    folders = {name: Path(str(spec.origin)).parent for name, spec in specs.items() if spec}
+    source = folders["cutlass_library"] / "source"
+    links = {f"python/{name}": target for name, target in folders.items()}
     links |= {name: source / name for name in ("include", "tools")}
-    for name, place in links.items():
+    for name, target in links.items():
         if not (folder / name).exists():
-            (folder / name).symlink_to(place)
+            (folder / name).symlink_to(target)
     return folder
 
 
-_kept: dict[str, Any] = {}
-"""What `note_ours` has replaced, as it was."""
+_originals: dict[str, Any] = {}
+"""The original of the method that `record_ours` replaces."""
 
 
-def note_ours(tried: Tried) -> None:
-    """Note what the plugin measures, by looking over the shoulder of its selection."""
+def record_ours(tried: Tried) -> None:
+    """Record the plugin's measurements, by wrapping `Selection.decide`."""
     from inductor_plugin.tuning.selection import Selection
 
-    kept: Any = _kept.setdefault("decide", Selection.decide)
+    original: Any = _originals.setdefault("decide", Selection.decide)
 
     def decide(selection: Any, ticket: Any) -> Any:
-        verdict = kept(selection, ticket)
+        verdict = original(selection, ticket)
         tried.winner = str(verdict.winner)
         tried.times_ms[:] = [_median(ticket, offer) for offer in ticket.offers]
         tried.built[:] = [not offer.library for offer in ticket.offers]
@@ -283,12 +283,12 @@ def note_ours(tried: Tried) -> None:
 
 
 def _median(ticket: Any, offer: Any) -> float | None:
-    known = ticket.measured.get(offer.candidate_id)
-    return known.median_ms if known is not None and known.status == "ok" else None
+    measured = ticket.measured.get(offer.candidate_id)
+    return measured.median_ms if measured is not None and measured.status == "ok" else None
 
 
-def note_stock(tried: Tried) -> None:
-    """Note what Inductor measures."""
+def record_stock(tried: Tried) -> None:
+    """Record Inductor's measurements."""
     import torch._inductor.select_algorithm as selecting
 
     untyped: Any = selecting
@@ -304,7 +304,7 @@ def note_stock(tried: Tried) -> None:
 
 
 def graphed(call: Callable[[], object], device: str) -> tuple[Callable[[], object], bool]:
-    """Return the call as a CUDA graph, so that no host code is measured, and whether it is one."""
+    """Return the call as a CUDA graph, so that no host code is measured, and whether that was possible."""
     if not device.startswith("cuda"):
         return call, False
     stream = torch.cuda.Stream()

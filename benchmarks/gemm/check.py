@@ -1,4 +1,4 @@
-"""Whether a product's numbers are right: which rows are compared, with what, and how the error counts."""
+"""Checks a product's numbers: the compared rows, the reference, and the error."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
@@ -16,15 +16,15 @@ from benchmarks.gemm.shapes import Shape
 FEW = 512
 """Rows up to which all are compared."""
 LAST = 256
-"""Rows at the end that are all compared: the largest tile along M."""
+"""Rows at the end that are all compared: the largest tile size along M."""
 COLUMNS = 64
-"""Columns whose error is counted together: the narrowest tile that is common."""
+"""Columns whose error is computed together: the smallest common tile size along N."""
 
 
 def rows_of(shape: Shape, m: int) -> list[int]:
-    """Return the rows to compare: all of a few or of groups; else 256 over M, and the last 256.
+    """Return the rows to compare: all of a small or grouped product; else 256 over M, and the last 256.
 
-    The step between rows is odd, so that no place within a tile is left out.
+    The step between rows is odd, so that every position within a tile occurs.
     """
     if shape.layer.groups or m <= FEW:
         return list(range(m))
@@ -43,7 +43,7 @@ def expected(
         pairs = enumerate(itertools.pairwise(bounds))
         whole = [a[i:j].float() @ w[group].float().t() for group, (i, j) in pairs]
         return torch.cat(whole)[index]
-    # Indexed as bytes or as they are: 8-bit floats have no gather of their own.
+    # 8-bit floats are indexed as bytes, because torch has no gather for them.
     narrow = a.view(torch.uint8) if a.element_size() == 1 else a
     left, right = narrow[index].view(a.dtype).float(), w.float()
     if types.scale == "none":
@@ -59,28 +59,30 @@ def expected(
     return wide + bias[0].float() if bias else wide
 
 
-def error_of(answer: torch.Tensor, wanted: torch.Tensor, rows: Sequence[int]) -> float:
+def error_of(actual: torch.Tensor, reference: torch.Tensor, rows: Sequence[int]) -> float:
     """Return the largest error of a row or of 64 columns: root mean square, relative.
 
-    One wrong row, or one wrong tile, is not thinned out by many right ones. An answer with a value
-    that is not finite, in whichever row, is infinitely wrong.
+    A wrong row, or a wrong tile, is not averaged with many right ones. The error is infinite if any
+    value is not finite.
 
     Args:
-        answer: The whole product.
-        wanted: Its rows ``rows`` in float32.
-        rows: Which rows, with the first and the last one.
+        actual: The whole product.
+        reference: Its rows ``rows`` in float32.
+        rows: Indices of the rows, including the first and the last.
     """
-    if answer.shape != (rows[-1] + 1, *wanted.shape[1:]) or not bool(torch.isfinite(answer).all()):
+    if actual.shape != (rows[-1] + 1, *reference.shape[1:]) or not bool(
+        torch.isfinite(actual).all()
+    ):
         return math.inf
-    difference = answer[torch.tensor(rows, device=answer.device)].float() - wanted
-    by_row = _relative(difference, wanted)
-    columns = zip(difference.split(COLUMNS, 1), wanted.split(COLUMNS, 1), strict=True)
+    difference = actual[torch.tensor(rows, device=actual.device)].float() - reference
+    by_row = _relative(difference, reference)
+    columns = zip(difference.split(COLUMNS, 1), reference.split(COLUMNS, 1), strict=True)
     worst = max([by_row, *(_relative(d.reshape(1, -1), w.reshape(1, -1)) for d, w in columns)])
     return worst if math.isfinite(worst) else math.inf
 
 
-def _relative(difference: torch.Tensor, wanted: torch.Tensor) -> float:
-    """Return the largest error of a row; the smallest float stands for a row of zeros."""
+def _relative(difference: torch.Tensor, reference: torch.Tensor) -> float:
+    """Return the largest error of a row; a row of zeros is divided by the smallest float."""
     least = torch.finfo(torch.float32).tiny
-    size = wanted.square().mean(1).sqrt().clamp_min(least)
+    size = reference.square().mean(1).sqrt().clamp_min(least)
     return float((difference.square().mean(1).sqrt() / size).max())

@@ -1,11 +1,11 @@
-"""What a CUTLASS kernel costs to build: CPU seconds and bytes, here and in Inductor's own way.
+"""Build cost of a CUTLASS kernel: CPU seconds and bytes, with this plugin and with stock Inductor.
 
     python -m benchmarks.gemm.compile_speed [--kernels 8] [--out benchmarks/results/compile_speed_cpu.json]
 
 ``batch`` builds the best-ranked kernels of one product (Llama-3 8B, bf16, H200) as one translation
 unit, the way the plugin does. ``alone`` builds the first of them by itself. ``inductor`` builds that
-same kernel, behind the headers of Inductor's template, with the command line that Inductor's
-`cuda_compile_command` gives (compile, then link). CPU seconds are those of the compilers (user and
+same kernel, after the headers of Inductor's template, with the command line of Inductor's
+`cuda_compile_command` (compile, then link). CPU seconds are those of the compilers (user and
 system), so other work on the machine matters little. No GPU is needed.
 """
 
@@ -51,7 +51,7 @@ _INCLUDE = re.compile(r'^\s*(#include [<"].*[>"])\s*$', re.MULTILINE)
 
 
 def main() -> int:
-    """Measure, print, write; ends non-zero where a limit is not kept."""
+    """Measure, print, write; return 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -79,7 +79,7 @@ def main() -> int:
 
 
 def verdict(report: dict[str, Any]) -> dict[str, bool]:
-    """Return which limits are kept."""
+    """Return for each limit whether it is met."""
     kept = {"ranking_ms": report["ranking"]["max_ms"] <= LIMITS["ranking_ms"]}
     if "batch" in report:
         batch = report["batch"]
@@ -90,12 +90,12 @@ def verdict(report: dict[str, Any]) -> dict[str, bool]:
 
 
 def compiling(toolkit: Toolkit, count: int) -> dict[str, Any]:
-    """Build the batch, one kernel alone, and that kernel in Inductor's way."""
+    """Build the batch, its first kernel alone, and that kernel as Inductor does."""
     sources = kernels(count)
-    report: dict[str, Any] = {"symbols": [one.symbol for one in sources]}
-    for name, chosen in (("batch", sources), ("alone", sources[:1])):
-        report[name] = ours(toolkit, chosen)
-        print(f"{name}: {json.dumps(report[name])}", flush=True)
+    report: dict[str, Any] = {"symbols": [source.symbol for source in sources]}
+    for arm, selected in (("batch", sources), ("alone", sources[:1])):
+        report[arm] = ours(toolkit, selected)
+        print(f"{arm}: {json.dumps(report[arm])}", flush=True)
     report["inductor"] = inductors(toolkit, sources[0])
     print(f"inductor: {json.dumps(report['inductor'])}", flush=True)
     report["ratio"] = report["batch"]["cpu_s_per_kernel"] / report["inductor"]["cpu_s"]
@@ -105,13 +105,13 @@ def compiling(toolkit: Toolkit, count: int) -> dict[str, Any]:
 
 def kernels(count: int) -> list[CppSource]:
     """Return the best-ranked Hopper kernels of Llama-3 8B's output projection, 4096 rows."""
-    layer = next(one for one in LAYERS if one.label == "llama3-8b o")
-    given = problem(Shape(layer, 4096), kind("bf16"), "tn", target("H200"))
-    assert not isinstance(given, str)
+    layer = next(layer for layer in LAYERS if layer.label == "llama3-8b o")
+    product = problem(Shape(layer, 4096), kind("bf16"), "tn", target("H200"))
+    assert not isinstance(product, str)
     texts: dict[str, str] = {}
-    for one in default_registry().get("cutlass").candidates(given):
-        assert isinstance(one.kernel, CudaSource)
-        texts.setdefault(one.kernel.symbol, one.kernel.text)
+    for candidate in default_registry().get("cutlass").candidates(product):
+        assert isinstance(candidate.kernel, CudaSource)
+        texts.setdefault(candidate.kernel.symbol, candidate.kernel.text)
     if len(texts) < count or not all(texts.values()):
         raise SystemExit(f"{len(texts)} kernels are there, {count} wanted; is nvidia-cutlass?")
     return [
@@ -121,27 +121,29 @@ def kernels(count: int) -> list[CppSource]:
 
 
 def ours(toolkit: Toolkit, sources: list[CppSource]) -> dict[str, Any]:
-    """Build kernels as the plugin's compile workers do."""
+    """Build kernels like the plugin's compile workers."""
     with tempfile.TemporaryDirectory(prefix="compile-speed-") as folder:
         job = CppCompileJob(tuple(sources), nvcc.command(toolkit, "sm_90a"), folder, timeout_s=3600)
         clock = Clock()
-        done = compile_child.run(job, _ignore)
+        results = compile_child.run(job, _ignore)
         spent = clock.spent()
-        failed = [one.reason for one in done if one.status != "ok"]
+        failed = [result.reason for result in results if result.status != "ok"]
         if failed:
             raise SystemExit(f"a kernel does not compile: {failed[0]}")
-        size = sum(Path(path).stat().st_size for path in {str(one.library) for one in done})
+        size = sum(
+            Path(path).stat().st_size for path in {str(result.library) for result in results}
+        )
     count = len(sources)
     return spent | {
         "kernels": count,
-        "units": len({one.library for one in done}),
+        "units": len({result.library for result in results}),
         "cpu_s_per_kernel": spent["cpu_s"] / count,
         "mb_per_kernel": size / count / 1e6,
     }
 
 
 def inductors(toolkit: Toolkit, source: CppSource) -> dict[str, Any]:
-    """Build a kernel with Inductor's headers and command line, one translation unit for it alone."""
+    """Build a kernel with Inductor's headers and command line, in a separate translation unit."""
     utils: Any = importlib.import_module("torch._inductor.codegen.cuda.compile_utils")
     config: Any = importlib.import_module("torch._inductor.config")
     headers = inductors_headers()
@@ -149,71 +151,73 @@ def inductors(toolkit: Toolkit, source: CppSource) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="compile-speed-") as folder:
         text, unit = Path(folder) / "kernel.cu", Path(folder) / "kernel.o"
         text.write_text("\n".join([*headers, source.source]), encoding="utf-8")
-        kept = utils._cutlass_path
+        original = utils._cutlass_path
         utils._cutlass_path = lambda: str(root)
         try:
             with config.patch({"cuda.arch": "90", "cuda.cuda_cxx": toolkit.nvcc}):
                 line = utils.cuda_compile_command([str(text)], str(unit), "o")
         finally:
-            utils._cutlass_path = kept
-        # Linking wants a libcuda that a machine without a driver lacks; compiling is the cost.
+            utils._cutlass_path = original
+        # Linking needs libcuda, which a machine without a driver lacks; only compiling is expensive.
         command = shlex.split(line)
-        more = [f"-I{one}" for one in (*toolkit.include_dirs[2:], random_headers(Path(folder)))]
+        include_flags = [
+            f"-I{flag}" for flag in (*toolkit.include_dirs[2:], random_headers(Path(folder)))
+        ]
         clock = Clock()
-        subprocess.run([*command, *more], check=True, cwd=folder, timeout=3600)
+        subprocess.run([*command, *include_flags], check=True, cwd=folder, timeout=3600)
         spent = clock.spent()
         size = unit.stat().st_size
-    shown = [one for one in command if one.startswith(("-D", "-O", "-std", "-gencode", "--", "-t"))]
-    return spent | {"kernels": 1, "object_mb": size / 1e6, "flags": shown, "headers": len(headers)}
+    flags = [
+        flag for flag in command if flag.startswith(("-D", "-O", "-std", "-gencode", "--", "-t"))
+    ]
+    return spent | {"kernels": 1, "object_mb": size / 1e6, "flags": flags, "headers": len(headers)}
 
 
 def random_headers(folder: Path) -> Path:
     """Return a folder with cuRAND's headers: Inductor's include them, slim toolkits lack them.
 
-    They are links to those of torch's own wheel, apart from the other headers there, which may be of
-    another version than nvcc.
+    They link to those of torch's wheel, without the other headers there, whose version may differ from
+    nvcc's.
     """
-    made = folder / "curand"
-    made.mkdir()
+    links = folder / "curand"
+    links.mkdir()
     for package in nvcc.package_folders("nvidia"):
         for header in package.glob("cu*/include/curand*.h"):
-            (made / header.name).symlink_to(header)
-    return made
+            (links / header.name).symlink_to(header)
+    return links
 
 
 def inductors_headers() -> list[str]:
     """Return the include lines of Inductor's CUTLASS GEMM template (its ``header`` methods)."""
-    importlib.import_module(
-        "torch._inductor.select_algorithm"
-    )  # or the imports below go in circles
+    importlib.import_module("torch._inductor.select_algorithm")  # avoids a circular import below
     package = "torch._inductor.codegen.cutlass"
     base = importlib.import_module(f"{package}.template").CUTLASSTemplate
     gemm = importlib.import_module(f"{package}.gemm_template").CUTLASSGemmTemplate
-    texts = [inspect.getsource(one.header) for one in (base, gemm)]
+    texts = [inspect.getsource(template.header) for template in (base, gemm)]
     lines = [line for text in texts for line in _INCLUDE.findall(text)]
     return [line for line in dict.fromkeys(lines) if "sparse" not in line]
 
 
 def ranking() -> dict[str, Any]:
-    """Return how long a product's candidates take to rank, over the shape list on an H200.
+    """Return the time to rank a product's candidates, over the shape list on an H200.
 
-    All templates' `reject` and `candidates`, the best of five calls: NVIDIA's heuristics are asked
-    anew each time, the texts of kernels are there. ``first`` is the first call of all, which also
-    writes the texts that no product before it needed; they are kept per configuration. It is CPU
-    time of this process: what else runs on the machine does not count. Garbage is not collected
-    meanwhile, as with `timeit`: a collection takes 10 ms of one product in a thousand.
+    All templates' `reject` and `candidates`, the best of five calls: NVIDIA's heuristics run in each
+    call, the sources of kernels are cached. ``first`` is the first call, which also generates sources
+    that no earlier product needed; they are cached per configuration. It is CPU time of this process,
+    without other load of the machine. Garbage collection is off, as with `timeit`: a collection takes
+    10 ms in one product of a thousand.
     """
     hopper, registry = target("H200"), default_registry()
-    dense = [one for one in shapes() if not one.layer.groups]
+    dense = [shape for shape in shapes() if not shape.layer.groups]
     _named_ms(registry, problem(dense[0], KINDS[0], "tn", hopper))  # loads the heuristics' library
     samples: list[tuple[float, float, str]] = []
     for types in KINDS:
         for shape in dense:
-            given = problem(shape, types, "tn", hopper)
-            if isinstance(given, str):
+            product = problem(shape, types, "tn", hopper)
+            if isinstance(product, str):
                 continue
-            first = _named_ms(registry, given)
-            again = min(_named_ms(registry, given) for _ in range(5))
+            first = _named_ms(registry, product)
+            again = min(_named_ms(registry, product) for _ in range(5))
             samples.append((again, first, f"{shape.label} {types.name}"))
     return {
         "problems": len(samples),
@@ -224,23 +228,25 @@ def ranking() -> dict[str, Any]:
 
 
 def ranking_calls(every: int = 9) -> int:
-    """Return how many calls of Python functions it takes to rank a product's candidates, the median.
+    """Return the median number of Python calls to rank a product's candidates.
 
-    They are the same on every machine. Where ranking took 2.7 ms, there were 21 000.
+    It is the same on every machine. Ranking in 2.7 ms took 21 000 calls.
 
     Args:
-        every: One in so many of the shape list is looked at, one kind of operands after the other.
+        every: Step through the shape list, alternating the kinds of operands.
     """
     hopper, registry = target("H200"), default_registry()
-    dense = [one for one in shapes() if not one.layer.groups][::every]
-    given = [problem(one, KINDS[i % len(KINDS)], "tn", hopper) for i, one in enumerate(dense)]
+    dense = [shape for shape in shapes() if not shape.layer.groups][::every]
+    products = [
+        problem(shape, KINDS[i % len(KINDS)], "tn", hopper) for i, shape in enumerate(dense)
+    ]
     counts: list[int] = []
-    for one in given:
-        if isinstance(one, str):
+    for product in products:
+        if isinstance(product, str):
             continue
-        _named_ms(registry, one)  # writes the texts of kernels that nobody needed before
+        _named_ms(registry, product)  # generates sources that no earlier product needed
         profile = cProfile.Profile()
-        profile.runcall(_named_ms, registry, one)
+        profile.runcall(_named_ms, registry, product)
         counts.append(sum(entry.callcount for entry in profile.getstats()))
     return int(statistics.median(counts))
 
@@ -254,23 +260,23 @@ def _spread(times: list[float]) -> dict[str, float]:
     }
 
 
-def _named_ms(registry: Any, given: Any) -> float:
-    """Return the milliseconds of CPU time that it takes to name a product's candidates."""
+def _named_ms(registry: Any, product: Any) -> float:
+    """Return the milliseconds of CPU time to list a product's candidates."""
     nvidia.suggestions.cache_clear()
     gc.collect(0)
     gc.disable()
     try:
         started = time.process_time()
-        for one in registry.for_op(given.op):
-            if one.reject(given) is None:
-                one.candidates(given)
+        for template in registry.for_op(product.op):
+            if template.reject(product) is None:
+                template.candidates(product)
         return (time.process_time() - started) * 1e3
     finally:
         gc.enable()
 
 
 class Clock:
-    """Wall seconds and CPU seconds of child processes since it was made."""
+    """Wall seconds and CPU seconds of child processes since construction."""
 
     def __init__(self) -> None:
         self._cpu_s, self._wall_s = _children_s(), time.monotonic()
@@ -290,7 +296,7 @@ def _ignore(event: Event) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """Return what the figures were taken on."""
+    """Return the facts of the machine."""
     text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     names = {line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line}
     torch = importlib.import_module("torch")

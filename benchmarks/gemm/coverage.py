@@ -1,11 +1,11 @@
-"""Which templates serve which product: every size, type and order of the shape list, without a GPU.
+"""Which templates support which product: every size, type and order of the shape list, without a GPU.
 
     python -m benchmarks.gemm.coverage [--gpu H200 ...] [--out benchmarks/results/coverage.json]
 
-Nothing is lowered: each product is a `Problem` with a named GPU, asked of each registered template.
-``cutlass`` and ``triton`` count the products for which that side has a candidate. Where we have no
-Triton kernel, the reason says which of Inductor's own templates serves the call (`stock`, which
-tests/benchmarks/test_coverage.py holds against real lowerings), and why ours do not. Products with neither
+Nothing is lowered: each product is a `Problem` with a named GPU, passed to each registered template.
+``cutlass`` and ``triton`` count the products with a candidate of that kind. If the plugin has no
+Triton kernel, the reason names Inductor's template for the call (`stock`, which
+tests/benchmarks/test_coverage.py compares with real lowerings), and why the plugin's do not apply. Products with neither
 a CUTLASS nor a Triton kernel are listed one by one.
 """
 
@@ -39,10 +39,10 @@ META = "torch/_meta_registrations.py"
 
 @dataclass(frozen=True)
 class Stock:
-    """What Inductor offers of its own.
+    """Inductor's Triton template for a product.
 
     Attributes:
-        template: Its Triton template; empty if there is none.
+        template: Name of the template; empty if there is none.
         reason: Why there is none.
     """
 
@@ -56,13 +56,13 @@ class Stock:
 
 @dataclass(frozen=True)
 class Answer:
-    """Who serves one product.
+    """The templates that support a product.
 
     Attributes:
-        counts: Candidates of each template that has some.
+        counts: Number of candidates of each template that has some.
         reasons: Why each other template of this operator refuses.
-        stock: What Inductor offers of its own.
-        purpose: Why we have no kernel of a side for such products at all, by side.
+        stock: Inductor's template.
+        purpose: Why the plugin has no kernels of a side for such products at all, by side.
     """
 
     counts: dict[str, int]
@@ -77,12 +77,12 @@ class Answer:
 
     @property
     def triton(self) -> bool:
-        """Whether there is a Triton candidate of ours."""
+        """Whether the plugin has a Triton candidate."""
         return any(name.startswith("triton") for name in self.counts)
 
     @property
     def served(self) -> bool:
-        """Whether anything but the library has a kernel."""
+        """Whether anything besides the library has a kernel."""
         return self.cutlass or self.triton or bool(self.stock.template)
 
     def why(self, side: str) -> str:
@@ -103,11 +103,11 @@ class Cell:
     Attributes:
         products: Products torch has a call for.
         cutlass: Those with a CUTLASS candidate.
-        triton: Those with a Triton candidate of ours.
-        stock: Those without one, which Inductor's own Triton kernels serve.
-        reasons: Why there was no candidate, and how often: (side, reason).
+        triton: Those with a Triton candidate of the plugin.
+        stock: Those without one, for which Inductor has a Triton template.
+        reasons: Number of products without a candidate, by (side, reason).
         neither: Products without a CUTLASS and without a Triton kernel.
-        no_call: Why torch has no such call, and how often.
+        no_call: Number of products for which torch has no call, by reason.
     """
 
     products: int = 0
@@ -132,7 +132,7 @@ class Cell:
 
 
 def main() -> int:
-    """Ask, print, write; ends non-zero where a product has no kernel and no reason."""
+    """Query all templates, print, write."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -142,8 +142,8 @@ def main() -> int:
     started = time.monotonic()
     cells = {name: coverage(target(name)) for name in arguments.gpu}
     report: dict[str, Any] = {"written_by": "benchmarks/gemm/coverage.py", "gpus": {}}
-    for name, found in cells.items():
-        report["gpus"][name] = {"/".join(key): plain(cell) for key, cell in found.items()}
+    for name, by_kind in cells.items():
+        report["gpus"][name] = {"/".join(key): plain(cell) for key, cell in by_kind.items()}
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     show(cells)
@@ -171,9 +171,9 @@ def coverage(
                 if reason is not None:
                     cell.no_call[reason] += 1
                     continue
-                given = problem(shape, types, order, gpu)
-                assert isinstance(given, Problem)
-                cell.add(shape, answer(registry, given))
+                product = problem(shape, types, order, gpu)
+                assert isinstance(product, Problem)
+                cell.add(shape, answer(registry, product))
     return dict(cells)
 
 
@@ -191,41 +191,45 @@ def uncallable(shape: Shape, types: Kind, order: str, gpu: Target) -> str | None
     return reason
 
 
-def answer(registry: Registry, given: Problem) -> Answer:
-    """Return who serves a product, and why the others do not."""
+def answer(registry: Registry, product: Problem) -> Answer:
+    """Return the templates that support a product, and why the others do not."""
     counts: dict[str, int] = {}
     reasons: dict[str, str] = {}
-    for one in registry.for_op(given.op):
-        reason = one.reject(given)
-        found = [] if reason else [able(each, given) for each in one.candidates(given)]
-        count = found.count("")
+    for template in registry.for_op(product.op):
+        reason = template.reject(product)
+        refusals = (
+            []
+            if reason
+            else [able(candidate, product) for candidate in template.candidates(product)]
+        )
+        count = refusals.count("")
         if count:
-            counts[one.name] = count
+            counts[template.name] = count
         else:
-            silent = "it has no candidate, though it does not refuse"
-            reasons[one.name] = reason or next(iter(found), silent)
-    return Answer(counts, reasons, stock(given), purpose(given))
+            no_reason = "it has no candidate, though it does not refuse"
+            reasons[template.name] = reason or next(iter(refusals), no_reason)
+    return Answer(counts, reasons, stock(product), purpose(product))
 
 
-def able(candidate: Candidate, given: Problem) -> str:
-    """Return why a GPU cannot run a candidate, empty if it can; the lowering asks the same."""
+def able(candidate: Candidate, product: Problem) -> str:
+    """Return why a GPU cannot run a candidate, empty if it can; lowering checks the same."""
     need = getattr(candidate.kernel, "capability", (0, 0))
-    if given.target is None or given.target.capability >= need:
+    if product.target is None or product.target.capability >= need:
         return ""
-    return f"it needs compute capability {need[0]}.{need[1]}, {given.target.name} has less"
+    return f"it needs compute capability {need[0]}.{need[1]}, {product.target.name} has less"
 
 
-def stock(given: Problem) -> Stock:
+def stock(product: Problem) -> Stock:
     """Return Inductor's own Triton template for a product with its default options (torch 2.11-2.15).
 
     Those for ``mm``, ``addmm``, ``int_mm`` and ``scaled_mm`` are in torch/_inductor/kernel/mm.py, that
     for ``grouped_mm`` in mm_grouped.py.
     """
-    if given.op == "grouped_mm":
-        if given.target is not None and given.target.capability < (9, 0):
+    if product.op == "grouped_mm":
+        if product.target is not None and product.target.capability < (9, 0):
             return Stock("", "Inductor's own Triton template 'grouped_mm' is for Hopper and newer")
         return Stock("grouped_mm")
-    if given.op == "scaled_mm" and is_blockwise(given):
+    if product.op == "scaled_mm" and is_blockwise(product):
         option = "triton.enable_persistent_tma_matmul"
         return Stock(
             "", f"Inductor's own template for block-wise scales needs {option}, off by default"
@@ -233,33 +237,33 @@ def stock(given: Problem) -> Stock:
     return Stock("mm")
 
 
-def purpose(given: Problem) -> dict[str, str]:
-    """Return why none of our kernels of a side is for such a product; a side that has some is left out."""
-    if given.op == "grouped_mm":
+def purpose(product: Problem) -> dict[str, str]:
+    """Return why the plugin has no kernels of a side for such products, by side."""
+    if product.op == "grouped_mm":
         return {
             "triton": "ours are not for groups: Inductor's is persistent and loads by TMA already"
         }
-    if given.op == "int_mm":
+    if product.op == "int_mm":
         return {"triton": "ours are for floats and int4 weights: Inductor's has tiles for int8"}
-    if given.op in ("mm", "addmm") and given.output.dtype == "float32":
+    if product.op in ("mm", "addmm") and product.output.dtype == "float32":
         kinds = "16-bit and 8-bit floats and int4 weights"
         return {"triton": f"ours are for {kinds}, this is float32 (TF32)"}
-    if given.op == "scaled_mm" and is_blockwise(given):
+    if product.op == "scaled_mm" and is_blockwise(product):
         return {
             "cutlass": "ours scale the whole sum, by matrix or by row and column, not each block"
         }
-    if given.op == "scaled_mm" and given.inputs[2].size == given.inputs[3].size == (1, 1):
+    if product.op == "scaled_mm" and product.inputs[2].size == product.inputs[3].size == (1, 1):
         return {"triton": "ours are for scales of rows and blocks, this has one for each matrix"}
     return {}
 
 
-def is_blockwise(given: Problem) -> bool:
+def is_blockwise(product: Problem) -> bool:
     """Return whether a scaled product has several scales along K."""
-    return given.inputs[2].size[1] > 1
+    return product.inputs[2].size[1] > 1
 
 
 def general(reason: str) -> str:
-    """Return a reason without the figures of one product, so that like reasons are counted together."""
+    """Return a reason with numbers replaced, so that equal reasons of different products are counted together."""
     return re.sub(r"(?<![\w.])\d[\dx.]*(?!\w|-bit)", "N", reason)
 
 
@@ -280,18 +284,18 @@ def plain(cell: Cell) -> dict[str, Any]:
 
 
 def show(cells: dict[str, dict[tuple[str, str], Cell]]) -> None:
-    """Print the counts, then the reasons, then what nothing serves."""
+    """Print the counts, then the reasons, then the products without a kernel."""
     rich_table: Any = importlib.import_module("rich.table")
     console: Any = importlib.import_module("rich.console").Console(width=150)
-    for gpu, found in cells.items():
+    for gpu, by_kind in cells.items():
         table = rich_table.Table(title=f"{gpu}: products with a candidate", title_justify="left")
         for column in ("types", "order", "products", "CUTLASS", "Triton", "Inductor's", "neither"):
             table.add_column(column, justify="left" if column in ("types", "order") else "right")
-        for (types, order), cell in found.items():
+        for (types, order), cell in by_kind.items():
             figures = (cell.products, cell.cutlass, cell.triton, cell.stock, len(cell.neither))
-            table.add_row(types, order, *(str(one) for one in figures))
+            table.add_row(types, order, *map(str, figures))
         console.print(table)
-        for side, rows in grouped(found).items():
+        for side, rows in grouped(by_kind).items():
             table = rich_table.Table(title=f"{gpu}: why no {side}", title_justify="left")
             table.add_column("products", justify="right")
             table.add_column("types/order")
@@ -300,10 +304,10 @@ def show(cells: dict[str, dict[tuple[str, str], Cell]]) -> None:
                 table.add_row(str(count), where, reason)
             console.print(table)
     lost: dict[str, list[str]] = defaultdict(list)
-    for gpu, found in cells.items():
-        for key, cell in found.items():
-            for one in cell.neither:
-                product, _, reason = one.partition(": ")
+    for gpu, by_kind in cells.items():
+        for key, cell in by_kind.items():
+            for product_reason in cell.neither:
+                product, _, reason = product_reason.partition(": ")
                 lost[f"{gpu}: {general(reason)}"].append(f"{product} {'/'.join(key)}")
     count = sum(map(len, lost.values()))
     print(f"{count} products have neither a CUTLASS nor a Triton kernel.")
@@ -311,16 +315,16 @@ def show(cells: dict[str, dict[tuple[str, str], Cell]]) -> None:
         print(f"  {len(products)} on {reason}: {products[0]} ... {products[-1]}")
 
 
-def grouped(found: dict[tuple[str, str], Cell]) -> dict[str, dict[str, tuple[int, str]]]:
+def grouped(by_kind: dict[tuple[str, str], Cell]) -> dict[str, dict[str, tuple[int, str]]]:
     """Return (products, types and orders) of each reason, the most frequent first, by side."""
     counts: dict[str, Counter[str]] = {"CUTLASS": Counter(), "Triton of ours": Counter()}
     counts["such call in torch"] = Counter()
     places: dict[str, dict[str, None]] = defaultdict(dict)
-    for (types, order), cell in found.items():
+    for (types, order), cell in by_kind.items():
         named = {"cutlass": "CUTLASS", "triton": "Triton of ours"}
-        each = [(named[side], text, n) for (side, text), n in cell.reasons.items()]
-        each += [("such call in torch", text, n) for text, n in cell.no_call.items()]
-        for side, text, n in each:
+        counted = [(named[side], text, n) for (side, text), n in cell.reasons.items()]
+        counted += [("such call in torch", text, n) for text, n in cell.no_call.items()]
+        for side, text, n in counted:
             counts[side][text] += n
             places[text][f"{types}/{order}"] = None
     return {

@@ -14,7 +14,7 @@ is ``tn``."""
 
 
 BLOCK = 128
-"""Length in K, and width of B, of what one block-wise scale stands for."""
+"""Length in K, and width of B, of the block of a block-wise scale."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ KINDS: tuple[Kind, ...] = (
 
 def kind(name: str) -> Kind:
     """Return a kind by its name."""
-    return next(one for one in KINDS if one.name == name)
+    return next(types for types in KINDS if types.name == name)
 
 
 def problem(shape: Shape, types: Kind, order: str, target: Target | None) -> Problem | str:
@@ -92,7 +92,7 @@ def problem(shape: Shape, types: Kind, order: str, target: Target | None) -> Pro
 
 
 def _scales(shape: Shape, types: Kind) -> tuple[Operand, Operand]:
-    """Return the scales of A and B; those of blocks lie by columns, as torch._scaled_mm wants them."""
+    """Return the scales of A and B; block-wise scales are column-major, as torch._scaled_mm requires."""
     blocks = shape.k // BLOCK
     rows, columns, strides = {
         "tensor": ((1, 1), (1, 1), ((1, 1), (1, 1))),

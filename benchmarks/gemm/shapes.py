@@ -1,4 +1,4 @@
-"""The matrix products of well-known models: which sizes the benchmarks and the coverage look at.
+"""The matrix products of well-known models, used by the benchmarks and the coverage report.
 
 A layer is C[m, n] = A[m, k] @ W[n, k].T (+ bias[n]), m being the rows (tokens) of a step.
 """
@@ -18,7 +18,7 @@ SOURCES = {
     "mixtral-8x7b": "https://huggingface.co/mistralai/Mixtral-8x7B-v0.1/blob/main/config.json",
     "dit-xl": "https://github.com/facebookresearch/DiT/blob/main/models.py",
 }
-"""Where a model's sizes are from (DiT-XL: ``DiT_XL_2`` with ``mlp_ratio=4``)."""
+"""Source of a model's sizes (DiT-XL: ``DiT_XL_2`` with ``mlp_ratio=4``)."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def shapes(layers: Iterable[Layer] = LAYERS, rows: Iterable[int] = ROWS) -> tupl
 
 
 def by_interest() -> tuple[Shape, ...]:
-    """Return all products, those first that tell most: one layer of each kind, few rows and many."""
+    """Return all products, the most informative first: one layer of each kind, few rows and many."""
     first = {
         label: rank
         for rank, label in enumerate(

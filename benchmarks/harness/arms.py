@@ -1,4 +1,4 @@
-"""Arms of a benchmark: processes that answer questions, sampled in turns so that a clock hits all alike."""
+"""Arms of a benchmark: processes that serve requests, sampled in turns so that clock drift affects all equally."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ OVER = "the budget ended before its answer"
 
 
 class Arm:
-    """The process of one arm; it starts with its first question, and again after it has died."""
+    """The process of an arm; it starts with the first request, and again after it died."""
 
     def __init__(self, name: str, folder: Path, module: str, *, dry: bool) -> None:
-        """Keep the caches of an arm under ``folder``; ``module`` is what answers."""
+        """Keep the caches of an arm under ``folder``; its process runs ``module``."""
         self.name = name
         self._module = module
         self._folder = folder / name
@@ -36,7 +36,7 @@ class Arm:
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
-        """Return the answer, or why there is none: ``{"failed": reason}``."""
+        """Return the answer, or ``{"failed": reason}``."""
         process = self._running()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -56,7 +56,7 @@ class Arm:
         return json.loads(line)
 
     def stop(self) -> None:
-        """End the process and all it started."""
+        """Kill the process and its children."""
         process, self._process = self._process, None
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -90,73 +90,73 @@ def raced(
     arm_s: float,
     rounds: int,
 ) -> tuple[dict[str, Any], bool]:
-    """Return what each arm says of one call, and whether the budget let all of them end.
+    """Return each arm's report of a call, and whether all finished within the budget.
 
-    Each arm compiles, then all are sampled in turns. None gets more than what is left at its turn.
+    Each arm compiles, then all are sampled in turns. No request may take more than the remaining budget.
     """
     reports: dict[str, dict[str, Any]] = {}
     prepare_s: dict[str, float] = {}
-    for one in processes:
+    for arm in processes:
         before_s = budget.spent_s()
-        reports[one.name] = asked(one, request, budget, arm_s)
-        prepare_s[one.name] = round(budget.spent_s() - before_s, 3)
-    whole = all(one.get("failed") != OVER for one in reports.values())
-    able = [one for one in processes if "failed" not in reports[one.name]]
-    samples: dict[str, list[float]] = {one.name: [] for one in able}
-    turns = [one for number in range(rounds) for one in turned(able, number)]
-    for one in turns:
-        if "failed" in reports[one.name]:
+        reports[arm.name] = asked(arm, request, budget, arm_s)
+        prepare_s[arm.name] = round(budget.spent_s() - before_s, 3)
+    whole = all(arm.get("failed") != OVER for arm in reports.values())
+    working = [arm for arm in processes if "failed" not in reports[arm.name]]
+    samples: dict[str, list[float]] = {arm.name: [] for arm in working}
+    turn_order = [arm for number in range(rounds) for arm in turned(working, number)]
+    for arm in turn_order:
+        if "failed" in reports[arm.name]:
             continue
-        answer = asked(one, {"do": "sample"}, budget, SAMPLE_S)
-        if answer.get("failed") == OVER:
+        report = asked(arm, {"do": "sample"}, budget, SAMPLE_S)
+        if report.get("failed") == OVER:
             whole = False
             break
-        if "failed" in answer:
-            reports[one.name] = answer
+        if "failed" in report:
+            reports[arm.name] = report
         else:
-            samples[one.name].append(answer["ms"])
-    for name, taken in samples.items():
-        if taken and "failed" not in reports[name]:
-            reports[name] |= {"median_ms": statistics.median(taken), "samples_ms": taken}
+            samples[arm.name].append(report["ms"])
+    for name, times_ms in samples.items():
+        if times_ms and "failed" not in reports[name]:
+            reports[name] |= {"median_ms": statistics.median(times_ms), "samples_ms": times_ms}
         elif not whole and "failed" not in reports[name]:
             reports[name] = {"failed": OVER}
     return {"prepare_s": prepare_s, "arms": reports}, whole
 
 
 def turned(processes: Sequence[Arm], number: int) -> list[Arm]:
-    """Return the arms in the order of a round: another one begins each time."""
+    """Return the arms in the order of a round; each round starts with the next arm."""
     first = number % max(1, len(processes))
     return [*processes[first:], *processes[:first]]
 
 
-def asked(one: Arm, request: Mapping[str, Any], budget: Budget, most_s: float) -> dict[str, Any]:
-    """Return an arm's answer; it has what is left of the budget at this moment, at most ``most_s``."""
+def asked(arm: Arm, request: Mapping[str, Any], budget: Budget, most_s: float) -> dict[str, Any]:
+    """Return an arm's answer within the remaining budget, at most ``most_s`` seconds."""
     limit_s = min(most_s, budget.rest_s())
     if limit_s <= 0:
         return {"failed": OVER}
-    answer = one.ask(request, limit_s)
+    answer = arm.ask(request, limit_s)
     late = "no answer" in answer.get("failed", "")
     return {"failed": OVER} if late and limit_s < most_s else answer
 
 
 @contextlib.contextmanager
 def arms(names: Iterable[str], module: str, *, dry: bool) -> Generator[list[Arm], None, None]:
-    """Give the arms, each with empty caches; end them behind the block."""
+    """Yield the arms, each with empty caches; kill them after the block."""
     with tempfile.TemporaryDirectory(prefix="arms-", ignore_cleanup_errors=True) as folder:
-        made = [Arm(name, Path(folder), module, dry=dry) for name in names]
+        processes = [Arm(name, Path(folder), module, dry=dry) for name in names]
         try:
-            yield made
+            yield processes
         finally:
-            for one in made:
-                one.stop()
+            for arm in processes:
+                arm.stop()
 
 
 def machine(sources: Sequence[str], *, dry: bool) -> dict[str, Any] | None:
-    """Return what the figures are taken on, None where there is no GPU.
+    """Return the facts of machine and sources, None without a GPU.
 
     Args:
-        sources: What a row is measured with; another version begins anew.
-        dry: On a CPU, to check the benchmark itself.
+        sources: Sources that rows depend on; if they changed, all rows are measured again.
+        dry: Run on a CPU, to check the benchmark itself.
     """
     torch = importlib.import_module("torch")
     environment = importlib.import_module("inductor_plugin.tuning.environment")

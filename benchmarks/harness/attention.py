@@ -1,4 +1,4 @@
-"""One attention to compute: its sizes and mask, its operands, its call, and whether the numbers are right."""
+"""An attention to measure: its sizes and mask, its operands, its call, and the error of its result."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false
@@ -28,15 +28,15 @@ class Shape:
     """One attention to measure, (B, H, S, D) as views of (B, S, H, D).
 
     Attributes:
-        name: What it stands for, and its sizes.
+        name: The model or use it represents, and its sizes.
         batch: Sequences.
         heads: Heads of q.
         kv_heads: Heads of k and v.
-        queries: Sq; with ``lengths`` 0.
-        keys: Sk; with ``lengths`` 0.
+        queries: Sq; 0 with ``lengths``.
+        keys: Sk; 0 with ``lengths``.
         dim: D.
         mask: Which keys a query sees.
-        lengths: Lengths of concatenated sequences; empty: all are as long.
+        lengths: Lengths of concatenated sequences; empty if all are equal.
         backward: Whether training needs its gradient.
         narrow: Operands of 8 bits (e4m3) instead of bfloat16; the result is bfloat16.
     """
@@ -55,22 +55,22 @@ class Shape:
 
     @property
     def accepted(self) -> float:
-        """Return the largest error of a row that counts as right (`error_of`).
+        """Return the largest accepted error of a row (`error_of`).
 
-        bfloat16 gradients of long rows have 0.02; weights of 8 bits are off by 0.036 each.
+        bfloat16 gradients of long rows have 0.02; 8-bit weights have 0.036 each.
         """
         return 0.1 if self.narrow else 0.05
 
     @property
     def plain(self) -> bool:
-        """Return whether `torch.nn.functional.scaled_dot_product_attention` can say it."""
+        """Return whether `torch.nn.functional.scaled_dot_product_attention` can express it."""
         square = self.queries == self.keys
         return not (self.lengths or self.narrow) and (
             self.mask == FULL or (self.mask == CAUSAL and square)
         )
 
     def scores(self) -> int:
-        """Return how many pairs of a query and a key are computed, a causal half counted as half."""
+        """Return how many pairs of a query and a key are computed; a causal mask halves them."""
         pairs = self.batch * self.queries * self.keys
         if self.lengths:
             pairs = sum(length * length for length in self.lengths)
@@ -87,7 +87,7 @@ class Shape:
 
 
 def operands(shape: Shape, device: str, seed: int = 0) -> list[torch.Tensor]:
-    """Return q, k, v and the gradient of out: the same in each process for the same seed."""
+    """Return q, k, v and the gradient of out; identical in each process for the same seed."""
     generator = torch.Generator(device=device).manual_seed(seed)
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     dtype = torch.float8_e4m3fn if shape.narrow else dtype
@@ -125,43 +125,45 @@ def sdpa(shape: Shape) -> Function:
 
 
 def ends_of(shape: Shape, device: str) -> torch.Tensor:
-    """Return where the sequences begin and the last one ends, int32 [B + 1]."""
+    """Return the start of each sequence and the end of the last, int32 [B + 1]."""
     lengths = torch.tensor([0, *shape.lengths], device=device)
     return lengths.cumsum(0).to(torch.int32)
 
 
 def error_of(
     shape: Shape,
-    given: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
     out: torch.Tensor,
     gradients: Sequence[torch.Tensor] = (),
 ) -> float:
-    """Return the largest error of a row of out, dq, dk or dv: root mean square, over that of all rows.
+    """Return the largest error of a row of out, dq, dk or dv: root mean square, relative to that of all rows.
 
-    Compared are the first and the last key head of the first and the last sequence with all their
-    query heads, computed in float32. A value that is not finite, wherever, is infinitely wrong.
+    It compares the first and the last key head of the first and the last sequence with all their
+    query heads, computed in float32. It is infinite if any value is not finite.
 
     Args:
-        shape: What is computed.
-        given: q, k, v and, where gradients are compared, the gradient of out.
+        shape: The attention.
+        inputs: q, k, v and, where gradients are compared, the gradient of out.
         out: The result.
         gradients: dq, dk, dv; empty where only the result is compared.
     """
-    made = (out, *gradients)
-    if not all(bool(torch.isfinite(one).all()) for one in made):
+    results = (out, *gradients)
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in results):
         return math.inf
     worst = 0.0
     for batch in sorted({0, shape.batch - 1}):
         for head in sorted({0, shape.kv_heads - 1}):
-            q, k, v, *do = (_part(shape, one, batch, head) for one in given)
+            q, k, v, *do = (_part(shape, tensor, batch, head) for tensor in inputs)
             keywords: dict[str, Any] = {"mask": shape.mask, "dtype": torch.float32}
             expected = [unfused.forward(q, k, v, **keywords)[0]]
             if gradients:
-                found = unfused.backward(do[0], q, k, v, **keywords)
-                expected += [found.dq, found.dk, found.dv]
-            parts = (_part(shape, one, batch, head) for one in made)
+                reference_gradients = unfused.backward(do[0], q, k, v, **keywords)
+                expected += [reference_gradients.dq, reference_gradients.dk, reference_gradients.dv]
+            parts = (_part(shape, tensor, batch, head) for tensor in results)
             pairs = zip(parts, expected, strict=True)
-            worst = max(worst, *(_relative(got.float(), wanted) for got, wanted in pairs))
+            worst = max(
+                worst, *(_relative(part.float(), reference_part) for part, reference_part in pairs)
+            )
     return worst if math.isfinite(worst) else math.inf
 
 
@@ -176,10 +178,10 @@ def _part(shape: Shape, tensor: torch.Tensor, batch: int, head: int) -> torch.Te
     return rows.transpose(0, 1).unsqueeze(0)
 
 
-def _relative(got: torch.Tensor, wanted: torch.Tensor) -> float:
+def _relative(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """Return the largest error of a row, as a share of the root mean square of the whole."""
-    if got.shape != wanted.shape:
+    if actual.shape != expected.shape:
         return math.inf
-    rows = (got - wanted).square().mean(-1).sqrt()
+    rows = (actual - expected).square().mean(-1).sqrt()
     least = torch.finfo(torch.float32).tiny
-    return float(rows.max() / wanted.square().mean().sqrt().clamp_min(least))
+    return float(rows.max() / expected.square().mean().sqrt().clamp_min(least))

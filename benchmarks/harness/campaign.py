@@ -1,4 +1,4 @@
-"""What the benchmarks on a GPU share: arguments, the file a run goes on from, and races as far as its budget goes."""
+"""Shared by the benchmarks on a GPU: arguments, resuming from a result file, and measuring within a budget."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from benchmarks.harness.repository import RESULTS
 from benchmarks.harness.resume import Budget, Rows, is_better, waiting
 
 Measure = Callable[[str, Sequence[Arm]], tuple[dict[str, Any], bool]]
-"""Returns the row of what has a name, as the arms say, and whether the budget let all of them end."""
+"""Returns the row of a name, and whether all arms finished within the budget."""
 
 
-def opened(name: str, sources: Sequence[str], given: argparse.Namespace) -> Rows | None:
-    """Return the rows a benchmark goes on with; None, and say so, without a GPU.
+def opened(name: str, sources: Sequence[str], arguments: argparse.Namespace) -> Rows | None:
+    """Return the rows of earlier runs to resume from; without a GPU, print that and return None.
 
     Args:
-        name: What the file is named by.
-        sources: What a row is measured with; another version begins anew.
-        given: The arguments.
+        name: Name of the benchmark, and of its file.
+        sources: Sources that rows depend on; if they changed, all rows are measured again.
+        arguments: The arguments.
     """
-    facts = machine(sources, dry=given.dry)
+    facts = machine(sources, dry=arguments.dry)
     if facts is None:
         print("No CUDA device here; --dry checks the benchmark without one.")
         return None
-    usual = RESULTS / f"{name}_{facts['gpu'].replace(' ', '_').lower()}.json"
-    if given.dry:
-        usual = Path(tempfile.gettempdir()) / f"{name}_dry.json"
-    out = given.out or usual
-    # Another file that is not there yet goes on from the usual one.
-    rows = Rows(out, facts, () if given.fresh else (out, usual))
+    default = RESULTS / f"{name}_{facts['gpu'].replace(' ', '_').lower()}.json"
+    if arguments.dry:
+        default = Path(tempfile.gettempdir()) / f"{name}_dry.json"
+    out = arguments.out or default
+    # A new file given by --out resumes from the default one.
+    rows = Rows(out, facts, () if arguments.fresh else (out, default))
     if rows.note:
         print(rows.note)
     return rows
@@ -45,34 +45,34 @@ def run(
     measure: Measure,
     line: Callable[[Mapping[str, Any]], str],
     rows: Rows,
-    given: Any,
+    arguments: Any,
     budget: Budget,
     module: str,
     seldom: str = "",
 ) -> list[str]:
-    """Measure until the budget ends, write after each row; return the names that are left.
+    """Measure until the budget ends, write after each row; return the remaining names.
 
     Args:
-        names: What is measured, the first first.
-        measure: Measures one.
-        line: What is printed of a row.
-        rows: Gets the rows.
-        given: The arguments.
-        budget: Of this run.
-        module: What answers for an arm.
-        seldom: An arm that is asked for some alone, so that the next one does not take its seconds.
+        names: Names to measure, in this order.
+        measure: Measures a name.
+        line: Formats a row for printing.
+        rows: Collects the rows.
+        arguments: The arguments.
+        budget: The budget of this run.
+        module: The module that each arm runs.
+        seldom: An arm that measures only some names, so that its time does not predict that of the next.
     """
-    left = waiting(rows.rows, names, given.arms)
+    left = waiting(rows.rows, names, arguments.arms)
     longest_s = 0.0
-    begun = 0
-    with arms(given.arms, module, dry=given.dry) as processes:
+    started = 0
+    with arms(arguments.arms, module, dry=arguments.dry) as processes:
         while left and budget.rest_s() > longest_s:
             before_s = budget.spent_s()
             row, whole = measure(left[0], processes)
-            begun += 1
-            if not whole and begun > 1:
-                break  # the budget ended it, so it says nothing of the arms
-            # The first one is kept even so: one that takes all of a run would be begun for ever.
+            started += 1
+            if not whole and started > 1:
+                break  # the budget cut it short, so the row is not representative
+            # The first row is kept anyway: a name that takes a whole run would never be finished.
             name, left = left[0], left[1:]
             seldom_s = row["prepare_s"].get(seldom, 0.0)
             longest_s = max(longest_s, budget.spent_s() - before_s - seldom_s)
@@ -88,11 +88,11 @@ class Benchmark:
     """A benchmark on a GPU.
 
     Attributes:
-        name: What its file is named by.
-        doc: What it is.
-        many: What is measured, in the plural.
+        name: Name of the benchmark, and of its file.
+        doc: Description for ``--help``.
+        many: Noun for the measured names, in the plural.
         arms: Names of its arms.
-        sources: What a row is measured with; another version begins anew.
+        sources: Sources that rows depend on; if they changed, all rows are measured again.
         budget_s: Seconds of a run.
         arm_s: Seconds an arm may compile.
         rounds: Samples of each arm.
@@ -115,55 +115,55 @@ class Benchmark:
         dry_arms: Sequence[str] = (),
         more: Callable[[argparse.ArgumentParser], object] | None = None,
     ) -> int:
-        """Measure what is not measured yet, write after each row, print a table last.
+        """Measure all missing rows, write after each row, print a table at the end.
 
         Args:
-            run: Measures until the budget ends; returns the names of what is left.
+            run: Measures until the budget ends; returns the remaining names.
             show: Prints the table.
             dry_arms: The arms of a dry run; all of them if not given.
-            more: Adds arguments of its own.
+            more: Adds arguments of this benchmark.
         """
-        parsed = self.parser()
+        parser = self.parser()
         if more is not None:
-            more(parsed)
-        given = parsed.parse_args()
-        given.arms = given.arms or list((given.dry and dry_arms) or self.arms)
-        budget = Budget(given.budget_s)
-        rows = opened(self.name, self.sources, given)
+            more(parser)
+        arguments = parser.parse_args()
+        arguments.arms = arguments.arms or list((arguments.dry and dry_arms) or self.arms)
+        budget = Budget(arguments.budget_s)
+        rows = opened(self.name, self.sources, arguments)
         if rows is None:
             return 0
-        left = run(rows, given, budget)
+        left = run(rows, arguments, budget)
         show(rows.rows)
         closing(self.many, left, rows.path)
         return 0
 
     def parser(self) -> argparse.ArgumentParser:
-        """Return the arguments that all benchmarks have."""
-        parsed = argparse.ArgumentParser(
+        """Return the parser of the arguments that all benchmarks have."""
+        parser = argparse.ArgumentParser(
             description=self.doc, formatter_class=argparse.RawDescriptionHelpFormatter
         )
-        left = "seconds of this run; what is left is for the next"
-        named = f"only {self.many} whose name has this in it"
+        budget = "seconds of this run; what is left is for the next"
+        match = f"only {self.many} whose name has this in it"
         longest = "most seconds an arm compiles"
-        parsed.add_argument("--budget-s", type=float, default=self.budget_s, help=left)
-        parsed.add_argument("--match", default="", help=named)
-        parsed.add_argument("--limit", type=int, default=0, help=f"most {self.many}; 0 for all")
-        parsed.add_argument("--arms", nargs="+", choices=self.arms, help="all of them if not given")
-        parsed.add_argument("--arm-s", type=float, default=self.arm_s, help=longest)
-        parsed.add_argument("--rounds", type=int, default=self.rounds)
-        parsed.add_argument("--fresh", action="store_true", help="forget what is finished")
-        parsed.add_argument("--dry", action="store_true", help="tiny sizes on the CPU")
-        parsed.add_argument("--out", type=Path)
-        return parsed
+        parser.add_argument("--budget-s", type=float, default=self.budget_s, help=budget)
+        parser.add_argument("--match", default="", help=match)
+        parser.add_argument("--limit", type=int, default=0, help=f"most {self.many}; 0 for all")
+        parser.add_argument("--arms", nargs="+", choices=self.arms, help="all of them if not given")
+        parser.add_argument("--arm-s", type=float, default=self.arm_s, help=longest)
+        parser.add_argument("--rounds", type=int, default=self.rounds)
+        parser.add_argument("--fresh", action="store_true", help="forget what is finished")
+        parser.add_argument("--dry", action="store_true", help="tiny sizes on the CPU")
+        parser.add_argument("--out", type=Path)
+        return parser
 
 
-def chosen(names: Iterable[str], given: argparse.Namespace) -> list[str]:
-    """Return the names that the arguments ``--match`` and ``--limit`` leave."""
-    return [name for name in names if given.match in name][: given.limit or None]
+def chosen(names: Iterable[str], arguments: argparse.Namespace) -> list[str]:
+    """Return the names selected by the arguments ``--match`` and ``--limit``."""
+    return [name for name in names if arguments.match in name][: arguments.limit or None]
 
 
 def closing(many: str, left: Sequence[str], out: Path) -> None:
-    """Say what is left, and where the rest was written."""
+    """Print the remaining names, and the file with the results."""
     if left:
         print(f"{len(left)} {many} are left ({left[0]} is next); run it again to go on.")
     if out.is_file():

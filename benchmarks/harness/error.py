@@ -1,4 +1,4 @@
-"""How far a result is from the expected one."""
+"""The error of a result."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 
 
 def error_of(answer: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the root mean square of the difference over that of what is expected.
+    """Return the root mean square of the difference, relative to that of the expected result.
 
-    A result of another shape, or with values that are not finite, is infinitely wrong.
+    It is infinite for a result of another shape, or with values that are not finite.
     """
     if answer.shape != expected.shape:
         return math.inf

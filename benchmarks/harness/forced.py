@@ -1,4 +1,4 @@
-"""Forces candidates to win, however fast the others are; all else is what a user's process does."""
+"""Forces candidates to win regardless of speed; everything else is as in a user's process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from inductor_plugin.tuning.selection import Selection
 
 UNFUSED = "unfused"
 WAYS = {"triton": "fused.triton", "cutlass": "fused.cutlass", "apart": UNFUSED}
-"""Ways to compute an epilogue, and how the identities of their candidates begin; ``triton`` includes
+"""Ways to compute an epilogue, and the prefixes of their candidates' identities; ``triton`` includes
 Inductor's own templates, whose fused candidates are ``fused.triton_mm``."""
 
 Decide = Callable[..., Verdict]
@@ -22,16 +22,16 @@ Prefix = str | tuple[str, ...] | None
 
 
 def decision_for(
-    prefix: Prefix, taken: list[str], order: Callable[[str, float], Any] | None = None
+    prefix: Prefix, winners: list[str], order: Callable[[str, float], Any] | None = None
 ) -> Decide:
-    """Return a decision that takes a candidate whose identity begins with ``prefix``.
+    """Return a decision that chooses a candidate whose identity starts with ``prefix``.
 
-    The library kernel is taken where there is none.
+    Without such a candidate, the library kernel is chosen.
 
     Args:
-        prefix: One beginning or several; None for the library kernel.
-        taken: Gets the identity that is taken, or which ones there are instead.
-        order: Sorts the fitting candidates by identity and milliseconds; as they are offered if None.
+        prefix: One prefix or several; None for the library kernel.
+        winners: Collects the chosen identity, or the list of available ones.
+        order: Sort key of the matching candidates, of identity and milliseconds; None keeps their order.
     """
 
     def decide(
@@ -40,27 +40,27 @@ def decision_for(
         del limits
         library = next(iter(libraries), None)
         if prefix is None:
-            taken.append(str(library))
+            winners.append(str(library))
             return Verdict(library, library, "forced")
-        fitting = [name for name in medians_ms if name.startswith(prefix)]
+        matching = [name for name in medians_ms if name.startswith(prefix)]
         if order is not None:
-            ranks = {name: order(name, medians_ms[name]) for name in fitting}
-            fitting.sort(key=ranks.__getitem__)
-        if not fitting:
-            taken.append(f"none of {sorted(medians_ms)}")
+            ranks = {name: order(name, medians_ms[name]) for name in matching}
+            matching.sort(key=ranks.__getitem__)
+        if not matching:
+            winners.append(f"none of {sorted(medians_ms)}")
             return Verdict(library, library, f"no candidate begins with {prefix}")
-        taken.append(fitting[0])
-        return Verdict(fitting[0], library, "forced")
+        winners.append(matching[0])
+        return Verdict(matching[0], library, "forced")
 
     return decide
 
 
-def fusion_decision_for(prefix: str, taken: list[str]) -> Decide:
-    """Return a decision that takes, of the ways to fuse, the fastest whose identity begins with ``prefix``.
+def fusion_decision_for(prefix: str, winners: list[str]) -> Decide:
+    """Return a decision that chooses, of fused candidates, the fastest whose identity starts with ``prefix``.
 
-    A product alone is decided as always.
+    A product without an epilogue is decided as usual.
     """
-    forced_fused = decision_for(prefix, taken, lambda name, ms: (ms, name))
+    forced_fused = decision_for(prefix, winners, lambda name, ms: (ms, name))
 
     def decide(
         medians_ms: Mapping[str, float], libraries: Collection[str], *limits: Any
@@ -75,30 +75,30 @@ def fusion_decision_for(prefix: str, taken: list[str]) -> Decide:
 def forced(
     prefix: Prefix, order: Callable[[str, float], Any] | None = None
 ) -> Generator[list[str]]:
-    """Force a candidate to win within the block; give what was taken. See `decision_for`."""
-    taken: list[str] = []
-    with _deciding(decision_for(prefix, taken, order)):
-        yield taken
+    """Force a candidate to win within the block; yield the winners. See `decision_for`."""
+    winners: list[str] = []
+    with _deciding(decision_for(prefix, winners, order)):
+        yield winners
 
 
 @contextlib.contextmanager
 def forced_fusion(way: str) -> Generator[list[str]]:
-    """Force one of `WAYS` to win within the block; give what was taken.
+    """Force one of `WAYS` to win within the block; yield the winners.
 
-    Nothing is pruned, so that a slow kernel can be taken too.
+    Nothing is pruned, so that slow kernels can win too.
     """
-    taken: list[str] = []
+    winners: list[str] = []
     with (
-        _deciding(fusion_decision_for(WAYS[way], taken)),
+        _deciding(fusion_decision_for(WAYS[way], winners)),
         mock.patch.object(shortlist.FusionEstimate, "why_not", return_value=None),
         mock.patch.object(shortlist.FusionEstimate, "why_not_compiled", return_value=None),
     ):
-        yield taken
+        yield winners
 
 
 @contextlib.contextmanager
 def _deciding(decide: Decide) -> Generator[None]:
-    """Let ``decide`` choose among all candidates that ran and are right, not the finalists alone."""
+    """Let ``decide`` choose among all candidates with correct results, not only the finalists."""
     with (
         mock.patch.object(selection, "decide", decide),
         mock.patch.object(Selection, "_contending", Selection.medians),

@@ -1,4 +1,4 @@
-"""Where the checkout and its committed figures are."""
+"""Paths of the checkout and its committed results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run of a benchmark or of the GPU tests takes over from the last one, what is next, and how long it may take."""
+"""Resumes benchmarks and GPU tests: rows of earlier runs, what to measure next, and the time budget."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from pathlib import Path
 from typing import Any, cast
 
 SAME = ("gpu", "driver", "torch", "triton", "dry", "sources")
-"""Facts that must be as they were for a row to be kept."""
+"""Facts that must be unchanged for a row to be kept."""
 
 
 class Budget:
-    """The seconds a run may take, from the moment this is made."""
+    """The seconds a run may take, from the construction of this object."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin; ``clock`` gives seconds."""
+        """Start; ``clock`` returns seconds."""
         self._seconds = seconds
         self._clock = clock
         self._started = clock()
 
     def spent_s(self) -> float:
-        """Return the seconds since the beginning."""
+        """Return the seconds since the start."""
         return self._clock() - self._started
 
     def rest_s(self) -> float:
-        """Return the seconds that are left, 0 at the end."""
+        """Return the remaining seconds, 0 at the end."""
         return max(0.0, self._seconds - self.spent_s())
 
 
 class Rows:
-    """Rows by name in a JSON file, written whole after each; the next run takes them over.
+    """Rows by name in a JSON file, which is rewritten after each row; the next run reuses them.
 
-    They are taken over where `SAME` facts are as they were: the same machine, the same sources.
+    They are reused if the facts in `SAME` are unchanged: the same machine, the same sources.
 
     Attributes:
         path: The file.
-        facts: What is written above the rows.
+        facts: Facts written above the rows.
         rows: The rows, each with its name under ``key``.
-        note: Why rows of an earlier run are not taken over; empty where there are none.
+        note: Why rows of an earlier run are not reused; empty if they are, or there are none.
     """
 
     def __init__(
@@ -52,48 +52,48 @@ class Rows:
         many: str = "rows",
         key: str = "product",
     ) -> None:
-        """Take over the rows of the first file of ``before`` that is there.
+        """Load the rows of the first existing file of ``before``.
 
         Args:
             path: The file to write.
-            facts: What the run is done on.
+            facts: Facts of the machine and the sources.
             before: Files of earlier runs.
             many: Name of the list in the file.
-            key: What a row's name is stored under.
+            key: Field with a row's name.
         """
         self.path = path
         self.facts = dict(facts)
         self.rows: list[dict[str, Any]] = []
         self.note = ""
         self._many, self._key = many, key
-        earlier = next((one for one in before if one.is_file()), None)
+        earlier = next((file for file in before if file.is_file()), None)
         if earlier is not None:
-            self.note = self._take_over(earlier)
+            self.note = self._load(earlier)
 
     def get(self, name: str) -> dict[str, Any] | None:
         """Return the row of a name."""
         return next((row for row in self.rows if row[self._key] == name), None)
 
     def put(self, row: dict[str, Any]) -> None:
-        """Add a row, or replace the one of its name, and write the file."""
-        for place, earlier in enumerate(self.rows):
+        """Add a row, or replace the row of the same name, and write the file."""
+        for index, earlier in enumerate(self.rows):
             if earlier[self._key] == row[self._key]:
-                self.rows[place] = row
+                self.rows[index] = row
                 break
         else:
             self.rows.append(row)
         self.write()
 
     def write(self) -> None:
-        """Write the file, whole or not at all."""
+        """Write the file atomically."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         private = self.path.with_suffix(f".{os.getpid()}")
         content = {**self.facts, self._many: self.rows}
         private.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         private.replace(self.path)
 
-    def _take_over(self, path: Path) -> str:
-        """Take over the rows of a file; return why not, empty if they are."""
+    def _load(self, path: Path) -> str:
+        """Load the rows of a file; return why they cannot be reused, empty if they can."""
         try:
             content: Any = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -110,25 +110,27 @@ class Rows:
 
 
 def failed_arms(row: Mapping[str, Any], arms: Iterable[str]) -> list[str]:
-    """Return which of these arms have failed."""
-    answers: Mapping[str, Any] = row.get("arms", {})
-    return [one for one in arms if "failed" in answers.get(one, {})]
+    """Return the arms of a row that failed."""
+    reports: Mapping[str, Any] = row.get("arms", {})
+    return [arm for arm in arms if "failed" in reports.get(arm, {})]
 
 
 def waiting(
     rows: Iterable[Mapping[str, Any]], products: Sequence[str], arms: Sequence[str]
 ) -> list[str]:
-    """Return the products to measure: those without a row, then those of which an arm has failed."""
-    known = {row["product"]: row for row in rows}
-    new = [one for one in products if one not in known]
-    return new + [one for one in products if one in known and failed_arms(known[one], arms)]
+    """Return the products to measure: those without a row, then those with a failed arm."""
+    finished = {row["product"]: row for row in rows}
+    new = [name for name in products if name not in finished]
+    return new + [
+        name for name in products if name in finished and failed_arms(finished[name], arms)
+    ]
 
 
 def is_better(row: Mapping[str, Any], earlier: Mapping[str, Any]) -> bool:
-    """Return whether a row has no fewer arms than an earlier one, and no fewer that are right."""
+    """Return whether a row has at least as many arms as an earlier row, and at least as many that succeeded."""
 
-    def counts(one: Mapping[str, Any]) -> tuple[int, int]:
-        answers: Mapping[str, Any] = one.get("arms", {})
-        return len(answers), len(answers) - len(failed_arms(one, answers))
+    def counts(measured: Mapping[str, Any]) -> tuple[int, int]:
+        reports: Mapping[str, Any] = measured.get("arms", {})
+        return len(reports), len(reports) - len(failed_arms(measured, reports))
 
     return all(new >= old for new, old in zip(counts(row), counts(earlier), strict=True))

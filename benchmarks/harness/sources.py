@@ -1,4 +1,4 @@
-"""A digest of the files that figures or tests were made with; a checkout without git has one, too."""
+"""A digest of the sources that results were measured with; it does not need git."""
 
 from __future__ import annotations
 

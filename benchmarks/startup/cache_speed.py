@@ -22,7 +22,7 @@ SAMPLES = 12
 LOOKUPS = 500
 
 
-def record(environment: str, index: int) -> Record:
+def record_of(environment: str, index: int) -> Record:
     """Return a record of the size a tuned matrix product has."""
     problem = {"op": "mm", "inputs": [{"size": [index, 512], "stride": [512, 1]}], "epilogue": ""}
     candidates = {
@@ -63,9 +63,9 @@ def lookup_us(store: Store, places: list[tuple[str, str, str]]) -> float:
     times: list[float] = []
     for place in places:
         started = time.perf_counter()
-        found = store.record(*place)
+        record = store.record(*place)
         times.append((time.perf_counter() - started) * 1e6)
-        if found is None:
+        if record is None:
             raise RuntimeError(f"the record {place} is not there")
     return round(statistics.median(times), 1)
 
@@ -73,9 +73,9 @@ def lookup_us(store: Store, places: list[tuple[str, str, str]]) -> float:
 def verb_s(folder: Path, verb: str, *arguments: str) -> float:
     """Return the seconds a verb of the command line takes inside this process."""
     started = time.perf_counter()
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    with contextlib.redirect_stdout(io.StringIO()) as output:
         cli.main([verb, "--cache-dir", str(folder), *arguments])
-    if not said.getvalue():
+    if not output.getvalue():
         raise RuntimeError(f"{verb} said nothing")
     return round(time.perf_counter() - started, 3)
 
@@ -87,8 +87,8 @@ def measure(folder: Path, count: int) -> dict[str, float]:
     started = time.perf_counter()
     places: list[tuple[str, str, str]] = []
     for index in range(count):
-        one = store.put_record(record(environment, index))
-        places.append((environment, one.op, one.digest))
+        stored = store.put_record(record_of(environment, index))
+        places.append((environment, stored.op, stored.digest))
     put_ms = (time.perf_counter() - started) / count * 1e3
     chosen = places[:: max(1, count // LOOKUPS)]
     fresh = open_store(folder)

@@ -1,9 +1,9 @@
 """Cold compile, warm compile and run time: stock max-autotune against the plugin.
 
-Each figure comes from a process of its own. A round is: stock and the plugin, each without
+Each figure comes from a separate process. A round is: stock and the plugin, each without
 max-autotune, then each with it (cold, then warm), all with fresh caches; every other round runs
 backwards. The tuning part is a cold compile minus the same compile, of the same backend, without
-max-autotune: the plugin also shortens what is no tuning, and that must not count as such.
+max-autotune: the plugin also shortens other parts, which must not count as tuning.
 
     python -m benchmarks.startup.cold_warm --rounds 3 --out benchmarks/results/cold_warm_cpu.json
 """
@@ -32,7 +32,7 @@ VARIANTS = ("plain", "plugin-plain", "stock", "plugin")
 
 
 def main() -> int:
-    """Run the rounds and print, and if asked write, the medians and ratios."""
+    """Run the rounds, print the medians and ratios, and write them to ``--out``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def pair(variant: str, device: str) -> dict[str, dict[str, Any]]:
-    """Return a cold and a warm run on fresh caches; without max-autotune the cold one alone."""
+    """Return a cold and a warm run on fresh caches; without max-autotune only the cold one."""
     folder = tempfile.mkdtemp(prefix="cold-warm-")
     try:
         states = ("cold",) if "plain" in variant else ("cold", "warm")
@@ -119,9 +119,9 @@ def child(variant: str, device: str) -> dict[str, Any]:
             compiled = torch.compile(block, backend="inductor_plugin", options=off)
         else:
             compiled = torch.compile(block, options={"max_autotune": variant == "stock"})
-        answer = compiled(x)
+        actual = compiled(x)
         compile_s = time.perf_counter() - start
-        error = (answer.float() - expected.float()).abs().max().item()
+        error = (actual.float() - expected.float()).abs().max().item()
         report = {"compile_s": compile_s, "run_ms": run_ms(compiled, x, torch), "error": error}
     if variant == "plugin":
         import inductor_plugin
@@ -171,7 +171,7 @@ def decoder_block(torch: Any) -> Any:
 
 
 def summary(runs: dict[str, list[dict[str, Any]]]) -> dict[str, float]:
-    """Return medians over the rounds, and the ratios the project promises to hold."""
+    """Return medians over the rounds, and the ratios the project promises."""
 
     def middle(name: str, field: str) -> float:
         return statistics.median(float(report[field]) for report in runs[name])
@@ -191,7 +191,7 @@ def summary(runs: dict[str, list[dict[str, Any]]]) -> dict[str, float]:
         "stock_tuning_s": stock - plain,
         "plugin_tuning_s": plugin - plugin_plain,
         "tuning_ratio": (plugin - plugin_plain) / (stock - plain),
-        # Against one common baseline, stock's: what the plugin saves elsewhere counts, too.
+        # Against one common baseline, stock's: time that the plugin saves elsewhere counts, too.
         "tuning_ratio_to_stock_plain": (plugin - plain) / (stock - plain),
         "cold_ratio": plugin / stock,
         "warm_ratio": middle("plugin warm", "compile_s") / middle("stock warm", "compile_s"),
@@ -200,7 +200,7 @@ def summary(runs: dict[str, list[dict[str, Any]]]) -> dict[str, float]:
 
 
 def machine() -> dict[str, Any]:
-    """Return what the figures were taken on."""
+    """Return the facts of the machine."""
     import torch
 
     text = Path("/proc/cpuinfo").read_text(encoding="utf-8")

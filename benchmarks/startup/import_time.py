@@ -1,9 +1,9 @@
-"""What an installed plugin that nobody switched on adds to `import torch`.
+"""The cost of an installed plugin that is not switched on, added to `import torch`.
 
-direct  `import torch` looks for entry points, loads ours and calls it: the time of load and
-call, taken inside `import torch`. This decides.
+direct  `import torch` looks for entry points, loads the plugin's and calls it: the time of load and
+call, measured inside `import torch`. The limit applies to this.
 whole   `import torch` with our entry point against the same with it hidden, in alternating
-processes: its noise is many times the limit, so it only shows that nothing is missing.
+processes: its noise is many times the limit, so it is only a sanity check.
 
 python -m benchmarks.startup.import_time --rounds 15 --out benchmarks/results/import_time.json
 """
@@ -44,11 +44,11 @@ class Timed:
         return call
 
 
-def entry_points(**wanted):
-    found = find(**wanted)
-    if wanted != {"group": "torch.backends"}:
-        return found
-    return [Timed(one) for one in found if not (hidden and one.name == "inductor_plugin")]
+def entry_points(**filters):
+    points = find(**filters)
+    if filters != {"group": "torch.backends"}:
+        return points
+    return [Timed(point) for point in points if not (hidden and point.name == "inductor_plugin")]
 
 
 importlib.metadata.entry_points = entry_points
@@ -62,7 +62,7 @@ print(json.dumps({"wall_ms": wall_ms, "cpu_ms": cpu_ms, "own_ms": own, "loaded":
 
 
 def main() -> int:
-    """Run the rounds, print a verdict and, if asked, write the figures."""
+    """Run the rounds, print a verdict, and write the figures to ``--out``."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -105,9 +105,9 @@ def run(variant: str) -> dict[str, Any]:
         timeout=300,
     )
     report: dict[str, Any] = json.loads(done.stdout)
-    wanted = ["inductor_plugin", "inductor_plugin.autoload"] if variant == "with" else []
+    expected = ["inductor_plugin", "inductor_plugin.autoload"] if variant == "with" else []
     loaded = [name for name in report["loaded"] if not name.startswith("inductor_plugin._")]
-    if loaded != wanted or len(report["own_ms"]) != (variant == "with"):
+    if loaded != expected or len(report["own_ms"]) != (variant == "with"):
         raise RuntimeError(f"{variant} the plugin: {report}; is it installed (pip install -e .)?")
     return report
 

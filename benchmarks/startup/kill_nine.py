@@ -2,8 +2,8 @@
 
 In each round some processes compile the same small models at once, on one cache; each is killed
 with SIGKILL, its process group with it, at a random moment. After each kill every file of the cache
-is checked, and no process of the victim may be left. A last process then finishes what is undone;
-what the victims left in memory (``/dev/shm``) must be gone then.
+is checked, and no child of the killed process may remain. A last process then finishes the work;
+folders of the killed processes in memory (``/dev/shm``) must be gone after that.
 
     python -m benchmarks.startup.kill_nine --kills 50 --out benchmarks/results/kill_nine.json
 """
@@ -26,7 +26,7 @@ LARGEST_ERROR = 1e-5
 
 
 def main() -> int:
-    """Kill, print a verdict and, if asked, write what was seen; 1 if anything broke."""
+    """Kill, print a verdict, and write the figures to ``--out``; return 1 if anything broke."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,16 +1,16 @@
-"""What the plugin costs when everything is known: 200 matrix products, against stock max-autotune.
+"""The cost of the plugin when all records exist: 200 matrix products, compared with stock max-autotune.
 
-Both find their timings, and what Inductor compiled, on disk. Each figure comes from a process of its
-own; the order changes from round to round.
+Both read their timings, and Inductor's compiled code, from disk. Each figure comes from a separate
+process; the order alternates between rounds.
 
-    lower  The model is frozen, so each product is a choice. Inductor's FX-graph cache passes such
-           graphs by: the graph is lowered again, and each product looked up again, in the records
-           here, in Inductor's own timing cache there.
-    hit    The model is not frozen and Inductor's FX-graph cache has it: what remains of the plugin
-           is its import and its options.
+    lower  The model is frozen, so each product is a choice. Inductor's FX-graph cache skips such
+           graphs: the graph is lowered again, and each product is looked up again, in the plugin's
+           records or in Inductor's timing cache.
+    hit    The model is not frozen and Inductor's FX-graph cache has it: the plugin only adds
+           its import and its options.
 
-In ``lower`` both are made to choose the library kernel everywhere: a C++ template that wins costs
-either 50 ms of code generation, and who wins may differ by noise.
+In ``lower`` both are forced to choose the library kernel everywhere: a C++ template that wins costs
+50 ms of code generation, and the winner may differ by noise.
 
     python -m benchmarks.startup.overhead --rounds 5 --out benchmarks/results/overhead.json
 """
@@ -44,7 +44,7 @@ TIMEOUT_S = 1800
 
 
 def main() -> int:
-    """Run the rounds, print a verdict and, if asked, write the figures."""
+    """Run the rounds, print a verdict, and write the figures to ``--out``."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -187,18 +187,18 @@ def own_part(profile: cProfile.Profile) -> str:
 def summary(runs: dict[str, list[dict[str, Any]]], states: tuple[str, ...]) -> dict[str, float]:
     """Return medians over the rounds and the ratios of them.
 
-    The ratio is that of rounds, not of medians: both processes of a round meet the same machine.
+    The ratio is the median over rounds, since both processes of a round run under the same conditions.
     """
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for state in states:
         stock, plugin = runs[f"stock {state}"], runs[f"plugin {state}"]
         for field, name in (("compile_s", "ratio"), ("cpu_s", "cpu_ratio")):
-            found[f"{state}_stock_{field}"] = statistics.median(r[field] for r in stock)
-            found[f"{state}_plugin_{field}"] = statistics.median(r[field] for r in plugin)
-            found[f"{state}_{name}"] = statistics.median(
+            figures[f"{state}_stock_{field}"] = statistics.median(r[field] for r in stock)
+            figures[f"{state}_plugin_{field}"] = statistics.median(r[field] for r in plugin)
+            figures[f"{state}_{name}"] = statistics.median(
                 p[field] / s[field] for s, p in zip(stock, plugin, strict=True)
             )
-    return found
+    return figures
 
 
 if __name__ == "__main__":

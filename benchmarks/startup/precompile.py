@@ -1,9 +1,9 @@
-"""A pack for a GPU that is not here, taken over by a process that has no compiler.
+"""A pack for a GPU that this machine lacks, imported by a process without a compiler.
 
 python -m benchmarks.startup.precompile [--target GPU] [--model MODULE:FUNCTION] [--out FILE]
 
-Two processes, each with an empty cache of its own: the first compiles, the second imports what the
-first wrote and goes through the same compile with nvcc hidden.
+Two processes, each with a separate empty cache: the first compiles, the second imports the pack of the
+first and runs the same compile with nvcc hidden.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from inductor_plugin.aot.models import LLAMA
 
 OUT = RESULTS
 NOWHERE = "/nowhere"
-"""Where the second process is told to look for nvcc."""
+"""The folder in which the second process looks for nvcc."""
 
 
 def main() -> int:
-    """Run both processes, and write what they said."""
+    """Run both processes, and write their figures."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -52,11 +52,11 @@ def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     common = ("--target", arguments.target, "--model", arguments.model)
     common = (*common, "--max-candidates", arguments.max_candidates)
     first, first_s = _run("precompile", *common, "--out", str(pack), cache=folder / "first")
-    taken, _ = _run("import", str(pack), cache=folder / "second")
+    imported, _ = _run("import", str(pack), cache=folder / "second")
     again = ("--nvcc", NOWHERE, "--out", str(folder / "second.pack"))
     second, second_s = _run("precompile", *common, *again, cache=folder / "second")
-    cutlass = [one for one in first["kernels"] if one["kind"] == "cutlass"]
-    registers = [one["registers"] for one in cutlass if one["registers"] is not None]
+    cutlass = [kernel for kernel in first["kernels"] if kernel["kind"] == "cutlass"]
+    registers = [kernel["registers"] for kernel in cutlass if kernel["registers"] is not None]
     return {
         "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "cores": len(os.sched_getaffinity(0)),
@@ -69,7 +69,7 @@ def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
             "candidates": first["stats"]["candidates"],
             "cutlass_kernels": len(cutlass),
             "cutlass_instructions": first["counts"]["instructions"],
-            "cutlass_spilling": sum(one["spills"] != 0 for one in cutlass),
+            "cutlass_spilling": sum(kernel["spills"] != 0 for kernel in cutlass),
             "cutlass_registers_max": max(registers, default=None),
             "triton_kernels": first["counts"]["triton"],
             "pack_bytes": first["bytes"],
@@ -78,7 +78,7 @@ def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
             )
             if cutlass
             else None,
-            "imported_kernels": taken["kernels"],
+            "imported_kernels": imported["kernels"],
             "first_s": round(first_s, 1),
             "first_compile_s": round(first["stats"]["compile_s"], 1),
             "first_compiled": first["stats"]["compiled"],
@@ -88,16 +88,20 @@ def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
             "same_kernels": second["pack"]["kernels"] == first["pack"]["kernels"],
         },
         "problems": [
-            {"problem": one["problem"], "kernels": len(one["kernels"]), "rejected": one["rejected"]}
-            for one in first["problems"]
+            {
+                "problem": entry["problem"],
+                "kernels": len(entry["kernels"]),
+                "rejected": entry["rejected"],
+            }
+            for entry in first["problems"]
         ],
     }
 
 
 def _library_bytes(cache: Path) -> float:
-    """Return what libraries take in a cache; one of several kernels has several names."""
-    found = [path.stat() for path in cache.glob("kernels/*/*/kernel.so")]
-    return sum(one.st_size / one.st_nlink for one in found)
+    """Return the size of the libraries in a cache; a library of several kernels has several links."""
+    statuses = [path.stat() for path in cache.glob("kernels/*/*/kernel.so")]
+    return sum(status.st_size / status.st_nlink for status in statuses)
 
 
 def _run(*arguments: str, cache: Path) -> tuple[dict[str, Any], float]:

@@ -1,4 +1,4 @@
-"""One file that carries a cache, or a part of it, to another machine; and merging two caches."""
+"""Exports a cache, or a part of it, to one file; imports such files; merges two caches."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from inductor_plugin.errors import ArchiveError, CacheError
 
 @dataclass(frozen=True)
 class Imported:
-    """What came out of an archive or another cache.
+    """Number of entries imported from an archive or another cache.
 
     Attributes:
-        records: Records that were not there before.
-        kernels: Kernels that were not there before.
-        quarantined: Quarantine entries that were not there before.
-        environments: Environments that were not there before.
-        merged: Records that were there and know more, or something newer, now.
-        unchanged: All that was there before and stays as it was, of every kind.
-        packs: The packs that came with it, also those noted before.
+        records: New records.
+        kernels: New kernels.
+        quarantined: New quarantine entries.
+        environments: New environments.
+        merged: Existing records that changed.
+        unchanged: Existing entries of every kind that did not change.
+        packs: The imported packs, also those that existed before.
     """
 
     records: int = 0
@@ -59,17 +59,17 @@ def export_archive(
     op: str | None = None,
     pack: Pack | None = None,
 ) -> dict[str, int]:
-    """Write what is sound in a cache to one file, and return how many of each kind.
+    """Write all valid entries of a cache to one file, and return their number by kind.
 
     Args:
         store: The cache.
-        file: Where to, in a folder that is there; replaced whole.
-        environment: Only environments whose digest starts so, and the kernels their records name.
+        file: The file to write or replace, in an existing folder.
+        environment: Only environments with this prefix of their digest, and the kernels their records name.
         op: Only records of this operator, and the kernels they name.
         pack: Only this pack and its kernels, which the cache must hold.
 
     Raises:
-        ArchiveError: Its folder is not there, or the file cannot be written.
+        ArchiveError: The folder does not exist, or the file cannot be written.
     """
     if not file.parent.is_dir():
         raise ArchiveError(
@@ -98,13 +98,13 @@ def export_archive(
 
 
 def import_archive(store: Store, file: Path) -> Imported:
-    """Take over an archive. Everything is checked before anything is placed.
+    """Import an archive. Everything is checked before anything is written.
 
-    Records merge candidate by candidate, the newer measurement staying; kernels, environments and
-    quarantine entries that are there already stay.
+    Records merge candidate by candidate, keeping the newer measurement; existing kernels, environments
+    and quarantine entries stay.
 
     Raises:
-        ArchiveError: The file is not there, damaged, of another format, or unsafe.
+        ArchiveError: The file is missing, damaged, of another format, or unsafe.
         CacheError: The cache cannot be written.
     """
     if store.degraded is not None:
@@ -115,7 +115,7 @@ def import_archive(store: Store, file: Path) -> Imported:
         tape.unpack(file, staging)
         staged = Layout(staging)
         _check(staged, str(file))
-        return _take_over(store, staged)
+        return _copy_entries(store, staged)
     except OSError as error:
         raise CacheError(f"cannot import {file} into {store.root}: {error}") from error
     finally:
@@ -123,28 +123,30 @@ def import_archive(store: Store, file: Path) -> Imported:
 
 
 def merge_stores(target: Store, source: Store) -> Imported:
-    """Take everything sound in one cache over into another; what is damaged is left behind.
+    """Copy all valid entries of one cache into another; damaged entries are skipped.
 
     Raises:
         CacheError: The target cannot be written.
     """
     if target.degraded is not None:
         raise CacheError(f"cannot merge into {target.root}: {target.degraded}")
-    return _take_over(target, source.layout)
+    return _copy_entries(target, source.layout)
 
 
 def _selected(layout: Layout, environment: str | None, op: str | None) -> Iterator[Path]:
-    """Yield the sound files that belong into an archive."""
+    """Yield the valid files to export."""
     environments: set[str] = set()
     kernels: set[str] = set()
     for path in record_files(layout.records):
-        wanted = path.parent.parent.name.startswith(environment or "") and (
+        selected = path.parent.parent.name.startswith(environment or "") and (
             op is None or path.parent.name == part(op)
         )
-        record = _sound_record(path) if wanted else None
+        record = _sound_record(path) if selected else None
         if record is not None:
             environments.add(path.parent.parent.name)
-            kernels.update(one.kernel for one in record.candidates.values() if one.kernel)
+            kernels.update(
+                measured.kernel for measured in record.candidates.values() if measured.kernel
+            )
             yield path
     everything = environment is None and op is None
     for path in environment_files(layout.records):
@@ -158,7 +160,7 @@ def _selected(layout: Layout, environment: str | None, op: str | None) -> Iterat
         if everything or path.parent.name in environments:
             yield path
     if everything:
-        # A pack that has lost kernels to an eviction is none any more.
+        # A pack is exported only if none of its kernels was evicted.
         yield from (path for path in pack_files(layout.packs) if _is_whole(layout, path))
 
 
@@ -190,7 +192,7 @@ def _sound_environment(path: Path) -> dict[str, Any] | None:
 
 
 def _check(staged: Layout, file: str) -> None:
-    """Raise ArchiveError unless every staged file says what its place says."""
+    """Raise ArchiveError unless every staged file is valid and matches its path."""
     try:
         for path in record_files(staged.records):
             parse_record(path.read_bytes(), path)
@@ -209,14 +211,14 @@ def _check(staged: Layout, file: str) -> None:
 
 
 def _check_pack(staged: Layout, pack: Pack) -> None:
-    missing = [one for one in pack.kernels if not staged.kernel(one).is_dir()]
+    missing = [digest for digest in pack.kernels if not staged.kernel(digest).is_dir()]
     if missing:
         raise ValueError(
             f"pack {pack.name} lacks {len(missing)} of its {len(pack.kernels)} kernels"
         )
 
 
-def _take_over(store: Store, source: Layout) -> Imported:
+def _copy_entries(store: Store, source: Layout) -> Imported:
     environments = [
         _is_new_environment(store, path.parent.name, fields)
         for path in environment_files(source.records)
@@ -227,37 +229,37 @@ def _take_over(store: Store, source: Layout) -> Imported:
         for path in record_files(source.records)
         if (record := _sound_record(path)) is not None
     ]
-    kernels, kernels_there = _take_kernels(store, kernel_folders(source.kernels))
-    taken = [store.add_quarantined(one) for one in _sound_quarantine(source)]
+    kernels, kernels_unchanged = _copy_kernels(store, kernel_folders(source.kernels))
+    quarantined = [store.add_quarantined(entry) for entry in _sound_quarantine(source)]
     packs = [pack for path in pack_files(source.packs) if (pack := _sound_pack(path)) is not None]
-    noted = [store.put_pack(pack) for pack in packs]
+    new_packs = [store.put_pack(pack) for pack in packs]
     if store.degraded is not None:
         raise CacheError(f"{store.root} took only a part: {store.degraded}; free some space")
-    there = (
+    unchanged = (
         environments.count(False),
         records.count("unchanged"),
-        taken.count(False),
-        noted.count(False),
+        quarantined.count(False),
+        new_packs.count(False),
     )
     return Imported(
         records=records.count("new"),
         kernels=kernels,
-        quarantined=taken.count(True),
+        quarantined=quarantined.count(True),
         environments=environments.count(True),
         merged=records.count("merged"),
-        unchanged=kernels_there + sum(there),
+        unchanged=kernels_unchanged + sum(unchanged),
         packs=tuple(packs),
     )
 
 
 def _is_new_environment(store: Store, digest: str, fields: Mapping[str, Any]) -> bool:
-    known = store.environment(digest) is not None
+    exists = store.environment(digest) is not None
     store.put_environment(fields)
-    return not known
+    return not exists
 
 
 def _placed(store: Store, record: Record) -> Literal["new", "merged", "unchanged"]:
-    """Merge a record in, and return what that changed."""
+    """Merge a record into the store, and return the effect."""
     before = store.record(record.environment, record.op, record.digest)
     after = store.put_record(record)
     if before is None:
@@ -265,29 +267,29 @@ def _placed(store: Store, record: Record) -> Literal["new", "merged", "unchanged
     return "unchanged" if after == before else "merged"
 
 
-def _take_kernels(store: Store, folders: Iterable[Path]) -> tuple[int, int]:
-    """Publish kernels; return how many are new, and how many were there."""
-    new = there = 0
+def _copy_kernels(store: Store, folders: Iterable[Path]) -> tuple[int, int]:
+    """Publish kernels; return the numbers of new and of existing ones."""
+    new = existing = 0
     published: dict[str, Path] = {}
     for folder in folders:
         if damage_of_folder(folder) is not None or not folder.exists():
             continue
         entry = parse_entry((folder / ENTRY).read_bytes(), folder)
         if store.kernel(entry.digest) is not None:
-            there += 1
+            existing += 1
             continue
         files: dict[str, Path | bytes] = {
-            name: published.get(stated, folder / name) for name, stated in entry.files.items()
+            name: published.get(sha256, folder / name) for name, sha256 in entry.files.items()
         }
-        kept = store.put_kernel(entry.key, files, entry.resources)
-        published.update((stated, kept.path(name)) for name, stated in kept.files.items())
+        stored = store.put_kernel(entry.key, files, entry.resources)
+        published.update((sha256, stored.path(name)) for name, sha256 in stored.files.items())
         new += 1
-    return new, there
+    return new, existing
 
 
 def _sound_quarantine(source: Layout) -> Iterator[Quarantined]:
-    found = (_sound_quarantined(path) for path in quarantine_files(source.quarantined))
-    return (one for one in found if one is not None)
+    entries = (_sound_quarantined(path) for path in quarantine_files(source.quarantined))
+    return (entry for entry in entries if entry is not None)
 
 
 def _sound_quarantined(path: Path) -> Quarantined | None:
@@ -299,7 +301,7 @@ def _sound_quarantined(path: Path) -> Quarantined | None:
 
 def _is_whole(layout: Layout, path: Path) -> bool:
     pack = _sound_pack(path)
-    return pack is not None and all(layout.kernel(one).is_dir() for one in pack.kernels)
+    return pack is not None and all(layout.kernel(digest).is_dir() for digest in pack.kernels)
 
 
 def _sound_pack(path: Path) -> Pack | None:

@@ -1,4 +1,4 @@
-"""Packs that were installed with pip: taken into the cache at the first compile for a GPU."""
+"""Packs installed with pip: imported into the cache at the first compile for a GPU."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _MARK = "packs-installed"
 
 @dataclass(frozen=True)
 class Installed:
-    """What pip has installed.
+    """The packs that pip has installed.
 
     Attributes:
         files: The packs by the name of their entry point.
-        problems: Entry points that lead nowhere, each in one line.
+        problems: Entry points that cannot be resolved, each in one line.
     """
 
     files: dict[str, Path] = field(default_factory=dict[str, Path])
@@ -32,14 +32,14 @@ class Installed:
 
 @dataclass(frozen=True)
 class Host:
-    """What a pack has to fit.
+    """The machine a pack has to fit.
 
     Attributes:
         arch: The GPU's architecture: ``sm_90a``.
         cuda: Major version of torch's CUDA.
         machine: The processor, as `platform.machine` names it: ``x86_64``.
         torch: Version of torch.
-        triton: Version of Triton; empty where there is none.
+        triton: Version of Triton; empty if it is not installed.
     """
 
     arch: str
@@ -51,11 +51,11 @@ class Host:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Why packs are of no use, or of less than they could be.
+    """Why packs cannot be used here, or only in part.
 
     Attributes:
-        what: What does not fit, and what follows.
-        remedy: What to do about it.
+        what: The mismatch and its consequence.
+        remedy: How to fix it.
     """
 
     what: str
@@ -66,88 +66,92 @@ class Mismatch:
 
 
 def installed_packs() -> Installed:
-    """Return the files of installed packs, and which entry points lead nowhere."""
+    """Return installed pack files, and the entry points that cannot be resolved."""
     files: dict[str, Path] = {}
     problems: list[str] = []
     for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
-        found = _file_of(point.value)
-        if isinstance(found, Path):
-            files[point.name] = found
+        file = _file_of(point.value)
+        if isinstance(file, Path):
+            files[point.name] = file
         else:
-            problems.append(f"the installed pack {point.name} cannot be used: {found}")
+            problems.append(f"the installed pack {point.name} cannot be used: {file}")
     return Installed(files, tuple(problems))
 
 
 def take_installed(store: Store) -> list[str]:
-    """Take installed packs into a cache that lacks them or kernels of them; return what went wrong.
+    """Import installed packs that the cache lacks, in whole or in part; return the problems.
 
-    A mark with size and time of the file holds the names of its packs, so that the next process
-    opens no file of an installed pack. Damaged kernels are found when they are loaded, and are
-    missing from then on.
+    A marker named by size and time of the file contains the names of its packs, so that the next
+    process need not open the file. Damaged kernels are detected when they are loaded, and are removed.
     """
-    found = installed_packs()
-    problems = list(found.problems)
-    for name, file in found.files.items():
+    installed = installed_packs()
+    problems = list(installed.problems)
+    for name, file in installed.files.items():
         try:
-            facts = file.stat()
-            stamp = f"{name}-{facts.st_size}-{facts.st_mtime_ns}"
-            mark = store.layout.root / _MARK / part(stamp)
-            if _is_whole(store, mark):
+            status = file.stat()
+            stamp = f"{name}-{status.st_size}-{status.st_mtime_ns}"
+            marker = store.layout.root / _MARK / part(stamp)
+            if _is_whole(store, marker):
                 continue
             with store.lock_kernel(_MARK, timeout_s=600):
-                if not _is_whole(store, mark):
-                    taken = import_archive(store, file)
-                    names = "\n".join(one.name for one in taken.packs)
-                    atomic.write(mark, names.encode(), store.layout.private)
+                if not _is_whole(store, marker):
+                    imported = import_archive(store, file)
+                    names = "\n".join(pack.name for pack in imported.packs)
+                    atomic.write(marker, names.encode(), store.layout.private)
         except (InductorPluginError, OSError) as error:
             problems.append(f"the installed pack {name} cannot be used: {error}")
     return problems
 
 
 def mismatch(packs: Iterable[Pack], host: Host) -> Mismatch | None:
-    """Return why none of the packs is of full use here, None if one is or there are none.
+    """Return why no pack fits this machine in full; None if one does, or there are no packs.
 
     Args:
         packs: The packs of a cache.
-        host: What they have to fit.
+        host: The machine they have to fit.
     """
-    known = list(packs)
-    fitting = [one for one in known if one.arch == host.arch]
-    if not known:
+    available = list(packs)
+    fitting = [pack for pack in available if pack.arch == host.arch]
+    if not available:
         return None
     if not fitting:
-        made = _listed(f"{one.target} ({one.arch})" for one in known)
+        listed = _listed(f"{pack.target} ({pack.arch})" for pack in available)
         return Mismatch(
-            f"the packs in the cache are for {made}, this GPU is {host.arch}",
+            f"the packs in the cache are for {listed}, this GPU is {host.arch}",
             "make one with `inductor-plugin precompile --target` and its name",
         )
-    launched = [one for one in fitting if one.machine == host.machine]
-    if not launched:
-        made = _listed(one.machine for one in fitting)
+    loadable = [pack for pack in fitting if pack.machine == host.machine]
+    if not loadable:
+        listed = _listed(pack.machine for pack in fitting)
         return Mismatch(
-            f"the packs in the cache were made on {made}, this machine is {host.machine}",
+            f"the packs in the cache were made on {listed}, this machine is {host.machine}",
             "make one on a machine with this processor",
         )
-    serving = [one for one in launched if f"nvcc {host.cuda}." in one.software.get("nvcc", "")]
-    nvcc = [one.software.get("nvcc", "none") for one in launched]
+    serving = [pack for pack in loadable if f"nvcc {host.cuda}." in pack.software.get("nvcc", "")]
+    nvcc = [pack.software.get("nvcc", "none") for pack in loadable]
     if not serving and set(nvcc) != {"none"}:
         return Mismatch(
             f"the packs in the cache were compiled by {_listed(nvcc)}, this torch is built for CUDA "
             f"{host.cuda}",
             "make one with a toolkit of that version",
         )
-    return _triton_mismatch(launched, host, others="its CUTLASS kernels serve" if serving else "")
+    return _triton_mismatch(loadable, host, others="its CUTLASS kernels serve" if serving else "")
 
 
 def _triton_mismatch(packs: Sequence[Pack], host: Host, *, others: str) -> Mismatch | None:
-    """Return why no pack's Triton kernels are found here: their key has both versions."""
-    # What comes of a model is named MODULE:FUNCTION; the standard sets have no Triton kernels.
-    holding = [one for one in packs if any(":" in model for model in one.models)]
+    """Return why no pack's Triton kernels are reused here: their key has both versions."""
+    # Models are named MODULE:FUNCTION; the standard sets have no Triton kernels.
+    with_triton = [pack for pack in packs if any(":" in model for model in pack.models)]
     here = {"torch": host.torch, "triton": host.triton}
-    made = [{name: one.software.get(name, here[name]) for name in here} for one in holding]
-    if not made or here in made:
+    compiled_with = [
+        {name: pack.software.get(name, here[name]) for name in here} for pack in with_triton
+    ]
+    if not compiled_with or here in compiled_with:
         return None
-    versions = _listed(f"torch {one['torch']}, Triton {one['triton'] or 'none'}" for one in made)
+    versions = _listed(
+        f"torch {versions['torch']}, Triton {versions['triton'] or 'none'}"
+        for versions in compiled_with
+    )
     compiled = "Triton's are compiled anew" if others else "its Triton kernels are compiled anew"
     return Mismatch(
         f"the pack in the cache was made with {versions}; here are torch {host.torch}, Triton "
@@ -161,7 +165,7 @@ def _file_of(package: str) -> Path | str:
     advice = "install its wheel again, or uninstall it"
     try:
         spec = importlib.util.find_spec(package)
-    except Exception as error:  # noqa: BLE001  it imports the packages above, which may do anything
+    except Exception as error:  # noqa: BLE001  it imports the parent packages, which may raise anything
         return f"{type(error).__name__}: {error}; {advice}"
     folders = spec.submodule_search_locations if spec else None
     if not folders:
@@ -169,15 +173,16 @@ def _file_of(package: str) -> Path | str:
     return Path(next(iter(folders))) / PACK_FILE
 
 
-def _is_whole(store: Store, mark: Path) -> bool:
-    """Return True if the cache has all kernels of the packs that a mark names."""
+def _is_whole(store: Store, marker: Path) -> bool:
+    """Return True if the cache has all kernels of the packs that a marker names."""
     try:
-        names = mark.read_text(encoding="utf-8").split()
+        names = marker.read_text(encoding="utf-8").split()
     except (OSError, ValueError):
         return False
-    known = {one.name: one for one in store.packs()}
+    packs = {pack.name: pack for pack in store.packs()}
     return bool(names) and all(
-        name in known and all(store.layout.kernel(one).is_dir() for one in known[name].kernels)
+        name in packs
+        and all(store.layout.kernel(digest).is_dir() for digest in packs[name].kernels)
         for name in names
     )
 

@@ -1,7 +1,7 @@
 """The file of an archive: a gzipped tar, ``manifest.json`` first, with the SHA-256 of every member.
 
 Members follow in sorted order with fixed times and owners, so that equal caches give equal files.
-A member whose content an earlier one has (a library of several kernels) is in the manifest alone.
+A member with the content of an earlier one (a library of several kernels) is only in the manifest.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MEMBER = re.compile(
 
 
 def write(root: Path, names: Sequence[str], packed: gzip.GzipFile) -> None:
-    """Write files below ``root`` as an archive; what a file before it holds is not repeated.
+    """Write files below ``root`` as an archive; equal contents are written once.
 
     Raises:
         OSError: A file cannot be read, or changed meanwhile.
@@ -54,7 +54,7 @@ def write(root: Path, names: Sequence[str], packed: gzip.GzipFile) -> None:
             written.add(hashes[name])
             data = (root / name).read_bytes()
             if hashlib.sha256(data).hexdigest() != hashes[name]:
-                # A record was written in between; its old content is what the manifest states.
+                # A record was written meanwhile; the manifest has the checksum of its old content.
                 raise OSError(f"{name} changed while it was exported; export again")
             _add(archive, name, data)
 
@@ -70,7 +70,7 @@ def unpack(file: Path, staging: Path) -> None:
     """Write an archive's members into a private folder, each checked against the manifest.
 
     Raises:
-        ArchiveError: The file is not there, damaged, of another format, or unsafe.
+        ArchiveError: The file is missing, damaged, of another format, or unsafe.
     """
     placed: dict[str, Path] = {}
     try:
@@ -85,13 +85,13 @@ def unpack(file: Path, staging: Path) -> None:
                 total += member.size
                 if total > MAX_TOTAL_BYTES:
                     raise ArchiveError(f"{file} holds more than {MAX_TOTAL_BYTES} bytes; split it")
-                stated = hashes.pop(member.name, None)
-                if stated is None:
+                sha256 = hashes.pop(member.name, None)
+                if sha256 is None:
                     raise ArchiveError(
                         f"{file} holds {member.name!r} twice or outside its manifest; export it again"
                     )
-                _place(archive, member, staging / member.name, stated)
-                placed.setdefault(stated, staging / member.name)
+                _place(archive, member, staging / member.name, sha256)
+                placed.setdefault(sha256, staging / member.name)
     except FileNotFoundError:
         raise ArchiveError(f"there is no file {file}; name one written by `export`") from None
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:
@@ -100,7 +100,7 @@ def unpack(file: Path, staging: Path) -> None:
         ) from error
     if hashes is None:
         raise ArchiveError(f"{file} is empty; export it again")
-    for name in [name for name, stated in hashes.items() if stated in placed]:
+    for name in [name for name, sha256 in hashes.items() if sha256 in placed]:
         _refuse_foreign(name, str(file))
         _repeat(placed[hashes.pop(name)], staging / name)
     if hashes:
@@ -133,11 +133,11 @@ def _refuse_foreign(name: str, file: str) -> None:
 
 
 def _repeat(source: Path, path: Path) -> None:
-    """Give a member the content of another one."""
+    """Create a member with the content of another one."""
     atomic.make_folder(path.parent)
     try:
         os.link(source, path)
-    except OSError:  # too many names, or a file system without them
+    except OSError:  # too many links, or a file system without them
         shutil.copy2(source, path)
 
 
@@ -148,30 +148,30 @@ def _manifest(archive: tarfile.TarFile, member: tarfile.TarInfo, file: Path) -> 
     fields = json.loads(stream.read())
     if not isinstance(fields, dict) or not isinstance(cast("Any", fields).get("members"), dict):
         raise ArchiveError(f"{file} has a manifest without members; export it again")
-    found = cast("dict[str, Any]", fields)
-    if found.get("format") != SCHEMA:
+    manifest = cast("dict[str, Any]", fields)
+    if manifest.get("format") != SCHEMA:
         raise ArchiveError(
-            f"{file} has format {found.get('format')!r}, this version reads {SCHEMA}; "
+            f"{file} has format {manifest.get('format')!r}, this version reads {SCHEMA}; "
             "export it with a version of that format"
         )
-    members: Mapping[str, Any] = found["members"]
+    members: Mapping[str, Any] = manifest["members"]
     if len(members) > MAX_MEMBERS:
         raise ArchiveError(f"{file} names {len(members)} members; the limit is {MAX_MEMBERS}")
-    return {name: str(stated) for name, stated in members.items()}
+    return {name: str(sha256) for name, sha256 in members.items()}
 
 
-def _place(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path, stated: str) -> None:
-    """Write one member, and raise ArchiveError if it is not what the manifest says."""
+def _place(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path, sha256: str) -> None:
+    """Write one member; raise ArchiveError if its checksum differs from the manifest."""
     stream = archive.extractfile(member)
     assert stream is not None
-    found = hashlib.sha256()
+    actual = hashlib.sha256()
     atomic.make_folder(path.parent)
     with path.open("xb") as file:
         while block := stream.read(_BLOCK):
-            found.update(block)
+            actual.update(block)
             file.write(block)
     path.chmod(0o700 if path.suffix == ".so" else 0o600)
-    if found.hexdigest() != stated:
+    if actual.hexdigest() != sha256:
         raise ArchiveError(
             f"the checksum of {member.name!r} is not that of the manifest; export it again"
         )

@@ -1,4 +1,4 @@
-"""A pack as a wheel: `pip install` brings the kernels, the first compile finds them.
+"""A pack as a wheel: `pip install` installs the kernels, the first compile imports them.
 
 The wheel holds one package with the pack in it, and an entry point in the group `ENTRY_POINTS` whose
 value is that package (https://packaging.python.org/specifications/binary-distribution-format).
@@ -30,13 +30,13 @@ _VERSION = re.compile(r"\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?(\+[a-z0
 
 @dataclass(frozen=True)
 class Wheel:
-    """What was written.
+    """A written wheel.
 
     Attributes:
         file: The wheel.
         name: Name of the distribution.
         version: Its version.
-        kernels: How many kernels it holds.
+        kernels: Number of kernels in it.
     """
 
     file: Path
@@ -46,21 +46,21 @@ class Wheel:
 
 
 def write_wheel(pack: Path, folder: Path, *, name: str | None = None, version: str = "1") -> Wheel:
-    """Write a wheel that holds a pack, and return what was written.
+    """Write a wheel that holds a pack, and return its facts.
 
     Args:
         pack: The file of the pack.
-        folder: Where the wheel goes; it must be there.
-        name: Name of the distribution; by default of the pack's GPU and its kernels.
-        version: Its version, as PEP 440 says.
+        folder: An existing folder for the wheel.
+        name: Name of the distribution; by default from the pack's GPU and its kernels.
+        version: Its version, as in PEP 440.
 
     Raises:
-        PackError: The file holds no pack, name or version cannot be those of a wheel, or there is a
-            wheel of another pack in its place.
+        PackError: The file holds no pack, name or version is invalid for a wheel, or a wheel of another
+            pack has the same file name.
         ArchiveError: The file is damaged.
     """
-    found = read_pack(pack)
-    name = name or _default_name(found)
+    contents = read_pack(pack)
+    name = name or _default_name(contents)
     if not _NAME.fullmatch(name):
         raise PackError(f"name is {name!r}; use letters, digits, '-', '_' and '.'")
     if not _VERSION.fullmatch(version):
@@ -68,12 +68,12 @@ def write_wheel(pack: Path, folder: Path, *, name: str | None = None, version: s
     if not folder.is_dir():
         raise PackError(f"there is no folder {folder}; make it, or name another with --out")
     stem = f"{_slug(name)}-{version}"
-    tag = f"py3-none-linux_{_slug(found.machine)}"
+    tag = f"py3-none-linux_{_slug(contents.machine)}"
     package = f"{_slug(name)}_kernels"
     metadata = (
         f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-        f"Summary: Kernels for {found.target}, compiled ahead of time for inductor-plugin\n"
-        f"Keywords: {found.name}\n"
+        f"Summary: Kernels for {contents.target}, compiled ahead of time for inductor-plugin\n"
+        f"Keywords: {contents.name}\n"
         "Requires-Dist: inductor-plugin\n"
     )
     members: dict[str, bytes] = {
@@ -93,27 +93,27 @@ def write_wheel(pack: Path, folder: Path, *, name: str | None = None, version: s
             f"{file} is there and holds another pack; use another --version or --name, or delete it"
         )
     _write(file, members, f"{stem}.dist-info/RECORD")
-    return Wheel(file, name, version, len(found.kernels))
+    return Wheel(file, name, version, len(contents.kernels))
 
 
 def read_pack(file: Path) -> Pack:
-    """Return the pack a file holds, every checksum of it checked.
+    """Return the pack in a file, after checking every checksum.
 
     Raises:
         PackError: The file holds no pack, or several.
-        ArchiveError: The file is not there or damaged.
+        ArchiveError: The file is missing or damaged.
     """
     with tempfile.TemporaryDirectory(prefix="inductor-plugin-pack-") as folder:
-        taken = import_archive(open_store(Path(folder) / "cache"), file)
-    if len(taken.packs) != 1:
+        imported = import_archive(open_store(Path(folder) / "cache"), file)
+    if len(imported.packs) != 1:
         raise PackError(
-            f"{file} holds {len(taken.packs)} packs; name a file that `precompile` wrote"
+            f"{file} holds {len(imported.packs)} packs; name a file that `precompile` wrote"
         )
-    return taken.packs[0]
+    return imported.packs[0]
 
 
 def _default_name(pack: Pack) -> str:
-    """Return a name that another pack for the same GPU does not have."""
+    """Return a name that differs from those of other packs for the same GPU."""
     kernels = pack.name.rpartition("-")[2][:_NAME_DIGITS]
     return f"inductor-plugin-pack-{_slug(pack.target)}-{kernels}"
 
@@ -121,8 +121,8 @@ def _default_name(pack: Pack) -> str:
 def _holds(wheel: Path, member: str, content: bytes) -> bool:
     """Return True if a file is a wheel with a member of this content."""
     try:
-        with zipfile.ZipFile(wheel) as found:
-            return found.read(member) == content
+        with zipfile.ZipFile(wheel) as archive:
+            return archive.read(member) == content
     except (OSError, KeyError, zipfile.BadZipFile):
         return False
 
@@ -145,7 +145,7 @@ def _write(file: Path, members: Mapping[str, bytes], record: str) -> None:
 def _info(name: str) -> zipfile.ZipInfo:
     info = zipfile.ZipInfo(name, _EPOCH)
     info.external_attr = 0o644 << 16
-    # A pack is packed already.
+    # A pack is compressed already.
     info.compress_type = zipfile.ZIP_STORED if name.endswith(PACK_FILE) else zipfile.ZIP_DEFLATED
     return info
 

@@ -1,4 +1,4 @@
-"""A Llama-style decoder: the example model of the demo and of precompiled sets."""
+"""A Llama-style decoder: the example model of the demo and of `precompile`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class DecoderConfig:
     """Sizes of a decoder, in elements.
 
     Attributes:
-        vocabulary: Tokens it knows.
+        vocabulary: Number of distinct tokens.
         width: Elements of one token's state.
         layers: Blocks of attention and feed-forward.
         heads: Query heads; they share ``width``.
@@ -76,7 +76,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each behind a norm and added to its input."""
+    """Attention and feed-forward, each applied after a norm and added to its input."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ def llama3_8b() -> tuple[Decoder, list[Inputs]]:
 
 
 def _example(config: DecoderConfig, *, batch: int, tokens: int) -> tuple[Decoder, tuple[Tensor]]:
-    """Return a decoder with random weights and tokens; the same ones every time."""
+    """Return a decoder with random weights and tokens, identical in every call."""
     generator = torch.Generator().manual_seed(0)
     decoder = Decoder(config).eval()
     with torch.no_grad():
@@ -169,6 +169,6 @@ def _rotary(config: DecoderConfig) -> tuple[Tensor, Tensor]:
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Return ``x[batch, head, token, element]`` turned by the angles of its positions."""
+    """Return ``x[batch, head, token, element]`` rotated by the angles of its positions."""
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-second, first), dim=-1) * sin

@@ -1,7 +1,7 @@
 """Lower and compile for a named GPU on a machine that has none.
 
-What Inductor and Triton ask of a device between tracing and launching is answered from a `Target`,
-for torch 2.11 to 2.15; tensors have to be fake ones, and nothing is launched. `torch.cuda.is_available`
+Queries of Inductor and Triton about the device, from tracing up to the launch, are answered from a `Target`,
+for torch 2.11 to 2.15; tensors must be fake, and nothing is launched. `torch.cuda.is_available`
 stays False: with True, Inductor asks the driver for the state of a random generator.
 """
 
@@ -59,7 +59,7 @@ _CACHES = (
     "inductor_plugin.tuning.environment:_cuda",
     "inductor_plugin.tuning.environment:_software",
 )
-"""What remembers an answer about the device, in one of the supported versions of torch."""
+"""Functions that cache facts of the device, in any of the supported versions of torch."""
 
 _GUARDED = (
     "torch.utils._triton:_device_supports_tma",
@@ -70,70 +70,70 @@ _GUARDED = (
     "torch.utils._triton:has_datacenter_blackwell_tma_device",
     "torch._inductor.utils:using_b200",
 )
-"""What asks `torch.cuda.is_available` before it looks at the device, and remembers the answer."""
+"""Functions that check `torch.cuda.is_available` before the device, and cache the result."""
 
 _ASKING = (
     "torch._inductor.kernel.mm_grouped:can_use_triton_kernel",
     "torch._meta_registrations:_grouped_mm_fp16_cublaslt_supported",
     "torch._inductor.heuristics.template.triton:BaseConfigHeuristic._get_exceeding_shared_memory_checker",
 )
-"""What asks `torch.cuda.is_available` each time: it alone sees an available device."""
+"""Functions that check `torch.cuda.is_available` in each call; only they see an available device."""
 
-_SEEING = threading.RLock()
-"""Two threads that made the device available at once would leave it so."""
+_PATCHING = threading.RLock()
+"""Two threads that patch `is_available` at once would leave it patched."""
 
 
 @contextmanager
 def as_target(
-    wanted: Target | str, devices: int = 1, facts: Mapping[str, Any] | None = None
+    named: Target | str, devices: int = 1, facts: Mapping[str, Any] | None = None
 ) -> Generator[SimpleNamespace, None, None]:
-    """Lower for a GPU that is not there, within the block, and yield its properties.
+    """Lower for a GPU that this machine lacks, within the block, and yield its properties.
 
-    It holds for the whole process, all threads: nobody may use a real device meanwhile.
+    It affects all threads of the process: none may use a real device meanwhile.
 
     Args:
-        wanted: The GPU, or its name.
-        devices: How many of them.
-        facts: Properties that differ, by the names of ``torch.cuda.get_device_properties``.
+        named: The GPU, or its name.
+        devices: Number of devices.
+        facts: Properties to override, by the names of ``torch.cuda.get_device_properties``.
 
     Raises:
         TargetError: The name is not known, or this torch is built without CUDA.
     """
-    chosen = target(wanted) if isinstance(wanted, str) else wanted
+    gpu = target(named) if isinstance(named, str) else named
     if torch.version.cuda is None:
         raise TargetError(
-            f"torch {torch.__version__} is built without CUDA and cannot lower for {chosen.name}; "
+            f"torch {torch.__version__} is built without CUDA and cannot lower for {gpu.name}; "
             "install a CUDA build (it needs no GPU)"
         )
-    properties = SimpleNamespace(**(chosen.properties() | dict(facts or {})))
+    properties = SimpleNamespace(**(gpu.properties() | dict(facts or {})))
     with ExitStack() as stack:
         stack.callback(_clear)
         _clear()
         # The first kernel of a process writes its device's folder into TRITON_CACHE_DIR for good.
-        kept = process_environment()
-        stack.callback(restore_environment, kept)
-        restore_environment({k: v for k, v in kept.items() if k != "TRITON_CACHE_DIR"})
+        environment = process_environment()
+        stack.callback(restore_environment, environment)
+        restore_environment({k: v for k, v in environment.items() if k != "TRITON_CACHE_DIR"})
         _answer(stack, properties, devices)
         _stay_off_the_device(stack)
-        _ask_as_if_available()
-        _let_see(stack)
+        _fill_guarded_caches()
+        _show_device(stack)
         yield properties
 
 
 @contextmanager
 def replaced(owner: Any, name: str, value: object) -> Generator[None, None, None]:
-    """Give a module, class or object another attribute within the block.
+    """Replace an attribute of a module, class or object within the block.
 
-    What was there comes back as it was: a static method as one, an inherited attribute as inherited.
+    The original is restored exactly: static methods stay static, inherited attributes inherited.
     """
     own = cast("Mapping[str, object]", vars(owner))
-    there, kept = name in own, own.get(name)
+    defined_here, original = name in own, own.get(name)
     setattr(owner, name, value)
     try:
         yield
     finally:
-        if there:
-            setattr(owner, name, kept)
+        if defined_here:
+            setattr(owner, name, original)
         else:
             delattr(owner, name)
 
@@ -142,22 +142,22 @@ def replaced(owner: Any, name: str, value: object) -> Generator[None, None, None
 def updated(
     mapping: MutableMapping[str, Any], values: Mapping[str, Any]
 ) -> Generator[None, None, None]:
-    """Give a mapping other values within the block."""
-    kept = dict(mapping)
+    """Update a mapping within the block."""
+    original = dict(mapping)
     mapping.update(values)
     try:
         yield
     finally:
         mapping.clear()
-        mapping.update(kept)
+        mapping.update(original)
 
 
 class _Driver(TargetDriver):
-    """What Triton and Inductor ask of Triton's driver while they compile."""
+    """The part of Triton's driver that Triton and Inductor query while they compile."""
 
     def __init__(self, properties: SimpleNamespace) -> None:
         super().__init__(TritonTarget("cuda", properties.major * 10 + properties.minor, 32))
-        said = {
+        facts = {
             "max_shared_mem": properties.shared_memory_per_block_optin,
             "max_num_regs": properties.regs_per_multiprocessor,
             "multiprocessor_count": properties.multi_processor_count,
@@ -166,7 +166,7 @@ class _Driver(TargetDriver):
             "mem_clock_rate": properties.memory_clock_rate,
             "mem_bus_width": properties.memory_bus_width,
         }
-        self.utils = SimpleNamespace(get_device_properties=_always(said))
+        self.utils = SimpleNamespace(get_device_properties=_always(facts))
 
     def get_device_interface(self) -> Any:
         """Return torch's module for the device."""
@@ -174,7 +174,7 @@ class _Driver(TargetDriver):
 
 
 def _answer(stack: ExitStack, properties: SimpleNamespace, devices: int) -> None:
-    """Answer what is asked of the device."""
+    """Answer queries about the device."""
     device_interface = importlib.import_module("torch._dynamo.device_interface")
     driver = importlib.import_module("triton.runtime").driver
     answers = {
@@ -190,17 +190,17 @@ def _answer(stack: ExitStack, properties: SimpleNamespace, devices: int) -> None
     interface = device_interface.CudaInterface
     for name, answer in answers.items():
         stack.enter_context(replaced(torch.cuda, name, _always(answer)))
-        # Bound when the class was made, so it is no use to replace torch.cuda's alone.
+        # Bound when the class was created, so replacing torch.cuda's alone has no effect.
         if name in vars(interface):
             stack.enter_context(replaced(interface, name, staticmethod(_always(answer))))
     stack.enter_context(replaced(interface, "is_available", staticmethod(_yes)))
-    known = device_interface.caching_worker_device_properties
-    stack.enter_context(updated(known, {"cuda": [properties] * devices}))
+    cached = device_interface.caching_worker_device_properties
+    stack.enter_context(updated(cached, {"cuda": [properties] * devices}))
     stack.enter_context(replaced(driver, "_active", _Driver(properties)))
 
 
 def _stay_off_the_device(stack: ExitStack) -> None:
-    """Leave out what can only be done on a device: loading and measuring kernels."""
+    """Disable steps that need a device: loading and measuring kernels."""
     config = importlib.import_module("torch._inductor.config")
     scheduler = importlib.import_module("torch._inductor.scheduler").Scheduler
     helpers = importlib.import_module("torch._inductor.runtime.triton_helpers")
@@ -212,13 +212,13 @@ def _stay_off_the_device(stack: ExitStack) -> None:
         config.patch(
             compile_threads=1,
             fx_graph_cache=False,
-            # It folds by computing on the device, and pads by measuring there.
+            # Folding computes on the device, and padding measures there.
             joint_graph_constant_folding=False,
             shape_padding=False,
         )
     )
     for name in ("benchmark_fused_nodes", "benchmark_codegened_module"):
-        # All alike, in (milliseconds, path): a fusion that would be measured is accepted.
+        # Equal (milliseconds, path) for all: a fusion that would be measured is accepted.
         stack.enter_context(replaced(scheduler, name, _always((0.001, ""))))
 
 
@@ -226,36 +226,36 @@ def _no_launchers(tuner: Any) -> None:
     tuner.launchers = []
 
 
-def _ask_as_if_available() -> None:
-    """Ask once what would say "no device", while the device seems available: the answers are kept."""
+def _fill_guarded_caches() -> None:
+    """Call the guarded functions once while the device seems available: they cache the result."""
     with replaced(torch.cuda, "is_available", _yes):
         for path in _GUARDED:
             importlib.import_module(path.partition(":")[0])
-            guarded = _found(path)
+            guarded = _resolve(path)
             if guarded is not None:
                 guarded()
 
 
-def _let_see(stack: ExitStack) -> None:
-    """Let what asks each time see an available device."""
-    # It imports the modules of `torch._inductor.kernel`, which cannot be loaded before it.
+def _show_device(stack: ExitStack) -> None:
+    """Let the functions of `_ASKING` see an available device."""
+    # Loads the modules of `torch._inductor.kernel`, which cannot be imported before it.
     importlib.import_module("torch._inductor.lowering")
     for path in _ASKING:
-        asking = _found(path)
-        if asking is not None:
-            place, name = re.split(r"[:.](?=\w+$)", path)
-            stack.enter_context(replaced(_found(place), name, _seeing(asking)))
+        function = _resolve(path)
+        if function is not None:
+            owner, name = re.split(r"[:.](?=\w+$)", path)
+            stack.enter_context(replaced(_resolve(owner), name, _with_device(function)))
 
 
-def _seeing(asking: Callable[..., Any]) -> Callable[..., Any]:
+def _with_device(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that runs as if the device were available."""
 
-    @functools.wraps(asking)
-    def asked(*args: Any, **kwargs: Any) -> Any:
-        with _SEEING, replaced(torch.cuda, "is_available", _yes):
-            return asking(*args, **kwargs)
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _PATCHING, replaced(torch.cuda, "is_available", _yes):
+            return function(*args, **kwargs)
 
-    return asked
+    return call
 
 
 def _yes(*_: Any, **__: Any) -> bool:
@@ -271,19 +271,19 @@ def _always(value: object) -> Callable[..., Any]:
     return answer
 
 
-def _found(path: str) -> Any:
-    """Return what ``module:name`` names, or None where this torch has it not or has not loaded it."""
+def _resolve(path: str) -> Any:
+    """Return the object at ``module:name``, or None where this torch lacks it or has not loaded it."""
     module, _, name = path.partition(":")
 
-    def part(owner: Any, one: str) -> Any:
-        return getattr(owner, one, None)
+    def part(owner: Any, attribute: str) -> Any:
+        return getattr(owner, attribute, None)
 
     return functools.reduce(part, name.split(".") if name else [], sys.modules.get(module))
 
 
 def _clear() -> None:
-    """Forget what is remembered about the device."""
+    """Clear cached facts of the device."""
     for path in _CACHES:
-        clear = getattr(_found(path), "cache_clear", None)
+        clear = getattr(_resolve(path), "cache_clear", None)
         if clear is not None:
             clear()

@@ -1,8 +1,8 @@
-"""A whole model lowered for a GPU that is not there: all its problems, their kernels compiled.
+"""Lowers a whole model for a GPU that this machine lacks, and compiles the kernels of all its problems.
 
-The model is made and called with fake tensors, so that neither memory nor a device is needed; what
-Inductor generates around the kernels is not compiled. To be used inside `as_target`. Forward passes
-alone: torch's autograd engine asks the driver for the device.
+The model is built and called with fake tensors, so that neither memory nor a device is needed; the code
+that Inductor generates around the kernels is not compiled. Use it inside `as_target`. Only forward passes
+are supported: torch's autograd engine asks the driver for the device.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 ModelAndInputs = tuple[nn.Module, list[models.Inputs]]
 
 _FLASH_HEAD = 256
-"""Longest head of the flash kernels; they want multiples of 8."""
+"""Largest head dimension of the flash kernels; it must be a multiple of 8."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Lowered:
     Attributes:
         problem: The problem in one line.
         offered: Names of the candidates.
-        kernels: Digests of the kernels that are in the cache now.
-        failed: Candidates without a kernel, and why.
+        kernels: Digests of the kernels in the cache.
+        failed: (candidate, reason) of each candidate without a kernel.
         rejected: Templates that refused the problem, and why.
     """
 
@@ -63,10 +63,10 @@ def lower_model(
     """Compile a model's graphs with each set of inputs, and return its problems, each once.
 
     Args:
-        make: Makes the model and the sets of example inputs; called with fake tensors, and if it
-            cannot do with those, with real ones.
+        make: Builds the model and the sets of example inputs; called with fake tensors, and
+            again with real ones if that fails.
         config: The options; with ``policy=build`` nothing is measured.
-        dynamic: Let all sizes be unknown.
+        dynamic: Mark all sizes as dynamic.
     """
     problems: dict[str, Lowered] = {}
 
@@ -97,13 +97,13 @@ def _make(make: Callable[[], ModelAndInputs], mode: FakeTensorMode) -> ModelAndI
             return make()
     except OptionError:
         raise
-    except Exception as error:  # noqa: BLE001  the user's code may want values
+    except Exception as error:  # noqa: BLE001  the user's code may need values
         logger.warning("the model is made with real tensors, fake ones do not do: %s", error)
         return make()
 
 
-def _converted(known: dict[int, tuple[Any, Any]]) -> Callable[..., Any]:
-    """Return what ``.to()``, ``.half()`` ... do with fake parameters, which cannot be exchanged."""
+def _converted(parameters: dict[int, tuple[Any, Any]]) -> Callable[..., Any]:
+    """Return an ``nn.Module._apply`` that replaces fake parameters, whose data cannot be swapped."""
 
     def apply(module: Any, function: Callable[[Any], Any], recurse: bool = True) -> Any:  # noqa: FBT001, FBT002
         for child in module.children() if recurse else ():
@@ -111,8 +111,8 @@ def _converted(known: dict[int, tuple[Any, Any]]) -> Callable[..., Any]:
         for name, old in [*module._parameters.items()]:
             if old is not None:
                 fresh = nn.Parameter(function(old.detach()), requires_grad=False)
-                # A tied weight stays tied; the old one is kept, or its identity would be used again.
-                module._parameters[name] = known.setdefault(id(old), (old, fresh))[1]
+                # A tied weight stays tied; the old tensor is kept alive so that its id is not reused.
+                module._parameters[name] = parameters.setdefault(id(old), (old, fresh))[1]
         for name, old in [*module._buffers.items()]:
             if old is not None:
                 module._buffers[name] = function(old)
@@ -123,15 +123,22 @@ def _converted(known: dict[int, tuple[Any, Any]]) -> Callable[..., Any]:
 
 def _lowered(ticket: TuningTicket) -> Lowered:
     entries = ticket.task.entries if ticket.task is not None else []
-    kernels = [digest for one in entries if _is_built(one) and (digest := _digest(one))]
-    failed = [(one.name, _reason(one)) for one in entries if not _is_built(one) and not one.library]
-    known = {o.candidate_id for o in ticket.offers} - {one.candidate_id for one in entries}
+    kernels = [digest for entry in entries if _is_built(entry) and (digest := _digest(entry))]
+    failed = [
+        (entry.name, _reason(entry))
+        for entry in entries
+        if not _is_built(entry) and not entry.library
+    ]
+    unscheduled = {offer.candidate_id for offer in ticket.offers} - {
+        entry.candidate_id for entry in entries
+    }
     failed += [
-        (ticket.measured[n].name, ticket.measured[n].reason) for n in known & set(ticket.measured)
+        (ticket.measured[n].name, ticket.measured[n].reason)
+        for n in unscheduled & set(ticket.measured)
     ]
     return Lowered(
         ticket.problem.describe(),
-        tuple(o.name for o in ticket.offers),
+        tuple(offer.name for offer in ticket.offers),
         tuple(sorted(set(kernels))),
         tuple(failed),
         dict(ticket.rejected),
@@ -139,7 +146,7 @@ def _lowered(ticket: TuningTicket) -> Lowered:
 
 
 def _is_built(entry: TaskCandidate) -> bool:
-    """Return whether a candidate's kernel is in the cache; one that does not fit the GPU is, too."""
+    """Return whether a candidate's kernel is in the cache, as it also is if it does not fit the GPU."""
     return entry.ready or (entry.outcome is not None and entry.outcome.status == "pruned")
 
 
@@ -154,16 +161,16 @@ def _reason(entry: TaskCandidate) -> str:
 
 
 def _compiled(config: Config, graph: Any, inputs: Any) -> Callable[..., Any]:
-    """Compile a graph, and answer with the graph itself, which runs on fake tensors."""
+    """Compile a graph, and return the graph itself, which runs on fake tensors."""
     _choose_attention(graph)
     compile_graph(graph, inputs, None, config, {})
     return graph.forward
 
 
 def _choose_attention(graph: Any) -> None:
-    """Take the attention that the dispatcher takes on the device; without one it takes none.
+    """Replace attention by the kernel the dispatcher would choose on the device.
 
-    The flash kernels stand for cuDNN's too: both leave the products around them the same.
+    The flash kernels represent cuDNN's too: the products around them are the same.
     """
     for node in graph.graph.nodes:
         if node.target is torch.nn.functional.scaled_dot_product_attention:
@@ -193,7 +200,7 @@ def _attention(
 
 
 def _place(model: nn.Module) -> None:
-    """Put fake tensors on the device in the place of all parameters and buffers, tied ones tied."""
+    """Replace all parameters and buffers by fake tensors on the device; tied weights stay tied."""
     parameters: dict[int, Any] = {}
     for module in model.modules():
         inner: Any = module  # its dictionaries are protected
@@ -214,7 +221,7 @@ def _twin(old: torch.Tensor) -> torch.Tensor:
 
 
 def _on_device(value: Any) -> Any:
-    """Return inputs with fake tensors on the device in the place of all tensors."""
+    """Return inputs with all tensors replaced by fake tensors on the device."""
     if isinstance(value, torch.Tensor):
         return _twin(value)
     if isinstance(value, dict):
@@ -227,7 +234,7 @@ def _on_device(value: Any) -> Any:
 
 @contextmanager
 def _nothing_compiled() -> Generator[None, None, None]:
-    """Leave what Inductor generates around the chosen kernels uncompiled."""
+    """Skip compiling the code that Inductor generates around the chosen kernels."""
     compiler = importlib.import_module("torch._inductor.async_compile").AsyncCompile
     with ExitStack() as stack:
         for name in ("triton", "cpp_pybinding"):

@@ -1,4 +1,4 @@
-"""A small Llama-style decoder in plain torch, and how a user's own model is found."""
+"""Loads a model and its example inputs from ``module:function``, and calls it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from inductor_plugin.errors import OptionError
 
 Inputs: TypeAlias = tuple[Any, ...] | dict[str, Any]
-"""What a model is called with: positional arguments, or keyword arguments."""
+"""Arguments of a model: positional or keyword."""
 
 TINY = "inductor_plugin.aot.decoder:tiny"
 SMALL = "inductor_plugin.aot.decoder:small"
@@ -21,7 +21,7 @@ LLAMA = "inductor_plugin.aot.decoder:llama3_8b"
 
 
 def load(spec: str) -> tuple[nn.Module, Inputs]:
-    """Call ``module:function`` and return the model and the first example inputs it gives.
+    """Call ``module:function`` and return the model and the first set of example inputs.
 
     Raises:
         OptionError: As `load_sets`.
@@ -31,18 +31,18 @@ def load(spec: str) -> tuple[nn.Module, Inputs]:
 
 
 def load_sets(spec: str) -> tuple[nn.Module, list[Inputs]]:
-    """Call ``module:function`` and return the model and all sets of example inputs it gives.
+    """Call ``module:function`` and return the model and all sets of example inputs.
 
-    The module is looked for in the current directory too, as ``python -m`` does.
+    The module may also be in the current directory, as with ``python -m``.
 
     Raises:
         OptionError: There is no such module or function, or it returns something else.
     """
-    answer: object = _function(spec)()
-    pair = cast("tuple[object, ...]", answer) if isinstance(answer, tuple) else ()
+    returned: object = _function(spec)()
+    pair = cast("tuple[object, ...]", returned) if isinstance(returned, tuple) else ()
     if len(pair) != 2:
         raise OptionError(
-            f"model {spec!r} returned {_kind(cast('object', answer))}; return (model, example_inputs)"
+            f"model {spec!r} returned {_kind(cast('object', returned))}; return (model, example_inputs)"
         )
     model, inputs = pair
     if not isinstance(model, nn.Module):
@@ -50,7 +50,7 @@ def load_sets(spec: str) -> tuple[nn.Module, list[Inputs]]:
             f"model {spec!r} returned {_kind(model)} as the model; return an nn.Module"
         )
     sets = cast("list[object]", inputs if isinstance(inputs, list) else [inputs])
-    if not sets or not all(isinstance(one, tuple | dict) for one in sets):
+    if not sets or not all(isinstance(inputs_of_call, tuple | dict) for inputs_of_call in sets):
         raise OptionError(
             f"model {spec!r} returned {_kind(cast('object', inputs))} as example inputs; return a tuple of "
             "positional arguments, a dict of keyword arguments, or a list of such sets"
@@ -59,18 +59,18 @@ def load_sets(spec: str) -> tuple[nn.Module, list[Inputs]]:
 
 
 def call(model: Callable[..., Any], inputs: Inputs) -> Any:
-    """Return what a model answers to its example inputs."""
+    """Return the outputs of a model for its example inputs."""
     return model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
 
 
 def tensors(value: Any) -> list[Tensor]:
-    """Return the tensors inside a model's answer, in a fixed order."""
+    """Return the tensors in a model's outputs, in a fixed order."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, Mapping):
         return tensors(list(cast("Mapping[Any, Any]", value).values()))
     if isinstance(value, tuple | list):
-        return [one for part in cast("list[Any]", value) for one in tensors(part)]
+        return [tensor for part in cast("list[Any]", value) for tensor in tensors(part)]
     return []
 
 

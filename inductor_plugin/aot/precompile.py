@@ -1,4 +1,4 @@
-"""Kernels compiled ahead of time for a named GPU, on a machine that may have none, as one file.
+"""Compiles kernels ahead of time for a named GPU, which this machine need not have, into one file.
 
 model, target ─► fake lowering ─► problems ─► candidates, ranked ─► nvcc, Triton ─► cache ─► pack
                                                                              read back, checked ◄┘
@@ -39,7 +39,7 @@ HERE = "here"
 """As a target: this machine's GPU."""
 
 _TIMEOUT_S = 900.0
-"""Nobody waits for one kernel here; an nvcc takes 33 s alone, and three times that on busy cores."""
+"""Longer than while tuning: nvcc takes 33 s for a kernel, and three times that on busy cores."""
 
 LIBRARY_FILE, SOURCE_FILE, CUBIN = "kernel.so", "source.cu", ".cubin"
 
@@ -53,7 +53,7 @@ class Request:
         models: ``module:function`` of each model.
         out: The file to write.
         config: The options; ``policy`` is ``build``.
-        dynamic: Let all sizes be unknown.
+        dynamic: Mark all sizes as dynamic.
         standard: Add the products of common language models for this architecture, which must be
             the target's; empty for none.
     """
@@ -74,9 +74,9 @@ class PackedKernel:
         digest: Its digest in the cache.
         name: Its readable name.
         kind: ``cutlass`` or ``triton``.
-        registers: Registers per thread, None where nothing tells.
-        spills: Bytes spilled per thread, None where nothing tells.
-        instructions: Tensor core instructions, of CUTLASS kernels alone.
+        registers: Registers per thread, None if unknown.
+        spills: Bytes spilled per thread, None if unknown.
+        instructions: Tensor core instructions; only of CUTLASS kernels.
     """
 
     digest: str
@@ -89,7 +89,7 @@ class PackedKernel:
 
 @dataclass(frozen=True)
 class PackReport:
-    """What came of it.
+    """The result of `precompile`.
 
     Attributes:
         file: The pack.
@@ -98,8 +98,8 @@ class PackReport:
         problems: The problems, each with its candidates.
         kernels: The kernels, as read back from the file.
         warnings: What is missing, and why.
-        stats: What this process did.
-        seconds: How long it took.
+        stats: Counters of this process.
+        seconds: Wall time.
     """
 
     file: str
@@ -113,7 +113,7 @@ class PackReport:
 
     def count(self, kind: str) -> int:
         """Return how many kernels of a kind there are."""
-        return sum(one.kind == kind for one in self.kernels)
+        return sum(kernel.kind == kind for kernel in self.kernels)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -122,22 +122,24 @@ class PackReport:
         plain["counts"] = {
             "cutlass": self.count("cutlass"),
             "triton": self.count("triton"),
-            "spilling": sum(bool(one.spills) for one in self.kernels),
-            "unknown_spills": sum(one.spills is None for one in self.kernels),
-            "instructions": Counter(name for one in self.kernels for name in one.instructions),
+            "spilling": sum(bool(kernel.spills) for kernel in self.kernels),
+            "unknown_spills": sum(kernel.spills is None for kernel in self.kernels),
+            "instructions": Counter(
+                name for kernel in self.kernels for name in kernel.instructions
+            ),
         }
         return plain
 
 
 def precompile(request: Request, say: Callable[[str], None] = print) -> PackReport:
-    """Compile all candidates of models for a GPU, and write them to a pack that is then checked.
+    """Compile all candidates of models for a GPU, write them to a pack and check the pack.
 
     Args:
         request: What to compile.
-        say: Takes the lines for people.
+        say: Called with each line of progress.
 
     Raises:
-        OptionError: A model is not found, or none is named.
+        OptionError: A model is not found, or no model is named.
         TargetError: The GPU is not known, or this torch cannot compile for it.
         PackError: Nothing was compiled, or the written file is not sound.
         ArchiveError: The file cannot be written.
@@ -157,16 +159,16 @@ def precompile(request: Request, say: Callable[[str], None] = print) -> PackRepo
     config = replace(request.config, policy="build", compile_timeout_s=_TIMEOUT_S)
     lowered = _lower(request, gpu, config, say)
     store = RUNTIME.store(config)
-    digests = sorted({digest for one in lowered for digest in one.kernels})
+    digests = sorted({digest for problem in lowered for digest in problem.kernels})
     if not digests:
-        raise PackError(_nothing(lowered))
+        raise PackError(_nothing_compiled(lowered))
     pack = Pack(
         target=gpu.name,
         arch=gpu.arch,
         created=round(time.time(), 3),
         software=_software(store, digests),
         models=(*request.models, *([f"standard {request.standard}"] if request.standard else [])),
-        problems=tuple(sorted({one.problem for one in lowered})),
+        problems=tuple(sorted({entry.problem for entry in lowered})),
         kernels=tuple(digests),
     )
     kernels = _write_pack(store, pack, request.out)
@@ -183,7 +185,7 @@ def precompile(request: Request, say: Callable[[str], None] = print) -> PackRepo
 
 
 def _gpu(name: str) -> Target:
-    """Return the GPU of a name, or this machine's."""
+    """Return the named GPU, or this machine's."""
     if name != HERE:
         return target(name)
     here = target_of(torch.device("cuda")) if torch.cuda.is_available() else None
@@ -196,7 +198,7 @@ def _gpu(name: str) -> Target:
 
 
 def _write_pack(store: Store, pack: Pack, file: Path) -> tuple[PackedKernel, ...]:
-    """Write a pack where it has proved sound, and return its kernels; an old file stays till then."""
+    """Write a pack and return its kernels; an existing file is replaced only after the check."""
     draft = file.with_name(f".{file.name}.unchecked")
     try:
         export_archive(store, draft, pack=pack)
@@ -216,15 +218,17 @@ def check(file: Path) -> tuple[PackedKernel, ...]:
     """
     with tempfile.TemporaryDirectory(prefix="inductor-plugin-pack-") as folder:
         store = open_store(Path(folder) / "cache")
-        taken = import_archive(store, file)
-        if not taken.packs:
+        imported = import_archive(store, file)
+        if not imported.packs:
             raise PackError(f"{file} holds no pack; write one with `inductor-plugin precompile`")
         damaged = store.verify()
         if damaged:
             raise PackError(f"{file}: {damaged[0].path.name}: {damaged[0].reason}")
-        known: dict[str, dict[str, frozenset[str]] | str] = {}
-        digests = {digest for pack in taken.packs for digest in pack.kernels}
-        return tuple(_packed_kernel(_entry(store, digest), known) for digest in sorted(digests))
+        machine_code: dict[str, dict[str, frozenset[str]] | str] = {}
+        digests = {digest for pack in imported.packs for digest in pack.kernels}
+        return tuple(
+            _packed_kernel(_entry(store, digest), machine_code) for digest in sorted(digests)
+        )
 
 
 def _lower(
@@ -234,14 +238,14 @@ def _lower(
         (spec, lambda spec=spec: models.load_sets(spec), config) for spec in request.models
     ]
     if request.standard:
-        # Triton's kernels hold the sizes they were compiled for: a general set has none.
+        # Triton kernels are specialized for their sizes, so the standard set has none.
         general = replace(config, gemm_backends="ATEN,CUTLASS")
         makers.append(("standard", lambda: standard.products(gpu.arch), general))
     lowered: list[Lowered] = []
     with as_target(gpu):
-        for name, make, chosen in makers:
+        for name, make, options in makers:
             say(f"{name} for {gpu.name} ({gpu.arch})")
-            lowered += lower_model(make, chosen, dynamic=request.dynamic)
+            lowered += lower_model(make, options, dynamic=request.dynamic)
     return lowered
 
 
@@ -255,7 +259,9 @@ def _software(store: Store, digests: Sequence[str]) -> dict[str, str]:
         with suppress(importlib.metadata.PackageNotFoundError):
             software[name] = importlib.metadata.version(name)
     toolchains = {_entry(store, digest).key.toolchain for digest in digests}
-    nvcc = sorted(one.split(";")[0] for one in toolchains if one.startswith("nvcc"))
+    nvcc = sorted(
+        toolchain.split(";")[0] for toolchain in toolchains if toolchain.startswith("nvcc")
+    )
     return software | {"nvcc": ", ".join(nvcc) or "none"}
 
 
@@ -267,12 +273,14 @@ def _entry(store: Store, digest: str) -> KernelEntry:
 
 
 def _packed_kernel(
-    entry: KernelEntry, known: dict[str, dict[str, frozenset[str]] | str]
+    entry: KernelEntry, machine_code: dict[str, dict[str, frozenset[str]] | str]
 ) -> PackedKernel:
-    """Return what is known of a kernel; ``known`` keeps the machine code of shared libraries."""
-    used = entry.resources
+    """Return the facts of a kernel; ``machine_code`` caches the instructions of each library by SHA-256."""
+    resources = entry.resources
     if LIBRARY_FILE not in entry.files:
-        return PackedKernel(entry.digest, entry.key.config, "triton", used.registers, used.spills)
+        return PackedKernel(
+            entry.digest, entry.key.config, "triton", resources.registers, resources.spills
+        )
     symbol = entry.key.config.split()[0]
     source = CppSource(entry.digest, "", symbol)
     path = entry.path(LIBRARY_FILE)
@@ -280,35 +288,39 @@ def _packed_kernel(
         load(path, unique_symbol(source))
     except KernelError as error:
         raise PackError(f"a kernel of the pack cannot be loaded: {error}") from error
-    stated = entry.files[LIBRARY_FILE]
-    if stated not in known:
-        known[stated] = instructions(path)
-    functions = known[stated]
-    own: set[str] = set()
+    sha256 = entry.files[LIBRARY_FILE]
+    if sha256 not in machine_code:
+        machine_code[sha256] = instructions(path)
+    functions = machine_code[sha256]
+    names: set[str] = set()
     if not isinstance(functions, str):
-        several = [name for name in functions if namespace(source) in name]
-        for name in several or functions:
-            own |= functions[name]
+        matching = [name for name in functions if namespace(source) in name]
+        for name in matching or functions:
+            names |= functions[name]
     kind = "cutlass" if SOURCE_FILE in entry.files else "cpp"
-    return PackedKernel(entry.digest, symbol, kind, used.registers, used.spills, tuple(sorted(own)))
+    return PackedKernel(
+        entry.digest, symbol, kind, resources.registers, resources.spills, tuple(sorted(names))
+    )
 
 
-def _nothing(lowered: Sequence[Lowered]) -> str:
+def _nothing_compiled(lowered: Sequence[Lowered]) -> str:
     if not lowered:
         return "the model has no product that is tuned for this GPU; nothing was compiled"
-    reasons = sorted({reason for one in lowered for _, reason in one.failed})
+    reasons = sorted({reason for problem in lowered for _, reason in problem.failed})
     return f"nothing was compiled: {'; '.join(reasons[:3]) or 'every template refused'}"
 
 
 def _warnings(lowered: Sequence[Lowered], kernels: Sequence[PackedKernel]) -> list[str]:
     warnings: list[str] = []
-    if not any(one.kind == "cutlass" for one in kernels):
-        reasons = sorted({one.rejected.get("cutlass", "not asked for") for one in lowered})
+    if not any(kernel.kind == "cutlass" for kernel in kernels):
+        reasons = sorted({problem.rejected.get("cutlass", "not asked for") for problem in lowered})
         warnings.append(f"no CUTLASS kernels: {'; '.join(reasons)}")
-    spilling = [one.name for one in kernels if one.kind == "cutlass" and one.spills]
+    spilling = [kernel.name for kernel in kernels if kernel.kind == "cutlass" and kernel.spills]
     warnings += [f"{name} spills registers" for name in spilling]
-    plain = [one.name for one in kernels if one.kind == "cutlass" and not one.instructions]
+    plain = [
+        kernel.name for kernel in kernels if kernel.kind == "cutlass" and not kernel.instructions
+    ]
     warnings += [f"{name} shows no tensor core instruction" for name in plain]
-    failed = {name: reason for one in lowered for name, reason in one.failed}
+    failed = {name: reason for problem in lowered for name, reason in problem.failed}
     warnings += [f"{name} is not in the pack: {reason}" for name, reason in sorted(failed.items())]
     return warnings

@@ -1,7 +1,7 @@
-"""A general set of products: what the linear layers of common language models multiply.
+"""A standard set of products: the linear layers of common language models.
 
-CUTLASS kernels take any size of their types, orders and alignments, so that a few hundred products
-name the kernels that most models of this kind will want.
+A CUTLASS kernel takes all sizes of its types, layouts and alignments, so that a few hundred products
+cover the kernels that most models of this kind use.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EIGHT_BIT_FROM = ("sm_89", "sm_90a", "sm_100a")
 
 
 class Products(nn.Module):
-    """Every layer's product, in bfloat16 (with a bias, too), float16 and, if so, 8-bit floats."""
+    """Every layer's product, in bfloat16 (also with a bias), float16 and optionally 8-bit floats."""
 
     def __init__(self, layers: Sequence[tuple[int, int]], *, eight_bit: bool) -> None:
         super().__init__()
@@ -56,18 +56,18 @@ def for_arch(arch: str) -> Target:
     """Return the first known GPU of an architecture; its kernels run on all of them.
 
     Raises:
-        TargetError: None of the known ones has it.
+        TargetError: No known GPU has this architecture.
     """
-    known = [target(name) for name in names()]
-    for one in known:
-        if one.arch == arch:
-            return one
-    listed = ", ".join(sorted({one.arch for one in known}))
+    gpus = [target(name) for name in names()]
+    for gpu in gpus:
+        if gpu.arch == arch:
+            return gpu
+    listed = ", ".join(sorted({gpu.arch for gpu in gpus}))
     raise TargetError(f"unknown architecture {arch!r}; known are: {listed}")
 
 
 def products(arch: str) -> tuple[Products, list[Inputs]]:
-    """Return the set for a device's architecture (``sm_90a`` ...), one set of inputs a row count."""
+    """Return the set for a device's architecture (``sm_90a`` ...), one set of inputs for each number of rows."""
     model = Products(LAYERS, eight_bit=arch in _EIGHT_BIT_FROM)
     sets: list[Inputs] = [
         ([torch.empty(rows, inputs, dtype=torch.bfloat16) for inputs, _ in LAYERS],)

@@ -19,13 +19,13 @@ VERBS: tuple[Verb, ...] = (
     *pack.VERBS,
     *repro.VERBS,
 )
-"""Every verb. What a verb needs beyond the standard library it imports when it runs."""
+"""Every verb. A verb imports heavy packages only when it runs."""
 
 _REFUSED = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb and return the exit status: 0 done, 1 found something wrong, 2 could not.
+    """Run one verb and return the exit status: 0 done, 1 something is wrong, 2 could not be done.
 
     Args:
         argv: The arguments; this process's own by default.
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = arguments.run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader (`| head`) has seen enough; without this the interpreter complains at its end.
+        # The reader (`| head`) closed the pipe; without this the interpreter complains at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (InductorPluginError, OSError) as error:
@@ -53,11 +53,11 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--version", action="version", version=f"inductor-plugin {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb in VERBS:
-        one = verbs.add_parser(verb.name, help=verb.help, description=verb.help)
-        one.add_argument(
+        subparser = verbs.add_parser(verb.name, help=verb.help, description=verb.help)
+        subparser.add_argument(
             "--cache-dir", metavar="DIR", help="cache directory; the default one if unset"
         )
-        one.add_argument("--json", action="store_true", help="write JSON instead of text")
-        verb.add_arguments(one)
-        one.set_defaults(run=verb.run)
+        subparser.add_argument("--json", action="store_true", help="write JSON instead of text")
+        verb.add_arguments(subparser)
+        subparser.set_defaults(run=verb.run)
     return parser

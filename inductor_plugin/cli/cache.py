@@ -1,4 +1,4 @@
-"""The verbs that look at, check, move and trim the cache directory. None of them needs torch."""
+"""The verbs that inspect, verify and prune the cache directory. None of them needs torch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _stats(arguments: Namespace) -> int:
         **counters,
         "hits": counters.get("hits", 0),
         "misses": counters.get("misses", 0),
-        # Damaged entries met and removed so far, and those that lie there now.
+        # Damaged entries removed so far, and those on disk now.
         "corrupt": counters.get("corrupt", 0) + (usage.damaged or 0),
     }
     lines = (f"{name:<13}{_stat_text(name, value)}" for name, value in fields.items())
@@ -75,14 +75,14 @@ def _ls(arguments: Namespace) -> int:
     store = open_cache(arguments, must_exist=False)
     rows: list[dict[str, Any]]
     if arguments.kernels:
-        rows = [report.kernel_row(one) for one in store.iter_kernels()]
+        rows = [report.kernel_row(entry) for entry in store.iter_kernels()]
         rows.sort(key=lambda row: -row["created"])
         total, rows, text = len(rows), _limited(arguments, rows), report.kernels_text
     elif arguments.quarantine:
         rows = [
-            asdict(one)
-            for one in store.iter_quarantine()
-            if in_environment(arguments, one.environment)
+            asdict(entry)
+            for entry in store.iter_quarantine()
+            if in_environment(arguments, entry.environment)
         ]
         total, rows, text = len(rows), _limited(arguments, rows), _quarantine_text
     else:
@@ -148,10 +148,10 @@ def _show(arguments: Namespace) -> int:
     if match.kind == "record":
         text = (match.path).read_text(encoding="utf-8")
         kernel = _winner_kernel(store, read_record(match))
-        takes = kernel and report.kernel_fields(kernel)
-        fields["winner_kernel"] = takes
-        if takes is not None:
-            text += f"\nwinner's kernel: {report.kernel_text(takes)}"
+        resources = kernel and report.kernel_fields(kernel)
+        fields["winner_kernel"] = resources
+        if resources is not None:
+            text += f"\nwinner's kernel: {report.kernel_text(resources)}"
     say(arguments, {"kind": match.kind, **fields}, f"{match.kind} {match.name}\n{text.rstrip()}")
     return 0
 
@@ -167,9 +167,11 @@ def _explain(arguments: Namespace) -> int:
     layout, here = store.layout, match.path
     digests = {path.parent.parent.name for path in store.record_paths()}
     environments = {digest: store.environment(digest) or {} for digest in sorted(digests)}
-    elsewhere = [one for one in digests if layout.record(one, record.op, record.digest).exists()]
-    beside = (one for one in sorted(here.parent.glob("*.json")) if one != here)
-    others = [outline for path in beside if (outline := _outline(path))]
+    elsewhere = [
+        digest for digest in digests if layout.record(digest, record.op, record.digest).exists()
+    ]
+    siblings = (path for path in sorted(here.parent.glob("*.json")) if path != here)
+    others = [outline for path in siblings if (outline := _outline(path))]
     kernel = _winner_kernel(store, record)
     explained = report.explanation(record, others, environments, elsewhere, kernel)
     say(arguments, explained, report.explanation_text(record, explained))
@@ -177,7 +179,7 @@ def _explain(arguments: Namespace) -> int:
 
 
 def _winner_kernel(store: Store, record: Record) -> KernelEntry | None:
-    """Return the kernel a record's winner was built as, None if the cache has none."""
+    """Return the compiled kernel of a record's winner, None if it is not in the cache."""
     winner = record.candidates.get(record.decision.winner) if record.decision else None
     if winner is None or winner.kernel is None:
         return None
@@ -185,7 +187,7 @@ def _winner_kernel(store: Store, record: Record) -> KernelEntry | None:
     try:
         return parse_entry((folder / ENTRY).read_bytes(), folder)
     except (OSError, ValueError):
-        return None  # `verify` names a damaged one
+        return None  # `verify` reports a damaged entry
 
 
 def _outline(path: Path) -> report.Outline | None:
@@ -193,7 +195,7 @@ def _outline(path: Path) -> report.Outline | None:
         fields = load(path.read_bytes())
         return report.Outline(fields["digest"], fields["describe"], fields["problem"])
     except (OSError, ValueError, KeyError):
-        return None  # `verify` names it
+        return None  # `verify` reports it
 
 
 def _diff_arguments(parser: ArgumentParser) -> None:
@@ -207,7 +209,10 @@ def _diff(arguments: Namespace) -> int:
     if left.kind != right.kind:
         raise CacheError(f"{arguments.left!r} is a {left.kind}, {arguments.right!r} a {right.kind}")
     changed = differences(_comparable(store, left), _comparable(store, right))
-    fields = [{"field": one.path, "left": one.left, "right": one.right} for one in changed]
+    fields = [
+        {"field": difference.path, "left": difference.left, "right": difference.right}
+        for difference in changed
+    ]
     say(
         arguments,
         fields,
@@ -217,7 +222,7 @@ def _diff(arguments: Namespace) -> int:
 
 
 def _comparable(store: Store, match: Match) -> dict[str, Any]:
-    """Return what is worth comparing: not names or times, and environments by their fields."""
+    """Return the fields to compare: without names and times, environments by their fields."""
     fields = _fields(match)
     if match.kind == "record":
         record = read_record(match)
@@ -227,15 +232,17 @@ def _comparable(store: Store, match: Match) -> dict[str, Any]:
             "problem": record.problem,
             "winner": record.decision.winner if record.decision else None,
             "reason": record.decision.reason if record.decision else None,
-            "status": {name: one.status for name, one in record.candidates.items()},
-            "median_ms": {name: one.median_ms for name, one in record.candidates.items()},
+            "status": {name: candidate.status for name, candidate in record.candidates.items()},
+            "median_ms": {
+                name: candidate.median_ms for name, candidate in record.candidates.items()
+            },
             "rejected": record.rejected,
         }
     return {name: value for name, value in fields.items() if name not in ("digest", "created")}
 
 
 def _fields(match: Match) -> dict[str, Any]:
-    """Return a thing's fields; raise CacheError if it is damaged."""
+    """Return the fields of an entry; raise CacheError if it is damaged."""
     with undamaged(match):
         if match.kind == "record":
             return load(match.path.read_bytes())
@@ -250,10 +257,10 @@ def _verify(arguments: Namespace) -> int:
     damaged = store.verify()
     usage = store.usage()
     fields = {
-        "damaged": [{**asdict(one), "path": str(one.path)} for one in damaged],
+        "damaged": [{**asdict(damage), "path": str(damage.path)} for damage in damaged],
         **{n: v for n, v in usage.fields().items() if n != "damaged"},
     }
-    lines = [f"{one.kind} {one.path}: {one.reason}" for one in damaged]
+    lines = [f"{damage.kind} {damage.path}: {damage.reason}" for damage in damaged]
     lines.append(
         f"{usage.records} records, {usage.kernels} kernels, {usage.quarantined} in quarantine: "
         f"{len(damaged)} damaged; {usage.leftovers} leftovers of killed processes"
@@ -286,40 +293,44 @@ def _release_arguments(parser: ArgumentParser) -> None:
 
 def _release(arguments: Namespace) -> int:
     store = open_cache(arguments)
-    there = [one for one in store.iter_quarantine() if in_environment(arguments, one.environment)]
-    chosen = there if arguments.all else _named(there, arguments.name, store.root)
+    quarantined = [
+        entry for entry in store.iter_quarantine() if in_environment(arguments, entry.environment)
+    ]
+    chosen = quarantined if arguments.all else _named(quarantined, arguments.name, store.root)
     released = [
         {
-            "environment": one.environment,
-            "candidate": one.candidate,
-            "problem": one.fields.get("problem"),
-            "status": one.status,
-            "reason": one.reason,
-            "records": store.retry(one),
+            "environment": entry.environment,
+            "candidate": entry.candidate,
+            "problem": entry.fields.get("problem"),
+            "status": entry.status,
+            "reason": entry.reason,
+            "records": store.retry(entry),
         }
-        for one in chosen
+        for entry in chosen
     ]
     lines = [
         f"{row['candidate']} ({row['status']}: {row['reason']}), "
         f"failure taken out of {row['records']} records"
         for row in released
     ]
-    lines.append(f"{len(released)} of {len(there)} released; the next run tries them again")
+    lines.append(f"{len(released)} of {len(quarantined)} released; the next run tries them again")
     say(arguments, {"released": released}, "\n".join(lines))
     return 0
 
 
-def _named(there: list[Quarantined], name: str, root: Path) -> list[Quarantined]:
-    """Return those of a name: whole, the candidate alone (on every problem), or its only start."""
-    named = [one for one in there if name in (one.candidate, one.fields.get("candidate"))]
-    named = named or [one for one in there if name and one.candidate.startswith(name)]
+def _named(quarantined: list[Quarantined], name: str, root: Path) -> list[Quarantined]:
+    """Return the entries of a name: the full name, the candidate on every problem, or a unique prefix."""
+    named = [
+        entry for entry in quarantined if name in (entry.candidate, entry.fields.get("candidate"))
+    ]
+    named = named or [entry for entry in quarantined if name and entry.candidate.startswith(name)]
     if not named:
         raise CacheError(
             f"no candidate named {name!r} is in the quarantine of {root}; "
             "list them with `inductor-plugin ls --quarantine`"
         )
-    names = sorted({one.candidate for one in named})
-    if len(names) > 1 and name not in {one.fields.get("candidate") for one in named}:
+    names = sorted({entry.candidate for entry in named})
+    if len(names) > 1 and name not in {entry.fields.get("candidate") for entry in named}:
         raise CacheError(
             f"{name!r} is the start of {len(names)} names, {names[0]} and {names[1]} among them; "
             "write more of it, or use --all"

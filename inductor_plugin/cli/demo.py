@@ -1,4 +1,4 @@
-"""The demo: what one process tuned, the next one does not tune again."""
+"""The demo: a second process reuses everything the first one tuned."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FOLDER = ".demo-cache"
 
 @dataclass(frozen=True)
 class Run:
-    """What one process of the demo reported.
+    """Report of one process of the demo.
 
     Attributes:
         torch: Version of torch.
@@ -34,7 +34,7 @@ class Run:
         process_s: Seconds of the whole process, imports included.
         error: Root mean square of the difference to eager, relative to eager's.
         tolerance: Largest accepted ``error``.
-        stats: What the plugin did.
+        stats: Counters of the plugin.
     """
 
     torch: str
@@ -52,10 +52,10 @@ class DemoReport:
     Attributes:
         model: ``module:function``.
         device: ``cpu`` or ``cuda``.
-        cache_dir: The plugin's cache, which both used.
-        first: The process that found whatever the cache held before.
-        second: The process after it.
-        problems: What went otherwise than promised; empty if nothing did.
+        cache_dir: The plugin's cache, used by both.
+        first: The first process; the cache may have held records before it.
+        second: The process that ran after it.
+        problems: Deviations from what the plugin promises; empty if there are none.
     """
 
     model: str
@@ -76,12 +76,12 @@ def run_demo(
     say: Callable[[str], None] = print,
     timeout_s: float = 3600.0,
 ) -> DemoReport:
-    """Compile a model in two processes, one after the other, and compare what they had to do.
+    """Compile a model in two processes, one after the other, and compare the work they did.
 
     Args:
         model: ``module:function``; a Llama-style decoder by default.
-        cache_dir: The plugin's cache; by default a folder of the demo's own, emptied first.
-        say: Takes the lines for people.
+        cache_dir: The plugin's cache; by default a separate folder, emptied first.
+        say: Called with each line of progress.
         timeout_s: Seconds one process may take.
 
     Raises:
@@ -94,15 +94,15 @@ def run_demo(
     say(f"{model} on {device}, torch {torch.__version__}\n")
     say(f"1. The first process. Cache: {folder}")
     first = _run((*command, "on"), device, timeout_s)
-    _tell(first, say)
+    _print_run(first, say)
     say("2. The next process. Inductor's own caches are empty again; the plugin's cache is kept.")
     second = _run((*command, "off"), device, timeout_s)
-    _tell(second, say)
+    _print_run(second, say)
     return DemoReport(model, device, str(folder), first, second, judge(first, second))
 
 
 def judge(first: Run, second: Run) -> tuple[str, ...]:
-    """Return what the two processes did otherwise than promised."""
+    """Return how the two processes deviate from what the plugin promises."""
     problems: list[str] = []
     for name, run in (("first", first), ("second", second)):
         if not run.error <= run.tolerance:
@@ -119,7 +119,7 @@ def judge(first: Run, second: Run) -> tuple[str, ...]:
 
 
 def _own_folder() -> Path:
-    """Return the demo's own cache, emptied, so that the first process always has work to show."""
+    """Return the demo's cache folder, emptied so that the first process always tunes."""
     parent = default_cache_dir()
     parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = parent / _FOLDER
@@ -135,7 +135,7 @@ def _run(arguments: tuple[str, ...], device: str, timeout_s: float) -> Run:
         environment = process_environment() | {"TORCHINDUCTOR_CACHE_DIR": inductor_cache}
         if device == "cpu":
             # On a CPU Inductor has several kernels to choose from only for frozen weights, and
-            # Dynamo asks for it before the backend's options are in force.
+            # Dynamo reads the option before the backend's options apply.
             environment["TORCHINDUCTOR_FREEZING"] = "1"
         try:
             done = subprocess.run(
@@ -160,7 +160,7 @@ def _run(arguments: tuple[str, ...], device: str, timeout_s: float) -> Run:
     return Run(**report, process_s=time.perf_counter() - start, stats=stats)
 
 
-def _tell(run: Run, say: Callable[[str], None]) -> None:
+def _print_run(run: Run, say: Callable[[str], None]) -> None:
     stats = run.stats
     error = "the same bits" if run.error == 0 else f"{run.error:.1g}"
     if math.isnan(run.error):

@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(spec: str, device: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Compile a model with the plugin and return what it took, as plain JSON values."""
+    """Compile a model with the plugin and return times, errors and counters as JSON values."""
     model, inputs = models.load(spec)
     model = model.to(device)
     if device == "cuda" and spec in (models.TINY, models.SMALL):
@@ -52,24 +52,24 @@ def measure(spec: str, device: str, options: dict[str, Any]) -> dict[str, Any]:
         expected = models.tensors(models.call(model, inputs))
         compiled = torch.compile(model, backend="inductor_plugin", options=options)
         start = time.perf_counter()
-        answer = models.tensors(models.call(compiled, inputs))
+        actual = models.tensors(models.call(compiled, inputs))
         if device == "cuda":
             torch.cuda.synchronize()
         compile_s = time.perf_counter() - start
     return {
         "torch": str(torch.__version__),
         "compile_s": compile_s,
-        "error": max(map(_error, answer, expected), default=0.0),
+        "error": max(map(_error, actual, expected), default=0.0),
         "tolerance": max(map(_tolerance, expected), default=0.0),
         "stats": inductor_plugin.stats().to_dict(),
     }
 
 
-def _error(answer: torch.Tensor, expected: torch.Tensor) -> float:
+def _error(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """Return the root mean square of the difference, relative to that of the expected values."""
-    wanted = expected.double()
-    difference = (answer.double() - wanted).square().mean().sqrt().item()
-    return difference / max(wanted.square().mean().sqrt().item(), 1e-30) if difference else 0.0
+    reference = expected.double()
+    difference = (actual.double() - reference).square().mean().sqrt().item()
+    return difference / max(reference.square().mean().sqrt().item(), 1e-30) if difference else 0.0
 
 
 def _tolerance(expected: torch.Tensor) -> float:

@@ -45,14 +45,13 @@ _PROBE = '#include <Python.h>\n#include <omp.h>\nextern "C" int probe() { return
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found out about one thing.
+    """The state of one dependency of the plugin.
 
     Attributes:
-        name: The thing.
-        state: ``ok``; ``off``: not there, and everything else works without; ``broken``: there is
-            something to repair.
-        detail: What was found.
-        remedy: What to do about it; empty when there is nothing to do.
+        name: Name of the dependency.
+        state: ``ok``; ``off``: missing, and everything else works without it; ``broken``: needs repair.
+        detail: Version, path or reason.
+        remedy: What to do about it; empty if nothing needs to be done.
     """
 
     name: str
@@ -66,10 +65,10 @@ class Finding:
 
 
 def examine(cache_dir: Path | None = None) -> list[Finding]:
-    """Look at everything the plugin depends on; changes nothing.
+    """Check everything the plugin depends on; nothing is changed.
 
     Args:
-        cache_dir: The cache directory to look at; the one in force by default.
+        cache_dir: The cache directory to check; by default the configured one.
     """
     return [
         python(sys.version_info[:3]),
@@ -89,18 +88,18 @@ def examine(cache_dir: Path | None = None) -> list[Finding]:
 
 
 def render(findings: list[Finding]) -> str:
-    """Return the findings as lines for people."""
-    width = max(len(one.name) for one in findings)
+    """Return the findings as text."""
+    width = max(len(finding.name) for finding in findings)
     lines: list[str] = []
-    for one in findings:
-        lines.append(f"{one.state:6}  {one.name:{width}}  {one.detail}")
-        if one.remedy:
-            lines.append(f"{'':6}  {'':{width}}  -> {one.remedy}")
+    for finding in findings:
+        lines.append(f"{finding.state:6}  {finding.name:{width}}  {finding.detail}")
+        if finding.remedy:
+            lines.append(f"{'':6}  {'':{width}}  -> {finding.remedy}")
     return "\n".join(lines)
 
 
 def python(version: tuple[int, int, int]) -> Finding:
-    """Judge the Python that runs."""
+    """Check the version of Python."""
     text = ".".join(map(str, version))
     if (3, 11, 0) <= version <= (3, 11, 8):
         return Finding(
@@ -115,7 +114,7 @@ def python(version: tuple[int, int, int]) -> Finding:
 
 
 def pytorch() -> Finding:
-    """Judge the torch that runs."""
+    """Check the version of torch."""
     reason = compat.unsupported()
     if reason is not None:
         return Finding("torch", "broken", reason, "install a torch from 2.11 to 2.15")
@@ -127,7 +126,7 @@ def pytorch() -> Finding:
 
 
 def options() -> Finding:
-    """Judge the variables that set options."""
+    """Check the environment variables that set options."""
     try:
         config = Config.load()
     except OptionError as error:
@@ -141,9 +140,9 @@ def options() -> Finding:
 
 
 def switch() -> Finding:
-    """Tell how the plugin can be switched on in this installation."""
+    """Check how the plugin can be switched on in this installation."""
     backends = importlib.metadata.entry_points(group="torch_dynamo_backends")
-    if "inductor_plugin" not in {one.name for one in backends}:
+    if "inductor_plugin" not in {backend.name for backend in backends}:
         return Finding(
             "switch",
             "broken",
@@ -168,9 +167,9 @@ def switch() -> Finding:
 
 
 def compiler() -> Finding:
-    """Build a small library as Inductor's C++ kernels are built."""
-    wanted = process_environment().get("CXX", "")
-    path = next(filter(None, map(shutil.which, filter(None, (wanted, "g++", "clang++")))), None)
+    """Build a small library the way Inductor builds C++ kernels."""
+    configured = process_environment().get("CXX", "")
+    path = next(filter(None, map(shutil.which, filter(None, (configured, "g++", "clang++")))), None)
     name = "C++ compiler"
     if path is None:
         return Finding(
@@ -193,7 +192,7 @@ def compiler() -> Finding:
 
 
 def cpu() -> Finding:
-    """Tell which vector instructions kernels for this CPU use."""
+    """Report which vector instructions kernels for this CPU use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     capability = torch.backends.cpu.get_cpu_capability()
     detail = f"{platform.machine()}, {capability}, {cores} cores"
@@ -204,7 +203,7 @@ def cpu() -> Finding:
 
 
 def gpu() -> Finding:
-    """Tell what autotuning can do on the first CUDA device."""
+    """Report what autotuning can do on the first CUDA device."""
     name = "CUDA device"
     if torch.version.cuda is None:
         remedy = "install a CUDA build of torch to tune for NVIDIA GPUs"
@@ -230,43 +229,43 @@ def gpu() -> Finding:
 
 
 def triton() -> Finding:
-    """Tell whether Triton templates can be used."""
+    """Check whether Triton templates can be used."""
     if importlib.util.find_spec("triton") is None:
         return Finding("triton", "off", "not installed: no Triton templates", "pip install triton")
     return Finding("triton", "ok", _version("triton") or "installed")
 
 
 def nvcc(option: str = "") -> Finding:
-    """Tell whether there is a compiler for CUTLASS kernels, and what is wrong with one that is there.
+    """Check for nvcc, the compiler of CUTLASS kernels, and for problems with an installed one.
 
     Args:
         option: The option ``nvcc``.
     """
-    # The headers are another finding: any will do here.
-    found = cuda_toolkit.find(option, process_environment(), cuda_major(), headers=("", ()))
-    if isinstance(found, Toolkit):
-        return Finding("nvcc", "ok", f"{found.version} ({found.nvcc}, from {found.origin})")
-    # An old nvcc that nobody wants to use is nothing to repair.
-    wanted = option or cuda_toolkit.package_folders("cutlass_library")
-    state: State = "broken" if wanted and not found.missing else "off"
-    return Finding("nvcc", state, f"no CUTLASS kernels: {found.what}", found.remedy)
+    # The headers are a separate finding; any version is accepted here.
+    toolkit = cuda_toolkit.find(option, process_environment(), cuda_major(), headers=("", ()))
+    if isinstance(toolkit, Toolkit):
+        return Finding("nvcc", "ok", f"{toolkit.version} ({toolkit.nvcc}, from {toolkit.origin})")
+    # An old nvcc that is not requested needs no repair.
+    requested = option or cuda_toolkit.package_folders("cutlass_library")
+    state: State = "broken" if requested and not toolkit.missing else "off"
+    return Finding("nvcc", state, f"no CUTLASS kernels: {toolkit.what}", toolkit.remedy)
 
 
 def cutlass() -> Finding:
-    """Tell whether CUTLASS kernels can be generated: nvidia-cutlass, its version and its generator."""
-    found = cuda_toolkit.cutlass_headers()
-    if isinstance(found, NoToolkit):
-        state: State = "off" if found.missing else "broken"
-        return Finding("cutlass", state, f"no CUTLASS kernels: {found.what}", found.remedy)
+    """Check whether CUTLASS kernels can be generated: nvidia-cutlass, its version, its generator."""
+    headers = cuda_toolkit.cutlass_headers()
+    if isinstance(headers, NoToolkit):
+        state: State = "off" if headers.missing else "broken"
+        return Finding("cutlass", state, f"no CUTLASS kernels: {headers.what}", headers.remedy)
     reason = generator_reason()
     if reason is not None:
         detail = f"no CUTLASS kernels: {reason}"
         return Finding("cutlass", "broken", detail, cuda_toolkit.INSTALL_CUTLASS)
-    return Finding("cutlass", "ok", f"headers and generator of {found[0]}")
+    return Finding("cutlass", "ok", f"headers and generator of {headers[0]}")
 
 
 def numpy() -> Finding:
-    """Tell whether NumPy is there; kernels are generated, compiled and measured without it."""
+    """Check for NumPy; kernels are generated, compiled and measured without it."""
     if importlib.util.find_spec("numpy") is None:
         detail = "not installed: torch warns of it, and nvidia-cutlass counts it as needed"
         return Finding("numpy", "off", detail, "pip install numpy")
@@ -274,60 +273,62 @@ def numpy() -> Finding:
 
 
 def packs(folder: Path) -> Finding:
-    """Judge the kernels that were compiled ahead of time: whole, and for the GPU that is here."""
+    """Check the packs of precompiled kernels: complete, and for the GPU of this machine."""
     name = "packs"
-    found = installed_packs()
-    read = [_read(one, file) for one, file in found.files.items()]
-    sound = [one for one in read if isinstance(one, Pack)]
-    broken = [*found.problems, *(one for one in read if isinstance(one, str))]
+    installed = installed_packs()
+    results = [_read(entry_point, file) for entry_point, file in installed.files.items()]
+    sound = [pack for pack in results if isinstance(pack, Pack)]
+    broken = [*installed.problems, *(reason for reason in results if isinstance(reason, str))]
     try:
         store = open_store(folder, create=False)
-        noted = store.packs()
-        lacking = store.verify_packs()
+        cached = store.packs()
+        incomplete = store.verify_packs()
     except CacheError as error:
         return Finding(name, "off", f"the cache cannot be read: {error}", "see the finding `cache`")
-    # What an installed pack has lost in the cache is taken from it again.
-    broken += [one for one in lacking if not any(pack.name in one for pack in sound)]
+    # Kernels of an installed pack that are missing from the cache are imported again.
+    broken += [line for line in incomplete if not any(pack.name in line for pack in sound)]
     if broken:
         remedy = "import the pack again, or install its wheel again, or uninstall it"
         return Finding(name, "broken", "; ".join(broken), remedy)
-    ready = {one.name: one for one in noted if not any(one.name in line for line in lacking)}
-    coming = {one.name: one for one in sound if one.name not in ready}
-    listed = [f"{one.target} ({len(one.kernels)} kernels)" for one in ready.values()]
+    ready = {
+        pack.name: pack for pack in cached if not any(pack.name in line for line in incomplete)
+    }
+    pending = {pack.name: pack for pack in sound if pack.name not in ready}
+    listed = [f"{pack.target} ({len(pack.kernels)} kernels)" for pack in ready.values()]
     listed += [
-        f"{one.target} ({len(one.kernels)} kernels, installed: taken into the cache at the first compile)"
-        for one in coming.values()
+        f"{pack.target} ({len(pack.kernels)} kernels, installed: taken into the cache at the first compile)"
+        for pack in pending.values()
     ]
     if not listed:
         return Finding(name, "ok", "none; `inductor-plugin precompile` makes one")
-    reason = _mismatch([*ready.values(), *coming.values()])
+    reason = _mismatch([*ready.values(), *pending.values()])
     if reason is not None:
         return Finding(name, "off", reason.what, reason.remedy)
     return Finding(name, "ok", ", ".join(listed))
 
 
 def _read(name: str, file: Path) -> Pack | str:
-    """Return an installed pack, or what is wrong with it."""
+    """Return an installed pack, or why it cannot be used."""
     try:
         return read_pack(file)
     except (PackError, CacheError, OSError) as error:
         return f"the installed pack {name} cannot be used: {error}"
 
 
-def _mismatch(found: list[Pack]) -> Mismatch | None:
-    """Return why packs are of no full use for the GPU that is here, None if they are."""
+def _mismatch(available: list[Pack]) -> Mismatch | None:
+    """Return why the packs do not fully fit the GPU of this machine; None if they do."""
     if not torch.cuda.is_available():
         return None
     try:
-        gpu_here = known_target(torch.device("cuda"))
+        gpu_target = known_target(torch.device("cuda"))
     except TargetError:  # another finding
         return None
-    return mismatch(found, host_of(gpu_here))
+    return mismatch(available, host_of(gpu_target))
 
 
 def cache(folder: Path) -> Finding:
-    """Judge a cache directory: whether it can be trusted and written, and its free space."""
-    existing = next(one for one in (folder, *folder.parents) if one.exists())
+    """Check a cache directory: whether it can be trusted and written, and its free space."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(existing).free
     detail = f"{folder}, {free / 2**30:.1f} GiB free"
     if existing != folder:

@@ -80,12 +80,12 @@ def _precompile(arguments: Namespace) -> int:
 
 
 def _text(packed: PackReport) -> str:
-    """Return what was compiled, in lines for people."""
+    """Return the report as text."""
     counts = packed.to_dict()["counts"]
     lines = [
-        f"{one.problem}: {len(one.kernels)} kernels"
-        + (f", {len(one.failed)} not compiled" if one.failed else "")
-        for one in packed.problems
+        f"{problem.problem}: {len(problem.kernels)} kernels"
+        + (f", {len(problem.failed)} not compiled" if problem.failed else "")
+        for problem in packed.problems
     ]
     instructions = ", ".join(f"{n} with {name}" for name, n in counts["instructions"].items())
     lines += [
@@ -95,7 +95,7 @@ def _text(packed: PackReport) -> str:
         f"{report.size_text(packed.bytes)}, read back and checked",
         f"{packed.stats.compiled} compiled now, {len(packed.kernels) - packed.stats.compiled} were in the "
         f"cache; {packed.seconds:.0f} s",
-        *(f"warning: {one}" for one in packed.warnings),
+        *(f"warning: {warning}" for warning in packed.warnings),
         f"Next:  inductor-plugin import {packed.file}    on the machine with the {packed.pack.target}",
         f"       inductor-plugin wheel {packed.file}     to install it with pip",
     ]

@@ -20,7 +20,7 @@ def _repro_arguments(parser: ArgumentParser) -> None:
 
 
 def _repro(arguments: Namespace) -> int:
-    """Print the script of one record, or write it to a file and say where it is."""
+    """Print the script of one record, or write it to a file and print the path."""
     store = open_cache(arguments)
     match = find(store.layout, arguments.key)
     if match.kind != "record":
@@ -28,24 +28,26 @@ def _repro(arguments: Namespace) -> int:
             f"key {arguments.key!r} is a {match.kind}, and only records are of one call; see `ls`"
         )
     record = read_record(match)
-    written = script(record, store.environment(record.environment) or {}, str(store.root.resolve()))
+    rendered = script(
+        record, store.environment(record.environment) or {}, str(store.root.resolve())
+    )
     fields = {
         "key": record.digest,
         "op": record.op,
         "describe": record.describe,
-        "runs": not written.refused,
-        "reason": written.refused,
+        "runs": not rendered.refused,
+        "reason": rendered.refused,
         "file": None,
-        "script": written.text,
+        "script": rendered.text,
     }
-    text = written.text.rstrip("\n")
+    text = rendered.text.rstrip("\n")
     if arguments.out:
         path = Path(arguments.out).expanduser()
-        path.write_text(written.text, encoding="utf-8")
+        path.write_text(rendered.text, encoding="utf-8")
         fields |= {"file": str(path), "script": None}
         text = f"{record.describe}: python {path}"
-    if written.refused:
-        print(f"inductor-plugin repro: metadata only: {written.refused}", file=sys.stderr)
+    if rendered.refused:
+        print(f"inductor-plugin repro: metadata only: {rendered.refused}", file=sys.stderr)
     say(arguments, fields, text)
     return 0
 

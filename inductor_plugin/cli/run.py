@@ -52,10 +52,10 @@ def _doctor(arguments: Namespace) -> int:
 
     findings = examine(Path(arguments.cache_dir).expanduser() if arguments.cache_dir else None)
     if arguments.json:
-        print(json.dumps([one.to_dict() for one in findings], indent=2))
+        print(json.dumps([finding.to_dict() for finding in findings], indent=2))
     else:
         print(render(findings))
-    return 1 if any(one.state == "broken" for one in findings) else 0
+    return 1 if any(finding.state == "broken" for finding in findings) else 0
 
 
 VERBS = (

@@ -1,4 +1,4 @@
-"""The verbs that carry what was learnt elsewhere: archives, merging, pinned decisions."""
+"""The verbs that move tuning results between machines: archives, merging, pinned decisions."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ def _export(arguments: Namespace) -> int:
 
 
 def _import(arguments: Namespace) -> int:
-    taken = import_archive(open_cache(arguments, create=True), arguments.file)
-    say(arguments, asdict(taken), _taken_text(taken))
+    imported = import_archive(open_cache(arguments, create=True), arguments.file)
+    say(arguments, asdict(imported), _imported_text(imported))
     return 0
 
 
-def _taken_text(taken: Imported) -> str:
-    apart = ("merged", "unchanged", "packs")
-    new = {name: n for name, n in asdict(taken).items() if name not in apart}
+def _imported_text(imported: Imported) -> str:
+    separate = ("merged", "unchanged", "packs")
+    new = {name: n for name, n in asdict(imported).items() if name not in separate}
     lines = [
-        f"new: {counted(new)}; records that were there and changed: {taken.merged}; "
-        f"there already and unchanged: {taken.unchanged}"
+        f"new: {counted(new)}; records that were there and changed: {imported.merged}; "
+        f"there already and unchanged: {imported.unchanged}"
     ]
     lines += [
-        f"pack {one.name} for {one.target}: {len(one.kernels)} kernels, {len(one.problems)} problems "
-        f"of {', '.join(one.models)}"
-        for one in taken.packs
+        f"pack {pack.name} for {pack.target}: {len(pack.kernels)} kernels, {len(pack.problems)} problems "
+        f"of {', '.join(pack.models)}"
+        for pack in imported.packs
     ]
     return "\n".join(lines)
 
@@ -67,8 +67,8 @@ def _merge(arguments: Namespace) -> int:
     if not arguments.source.is_dir():
         raise CacheError(f"there is no cache at {arguments.source}; name an existing directory")
     source = open_store(arguments.source, create=False)
-    taken = merge_stores(open_store(arguments.target), source)
-    say(arguments, asdict(taken), _taken_text(taken))
+    imported = merge_stores(open_store(arguments.target), source)
+    say(arguments, asdict(imported), _imported_text(imported))
     return 0
 
 

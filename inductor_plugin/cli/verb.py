@@ -1,4 +1,4 @@
-"""What the verbs of the command line share: the cache they open, and how they answer."""
+"""Shared by the verbs of the command line: opening the cache, reading arguments, printing."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ def size_bytes(text: str) -> int:
     """Return the bytes in ``500``, ``20M`` or ``1.5GB``.
 
     Raises:
-        ArgumentTypeError: It is no size.
+        ArgumentTypeError: The text is not a size.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", text.strip().lower())
-    if not found:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", text.strip().lower())
+    if not match:
         raise ArgumentTypeError(f"{text!r} is no size; write bytes, or 20M, 1.5G")
-    return int(float(found[1]) * _SIZES[found[2]])
+    return int(float(match[1]) * _SIZES[match[2]])
 
 
 def seconds(text: str) -> float:
     """Return the seconds in ``90``, ``12h`` or ``30d``.
 
     Raises:
-        ArgumentTypeError: It is no span of time.
+        ArgumentTypeError: The text is not a span of time.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", text.strip().lower())
-    if not found:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", text.strip().lower())
+    if not match:
         raise ArgumentTypeError(f"{text!r} is no span of time; write seconds, or 12h, 30d")
-    return float(found[1]) * _TIMES[found[2]]
+    return float(match[1]) * _TIMES[match[2]]
 
 
 def open_cache(arguments: Namespace, *, must_exist: bool = True, create: bool = False) -> Store:
-    """Return the cache the arguments name.
+    """Return the cache that the arguments name.
 
     Raises:
-        CacheError: There is none, and this verb does not make one.
-        CacheRefusedError: Someone else owns it or may write to it.
+        CacheError: The cache does not exist, and this verb does not create it.
+        CacheRefusedError: Another user owns the directory or may write to it.
     """
     path = Path(arguments.cache_dir) if arguments.cache_dir else default_cache_dir()
     path = path.expanduser()
@@ -61,10 +61,10 @@ def open_cache(arguments: Namespace, *, must_exist: bool = True, create: bool = 
 
 @contextmanager
 def undamaged(match: Match) -> Generator[None]:
-    """Turn what a parser finds wrong with a thing of the cache into an error for people.
+    """Convert a parser's ValueError into a CacheError that names the damaged entry.
 
     Raises:
-        CacheError: It is damaged.
+        CacheError: The entry is damaged.
     """
     try:
         yield
@@ -75,10 +75,10 @@ def undamaged(match: Match) -> Generator[None]:
 
 
 def read_record(match: Match) -> Record:
-    """Return the record at a place in the cache.
+    """Return the record of a match.
 
     Raises:
-        CacheError: It is damaged.
+        CacheError: The record is damaged.
     """
     with undamaged(match):
         return parse_record(match.path.read_bytes(), match.path)
@@ -90,17 +90,17 @@ def say(arguments: Namespace, fields: Any, text: str) -> None:
 
 
 def lines_to(arguments: Namespace) -> Callable[[str], None]:
-    """Return what takes a verb's lines for people while it runs; with ``--json`` they are dropped."""
+    """Return a function that prints progress lines; with ``--json`` they are dropped."""
 
-    def take(text: str) -> None:
+    def print_line(text: str) -> None:
         if not arguments.json:
             print(text, flush=True)
 
-    return take
+    return print_line
 
 
 def counted(counts: dict[str, int]) -> str:
-    """Return numbers with their names, in a row."""
+    """Return the counts with their names, separated by commas."""
     named = ((name.replace("_", " "), value) for name, value in counts.items())
     return ", ".join(
         f"{name} {report.size_text(value) if 'bytes' in name else value}" for name, value in named
@@ -108,7 +108,7 @@ def counted(counts: dict[str, int]) -> str:
 
 
 def in_environment(arguments: Namespace, environment: str) -> bool:
-    """Return True if the environment is the one asked for, or none was."""
+    """Return True if the environment matches ``--environment``, or none was requested."""
     return environment.startswith(arguments.environment or "")
 
 

@@ -1,6 +1,6 @@
 """The part of a reproduction script that is the same for every record: plain Python, as text.
 
-It uses torch and what this package promises to its users; with ``--stock``, torch alone.
+It uses torch and the public interface of this package; with ``--stock``, only torch.
 """
 
 RUN = '''
@@ -202,7 +202,7 @@ def read(product: torch.Tensor, number: int) -> torch.Tensor:
 def _(product, number):
     return product.new_zeros(1)
 '''
-"""Where more than the graph's output reads a product besides its epilogue: a part of its signature."""
+"""Added if several readers besides the epilogue use the product, which is part of its signature."""
 
 BARE = """
 if __name__ == "__main__":
@@ -211,4 +211,4 @@ if __name__ == "__main__":
         print(operand)
     sys.exit(3)
 """
-"""What a script with metadata only does: it says so, and ends with another status than right and wrong."""
+"""The end of a script with metadata only: its exit status differs from those of right and wrong."""

@@ -1,6 +1,6 @@
-"""How the call of a record is written in Python, operator by operator. Pure.
+"""Writes the call of a record in Python. Pure.
 
-One row in `CALLS` for each operator that can be rebuilt. What has none keeps its metadata, and says why.
+`CALLS` has one row for each operator that can be rebuilt; scripts of other operators have metadata only.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class CallText:
     Attributes:
         body: An expression over the operands' names.
         names: The operands' names, in the order of the record.
-        exact: The same over operands in float64; empty where ``body`` does it.
-        gradient: Whether what is recorded is the call's gradient.
-        lines: What follows the call, which gives ``product``; the last line returns.
+        exact: The same over operands in float64; empty if ``body`` is exact.
+        gradient: Whether the record is of the call's gradient.
+        lines: Lines after the call, whose result is ``product``; the last line returns.
         exact_lines: The same over operands in float64.
-        readers: How many besides these lines read ``product``.
+        readers: Number of other readers of ``product``.
         jumps: Whether a value next to a threshold may fall on either side of it.
-        outputs: Dtypes of what the lines write; empty without them.
-        dtype: Of ``product``; empty without lines.
+        outputs: Dtypes of the values the lines write; empty without lines.
+        dtype: Dtype of ``product``; empty without lines.
     """
 
     body: str
@@ -65,7 +65,7 @@ def call_of(problem: Mapping[str, Any], operands: list[OperandText]) -> CallText
 
 
 def _argument(text: str) -> Any:
-    """Return a scalar argument; a dtype stays as it is written."""
+    """Return a scalar argument; a dtype stays text."""
     return text if text.startswith("torch.") else ast.literal_eval(text)
 
 
@@ -112,10 +112,10 @@ def _scaled_mm(arguments: _Arguments, operands: list[OperandText]) -> CallText |
 
 def _convolution(arguments: _Arguments, operands: list[OperandText]) -> CallText | str:
     names = ("x", "weight", "bias")[: len(operands)]
-    wanted = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
-    if missing := [name for name in wanted if name not in arguments]:
+    keywords = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
+    if missing := [name for name in keywords if name not in arguments]:
         return f"its record lacks {', '.join(missing)}"
-    rest = ", ".join(repr(arguments[name]) for name in wanted)
+    rest = ", ".join(repr(arguments[name]) for name in keywords)
     bias = "bias" if len(operands) > 2 else "None"
     return CallText(f"torch.convolution(x, weight, {bias}, {rest})", names)
 

@@ -1,8 +1,8 @@
 """The call of a product with its epilogue, in Python. Pure.
 
-The steps of the epilogue are replayed from the record's note (`inductor_plugin.replay`). What is written
-here is where it reads and writes: an operand by its name where it is broadcast, else by its strides,
-and a result transposed or with a dimension split, as the graph had it.
+The steps of the epilogue are replayed from the record (`inductor_plugin.replay`). This module writes its
+reads and writes: an operand by its name if it is broadcast, else by its strides, and a result transposed
+or with a dimension split, as in the graph.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SMOOTH = (
 )
 _JUMPS = frozenset(f"{_TRUTH} {_STEPPED}".split())
 REPLAYED = _JUMPS.union(_SMOOTH.split())
-"""Steps that `inductor_plugin.replay` computes."""
+"""Steps that `inductor_plugin.replay` supports."""
 
 
 Parts: TypeAlias = tuple[tuple[int, int], ...]
@@ -35,22 +35,22 @@ Parts: TypeAlias = tuple[tuple[int, int], ...]
 def with_epilogue(
     product: CallText,
     operands: Sequence[OperandText],
-    parsed: ParsedEpilogue,
+    recorded: ParsedEpilogue,
     *,
     dynamic: bool = False,
 ) -> CallText | str:
     """Return a call with its epilogue, or why it cannot be written.
 
     Args:
-        product: The call without it.
-        operands: All operands; what the epilogue reads are the last.
-        parsed: The epilogue.
+        product: The call without its epilogue.
+        operands: All operands; those of the epilogue are the last.
+        recorded: The epilogue, as in the record.
         dynamic: Whether a size is unknown when the call is compiled.
     """
-    epilogue = parsed.epilogue
+    epilogue = recorded.epilogue
     if reason := _refused(epilogue):
         return reason
-    size, parts = _parts(parsed)
+    size, parts = _parts(recorded)
     view = _view(size, parts, dynamic=dynamic)
     whole = "shaped" if view else "product"
     more = operands[len(product.names) :]
@@ -66,7 +66,7 @@ def with_epilogue(
             read_text(names[index], more[index], size, strides, access.offset, unknown=unknown)
         )
     results: list[str] = []
-    for index, (access, extents) in enumerate(zip(epilogue.writes, parsed.sizes, strict=True)):
+    for index, (access, extents) in enumerate(zip(epilogue.writes, recorded.sizes, strict=True)):
         strides = _strides(access, size, parts)
         result = None if access.offset else write_text(size, strides, extents)
         if result is None:
@@ -74,7 +74,7 @@ def with_epilogue(
         results.append(f"written[{index}]{result}")
     if epilogue.readers:
         results.append("product")
-    # Each more is a node of its own; the first is the graph, which gives the product back.
+    # Each further reader is a separate node; the first is the graph, which returns the product.
     results += [f"read(product, {index})" for index in range(1, epilogue.readers)]
     views = (f"shaped = {view}",) if view else ()
     call, last = f"written = epilogue({', '.join(arguments)}", f"return {', '.join(results)}"
@@ -91,7 +91,7 @@ def with_epilogue(
 
 
 def _refused(epilogue: Epilogue) -> str | None:
-    """Return what of an epilogue cannot be replayed."""
+    """Return why an epilogue cannot be replayed, or None."""
     accesses = (*epilogue.reads, *epilogue.writes)
     reasons = {
         f"its epilogue reduces ({epilogue.reduction})": bool(epilogue.reduction),
@@ -102,8 +102,8 @@ def _refused(epilogue: Epilogue) -> str | None:
             not access.stride for access in accesses
         ),
     }
-    known = (reason for reason, holds in reasons.items() if holds)
-    return next(known, None) or next(filter(None, map(_refused_step, epilogue.steps)), None)
+    applying = (reason for reason, holds in reasons.items() if holds)
+    return next(applying, None) or next(filter(None, map(_refused_step, epilogue.steps)), None)
 
 
 def _refused_step(step: Step) -> str | None:
@@ -125,10 +125,10 @@ def _jumps(epilogue: Epilogue) -> bool:
     )
 
 
-def _parts(parsed: ParsedEpilogue) -> tuple[tuple[int, ...], Parts]:
-    """Return the extents an epilogue is computed on, the product's or those of a result that splits them."""
-    product = parsed.epilogue.size
-    for access, size in zip(parsed.epilogue.writes, parsed.sizes, strict=True):
+def _parts(recorded: ParsedEpilogue) -> tuple[tuple[int, ...], Parts]:
+    """Return the extents an epilogue iterates over: the product's, or those of a result that splits them."""
+    product = recorded.epilogue.size
+    for access, size in zip(recorded.epilogue.writes, recorded.sizes, strict=True):
         parts = split(product, size)
         if parts is not None and _strides(access, size, parts) == _dense(size):
             return tuple(size), parts
@@ -155,7 +155,7 @@ def split(product: Sequence[int], size: Sequence[int]) -> Parts | None:
 
 
 def _view(size: Sequence[int], parts: Parts, *, dynamic: bool) -> str:
-    """Return the product with its dimensions split; empty where none is."""
+    """Return the product with its dimensions split; empty if none is."""
     if all(step == 1 for _, step in parts):
         return ""
     extents = [str(extent) for extent in size]
@@ -177,9 +177,9 @@ def read_text(
     *,
     unknown: str = "",
 ) -> str:
-    """Return an expression for an operand that is read at strides along ``size``, zero where it is repeated.
+    """Return an expression for an operand that is read at strides along ``size``, zero if it is broadcast.
 
-    ``unknown`` is an expression for ``size`` where an extent is unknown; then strides are named too.
+    ``unknown`` is an expression for ``size`` if an extent is unknown; then strides are symbolic too.
     """
     missing = len(size) - len(operand.size)
     if offset == operand.offset and missing >= 0:
@@ -200,7 +200,7 @@ def read_text(
 def write_text(
     size: tuple[int, ...], strides: tuple[int, ...], result: Sequence[int]
 ) -> str | None:
-    """Return what turns a value of ``size`` into a result with these strides; None where nothing does."""
+    """Return the method calls that turn a value of ``size`` into a result with these strides; None if impossible."""
     if tuple(result) == size:
         return ""
     order = sorted(range(len(size)), key=lambda dim: -strides[dim])
@@ -210,7 +210,7 @@ def write_text(
     text = "" if order == sorted(order) else f".permute({_list(order)}).contiguous()"
     if tuple(result) == turned:
         return text
-    # With the same extents in another order, only strides would tell a turned result from a view.
+    # With the same extents in another order, only strides could distinguish a transposed result from a view.
     if sorted(result) == sorted(turned) or math.prod(result) != math.prod(turned):
         return None
     return f"{text}.view({_list(result)})"

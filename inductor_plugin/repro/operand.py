@@ -1,7 +1,7 @@
-"""The operands of a record as a script rebuilds them. Pure.
+"""The operands of a record, for the script that rebuilds them. Pure.
 
-A record of a dynamic problem keeps size classes and the order of strides, not the sizes it was
-measured at; those are in its one-line description.
+A record of a dynamic problem has size classes and the order of strides; the measured sizes are only
+in its one-line description.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class OperandText:
-    """One operand, to be rebuilt.
+    """An operand to rebuild.
 
     Attributes:
         size: Elements along each dimension, as measured; empty for a scalar.
-        stride: In elements.
-        offset: Of its first element in its storage.
-        dtype: Without ``torch.``.
+        stride: Strides in elements.
+        offset: Offset of the first element in its storage, in elements.
+        dtype: Name without ``torch.``.
         device: ``cpu`` or ``cuda``.
         constant: Whether it is a frozen weight.
-        opaque: Name of an opaque layout, of which no extents are known; empty for a plain tensor.
+        opaque: Name of an opaque layout, whose extents are unknown; empty for a plain tensor.
     """
 
     size: tuple[int, ...]
@@ -43,11 +43,11 @@ class OperandText:
 
 
 def operands(problem: Mapping[str, Any], describe: str) -> list[OperandText]:
-    """Return the inputs of a problem's fields.
+    """Return the operands of a problem.
 
     Args:
-        problem: What `Problem.fields` gave.
-        describe: What `Problem.describe` gave: the measured sizes.
+        problem: The result of `Problem.fields`.
+        describe: The result of `Problem.describe`, with the measured sizes.
 
     Raises:
         ValueError: The two do not belong together.
@@ -80,7 +80,7 @@ def measured_shapes(describe: str) -> list[tuple[int, ...]]:
 
 
 def concrete(stride: Sequence[int | str], size: Sequence[int]) -> tuple[int, ...]:
-    """Return strides in elements; an order of strides becomes that of a dense tensor.
+    """Return strides in elements; a stride order becomes the strides of a dense tensor.
 
     Args:
         stride: Numbers, or ``0``, ``1`` and ``rank0`` ... as text.
@@ -100,7 +100,7 @@ def concrete(stride: Sequence[int | str], size: Sequence[int]) -> tuple[int, ...
 
 
 def size_text(fields: Mapping[str, Any]) -> str:
-    """Return extents for people, classes of sizes as ``17..32``."""
+    """Return extents as readable text, size classes as ``17..32``."""
     return "x".join(str(n) for n in fields["size"]) or "scalar or packed"
 
 

@@ -1,12 +1,12 @@
-"""A record as a Python script that makes the one call again. Pure; it needs no torch, the script does.
+"""Writes a record as a Python script that repeats its call. Pure; only the script needs torch.
 
 | record | script |
 |---|---|
-| a product, a convolution or an attention alone | the call as a person writes it. With ``--stock`` Inductor compiles \
-it without this plugin, so that it can be sent to PyTorch where the fault is there |
+| a product, a convolution or an attention without an epilogue | the call as a user writes it. With ``--stock`` \
+Inductor compiles it without this plugin, so that faults of PyTorch can be reported there |
 | a product with an epilogue | the call, and the epilogue replayed from the record (`inductor_plugin.replay`): \
-the fusion is the plugin's decision, so the plugin is needed anyway |
-| what cannot be rebuilt | metadata only, and why |
+the plugin decides on the fusion, so the script needs it anyway |
+| a call that cannot be rebuilt | metadata only, and the reason |
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from inductor_plugin.repro.operand import OperandText, operands, size_text
 from inductor_plugin.version import __version__
 
 _PASSED = frozenset({"q", "k", "v", "bias"})
-"""What of an attention's operands is given to it; the rest it writes, or its gradient reads."""
+"""Operands passed to an attention; it writes the others, or its gradient reads them."""
 _SCALED = frozenset({"float16", "bfloat16", "float32", "float64"})
-"""Dtypes in which a factor is made smaller before an epilogue: products of about one are where an
-activation bends, and where none overflows."""
+"""Dtypes of factors that are scaled before an epilogue, so that products are of order one: there an
+activation is not linear, and nothing overflows."""
 _TIMES_EAGER = 2.0
-"""How many times as far off as eager a product with an epilogue may be: where two kernels won, they round
-in between as eager does, which an exponential makes any error of."""
+"""Accepted error of a product with an epilogue, as a multiple of eager's: if two kernels won, they round in
+between as eager does, and an exponential may amplify that without bound."""
 _JUMPING = 1e-2
-"""Accepted where a value next to a threshold may fall on either side: then errors are root mean squares,
-to which few elements add little. Off by one step everywhere, int8 has more than 0.03 of its own."""
+"""Accepted error if a value next to a threshold may fall on either side: errors are then root mean squares,
+to which few elements contribute little. If all elements are off by one step, int8 has more than 0.03."""
 
 
 @dataclass(frozen=True)
 class Script:
-    """A script.
+    """A generated script.
 
     Attributes:
         text: The script.
-        refused: Why it has metadata only; empty where it makes the call.
+        refused: Why it has metadata only; empty if it makes the call.
     """
 
     text: str
@@ -57,7 +57,7 @@ def script(record: Record, environment: Mapping[str, Any], cache_dir: str) -> Sc
     Args:
         record: The record.
         environment: The fields of its environment.
-        cache_dir: The cache it lies in, where the script looks for it.
+        cache_dir: The cache of the record, in which the script looks for it.
     """
     refused = ""
     inputs: list[OperandText] = []
@@ -88,26 +88,26 @@ def _call(record: Record, inputs: list[OperandText]) -> CallText | str:
         return "nothing was measured: two kernels run, for the reasons that `explain` shows"
     if not record.epilogue:
         return "an earlier version wrote the record, with no more of its epilogue than a signature"
-    note = load(record.epilogue)
-    more = len({access.buffer for access in note.epilogue.reads})
+    recorded = load(record.epilogue)
+    more = len({access.buffer for access in recorded.epilogue.reads})
     product = call_of(record.problem, inputs[: len(inputs) - more])
     if isinstance(product, str):
         return product
-    return with_epilogue(product, inputs, note, dynamic=bool(record.problem["dynamic"]))
+    return with_epilogue(product, inputs, recorded, dynamic=bool(record.problem["dynamic"]))
 
 
 def _with_weight(
     inputs: list[OperandText], call: CallText, problem: Mapping[str, Any]
 ) -> list[OperandText]:
-    """Return the operands with a plain weight in the place of an opaque operand.
+    """Return the operands with opaque ones replaced by a plain weight.
 
     Raises:
-        ValueError: Its extents are not known.
+        ValueError: The weight's extents are not known.
     """
     if not any(operand.opaque for operand in inputs):
         return inputs
     written: Any = problem["output"]["size"]
-    listed = not isinstance(written, int)  # of a dynamic problem, the rank alone is kept
+    listed = not isinstance(written, int)  # a dynamic problem has only the rank
     plain = dict(zip(call.names, inputs, strict=False))
     if "weight" in plain:
         size = plain["weight"].size

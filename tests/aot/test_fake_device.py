@@ -227,12 +227,12 @@ def test_two_threads_that_ask_leave_the_device_as_it_was(monkeypatch: pytest.Mon
         left.wait(10)
 
     def ask_first() -> None:
-        fake_device._seeing(first)()
+        fake_device._with_device(first)()
         left.set()
 
     def ask_second() -> None:
         inside.wait(10)
-        fake_device._seeing(second)()
+        fake_device._with_device(second)()
 
     threads = [threading.Thread(target=one) for one in (ask_first, ask_second)]
     for one in threads:

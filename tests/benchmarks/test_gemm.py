@@ -47,7 +47,7 @@ def test_what_stock_measures_is_noted() -> None:
     tried = gemm_arm.Tried()
     kept = list(cache.feedback_saver_fns)
     try:
-        gemm_arm.note_stock(tried)
+        gemm_arm.record_stock(tried)
         extern: Any = object.__new__(selecting.ExternKernelCaller)
         timings = {extern: 2.0, object(): 1.0, object(): float("inf")}
         for saver in cache.feedback_saver_fns[-1:]:
@@ -177,7 +177,7 @@ def test_a_product_nobody_decided_has_no_winner(
     decided = iter([True, False])
 
     def ways(arm: str, cache_dir: Path, tried: gemm_arm.Tried) -> Any:
-        gemm_arm.note_ours(tried)
+        gemm_arm.record_ours(tried)
         selection: Any = Selection
 
         def compiled(function: Any) -> Any:
@@ -188,7 +188,7 @@ def test_a_product_nobody_decided_has_no_winner(
         return compiled
 
     monkeypatch.setattr(Selection, "decide", Selection.decide)  # put back behind the test
-    monkeypatch.setitem(gemm_arm._kept, "decide", lambda selection, ticket: verdict)
+    monkeypatch.setitem(gemm_arm._originals, "decide", lambda selection, ticket: verdict)
     monkeypatch.setattr(gemm_arm, "ways", ways)
     first, second = (
         gemm_arm.prepare("ours", tmp_path, request(one), dry=True)[0]
