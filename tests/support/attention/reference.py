@@ -126,9 +126,9 @@ def backward(
         dtype: See `forward`.
     """
     factor: float = q.size(-1) ** -0.5 if scale is None else scale
-    dq, dk, dv = (torch.zeros(one.shape, dtype=dtype, device=one.device) for one in (q, k, v))
+    dq, dk, dv = (torch.zeros(x.shape, dtype=dtype, device=x.device) for x in (q, k, v))
     dbias = None if bias is None else torch.zeros(bias.shape, dtype=dtype, device=bias.device)
-    biases, bias_grads = (_biases(one, q, k, cu_q, cu_k) for one in (bias, dbias))
+    biases, bias_grads = (_biases(x, q, k, cu_q, cu_k) for x in (bias, dbias))
     zero = _rows_like(q, cu_q, dtype)
     from_lse = _split_rows(zero if grad_lse is None else grad_lse.to(dtype), cu_q)
     operands = zip(_split(q, cu_q), _split(k, cu_k), _split(v, cu_k), _split(do, cu_q), strict=True)

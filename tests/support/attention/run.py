@@ -2,7 +2,7 @@
 
 Operators of torch's run with their fake implementations, so that the sizes, strides and types that
 generated code asserts are held against them. Triton and C++ kernels and operators that write to
-``out=`` are noted, not run. Each tensor is known by where its memory comes from:
+``out=`` are recorded, not run. Each tensor is known by where its memory comes from:
 
     q, k, ...            an input of the graph
     0, 1, ...            a result of the attention operator
@@ -111,47 +111,48 @@ class Run:
     def operator(self, path: str, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Call an operator of torch's."""
         schema = op._schema.arguments
-        bound = {one.name: value for one, value in zip(schema, args, strict=False)} | kwargs
-        usual = {one.name: one.default_value for one in schema}
-        told = {name: one for name, one in bound.items() if _differs(one, usual[name])}
-        self.call(path, told, writes="out" in kwargs)
+        bound = {arg.name: value for arg, value in zip(schema, args, strict=False)} | kwargs
+        usual = {arg.name: arg.default_value for arg in schema}
+        unusual = {name: x for name, x in bound.items() if _differs(x, usual[name])}
+        self.call(path, unusual, writes="out" in kwargs)
         if "out" in kwargs:
             return kwargs["out"]
-        made = op(*args, **kwargs)
-        for index, one in enumerate(made if isinstance(made, (tuple, list)) else (made,)):
-            if isinstance(one, torch.Tensor):
-                self.name(one, str(index))
-        return made
+        results = op(*args, **kwargs)
+        several = isinstance(results, (tuple, list))
+        for index, result in enumerate(results if several else (results,)):
+            if isinstance(result, torch.Tensor):
+                self.name(result, str(index))
+        return results
 
     def call(
         self, name: str, given: dict[str, Any], grid: tuple[int, ...] = (), *, writes: bool = True
     ) -> None:
         """Note a call; if it ``writes``, then to memory that nothing has written to."""
-        self.calls.append(Called(name, {key: self.seen(one) for key, one in given.items()}, grid))
-        for key, one in given.items():
-            if writes and isinstance(one, torch.Tensor) and not self.source(one):
-                self.name(one, key)
+        self.calls.append(Called(name, {key: self.seen(x) for key, x in given.items()}, grid))
+        for key, value in given.items():
+            if writes and isinstance(value, torch.Tensor) and not self.source(value):
+                self.name(value, key)
 
     def kernel(self, name: str, *args: Any, **_: Any) -> None:
         """Run a Triton or C++ kernel."""
         if not name.startswith("triton_tem"):
             self._own(args)
             return
-        (found,) = re.findall(rf"def {name}\(([^)]*)\)", self.code)
-        parameters = [one.partition(":")[0].strip() for one in found.split(",")]
+        (signature,) = re.findall(rf"def {name}\(([^)]*)\)", self.code)
+        parameters = [text.partition(":")[0].strip() for text in signature.split(",")]
         result = "dk" if "arg_DQ" in parameters else "out"
-        plain = [one.removeprefix("arg_").lower() for one in parameters]
-        plain = [result if one == "out_ptr0" else one for one in plain]
+        plain = [parameter.removeprefix("arg_").lower() for parameter in parameters]
+        plain = [result if name == "out_ptr0" else name for name in plain]
         count = len(plain)
         self.call("triton", dict(zip(plain, args[:count], strict=True)), tuple(args[count:]))
 
     def _own(self, args: Sequence[Any]) -> None:
         self.copies += 1
-        tensors = [one for one in args if isinstance(one, torch.Tensor)]
-        read = ", ".join(self.source(one) for one in tensors if self.source(one))
-        for one in tensors:
-            if not self.source(one):
-                self.name(one, f"made of {read}")
+        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        read = ", ".join(self.source(tensor) for tensor in tensors if self.source(tensor))
+        for tensor in tensors:
+            if not self.source(tensor):
+                self.name(tensor, f"made of {read}")
 
 
 @runtime_checkable
@@ -172,8 +173,8 @@ class Input:
 
     def of(self, run: Run) -> Any:
         """Return the input, as it is seen."""
-        one = run.input(self.name)
-        return run.seen(one.transpose(1, 2) if self.swap else one)
+        tensor = run.input(self.name)
+        return run.seen(tensor.transpose(1, 2) if self.swap else tensor)
 
 
 @dataclass(frozen=True)
@@ -184,8 +185,8 @@ class Length:
 
     def of(self, run: Run) -> int:
         """Return the number."""
-        one = run.input(self.name)
-        return int(one.size(2 if one.dim() == 4 else 0))
+        tensor = run.input(self.name)
+        return int(tensor.size(2 if tensor.dim() == 4 else 0))
 
 
 @dataclass(frozen=True)
@@ -337,13 +338,13 @@ def _reinterpreted(tensor: torch.Tensor, size: Any, stride: Any, offset: int) ->
 
 def _laid_out(tensor: torch.Tensor, size: Any, stride: Any, *_: Any) -> None:
     assert tuple(tensor.size()) == tuple(size)
-    wanted = tuple(1 if n == 1 else step for n, step in zip(size, stride, strict=True))
-    assert strides(tensor) == wanted
+    expected = tuple(1 if n == 1 else step for n, step in zip(size, stride, strict=True))
+    assert strides(tensor) == expected
 
 
 def _all_laid_out(tensors: Any, sizes: Any, every_stride: Any, *_: Any) -> None:
-    for one in zip(tensors, sizes, every_stride, strict=True):
-        _laid_out(*one)
+    for tensor, size, stride in zip(tensors, sizes, every_stride, strict=True):
+        _laid_out(tensor, size, stride)
 
 
 def _described(tensor: torch.Tensor, size: Any, stride: Any, dtype: Any, *_: Any) -> None:
