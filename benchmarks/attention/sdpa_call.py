@@ -73,7 +73,7 @@ class Calls:
             self._compiled[key] = self._compile(len(self._compiled))
         return self._compiled[key](*args, **kwargs)
 
-    def told(self) -> dict[str, int]:
+    def summary(self) -> dict[str, int]:
         """Return the counts, including those of the plugin."""
         stats = inductor_plugin.stats()
         counts = dict(self.counts)

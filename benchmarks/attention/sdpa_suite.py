@@ -186,7 +186,7 @@ def run_arm(path: Path, arm: str, listed: Path, answers: Path) -> None:
             spent = {"ended": name, "seconds": round(time.perf_counter() - started, 2)}
             spent["compiled"] = calls.counts["compiled"] - before
             stream.write(json.dumps(spent) + "\n")
-            stream.write(json.dumps({"calls": calls.told()}) + "\n")
+            stream.write(json.dumps({"calls": calls.summary()}) + "\n")
 
 
 @dataclass

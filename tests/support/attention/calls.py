@@ -1,4 +1,4 @@
-"""Calls of `fmha` that tests share: good ones to compare, bad ones to be refused."""
+"""Calls of `fmha` for several tests: valid calls to compare, and invalid calls that are refused."""
 
 from __future__ import annotations
 
@@ -64,23 +64,23 @@ def operands(case: Case, dtype: torch.dtype, seed: int = 0) -> dict[str, Any]:
     (heads, kv_heads), (dim, value_dim) = case.heads, case.dims
     if case.lengths is None:
         sq, sk = case.tokens
-        operands = {
+        tensors = {
             "q": drawn(2, heads, sq, dim),
             "k": drawn(2, kv_heads, sk, dim),
             "v": drawn(2, kv_heads, sk, value_dim),
         }
     else:
         sq, sk = (sum(lengths) for lengths in case.lengths)
-        operands = {
+        tensors = {
             "q": drawn(sq, heads, dim),
             "k": drawn(sk, kv_heads, dim),
             "v": drawn(sk, kv_heads, value_dim),
         }
         for name, lengths in zip(("cu_seqlens_q", "cu_seqlens_k"), case.lengths, strict=True):
-            operands[name] = cumulated(*lengths)
+            tensors[name] = cumulated(*lengths)
     if case.bias is not None:
-        operands["bias"] = drawn(*case.bias)
-    return operands
+        tensors["bias"] = drawn(*case.bias)
+    return tensors
 
 
 def cumulated(*lengths: int) -> torch.Tensor:
@@ -92,11 +92,11 @@ class Bad(NamedTuple):
     """A call that is refused.
 
     Attributes:
-        change: What it does to the arguments of a good call, two sequences of 4 and 5 tokens if
+        change: Modifies the arguments of a good call: two sequences of 4 and 5 tokens if
             ``varlen``, otherwise q [2, 4, 6, 8] and k, v [2, 2, 7, 8].
         error: Its type.
-        text: What the message has in it: the value, and what to do.
-        values: Whether only a kernel can see it.
+        text: Part of the message: the value, and what to do.
+        values: Whether only a kernel can check it, because it depends on values.
     """
 
     change: Callable[[dict[str, Any]], Any]

@@ -1,4 +1,4 @@
-"""Every candidate for an attention: calls in which it is made to win, and what has to be called then.
+"""Every candidate for an attention: calls in which it is made to win, and the kernel calls expected then.
 
 `ROWS` is what `tests.inductor.attention.test_every_winner` runs; it fails if a candidate has no row.
 """
@@ -24,14 +24,14 @@ from tests.support.attention.run import Fresh, Input, Length, Like, Rows
 SCALE = 0.125
 LEFT = 100
 KINDS = ("flash", "efficient", "cudnn")
-"""Operators of ATen's that can be traced, all with a causal mask."""
+"""ATen's operators that can be traced, all with a causal mask."""
 MORE_KINDS = ("cross", "window", "packed", "varlen")
 PADDED = ("efficient", "cross")
-"""Those whose statistics are padded."""
+"""Kinds whose statistics are padded."""
 
 
 def candidates() -> set[tuple[str, bool]]:
-    """Return the names of all candidates there are, and whether each is for the gradient."""
+    """Return the names of all candidates, and whether each is for the gradient."""
     library = {(kernel.name, False) for kernel in KERNELS.values()}
     gradients = {(kernel.name, True) for kernel in KERNELS.values() if kernel.backward}
     return (
@@ -59,7 +59,7 @@ def call(kind: str, *, gradient: bool, unknown: bool, other: bool = False) -> Ca
             queries to many keys; ``narrow`` and ``narrow few``, operands of 8 bits.
         gradient: Whether it is the gradient.
         unknown: Whether lengths are symbols: of keys for ``decode``, of queries for ``few``.
-        other: Whether it is one of other lengths, which code for unknown ones has to run too.
+        other: Whether to use other lengths, for code with unknown lengths.
     """
     n, tokens = (333, 777) if other else (250, 1000)
     more = ("do", "out", "lse") if gradient else ()

@@ -1,4 +1,4 @@
-"""Graphs with one attention operator each, and what Inductor alone makes of them."""
+"""Graphs with one attention operator each, and Inductor's own code for them."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportPrivateUsage=false, reportCallIssue=false
@@ -39,9 +39,9 @@ NARROW = torch.float8_e4m3fn
 
 @dataclass(frozen=True)
 class Shape:
-    """Extents of one attention; ``dynamic`` makes symbols of the lengths, but for the one ``known``.
+    """Extents of one attention; ``dynamic`` makes the lengths symbols, except the one named ``known``.
 
-    Tensors lie in memory as [B, S, H, D], with ``heads_first`` as [B, H, S, D].
+    Tensors have the layout [B, S, H, D], with ``heads_first`` [B, H, S, D].
     """
 
     batch: int = 2
@@ -55,7 +55,7 @@ class Shape:
     heads_first: bool = False
 
     def lengths(self, env: ShapeEnv) -> tuple[Any, Any]:
-        """Return Sq and Sk, as symbols if they are to be unknown; one symbol if they agree."""
+        """Return Sq and Sk, as symbols if ``dynamic``; one symbol if they agree."""
         if not self.dynamic:
             return self.queries, self.keys
         if self.known == "queries":
@@ -83,11 +83,11 @@ class Graph:
     tensors: list[Any]
 
     def lower(self, lab: Lab, **options: Any) -> str:
-        """Return the code the plugin makes of it."""
+        """Return the code the plugin generates."""
         return lab.lower_graph(self.module, self.mode, self.tensors, **options)
 
     def stock(self) -> str:
-        """Return the code Inductor makes of it."""
+        """Return the code Inductor generates."""
         codes: list[str] = []
         keep = staticmethod(codes.append)
         with (
@@ -102,7 +102,7 @@ class Graph:
 
 
 def traced(function: Callable[..., Any], make: Callable[[ShapeEnv], list[Any]]) -> Graph:
-    """Return the graph of a function of fake tensors that ``make`` makes."""
+    """Return the graph of a function of fake tensors that ``make`` returns."""
     env = ShapeEnv()
     mode = FakeTensorMode(shape_env=env, allow_non_fake_inputs=True)
     with mode:
@@ -340,19 +340,19 @@ def only(name: str) -> Callable[[BenchCandidate], float]:
 
 
 def lowered(graph: Graph, winner: str, cache_dir: Path, **options: Any) -> tuple[str, Lab]:
-    """Return the code in which a candidate wins, and the candidates.
+    """Return the code in which a candidate wins, and the lab.
 
     Raises:
         AssertionError: The plugin met something it did not expect and left the call to Inductor.
     """
     given_up: list[str] = []
 
-    def fail(*_: Any) -> None:
+    def record(*_: Any) -> None:
         given_up.append(format_exc())
 
     with (
         Lab(only(winner), cache_dir).open() as lab,
-        mock.patch.object(lowering.logger, "exception", fail),
+        mock.patch.object(lowering.logger, "exception", record),
     ):
         code = graph.lower(lab, **options)
     assert given_up == [], given_up[0]

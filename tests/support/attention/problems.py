@@ -59,7 +59,7 @@ def attention(
 
 
 def changed(problem: Problem, name: str, **values: Any) -> Problem:
-    """Return a problem one of whose operands is another; ``output`` names the result."""
+    """Return a problem with one operand changed; ``output`` names the result."""
     if name == "output":
         return replace(problem, output=replace(problem.output, **values))
     keywords = dict(problem.arguments)

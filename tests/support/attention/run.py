@@ -1,13 +1,13 @@
-"""Runs generated code on fake tensors: which kernels it calls with what, and what it gives back.
+"""Runs generated code on fake tensors, and records its kernel calls and results.
 
-Operators of torch's run with their fake implementations, so that the sizes, strides and types that
-generated code asserts are held against them. Triton and C++ kernels and operators that write to
-``out=`` are recorded, not run. Each tensor is known by where its memory comes from:
+torch's operators run with their fake implementations, which checks the sizes, strides and types that
+generated code asserts. Triton and C++ kernels and operators that write to ``out=`` are recorded, not run.
+Each tensor is identified by the source of its memory:
 
     q, k, ...            an input of the graph
     0, 1, ...            a result of the attention operator
-    out, lse, dq, dv     what a template's kernel or operator has written
-    made of lse          what one of Inductor's own kernels has written, of what it reads
+    out, lse, dq, dv     an output of a template's kernel or operator
+    made of lse          an output of one of Inductor's kernels, with the sources it reads
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -34,7 +34,7 @@ _CPP = re.compile(r"\b(cpp_\w+)\(")
 
 @dataclass(frozen=True)
 class Memory:
-    """A tensor that is no input: where it comes from (empty: nothing has written to it), and its layout."""
+    """A tensor other than an input: its source (empty if nothing has written to it), and its layout."""
 
     source: str
     size: tuple[int, ...]
@@ -48,8 +48,7 @@ class Called:
 
     Attributes:
         name: ``namespace.operator``, or ``triton`` for a template's kernel.
-        given: The arguments, less those that are as the schema has them by default; a tensor as what
-            `Run.seen` makes of it.
+        given: The arguments that differ from the schema's defaults; a tensor as in `Run.seen`.
         grid: Programs of a template's kernel.
     """
 
@@ -60,14 +59,14 @@ class Called:
 
 @dataclass
 class Run:
-    """What generated code has done.
+    """A run of generated code.
 
     Attributes:
-        names: Of the inputs.
+        names: Names of the inputs.
         tensors: The inputs.
-        code: What was generated.
+        code: The generated code.
         calls: The attention's kernels that were called.
-        outputs: What was given back.
+        outputs: The results.
         copies: Inductor's own kernels that ran.
     """
 
@@ -93,7 +92,7 @@ class Run:
         return self._sources.get(_storage(tensor), "")
 
     def seen(self, value: Any) -> Any:
-        """Return an argument so that it can be compared: of a tensor, whose memory it is and its layout."""
+        """Return an argument in a comparable form: for a tensor the source of its memory and its layout."""
         if not isinstance(value, torch.Tensor):
             return value
         return Memory(self.source(value), tuple(value.size()), strides(value), value.dtype)
@@ -104,7 +103,7 @@ class Run:
         return tuple(map(self.source, self.outputs))
 
     def name(self, tensor: torch.Tensor, source: str) -> None:
-        """Say where a tensor's memory comes from from now on."""
+        """Set the source of a tensor's memory."""
         self._sources[_storage(tensor)] = source
         self._kept.append(tensor)  # or another tensor would have its memory
 
@@ -157,10 +156,10 @@ class Run:
 
 @runtime_checkable
 class Wanted(Protocol):
-    """What an argument has to be, where that depends on the call."""
+    """An expected argument that depends on the call."""
 
     def of(self, run: Run) -> Any:
-        """Return what `Run.seen` has to make of it."""
+        """Return the value expected of `Run.seen`."""
         ...
 
 
@@ -179,7 +178,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Length:
-    """Rows of q or of k; of packed sequences the tokens of all."""
+    """Number of rows of q or of k; for packed sequences the number of all tokens."""
 
     name: str
 
@@ -191,7 +190,7 @@ class Length:
 
 @dataclass(frozen=True)
 class Like:
-    """Memory that nothing has written to, laid out as an input, of another type where one is told."""
+    """Memory that nothing has written to, with the layout of an input, and its type unless ``dtype`` is set."""
 
     name: str
     dtype: torch.dtype | None = None
@@ -204,7 +203,7 @@ class Like:
 
 @dataclass(frozen=True)
 class Fresh:
-    """Small memory that nothing has written to: the states of random numbers a gradient is given."""
+    """Small memory that nothing has written to: states of random numbers, which a gradient takes."""
 
     size: tuple[int, ...]
     dtype: torch.dtype
@@ -258,7 +257,7 @@ def ran(
 
 
 def strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return strides, 1 for a dimension of 1: there they do not matter."""
+    """Return strides, with 1 for dimensions of 1, where they do not matter."""
     pairs = zip(tensor.size(), tensor.stride(), strict=True)
     return tuple(1 if extent == 1 else step for extent, step in pairs)
 
