@@ -12,7 +12,7 @@ from inductor_plugin.template import Candidate
 _MODULE = "inductor_plugin.attention.math"
 _DTYPES = ("float32", "float64", "bfloat16", "float16")
 _SCORES_BYTES = 1 << 30
-"""Scores lie in memory, up to four times over for gradients."""
+"""Bytes of scores, which are in memory; gradients hold up to four copies."""
 _EXTENTS = {
     (operand, dim): what
     for rows, operands in (("Sq", ("do", "q", "out", "lse", "dq")), ("Sk", ("k", "v", "dv")))
@@ -27,7 +27,7 @@ class AttentionMath:
     name = "attention_math"
     ops = (FORWARD, BACKWARD)
     device = "cpu"
-    """There is nothing of it to test on a GPU."""
+    """No kernel of it runs on a GPU."""
 
     def reject(self, problem: Problem) -> str | None:
         """Return why the template cannot run the problem."""
@@ -38,7 +38,7 @@ class AttentionMath:
         reasons = {
             "sequences of different lengths": a.varlen,
             # Won at a length of 64, it took 3.3 times as long as ATen's kernel at one of 1536.
-            f"{_open(problem, a)} known at run time only; measured at one size, it may be slower at "
+            f"{_dynamic_extents(problem, a)} known at run time only; measured at one size, it may be slower at "
             "others": problem.dynamic,
             "a soft cap": a.softcap,
             f"{a.dtype} operands": a.dtype not in _DTYPES,
@@ -70,10 +70,10 @@ class AttentionMath:
         ]
 
 
-def _open(problem: Problem, a: Attention) -> str:
-    """Return which extents depend on the call, as people name them."""
+def _dynamic_extents(problem: Problem, a: Attention) -> str:
+    """Return which extents are dynamic, by their usual names."""
     names = (
-        _EXTENTS.get((a.operands[one.operand], one.dim), "an extent of the bias")
-        for one in problem.dynamic
+        _EXTENTS.get((a.operands[extent.operand], extent.dim), "an extent of the bias")
+        for extent in problem.dynamic
     )
     return ", ".join(dict.fromkeys(names))

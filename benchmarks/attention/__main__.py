@@ -1,12 +1,12 @@
-"""Attention of known models on this GPU: each of torch's operators, torch.compile, the plugin.
+"""Benchmarks attentions of known models on this GPU: torch's operators, torch.compile and the plugin.
 
     python -m benchmarks.attention [--budget-s 170] [--match TEXT] [--fresh] [--dry]
 
-Forward and backward are measured apart, each as a CUDA graph with a cold L2, all arms in turns on the
-same inputs (`benchmarks.harness.arms`). The table gives TFLOP/s, and how much faster the plugin is than the
-best of torch's operators and than stock torch.compile. What is finished stands in the JSON file at
-once; the next run goes on from there, on the same machine with the same sources. ``--dry`` goes the
-same way with tiny sizes on a CPU, to check the benchmark itself.
+Forward and backward are measured separately, each as a CUDA graph with a cold L2, all arms in turns on the
+same inputs (`benchmarks.harness.arms`). The table has TFLOP/s, and the speedup of the plugin over the best
+of torch's operators and over stock torch.compile. Each row is written to the JSON file when it is finished;
+a later run on the same machine with the same sources continues there. ``--dry`` runs the same code with
+tiny sizes on a CPU, to check the benchmark itself.
 """
 
 from __future__ import annotations
@@ -30,25 +30,24 @@ LIBRARIES = ("flash", "efficient", "cudnn")
 MANY = "attentions"
 ROUNDS = 10
 SOURCES = (*PLUGIN, "benchmarks/harness", "benchmarks/attention", "benchmarks/gemm")
-"""What a row is measured with; another version begins anew."""
+"""Sources a row depends on; if they change, all rows are measured again."""
 
 
 def main() -> int:
-    """Measure what is not measured yet, write after each attention, print a table last."""
+    """Measure the missing rows, write the file after each attention, and print a table at the end."""
 
-    def wanted(rows: Rows, given: argparse.Namespace, budget: Budget) -> list[str]:
+    def measure(rows: Rows, arguments: argparse.Namespace, budget: Budget) -> list[str]:
         every = todo()
-        return run(
-            rows, {name: every[name] for name in campaign.chosen(every, given)}, given, budget
-        )
+        names = campaign.chosen(every, arguments)
+        return run(rows, {name: every[name] for name in names}, arguments, budget)
 
     benchmark = campaign.Benchmark("attention", __doc__, MANY, ARMS, SOURCES, 170.0, 120.0, ROUNDS)
-    return benchmark.main(wanted, show)
+    return benchmark.main(measure, show)
 
 
 def todo() -> dict[str, tuple[Shape, bool]]:
     """Return all attentions by name, forward and backward."""
-    every = [(one, backward) for one in SHAPES for backward in (False, True)]
+    every = [(shape, backward) for shape in SHAPES for backward in (False, True)]
     return {
         name_of(shape, backward=backward): (shape, backward)
         for shape, backward in every
@@ -62,44 +61,44 @@ def name_of(shape: Shape, *, backward: bool) -> str:
 
 
 def run(
-    rows: Rows, wanted: Mapping[str, tuple[Shape, bool]], given: Any, budget: Budget
+    rows: Rows, attentions: Mapping[str, tuple[Shape, bool]], arguments: Any, budget: Budget
 ) -> list[str]:
-    """Measure attentions until the budget ends; return the names of those that are left."""
+    """Measure attentions until the budget ends; return the names of the remaining ones."""
 
     def measure(name: str, processes: Sequence[Arm]) -> tuple[dict[str, Any], bool]:
-        shape, backward = wanted[name]
+        shape, backward = attentions[name]
         request = {"do": "prepare", "shape": shape.name, "backward": backward}
-        found, whole = raced(request, processes, budget, given.arm_s, given.rounds)
+        results, whole = raced(request, processes, budget, arguments.arm_s, arguments.rounds)
         facts = {"flops": shape.flops(backward=backward), "accepted": shape.accepted}
-        return {"product": name, **facts, **found}, whole
+        return {"product": name, **facts, **results}, whole
 
-    return campaign.run([*wanted], measure, line, rows, given, budget, ARM_MODULE)
+    return campaign.run([*attentions], measure, line, rows, arguments, budget, ARM_MODULE)
 
 
 def line(row: Mapping[str, Any]) -> str:
     """Return a row in one line."""
-    shown = [f"{name} {_speed(row, name) or 'failed'}" for name in row["arms"]]
-    return f"{row['product']:44} " + "  ".join(shown)
+    speeds = [f"{name} {_speed(row, name) or 'failed'}" for name in row["arms"]]
+    return f"{row['product']:44} " + "  ".join(speeds)
 
 
 def time_ms(row: Mapping[str, Any], arm: str) -> float | None:
-    """Return milliseconds of an arm; None where it has failed or its numbers are wrong."""
+    """Return milliseconds of an arm; None if it failed or its numbers are wrong."""
     answer = row["arms"].get(arm, {})
     right = answer.get("error", 0.0) <= row["accepted"]
     return answer.get("median_ms") if right else None
 
 
 def _speed(row: Mapping[str, Any], arm: str) -> str:
-    """Return TFLOP/s; empty where there is no time."""
+    """Return TFLOP/s; empty without a time."""
     ms = time_ms(row, arm)
     return f"{row['flops'] / ms / 1e9:.0f}" if ms else ""
 
 
 def gain(row: Mapping[str, Any], rivals: Iterable[str]) -> float | None:
-    """Return how many times as fast the plugin is as the best of some arms, None where unknown."""
-    known = [ms for ms in (time_ms(row, one) for one in rivals) if ms]
-    mine = time_ms(row, "ours")
-    return min(known) / mine if known and mine else None
+    """Return the speedup of the plugin over the best of some arms, None if unknown."""
+    times = [ms for ms in (time_ms(row, arm) for arm in rivals) if ms]
+    ours = time_ms(row, "ours")
+    return min(times) / ours if times and ours else None
 
 
 def show(rows: Iterable[Mapping[str, Any]]) -> None:
@@ -114,8 +113,8 @@ def show(rows: Iterable[Mapping[str, Any]]) -> None:
     failures: dict[str, None] = {}
     for row in rows:
         gains = (gain(row, LIBRARIES), gain(row, ("stock",)))
-        shown = ("" if one is None else f"{one:.2f}" for one in gains)
-        table.add_row(row["product"], *(_speed(row, arm) for arm in ARMS), *shown)
+        cells = ("" if speedup is None else f"{speedup:.2f}" for speedup in gains)
+        table.add_row(row["product"], *(_speed(row, arm) for arm in ARMS), *cells)
         for arm, answer in row["arms"].items():
             if "failed" in answer:
                 failures[f"{row['product']}: {arm}: {answer['failed']}"] = None

@@ -1,10 +1,10 @@
-"""One way to compute an attention, in a process of its own that answers the benchmark's questions.
+"""One arm of the attention benchmark: a process that computes attentions and answers requests.
 
     python -m benchmarks.attention.arm ARM CACHE_DIR [--dry]
 
-As `benchmarks.gemm.arm`. ``flash``, ``efficient`` and ``cudnn`` call torch's operators, each forced;
-``stock`` is torch.compile (FlexAttention for a window, which SDPA cannot say), ``ours`` the plugin.
-Operands of 8 bits, which none of torch's takes, are cast to bfloat16 for all but ``ours``.
+As in `benchmarks.gemm.arm`. ``flash``, ``efficient`` and ``cudnn`` force one of torch's operators;
+``stock`` is torch.compile (FlexAttention for a window, which SDPA does not support), ``ours`` the plugin.
+Operands of 8 bits, which torch's operators do not accept, are cast to bfloat16 for all but ``ours``.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -59,7 +59,7 @@ def prepare(
     device = "cpu" if dry else "cuda:0"
     torch._dynamo.reset()
     q, k, v, do = operands(shape, device)
-    inputs = [one.requires_grad_(backward) for one in (q, k, v)]
+    inputs = [operand.requires_grad_(backward) for operand in (q, k, v)]
     tried = Tried()
     function = ways(arm, cache_dir, tried)(attention(arm, shape, device))
     timer = timer_for(device)
@@ -91,10 +91,10 @@ def prepare(
 
 
 def attention(arm: str, shape: Shape, device: str) -> Function:
-    """Return an attention as an arm computes it, before it is compiled.
+    """Return the function with which an arm computes an attention, not compiled.
 
     Raises:
-        NotImplementedError: The arm has no way to say it.
+        NotImplementedError: The arm does not support the attention.
     """
     if arm == "ours":
         return plugin_attention(shape, device)
@@ -128,7 +128,7 @@ def _forced(arm: str, shape: Shape, device: str) -> Function:
 
 
 def _flash(shape: Shape, device: str) -> Function:
-    """Return FlashAttention as ATen has it for windows and packed sequences."""
+    """Return ATen's FlashAttention for windows and packed sequences."""
     ends = ends_of(shape, device) if shape.lengths else None
     longest = max(shape.lengths) if shape.lengths else 0
     causal = shape.mask.right == 0
@@ -137,38 +137,38 @@ def _flash(shape: Shape, device: str) -> Function:
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         if ends is not None:
-            most = (longest, longest, 0.0, causal, False)
-            return aten._flash_attention_forward(q, k, v, ends, ends, *most)[0]
-        by_token = [one.transpose(1, 2) for one in (q, k, v)]
-        most = (q.shape[2], k.shape[2], 0.0, causal, False)
-        out = aten._flash_attention_forward(*by_token, None, None, *most, **windows)[0]
+            sizes = (longest, longest, 0.0, causal, False)
+            return aten._flash_attention_forward(q, k, v, ends, ends, *sizes)[0]
+        by_token = [operand.transpose(1, 2) for operand in (q, k, v)]
+        sizes = (q.shape[2], k.shape[2], 0.0, causal, False)
+        out = aten._flash_attention_forward(*by_token, None, None, *sizes, **windows)[0]
         return out.transpose(1, 2)
 
     return call
 
 
 def _varlen(shape: Shape, device: str) -> Function:
-    """Return torch's own call for packed sequences."""
+    """Return torch's call for packed sequences."""
     from torch.nn.attention import varlen
 
     ends, longest = ends_of(shape, device), max(shape.lengths)
     call: Any = varlen.varlen_attn
-    facts: dict[str, Any] = {"window_size": (-1, 0)}
+    keywords: dict[str, Any] = {"window_size": (-1, 0)}
     if shape.heads != shape.kv_heads:
-        facts["enable_gqa"] = True  # torch 2.14
-    return lambda q, k, v: call(q, k, v, ends, ends, longest, longest, **facts)
+        keywords["enable_gqa"] = True  # torch 2.14
+    return lambda q, k, v: call(q, k, v, ends, ends, longest, longest, **keywords)
 
 
 def _flex(shape: Shape, device: str) -> Function:
-    """Return FlexAttention with a mask of blocks, torch's own way for all other masks."""
+    """Return FlexAttention with a block mask, torch's way for all other masks."""
     from torch.nn.attention import flex_attention as flex
 
     mask: Mask = shape.mask
     shift = shape.keys - shape.queries if mask.bottom_right else 0
 
     def keeps(_batch: Any, _head: Any, i: Any, j: Any) -> Any:
-        seen = j <= i + shift + mask.right if mask.right >= 0 else j >= 0
-        return seen & (j >= i + shift - mask.left) if mask.left >= 0 else seen
+        visible = j <= i + shift + mask.right if mask.right >= 0 else j >= 0
+        return visible & (j >= i + shift - mask.left) if mask.left >= 0 else visible
 
     blocks = flex.create_block_mask(keeps, None, None, shape.queries, shape.keys, device=device)
     gqa = shape.heads != shape.kv_heads
@@ -186,7 +186,7 @@ def dried(shape: Shape) -> Shape:
         kv_heads=heads if shape.kv_heads == shape.heads else max(1, heads // 4),
         queries=min(shape.queries, DRY_LENGTH),
         keys=min(shape.keys, DRY_LENGTH),
-        lengths=tuple(min(one, DRY_LENGTH) for one in shape.lengths),
+        lengths=tuple(min(length, DRY_LENGTH) for length in shape.lengths),
     )
 
 

@@ -1,13 +1,13 @@
-"""What each Triton attention kernel takes of a GPU: registers, spills and shared memory, without one.
+"""Resources of each Triton attention kernel: registers, spills and shared memory, without a GPU.
 
     python -m benchmarks.attention.compile [--gpu A100 ...] [--dim 64 ...] [--mask causal ...]
                                            [--first 3] [--missing]
                                            [--out benchmarks/results/attention_triton.json]
 
 Every candidate of a head dim is lowered by Inductor and compiled by Triton and ptxas for the GPU's
-architecture. What is measured is joined with what the file holds for other head dims, masks and GPUs
-of the same sources; ``--missing`` compiles only what it does not hold. Ends with 1 where a kernel spills, computes nothing, or takes more shared memory
-than there is.
+architecture. Rows of the file for other head dims, masks and GPUs are kept if their sources have not
+changed; ``--missing`` compiles only what the file lacks. Exits with 1 if a kernel spills, computes
+nothing, or needs more shared memory than the GPU has.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tests.support.attention.lowering import graph, source_of
 OUT = RESULTS / "attention_triton.json"
 GPUS = ("A100", "H200", "B200")
 DIMS = range(32, 257, 8)
-"""All that the backward takes; the forward takes 8, 16 and 24 as well."""
+"""All head dims of the backward; the forward supports 8, 16 and 24 as well."""
 MASKS = {
     "none": Mask(),
     "causal": Mask(right=0),
@@ -51,7 +51,7 @@ MASKS = {
 }
 BACKWARD = "backward"
 SOFTCAP = 30.0
-"""Bound of the scores, as Gemma 2 has it for its logits."""
+"""Bound of the scores, that of Gemma 2's logits."""
 KINDS = (
     *MASKS, "varlen", "decode", "bias", "softcap", BACKWARD, f"{BACKWARD} window",
     f"{BACKWARD} varlen", f"{BACKWARD} bias", f"{BACKWARD} bias causal", f"{BACKWARD} softcap",
@@ -60,7 +60,7 @@ KINDS = (
 bias without a mask, a soft-cap with a causal one; and gradients: dense with a causal mask, with a window,
 sequences, a bias without a mask and with a causal one, a soft-cap."""
 FEWEST_REGISTERS = 32
-"""With fewer nothing is computed: Triton compiles what it cannot to a trap, and says nothing."""
+"""With fewer nothing is computed: Triton silently compiles kernels it cannot handle to a trap."""
 LENGTH = 4096
 """Queries and keys; more than enough programs for the largest block."""
 TEMPLATES = {
@@ -68,12 +68,12 @@ TEMPLATES = {
     "triton_attention_decode": "templates/triton_attention/decode.jinja",
     "triton_attention_backward": "templates/triton_attention/backward.jinja",
 }
-"""Their texts are what a kernel is made of, but for its constants: its name and its row tell them."""
+"""Sources of the kernels; the constants follow from a kernel's name and its row."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one kernel takes.
+    """Resources of one kernel.
 
     Attributes:
         gpu: The GPU it is compiled for.
@@ -99,14 +99,14 @@ class Row:
 
     @property
     def key(self) -> tuple[str | int, ...]:
-        """What tells it from other rows."""
+        """What identifies the row."""
         return self.gpu, self.template, self.head_dim, self.mask, self.dtype, self.name
 
 
 def problems(
     gpu: Target, dims: Sequence[int], masks: Sequence[str], dtype: str
 ) -> Iterator[tuple[Template, str, Problem]]:
-    """Yield the attentions whose candidates are compiled, and the template each is for."""
+    """Yield the attentions whose candidates are compiled, with the template of each."""
     for dim, name in product(dims, masks):
         case = case_of(name, dim, dtype)
         if name.startswith(BACKWARD):
@@ -118,25 +118,25 @@ def problems(
 
 
 def case_of(kind: str, dim: int, dtype: str) -> Case:
-    """Return the attention of one of `KINDS`; gradients are of four heads of q to one of k and v."""
+    """Return the attention of one of `KINDS`; gradients have four heads of q for each of k and v."""
     backward = kind.startswith(BACKWARD)
-    asked = set(kind.split())
-    causal = asked & {"causal", "varlen", "softcap"} or kind == BACKWARD
-    lengths: Any = (LENGTH // 2,) * 4 if "varlen" in asked else LENGTH
+    features = set(kind.split())
+    causal = features & {"causal", "varlen", "softcap"} or kind == BACKWARD
+    lengths: Any = (LENGTH // 2,) * 4 if "varlen" in features else LENGTH
     case = Case(
-        lengths, lengths, MASKS["window" if "window" in asked else "causal" if causal else "none"],
-        heads=8, kv_heads=2 if backward else 8, batch=1 if "varlen" in asked else 2, head_dim=dim,
+        lengths, lengths, MASKS["window" if "window" in features else "causal" if causal else "none"],
+        heads=8, kv_heads=2 if backward else 8, batch=1 if "varlen" in features else 2, head_dim=dim,
         dtype=getattr(torch, dtype),
     )  # fmt: skip
     if kind == "decode":
         return replace(case, queries=1, heads=32, batch=4)
-    if "bias" in asked:
+    if "bias" in features:
         return replace(case, bias=(case.batch, case.heads, LENGTH, LENGTH))
-    return replace(case, softcap=SOFTCAP) if "softcap" in asked else case
+    return replace(case, softcap=SOFTCAP) if "softcap" in features else case
 
 
 def compiled(gpu: Target, mask: str, problem: Problem, candidate: Candidate) -> Row:
-    """Compile one candidate; called where the GPU is the one that is lowered for."""
+    """Compile one candidate; called within `as_target` of the GPU."""
     arch = gpu.capability[0] * 10 + gpu.capability[1]
     assert isinstance(candidate.kernel, TritonSource)
     usage = triton_interpreter.compiled(source_of(problem, candidate), arch)
@@ -155,46 +155,46 @@ def compiled(gpu: Target, mask: str, problem: Problem, candidate: Candidate) -> 
 
 
 def complaints(rows: Sequence[Row]) -> list[str]:
-    """Return what is wrong with kernels, one line each."""
-    found: list[str] = []
+    """Return a line for each problem of a kernel."""
+    lines: list[str] = []
     for row in rows:
         what = f"{row.template} {row.name}, head dim {row.head_dim}, {row.mask}, {row.dtype}, {row.gpu}"
         if row.spills:
-            found.append(f"{what}: {row.spills} bytes spilled with {row.registers} registers")
+            lines.append(f"{what}: {row.spills} bytes spilled with {row.registers} registers")
         if row.registers < FEWEST_REGISTERS:
-            found.append(f"{what}: {row.registers} registers, so that it can compute nothing")
+            lines.append(f"{what}: {row.registers} registers, so that it can compute nothing")
         room = target(row.gpu).shared_per_block
         if row.shared > room:
-            found.append(f"{what}: {row.shared} bytes of shared memory of {room}")
-    return found
+            lines.append(f"{what}: {row.shared} bytes of shared memory of {room}")
+    return lines
 
 
 def joined(out: Path, rows: Sequence[Row]) -> list[Row]:
-    """Return these rows, and those of a file that were made with the same sources."""
-    kept = {row.key: row for row in stored(out)}
+    """Return these rows, and those of the file with the same sources."""
+    stored_rows = {row.key: row for row in stored(out)}
     measured = {(row.gpu, row.template, row.head_dim, row.mask, row.dtype) for row in rows}
-    same = [row for key, row in kept.items() if key[:5] not in measured]
-    return sorted([*same, *rows], key=lambda row: row.key)
+    kept = [row for key, row in stored_rows.items() if key[:5] not in measured]
+    return sorted([*kept, *rows], key=lambda row: row.key)
 
 
 def stored(out: Path) -> list[Row]:
-    """Return what a file holds of templates whose texts are as they were."""
+    """Return the rows of a file whose templates have not changed."""
     if not out.exists():
         return []
-    told = json.loads(out.read_text())
-    rows = [Row(**one) for one in told["kernels"]]
+    report = json.loads(out.read_text())
+    rows = [Row(**fields) for fields in report["kernels"]]
     now = digests()
-    return [row for row in rows if told["sources"].get(row.template) == now[row.template]]
+    return [row for row in rows if report["sources"].get(row.template) == now[row.template]]
 
 
 def held(
     out: Path, gpu: Target, mask: str, problem: Problem, candidates: Sequence[Candidate]
 ) -> bool:
-    """Return whether a file holds all these kernels of a problem."""
+    """Return whether a file has all these kernels of a problem."""
     attention = attention_of(problem)
     facts = attention.head_dim, mask, attention.dtype
     keys = {row.key for row in stored(out)}
-    return {(gpu.name, one.template, *facts, one.name) for one in candidates} <= keys
+    return {(gpu.name, x.template, *facts, x.name) for x in candidates} <= keys
 
 
 def digests() -> dict[str, str]:
@@ -203,7 +203,7 @@ def digests() -> dict[str, str]:
 
 
 def main() -> int:
-    """Compile, write the file, and say what spills."""
+    """Compile, write the file, and print what spills."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -214,18 +214,20 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=12, help="candidates of each")
     parser.add_argument("--missing", action="store_true", help="only what the file does not hold")
     parser.add_argument("--out", type=Path, default=OUT)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     rows: list[Row] = []
-    for gpu in map(target, given.gpu):
-        for template, mask, problem in problems(gpu, given.dim, given.mask, given.dtype):
-            chosen = template.candidates(problem)[: given.first]
-            if given.missing and held(given.out, gpu, mask, problem, chosen):
+    for gpu in map(target, arguments.gpu):
+        for template, mask, problem in problems(
+            gpu, arguments.dim, arguments.mask, arguments.dtype
+        ):
+            chosen = template.candidates(problem)[: arguments.first]
+            if arguments.missing and held(arguments.out, gpu, mask, problem, chosen):
                 continue
             with as_target(gpu), graph():
                 for candidate in chosen:
                     rows.append(compiled(gpu, mask, problem, candidate))
                     print(" ".join(map(str, asdict(rows[-1]).values())), flush=True)
-            write(given.out, joined(given.out, rows))
+            write(arguments.out, joined(arguments.out, rows))
     wrong = complaints(rows)
     print("\n".join(wrong) or f"{len(rows)} kernels, none spills")
     return 1 if wrong else 0
@@ -233,13 +235,13 @@ def main() -> int:
 
 def write(out: Path, rows: Sequence[Row]) -> None:
     """Write the file."""
-    told = {
+    report = {
         "torch": torch.__version__,
         "triton": importlib.metadata.version("triton"),
         "sources": digests(),
-        "kernels": [asdict(one) for one in rows],
+        "kernels": [asdict(row) for row in rows],
     }
-    out.write_text(json.dumps(told, indent=1) + "\n")
+    out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""Attention on this machine's CPU: torch.compile with the plugin beside torch.compile alone.
+"""Attention on this machine's CPU: torch.compile with and without the plugin.
 
     python -m benchmarks.attention.cpu [--rounds 60] [--threads 1] [--out benchmarks/results/attention_cpu.json]
 
 For each shape a function with one `scaled_dot_product_attention` is compiled both ways, and both are
-called in turns, the order changing, so that a drifting clock hits both alike. ``ratio`` is stock's time
-over ours, forward, and forward with backward. Both times are the lowest tenth of the samples, since
-other work on the machine only adds; ``load`` tells how much there was. ``same_code`` says that the
-plugin chose what stock calls: the code is then the same word for word
-(tests/inductor/attention/test_lowering.py), and the ratio is what the machine adds. Where it is not, a ratio
-below the limit ends it non-zero.
+called in turns in alternating order, so that clock drift affects both. ``ratio`` is stock's time over
+ours, forward, and forward with backward. Both times are the mean of the lowest tenth of the samples,
+since other work on the machine only adds time; ``load`` is the load average. ``same_code`` is true if
+the plugin chose the kernel that stock calls: then the generated code is identical
+(tests/inductor/attention/test_lowering.py), and the ratio is noise. Otherwise a ratio below the limit
+makes the exit status non-zero.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OUT = RESULTS / "attention_cpu.json"
 LEAST_RATIO = 1 / 1.02
 LEAST_SAMPLE_S = 0.02
 TRACED = "attention_cpu"
-"""What stock calls, by the beginning of its name among the candidates."""
+"""Prefix of the name of stock's kernel among the candidates."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ SHAPES = (
 
 
 def main() -> int:
-    """Measure, print, write; ends non-zero where the plugin is slower than the limit."""
+    """Measure, print, write; return 1 if the plugin is slower than the limit."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -86,9 +86,9 @@ def main() -> int:
             arguments.out.parent.mkdir(parents=True, exist_ok=True)
             arguments.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     slower = [
-        f"{one['shape']} {one['what']}"
-        for one in rows
-        if one["ratio"] < LEAST_RATIO and not one["same_code"]
+        f"{row['shape']} {row['what']}"
+        for row in rows
+        if row["ratio"] < LEAST_RATIO and not row["same_code"]
     ]
     print(f"Written to {arguments.out}. Slower than stock: {', '.join(slower) or 'nothing'}.")
     return 1 if slower else 0
@@ -101,7 +101,7 @@ def measured(shape: Shape, rounds: int) -> list[dict[str, Any]]:
         options = inductor_plugin.options(cache_dir=folder, table="off", progress="off")
         for what, grad in (("forward", False), ("forward and backward", True)):
             calls = [call(shape, None, grad=grad), call(shape, options, grad=grad)]
-            first = [one() for one in calls]
+            first = [function() for function in calls]
             for theirs, ours in zip(*first, strict=True):
                 torch.testing.assert_close(ours, theirs, atol=2e-2, rtol=2e-2)
             stock, ours = turns(calls, rounds)
@@ -116,7 +116,8 @@ def measured(shape: Shape, rounds: int) -> list[dict[str, Any]]:
                     "median_ratio": statistics.median(stock) / statistics.median(ours),
                     "load": os.getloadavg()[0],
                     "same_code": all(
-                        one["winner"].startswith(TRACED) for one in records(Path(folder)).values()
+                        record["winner"].startswith(TRACED)
+                        for record in records(Path(folder)).values()
                     ),
                     "candidates": records(Path(folder)),
                 }
@@ -127,7 +128,7 @@ def measured(shape: Shape, rounds: int) -> list[dict[str, Any]]:
 def call(
     shape: Shape, options: dict[str, Any] | None, *, grad: bool
 ) -> Callable[[], tuple[torch.Tensor, ...]]:
-    """Return one way's call: the output, or the output and the gradients."""
+    """Return a function that computes the output, or the output and the gradients."""
     torch._dynamo.reset()  # pyright: ignore[reportUnknownMemberType]
     dtype: torch.dtype = getattr(torch, shape.dtype)
 
@@ -137,7 +138,7 @@ def call(
     compiled: Any = torch.compile(attend, options=options)  # pyright: ignore[reportUnknownMemberType]
     generator = torch.Generator().manual_seed(1)
     lengths = (shape.queries, shape.keys, shape.keys)
-    given = [
+    operands = [
         torch.randn(shape.batch, n, shape.heads, shape.dim, generator=generator)
         .to(dtype)
         .transpose(1, 2)
@@ -145,20 +146,20 @@ def call(
         for n in lengths
     ]
     if not grad:
-        return lambda: (compiled(*given),)
+        return lambda: (compiled(*operands),)
     step = torch.ones(shape.batch, shape.heads, shape.queries, shape.dim, dtype=dtype)
 
     def both() -> tuple[torch.Tensor, ...]:
-        out = compiled(*given)
-        return out, *torch.autograd.grad(out, given, step)
+        out = compiled(*operands)
+        return out, *torch.autograd.grad(out, operands, step)
 
     return both
 
 
 def turns(calls: Sequence[Callable[[], object]], rounds: int) -> list[list[float]]:
-    """Return milliseconds a call of each, sampled in turns; who begins changes."""
-    taken = [seconds(one, 1) for one in calls for _ in range(3)][2::3]
-    repeats = max(1, round(LEAST_SAMPLE_S / min(taken)))
+    """Return milliseconds per call of each, sampled in turns; the order alternates."""
+    last_of_three = [seconds(function, 1) for function in calls for _ in range(3)][2::3]
+    repeats = max(1, round(LEAST_SAMPLE_S / min(last_of_three)))
     samples: list[list[float]] = [[] for _ in calls]
     for turn in range(rounds):
         order = range(len(calls)) if turn % 2 else reversed(range(len(calls)))
@@ -173,7 +174,7 @@ def undisturbed(samples: Sequence[float]) -> float:
 
 
 def seconds(function: Callable[[], object], repeats: int) -> float:
-    """Return how long some calls take."""
+    """Return the seconds that ``repeats`` calls take."""
     started = time.perf_counter()
     for _ in range(repeats):
         function()
@@ -181,21 +182,21 @@ def seconds(function: Callable[[], object], repeats: int) -> float:
 
 
 def records(folder: Path) -> dict[str, Any]:
-    """Return what was measured of each problem, and what was decided."""
-    found: dict[str, Any] = {}
+    """Return the measurements and the decision of each problem."""
+    problems: dict[str, Any] = {}
     for path in folder.glob("records/*/*/*.json"):
         record = json.loads(path.read_text(encoding="utf-8"))
         candidates = record["candidates"].values()
-        found[record["describe"]] = {
+        problems[record["describe"]] = {
             "winner": record["decision"]["winner"].rpartition("-")[0],
-            "median_ms": {one["name"]: one["median_ms"] for one in candidates},
-            "status": {one["name"]: one["status"] for one in candidates},
+            "median_ms": {x["name"]: x["median_ms"] for x in candidates},
+            "status": {x["name"]: x["status"] for x in candidates},
         }
-    return found
+    return problems
 
 
 def machine() -> dict[str, Any]:
-    """Return where it was measured."""
+    """Return a description of this machine."""
     return {
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
@@ -209,8 +210,8 @@ def processor() -> str:
     """Return the processor's name."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
 
 
 if __name__ == "__main__":

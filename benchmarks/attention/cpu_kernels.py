@@ -2,10 +2,10 @@
 
     python -m benchmarks.attention.cpu_kernels [--rounds 60] [--out benchmarks/results/attention_cpu_kernels.json]
 
-Says whether the template `attention_math` earns its place next to `fmha`'s blocks, which compute the same.
-The kernels of a row are called in turns, the order changing. What is measured is the process's CPU time, all
-threads together, since other work on the machine may take the processor away: ``*_ms`` is the lowest sample,
-and ``math_gain`` the median over the turns of the blocks' time over that of `attention_math`. ``load`` is the
+The results show whether the template `attention_math` pays in addition to `fmha`'s blocks, which compute the
+same. The kernels of a row are called in turns in alternating order. The process's CPU time, summed over all
+threads, is measured, since other work on the machine may preempt it: ``*_ms`` is the lowest sample, and
+``math_gain`` the median over the turns of the blocks' time over that of `attention_math`. ``load`` is the
 machine's load average at that time.
 """
 
@@ -89,7 +89,7 @@ def measured(rounds: int) -> Iterator[dict[str, Any]]:
 
 
 def calls(shape: Shape, dtype: torch.dtype, what: str) -> dict[str, Callable[[], list[Tensor]]]:
-    """Return the kernels by name, each with operands laid out as projections leave them."""
+    """Return the kernels by name, with operands in the layout of projections."""
     generator = torch.Generator().manual_seed(1)
 
     def operand(tokens: int) -> Tensor:
@@ -132,20 +132,20 @@ def calls(shape: Shape, dtype: torch.dtype, what: str) -> dict[str, Callable[[],
     }
 
 
-def copied(results: Any, places: list[Tensor]) -> list[Tensor]:
-    """Return results in the memory that generated code gives a kernel."""
-    return [place.copy_(result) for place, result in zip(places, results, strict=True)]
+def copied(results: Any, buffers: list[Tensor]) -> list[Tensor]:
+    """Return results copied to preallocated buffers, as generated code has them."""
+    return [buffer.copy_(result) for buffer, result in zip(buffers, results, strict=True)]
 
 
 def agree(kernels: dict[str, Callable[[], list[Tensor]]]) -> None:
-    """Raise an AssertionError unless all kernels give the same numbers."""
-    first, *others = [[one.clone() for one in kernel()] for kernel in kernels.values()]
+    """Raise an AssertionError unless all kernels compute the same numbers."""
+    first, *others = [[result.clone() for result in kernel()] for kernel in kernels.values()]
     for other in others:
         torch.testing.assert_close(other, first, atol=4e-2, rtol=4e-2)
 
 
 def in_turns(kernels: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Return seconds a call of each kernel, by turns; who begins changes."""
+    """Return seconds per call of each kernel, by turns; the order alternates."""
     once = {name: min(seconds(kernel, 1) for _ in range(3)) for name, kernel in kernels.items()}
     repeats = max(1, round(SAMPLE_S / min(once.values())))
     samples: dict[str, list[float]] = {name: [] for name in kernels}
@@ -157,7 +157,7 @@ def in_turns(kernels: Mapping[str, Callable[[], object]], rounds: int) -> dict[s
 
 
 def seconds(function: Callable[[], object], repeats: int) -> float:
-    """Return the CPU time that some calls take."""
+    """Return the CPU seconds that ``repeats`` calls take."""
     started = time.process_time()
     for _ in range(repeats):
         function()

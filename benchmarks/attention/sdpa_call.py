@@ -25,7 +25,7 @@ def _attention(*args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 class Calls:
-    """Compiles calls and counts what became of them."""
+    """Compiles calls and counts how each was run."""
 
     def __init__(self, arm: str, cache: Path) -> None:
         """Compile with the plugin (``plugin``), Inductor alone (``stock``) or nothing (``plain``).
@@ -43,12 +43,12 @@ class Calls:
         self.function = scaled_dot_product_attention
 
     def install(self, module: Any) -> None:
-        """Take the place of the function, also where a module has it under its own name."""
+        """Replace the function, also in a module that imported it by name."""
         if self._arm == "plain":
             return
-        # Dynamo looks functions up by their names, once: it has to find the original.
+        # Dynamo looks functions up by name once, and has to find the original.
         torch.compile(_attention, backend="eager")(*[torch.zeros(1, 1, 1, 1)] * 3)
-        # Each kind of call is a function of its own; the limit is on variants of one.
+        # Each kind of call is a separate function; the limit applies to the variants of one.
         torch._dynamo.config.recompile_limit = 1024
         functional: Any = torch.nn.functional
         for owner in (functional, module):
@@ -56,10 +56,10 @@ class Calls:
                 owner.scaled_dot_product_attention = self.function
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one call, compiled if an attention operator can come of it."""
+        """Run one call, compiled if it can become an attention operator."""
         if torch.compiler.is_compiling():
             return ORIGINAL(*args, **kwargs)
-        tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
+        tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)]
         if has_torch_function(tensors):
             return handle_torch_function(self.function, tensors, *args, **kwargs)
         reason = eager(tensors)
@@ -73,17 +73,17 @@ class Calls:
             self._compiled[key] = self._compile(len(self._compiled))
         return self._compiled[key](*args, **kwargs)
 
-    def told(self) -> dict[str, int]:
-        """Return the counts, those of the plugin among them."""
+    def summary(self) -> dict[str, int]:
+        """Return the counts, including those of the plugin."""
         stats = inductor_plugin.stats()
-        told = dict(self.counts)
+        counts = dict(self.counts)
         if self._arm == "plugin":
-            told |= {"plugin: problems": stats.problems, "plugin: measured": stats.benchmarked}
-            told["plugin: failed"] = stats.failed
-        return told
+            counts |= {"plugin: problems": stats.problems, "plugin: measured": stats.benchmarked}
+            counts["plugin: failed"] = stats.failed
+        return counts
 
     def _compile(self, number: int) -> Callable[..., torch.Tensor]:
-        """Return a compiled function with code of its own, of which Dynamo keeps variants."""
+        """Return a compiled function with a separate code object, for which Dynamo keeps variants."""
         code = _attention.__code__.replace(co_name=f"attention_{number}")
         function: Any = types.FunctionType(code, globals(), f"attention_{number}")
         options: Any = None
@@ -96,9 +96,9 @@ class Calls:
 
 def eager(tensors: list[torch.Tensor]) -> str:
     """Return why a call stays eager; empty if it does not."""
-    if any(one.is_nested for one in tensors):
+    if any(tensor.is_nested for tensor in tensors):
         return "nested tensor"
-    if any(one.device.type != "cpu" for one in tensors):
+    if any(tensor.device.type != "cpu" for tensor in tensors):
         return "not on a CPU"
     if enabled() == ("math",):
         return "the backend is forced to MATH"
@@ -112,7 +112,7 @@ def enabled() -> tuple[str, ...]:
 
 
 def signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what a compiled call depends on: kinds of operands, numbers, and torch's own state."""
+    """Return what a compiled call depends on: kinds of operands, numbers, and torch's state."""
     state = (
         enabled(),
         torch.is_grad_enabled(),

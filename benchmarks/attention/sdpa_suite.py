@@ -1,12 +1,12 @@
-"""PyTorch's own SDPA tests on a CPU: do they fare the same with the plugin's lowering on?
+"""PyTorch's SDPA tests on a CPU: are their outcomes the same with the plugin's lowering on?
 
     python -m benchmarks.attention.sdpa_suite PATH/test_transformers.py [--limit 8] [--folder DIR] [--out FILE]
 
 PATH is ``test/test_transformers.py`` of a PyTorch checkout. Its tests run in two arms: ``plain``, and
 ``plugin``, in which `torch.nn.functional.scaled_dot_product_attention` is compiled with the plugin
-for each new kind of call. Outcomes are compared test by test. What differs runs a third time, with
-Inductor alone (``stock``), which tells what is not the plugin's doing. An arm is ``--jobs`` processes;
-what they answered is kept in ``--folder``, where a later run goes on.
+for each new kind of call. Outcomes are compared test by test. Tests that differ run a third time, with
+Inductor alone (``stock``), to see whether the plugin is the cause. An arm is ``--jobs`` processes;
+their answers are kept in ``--folder``, from which a later run continues.
 
 Calls that stay eager are counted with the reason: those whose backend is forced to MATH (the reference
 the tests compare with) and nested tensors. Up to ``--limit`` variants of each test function run, evenly
@@ -49,51 +49,51 @@ ARM_S = 3600.0
 
 
 LOOK = Sampling(warmup=0, samples=1, min_sample_ms=0.0, max_total_s=0.01, cold_cache=False)
-"""One run of each candidate: here numbers count, not times, and chance lets each of them win."""
+"""One run of each candidate: only the numbers matter, and every candidate may win by chance."""
 
 
 class Recorder(unittest.TestResult):
     """Keeps the outcome of each test."""
 
     def __init__(self, stream: Any) -> None:
-        """Write each outcome to ``stream`` as soon as it is there: a crash leaves the others."""
+        """Write each outcome to ``stream`` at once, so that a crash does not lose the others."""
         super().__init__()
         self._stream = stream
-        self._told: set[str] = set()
+        self._recorded: set[str] = set()
 
     def addSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802  unittest's names
-        """Note a test that passed."""
-        self._tell(test, "passed")
+        """Record a test that passed."""
+        self._record(test, "passed")
 
     def addError(self, test: unittest.TestCase, err: Any) -> None:  # noqa: N802
-        """Note a test that raised."""
-        self._tell(test, "failed", err)
+        """Record a test that raised."""
+        self._record(test, "failed", err)
 
     def addFailure(self, test: unittest.TestCase, err: Any) -> None:  # noqa: N802
-        """Note a test whose assertion failed."""
-        self._tell(test, "failed", err)
+        """Record a test whose assertion failed."""
+        self._record(test, "failed", err)
 
     def addSkip(self, test: unittest.TestCase, reason: str) -> None:  # noqa: N802
-        """Note a test that was skipped."""
-        self._tell(test, "skipped", reason)
+        """Record a test that was skipped."""
+        self._record(test, "skipped", reason)
 
     def addExpectedFailure(self, test: unittest.TestCase, err: Any) -> None:  # noqa: N802
-        """Note a test that failed as it says."""
-        self._tell(test, "expected failure", err)
+        """Record a test that failed as it says."""
+        self._record(test, "expected failure", err)
 
     def addUnexpectedSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802
-        """Note a test that passed although it says it fails."""
-        self._tell(test, "unexpected success")
+        """Record a test that passed although it says it fails."""
+        self._record(test, "unexpected success")
 
     def addSubTest(self, test: unittest.TestCase, subtest: Any, err: Any) -> None:  # noqa: ARG002, N802
-        """Note a part of a test that failed."""
+        """Record a part of a test that failed."""
         if err is not None:
-            self._tell(test, "failed", err)
+            self._record(test, "failed", err)
 
-    def _tell(self, test: unittest.TestCase, outcome: str, why: Any = None) -> None:
-        if test.id() in self._told:
+    def _record(self, test: unittest.TestCase, outcome: str, why: Any = None) -> None:
+        if test.id() in self._recorded:
             return
-        self._told.add(test.id())
+        self._recorded.add(test.id())
         reason = why if isinstance(why, str) else repr(why[1]) if why else ""
         reason = reason.replace(f"{REPOSITORY}/", "").partition("\\n\\nTo execute this test")[0]
         line = {"test": short(test.id()), "outcome": outcome, "reason": reason[:400]}
@@ -110,31 +110,31 @@ def loaded(path: Path) -> tuple[Any, dict[str, unittest.TestCase]]:
     """Return the module of a test file, and its tests by class and method."""
     sys.path.insert(0, str(path.parent))
     module = import_module(path.stem)
-    found: dict[str, unittest.TestCase] = {}
+    tests: dict[str, unittest.TestCase] = {}
 
     def walk(suite: Iterable[Any]) -> None:
-        for one in suite:
-            if isinstance(one, unittest.TestSuite):
-                walk(one)
+        for item in suite:
+            if isinstance(item, unittest.TestSuite):
+                walk(item)
             else:
-                found[short(one.id())] = one
+                tests[short(item.id())] = item
 
     walk(unittest.defaultTestLoader.loadTestsFromModule(module))
-    return module, found
+    return module, tests
 
 
 def chosen(names: Iterable[str], functions: Sequence[str], limit: int) -> list[str]:
     """Return up to ``limit`` evenly spaced variants of each test function; 0 is all.
 
     Args:
-        names: Class and method of each test; a method is its function's name and what it is given.
+        names: Class and method of each test; a method is its function's name and the parameters.
         functions: Names of the functions in the file.
-        limit: How many of each.
+        limit: Number of variants of each.
     """
     groups: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name in names:
         owner, _, method = name.partition(".")
-        fitting = [one for one in functions if method == one or method.startswith(f"{one}_")]
+        fitting = [f for f in functions if method == f or method.startswith(f"{f}_")]
         groups[owner, max(fitting, key=len, default=method)].append(name)
     picked: list[str] = []
     for group in groups.values():
@@ -145,9 +145,9 @@ def chosen(names: Iterable[str], functions: Sequence[str], limit: int) -> list[s
 
 
 def _step(count: int, limit: int) -> int:
-    """Return the step from one variant to the next, so that what time does not suffice for is spread.
+    """Return the step from one variant to the next, so that variants without time to run are spread.
 
-    It is odd: no option of two is always the same. All variants are met if it shares no factor.
+    It is odd, so that no binary option is always the same, and coprime to the count, so that it visits all.
     """
     step = (count // limit if limit < count else int(count * 0.618)) | 1
     while math.gcd(step, count) != 1:
@@ -158,8 +158,8 @@ def _step(count: int, limit: int) -> int:
 def functions_of(path: Path) -> list[str]:
     """Return the names of the test functions of a file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    named = (one.name for one in ast.walk(tree) if isinstance(one, ast.FunctionDef))
-    return sorted({name for name in named if name.startswith("test")})
+    names = (node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    return sorted({name for name in names if name.startswith("test")})
 
 
 def _look(_device: str) -> Sampling:
@@ -168,7 +168,7 @@ def _look(_device: str) -> Sampling:
 
 def run_arm(path: Path, arm: str, listed: Path, answers: Path) -> None:
     """Run the listed tests in this process, with SDPA compiled or not."""
-    # Threads of several processes that wait for one another in OpenMP's loops: 15 s a test, not 1.
+    # Otherwise the threads of several processes spin in OpenMP's loops: 15 s a test, not 1.
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"  # for the workers
     race.screening, race.MAX_LEGS = _look, 0
@@ -186,17 +186,17 @@ def run_arm(path: Path, arm: str, listed: Path, answers: Path) -> None:
             spent = {"ended": name, "seconds": round(time.perf_counter() - started, 2)}
             spent["compiled"] = calls.counts["compiled"] - before
             stream.write(json.dumps(spent) + "\n")
-            stream.write(json.dumps({"calls": calls.told()}) + "\n")
+            stream.write(json.dumps({"calls": calls.summary()}) + "\n")
 
 
 @dataclass
 class Fared:
-    """How the tests of one arm fared.
+    """The results of the tests of one arm.
 
     Attributes:
         outcomes: By test: outcome, reason, seconds, compiled calls.
-        calls: What became of the calls of SDPA.
-        not_run: Tests the time did not suffice for.
+        calls: How often SDPA was compiled, or stayed eager for which reason.
+        not_run: Tests for which there was no time.
     """
 
     outcomes: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
@@ -207,40 +207,40 @@ class Fared:
 def arm(
     path: Path, name: str, tests: Sequence[str], limit_s: float, folder: Path, jobs: int = 1
 ) -> Fared:
-    """Run tests in processes of their own; one that dies is started again behind the culprit.
+    """Run tests in separate processes; a process that dies is restarted after the test that killed it.
 
     Args:
         path: The file of tests.
-        name: How SDPA is run.
+        name: The arm.
         tests: Class and method of each test.
         limit_s: Seconds for all of them.
-        folder: Keeps what each process has answered: who is found there does not run again.
-        jobs: How many processes at once.
+        folder: Has the answers of each process; tests that are in them do not run again.
+        jobs: Number of concurrent processes.
     """
     fared = Fared()
     ends = time.monotonic() + limit_s
     earlier = sorted(folder.glob(f"{name}.*.jsonl"))
-    for one in earlier:
-        take(read(one), fared.outcomes, fared.calls)
-    left = [one for one in tests if one not in fared.outcomes]
-    # In the order they are listed, each second one sets a mask and takes ten times as long.
+    for answers in earlier:
+        take(read(answers), fared.outcomes, fared.calls)
+    left = [test for test in tests if test not in fared.outcomes]
+    # In the listed order, every second test sets a mask and takes ten times as long.
     random.Random(0).shuffle(left)
 
     def run(job: int) -> Fared:
         return _in_turn(path, name, left[job::jobs], ends, folder, len(earlier) + job)
 
     with ThreadPoolExecutor(jobs) as pool:
-        for one in pool.map(run, range(jobs)):
-            fared.outcomes |= one.outcomes
-            fared.calls.update(one.calls)
-    fared.not_run = [one for one in tests if one not in fared.outcomes]
+        for part in pool.map(run, range(jobs)):
+            fared.outcomes |= part.outcomes
+            fared.calls.update(part.calls)
+    fared.not_run = [test for test in tests if test not in fared.outcomes]
     return fared
 
 
 def _in_turn(
     path: Path, name: str, tests: Sequence[str], ends: float, folder: Path, number: int
 ) -> Fared:
-    """Run tests one after the other until the time is over, in as many processes as die of it."""
+    """Run tests one after the other until the time is over, in a new process after each crash."""
     fared, died_of = Fared(), 0
     left: list[str] = [*tests]
     while left and time.monotonic() < ends:
@@ -261,7 +261,7 @@ def _in_turn(
         started = take(read(answers), fared.outcomes, fared.calls)
         if died and started and started not in fared.outcomes:
             fared.outcomes[started] = {"outcome": "crashed", "reason": died}
-        left = [one for one in left if one not in fared.outcomes]
+        left = [test for test in left if test not in fared.outcomes]
         died_of += 1
         if not died or started is None:
             break
@@ -269,7 +269,7 @@ def _in_turn(
 
 
 def ended(command: Sequence[str], limit_s: float) -> str:
-    """Run a process; return how it died, empty if it ended by itself or its time was over."""
+    """Run a process; return how it died, empty if it exited normally or its time was over."""
     try:
         done = subprocess.run(
             command, cwd=REPOSITORY, check=False, timeout=limit_s, stdout=subprocess.DEVNULL
@@ -280,15 +280,15 @@ def ended(command: Sequence[str], limit_s: float) -> str:
 
 
 def read(answers: Path) -> list[dict[str, Any]]:
-    """Return the lines a process has written, whole ones."""
+    """Return the complete lines that a process has written."""
     text = answers.read_text(encoding="utf-8")
-    return [json.loads(one) for one in text[: text.rfind("\n") + 1].splitlines()]
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 def take(
     lines: Iterable[dict[str, Any]], outcomes: dict[str, dict[str, Any]], calls: Counter[str]
 ) -> str | None:
-    """Take over what a process has written; return the last test it began."""
+    """Add a process's lines to the outcomes and calls; return the last test it started."""
     started = None
     counted: dict[str, int] = {}
     for line in lines:
@@ -299,18 +299,18 @@ def take(
         elif "test" in line:
             outcomes[line["test"]] = {"outcome": line["outcome"], "reason": line["reason"]}
         elif "calls" in line:
-            counted = line["calls"]  # all since the process began
+            counted = line["calls"]  # cumulative
     calls.update(counted)
     return started
 
 
 def compared(plain: Fared, plugin: Fared) -> tuple[Counter[str], list[str]]:
-    """Return how often tests fared how in both, and which fared otherwise."""
+    """Return the number of tests by equal outcome, and the tests whose outcomes differ."""
     same: Counter[str] = Counter()
     differing: list[str] = []
-    for name, one in plugin.outcomes.items():
+    for name, answer in plugin.outcomes.items():
         before = plain.outcomes.get(name, {"outcome": "not run"})["outcome"]
-        if one["outcome"] == before:
+        if answer["outcome"] == before:
             same[before] += 1
         else:
             differing.append(name)
@@ -318,7 +318,7 @@ def compared(plain: Fared, plugin: Fared) -> tuple[Counter[str], list[str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Compare both, write the file, and return 1 if a test fares otherwise because of the plugin."""
+    """Compare both, write the file, and return 1 if a test differs because of the plugin."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.attention.sdpa_suite")
     parser.add_argument("path", type=Path)
     parser.add_argument("--limit", type=int, default=8, help="variants of each test; 0 for all")
@@ -330,23 +330,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--arm", choices=("plain", "stock", "plugin"), help=argparse.SUPPRESS)
     parser.add_argument("--tests", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--answers", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args(argv)
-    path = given.path.resolve()
-    if given.arm:
-        run_arm(path, given.arm, given.tests, given.answers)
+    options = parser.parse_args(argv)
+    path = options.path.resolve()
+    if options.arm:
+        run_arm(path, options.arm, options.tests, options.answers)
         return 0
     _, tests = loaded(path)
-    names = [one for one in tests if given.only in one and "PrivateUse1" not in one]
-    picked = chosen(names, functions_of(path), given.limit)
+    names = [name for name in tests if options.only in name and "PrivateUse1" not in name]
+    picked = chosen(names, functions_of(path), options.limit)
     print(f"{len(picked)} of {len(names)} tests")
     with tempfile.TemporaryDirectory() as temporary:
-        folder = given.folder or Path(temporary)
+        folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         plugin, plain = (
-            arm(path, one, picked, given.limit_s, folder, given.jobs) for one in ("plugin", "plain")
+            arm(path, name, picked, options.limit_s, folder, options.jobs)
+            for name in ("plugin", "plain")
         )
         same, differing = compared(plain, plugin)
-        stock = arm(path, "stock", differing, given.limit_s, folder) if differing else Fared()
+        stock = arm(path, "stock", differing, options.limit_s, folder) if differing else Fared()
     rows = [_row(name, plain, plugin, stock) for name in differing]
     ours = [row for row in rows if row["plugin"] != row["stock"]]
     report = {
@@ -355,29 +356,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         "tests": {"in the file": len(names), "chosen": len(picked)},
         "not_run": plugin.not_run,
         "same": dict(sorted(same.items())),
-        "compiled": sum(bool(one.get("compiled")) for one in plugin.outcomes.values()),
+        "compiled": sum(bool(answer.get("compiled")) for answer in plugin.outcomes.values()),
         "calls": dict(sorted(plugin.calls.items())),
         "differing": rows,
         "differing_because_of_the_plugin": [row["test"] for row in ours],
         "failing_in_both": [
-            {"test": name, "reason": one["reason"]}
-            for name, one in plugin.outcomes.items()
-            if one["outcome"] in ("failed", "crashed") and name not in differing
+            {"test": name, "reason": answer["reason"]}
+            for name, answer in plugin.outcomes.items()
+            if answer["outcome"] in ("failed", "crashed") and name not in differing
         ],
     }
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     print(json.dumps({k: v for k, v in report.items() if k != "failing_in_both"}, indent=1))
     return 1 if ours else 0
 
 
 def _row(name: str, *arms: Fared) -> dict[str, str]:
     row = {"test": name}
-    for arm_name, one in zip(("plain", "plugin", "stock"), arms, strict=True):
-        found = one.outcomes.get(name, {"outcome": "not run", "reason": ""})
-        row[arm_name] = found["outcome"]
-        if found["reason"]:
-            row[f"{arm_name}_reason"] = found["reason"]
+    for arm_name, fared in zip(("plain", "plugin", "stock"), arms, strict=True):
+        answer = fared.outcomes.get(name, {"outcome": "not run", "reason": ""})
+        row[arm_name] = answer["outcome"]
+        if answer["reason"]:
+            row[f"{arm_name}_reason"] = answer["reason"]
     return row
 
 

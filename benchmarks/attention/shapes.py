@@ -6,7 +6,7 @@ from benchmarks.harness.attention import FULL, LAST_CAUSAL, Shape
 from inductor_plugin.problem.attention import Mask
 
 _MIXED = (64, 4000, 130, 1024, 2048, 333, 8000, 785)
-"""Lengths of a packed batch: 16384 tokens, as a language model's data comes."""
+"""Lengths of a packed batch of 16384 tokens, as in a language model's data."""
 
 SHAPES = (
     # Llama 3 8B and 70B (a shard of 8): prefill, long context.
@@ -31,7 +31,7 @@ SHAPES = (
     Shape("cross sdxl s4096 t77", 2, 10, 10, 4096, 77, 64, FULL),
     Shape("cross wan s32760 t512", 1, 12, 12, 32760, 512, 128, FULL),
     Shape("joint flux s4608", 1, 24, 24, 4608, 4608, 128, FULL),
-    # Decoding: one query of each sequence against its cache, and a chunk of 8 behind it.
+    # Decoding: one query of each sequence with its cache, and a chunk of 8 queries.
     Shape("decode llama3-8b b1 s8192", 1, 32, 8, 1, 8192, 128, LAST_CAUSAL, backward=False),
     Shape("decode llama3-8b b64 s4096", 64, 32, 8, 1, 4096, 128, LAST_CAUSAL, backward=False),
     Shape("decode llama3-70b/tp8 b16 s32768", 16, 8, 1, 1, 32768, 128, LAST_CAUSAL, backward=False),
@@ -53,8 +53,8 @@ def shape_of(name: str) -> Shape:
     Raises:
         LookupError: There is none of that name.
     """
-    for one in SHAPES:
-        if one.name == name:
-            return one
-    known = ", ".join(one.name for one in SHAPES)
+    for shape in SHAPES:
+        if shape.name == name:
+            return shape
+    known = ", ".join(shape.name for shape in SHAPES)
     raise LookupError(f"there is no attention {name!r}; known are {known}")

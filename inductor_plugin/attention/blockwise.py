@@ -1,8 +1,8 @@
-"""`fmha` by torch's own matrix products, a block of queries at a time: on a CPU, and wherever no kernel fits.
+"""`fmha` from torch's matrix products, a block of queries at a time: for CPUs, and where no kernel applies.
 
-Scores are in float32 (float64 for float64 operands), and so are the sums; results take the type of
-their operand, bfloat16 where that has 8 bits. A block sees only the keys its mask leaves it, so a
-window costs its width. Tested against the textbook formulas (tests/support/attention/reference.py).
+Scores and sums are in float32 (float64 for float64 operands); results have the type of their operand,
+bfloat16 for operands of 8 bits. A block reads only the keys its mask allows, so the cost of a window is
+proportional to its width. Tested against the textbook formulas (tests/support/attention/reference.py).
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from torch import Tensor
 from inductor_plugin.problem.attention import Mask
 
 BLOCK_BYTES = 4 << 20
-"""Bytes of one block of scores on a CPU, so that it stays in its cache."""
+"""Bytes of one block of scores on a CPU: it fits the cache."""
 DEVICE_BLOCK_BYTES = 256 << 20
-"""The same on a GPU, so that it has work to do."""
+"""The same on a GPU: enough work to occupy it."""
 BLOCK_ROWS = 128
-"""Queries of a block, if the bytes allow."""
+"""Queries of a block, if they fit its bytes."""
 
 
 @dataclass(frozen=True)
 class ScoreParams:
-    """What scores are made of: ``cap(scale * q @ k.T) + bias``, where the mask keeps.
+    """Parameters of the scores: ``cap(scale * q @ k.T) + bias`` for keys the mask allows.
 
     Attributes:
         mask: Which keys a query sees.
@@ -49,7 +49,7 @@ class Lengths(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Gradients of one attention, of the shapes and types of what they belong to; contiguous."""
+    """Gradients of one attention, with the shapes and types of their operands; contiguous."""
 
     dq: Tensor
     dk: Tensor
@@ -58,14 +58,14 @@ class Gradients(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Some queries of some heads of one sequence, and the keys they may see.
+    """A range of queries and heads of one sequence, and the keys they attend to.
 
     Attributes:
         heads: Heads of q.
         kv_heads: Heads of k and v.
         rows: Queries.
         keys: Keys; none if it is empty.
-        shift: Where the diagonal is: query i stands at key i + shift.
+        shift: Offset of the diagonal: query i is aligned with key i + shift.
     """
 
     heads: slice
@@ -87,7 +87,7 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """Return out and lse, contiguous; shapes as in `inductor_plugin.problem.attention`.
 
-    With ``dtype`` all is computed in that type and returned in it.
+    With ``dtype`` everything is computed in that type and returned in it.
     """
     out = q.new_empty((*q.shape[:-1], v.size(-1)), dtype=dtype or result(q.dtype))
     dtype = dtype or accumulator(q.dtype)
@@ -102,17 +102,17 @@ def forward(
         _split_bias(bias, lengths, 1 if fold else q.size(0)),
         strict=True,
     )
-    for q_one, k_one, v_one, out_one, lse_one, bias_one in views:
-        for kv_heads, blocks in _blocks(q_one, k_one, params.mask, dtype):
-            keys, values = (one[kv_heads].to(dtype).contiguous() for one in (k_one, v_one))
+    for q_view, k_view, v_view, out_view, lse_view, bias_view in views:
+        for kv_heads, blocks in _blocks(q_view, k_view, params.mask, dtype):
+            keys, values = (view[kv_heads].to(dtype).contiguous() for view in (k_view, v_view))
             for block in blocks:
-                scores, _ = _scores(q_one, keys, bias_one, block, params)
+                scores, _ = _scores(q_view, keys, bias_view, block, params)
                 p, rows_lse, fully_masked = _softmax(scores)
                 rows_out = _times_keys(p, values[:, block.keys])
-                out_one[block.heads, block.rows] = rows_out.masked_fill_(fully_masked, 0.0).to(
+                out_view[block.heads, block.rows] = rows_out.masked_fill_(fully_masked, 0.0).to(
                     out.dtype
                 )
-                lse_one[block.heads, block.rows] = rows_lse
+                lse_view[block.heads, block.rows] = rows_lse
     return out, lse
 
 
@@ -131,36 +131,37 @@ def backward(
     lengths: Lengths | None = None,
     dtype: torch.dtype | None = None,
 ) -> Gradients:
-    """Return the gradients; ``out`` and ``lse`` are what `forward` gave, from whatever kernel.
+    """Return the gradients; ``out`` and ``lse`` are results of `forward` or of any other kernel.
 
-    With ``dtype`` all is computed in that type and returned in it.
+    With ``dtype`` everything is computed in that type and returned in it.
     """
-    written, dtype = dtype, dtype or accumulator(q.dtype)
-    grads = [torch.zeros(one.shape, dtype=dtype, device=one.device) for one in (q, k, v)]
-    wanted = bias if bias_grad else None
-    dbias = None if wanted is None else wanted.new_zeros(wanted.shape, dtype=dtype)
+    grad_dtype, dtype = dtype, dtype or accumulator(q.dtype)
+    grads = [
+        torch.zeros(operand.shape, dtype=dtype, device=operand.device) for operand in (q, k, v)
+    ]
+    dbias = bias.new_zeros(bias.shape, dtype=dtype) if bias is not None and bias_grad else None
     delta = (do.to(dtype) * out.to(dtype)).sum(-1)  # [B, H, Sq] or [Tq, H]
     delta = delta if lengths is None else delta.transpose(0, 1)
     delta = delta if grad_lse is None else delta - grad_lse
     fold = bias is None and q.size(0) > 0
     queries, keys = (None, None) if lengths is None else lengths
     views = zip(
-        *(_split(one, queries, fold=fold) for one in (q, do, grads[0])),
-        *(_split(one, keys, fold=fold) for one in (k, v, grads[1], grads[2])),
-        *(_split_rows(one, lengths, fold=fold) for one in (lse, delta)),
-        *(_split_bias(one, lengths, 1 if fold else q.size(0)) for one in (bias, dbias)),
+        *(_split(x, queries, fold=fold) for x in (q, do, grads[0])),
+        *(_split(x, keys, fold=fold) for x in (k, v, grads[1], grads[2])),
+        *(_split_rows(x, lengths, fold=fold) for x in (lse, delta)),
+        *(_split_bias(x, lengths, 1 if fold else q.size(0)) for x in (bias, dbias)),
         strict=True,
     )
     for view in views:
-        _backward_one(params, dtype, *view)
+        _backward_sequence(params, dtype, *view)
     pairs = zip(grads, (q, k, v), strict=True)
-    dq, dk, dv = (grad.to(written or like.dtype) for grad, like in pairs)
+    dq, dk, dv = (grad.to(grad_dtype or operand.dtype) for grad, operand in pairs)
     if bias is None or dbias is None:
         return Gradients(dq, dk, dv, None)
-    return Gradients(dq, dk, dv, dbias.to(written or bias.dtype))
+    return Gradients(dq, dk, dv, dbias.to(grad_dtype or bias.dtype))
 
 
-def _backward_one(
+def _backward_sequence(
     params: ScoreParams,
     dtype: torch.dtype,
     q: Any,
@@ -177,11 +178,11 @@ def _backward_one(
 ) -> None:
     """Add one sequence's gradients to dq, dk, dv and dbias."""
     for kv_heads, blocks in _blocks(q, k, params.mask, dtype):
-        keys, values = (one[kv_heads].to(dtype).contiguous() for one in (k, v))
+        keys, values = (x[kv_heads].to(dtype).contiguous() for x in (k, v))
         for block in blocks:
             at = (block.heads, block.rows)
             q_rows, do_rows = q[at].to(dtype), do[at].to(dtype)
-            scores, slope = _scores(q, keys, bias, block, params)
+            scores, cap_slope = _scores(q, keys, bias, block, params)
             p = scores.sub_(lse[at][..., None]).exp_()
             dv[kv_heads, block.keys] += _times_rows(p, do_rows, keys.size(0))
             dp = _times_keys(do_rows, values[:, block.keys].transpose(1, 2))
@@ -189,15 +190,15 @@ def _backward_one(
             if dbias is not None:
                 target = _bias_at(dbias, block)
                 target += ds.sum_to_size(target.shape)
-            if slope is not None:
-                ds.mul_(slope)
+            if cap_slope is not None:
+                ds.mul_(cap_slope)
             ds.mul_(params.scale)
             dq[at] = _times_keys(ds, keys[:, block.keys])
             dk[kv_heads, block.keys] += _times_rows(ds, q_rows, keys.size(0))
 
 
 def ends_of(cu: Any) -> list[tuple[int, int]]:
-    """Return where each sequence begins and ends, given ``cu_seqlens``."""
+    """Return the (start, end) of each sequence of ``cu_seqlens``."""
     bounds: list[int] = cu.tolist()
     return list(itertools.pairwise(bounds))
 
@@ -215,22 +216,22 @@ def result(dtype: torch.dtype) -> torch.dtype:
 def _scores(
     q: Tensor, keys: Tensor, bias: Tensor | None, block: _Block, params: ScoreParams
 ) -> tuple[Tensor, Tensor | None]:
-    """Return a block's scores [heads, rows, keys], and the slope of the cap where there is one."""
+    """Return a block's scores [heads, rows, keys], and the derivative of the cap, if any."""
     rows = q[block.heads, block.rows].to(keys.dtype) * params.scale
     scores = _times_keys(rows, keys[:, block.keys].transpose(1, 2))
-    slope = None
+    cap_slope = None
     if params.softcap:
-        bent = scores.div_(params.softcap).tanh_()
-        slope = 1 - bent * bent
-        scores = bent.mul_(params.softcap)
+        capped = scores.div_(params.softcap).tanh_()
+        cap_slope = 1 - capped * capped
+        scores = capped.mul_(params.softcap)
     if bias is not None:
         scores += _bias_at(bias, block)
-    _hide(scores, block, params.mask)
-    return scores, slope
+    _mask_scores(scores, block, params.mask)
+    return scores, cap_slope
 
 
-def _hide(scores: Tensor, block: _Block, mask: Mask) -> None:
-    """Set what the mask hides to -inf; of the keys, only those that some query does not see."""
+def _mask_scores(scores: Tensor, block: _Block, mask: Mask) -> None:
+    """Set masked scores to -inf; touches only keys that are hidden from some query."""
     rows, keys = block.rows, block.keys
     if keys.start >= keys.stop:
         return
@@ -245,7 +246,7 @@ def _hide(scores: Tensor, block: _Block, mask: Mask) -> None:
 
 
 def _softmax(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return p, lse [heads, rows], and which rows see nothing [heads, rows, 1]."""
+    """Return p, lse [heads, rows], and which rows see no key [heads, rows, 1]."""
     if not scores.size(-1):
         shape = scores.shape[:-1]
         fully_masked = torch.ones((*shape, 1), dtype=torch.bool, device=scores.device)
@@ -259,14 +260,14 @@ def _softmax(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _times_keys(a: Tensor, b: Tensor) -> Tensor:
-    """Return a[H, m, k] @ b[Hkv, k, n]: H / Hkv heads of a in a row share one of b."""
+    """Return a[H, m, k] @ b[Hkv, k, n]: H / Hkv consecutive heads of a share a head of b."""
     heads, m, k = a.shape
     folded = a.reshape(b.size(0), heads // b.size(0) * m, k)
     return torch.bmm(folded, b).view(heads, m, b.size(-1))
 
 
 def _times_rows(a: Tensor, b: Tensor, kv_heads: int) -> Tensor:
-    """Return a[H, m, n].T @ b[H, m, d], summed over the heads that share one: [Hkv, n, d]."""
+    """Return a[H, m, n].T @ b[H, m, d], summed over the heads of a group: [Hkv, n, d]."""
     rows = a.size(0) // kv_heads * a.size(1)
     folded = a.reshape(kv_heads, rows, a.size(2)).transpose(1, 2)
     return torch.bmm(folded, b.reshape(kv_heads, rows, b.size(2)))
@@ -275,7 +276,7 @@ def _times_rows(a: Tensor, b: Tensor, kv_heads: int) -> Tensor:
 def _blocks(
     q: Tensor, k: Tensor, mask: Mask, dtype: torch.dtype
 ) -> Iterator[tuple[slice, Iterator[_Block]]]:
-    """Yield heads of k, as many as one block's bytes take, with the blocks of the queries they meet."""
+    """Yield ranges of key heads that fit the bytes of a block, with the blocks of their queries."""
     (heads, queries, _), (kv_heads, keys, _) = q.shape, k.shape
     group = heads // kv_heads
     rows = min(queries, BLOCK_ROWS)
@@ -287,8 +288,8 @@ def _blocks(
     rows = max(1, min(rows, block_bytes // row_bytes))
     together = max(1, min(kv_heads, block_bytes // (row_bytes * rows)))
     for head in range(0, kv_heads, together):
-        taken = slice(head, min(head + together, kv_heads))
-        yield taken, _rows(taken, group, queries, keys, rows, mask)
+        part = slice(head, min(head + together, kv_heads))
+        yield part, _rows(part, group, queries, keys, rows, mask)
 
 
 def _rows(
@@ -305,13 +306,9 @@ def _rows(
 
 
 def _bias_at(bias: Tensor, block: _Block) -> Tensor:
-    """Return what a block takes of a sequence's bias [H or 1, Sq or 1, Sk or 1]."""
-    wanted = (block.heads, block.rows, block.keys)
-    return bias[
-        tuple(
-            slice(None) if size == 1 else one for size, one in zip(bias.shape, wanted, strict=True)
-        )
-    ]
+    """Return a block's part of a sequence's bias [H or 1, Sq or 1, Sk or 1]."""
+    ranges = zip(bias.shape, (block.heads, block.rows, block.keys), strict=True)
+    return bias[tuple(slice(None) if size == 1 else part for size, part in ranges)]
 
 
 def _lse_shape(q: Tensor, lengths: Lengths | None) -> Sequence[int]:
@@ -319,14 +316,14 @@ def _lse_shape(q: Tensor, lengths: Lengths | None) -> Sequence[int]:
 
 
 def _split(tensor: Tensor, ends: list[tuple[int, int]] | None, *, fold: bool) -> list[Tensor]:
-    """Return each sequence as [heads, its length, head_dim]; dense ones as one of many heads, if ``fold``."""
+    """Return each sequence as [heads, length, head_dim]; ``fold`` merges the batch into the heads."""
     if ends is not None:
         return [tensor[start:end].transpose(0, 1) for start, end in ends]
     return [tensor.flatten(0, 1)] if fold else list(tensor.unbind(0))
 
 
 def _split_rows(rows: Tensor, lengths: Lengths | None, *, fold: bool) -> list[Tensor]:
-    """Return lse, or what has its shape, of each sequence: [H, its length]."""
+    """Return each sequence of lse, or of a tensor of its shape: [H, length]."""
     if lengths is not None:
         return [rows[:, start:end] for start, end in lengths.queries]
     return [rows.flatten(0, 1)] if fold else list(rows.unbind(0))
@@ -335,7 +332,7 @@ def _split_rows(rows: Tensor, lengths: Lengths | None, *, fold: bool) -> list[Te
 def _split_bias(
     bias: Tensor | None, lengths: Lengths | None, batch: int
 ) -> Iterator[Tensor | None]:
-    """Return the bias of each sequence, broadcast dimensions left at 1."""
+    """Return the bias of each sequence; broadcast dimensions stay 1."""
     batch = batch if lengths is None else len(lengths.queries)
     if bias is None:
         return itertools.repeat(None, batch)

@@ -1,15 +1,15 @@
-"""Whether a candidate computes an attention: no fixed tolerance, but the library kernel's own error.
+"""Checks a candidate's numbers: the tolerance is derived from the error of the library kernel.
 
-Three looks at every output, lse and gradients among them:
+Three checks of every output, including lse and gradients:
 
-1. Sampled rows against float64 (`attention_sample`): at most twice as far off as the library kernel
-   is on the same rows, and the rounding of the output.
-2. The whole output against the library's: at most twice as far apart as the bounds of both together.
+1. Sampled rows against float64 (`inductor_plugin.attention.sample`): at most twice the error of the
+   library kernel on the same rows, plus the rounding of the output.
+2. The whole output against the library's: the difference is at most twice the sum of both bounds.
 3. Rows that see no key: out and dq exactly 0, lse exactly +inf; keys that no query sees: dk and dv 0.
 
-And once with NaN planted in the operands: what must become NaN is not hidden (`attention_poison`).
+One more run with NaN planted in the operands checks that NaN propagates (`inductor_plugin.attention.poison`).
 
-A library kernel that is wrong itself is reported, and no candidate is held to its numbers.
+A library kernel that is wrong itself is reported, and candidates are not compared with it.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from inductor_plugin.problem.attention import Attention
 from inductor_plugin.problem.tolerance import Bound, attention_bound
 
 _NEIGHBOURS = 16
-"""Rows on each side whose size may stand for a row's own: a gradient may cancel to nothing in one row."""
+"""Rows on each side that a row's scale is pooled over: a gradient may cancel out in a single row."""
 _BEYOND_SAMPLE = 2.0
-"""How much further the rows that are not sampled may be off than the worst of those that are: with heads of
-8 and 37 080 rows, 7 of 250 right gradients had one number up to 1.5 times as far off."""
+"""How much larger the error of rows that are not sampled may be than that of the worst sampled row: with heads
+of 8 and 37 080 rows, 7 of 250 right gradients had one number with up to 1.5 times the error."""
 _CHUNK_ELEMENTS = 1 << 24
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What was found of the numbers of one kernel.
+    """The result of checking one kernel's numbers.
 
     Attributes:
         error: Largest error of the sampled rows against float64 relative to the row's scale; None if
-            something is NaN or infinite that is a number.
+            the kernel wrote NaN or infinity where a finite number is right.
         reason: Why they are wrong; empty if they are right.
     """
 
@@ -59,15 +59,15 @@ class CheckResult:
 
 
 class Reference:
-    """What all candidates of one attention are held against."""
+    """The reference that all candidates of one attention are compared with."""
 
     def __init__(self, facts: Attention, operands: Mapping[str, Tensor]) -> None:
         """Compute the sampled rows.
 
         Args:
             facts: The attention.
-            operands: Its operands by name, without what kernels write; for gradients ``out``, ``lse``
-                and ``delta`` are not read: `prepared` gives them.
+            operands: Its operands by name, without the outputs; for gradients ``out``, ``lse`` and
+                ``delta`` are not read: `prepared` has them.
         """
         self.facts = facts
         self._cu = {name: operands[name] for name in ("cu_q", "cu_k") if name in operands}
@@ -79,30 +79,30 @@ class Reference:
             parts += sampler.keys(exact)
             self.prepared = _prepared(facts, operands, out, exact.lse, self._cu)
         self._parts: dict[str, list[Part]] = {}
-        for one in parts:
-            self._parts.setdefault(one.output, []).append(one)
+        for part in parts:
+            self._parts.setdefault(part.output, []).append(part)
         self._library: dict[str, Tensor] = {}
         self._library_error: dict[str, float] = {}
         self._tf32 = operands["q"].device.type != "cpu" and _tf32()
 
     def take(self, outputs: Mapping[str, Tensor]) -> CheckResult:
-        """Keep what the library kernel gave; a reason is what is wrong with it."""
+        """Keep the library kernel's outputs; the reason says what is wrong with them."""
         wrong: list[str] = []
         errors: list[float] = [0.0]
         self._library, self._library_error = {}, {}
         for name, tensor in outputs.items():
             unit = self._bound(name, tensor, None).unit
-            found, where = self._excess(name, tensor, unit)
+            error, where = self._excess(name, tensor, unit)
             errors.append(self._excess(name, tensor, 0.0)[0])
-            fixed = self._bound(name, tensor, None).relative
+            limit = self._bound(name, tensor, None).relative
             empty = self._not_empty(name, tensor)
-            if found > fixed:
-                wrong.append(f"{name} is off float64 by {found:.3g} of its row's scale{where}")
+            if error > limit:
+                wrong.append(f"{name} is off float64 by {error:.3g} of its row's scale{where}")
             elif empty:
                 wrong.append(empty)
-            if found <= fixed:
+            if error <= limit:
                 self._library[name] = tensor.clone()
-                self._library_error[name] = found
+                self._library_error[name] = error
         worst = max(errors)
         reason = f"the library kernel's {'; '.join(wrong)}" if wrong else ""
         return CheckResult(worst if math.isfinite(worst) else None, reason)
@@ -112,13 +112,17 @@ class Reference:
         worst = 0.0
         for name, tensor in outputs.items():
             bound = self._bound(name, tensor, self._library_error.get(name))
-            found, where = self._excess(name, tensor, bound.unit)
+            error, where = self._excess(name, tensor, bound.unit)
             worst = max(worst, self._excess(name, tensor, 0.0)[0])
-            known = self._library_error.get(name)
-            if not found <= bound.relative:
-                theirs = "" if known is None else f", the library kernel's is {known:.3g}"
+            library_error = self._library_error.get(name)
+            if not error <= bound.relative:
+                theirs = (
+                    ""
+                    if library_error is None
+                    else f", the library kernel's is {library_error:.3g}"
+                )
                 reason = (
-                    f"{name}: error {found:.3g} of its row's scale against float64{where}, "
+                    f"{name}: error {error:.3g} of its row's scale against float64{where}, "
                     f"accepted is {bound.relative:.3g}{theirs}"
                 )
                 return CheckResult(worst if math.isfinite(worst) else None, reason)
@@ -140,31 +144,31 @@ class Reference:
     def _excess(self, name: str, tensor: Tensor, unit: float) -> tuple[float, str]:
         """Return the largest error beyond rounding in units of the row's scale, and where it is."""
         worst, place = 0.0, ""
-        for part, off in self._off(name, tensor, unit):
-            found, row = off.amax(-1).max(0)
-            if float(found) > worst:
-                worst = float(found)
+        for part, errors in self._errors(name, tensor, unit):
+            error, row = errors.amax(-1).max(0)
+            if float(error) > worst:
+                worst = float(error)
                 where = int(part.rows[row])
                 place = f" (sequence {part.sequence}, head {part.head}, row {where})"
         return worst, place
 
-    def _off(self, name: str, tensor: Tensor, unit: float) -> Iterator[tuple[Part, Tensor]]:
-        """Yield how far each sampled part of an output is off beyond rounding (see `excess`)."""
+    def _errors(self, name: str, tensor: Tensor, unit: float) -> Iterator[tuple[Part, Tensor]]:
+        """Yield the errors beyond rounding of each sampled part of an output (see `excess`)."""
         split = sequences(self.facts, name, tensor, self._cu)
         for part in self._parts.get(name, ()):
             got = split[part.sequence][part.head, part.rows].double()
             yield part, excess(got, part.values, part.scale, unit, _smallest(tensor.dtype))
 
     def _spread_out(self, name: str, tensor: Tensor, bound: Bound) -> str:
-        """Return what is wrong with the errors of all sampled rows together."""
+        """Return why the root mean square of all sampled errors is too large, empty if it is not."""
         if math.isinf(bound.spread):
             return ""
-        errors = [off.flatten() for _, off in self._off(name, tensor, bound.unit)]
-        found = float(torch.cat(errors).square().mean().sqrt()) if errors else 0.0
-        if found <= bound.spread:
+        errors = [errors.flatten() for _, errors in self._errors(name, tensor, bound.unit)]
+        error = float(torch.cat(errors).square().mean().sqrt()) if errors else 0.0
+        if error <= bound.spread:
             return ""
         return (
-            f"{name}: error {found:.3g} of its rows' scale against float64, root mean square, accepted is "
+            f"{name}: error {error:.3g} of its rows' scale against float64, root mean square, accepted is "
             f"{bound.spread:.3g}"
         )
 
@@ -179,23 +183,23 @@ class Reference:
 
     @functools.cached_property
     def planted(self) -> tuple[NanSite, ...]:
-        """Where NaN is planted for the run that `nan_leaks` looks at."""
+        """Where NaN is planted for the run that `nan_leaks` checks."""
         return nan_sites(self.facts, self.lengths)
 
     def plant(self, operands: Mapping[str, Sequence[Tensor]]) -> Callable[[], None] | None:
         """Plant NaN in a kernel's operands.
 
         Args:
-            operands: q, k, v, and do for gradients; each in every memory that holds a copy of it.
+            operands: q, k, v, and do for gradients; all copies of each.
 
         Returns:
-            What takes it out again; None if nothing was planted, since an operand lies in another's
-            memory and would be changed with it.
+            A function that removes it again; None if nothing was planted, because operands share memory
+            and would be changed together.
         """
         spots = [
-            sequences(self.facts, one.operand, copy, self._cu)[one.sequence][one.head, one.row, :1]
-            for one in self.planted
-            for copy in operands[one.operand]
+            sequences(self.facts, at.operand, copy, self._cu)[at.sequence][at.head, at.row, :1]
+            for at in self.planted
+            for copy in operands[at.operand]
         ]
         before = [spot.clone() for spot in spots]
 
@@ -205,9 +209,9 @@ class Reference:
 
         for spot in spots:
             spot.fill_(math.nan)
-        wanted = {one.operand for one in self.planted}
+        changed = {site.operand for site in self.planted}
         alone = all(
-            int(_comparable(copy).isnan().sum()) == (name in wanted)
+            int(_comparable(copy).isnan().sum()) == (name in changed)
             for name, copies in operands.items()
             for copy in copies
         )
@@ -217,8 +221,8 @@ class Reference:
         return None
 
     def nan_leaks(self, outputs: Mapping[str, Tensor]) -> str:
-        """Return what a kernel has made of planted NaN that it must not."""
-        found = (
+        """Return how a kernel treats planted NaN wrongly, empty if it does not."""
+        leaks = (
             nan_leaks(
                 self.facts,
                 self.lengths,
@@ -228,11 +232,11 @@ class Reference:
             )
             for name, tensor in outputs.items()
         )
-        return next(filter(None, found), "")
+        return next(filter(None, leaks), "")
 
     @functools.cached_property
     def _empty(self) -> dict[str, Tensor]:
-        """Which rows of each output are empty, one batch's or all tokens'."""
+        """Which rows of each output see nothing: of a batch element, varlen of all tokens."""
         facts = self.facts
         device = next(iter(self._parts.values()))[0].rows.device if self._parts else None
         device = device or torch.device("cpu")
@@ -243,26 +247,26 @@ class Reference:
         return {**by_query, "dk": keys, "dv": keys}
 
     def _not_empty(self, name: str, tensor: Tensor) -> str:
-        """Return what is wrong with the rows that see nothing."""
+        """Return how rows that see nothing are wrong, empty if they are not."""
         empty = self._empty[name]
         if not bool(empty.any()):
             return ""
         convention = math.inf if name == "lse" else 0.0
         wrong = sum(
-            int((one[:, : empty.numel()][:, empty] != convention).any(-1).sum())
-            for one in lines(self.facts, name, tensor)
+            int((rows[:, : empty.numel()][:, empty] != convention).any(-1).sum())
+            for rows in lines(self.facts, name, tensor)
         )
         what = "keys that no query sees" if name in ("dk", "dv") else "rows that see no key"
         return f"{name}: {wrong} {what} are not {convention:g}" if wrong else ""
 
     def _apart(self, name: str, tensor: Tensor, bound: Bound) -> str:
-        """Return where a candidate is too far from the library kernel, over the whole output."""
+        """Return where a candidate differs too much from the library kernel, over the whole output."""
         library = self._library.get(name)
         if library is None:
             return ""
         both = bound + Bound(self._library_error[name], bound.unit)
         both = Bound(_BEYOND_SAMPLE * both.relative, both.unit)
-        scales = torch.cat([one.scale.flatten() for one in self._parts[name]])
+        scales = torch.cat([part.scale.flatten() for part in self._parts[name]])
         scales = scales[scales > 0]
         floor = float(scales.min()) if scales.numel() else 0.0
         pairs = zip(lines(self.facts, name, tensor), lines(self.facts, name, library), strict=True)
@@ -282,7 +286,7 @@ class Reference:
 
 
 def excess(got: Tensor, want: Tensor, scale: Tensor, unit: float, smallest: float) -> Tensor:
-    """Return how far numbers are off beyond their rounding, relative to their row's scale.
+    """Return the errors of numbers beyond their rounding, relative to their row's scale.
 
     Args:
         got: [n, width] in float64.
@@ -298,23 +302,23 @@ def excess(got: Tensor, want: Tensor, scale: Tensor, unit: float, smallest: floa
 
 
 def _far(mine: Tensor, other: Tensor, name: str, bound: Bound, floor: float) -> Tensor:
-    """Return which numbers of [heads, rows, width] are too far apart, where the other is finite."""
+    """Return which numbers of [heads, rows, width] differ too much, where the other is finite."""
     wide = torch.float64 if other.dtype == torch.float64 else torch.float32
     got, want = mine.to(wide), other.to(wide)
-    known = want.isfinite()
+    finite = want.isfinite()
     if name == "lse":
         scale = want.abs().clamp_min(1.0)
     else:
-        size = want.where(known, torch.zeros_like(want)).square().mean(-1).sqrt()
+        size = want.where(finite, torch.zeros_like(want)).square().mean(-1).sqrt()
         window = 2 * _NEIGHBOURS + 1
         pooled = torch.nn.functional.max_pool1d(size, window, stride=1, padding=_NEIGHBOURS)
         scale = pooled.clamp_min(floor).unsqueeze(-1)
     limit = bound.relative * scale + bound.unit * want.abs() + 2 * _smallest(other.dtype)
-    return known & ~((got - want).abs() <= limit)
+    return finite & ~((got - want).abs() <= limit)
 
 
 def _comparable(tensor: Tensor) -> Tensor:
-    """Return a tensor in a type whose numbers are compared on every device, which 8 bits are not."""
+    """Return a tensor in a type that every device can compare; 8-bit types become bfloat16."""
     return tensor.to(torch.bfloat16) if tensor.dtype.itemsize == 1 else tensor
 
 
@@ -334,7 +338,7 @@ def _prepared(
     lse: Sequence[Tensor],
     cu: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """Return out, lse and delta as a forward leaves them: rounded as they are stored."""
+    """Return out, lse and delta as a forward pass stores them, rounded."""
     rounded = out.to(operands["do"].dtype)
     pairs = zip(
         sequences(facts, "out", rounded, cu),

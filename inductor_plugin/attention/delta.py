@@ -1,7 +1,7 @@
-"""delta = sum(out * do) over the head dim, in one kernel, as generated code computes it before a gradient.
+"""delta = sum(out * do) over the head dim in one kernel, as generated code computes it before a gradient.
 
-A benchmark of a Triton gradient begins with it. ATen needs two kernels for it and a product in memory
-between them, rounded to 16 bits or twice as wide.
+A benchmark of a Triton gradient includes it. ATen needs two kernels and writes the product to memory
+between them, rounded to 16 bits or in float32.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUntypedFunctionDecorator=false

@@ -1,6 +1,6 @@
-"""`fmha` on a GPU without torch.compile: ATen's FlashAttention where it can express the call.
+"""`fmha` on a GPU without torch.compile: ATen's FlashAttention, where it supports the call.
 
-What it cannot is refused with a reason, and then `inductor_plugin.attention.blockwise` computes it.
+Other calls are refused with a reason, and `inductor_plugin.attention.blockwise` computes them.
 """
 
 from __future__ import annotations
@@ -11,40 +11,40 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from inductor_plugin.attention.arguments import Operands
 from inductor_plugin.attention.blockwise import Gradients, ScoreParams
-from inductor_plugin.attention.checks import Operands
 
 _ATEN: Any = torch.ops.aten
 _ROW_BYTES = 16
 """FlashAttention reads rows in pieces of 16 bytes."""
 
 
-def widened(given: Operands) -> Operands:
-    """Return operands of 8 bits on a GPU in bfloat16, which holds each of their numbers; others as they are."""
-    if given.q.dtype.itemsize > 1 or given.q.device.type != "cuda":
-        return given
-    q, k, v = (one.to(torch.bfloat16) for one in (given.q, given.k, given.v))
-    return replace(given, q=q, k=k, v=v)
+def widened(x: Operands) -> Operands:
+    """Return 8-bit operands on a GPU converted to bfloat16, which is exact; others unchanged."""
+    if x.q.dtype.itemsize > 1 or x.q.device.type != "cuda":
+        return x
+    q, k, v = (tensor.to(torch.bfloat16) for tensor in (x.q, x.k, x.v))
+    return replace(x, q=q, k=k, v=v)
 
 
-def flash_refusal(given: Operands, params: ScoreParams, capability: tuple[int, int]) -> str | None:
+def flash_refusal(x: Operands, params: ScoreParams, capability: tuple[int, int]) -> str | None:
     """Return why FlashAttention cannot compute a call, or None if it can.
 
     Its limits: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, torch 2.11 to 2.15.
 
     Args:
-        given: The operands; only shapes and types are looked at.
-        params: What scores are made of.
-        capability: Of the device.
+        x: The operands; only shapes and types are read.
+        params: Parameters of the scores.
+        capability: Compute capability of the device.
     """
-    d, value_d, dtype = given.q.size(-1), given.v.size(-1), given.q.dtype
-    square = not given.varlen and given.q.size(2) == given.k.size(2)
+    d, value_d, dtype = x.q.size(-1), x.v.size(-1), x.q.dtype
+    square = not x.varlen and x.q.size(2) == x.k.size(2)
     limits = {
         f"it needs compute capability 8.0, this device has {capability[0]}.{capability[1]}": (
             capability < (8, 0)
         ),
         f"it takes float16 and bfloat16, not {dtype}": dtype not in (torch.float16, torch.bfloat16),
-        "it has no bias": given.bias is not None,
+        "it has no bias": x.bias is not None,
         "it has no soft-cap": params.softcap != 0,
         f"head dims {d} and {value_d} differ": d != value_d,
         f"head dim {d} is no multiple of 8 up to 256": d > 256 or d % 8 != 0,
@@ -55,40 +55,38 @@ def flash_refusal(given: Operands, params: ScoreParams, capability: tuple[int, i
     return next((reason for reason, broken in limits.items() if broken), None)
 
 
-def flash_forward(given: Operands, params: ScoreParams) -> tuple[Tensor, Tensor]:
-    """Return out and lse, of the shapes of the call."""
-    operands = [_readable(_tokens_first(one, given)) for one in (given.q, given.k, given.v)]
+def flash_forward(x: Operands, params: ScoreParams) -> tuple[Tensor, Tensor]:
+    """Return out and lse, in the shapes of the call."""
+    operands = [_readable(_tokens_first(tensor, x)) for tensor in (x.q, x.k, x.v)]
     out, lse = _ATEN._flash_attention_forward(
         *operands,
-        *_lengths(given),
+        *_lengths(x),
         0.0,
         _is_causal(params),
         False,  # noqa: FBT003  return_debug_mask
         **_keywords(params),
     )[:2]
-    return _tokens_first(out, given), lse
+    return _tokens_first(out, x), lse
 
 
 def flash_backward(
-    do: Tensor, given: Operands, out: Tensor, lse: Tensor, params: ScoreParams
+    do: Tensor, x: Operands, out: Tensor, lse: Tensor, params: ScoreParams
 ) -> Gradients:
-    """Return the gradients of q, k and v, of the shapes of the call."""
-    operands = [
-        _readable(_tokens_first(one, given)) for one in (do, given.q, given.k, given.v, out)
-    ]
-    # Without dropout the state of the generator is not read.
+    """Return the gradients of q, k and v, in the shapes of the call."""
+    operands = [_readable(_tokens_first(tensor, x)) for tensor in (do, x.q, x.k, x.v, out)]
+    # The generator state is not read without dropout.
     state = torch.empty(2, dtype=torch.uint64, device=do.device)
     grads = _ATEN._flash_attention_backward(
         *operands,
         lse.contiguous(),
-        *_lengths(given),
+        *_lengths(x),
         0.0,
         _is_causal(params),
         state,
         state[:0],
         **_keywords(params),
     )
-    dq, dk, dv = (_tokens_first(one, given) for one in grads)
+    dq, dk, dv = (_tokens_first(grad, x) for grad in grads)
     return Gradients(dq, dk, dv, None)
 
 
@@ -97,7 +95,7 @@ def _is_causal(params: ScoreParams) -> bool:
 
 
 def _keywords(params: ScoreParams) -> dict[str, Any]:
-    # Causal calls take another kernel, which is faster than a window that says the same.
+    # Causal calls use another kernel, which is faster than the equivalent window.
     if _is_causal(params) or not params.mask.limited:
         return {"scale": params.scale}
     return {
@@ -107,27 +105,27 @@ def _keywords(params: ScoreParams) -> dict[str, Any]:
     }
 
 
-def _lengths(given: Operands) -> tuple[Tensor | None, Tensor | None, int, int]:
-    """Return cu_seqlens and the longest sequences; all tokens stand for a length that was not said."""
-    tokens = 0 if given.varlen else 2
-    longest_q, longest_k = given.max_seqlen_q, given.max_seqlen_k
+def _lengths(x: Operands) -> tuple[Tensor | None, Tensor | None, int, int]:
+    """Return cu_seqlens and the longest sequences, by default the number of tokens."""
+    tokens = 0 if x.varlen else 2
+    longest_q, longest_k = x.max_seqlen_q, x.max_seqlen_k
     return (
-        given.cu_seqlens_q,
-        given.cu_seqlens_k,
-        given.q.size(tokens) if longest_q is None else longest_q,
-        given.k.size(tokens) if longest_k is None else longest_k,
+        x.cu_seqlens_q,
+        x.cu_seqlens_k,
+        x.q.size(tokens) if longest_q is None else longest_q,
+        x.k.size(tokens) if longest_k is None else longest_k,
     )
 
 
-def _tokens_first(tensor: Tensor, given: Operands) -> Tensor:
-    """Return [B, H, S, D] as [B, S, H, D], or back; varlen operands as they are."""
-    return tensor if given.varlen else tensor.transpose(1, 2)
+def _tokens_first(tensor: Tensor, x: Operands) -> Tensor:
+    """Return [B, H, S, D] as [B, S, H, D], or back; varlen operands unchanged."""
+    return tensor if x.varlen else tensor.transpose(1, 2)
 
 
 def _readable(tensor: Tensor) -> Tensor:
     """Return a tensor whose rows are dense and begin at multiples of 16 bytes."""
     step = _ROW_BYTES // tensor.element_size()
     strides, offset = tensor.stride(), tensor.storage_offset()
-    if strides[-1] == 1 and not any(one % step for one in (*strides[:-1], offset)):
+    if strides[-1] == 1 and not any(extent % step for extent in (*strides[:-1], offset)):
         return tensor
     return tensor.clone(memory_format=torch.contiguous_format)

@@ -1,8 +1,8 @@
 """``inductor_plugin::flash_wheel``: FlashAttention 3 and 4 from their own packages, forward, as one operator.
 
 Both packages have ``flash_attn_func`` and ``flash_attn_varlen_func`` (hopper/flash_attn_interface.py and
-flash_attn/cute/interface.py of https://github.com/Dao-AILab/flash-attention). What else they take has
-changed from release to release; so what is passed is what the function's signature names.
+flash_attn/cute/interface.py of https://github.com/Dao-AILab/flash-attention). Their other parameters
+differ between releases, so the function's signature decides what is passed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 PACKAGES = {"flash3": "flash_attn_interface", "flash4": "flash_attn.cute"}
-"""Where each is imported from."""
+"""The module of each package."""
 
-_ASKS_FOR_LSE = ("return_attn_probs", "return_lse", "return_softmax_lse")
+_LSE_PARAMETERS = ("return_attn_probs", "return_lse", "return_softmax_lse")
 _LIBRARY: Any = torch.library
 _OPERATORS: Any = _LIBRARY.Library("inductor_plugin", "FRAGMENT")
 
@@ -51,39 +51,39 @@ def flash_wheel(
         scale: Factor of q @ k.T.
         softcap: Soft cap of the scores; 0: none.
         left: Keys before the diagonal that a query sees; negative: all.
-        right: Keys behind it; negative: all.
+        right: Keys after the diagonal; negative: all.
         package: One of `PACKAGES`.
 
     Raises:
-        RuntimeError: The package gives no lse, or cannot express the call.
+        RuntimeError: The package returns no lse, or does not support the call.
     """
     function, parameters = _function(package, cu_q is not None)
-    wanted: dict[str, Any] = {
+    keywords: dict[str, Any] = {
         "softmax_scale": scale,
         "causal": left < 0 and right == 0,
         **({"softcap": softcap} if softcap else {}),
-        **dict.fromkeys(_ASKS_FOR_LSE, True),
+        **dict.fromkeys(_LSE_PARAMETERS, True),
     }
-    if not wanted["causal"] and max(left, right) >= 0:
-        wanted["window_size"] = _window(parameters, left, right)
+    if not keywords["causal"] and max(left, right) >= 0:
+        keywords["window_size"] = _window(parameters, left, right)
     if cu_q is not None:
-        wanted |= {
+        keywords |= {
             "cu_seqlens_q": cu_q,
             "cu_seqlens_k": cu_k,
             "max_seqlen_q": max_q,
             "max_seqlen_k": max_k,
         }
-    missing = [one for one in wanted if one not in parameters and one not in _ASKS_FOR_LSE]
+    missing = [name for name in keywords if name not in parameters and name not in _LSE_PARAMETERS]
     if missing:
         raise RuntimeError(f"{package}'s {function.__name__} has no {', '.join(missing)}")
-    made = function(q, k, v, **{name: wanted[name] for name in wanted if name in parameters})
-    if not isinstance(made, (tuple, list)) or len(made) < 2:  # pyright: ignore[reportUnknownArgumentType]
+    results = function(q, k, v, **{name: keywords[name] for name in keywords if name in parameters})
+    if not isinstance(results, (tuple, list)) or len(results) < 2:  # pyright: ignore[reportUnknownArgumentType]
         raise RuntimeError(f"{package}'s {function.__name__} gives no lse")
-    return made[0], made[1]  # pyright: ignore[reportUnknownVariableType]
+    return results[0], results[1]  # pyright: ignore[reportUnknownVariableType]
 
 
 def _window(parameters: Mapping[str, inspect.Parameter], left: int, right: int) -> tuple[Any, Any]:
-    """Return a window in the package's terms: unlimited is -1 in one, None in the other."""
+    """Return a window in the package's form: one writes -1 for unlimited, the other None."""
     default: Any = parameters["window_size"].default if "window_size" in parameters else None
     unlimited: Any = None if default == (None, None) else -1
     return unlimited if left < 0 else left, unlimited if right < 0 else right

@@ -1,4 +1,4 @@
-"""How many multiplications and additions `fmha` and its gradient take, for `torch.utils.flop_counter`."""
+"""FLOP formulas of `fmha` and its gradient, for `torch.utils.flop_counter`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 
 def forward_flops(*operands: Any, **keywords: Any) -> int:
-    """Return those of the operator, from the shapes of its operands."""
+    """Return the FLOPs of the operator, from the shapes of its operands."""
     q, k, v, _, cu = (*operands, None, None)[:5]
     return _count(q, k, v, keywords.get("cu_seqlens_q", cu), _window(keywords), (1, 1))
 
 
 def backward_flops(*operands: Any, **keywords: Any) -> int:
-    """Return those of its gradient, from the shapes of its operands."""
+    """Return the FLOPs of its gradient, from the shapes of its operands."""
     _, q, k, v, _, _, _, _, cu = (*operands, None, None, None)[:9]
     return _count(q, k, v, keywords.get("cu_seqlens_q", cu), _window(keywords), (3, 2))
 
@@ -20,10 +20,10 @@ def backward_flops(*operands: Any, **keywords: Any) -> int:
 def _count(
     q: Any, k: Any, v: Any, cu_q: Any, window: tuple[int, int], products: tuple[int, int]
 ) -> int:
-    """Return multiplications and additions of products with D and with Dv, from shapes.
+    """Return the FLOPs of the products over D and over Dv, from shapes.
 
-    As `torch.utils.flop_counter` counts attention: a causal mask takes nothing off. A window limited
-    on both sides does, it is why one is used. Varlen sequences are taken to be of one length.
+    As in `torch.utils.flop_counter`, a causal mask does not reduce the count. A window limited on both
+    sides does, since that is its purpose. Varlen sequences are assumed to have equal lengths.
     """
     varlen = cu_q is not None
     queries, keys = (q[0], k[0]) if varlen else (q[0] * q[2], k[2])

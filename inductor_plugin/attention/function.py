@@ -1,4 +1,4 @@
-"""`inductor_plugin.fmha`: attention with what `torch.nn.functional.scaled_dot_product_attention` cannot say."""
+"""`inductor_plugin.fmha`: attention with options that `torch.nn.functional.scaled_dot_product_attention` lacks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from inductor_plugin.attention.arguments import (
     check_number,
     check_tensor,
     check_window,
-    written,
+    shown,
 )
 from inductor_plugin.attention.operator import FMHA
 
@@ -94,69 +94,68 @@ def fmha(
     scale: float | None = None,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Return softmax(cap(scale * q @ k.T) + bias, where the mask keeps) @ v.
+    """Return softmax(cap(scale * q @ k.T) + bias, for keys the mask allows) @ v.
 
     Query i sees key j if ``i + shift - left <= j <= i + shift + right``, where ``window`` is
-    (left, right) in keys, both ends included, and -1 lifts a limit. The diagonal lies so that the last
-    query sees the last key (``bottom_right``: shift = Sk - Sq) or the first the first one (shift = 0).
+    (left, right) in keys, both ends included; -1 is unlimited. The diagonal aligns the last query with
+    the last key (``bottom_right``: shift = Sk - Sq) or the first query with the first key (shift = 0).
     A row that sees no key has out = 0, lse = +inf and no gradient.
 
-    Sequences of different lengths are given behind one another, q as [Tq, H, D], with
-    ``cu_seqlens_q`` and ``cu_seqlens_k``; mask and shift are each sequence's own. On a CPU their values
-    are checked; on a GPU they are not, since that would wait for it: numbers that decrease or point
-    past the end read memory that is not the call's.
+    Sequences of different lengths are concatenated, q as [Tq, H, D], with ``cu_seqlens_q`` and
+    ``cu_seqlens_k``; mask and shift apply to each sequence. Their values are checked on a CPU, but not
+    on a GPU, which would have to be synchronized: values that decrease or exceed the number of tokens
+    read out of bounds there.
 
-    Differentiable once by q, k, v and bias, through out and lse, in reverse mode (forward mode is
-    refused); torch.func.grad and vjp take it, vmap does not. Under torch.compile the plugin
-    measures its kernels for the call; without it a GPU runs FlashAttention where that can express
-    it, and torch's matrix products otherwise (there, varlen calls wait for the GPU).
+    The operator is differentiable once with respect to q, k, v and bias, through out and lse, in
+    reverse mode (forward mode is refused); torch.func.grad and vjp support it, vmap does not. Under
+    torch.compile the plugin measures its kernels for the call; without it a GPU runs FlashAttention
+    where that supports the call, and torch's matrix products otherwise (varlen calls then synchronize).
 
-    Operands of 8 bits (float8_e4m3fn) are read as they are and give a bfloat16 out; they have no
-    gradient. Scales of whole tensors belong to ``scale`` (those of q and k) and to out (that of v).
+    Operands of 8 bits (float8_e4m3fn) give a bfloat16 out; they have no gradient. Multiply the scales
+    of whole tensors into ``scale`` (for q and k) and into out (for v).
 
     Args:
         q: [B, H, Sq, D], any strides; float16, bfloat16, float32, float64 or float8_e4m3fn. Under
-            autocast q, k and v of other types than the last two are cast to its type, as
+            autocast q, k and v are cast to its type, except from the last two, as
             `scaled_dot_product_attention` does.
-        k: [B, Hkv, Sk, D], of q's type; H is a multiple of Hkv, and consecutive heads of q share one.
+        k: [B, Hkv, Sk, D], of q's type; H is a multiple of Hkv, consecutive heads of q share a head of k.
         v: [B, Hkv, Sk, Dv].
         bias: Added to the scores, broadcast to [B, H, Sq, Sk] (varlen: [B, H, longest q, longest k],
-            of which a sequence takes its beginning); a floating type, -inf hides a key.
+            of which a sequence uses the beginning); a floating type, -inf hides a key.
         cu_seqlens_q: int32 [B + 1]: where each sequence begins in q, and the number of tokens last.
         cu_seqlens_k: int32 [B + 1]: the same for k and v.
-        max_seqlen_q: Tokens of the longest sequence of q, which a GPU kernel is launched for; None
-            takes all tokens, which is right and slower.
+        max_seqlen_q: Tokens of the longest sequence of q, which sizes the grid of a GPU kernel; None
+            uses the number of all tokens, which is correct but slower.
         max_seqlen_k: The same for k.
-        window: Keys seen before and behind the diagonal; -1 is all of them, less is an error.
-        causal: The same as a right window of 0.
-        bottom_right: Where the diagonal lies, if Sq and Sk differ.
+        window: Keys seen before and after the diagonal; -1 is all of them, less is an error.
+        causal: Equivalent to a right window of 0.
+        bottom_right: Alignment of the diagonal where Sq and Sk differ.
         softcap: cap(x) = softcap * tanh(x / softcap), before the bias; 0 is none.
         scale: Factor of q @ k.T; None is 1 / sqrt(D).
-        return_lse: Return the logarithm of each row's sum of exponentials too.
+        return_lse: Return the log-sum-exp of each row too.
 
     Returns:
         out [B, H, Sq, Dv], of q's type (bfloat16 for 8 bits), dense, its dimensions in the order of q's
         strides; varlen [Tq, H, Dv]. With ``return_lse`` also lse [B, H, Sq], varlen [H, Tq]: natural
-        logarithm, float32 (float64 for float64 operands). Of a batch of 0 all are empty.
+        logarithm, float32 (float64 for float64 operands). A batch of 0 gives empty results.
 
     Raises:
-        TypeError: A window that is no pair of integers; a scale or soft-cap that is no number, a length
-            that is no integer (a tensor is neither); types or devices that differ; a gradient of operands
-            of 8 bits.
-        NotImplementedError: A forward-mode derivative.
-        ValueError: Shapes that do not fit, a length or head count of 0, heads that do not divide, a
-            window below -1, a scale that is not finite, cu_seqlens that decrease or end elsewhere than the tokens.
+        TypeError: A window is not a pair of integers; a scale or soft-cap is not a number or a length not
+            an integer (a tensor is neither); types or devices differ; operands of 8 bits need a gradient.
+        NotImplementedError: A forward-mode derivative is requested.
+        ValueError: Shapes do not match, a length or head count is 0, H is not a multiple of Hkv, a window
+            is below -1, a scale is not finite, cu_seqlens decrease or do not end at the number of tokens.
 
-    Alignment and empty rows are FlashAttention's (flash_attn_interface.py, 2.8: "if causal=True, the
-    causal mask is aligned to the bottom right corner"), windows those of its ``window_size``; top-left
-    is what `scaled_dot_product_attention` does for ``is_causal``.
+    Alignment, empty rows and windows are those of FlashAttention (flash_attn_interface.py, 2.8: "if
+    causal=True, the causal mask is aligned to the bottom right corner"; ``window_size``); top-left
+    alignment is that of `scaled_dot_product_attention` for ``is_causal``.
     """
-    for name, one in (("q", q), ("k", k), ("v", v)):
-        check_tensor(name, one)
-    given = {"bias": bias, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
-    for name, one in given.items():
-        if one is not None:
-            check_tensor(name, one)
+    for name, operand in (("q", q), ("k", k), ("v", v)):
+        check_tensor(name, operand)
+    optional = {"bias": bias, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+    for name, operand in optional.items():
+        if operand is not None:
+            check_tensor(name, operand)
     check_window(window)
     check_length("max_seqlen_q", max_seqlen_q)
     check_length("max_seqlen_k", max_seqlen_k)
@@ -170,7 +169,7 @@ def fmha(
     if causal:
         if right > 0:
             raise ValueError(
-                f"fmha: causal is True and window is {written(window)}, whose right side shows keys behind "
+                f"fmha: causal is True and window is {shown(window)}, whose right side shows keys behind "
                 "the diagonal; leave one of them out"
             )
         right = 0

@@ -16,19 +16,19 @@ _HALF = ("float16", "bfloat16")
 
 @dataclass(frozen=True)
 class DispatchContext:
-    """What decides besides the attention itself.
+    """Facts besides the attention that decide which kernels apply.
 
     Attributes:
-        capability: Compute capability of the GPU; None if it is not known.
+        capability: Compute capability of the GPU; None if unknown.
         square: Whether Sq == Sk (of each sequence) whenever the call runs.
-        dynamic: Whether an extent is known at run time only.
-        deterministic: Whether only deterministic kernels are wanted.
+        dynamic: Whether an extent is known only at run time.
+        deterministic: Whether only deterministic kernels are allowed.
         aligned_bias: Whether each row of the bias begins at a multiple of 8 elements.
         bias_dtype: Type of the bias without ``torch.``; empty for that of q.
         wide_bias: Whether the bias has a value for each key, so that its rows are dense.
-        cudnn: Version of cuDNN as its library tells it (92400); 0 without it.
+        cudnn: Version of cuDNN as its library reports it (92400); 0 without it.
         packages: Which of ``flash_attn_interface`` and ``flash_attn.cute`` can be imported.
-        backends: What the option ``attention_backends`` names; empty for all.
+        backends: Backends of the option ``attention_backends``; empty for all.
     """
 
     capability: tuple[int, int] | None = None
@@ -51,14 +51,14 @@ def refusal(name: str, gate: Gate | None, a: Attention, s: DispatchContext) -> s
 
     Args:
         name: Its name in `inductor_plugin.attention.library`, without the direction.
-        gate: Its own conditions.
+        gate: The kernel's conditions, if any.
         a: The attention.
-        s: What else decides.
+        s: The other facts.
     """
-    return _first(_unwanted(name, s), _shape(a), gate(a, s) if gate else None)
+    return _first(_not_in_backends(name, s), _shape(a), gate(a, s) if gate else None)
 
 
-def _unwanted(name: str, s: DispatchContext) -> str | None:
+def _not_in_backends(name: str, s: DispatchContext) -> str | None:
     backend = "FLASH" if name.startswith("flash") else name.upper()
     if not s.backends or backend in s.backends:
         return None

@@ -1,8 +1,7 @@
-"""The calls of the library's attention kernels, one function a kernel and direction.
+"""The calls of the library's attention kernels, one function for each kernel and direction.
 
-Each runs on tensors (`TorchTools`) and on Inductor's nodes alike, and returns (out, lse, ...) or
-(dq, dk, dv, ...) as the operator gives them. Which kernel is called how is in
-`inductor_plugin.attention.library`.
+Each runs on tensors (`TorchTools`) and on Inductor's nodes alike, and returns the results of its operator:
+(out, lse, ...) or (dq, dk, dv, ...). The table of kernels is in `inductor_plugin.attention.library`.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ _BSHD = (0, 2, 1, 3)
 
 @dataclass(frozen=True)
 class KernelArguments:
-    """What a kernel is called with besides tensors.
+    """The arguments of a kernel other than tensors.
 
     Attributes:
         scale: Factor of q @ k.T.
         mask: Which keys a query sees.
         softcap: Soft cap of the scores; 0: none.
-        lse: Whether statistics are wanted (forward).
-        form: Form of the statistics, wanted (forward) or given (backward); empty: the kernel's own.
-        order: Order in memory of the output (forward) or of dq, dk and dv in turn (backward), where
-            the kernel's own is another one; empty: its own.
+        lse: Whether the statistics (log-sum-exp) are returned (forward).
+        form: Form of the statistics that are returned (forward) or read (backward); empty: the kernel's.
+        order: Order in memory of the output (forward) or of each of dq, dk and dv (backward), where it
+            differs from the kernel's; empty: the kernel's.
         max_q: Tokens of the longest query sequence of a varlen call.
         max_k: Tokens of the longest key sequence.
-        implementation: What was activated in the place of FlashAttention 2.
+        implementation: The FlashAttention implementation that replaces FlashAttention 2, if any.
         backend: Number of the backend of torch 2.15's varlen operator.
     """
 
@@ -50,7 +49,7 @@ class KernelArguments:
 
     @property
     def causal(self) -> bool:
-        """Return whether a query sees no later key, and all before."""
+        """Return whether a query sees all keys up to the diagonal, and none after it."""
         return self.mask.right == 0 and self.mask.left < 0
 
 
@@ -85,7 +84,7 @@ def flash_window(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
     out, lse, *_ = t.call(
         "aten._flash_attention_forward",
         *(q, k, v, None, None, t.size(q, 1), t.size(k, 1), 0.0, f.causal, False),
-        **_windows(f),
+        **_window_keywords(f),
     )
     return t.transpose(out, 1, 2), lse
 
@@ -97,12 +96,12 @@ def flash_window_backward(t: Tools, x: Operands, f: KernelArguments) -> tuple[An
         "aten._flash_attention_backward",
         *(do, q, k, v, out, x["lse"], None, None, t.size(q, 1), t.size(k, 1), 0.0, f.causal),
         *_flash_seeds(t, q),
-        **_windows(f),
+        **_window_keywords(f),
     )
     return tuple(t.transpose(grad, 1, 2) for grad in grads)
 
 
-def _windows(f: KernelArguments) -> dict[str, Any]:
+def _window_keywords(f: KernelArguments) -> dict[str, Any]:
     left, right = (-1, -1) if f.causal else (f.mask.left, f.mask.right)
     return {"scale": f.scale, "window_size_left": left, "window_size_right": right}
 
@@ -113,7 +112,7 @@ def flash_varlen(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
         "aten._flash_attention_forward",
         *(x[name] for name in ("q", "k", "v", "cu_q", "cu_k")),
         *(f.max_q, f.max_k, 0.0, f.causal, False),
-        **_windows(f),
+        **_window_keywords(f),
     )
 
 
@@ -123,14 +122,16 @@ def flash_varlen_backward(t: Tools, x: Operands, f: KernelArguments) -> tuple[An
         "aten._flash_attention_backward",
         *(x[name] for name in ("do", "q", "k", "v", "out", "lse", "cu_q", "cu_k")),
         *(f.max_q, f.max_k, 0.0, f.causal, *_flash_seeds(t, x["q"])),
-        **_windows(f),
+        **_window_keywords(f),
     )
 
 
 def varlen(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
-    """The operator of torch's for concatenated sequences, which calls FlashAttention or cuDNN."""
+    """Torch's operator for concatenated sequences, which calls FlashAttention or cuDNN."""
     operands = (x[name] for name in ("q", "k", "v", "cu_q", "cu_k"))
-    return t.call("torch_attn._varlen_attn", *operands, f.max_q, f.max_k, f.causal, **_varlens(f))
+    return t.call(
+        "torch_attn._varlen_attn", *operands, f.max_q, f.max_k, f.causal, **_varlen_keywords(f)
+    )
 
 
 def varlen_backward(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
@@ -140,11 +141,11 @@ def varlen_backward(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...
     return t.call(
         "torch_attn._varlen_attn_backward",
         *(*operands, f.max_q, f.max_k, f.causal, seed),
-        **_varlens(f),
+        **_varlen_keywords(f),
     )
 
 
-def _varlens(f: KernelArguments) -> dict[str, Any]:
+def _varlen_keywords(f: KernelArguments) -> dict[str, Any]:
     keywords = {"scale": f.scale, "window_size": [f.mask.left, f.mask.right]}
     return keywords if f.backend is None else {**keywords, "backend": f.backend}
 
@@ -158,7 +159,7 @@ def efficient(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
 
 def efficient_backward(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
     """Gradients of `efficient`."""
-    # Otherwise it crashes: https://github.com/pytorch/pytorch/issues/138772
+    # Other strides crash: https://github.com/pytorch/pytorch/issues/138772
     do, out = t.dense(x["do"], _BSHD), t.dense(x["out"], _BSHD)
     return t.call(
         "aten._scaled_dot_product_efficient_attention_backward",
@@ -244,7 +245,7 @@ def _fmha_keywords(f: KernelArguments) -> dict[str, Any]:
 
 
 def flash_wheel(package: str) -> Kernel:
-    """Return the call of one of FlashAttention's own packages; its dense tensors are [B, S, H, D]."""
+    """Return the call of a FlashAttention package; its dense tensors are [B, S, H, D]."""
 
     def kernel(t: Tools, x: Operands, f: KernelArguments) -> tuple[Any, ...]:
         operands, longest = [x[name] for name in ("q", "k", "v")], (f.max_q, f.max_k)

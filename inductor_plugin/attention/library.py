@@ -1,8 +1,8 @@
-"""The library's attention kernels: one table of them, and how the plugin calls each.
+"""The table of the library's attention kernels, and how the plugin calls them.
 
-A benchmark worker calls a kernel with tensors (`FUNCTIONS`); where one wins, the lowering calls the same
-function with `Tools` that make Inductor's nodes. So what is measured is what is emitted, with the cost
-of converting the results to what the traced operator would have given:
+A benchmark worker calls a kernel with tensors (`FUNCTIONS`); where it wins, the lowering calls the same
+function with `Tools` that create Inductor's nodes. So the measured code is the emitted code, including
+the cost of converting the results to those of the traced operator:
 
 - statistics (lse) in its form: ``rows`` [B, H, Sq], with varlen [H, Tq]; ``column`` [B, H, Sq, 1]
   (cuDNN); ``padded`` [B, H, Sq rounded up to 32], filled with +inf (efficient); ``cpu`` [B, H, Sq] with
@@ -29,7 +29,7 @@ from inductor_plugin.attention.tools import MemoizedByVersion, Tools, TorchTools
 from inductor_plugin.problem.attention import Attention, Mask
 
 PREFIX = "attention_"
-"""Before a kernel's name on Inductor's ``extern_kernels``."""
+"""Prefix of a kernel's name on Inductor's ``extern_kernels``."""
 
 _VARLEN = "torch.nn.attention.varlen"
 _FMHA = "inductor_plugin.attention.operator"
@@ -38,18 +38,18 @@ _WHEEL = "inductor_plugin.attention.flash_wheel"
 
 @dataclass(frozen=True)
 class LibraryKernel:
-    """One of the library's attention kernels.
+    """An attention kernel of the library.
 
     Attributes:
         name: Its name, without the direction.
         forward: Computes (out, lse, ...).
         backward: Computes (dq, dk, dv, ...); None if it has no gradient.
         operator: The operator that is traced where torch chose the kernel, ``namespace.name``; its
-            gradient is called ``name_backward``. Empty if it is never traced.
-        lse_form: Form of its statistics, see above.
-        replaces: For which attentions it is offered where another operator was traced; None: for none.
-        gate: Says why it cannot compute an attention that it is offered for.
-        defined_by: Module that defines its operators, if torch does not load it by itself.
+            gradient is ``name_backward``. Empty if it is never traced.
+        lse_form: Form of its statistics, see the module's docstring.
+        replaces: Whether it is offered for an attention where another operator was traced; None: never.
+        gate: Returns why it cannot compute an attention that it is offered for, None if it can.
+        defined_by: Module that defines its operators, if torch does not import it.
     """
 
     name: str
@@ -63,15 +63,15 @@ class LibraryKernel:
 
     @property
     def lse_read(self) -> str:
-        """The form of lse that its gradient reads; a CPU's takes any strides."""
+        """The form of lse that its gradient reads; the gradient for CPUs accepts any strides."""
         return "rows" if self.lse_form == "cpu" else self.lse_form
 
     def load(self) -> None:
-        """Have torch know its operators."""
+        """Register its operators with torch."""
         _load(self.defined_by)
 
     def refusal(self, attention: Attention, context: DispatchContext) -> str | None:
-        """Return why it cannot compute an attention, None if it can."""
+        """Return why the kernel cannot compute an attention, None if it can."""
         return gates.refusal(self.name, self.gate, attention, context)
 
     def run(
@@ -82,7 +82,7 @@ class LibraryKernel:
         *,
         gradient: bool,
     ) -> tuple[Any, ...]:
-        """Return (out, lse) or (dq, dk, dv) as its operator gives them."""
+        """Return (out, lse) or (dq, dk, dv) of its operator."""
         self.load()
         call = self.backward if gradient else self.forward
         assert call is not None, f"{self.name} has no gradient"
@@ -194,11 +194,11 @@ _TABLE = (
 )
 
 KERNELS: dict[str, LibraryKernel] = {kernel.name: kernel for kernel in _TABLE}
-"""All of them by name: whoever adds a kernel adds a row."""
+"""All kernels by name; a new kernel is a new row of the table."""
 
 
 def rivals(attention: Attention) -> list[LibraryKernel]:
-    """Return the kernels offered for an attention, whichever operator was traced, in that order."""
+    """Return the kernels that are offered for an attention, in the order of the table."""
     return [
         kernel
         for kernel in _TABLE
@@ -211,22 +211,22 @@ def rivals(attention: Attention) -> list[LibraryKernel]:
 def forward(
     kernel: LibraryKernel, tools: Tools, x: Operands, f: KernelArguments
 ) -> tuple[Any, Any]:
-    """Return (out, lse) of a kernel in the form and the order that are wanted; lse may be None."""
+    """Return (out, lse) of a kernel, converted to the form and order of ``f``; lse may be None."""
     out, lse = kernel.run(tools, x, f, gradient=False)
     if f.order:
         out = tools.dense(out, f.order[0])
     if not f.lse:
         return out, None
-    own = kernel.lse_form
-    return out, reformed(tools, lse, own, f.form or own, lambda: tools.size(x["q"], 2))
+    form = kernel.lse_form
+    return out, reformed(tools, lse, form, f.form or form, lambda: tools.size(x["q"], 2))
 
 
 def backward(
     kernel: LibraryKernel, tools: Tools, x: Operands, f: KernelArguments
 ) -> tuple[Any, Any, Any]:
     """Return (dq, dk, dv) of a kernel; ``x["lse"]`` has the form ``f.form``."""
-    own = kernel.lse_read
-    lse = reformed(tools, x["lse"], f.form or own, own, lambda: tools.size(x["q"], 2))
+    form = kernel.lse_read
+    lse = reformed(tools, x["lse"], f.form or form, form, lambda: tools.size(x["q"], 2))
     grads = kernel.run(tools, {**x, "lse": lse}, f, gradient=True)
     if f.order:
         grads = tuple(tools.dense(grad, order) for grad, order in zip(grads, f.order, strict=True))
@@ -237,11 +237,11 @@ def reformed(tools: Tools, lse: Any, have: str, want: str, rows: Callable[[], An
     """Return statistics in another form.
 
     Args:
-        tools: What they are handled with.
+        tools: The operations for tensors or for nodes.
         lse: The statistics.
-        have: Their form.
-        want: The wanted one.
-        rows: Gives Sq.
+        have: Its form.
+        want: The form to return.
+        rows: Returns Sq.
     """
     if have == want:
         return lse
@@ -268,14 +268,14 @@ def results(
     tensors: Sequence[torch.Tensor],
     kwargs: Mapping[str, Any],
 ) -> tuple[Any, ...]:
-    """Return all that a kernel computes: (out, lse) or (dq, dk, dv).
+    """Return all results of a kernel: (out, lse) or (dq, dk, dv).
 
     Args:
         name: The kernel.
         gradient: Whether it is the gradient.
-        tensors: All operands of the problem, in their order; nothing is written to them. lse of a
-            gradient is [B, H, Sq]; ``form="padded"`` pads it once, as the traced operator has it.
-        kwargs: As in `inductor_plugin.problem.attention.arguments`, and more of `KernelArguments` by name.
+        tensors: All operands of the problem, in their order; they are not modified. lse of a gradient is
+            [B, H, Sq]; ``form="padded"`` pads it once, outside of the measured time.
+        kwargs: As in `inductor_plugin.problem.attention.arguments`, and other fields of `KernelArguments`.
     """
     names, arguments = _read_arguments(gradient, tuple(kwargs.items()))
     _activate(arguments.implementation)
@@ -290,7 +290,7 @@ def _read_arguments(
     gradient: bool,  # noqa: FBT001
     kwargs: tuple[tuple[str, Any], ...],
 ) -> tuple[list[str], KernelArguments]:
-    """Return names and arguments; kept, since it would take longer than a small kernel."""
+    """Return names and arguments; cached, because parsing takes longer than a small kernel."""
     rest = dict(kwargs)
     names = str(rest.pop("operands")).split(",")
     mask = Mask(rest.pop("left"), rest.pop("right"), rest.pop("bottom_right"))
@@ -299,7 +299,7 @@ def _read_arguments(
 
 
 def _activate(implementation: str | None) -> None:
-    """Let ATen's flash operators be what they are in the process that compiles."""
+    """Select the implementation of ATen's flash operators that the compiling process uses."""
     attention: Any = importlib.import_module("torch.nn.attention")
     if attention.current_flash_attention_impl() == implementation:
         return
@@ -333,4 +333,4 @@ FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     for name, kernel in KERNELS.items()
     if kernel.backward is not None or not direction
 }
-"""What a worker calls, by its name on ``extern_kernels``: returns out, or dk."""
+"""The functions a worker calls, by their names on ``extern_kernels``; they return out, or dk."""

@@ -1,14 +1,15 @@
 """``inductor_plugin::attention_math``: attention as two batched products and a softmax, on a CPU.
 
-What `torch.nn.functional.scaled_dot_product_attention` decomposes to where no fused kernel fits
-(aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_attention_math), with fewer
+This is the decomposition that `torch.nn.functional.scaled_dot_product_attention` uses without a fused
+kernel (aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_attention_math), with fewer
 passes over the scores, which are in memory: [B, H, Sq, Sk].
 
 benchmarks/results/attention_cpu_kernels.json, CPU time on one thread of an AMD EPYC, float32, forward: the
 blocks of `fmha` (`inductor_plugin.attention.blockwise`) take 1.2 to 1.7 times as long up to 200 tokens (3.0 at
-16), and 0.66 to 0.86 at 512 and 1536. ATen's fused kernel takes 0.4 to 0.7 of it at all of them: here it wins.
+16), and 0.66 to 0.86 at 512 and 1536. ATen's fused kernel takes 0.4 to 0.7 times as long at all of these
+lengths: it wins there.
 
-The operators write to ``out=``; their variants with ``bias`` and ``lse`` take and write those, too.
+The operators write to ``out=``; the variants with ``bias`` and ``lse`` also read and write those.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 
 _OPERATORS: Any = torch.library.Library("inductor_plugin", "FRAGMENT")
-_TOLD = "float scale, int left, int right, bool bottom_right"
+_SCALARS = "float scale, int left, int right, bool bottom_right"
 
 
 def attention_math(
@@ -38,36 +39,36 @@ def attention_math(
     *,
     out: Tensor,
 ) -> Tensor:
-    """Write attention to ``out``, and to ``lse`` if there is one.
+    """Write attention to ``out``, and log-sum-exp to ``lse`` if it is not None.
 
     Args:
         q: [B, H, Sq, D].
         k: [B, Hkv, Sk, D]; Hkv divides H.
         v: [B, Hkv, Sk, Dv].
         bias: Broadcast to [B, H, Sq, Sk], added to the scores.
-        lse: [B, H, Sq]; where a row sees no key, +inf is written to it, and 0 to ``out``.
+        lse: [B, H, Sq]; rows that see no key get +inf, and 0 in ``out``.
         scale: Factor of q @ k.T.
         left: Keys before the diagonal that a query sees; negative: all.
-        right: Keys behind it; negative: all.
-        bottom_right: Whether the last query's diagonal is the last key; else the first ones'.
+        right: Keys after the diagonal; negative: all.
+        bottom_right: Whether the diagonal aligns the last query with the last key, not the first ones.
         out: [B, H, Sq, Dv].
     """
     shape = (*q.shape[:3], k.shape[2])
     q, k, v = _wide(q, k, v)
     scores = _scores(q, k, scale, bias, shape)
     hidden = _hidden(shape[2], shape[3], left, right, bottom_right, q.device)
-    if hidden is not None:  # not added: NaN - inf is NaN, and rows that do not see it would have it
+    if hidden is not None:  # not added: NaN - inf is NaN, also in rows that do not see the key
         scores.masked_fill_(hidden, -math.inf)
     if lse is None and not _may_be_empty(shape, bias, left, right, bottom_right):
         weights = torch.softmax(scores, -1, out=scores)
     else:
-        most = scores.amax(-1, keepdim=True)
-        most.masked_fill_(most == -math.inf, 0.0)
-        weights = scores.sub_(most).exp_()
+        highest = scores.amax(-1, keepdim=True)
+        highest.masked_fill_(highest == -math.inf, 0.0)
+        weights = scores.sub_(highest).exp_()
         total = weights.sum(-1, keepdim=True)
         empty = total == 0
         if lse is not None:
-            rows = torch.where(empty | (most == math.inf), math.inf, most + total.log())
+            rows = torch.where(empty | (highest == math.inf), math.inf, highest + total.log())
             lse.copy_(rows.view(shape[:3]))
         weights.div_(torch.where(empty, 1.0, total))
         _product(weights, _flat(v, q.shape[1]), out)
@@ -99,15 +100,15 @@ def attention_math_backward(
         q: As in the forward pass; so are k, v, bias, scale and the mask.
         k: [B, Hkv, Sk, D].
         v: [B, Hkv, Sk, Dv].
-        forward: What the forward pass wrote.
+        forward: The output of the forward pass.
         lse: [B, H, Sq].
         bias: Broadcast to [B, H, Sq, Sk].
         dq: As q.
         dv: As v.
         scale: Factor of q @ k.T.
         left: Keys before the diagonal that a query sees.
-        right: Keys behind it.
-        bottom_right: Where the diagonal ends.
+        right: Keys after the diagonal.
+        bottom_right: Alignment of the diagonal.
         out: As k.
     """
     shape = (*q.shape[:3], k.shape[2])
@@ -129,8 +130,8 @@ def attention_math_backward(
 
 
 def _wide(*operands: Tensor) -> tuple[Tensor, ...]:
-    """Return operands of 16 bits in float32: scores must not be rounded to as many."""
-    return tuple(one.float() if one.dtype.itemsize < 4 else one for one in operands)
+    """Return operands of 16 bits in float32, so that scores are not rounded to 16 bits."""
+    return tuple(x.float() if x.dtype.itemsize < 4 else x for x in operands)
 
 
 def _flat(x: Tensor, heads: int) -> Tensor:
@@ -193,7 +194,7 @@ def _hidden(
     bottom_right: bool,  # noqa: FBT001
     device: torch.device,
 ) -> Tensor | None:
-    """Return which keys each query does not see, [Sq, Sk]; None where the mask hides none."""
+    """Return which keys each query does not see, [Sq, Sk]; None if the mask hides none."""
     if left < 0 and right < 0:
         return None
     shift = keys - queries if bottom_right else 0
@@ -208,20 +209,20 @@ def _hidden(
 
 
 def _define(with_bias: bool, with_lse: bool) -> None:  # noqa: FBT001
-    """Define one overload: a schema's optional tensors cannot be left out of the middle."""
+    """Define one overload, because optional tensors in the middle of a schema cannot be omitted."""
     overload = "_".join([*(["bias"] if with_bias else []), *(["lse"] if with_lse else []), "out"])
     bias = "Tensor bias, " if with_bias else ""
     lse = "Tensor(b!) lse, " if with_lse else ""
     name = f"attention_math.{overload}"
     _OPERATORS.define(
-        f"{name}(Tensor q, Tensor k, Tensor v, {bias}{lse}{_TOLD}, *, Tensor(a!) out) -> Tensor(a!)"
+        f"{name}(Tensor q, Tensor k, Tensor v, {bias}{lse}{_SCALARS}, *, Tensor(a!) out) -> Tensor(a!)"
     )
 
     def call(q: Tensor, k: Tensor, v: Tensor, *more: Any, out: Tensor) -> Tensor:
-        given = list(more)
-        bias = given.pop(0) if with_bias else None
-        lse = given.pop(0) if with_lse else None
-        return attention_math(q, k, v, bias, lse, *given, out=out)
+        rest = list(more)
+        bias = rest.pop(0) if with_bias else None
+        lse = rest.pop(0) if with_lse else None
+        return attention_math(q, k, v, bias, lse, *rest, out=out)
 
     _implement(name, call)
 
@@ -231,14 +232,14 @@ def _define_backward(with_bias: bool) -> None:  # noqa: FBT001
     bias = "Tensor bias, " if with_bias else ""
     _OPERATORS.define(
         f"{name}(Tensor do, Tensor q, Tensor k, Tensor v, Tensor forward, Tensor lse, {bias}"
-        f"Tensor(b!) dq, Tensor(c!) dv, {_TOLD}, *, Tensor(a!) out) -> Tensor(a!)"
+        f"Tensor(b!) dq, Tensor(c!) dv, {_SCALARS}, *, Tensor(a!) out) -> Tensor(a!)"
     )
 
     def call(*operands: Any, out: Tensor) -> Tensor:
-        given: list[Any] = [*operands]
+        arguments: list[Any] = [*operands]
         if not with_bias:
-            given.insert(6, None)
-        return attention_math_backward(*given, out=out)
+            arguments.insert(6, None)
+        return attention_math_backward(*arguments, out=out)
 
     _implement(name, call)
 

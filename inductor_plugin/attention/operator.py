@@ -1,18 +1,18 @@
-"""The operators behind `inductor_plugin.fmha`: ``torch.ops.inductor_plugin.fmha`` and its backward.
+"""The operators that implement `inductor_plugin.fmha`: ``torch.ops.inductor_plugin.fmha`` and its backward.
 
-Importing this module registers them. Code that names them without it, an AOTInductor package or an
-exported program in a process of its own, needs ``from inductor_plugin import fmha`` first.
+Importing this module registers them. An AOTInductor package or an exported program that runs in another
+process needs ``from inductor_plugin import fmha`` first.
 
     fmha           out, and lse or None
     fmha_backward  dq, dk, dv, and dbias or None; not differentiable itself
 
 Shapes and types as in `inductor_plugin.attention.function.fmha`. Strides: out has the order of q's strides,
-and each gradient what ``torch.empty_like`` makes of its operand; lse is contiguous, float32 (float64
-for float64 operands). A window of -1 is unlimited, less is refused; ``scale=None`` is 1 / sqrt(D).
+and each gradient those of ``torch.empty_like`` of its operand; lse is contiguous, float32 (float64 for
+float64 operands). A window of -1 is unlimited, less is refused; ``scale=None`` is 1 / sqrt(D).
 
-Training calls ``fmha`` with ``return_lse=True`` below autograd, whatever its caller asked for: lse is
-saved for the backward, and kept from who did not ask. So a training graph holds the call with lse,
-and an inference graph the one that was written.
+Training always calls ``fmha`` with ``return_lse=True`` below autograd: lse is saved for the backward, and
+returned only if the caller asked for it. So a training graph contains the call with lse, and an inference
+graph the call as written.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from torch.autograd import forward_ad
 from torch.utils import flop_counter
 
 from inductor_plugin.attention import blockwise
+from inductor_plugin.attention.arguments import Operands, check, check_gradient, read_lengths
 from inductor_plugin.attention.blockwise import Gradients, ScoreParams
-from inductor_plugin.attention.checks import Operands, check, check_gradient, read_lengths
 from inductor_plugin.attention.flash import (
     flash_backward,
     flash_forward,
@@ -63,8 +63,8 @@ _FLOPS: Any = flop_counter
 _DUAL: Any = forward_ad
 _OneLevel: Any = _AUTOGRAD._SingleLevelFunction
 _ONE_LEVEL: Any = enable_single_level_autograd_function
-"""For autograd at one of torch.func's levels, where an operator's own kernel runs: the usual function would
-ask for all of them again."""
+"""Enables `_SingleLevelFunction`: an operator's autograd kernel runs at one level of torch.func, where a usual
+`Function` would dispatch to all levels again."""
 _OPERATORS: Any = torch.library.Library("inductor_plugin", "FRAGMENT")
 for _schema in (FORWARD_SCHEMA, BACKWARD_SCHEMA):
     _OPERATORS.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -89,15 +89,15 @@ def _forward(
     return_lse: bool = False,
     **keywords: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute it, on any device that torch computes on."""
-    given = Operands(q, k, v, bias, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    params = _checked(given, **keywords)
-    wide = widened(given)
+    """Compute out and lse, on any device of torch."""
+    x = Operands(q, k, v, bias, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    params = _checked(x, **keywords)
+    wide = widened(x)
     if _flash_fits(wide, params):
         out, lse = flash_forward(wide, params)
     else:
-        out, lse = blockwise.forward(q, k, v, params, bias=bias, lengths=read_lengths(given))
-    return _laid_out(out, out_like(q, v)), lse if return_lse else None
+        out, lse = blockwise.forward(q, k, v, params, bias=bias, lengths=read_lengths(x))
+    return _restrided(out, out_like(q, v)), lse if return_lse else None
 
 
 def _forward_fake(
@@ -113,13 +113,13 @@ def _forward_fake(
     return_lse: bool = False,
     **keywords: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return what `_forward` does, without values."""
-    given = Operands(q, k, v, bias, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    _checked(given, **keywords)
+    """Return the results of `_forward` without values."""
+    x = Operands(q, k, v, bias, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    _checked(x, **keywords)
     out = out_like(q, v)
     if not return_lse:
         return out, None
-    shape = (q.size(1), q.size(0)) if given.varlen else q.shape[:-1]
+    shape = (q.size(1), q.size(0)) if x.varlen else q.shape[:-1]
     return out, q.new_empty(shape, dtype=blockwise.accumulator(q.dtype))
 
 
@@ -140,14 +140,14 @@ def _backward(
     bias_grad: bool = False,
     **keywords: Any,
 ) -> Gradients:
-    """Compute the gradients, on any device that torch computes on."""
-    given = Operands(q, k, v, bias, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    params = _checked(given, **keywords)
+    """Compute the gradients, on any device of torch."""
+    x = Operands(q, k, v, bias, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    params = _checked(x, **keywords)
     check_gradient(q.dtype)
-    if grad_lse is None and _flash_fits(given, params):
-        found = flash_backward(grad_out, given, out, lse, params)
+    if grad_lse is None and _flash_fits(x, params):
+        grads = flash_backward(grad_out, x, out, lse, params)
     else:
-        found = blockwise.backward(
+        grads = blockwise.backward(
             grad_out,
             q,
             k,
@@ -158,13 +158,13 @@ def _backward(
             grad_lse=grad_lse,
             bias=bias,
             bias_grad=bias_grad,
-            lengths=read_lengths(given),
+            lengths=read_lengths(x),
         )
-    three = zip((found.dq, found.dk, found.dv), (q, k, v), strict=True)
-    dq, dk, dv = (_laid_out(one, torch.empty_like(like)) for one, like in three)
-    if found.dbias is None or bias is None:
+    pairs = zip((grads.dq, grads.dk, grads.dv), (q, k, v), strict=True)
+    dq, dk, dv = (_restrided(grad, torch.empty_like(operand)) for grad, operand in pairs)
+    if grads.dbias is None or bias is None:
         return Gradients(dq, dk, dv, None)
-    return Gradients(dq, dk, dv, _laid_out(found.dbias, torch.empty_like(bias)))
+    return Gradients(dq, dk, dv, _restrided(grads.dbias, torch.empty_like(bias)))
 
 
 def _backward_fake(
@@ -180,7 +180,7 @@ def _backward_fake(
     bias_grad: bool = False,
     **_keywords: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Return what `_backward` does, without values."""
+    """Return the results of `_backward` without values."""
     check_gradient(q.dtype)
     dbias = torch.empty_like(bias) if bias is not None and bias_grad else None
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), dbias
@@ -188,7 +188,7 @@ def _backward_fake(
 
 @contextmanager
 def _as_outside() -> Generator[None, None, None]:
-    """Turn on what autograd turns off in a forward, and torch.func's next level has to see."""
+    """Turn on gradients, which autograd turns off in a forward, for the next level of torch.func."""
     with torch.enable_grad(), _DUAL._set_fwd_grad_enabled(True):  # noqa: FBT003  theirs
         yield
 
@@ -253,16 +253,16 @@ def _differentiable(
     return_lse: bool = False,
     **keywords: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Save what the backward needs where a gradient is wanted; else only hand on."""
+    """Save the tensors of the backward where a gradient is needed; else redispatch only."""
     tensors = (q, k, v, bias, cu_seqlens_q, cu_seqlens_k)
     max_seqlens = (max_seqlen_q, max_seqlen_k)
-    wanted = any(one is not None and one.requires_grad for one in tensors)
+    needs_grad = any(tensor is not None and tensor.requires_grad for tensor in tensors)
     if any(map(_is_dual, tensors)):
         raise NotImplementedError(
             "fmha: a forward-mode derivative is asked for (torch.func.jvp, jacfwd or linearize, or "
             "torch.autograd.forward_ad), and it has none; take the gradient in reverse mode"
         )
-    if torch.is_grad_enabled() and wanted:
+    if torch.is_grad_enabled() and needs_grad:
         check_gradient(q.dtype)
         with _ONE_LEVEL():
             out, lse = _Attention.apply(keyset, keywords, max_seqlens, *tensors)
@@ -278,14 +278,14 @@ def _differentiable(
 
 
 def _is_dual(tensor: Tensor | None) -> bool:
-    """Return whether a tensor carries a tangent, which would be dropped without a word."""
+    """Return whether a tensor carries a tangent, which would be dropped silently."""
     if tensor is None or _DUAL._current_level < 0:
         return False
     return _DUAL.unpack_dual(tensor).tangent is not None
 
 
 class _Gradients(_OneLevel):
-    """The gradients, which have none: silence would take them for constants."""
+    """The gradients; a second derivative raises, instead of treating them as constants."""
 
     @staticmethod
     def forward(
@@ -315,18 +315,18 @@ def _differentiable_no_more(keyset: Any, *operands: Any, **keywords: Any) -> Any
 
 
 def _autocast(q: Tensor, k: Tensor, v: Tensor, *rest: Any, **keywords: Any) -> Any:
-    """Cast q, k and v as `scaled_dot_product_attention` does under autocast; 8 bits were chosen."""
+    """Cast q, k and v as `scaled_dot_product_attention` does under autocast; 8-bit operands stay."""
     device = q.device.type
     dtype = torch.get_autocast_dtype(device)
-    three = (q, k, v)
-    if all(one.dtype != torch.float8_e4m3fn for one in three):
-        three = tuple(one if one.dtype == torch.float64 else one.to(dtype) for one in three)
+    operands = (q, k, v)
+    if all(x.dtype != torch.float8_e4m3fn for x in operands):
+        operands = tuple(x if x.dtype == torch.float64 else x.to(dtype) for x in operands)
     with _TORCH._C._ExcludeDispatchKeyGuard(_AUTOCAST):
-        return FMHA(*three, *rest, **keywords)
+        return FMHA(*operands, *rest, **keywords)
 
 
 def out_like(q: Tensor, v: Tensor) -> Tensor:
-    """Return an empty out: dense, its dimensions in the order of q's strides."""
+    """Return an uninitialized out: dense, its dimensions in the order of q's strides."""
     dtype = blockwise.result(q.dtype)
     if v.size(-1) == q.size(-1):
         return torch.empty_like(q, dtype=dtype)
@@ -337,7 +337,7 @@ def out_like(q: Tensor, v: Tensor) -> Tensor:
 
 
 def _checked(
-    given: Operands,
+    x: Operands,
     *,
     scale: float | None = None,
     window_left: int = -1,
@@ -345,23 +345,23 @@ def _checked(
     bottom_right: bool = True,
     softcap: float = 0.0,
 ) -> ScoreParams:
-    check(given, (window_left, window_right), softcap, scale)
-    factor: float = given.q.size(-1) ** -0.5 if scale is None else scale
+    check(x, (window_left, window_right), softcap, scale)
+    factor: float = x.q.size(-1) ** -0.5 if scale is None else scale
     return ScoreParams(Mask(window_left, window_right, bottom_right), factor, softcap)
 
 
-def _flash_fits(given: Operands, params: ScoreParams) -> bool:
-    device = given.q.device
+def _flash_fits(x: Operands, params: ScoreParams) -> bool:
+    device = x.q.device
     if device.type != "cuda" or torch.version.hip is not None:
         return False
-    if not given.q.size(0):  # FlashAttention: "batch size must be positive"
+    if not x.q.size(0):  # FlashAttention: "batch size must be positive"
         return False
-    return flash_refusal(given, params, torch.cuda.get_device_capability(device)) is None
+    return flash_refusal(x, params, torch.cuda.get_device_capability(device)) is None
 
 
-def _laid_out(found: Tensor, empty: Tensor) -> Tensor:
-    """Return a result in the strides that the fake implementation promises."""
-    return found if found.stride() == empty.stride() else empty.copy_(found)
+def _restrided(result: Tensor, empty: Tensor) -> Tensor:
+    """Return a result in the strides of the fake implementation."""
+    return result if result.stride() == empty.stride() else empty.copy_(result)
 
 
 for _name, _real, _fake in (

@@ -1,18 +1,18 @@
-"""What NaN in an operand of an attention must do to its outputs, and must not. Pure.
+"""How NaN in an operand of an attention must propagate to its outputs. Pure.
 
-A kernel that takes a row of NaN scores for one that sees no key writes 0 where everyone else writes
-NaN, and a training that has gone wrong goes on unseen. So one NaN is planted in a row of q (of do, for
-gradients) and one in a key, and the kernel runs once more:
+A kernel that mistakes a row of NaN scores for a row that sees no key writes 0 where other kernels write
+NaN, and hides that a training has diverged. So one NaN is planted in a row of q (of do, for gradients)
+and one in a key, and the kernel runs once more:
 
-    planted in         must become NaN or infinite                    must stay as it is
-    q[b, h, i]         out and lse of that row, if it sees a key      all else
+    planted in         must become NaN or infinite                    must not change
+    q[b, h, i]         out and lse of that row, if it sees a key      everything else
     do[b, h, i]        dq of that row; dk, dv of the keys it sees     other sequences and key heads
     k[b, hk, j]        out, lse, dq of the rows that see it; dk[j]    other sequences and key heads;
                                                                       out, lse of the other rows
 
-A mask that is added to the scores does not hide NaN (NaN - inf is NaN), one that replaces them does.
-Left open are dq of rows that do not see the key, and gradients of the same head's other keys: kernels
-differ there (0 * NaN is NaN). So would out, for NaN in v, which is not planted.
+A mask that is added to the scores does not hide NaN (NaN - inf is NaN), a mask that replaces scores does.
+Not checked are dq of rows that do not see the key, and gradients of the same head's other keys: kernels
+differ there (0 * NaN is NaN). They would differ in out for NaN in v, which is not planted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class NanSite:
 
 
 def nan_sites(facts: Attention, lengths: Sequence[tuple[int, int]]) -> tuple[NanSite, ...]:
-    """Return where to plant, given (Sq, Sk) of each sequence; nothing where no query sees a key."""
+    """Return where to plant NaN, by (Sq, Sk) of each sequence; nothing if no query sees a key."""
     cpu = torch.device("cpu")
     filled = [
         i
@@ -60,7 +60,7 @@ def nan_sites(facts: Attention, lengths: Sequence[tuple[int, int]]) -> tuple[Nan
     row = int((~fully_masked_rows(facts, *lengths[head], cpu)).nonzero()[-1])
     first, last = span(facts, *lengths[tail], cpu)
     middle = (last >= first).nonzero().flatten()
-    # A mask hides this key from some rows and shows it to others; 0 would be seen by all causal ones.
+    # A mask hides this key from some rows and not from others; causal rows would all see key 0.
     limit = last if facts.mask.right >= 0 else first
     key = int(limit[middle[len(middle) // 2]])
     return (
@@ -72,7 +72,7 @@ def nan_sites(facts: Attention, lengths: Sequence[tuple[int, int]]) -> tuple[Nan
 def spoiled_rows(
     facts: Attention, lengths: tuple[int, int], site: NanSite, output: str, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return what one place spoils in an output of its own sequence.
+    """Return which rows of an output one planted NaN reaches, in its own sequence.
 
     Returns:
         Which rows of which heads must be NaN or infinite, and which may be: both [heads, rows].
@@ -108,14 +108,14 @@ def nan_leaks(
     output: str,
     results: Sequence[Tensor],
 ) -> str:
-    """Return what a kernel has made of planted NaN that it must not.
+    """Return how a kernel treats planted NaN wrongly, empty if it does not.
 
     Args:
         facts: The attention.
         lengths: (Sq, Sk) of each sequence.
-        planted: Where NaN was.
+        planted: Where NaN was planted.
         output: Name of the output.
-        results: What was written, by sequence: [heads, rows, width].
+        results: The output, by sequence: [heads, rows, width].
     """
     for sequence, (result, (queries, keys)) in enumerate(zip(results, lengths, strict=True)):
         infinite = ~result.isfinite().all(-1)
@@ -124,9 +124,9 @@ def nan_leaks(
         if output == "lse":
             may |= fully_masked_rows(facts, queries, keys, result.device)
         for site in (site for site in planted if site.sequence == sequence):
-            sure, open_to_it = spoiled_rows(facts, (queries, keys), site, output, result.device)
-            must |= sure
-            may |= open_to_it
+            must_here, may_here = spoiled_rows(facts, (queries, keys), site, output, result.device)
+            must |= must_here
+            may |= may_here
         for wrong, words in (
             (must & ~infinite, "is a number where an operand is NaN"),
             (infinite & ~may, "is NaN or infinite where all it depends on are numbers"),

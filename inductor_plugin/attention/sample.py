@@ -1,9 +1,9 @@
-"""Rows of one attention in float64, chosen so that every kind of tile is among them, at a bounded cost.
+"""Sampled rows of one attention in float64: every kind of tile, at a bounded cost.
 
-The whole output in float64 costs as much as the kernel many times over. So up to 256 queries, and for
+The whole output in float64 costs many times as much as the kernel. So up to 256 queries, and for
 gradients up to 256 keys, are spread over sequences, heads, first and last rows and the borders of
-tiles; each costs one line of scores. Gradients of keys need lse of every query: `exact_rows` computes
-it once, in float64 up to `EXACT_FLOPS` (half a second on two CPU cores), beyond that in float32.
+tiles; each costs one row of scores. Gradients of keys need lse of every query: `exact_rows` computes
+it once, in float64 up to `EXACT_FLOPS` (half a second on two CPU cores), above that in float32.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Part:
         sequence: Which sequence.
         head: Which head of it; a key head for dk and dv.
         rows: Positions in the sequence, [n].
-        values: What is right, [n, width] in float64.
-        scale: What an error is measured by, [n, 1]: the root of the sum of squares of the terms that
-            are added up, over the root of the width; for lse its size, at least 1.
+        values: The exact values, [n, width] in float64.
+        scale: The unit of errors, [n, 1]: the root of the sum of squares of the terms that are added
+            up, over the root of the width; for lse its absolute value, at least 1.
     """
 
     output: str
@@ -53,12 +53,12 @@ class Part:
 
 @dataclass(frozen=True)
 class ExactRows:
-    """What gradients are made from, of every query: a list of [H, Sq] in float64 by sequence.
+    """Statistics of every query that gradients are computed from: [H, Sq] in float64 for each sequence.
 
     Attributes:
         lse: Logarithm of the sum of exponentials.
         delta: sum(out * do) of the exact out.
-        terms: sum((out * do) ** 2): what a rounded out makes of delta is measured by it.
+        terms: sum((out * do) ** 2): the scale of the error of delta for a rounded out.
     """
 
     lse: list[Tensor]
@@ -67,18 +67,18 @@ class ExactRows:
 
 
 def positions(length: int, limit: int) -> list[int]:
-    """Return up to ``limit`` positions of ``length``: borders of tiles, the end, the rest evenly."""
+    """Return up to ``limit`` positions below ``length``: borders of tiles, the end, the rest evenly."""
     if length <= limit:
         return list(range(length))
-    known = [one for one in _BORDERS if one < length][: limit // 2]
-    chosen = dict.fromkeys([*known, length - 1, length - 2])
+    borders = [border for border in _BORDERS if border < length][: limit // 2]
+    chosen = dict.fromkeys([*borders, length - 1, length - 2])
     steps = limit - len(chosen)
     chosen |= dict.fromkeys(round((i + 1) * (length - 1) / (steps + 1)) for i in range(steps))
     return sorted(chosen)
 
 
 def spread(count: int, limit: int) -> list[int]:
-    """Return up to ``limit`` numbers below ``count``, the first and the last among them."""
+    """Return up to ``limit`` numbers below ``count``, including the first and the last."""
     if count <= limit:
         return list(range(count))
     return sorted({round(i * (count - 1) / (limit - 1)) for i in range(limit)})
@@ -87,7 +87,7 @@ def spread(count: int, limit: int) -> list[int]:
 def sequences(
     facts: Attention, name: str, tensor: Tensor, cu: Mapping[str, Tensor]
 ) -> list[Tensor]:
-    """Return each sequence of an operand as a view [heads, its length, width]; width of lse is 1."""
+    """Return each sequence of an operand as a view [heads, length, width]; lse has width 1."""
     whole = lines(facts, name, tensor)
     if not facts.varlen:
         return whole
@@ -96,10 +96,10 @@ def sequences(
 
 
 def lines(facts: Attention, name: str, tensor: Tensor) -> list[Tensor]:
-    """Return an operand as views [heads, rows, width]: one a batch, or one of all tokens."""
+    """Return an operand as views [heads, rows, width]: one for each batch element, varlen one in all."""
     if name in _ROW_NAMES:
         rows = tensor.view(1, *tensor.shape) if facts.varlen else tensor
-        return [one.unsqueeze(-1) for one in rows.unbind(0)]
+        return [row.unsqueeze(-1) for row in rows.unbind(0)]
     return [tensor.transpose(0, 1)] if facts.varlen else list(tensor.unbind(0))
 
 
@@ -126,9 +126,9 @@ def unattended_keys(facts: Attention, queries: int, keys: int, device: torch.dev
     first, last = span(facts, queries, keys, device)
     some = last >= first
     steps = torch.zeros(keys + 1, dtype=torch.long, device=device)
-    one = torch.ones_like(first[some])
-    steps.index_add_(0, first[some], one)
-    steps.index_add_(0, last[some] + 1, -one)
+    ones = torch.ones_like(first[some])
+    steps.index_add_(0, first[some], ones)
+    steps.index_add_(0, last[some] + 1, -ones)
     return steps.cumsum(0)[:keys] == 0
 
 
@@ -137,7 +137,7 @@ def exact_rows(facts: Attention, operands: Mapping[str, Tensor]) -> tuple[Tensor
 
     Args:
         facts: The attention, backward.
-        operands: do, q, k, v and of bias, cu_q, cu_k those that are there.
+        operands: do, q, k, v, and bias, cu_q, cu_k if present.
     """
     exact = 2 * facts.flops <= 5 * EXACT_FLOPS
     dtype = torch.float64 if exact else torch.float32
@@ -160,9 +160,10 @@ def exact_rows(facts: Attention, operands: Mapping[str, Tensor]) -> tuple[Tensor
         strict=True,
     )
     products = [a.double() * b.double() for a, b in pairs]
-    wide = [one.squeeze(-1).double() for one in sequences(facts, "lse", lse, operands)]
-    delta, terms = [one.sum(-1) for one in products], [one.square().sum(-1) for one in products]
-    return out, ExactRows(wide, delta, terms)
+    rows = [row.squeeze(-1).double() for row in sequences(facts, "lse", lse, operands)]
+    delta = [product.sum(-1) for product in products]
+    terms = [product.square().sum(-1) for product in products]
+    return out, ExactRows(rows, delta, terms)
 
 
 @contextmanager
@@ -180,7 +181,7 @@ class Sampler:
     """Computes the sampled rows of one attention."""
 
     def __init__(self, facts: Attention, operands: Mapping[str, Tensor]) -> None:
-        """Take the operands by name: q, k, v; do for gradients; bias, cu_q, cu_k if there are any."""
+        """Split the operands by sequence: q, k, v; do for gradients; bias, cu_q, cu_k if present."""
         names = ("q", "k", "v", *(("do",) if facts.backward else ()))
         self._facts = facts
         self._split = {name: sequences(facts, name, operands[name], operands) for name in names}
@@ -191,7 +192,7 @@ class Sampler:
         """Yield sampled rows of out and lse, or of dq."""
         for sequence, head, rows in self._picked("q", self._facts.heads):
             q, k, v = (self._of(name, sequence, head) for name in ("q", "k", "v"))
-            scores, slope = self._scores(q[rows], k, sequence, head, rows, None)
+            scores, cap_slope = self._scores(q[rows], k, sequence, head, rows, None)
             lse = torch.logsumexp(scores, -1, keepdim=True)
             lse = lse.masked_fill(lse == -math.inf, math.inf)
             p = torch.exp(scores - lse)
@@ -207,7 +208,7 @@ class Sampler:
             products = do * (p @ v)
             delta = products.sum(-1, keepdim=True)
             noise = products.square().sum(-1, keepdim=True)
-            ds, terms = self._score_gradients(p, do, v, delta, noise, slope)
+            ds, terms = self._score_gradients(p, do, v, delta, noise, cap_slope)
             scale = (terms @ _mean_square(k)).sqrt()
             yield Part("dq", sequence, head, rows, ds @ k, scale)
 
@@ -222,11 +223,11 @@ class Sampler:
                 for rows in self._blocks(sequence, len(columns)):
                     q = self._split["q"][sequence][head, rows].double()
                     do = self._split["do"][sequence][head, rows].double()
-                    scores, slope = self._scores(q, k, sequence, head, rows, columns)
+                    scores, cap_slope = self._scores(q, k, sequence, head, rows, columns)
                     p = torch.exp(scores - exact.lse[sequence][head, rows, None])
                     delta = exact.delta[sequence][head, rows, None]
                     noise = exact.terms[sequence][head, rows, None]
-                    ds, terms = self._score_gradients(p, do, v, delta, noise, slope)
+                    ds, terms = self._score_gradients(p, do, v, delta, noise, cap_slope)
                     dv += p.T @ do
                     dk += ds.T @ q
                     dv_terms += p.square().T @ _mean_square(do)
@@ -235,9 +236,9 @@ class Sampler:
             yield Part("dv", sequence, kv_head, columns, dv, dv_terms.sqrt())
 
     def _picked(self, name: str, heads: int) -> Iterator[tuple[int, int, Tensor]]:
-        """Yield sequence, head and positions of the sample."""
+        """Yield (sequence, head, positions) of the sample."""
         parts = self._split[name]
-        filled = [i for i, one in enumerate(parts) if one.size(1)]
+        filled = [i for i, part in enumerate(parts) if part.size(1)]
         picks = spread(len(filled) * heads, SAMPLED_HEADS)
         for pick in picks:
             sequence, head = filled[pick // heads], pick % heads
@@ -263,22 +264,22 @@ class Sampler:
         rows: Tensor,
         columns: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return scores [rows, columns] and the slope of the cap; None is all columns."""
+        """Return scores [rows, columns] and the derivative of the cap; ``columns=None`` is all."""
         facts = self._facts
         queries = self._split["q"][sequence].size(1)
         keys = self._split["k"][sequence].size(1)
-        scores, slope = facts.scale * (q @ k.T), None
+        scores, cap_slope = facts.scale * (q @ k.T), None
         if facts.softcap:
-            bent = torch.tanh(scores / facts.softcap)
-            scores, slope = facts.softcap * bent, 1 - bent.square()
+            capped = torch.tanh(scores / facts.softcap)
+            scores, cap_slope = facts.softcap * capped, 1 - capped.square()
         j = torch.arange(keys, device=q.device) if columns is None else columns
         if self._bias is not None:
             full = self._bias.reshape((1,) * (4 - self._bias.dim()) + tuple(self._bias.shape))
-            place = (sequence, head, rows[:, None], j[None])
-            ends = zip(place, full.shape, strict=True)
+            index = (sequence, head, rows[:, None], j[None])
+            ends = zip(index, full.shape, strict=True)
             scores = scores + full[tuple(i if n > 1 else i * 0 for i, n in ends)].double()
-        first, last = (one[rows, None] for one in span(facts, queries, keys, q.device))
-        return scores.masked_fill((j < first) | (j > last), -math.inf), slope
+        first, last = (bound[rows, None] for bound in span(facts, queries, keys, q.device))
+        return scores.masked_fill((j < first) | (j > last), -math.inf), cap_slope
 
     def _score_gradients(
         self,
@@ -287,10 +288,10 @@ class Sampler:
         v: Tensor,
         delta: Tensor,
         noise: Tensor,
-        slope: Tensor | None,
+        cap_slope: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Return scale * ds, and the squares of what is added up in it, down to single products."""
-        weight = self._facts.scale * (p if slope is None else p * slope)
+        """Return scale * ds, and the sum of squares of its terms, down to single products."""
+        weight = self._facts.scale * (p if cap_slope is None else p * cap_slope)
         dp = do @ v.T
         added = dp.square() + do.square() @ v.square().T + delta.square() + noise
         return weight * (dp - delta), weight.square() * added

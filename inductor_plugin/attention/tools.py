@@ -1,4 +1,4 @@
-"""What the functions of `inductor_plugin.attention.library` do to their operands; here, to tensors."""
+"""Operations that the functions of `inductor_plugin.attention.library` apply to operands; here, to tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 
 class Tools(Protocol):
-    """What the kernels' functions do to tensors or to nodes."""
+    """Operations of the kernels' functions on tensors or on nodes."""
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call an operator, ``namespace.name``, and return its results."""
@@ -38,24 +38,24 @@ class Tools(Protocol):
         ...
 
     def padded(self, x: Any, multiple: int, value: float) -> Any:
-        """Round the last dimension up, filled with a value; the same tensor where it fits."""
+        """Pad the last dimension to a multiple, with a value; unchanged if it is one already."""
         ...
 
     def head(self, x: Any, length: Any) -> Any:
-        """Keep the beginning of the last dimension."""
+        """Return the first ``length`` elements of the last dimension, as a view."""
         ...
 
     def dense(self, x: Any, order: Sequence[int]) -> Any:
-        """Have the dimensions in an order in memory, the outermost first; copies only if they are not."""
+        """Return x dense with its dimensions in this order in memory, outermost first; copies if needed."""
         ...
 
     def empty(self, like: Any, size: Sequence[int], dtype: torch.dtype) -> Any:
-        """Return memory on the device of a tensor."""
+        """Return uninitialized memory on the device of ``like``."""
         ...
 
 
 class TorchTools:
-    """The tools for tensors."""
+    """The operations on tensors."""
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call an operator."""
@@ -82,26 +82,26 @@ class TorchTools:
         return x.squeeze(-1)
 
     def padded(self, x: torch.Tensor, multiple: int, value: float) -> torch.Tensor:
-        """Round the last dimension up."""
+        """Pad the last dimension to a multiple."""
         missing = -x.size(-1) % multiple
         return torch.ops.aten.constant_pad_nd.default(x, [0, missing], value) if missing else x
 
     def head(self, x: torch.Tensor, length: int) -> torch.Tensor:
-        """Keep the beginning of the last dimension."""
+        """Return the first ``length`` elements of the last dimension, as a view."""
         return x[..., :length]
 
     def dense(self, x: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
-        """Have the dimensions in an order in memory."""
+        """Return x dense with its dimensions in this order in memory."""
         back = sorted(range(len(order)), key=order.__getitem__)
         return x.permute(*order).contiguous().permute(*back)
 
     def empty(self, like: torch.Tensor, size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Return memory on the device of a tensor."""
+        """Return uninitialized memory on the device of ``like``."""
         return torch.empty(tuple(size), dtype=dtype, device=like.device)
 
 
 def whole_bias(t: Tools, x: Mapping[str, Any]) -> Any:
-    """Return the bias, if any, as `scaled_dot_product_attention` hands it over, all that ``efficient`` takes.
+    """Return the bias expanded as `scaled_dot_product_attention` does, as ``efficient`` requires; None without.
 
     aten/src/ATen/native/transformers/attention.cpp, preprocess_mask, of torch 2.11 to 2.15.
     """
@@ -115,7 +115,7 @@ class MemoizedByVersion:
     """Memoizes a function of one tensor until the tensor is modified in place, so that its cost is not measured."""
 
     def __init__(self, make: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Keep each result of ``make`` as long as its tensor lives."""
+        """Cache each result of ``make`` as long as its tensor is alive."""
         self._make = make
         self._results: Any = WeakTensorKeyDictionary()
 
@@ -125,13 +125,13 @@ class MemoizedByVersion:
         if version == tensor._version:
             return result
         result = self._make(tensor)
-        if result is not tensor:  # it would keep itself alive
+        if result is not tensor:  # the cache would keep the tensor alive
             self._results[tensor] = tensor._version, result
         return result
 
 
 @functools.cache
 def overload(name: str) -> Any:
-    """Return the operator ``namespace.name``, which its module must have defined."""
+    """Return the operator ``namespace.name``; the module that defines it must be imported."""
     namespace, _, rest = name.partition(".")
     return getattr(getattr(torch.ops, namespace), rest).default

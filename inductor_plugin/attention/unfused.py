@@ -1,7 +1,7 @@
-"""Attention and its gradients in a precision of one's choice: what kernels are held against, and fall back to.
+"""Attention and its gradients in a chosen precision: the reference of kernels, and their fallback.
 
-`inductor_plugin.attention.blockwise` with operands of any type, sequences by ``cu_q`` and ``cu_k``, and results
-in the type that everything is computed in. Shapes and names as in `inductor_plugin.problem.attention`.
+This is `inductor_plugin.attention.blockwise` with operands of any type, sequences by ``cu_q`` and ``cu_k``, and
+results in the type of the computation. Shapes and names as in `inductor_plugin.problem.attention`.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def forward(
         mask: Which keys a query sees.
         scale: Factor of q @ k.T; None is 1 / sqrt(D).
         softcap: cap(x) = softcap * tanh(x / softcap); 0 is none.
-        bias: Broadcast to [B, H, Sq, Sk]; with varlen to [B, H, longest q, longest k], of which a
+        bias: Broadcast to [B, H, Sq, Sk]; varlen to [B, H, longest q, longest k], of which a
             sequence uses its beginning.
-        cu_q: int32 [B + 1]: where each sequence begins in q, and where the last one ends.
+        cu_q: int32 [B + 1]: where each sequence begins in q, and the number of tokens last.
         cu_k: The same for k and v.
-        dtype: What everything is computed in and returned as: float32 or float64.
+        dtype: Type of the computation and of the results: float32 or float64.
     """
     params = ScoreParams(mask, q.size(-1) ** -0.5 if scale is None else scale, softcap)
     lengths = _lengths(cu_q, cu_k)

@@ -1,8 +1,8 @@
-"""Gradients of an attention by two loops: no atomics, so the same bits come out each time.
+"""Gradients of an attention by two loops without atomics, so that results are bitwise reproducible.
 
-A program has either a block of keys, for which it walks over the queries of all heads that share
-them (dk, dv), or a block of queries, for which it walks over the keys (dq). Scores are computed twice,
-7 products instead of 5, but nothing is added up between programs.
+A program has either a block of keys and loops over the queries of all heads that share them (dk, dv), or
+a block of queries and loops over the keys (dq). Scores are computed twice, 7 products instead of 5, but
+programs add nothing to each other's sums.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from inductor_plugin.templates.triton_attention.facts import (
 )
 
 LEAST_DIM = 32
-"""Head dims: below, a tensor core's step is mostly padding."""
+"""Least head dim: below it, a tensor core's step is mostly padding."""
 _ROWS = ("do", "dq", "dv")
-"""Operands of the type of q, k and v, which have their own check, with a dense last dimension. What
-out has to say is in delta; it is not read."""
+"""Operands that must have the type of q, and a dense last dimension; q, k and v are checked elsewhere, and out
+is not read, since delta replaces it."""
 
 
 class TritonAttentionBackward:
-    """Triton kernels for the gradients of an attention, the same bits each time."""
+    """Triton kernels for the gradients of an attention, bitwise reproducible."""
 
     name = "triton_attention_backward"
     backend = "TRITON"
@@ -41,12 +41,12 @@ class TritonAttentionBackward:
         return unfit(problem) or _unfit_rows(problem) or _unfit_blocks(problem)
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
-        """Return the kernels to try, the most promising first."""
+        """Return the candidates, most promising first."""
         return [candidate(problem, blocks) for blocks in blocks_of(problem)]
 
 
 def candidate(problem: Problem, blocks: Blocks) -> Candidate:
-    """Return the kernel that computes the gradients by these blocks."""
+    """Return the candidate that computes the gradients with these blocks."""
     attention = attention_of(problem)
     at = {name: index for index, name in enumerate(attention.operands)}
     constants = constants_of(problem) | _extents(problem, attention, blocks)
@@ -74,14 +74,14 @@ def candidate(problem: Problem, blocks: Blocks) -> Candidate:
 
 
 def _extents(problem: Problem, attention: Attention, blocks: Blocks) -> dict[str, bool | int | str]:
-    """Return the blocks, and which of them cover the queries or keys of each call without a rest."""
+    """Return the blocks, and which of them divide the queries or keys of every call."""
 
     def whole(operand: str, block: int) -> bool:
         index = attention.operands.index(operand)
         return not attention.varlen and even(problem, index, 2, block)
 
     return {
-        # The forward divides q and k in two pieces; the sums of dk have to be stored as one.
+        # The forward pass splits the head dim in two pieces; here dk is stored as one.
         "BLOCK_D": padded(attention.head_dim),
         "BLOCK_D2": 0,
         "PRECISION": repr(_precision(problem, attention)),
@@ -100,7 +100,7 @@ def _extents(problem: Problem, attention: Attention, blocks: Blocks) -> dict[str
 
 
 def _precision(problem: Problem, attention: Attention) -> str:
-    """Return how float32 is multiplied: by three products of TF32, as torch's own kernel does.
+    """Return how float32 is multiplied: by three products of TF32, as in torch's kernel.
 
     Its backward is built with OpMultiplyAddFastF32: pytorch/pytorch,
     aten/src/ATen/native/transformers/cuda/mem_eff_attention/gemm_kernel_utils.h.

@@ -1,8 +1,8 @@
-"""Attention of a few queries to many keys, as decoding makes it: bound by reading the keys once.
+"""Attention of a few queries to many keys, as in decoding: bound by reading the keys once.
 
-All heads of q that share one of k and v are rows of one block, so that each key is read once for them.
-Programs divide the keys between them: each writes its sums to scratch memory, and the last one to
-arrive joins them in their order, so that the result is deterministic (see triton_split_k).
+All heads of q that share a head of k and v are rows of one block, so that each key is read once for them.
+Programs divide the keys among themselves: each writes its partial sums to scratch memory, and the last
+program reduces them in a fixed order, so that the result is deterministic (see triton_split_k).
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ from inductor_plugin.templates.triton_attention.facts import (
 )
 
 MOST_ROWS = 64
-"""Queries times heads that share one of k and v; with more of them the tensor cores are the limit."""
+"""Queries times heads that share a head of k and v; with more, tensor cores are the bottleneck."""
 FEWEST_KEYS = 128
-"""Below, a program has too little to read to be worth more than the others' waiting."""
+"""Keys of a program, at least: with fewer, splitting does not pay for the synchronization."""
 LEAST_ROWS = 16
-"""Of a tensor core's operand."""
+"""Rows of a tensor core's operand, at least."""
 MOST_SCRATCH_BYTES = 64 << 20
-"""More than this is not in the second-level cache when the parts are joined."""
+"""A larger scratch memory would not be in the L2 cache when the parts are reduced."""
 MULTIPROCESSORS = 132
-"""Of an H100; how many programs are wanted on a GPU that is not known."""
+"""Of an H100; assumed for an unknown GPU."""
 _ROWS_TIMES_WIDTH = 64 * 128
-"""With more elements of the result 4 warps have no registers left."""
+"""With more elements of the result, 4 warps run out of registers."""
 _STEPS: dict[int, tuple[tuple[int, int], ...]] = {
     64: ((128, 3), (64, 4), (64, 2), (32, 4)),
     128: ((64, 3), (128, 2), (64, 2), (32, 4)),
     256: ((64, 2), (32, 3), (32, 2), (16, 3)),
 }
-"""Keys of a step and steps in flight by the wider of the padded head dims, long reads first."""
+"""(Keys of a step, pipeline stages) by the wider of the padded head dims, longest reads first."""
 _FLOAT32_STEPS = ((16, 2),)
 _WIDEST, _WIDEST_KEYS = 256, 32
-"""On 10.0 more keys a step of heads as wide spill (8 bytes for 64, Triton 3.8)."""
+"""On 10.0, heads of this width spill with more keys a step (8 bytes for 64, Triton 3.8)."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one program computes.
+    """How the keys are divided among programs.
 
     Attributes:
         n: Keys of a step.
-        stages: Steps in flight.
+        stages: Pipeline stages.
         warps: Warps.
-        splits: Programs that divide the keys of one block between them.
+        splits: Programs among which the keys of one block are divided.
     """
 
     n: int
@@ -65,7 +65,7 @@ class Share:
 
     @property
     def name(self) -> str:
-        """Its name, unique among those of one problem."""
+        """The kernel's name, unique within a problem."""
         return f"decode_{self.n}_p{self.splits}_s{self.stages}_w{self.warps}"
 
 
@@ -81,12 +81,12 @@ class TritonAttentionDecode:
         return unfit(problem) or unfit_for_decode(problem)
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
-        """Return the kernels to try, the most promising first."""
+        """Return the candidates, most promising first."""
         return [candidate(problem, share) for share in shares_of(problem)[:SHARED]]
 
 
 def unfit_for_decode(problem: Problem) -> str | None:
-    """Return why an attention is none of few queries to many keys, None if it is."""
+    """Return why an attention is not one of few queries to many keys, None if it is."""
     attention = attention_of(problem)
     if attention.varlen:
         return "it is for sequences of one length"
@@ -102,7 +102,7 @@ def unfit_for_decode(problem: Problem) -> str | None:
 
 
 def rows_of(attention: Attention) -> int:
-    """Return the rows of one block: queries times heads that share one of k and v, padded."""
+    """Return the rows of one block: queries times heads that share a head of k and v, padded."""
     heads = 1 << (attention.heads // attention.kv_heads - 1).bit_length()
     return max(LEAST_ROWS, queries_of(attention) * heads)
 
@@ -113,7 +113,7 @@ def queries_of(attention: Attention) -> int:
 
 
 def shares_of(problem: Problem) -> list[Share]:
-    """Return all ways to divide a problem that its GPU can hold, the most promising first."""
+    """Return all divisions of a problem that fit its GPU, most promising first."""
     attention = attention_of(problem)
     width = max(padded(attention.head_dim), padded(attention.value_dim))
     steps = _FLOAT32_STEPS if attention.dtype == "float32" else _STEPS[max(64, width)]
@@ -122,34 +122,34 @@ def shares_of(problem: Problem) -> list[Share]:
     rows = rows_of(attention)
     warps = 8 if rows * width > _ROWS_TIMES_WIDTH else 4
     fitting = [(n, stages) for n, stages in steps if fits(Block(rows, n, stages, warps), problem)]
-    made = [
+    shares = [
         Share(n, stages, warps, splits)
         for splits in _splits(problem, attention)
         for n, stages in fitting
         if splits == 1 or splits * n <= attention.keys
     ]
-    fit = [one for one in made if scratch_bytes(attention, one) <= MOST_SCRATCH_BYTES]
-    return sorted(fit, key=lambda one: fitting.index((one.n, one.stages)) // 2)
+    shares = [x for x in shares if scratch_bytes(attention, x) <= MOST_SCRATCH_BYTES]
+    return sorted(shares, key=lambda share: fitting.index((share.n, share.stages)) // 2)
 
 
 def _splits(problem: Problem, attention: Attention) -> list[int]:
-    """Return into how many parts the keys may be divided, the best first.
+    """Return into how many parts the keys may be divided, best first.
 
-    As many as keep all multiprocessors busy; twice as many, so that a slow one holds up less; none.
-    The scratch memory has a fixed size: with a result whose size is known only at run time, none.
+    These are as many as keep all multiprocessors busy, twice as many to balance the load, and 1. A result
+    whose size is known only at run time is not split, because the scratch memory has a fixed size.
     """
     fixed = {(0, 0), (0, 2), (1, 1)}
-    if any((one.operand, one.dim) in fixed for one in problem.dynamic):
+    if any((extent.operand, extent.dim) in fixed for extent in problem.dynamic):
         return [1]
-    wanted = problem.target.multiprocessors if problem.target else MULTIPROCESSORS
+    programs = problem.target.multiprocessors if problem.target else MULTIPROCESSORS
     tiles = attention.batch * attention.kv_heads
-    once = max(1, wanted // tiles)
+    once = max(1, programs // tiles)
     most = max(1, attention.keys // FEWEST_KEYS)
-    return list(dict.fromkeys(min(most, one) for one in (once, 2 * once, 1)))
+    return list(dict.fromkeys(min(most, parts) for parts in (once, 2 * once, 1)))
 
 
 def scratch_bytes(attention: Attention, share: Share) -> int:
-    """Return what the parts and their counters take."""
+    """Return the bytes of the partial sums and their counters."""
     if share.splits == 1:
         return 0
     tiles = attention.batch * attention.kv_heads
@@ -158,7 +158,7 @@ def scratch_bytes(attention: Attention, share: Share) -> int:
 
 
 def candidate(problem: Problem, share: Share) -> Candidate:
-    """Return the kernel that divides an attention in a way."""
+    """Return the candidate that divides an attention in this way."""
     attention = attention_of(problem)
     constants = constants_of(problem) | {
         "HEADS_PER_KV": attention.heads // attention.kv_heads,

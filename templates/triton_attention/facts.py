@@ -1,4 +1,4 @@
-"""What the Triton attention templates read from a problem: why they cannot run it, what is constant in it."""
+"""Facts of a problem for the Triton attention templates: why they cannot run it, and its constants."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from inductor_plugin.templates.triton.product import TMA_ALIGNMENT_BYTES, too_ol
 DTYPES = ("float16", "bfloat16", "float32")
 """Types of q, k and v, and of a bias; scores and sums are float32."""
 CAPABILITY = (8, 0)
-"""The first with the tensor cores Triton uses for bfloat16."""
+"""The first compute capability with the tensor cores Triton uses for bfloat16."""
 NARROW_CAPABILITY = (8, 9)
-"""The first that converts 8 bits: they are multiplied as bfloat16, which holds each of their numbers. Their own
-products need 32 columns at least, and weights of 3 bits."""
+"""The first that converts 8-bit types: they are multiplied as bfloat16, which is exact. Products of 8-bit types
+need at least 32 columns, and weights with 3 bits of mantissa."""
 LEAST_DIM, MOST_DIM, DIM_STEP = 8, 256, 8
-"""Head dims: below and above nothing is tuned; a row of a multiple of 8 halves is whole in 16 bytes."""
+"""Head dims: others are not tuned; rows of a multiple of 8 halves are multiples of 16 bytes."""
 NO_LIMIT = 1 << 30
-"""A window this wide hides nothing: sizes within a sequence are 32-bit."""
+"""A window this wide hides no key: sizes within a sequence are 32-bit."""
 LOG2E = 1.4426950408889634
 _DOT = 16
-"""Least length of what a tensor core multiplies."""
+"""Least extent of a tensor core's operand."""
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """How the head dim of q and k is padded: to a power of two, or to two of them where that is less.
+    """How the head dim of q and k is padded: to a power of two, or to a sum of two if that is less.
 
     Attributes:
         first: Columns of the first product.
-        second: Columns of the second one; 0 for none.
+        second: Columns of the second product; 0 for none.
     """
 
     first: int
@@ -53,14 +53,14 @@ def unfit(problem: Problem) -> str | None:
 
 
 def capability_of(attention: Attention) -> tuple[int, int]:
-    """Return the first compute capability that can run an attention's type."""
+    """Return the least compute capability for an attention's type."""
     return NARROW_CAPABILITY if attention.dtype == NARROW else CAPABILITY
 
 
 def unfit_for_tma(problem: Problem, names: Sequence[str] = ("q", "k", "v")) -> str | None:
     """Return why operands cannot be read through TMA descriptors, None if they can.
 
-    Each row has to begin at a multiple of 16 bytes, and the step between rows has to be one even where
+    Each row has to begin at a multiple of 16 bytes, and the step between rows has to be a multiple even if
     there is a single row (CUDA driver API, cuTensorMapEncodeTiled).
 
     Args:
@@ -78,9 +78,9 @@ def unfit_for_tma(problem: Problem, names: Sequence[str] = ("q", "k", "v")) -> s
                 lengths[f"stride {dim}"] = operand.stride_divisor(dim)
         for what, length in lengths.items():
             if item_bytes * length % TMA_ALIGNMENT_BYTES:
-                known = "is" if not operand.divisors else "is some multiple of"
+                verb = "is" if not operand.divisors else "is some multiple of"
                 return (
-                    f"TMA needs multiples of {TMA_ALIGNMENT_BYTES} bytes, {name}'s {what} {known} "
+                    f"TMA needs multiples of {TMA_ALIGNMENT_BYTES} bytes, {name}'s {what} {verb} "
                     f"{length} elements"
                 )
         if operand.size[row] > 1 and operand.stride[row] < operand.size[-1]:
@@ -99,17 +99,17 @@ def pieces_of(head_dim: int) -> Pieces:
 
 
 def padded(extent: int) -> int:
-    """Return the power of two that a tensor core's operand of this extent takes."""
+    """Return an extent padded to a power of two, as operands of tensor cores."""
     return max(_DOT, 1 << (extent - 1).bit_length())
 
 
 def constants_of(problem: Problem) -> dict[str, bool | int | str]:
-    """Return the constants of a text that do not depend on the tile."""
+    """Return the constants of a kernel's source that do not depend on the tile."""
     attention = attention_of(problem)
     pieces = pieces_of(attention.head_dim)
     left, right = (
-        -1 if one < 0 or one >= NO_LIMIT else one
-        for one in (attention.mask.left, attention.mask.right)
+        -1 if side < 0 or side >= NO_LIMIT else side
+        for side in (attention.mask.left, attention.mask.right)
     )
     ieee = attention.dtype == "float32" and not problem.tf32
     constants: dict[str, bool | int | str] = {
@@ -118,7 +118,7 @@ def constants_of(problem: Problem) -> dict[str, bool | int | str]:
         "BIASED": attention.biased,
         "WRITE_LSE": "lse" in attention.operands,
         "SOFTCAP": attention.softcap > 0,
-        # A scale that is not positive would turn the order of the scores around.
+        # A scale that is not positive would reverse the order of the scores.
         "BENT": attention.softcap > 0 or attention.biased or attention.scale <= 0,
         "LEFT": left,
         "RIGHT": right,
@@ -144,9 +144,9 @@ def constants_of(problem: Problem) -> dict[str, bool | int | str]:
 
 
 def even(problem: Problem, operand: int, dim: int, block: int) -> bool:
-    """Return True if an extent is a multiple of ``block`` whenever the kernel runs."""
-    known = all((one.operand, one.dim) != (operand, dim) for one in problem.dynamic)
-    return known and problem.inputs[operand].size[dim] % block == 0
+    """Return True if an extent is a multiple of ``block`` in every run of the kernel."""
+    static = all((extent.operand, extent.dim) != (operand, dim) for extent in problem.dynamic)
+    return static and problem.inputs[operand].size[dim] % block == 0
 
 
 def _unfit_operands(
@@ -157,15 +157,15 @@ def _unfit_operands(
     bias = named.get("bias")
     types = DTYPES if attention.backward else (*DTYPES, NARROW)
     reasons = {
-        "its operands are not all on a CUDA device": any(one.device != "cuda" for one in operands),
-        "an operand has an opaque layout": any(one.layout != "strided" for one in operands),
+        "its operands are not all on a CUDA device": any(x.device != "cuda" for x in operands),
+        "an operand has an opaque layout": any(x.layout != "strided" for x in operands),
         f"q, k and v must have one of the types {', '.join(types)}, they have {q.dtype}, {k.dtype}"
         f" and {v.dtype}": q.dtype not in types or {k.dtype, v.dtype} != {q.dtype},
         f"it writes {attention.written}, this asks for {problem.output.dtype}": (
             problem.output.dtype != attention.written
         ),
         f"rows of q, k and v need a unit stride, the strides are {q.stride}, {k.stride} and "
-        f"{v.stride}": any(one.stride[-1] != 1 for one in (q, k, v)),
+        f"{v.stride}": any(x.stride[-1] != 1 for x in (q, k, v)),
         "a bias with varlen is not supported": attention.varlen and attention.biased,
         f"a bias needs four dimensions, this has {len(bias.size) if bias else 0}": (
             bias is not None and len(bias.size) != 4

@@ -1,7 +1,7 @@
-"""Attention forward: one program a block of queries and a head, its keys in steps, scores never in memory.
+"""Attention forward: one program for a block of queries and a head loops over keys; scores stay on chip.
 
-After FlashAttention 2 (https://arxiv.org/abs/2307.08691): a running maximum and sum for each row. Keys
-that every row of a block sees take no mask; those that none sees are not read.
+As in FlashAttention 2 (https://arxiv.org/abs/2307.08691), each row has a running maximum and sum. Keys that
+every row of a block sees need no mask; keys that no row sees are not read.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from inductor_plugin.templates.triton_attention.facts import (
 )
 
 MULTIPROCESSORS = 132
-"""Of an H100; with as many programs, a GPU that is not known has none idle."""
+"""Of an H100; assumed for an unknown GPU."""
 LONG = 64
-"""Queries from which on a block has this many at least."""
+"""For sequences of at least as many queries, a block has at least this many."""
 
-# By the wider of the padded head dims. What each takes on sm_80, sm_90a and sm_100a is measured by
+# By the wider of the padded head dims. What each uses on sm_80, sm_90a and sm_100a is measured by
 # `benchmarks.attention.compile`, in benchmarks/results/attention_triton.json.
 _POINTER: dict[int, tuple[Block, ...]] = {
     64: (
@@ -54,7 +54,7 @@ _POINTER_FLOAT32: dict[int, tuple[Block, ...]] = {
     128: (Block(32, 16, 2, 8), Block(16, 16, 2, 4)),
     256: (Block(32, 32, 2, 8), Block(32, 16, 2, 8), Block(16, 16, 2, 4)),
 }
-"""Multiplied without tensor cores where TF32 is not allowed, which takes registers."""
+"""Multiplied without tensor cores where TF32 is not allowed, which needs more registers."""
 _TMA: dict[int, tuple[Block, ...]] = {
     64: (
         Block(128, 128, 3, 8, tma=True), Block(128, 64, 3, 4, tma=True),
@@ -85,12 +85,12 @@ _SPECIALIZED: dict[int, dict[int, tuple[Block, ...]]] = {
               Block(128, 64, 3, 8, tma=True, specialize=True)),
     },
 }  # fmt: skip
-"""By compute capability. On 9.0 Triton divides 128 rows between two groups of 4 warps, and with 8 does
-nothing; on 10.0 the 4 that correct the sums spill at a head dim of 128."""
+"""By compute capability. On 9.0 Triton divides 128 rows among two groups of 4 warps, and does not specialize
+with 8; on 10.0 the 4 warps that rescale the sums spill at a head dim of 128."""
 
 
 class TritonAttention:
-    """Triton kernels for attention, dense or of sequences of different lengths."""
+    """Triton kernels for attention, dense or varlen."""
 
     name = "triton_attention"
     backend = "TRITON"
@@ -101,59 +101,59 @@ class TritonAttention:
         return unfit(problem)
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
-        """Return the kernels to try, the most promising first."""
+        """Return the candidates, most promising first."""
         limit = LIMIT if unfit_for_decode(problem) else SHARED
         return [candidate(problem, block) for block in blocks_of(problem)[:limit]]
 
 
 def blocks_of(problem: Problem) -> list[Block]:
-    """Return all blocks for a problem that its GPU can hold, the most promising first."""
+    """Return all blocks for a problem that fit its GPU, most promising first."""
     attention = attention_of(problem)
     length = attention.queries // (attention.batch if attention.varlen else 1)
-    wanted = problem.target.multiprocessors if problem.target else MULTIPROCESSORS
+    busy = problem.target.multiprocessors if problem.target else MULTIPROCESSORS
 
     def idle(block: Block) -> int:
         programs = ceil_div(length, block.m) * attention.batch * attention.heads
-        return block.m if programs < wanted else 0
+        return block.m if programs < busy else 0
 
-    kinds = [[one for one in kind if fits(one, problem)] for kind in _kinds(problem)]
-    mixed = [one for one in chain.from_iterable(zip_longest(*kinds)) if one is not None]
-    return sorted(_high_enough(mixed, length), key=idle)
+    kinds = [[block for block in kind if fits(block, problem)] for kind in _kinds(problem)]
+    mixed = [block for block in chain.from_iterable(zip_longest(*kinds)) if block is not None]
+    return sorted(_of_fitting_height(mixed, length), key=idle)
 
 
-def _high_enough(blocks: Sequence[Block], length: int) -> list[Block]:
+def _of_fitting_height(blocks: Sequence[Block], length: int) -> list[Block]:
     """Return the blocks without those much higher or lower than a sequence needs."""
-    highest = max(padded(max(length, 1)), min((one.m for one in blocks), default=0))
-    fitting = [one for one in blocks if one.m <= highest]
+    highest = max(padded(max(length, 1)), min((block.m for block in blocks), default=0))
+    fitting = [block for block in blocks if block.m <= highest]
     lowest = min(LONG, highest // 2)
-    high = [one for one in fitting if one.m >= lowest]
+    high = [block for block in fitting if block.m >= lowest]
     return high if len(high) > 1 else fitting
 
 
 def _kinds(problem: Problem) -> list[tuple[Block, ...]]:
-    """Return the blocks of each way to load, the best way first."""
+    """Return the blocks of each way to load operands, best way first."""
     attention = attention_of(problem)
     width = max(LONG, padded(attention.head_dim), padded(attention.value_dim))
     if attention.dtype == "float32":
         return [_POINTER_FLOAT32[width]]
-    # What a descriptor loads is in shared memory and would come to registers and back to be widened.
+    # Descriptors load to shared memory; to be widened, operands would move to registers and back.
     if attention.dtype == NARROW or unfit_for_tma(problem) or too_old(problem, TMA_CAPABILITY):
         return [_POINTER[width]]
     return [_TMA[width], _POINTER[width], _specialized(problem, attention, width)]
 
 
 def _specialized(problem: Problem, attention: Attention, width: int) -> tuple[Block, ...]:
-    """Return the blocks with warps of their own that load."""
+    """Return the blocks with warp specialization."""
     major = problem.target.capability[0] if problem.target else 0
-    # Where a bias is loaded in the loop, Triton cannot give all loads to warps of their own. For 10.0
-    # Triton 3.8 makes one `trap` of a kernel whose scores are the sum of two products.
+    # Where a bias is loaded in the loop, Triton cannot assign all loads to separate warps. For 10.0
+    # Triton 3.8 compiles a kernel whose scores are the sum of two products to a single `trap`.
     if attention.biased or (major == 10 and pieces_of(attention.head_dim).second):
         return ()
     return _SPECIALIZED.get(major, {}).get(width, ())
 
 
 def candidate(problem: Problem, block: Block) -> Candidate:
-    """Return the kernel that computes an attention by blocks."""
+    """Return the candidate that computes an attention with this block."""
     attention = attention_of(problem)
     constants = constants_of(problem) | {
         "BLOCK_M": block.m,
@@ -169,7 +169,7 @@ def candidate(problem: Problem, block: Block) -> Candidate:
         name=block.name,
         config={**constants, "num_stages": block.stages, "num_warps": block.warps},
         kernel=TritonSource(
-            # Inductor has one grid for a name; another would be named by who came first.
+            # Inductor has one grid for each name, so kernels with another grid need another name.
             name="attention" if cu_q is None else "attention_varlen",
             text=text_of(__file__),
             grid="rows" if cu_q is None else "tokens",

@@ -14,6 +14,7 @@ from tests.attention.test_check import (
     BOTTOM_RIGHT,
     CAUSAL,
     WINDOW,
+    a_worker,  # noqa: F401  # pyright: ignore[reportUnusedImport]  a fixture
     candidate,
     facts_of,
     operands_of,

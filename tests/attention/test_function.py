@@ -16,8 +16,8 @@ from torch.autograd import forward_ad
 
 import inductor_plugin
 from inductor_plugin.attention import blockwise
+from inductor_plugin.attention.arguments import Operands
 from inductor_plugin.attention.blockwise import ScoreParams
-from inductor_plugin.attention.checks import Operands
 from inductor_plugin.attention.flash import (
     flash_backward,
     flash_forward,

@@ -1,4 +1,4 @@
-"""One attention call as it is tuned: its operands, its choices, and what it has to give back."""
+"""One attention call that is tuned: its operands, its choices and its results."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class AttentionCall:
 
     Attributes:
         traced: The call.
-        results: What the traced operator gives, as fake tensors.
+        results: The results of the traced operator, as fake tensors.
         operands: Its operands by name, in the order of `inductor_plugin.problem.attention`.
-        nodes: The same with memory and strides.
-        layout: What the first candidate's kernel writes: out, or dk.
+        nodes: The operands, realized.
+        layout: Layout of the output that candidates write: out, or dk.
         provisional: Buffers that only some candidates use.
     """
 
@@ -65,7 +65,7 @@ class AttentionCall:
         return BACKWARD if self.traced.gradient else FORWARD
 
     def stock(self, more: Mapping[str, Any] | None = None) -> AttentionChoice:
-        """Return the operator that was traced, as a choice; ``more`` are arguments that only a record needs."""
+        """Return the traced operator as a choice; ``more`` are arguments that only the record needs."""
         traced = self.traced
 
         def emit() -> Any:
@@ -79,11 +79,11 @@ class AttentionCall:
     def others(
         self, problem: Problem, backends: tuple[str, ...]
     ) -> tuple[list[AttentionChoice], dict[str, str]]:
-        """Return the library's other kernels for the call, and why the rest cannot compute it.
+        """Return the library's other kernels for the call, and why the remaining ones cannot compute it.
 
         Args:
             problem: The call's facts.
-            backends: What the option ``attention_backends`` names; empty for all.
+            backends: Backends of the option ``attention_backends``; empty for all.
         """
         choices: list[AttentionChoice] = []
         rejected: dict[str, str] = {}
@@ -98,11 +98,11 @@ class AttentionCall:
             if kernel.name in same:
                 continue
             function = library.extern_name(kernel.name, gradient=traced.gradient)
-            found = kernel.refusal(attention, context) or adapted(kernel, traced, self.results)
-            if isinstance(found, str):
-                rejected[function] = found
+            adjusted = kernel.refusal(attention, context) or adapted(kernel, traced, self.results)
+            if isinstance(adjusted, str):
+                rejected[function] = adjusted
             else:
-                choices.append(self._other(kernel, function, found))
+                choices.append(self._other(kernel, function, adjusted))
         return choices, rejected
 
     def _other(
@@ -117,7 +117,7 @@ class AttentionCall:
         return AttentionChoice(function, self.nodes, self.layout, keywords, emit, stock=False)
 
     def returned(self, node: Any) -> tuple[Any, ...]:
-        """Return what the traced operator gives, where a template's kernel has written ``node``."""
+        """Return the results of the traced operator, where a template's kernel wrote ``node``."""
         traced, operands = self.traced, self.operands
         if traced.gradient:
             return self._completed(operands["dq"], node, operands["dv"])
@@ -128,12 +128,12 @@ class AttentionCall:
         return self._completed(node, lse)
 
     def _completed(self, *computed: Any) -> tuple[Any, ...]:
-        """Return the first results with the rest of what the traced operator gives.
+        """Return the computed results, completed with the traced operator's other results.
 
-        That are states of random numbers, which are not read without dropout.
+        Those are states of random numbers, which are not read without dropout.
         """
-        given = [*computed, *[None] * (len(self.results) - len(computed))]
-        pairs = zip(given, self.results, strict=False)
+        padded = [*computed, *[None] * (len(self.results) - len(computed))]
+        pairs = zip(padded, self.results, strict=False)
         return tuple(self._unread(fake) if x is None else x for x, fake in pairs)
 
     def _unread(self, fake: Any) -> Any:
@@ -141,27 +141,30 @@ class AttentionCall:
             return _like(fake, self.traced.device)
         return None if fake is None else number(fake)
 
-    def _keywords(self, told: library.KernelArguments) -> dict[str, Any]:
-        """Return the keyword arguments of a measured call: a problem's, and of the others what is not usual."""
+    def _keywords(self, call_arguments: library.KernelArguments) -> dict[str, Any]:
+        """Return the keyword arguments of a measured call: the problem's, and others that are not defaults."""
         traced = self.traced
         keywords = arguments(
-            scale=told.scale, mask=told.mask, softcap=told.softcap, operands=tuple(self.operands)
+            scale=call_arguments.scale,
+            mask=call_arguments.mask,
+            softcap=call_arguments.softcap,
+            operands=tuple(self.operands),
         )
-        if not traced.gradient and told.lse and told.form != traced.form:
-            keywords["form"] = told.form
+        if not traced.gradient and call_arguments.lse and call_arguments.form != traced.form:
+            keywords["form"] = call_arguments.form
         if traced.gradient and _is_padded(traced):
             keywords["form"] = "padded"
         for name in ("order", "implementation", "backend"):
-            if getattr(told, name):
-                keywords[name] = getattr(told, name)
+            if getattr(call_arguments, name):
+                keywords[name] = getattr(call_arguments, name)
         if traced.varlen:
-            keywords["max_q"] = longest_measured(told.max_q)
-            keywords["max_k"] = longest_measured(told.max_k)
+            keywords["max_q"] = longest_measured(call_arguments.max_q)
+            keywords["max_k"] = longest_measured(call_arguments.max_k)
         return keywords
 
 
 def tuned_call(traced: Traced) -> AttentionCall:
-    """Return a call with the buffers that its candidates write."""
+    """Return a call that is tuned, with the buffers that its candidates write."""
     traced = _with_four_dims(placed(traced))
     results = _results(traced)
     provisional = Provisional()
@@ -171,7 +174,7 @@ def tuned_call(traced: Traced) -> AttentionCall:
 
 
 def plain_call(traced: Traced) -> AttentionCall:
-    """Return a call that is not tuned: its operands are its tensors alone."""
+    """Return a call that is not tuned: its operands are only its tensors."""
     traced = placed(traced)
     results = _results(traced)
     return _call(traced, results, traced.tensors, results[0], Provisional())
@@ -191,7 +194,7 @@ def _call(
 
 
 def _results(traced: Traced) -> list[Any]:
-    """Return what the traced operator gives for fake tensors of its operands."""
+    """Return the traced operator's results for fake tensors of its operands."""
 
     def run(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         return traced.op(*args, **kwargs)
@@ -200,7 +203,7 @@ def _results(traced: Traced) -> list[Any]:
 
 
 def _with_four_dims(traced: Traced) -> Traced:
-    """Return a call whose bias has as many dimensions as kernels for GPUs take; `fmha` takes fewer."""
+    """Return a call whose bias has four dimensions, as GPU kernels require; `fmha` accepts fewer."""
     tensors = dict(traced.tensors)
     if "bias" in tensors and traced.device.type != "cpu":
         tensors["bias"] = four_dims(tensors["bias"])
@@ -208,19 +211,19 @@ def _with_four_dims(traced: Traced) -> Traced:
 
 
 def _is_padded(traced: Traced) -> bool:
-    """Return whether statistics that are given may be longer than the queries."""
+    """Return whether the statistics that a gradient reads may be longer than the queries."""
     if traced.form != "padded":
         return False
     return not equal(traced.tensors["lse"].get_size()[-1], traced.tensors["q"].get_size()[2])
 
 
 def _template_form(traced: Traced) -> str:
-    """Return the form of statistics that templates read and write: on a CPU they take any strides."""
+    """Return the form of statistics that templates read and write; on a CPU they accept any strides."""
     return "cpu" if traced.name == "cpu" else "rows"
 
 
 def _operands(traced: Traced, results: Sequence[Any]) -> dict[str, Any]:
-    """Return the operands of a call by their names, in the order of `inductor_plugin.problem.attention`."""
+    """Return the operands of a call by name, in the order of `inductor_plugin.problem.attention`."""
     x, device = traced.tensors, traced.device
     packed = {name: x[name] for name in ("bias", "cu_q", "cu_k") if name in x}
     if not traced.gradient:
@@ -242,17 +245,17 @@ def _operands(traced: Traced, results: Sequence[Any]) -> dict[str, Any]:
     }
 
 
-def _statistics(traced: Traced, own: Any) -> Any:
-    """Return memory for lse, in the type of the traced operator's."""
+def _statistics(traced: Traced, lse: Any) -> Any:
+    """Return memory for lse, in the dtype of the traced operator's lse."""
     if traced.name == "cpu":
-        return _like(own, traced.device)
+        return _like(lse, traced.device)
     size = traced.tensors["q"].get_size()
     rows = [size[1], size[0]] if traced.varlen else list(size[:3])
-    return empty(rows, None, own.dtype, traced.device)
+    return empty(rows, None, lse.dtype, traced.device)
 
 
 def _delta(do: Any, out: Any, *, varlen: bool) -> Any:
-    """Return sum(out * do) over the head dim in float32, laid out as lse is."""
+    """Return sum(out * do) over the head dim in float32, with the layout of lse."""
     product = inductor_lowering.lowerings[_ATEN.mul.Tensor](
         _UNTYPED.to_dtype(boxed(do), torch.float32), _UNTYPED.to_dtype(boxed(out), torch.float32)
     )

@@ -1,4 +1,4 @@
-"""A library attention kernel as a choice of Inductor, and how it is adapted to the call that was traced."""
+"""A library attention kernel as a choice of Inductor, and its adaptation to the traced call."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _HALF_ROW = 8
 
 
 class AttentionChoice(_Base):
-    """One of the library's kernels; a worker calls it as a function of tensors.
+    """A kernel of the library; a worker calls it as a function of tensors.
 
     Attributes:
-        stock: Whether it is the operator that was traced: what Inductor alone would call.
+        stock: Whether it is the traced operator, which Inductor alone would call.
     """
 
     def __init__(
@@ -46,44 +46,44 @@ class AttentionChoice(_Base):
         *,
         stock: bool,
     ) -> None:
-        """Offer a function of `inductor_plugin.attention.library.FUNCTIONS`; ``emit`` makes the nodes of its call."""
+        """Offer a function of `inductor_plugin.attention.library.FUNCTIONS`; ``emit`` creates the nodes of its call."""
         base: Any = super()
         base.__init__(_kernel(function), list(nodes), layout, keywords, has_out_variant=False)
         self.stock = stock
         self._emit = emit
 
     def output_node(self) -> Any:
-        """Return all that the call gives, as the operator that was traced would give it."""
+        """Return all results of the call, converted to those of the traced operator."""
         return self._emit()
 
 
 @functools.cache
 def _kernel(function: str) -> Any:
-    """Return Inductor's record of a function; its names are global, so there is one."""
+    """Return Inductor's record of a function; cached, because the names are global."""
     return _UNTYPED.ExternKernelChoice(
         library.FUNCTIONS[function], name=function, has_out_variant=False
     )
 
 
 def prepare() -> None:
-    """Make all functions known to Inductor by their names."""
+    """Register all functions with Inductor by their names."""
     for function in library.FUNCTIONS:
         _kernel(function)
 
 
 def adapted(kernel: LibraryKernel, traced: Traced, results: Sequence[Any]) -> KernelArguments | str:
-    """Return the arguments by which another kernel gives what the traced one does, or why it does not.
+    """Return the arguments with which another kernel computes the traced call, or why it cannot.
 
     Args:
         kernel: The other kernel.
         traced: The call.
-        results: What the traced operator gives, as fake tensors.
+        results: The results of the traced operator, as fake tensors.
     """
     arguments = replace(traced.arguments, form=traced.form, order=())
     count = 3 if traced.gradient else 1
 
     def run(tensors: dict[str, Any], max_q: Any, max_k: Any) -> Any:
-        # Without what is done to lse: sizes would be compared, and the answers become guards.
+        # Without converting lse, which compares sizes and would add guards.
         sized = replace(arguments, max_q=max_q, max_k=max_k)
         return kernel.run(TorchTools(), tensors, sized, gradient=traced.gradient)[:count]
 
@@ -93,17 +93,17 @@ def adapted(kernel: LibraryKernel, traced: Traced, results: Sequence[Any]) -> Ke
         theirs = example(key, run, tensors, arguments.max_q, arguments.max_k)
     except (RuntimeError, ValueError, NotImplementedError) as error:
         return f"it takes no such operands: {str(error).splitlines()[0][:120]}"
-    ours = results[:count]
-    pairs = list(zip(theirs, ours, strict=True))
+    expected = results[:count]
+    pairs = list(zip(theirs, expected, strict=True))
     if any(len(a.size()) != len(b.size()) or a.dtype != b.dtype for a, b in pairs):
         return "its result is of another kind"
     if all(same_order(b.size(), a.stride(), b.stride()) for a, b in pairs):
         return arguments
-    return replace(arguments, order=tuple(order_of(tensor) for tensor in ours))
+    return replace(arguments, order=tuple(order_of(tensor) for tensor in expected))
 
 
 def order_of(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return the dimensions of a fake tensor in their order in memory, the outermost first."""
+    """Return the dimensions of a fake tensor in their order in memory, outermost first."""
     strides = compat.hints([getattr(getattr(s, "node", None), "expr", s) for s in tensor.stride()])
     sizes = compat.hints([getattr(getattr(s, "node", None), "expr", s) for s in tensor.size()])
     dims = range(len(strides))
@@ -120,7 +120,7 @@ def longest_measured(length: Any) -> int:
 def dispatch_context(
     traced: Traced, problem: Problem, backends: tuple[str, ...]
 ) -> DispatchContext:
-    """Return what decides, besides the attention, which kernels can compute it."""
+    """Return the facts besides the attention that decide which kernels can compute it."""
     bias, k = traced.tensors.get("bias"), traced.tensors["k"]
     return DispatchContext(
         capability=None if problem.target is None else problem.target.capability,

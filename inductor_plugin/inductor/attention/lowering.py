@@ -1,17 +1,17 @@
-"""Makes every attention operator a call with choices; Inductor only ever calls the one that was traced.
+"""Makes every attention operator a call with choices, where Inductor would call the traced operator.
 
     aten._scaled_dot_product_*, torch_attn._varlen_attn, and their gradients
-        │ read (`operators`)                                a reason ─► Inductor's own call
+        │ read (`operators`)                                a reason ─► Inductor's call
         ▼
     AttentionCall (`call`) ─► choices: the traced operator, the library's others, templates
         │ selected
         ▼
-    what the traced operator gives back, from whichever won
+    the results of the traced operator, computed by the kernel that won
 
 A forward pass and its gradient share q, k, v, out and lse in the form of the traced operator, so they
-are decided apart. Where ``efficient`` was traced and Sq is no multiple of 32, its lse is padded: library
-kernels and Triton gradients are measured with what that costs them, a copy; the templates' forward
-passes and CUTLASS gradients are not: their figures leave that copy out.
+are decided separately. Where ``efficient`` was traced and Sq is not a multiple of 32, its lse is padded:
+the times of library kernels and Triton gradients include the copy this costs; those of the templates'
+forward passes and of CUTLASS gradients do not.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _INSTALLED: list[Callable[[], None]] = []
 
 
 def install() -> None:
-    """Let the plugin see attention first; harmless outside the plugin's scope."""
+    """Install the plugin's lowerings of attention; they do nothing outside the plugin's scope."""
     if _INSTALLED:
         return
     prepare()
@@ -49,7 +49,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Leave attention to Inductor again."""
+    """Restore Inductor's lowerings."""
     while _INSTALLED:
         _INSTALLED.pop()()
 
@@ -73,7 +73,7 @@ def _lowering(op: Any) -> Callable[..., Any]:
             return _tuned(traced, config)
         except OptionError:
             raise
-        except Exception:  # the border where Inductor calls us: its own call stands
+        except Exception:  # the border where Inductor calls us: Inductor's call is used
             logger.exception("the plugin could not tune %s; Inductor calls it", op)
             provisional.drop()
             return None
@@ -82,10 +82,10 @@ def _lowering(op: Any) -> Callable[..., Any]:
 
 
 def _tuned(traced: Traced, config: Config) -> Any:
-    """Return what the traced operator gives, by whichever kernel wins; None to leave it alone."""
+    """Return the traced operator's results from the kernel that wins; None to leave it to Inductor."""
     reason = reason_to_step_aside(traced.device)
     if reason:
-        # Without max_autotune nobody asked for another kernel.
+        # Without max_autotune no other kernel was requested.
         if inductor_config.max_autotune or inductor_config.max_autotune_gemm:
             _note(traced.op, traced.args, traced.kwargs, config, reason)
         return None
@@ -102,38 +102,38 @@ def _tuned(traced: Traced, config: Config) -> Any:
 def _note(
     op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], config: Config, reason: str
 ) -> None:
-    """Remember why a call is left to Inductor, for `explain`."""
+    """Record why a call is left to Inductor, for `explain`."""
     logger.debug("stock Inductor calls %s: %s", op, reason)
     try:
         traced, more = unread(op, args, kwargs)
         call = plain_call(traced)
         stock, session = call.stock(more), session_of(V.graph, config)
-        asked = session.call(call.op, [stock], call.nodes, call.layout)
-        session.note(asked, [stock], {"attention": reason})
+        autotune_call = session.call(call.op, [stock], call.nodes, call.layout)
+        session.note(autotune_call, [stock], {"attention": reason})
     except Exception:
         logger.debug("%s could not be described", op, exc_info=True)
 
 
 def _generated(call: AttentionCall) -> dict[int, Callable[[Any], torch.Tensor]]:
-    """Return what generates the operands whose values a kernel follows, by their index."""
-    names, told = list(call.operands), call.traced.arguments
-    longest = {"q": told.max_q, "k": told.max_k}
+    """Return generators of the operands whose values matter to a kernel, by index."""
+    names, arguments = list(call.operands), call.traced.arguments
+    longest = {"q": arguments.max_q, "k": arguments.max_k}
     return {
-        names.index(f"cu_{side}"): lengths(call.traced.tensors[side].get_size()[0], most)
-        for side, most in longest.items()
+        names.index(f"cu_{side}"): lengths(call.traced.tensors[side].get_size()[0], most_tokens)
+        for side, most_tokens in longest.items()
         if f"cu_{side}" in names
     }
 
 
 def lengths(tokens: Any, longest: Any) -> Callable[[Any], torch.Tensor]:
-    """Return what makes the ends of sequences for a node: one as long as the call says, the rest alike.
+    """Return a generator of ``cu_seqlens``: one sequence of the longest length, the others of equal length.
 
-    A call that says no more than that none is longer than all together is measured with sequences of
-    one length: one that has all tokens, and the rest none, is what nobody packs sequences for.
+    Random values would make kernels access memory out of bounds. If ``longest`` is only the number of all
+    tokens, all sequences have equal lengths: a single sequence with every token would be unrepresentative.
 
     Args:
-        tokens: Tokens of all sequences together.
-        longest: Tokens of the longest one, or what it cannot be longer than.
+        tokens: Number of tokens of all sequences.
+        longest: Tokens of the longest sequence, or an upper bound.
     """
 
     def generate(node: Any) -> torch.Tensor:
@@ -145,13 +145,14 @@ def lengths(tokens: Any, longest: Any) -> Callable[[Any], torch.Tensor]:
 
 
 def _ends(count: int, total: int, most: int) -> list[int]:
-    """Return the ends of ``count`` sequences of ``total`` tokens, the first of them ``most`` long.
+    """Return the ends of ``count`` sequences of ``total`` tokens, the first of length ``most``.
 
-    Where ``most`` is no less than ``total``, they are alike.
+    If ``most`` is at least ``total``, all have the same length.
     """
     if most >= total:
         return [total * (i + 1) // count for i in range(count)]
-    first, others, left = most, count - 1, total - most
+    first, others, remainder = most, count - 1, total - most
     return [
-        min(first + (left * i // others if others else 0), first + most * i) for i in range(count)
+        min(first + (remainder * i // others if others else 0), first + most * i)
+        for i in range(count)
     ]

@@ -1,4 +1,4 @@
-"""What `inductor_plugin.attention.library` does, done to Inductor's nodes; and nodes as fake tensors."""
+"""The operations of `inductor_plugin.attention.library` on Inductor's nodes, and nodes as fake tensors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ATEN: Any = torch.ops.aten
 
 
 class NodeTools:
-    """`inductor_plugin.attention.tools.Tools` for Inductor's nodes: operators become calls, the rest its lowerings."""
+    """`inductor_plugin.attention.tools.Tools` on Inductor's nodes: fallback calls of operators, otherwise lowerings."""
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call an operator."""
@@ -54,7 +54,7 @@ class NodeTools:
         return _lowered(_ATEN.squeeze.dim, x, -1)
 
     def padded(self, x: Any, multiple: int, value: float) -> Any:
-        """Round the last dimension up."""
+        """Pad the last dimension to a multiple."""
         size = x.get_size()[-1]
         blocks: Any = FloorDiv(size + multiple - 1, multiple)
         missing = number(blocks * multiple - size)
@@ -63,41 +63,41 @@ class NodeTools:
         return _lowered(_ATEN.constant_pad_nd.default, x, [0, missing], value)
 
     def head(self, x: Any, length: Any) -> Any:
-        """Keep the beginning of the last dimension."""
+        """Return the first ``length`` elements of the last dimension."""
         size = x.get_size()
         if equal(size[-1], length):
             return x
         return _lowered(_ATEN.slice.Tensor, x, len(size) - 1, 0, length)
 
     def dense(self, x: Any, order: Sequence[int]) -> Any:
-        """Have the dimensions in an order in memory, without gaps."""
+        """Return x dense with its dimensions in this order in memory."""
         size = x.get_size()
         strides: list[Any] = [sympy.Integer(1)] * len(size)
         for outer, inner in itertools.pairwise(reversed([*order])):
             strides[inner] = strides[outer] * size[outer]
-        # Inductor's own `require_stride_order` is content with gaps.
+        # Inductor's `require_stride_order` accepts gaps.
         return boxed(_KERNEL.require_exact_strides(boxed(x), strides))
 
     def empty(self, like: Any, size: Sequence[Any], dtype: torch.dtype) -> Any:
-        """Return memory on the device of a node."""
+        """Return uninitialized memory on the device of a node."""
         if size:
             return empty(size, None, dtype, like.get_device())
-        # Inductor fills a scalar, with a kernel of its own.
+        # Inductor would launch a kernel to fill a scalar.
         return _lowered(_ATEN.squeeze.dim, empty((1,), None, dtype, like.get_device()), 0)
 
 
 def fallback(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Return the nodes of a call of an operator as Inductor itself makes them."""
+    """Return the nodes of a call of an operator, as Inductor's fallback creates them."""
     return _UNTYPED.fallback_handler(op, add_to_fallback_set=False)(*args, **kwargs)
 
 
 def empty(size: Sequence[Any], stride: Any, dtype: torch.dtype, device: Any) -> Any:
-    """Return a node of uninitialized memory; there is no kernel for it."""
+    """Return a node of uninitialized memory, which no kernel writes."""
     return _lowered(_ATEN.empty_strided.default, list(size), stride, dtype=dtype, device=device)
 
 
 def realized(x: Any) -> Any:
-    """Return a node that has its memory and its strides for good, as a library call makes them."""
+    """Return a node realized with fixed strides, as the operand of a library call."""
     node = _KERNEL.realize_input(x)
     untyped: Any = ir
     if untyped.is_storage_and_layout(node):
@@ -106,21 +106,21 @@ def realized(x: Any) -> Any:
 
 
 _EXAMPLES: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
-"""What `example` has returned for each graph: 32 layers of one shape compute it once."""
+"""Results of `example` by graph: 32 layers of one shape compute it once."""
 
 
 def example(key: Hashable, function: Callable[..., Any], *trees: Any) -> Any:
-    """Return what a function of tensors gives for the fake twins of nodes; sizes may be symbols.
+    """Return a function's results for fake tensors in place of nodes; sizes may be symbols.
 
     Args:
-        key: Names the function and all that it depends on besides the trees: for the same key, and nodes
-            of the same sizes, strides and types, it is not called again in a graph.
+        key: Identifies the function and everything it depends on besides the trees: it is called once in
+            a graph for a key and nodes of the same sizes, strides and types.
         function: The function.
         trees: Its arguments: nodes with strides, numbers, and lists and dicts of them.
     """
     untyped: Any = ir
 
-    def twin(x: Any) -> Any:
+    def fake(x: Any) -> Any:
         if isinstance(x, ir.IRNode):
             return untyped.ir_node_to_tensor(x)
         return symbol(x) if hasattr(x, "free_symbols") else x
@@ -131,12 +131,12 @@ def example(key: Hashable, function: Callable[..., Any], *trees: Any) -> Any:
     call = key, spec, tuple(map(_described, leaves))
     if call not in examples:
         with graph.fake_mode:
-            examples[call] = function(*pytree.tree_unflatten([twin(leaf) for leaf in leaves], spec))
+            examples[call] = function(*pytree.tree_unflatten([fake(leaf) for leaf in leaves], spec))
     return examples[call]
 
 
 def _described(x: Any) -> Hashable:
-    """Return what of an argument a fake call depends on."""
+    """Return the properties of an argument that a fake call depends on."""
     if not isinstance(x, ir.IRNode):
         return type(x).__name__, x
     node: Any = x
@@ -145,7 +145,7 @@ def _described(x: Any) -> Hashable:
 
 
 def symbol(expression: Any) -> Any:
-    """Return an expression as the number or the SymInt that fake tensors compute with."""
+    """Return an expression as an int or SymInt for fake tensors."""
     if getattr(expression, "is_number", False):
         return int(expression)
     graph: Any = V.graph
@@ -153,7 +153,7 @@ def symbol(expression: Any) -> Any:
 
 
 def number(expression: Any) -> Any:
-    """Return an expression of Inductor's, as a plain number where it is one."""
+    """Return an Inductor expression, as an int if it is a number."""
     if isinstance(expression, torch.SymInt):
         expression = expression.node.expr
     return int(expression) if getattr(expression, "is_number", True) else expression
@@ -161,29 +161,29 @@ def number(expression: Any) -> Any:
 
 def extents(of: Sequence[Any]) -> list[Any]:
     """Return sizes or strides of a fake tensor as Inductor's expressions."""
-    return [sympy.sympify(number(one)) for one in of]
+    return [sympy.sympify(number(extent)) for extent in of]
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Return whether two extents are the same whenever the graph runs."""
+    """Return whether two extents are known to be equal in every run of the graph."""
     return V.graph.sizevars.statically_known_equals(left, right)
 
 
 def same_order(size: Sequence[Any], left: Sequence[Any], right: Sequence[Any]) -> bool:
-    """Return whether strides agree wherever they matter: not in a dimension of 1."""
+    """Return whether strides agree in all dimensions larger than 1."""
     steps = zip(extents(size), extents(left), extents(right), strict=True)
     return all(equal(n, 1) or equal(a, b) for n, a, b in steps)
 
 
 def four_dims(node: Any) -> Any:
-    """Return a view with dimensions of 1 in front, up to four."""
+    """Return a view with leading dimensions of 1 added, up to four."""
     for _ in range(4 - len(node.get_size())):
         node = _lowered(_ATEN.unsqueeze.default, node, 0)
     return node
 
 
 def boxed(node: Any) -> Any:
-    """Return a node as lowerings take it."""
+    """Return a node as the TensorBox that lowerings expect."""
     box: Any = ir.TensorBox  # untyped
     if isinstance(node, ir.TensorBox):
         return node
@@ -197,20 +197,20 @@ def _lowered(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 class Provisional:
-    """Buffers that are made for some candidates and dropped where another one wins.
+    """Buffers that are created for some candidates and dropped if another candidate wins.
 
-    Inductor would not allocate what nobody reads, but it has numbered them: without them a graph in
-    which the traced operator wins is Inductor's own word for word.
+    Inductor would not allocate buffers that are not read, but it has numbered them: without them a graph
+    in which the traced operator wins is identical to Inductor's.
     """
 
     def __init__(self) -> None:
-        """Take note of what there is."""
+        """Record how many buffers and operations the graph has."""
         graph: Any = V.graph
         self._graph = graph
         self._buffers, self._operations = len(graph.buffers), len(graph.operations)
 
     def drop(self) -> None:
-        """Forget what was made since."""
+        """Remove buffers and operations that were added since."""
         graph = self._graph
         for buffer in graph.buffers[self._buffers :]:
             del graph.name_to_buffer[buffer.get_name()]

@@ -1,4 +1,4 @@
-"""The attention operators a graph may hold: what their arguments say, and what they have to give back."""
+"""The attention operators of a graph, and their calls as data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPERATORS: dict[str, tuple[LibraryKernel, bool]] = {
     if kernel.operator
     for suffix, gradient in (("", False), ("_backward", True))
 }
-"""Operators that can be traced: the library kernel each is, and whether it is the gradient."""
+"""Operators that can be traced, with their library kernel and whether they are its gradient."""
 
 _NAMES = {
     "query": "q",
@@ -52,8 +52,8 @@ _NAMES = {
 
 _DIAGONAL_AT_END = ("flash", "varlen")
 _REFUSED = ("dropout_p", "return_debug_mask", "bias_grad")
-"""Values for which a call is left alone, unless they are 0 or false."""
-_REFUSED_IF_GIVEN = ("seqused_k", "block_table", "num_splits", "grad_lse")
+"""Arguments for which a call is left to Inductor, unless they are 0 or false."""
+_REFUSED_UNLESS_NONE = ("seqused_k", "block_table", "num_splits", "grad_lse")
 _ALL_BUT_BIAS = (True, True, True, False)
 _FMHA_MASK = ("window_left", "window_right", "bottom_right")
 
@@ -64,13 +64,13 @@ class Traced:
 
     Attributes:
         op: The operator.
-        kernel: The library kernel it is.
+        kernel: The library kernel of the operator.
         gradient: Whether it is the gradient.
         args: Its arguments as they are in the graph.
         kwargs: Its keyword arguments.
-        tensors: Its tensors by their names in `inductor_plugin.problem.attention`; lse in its own form.
-        arguments: What else its arguments say.
-        square: Whether Sq == Sk whenever it runs.
+        tensors: Its tensors by their names in `inductor_plugin.problem.attention`; lse in the operator's form.
+        arguments: Its other arguments.
+        square: Whether Sq == Sk in every run.
     """
 
     op: Any
@@ -104,7 +104,7 @@ class Traced:
 
 
 def operators() -> list[Any]:
-    """Return all operators that this torch has."""
+    """Return the operators of all library kernels that can be traced."""
     for kernel in KERNELS.values():
         if kernel.operator:
             kernel.load()
@@ -112,7 +112,7 @@ def operators() -> list[Any]:
 
 
 def read(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced | str:
-    """Return what a call says, or why nothing else could be in its place."""
+    """Return a call as data, or why no other kernel can replace it."""
     kernel, gradient = _kernel(op)
     values = bound(op, args, kwargs)
     tensors = _tensors(values)
@@ -139,20 +139,20 @@ def read(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced | st
 def unread(
     op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Traced, dict[str, Any]]:
-    """Return a call that is left alone, and what else tells it from others of the same shapes.
+    """Return a call that is left to Inductor, and more arguments that identify it.
 
-    It adds no guard: what is known at run time only is None, or for the scale what the hint says.
+    No guard is added: values known only at run time are None, the scale is that of the hint.
     """
     kernel, gradient = _kernel(op)
     values = bound(op, args, kwargs)
     tensors = _tensors(values)
     more: dict[str, Any] = {name: values[name] for name in _REFUSED if values.get(name)}
-    more |= {name: True for name in _REFUSED_IF_GIVEN if values.get(name) is not None}
-    wanted = tuple(values.get("grad_input_mask") or _ALL_BUT_BIAS)
-    if wanted != _ALL_BUT_BIAS:
-        more["grad_input_mask"] = wanted
+    more |= {name: True for name in _REFUSED_UNLESS_NONE if values.get(name) is not None}
+    grad_mask = tuple(values.get("grad_input_mask") or _ALL_BUT_BIAS)
+    if grad_mask != _ALL_BUT_BIAS:
+        more["grad_input_mask"] = grad_mask
     if not gradient and _gives_lse(values) and is_read(1):
-        more["wants_lse"] = True  # of a call that is tuned, the operands say so
+        more["wants_lse"] = True  # in a tuned call, lse is among the operands
     scale = values["scale"]
     if scale is None:
         scale = 1 / math.sqrt(compat.hints([tensors["q"].get_size()[-1]])[0] or 1)
@@ -195,7 +195,7 @@ def _window_at_run_time(values: Mapping[str, Any]) -> bool:
 
 
 def bound(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call by their names in the operator's schema."""
+    """Return the arguments of a call by name in the operator's schema, defaults included."""
     schema = op._schema.arguments
     values = {argument.name: value for argument, value in zip(schema, args, strict=False)}
     values |= kwargs
@@ -203,7 +203,7 @@ def bound(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, 
 
 
 def placed(traced: Traced) -> Traced:
-    """Return a call whose tensors have memory and strides, in the order a library call makes them so."""
+    """Return a call whose tensors are realized, in the order in which a library call realizes them."""
     nodes: dict[int, Any] = {}
 
     def place(value: Any) -> Any:
@@ -220,20 +220,22 @@ def placed(traced: Traced) -> Traced:
 
 
 def pinned(extent: Any) -> int | None:
-    """Return an extent that kernels are made for, as a number from here on; None if it must stay open.
+    """Return an extent that kernels are specialized for, as an int; None if it must stay symbolic.
 
-    A forward graph is compiled anew for another one. A backward graph has no guards of its own, and
-    AOTInductor's code none at all.
+    A guard recompiles a forward graph for another extent. A backward graph has no guards of its own, and
+    AOTInductor's code has none at all.
     """
     graph: Any = V.graph
-    known = graph.sizevars.simplify(extent)
-    if getattr(known, "is_number", True):
-        return int(known)
-    return None if graph.is_backward or graph.aot_mode else int(graph.sizevars.guard_int(known))
+    simplified = graph.sizevars.simplify(extent)
+    if getattr(simplified, "is_number", True):
+        return int(simplified)
+    if graph.is_backward or graph.aot_mode:
+        return None
+    return int(graph.sizevars.guard_int(simplified))
 
 
 def is_read(index: int) -> bool:
-    """Return whether anyone reads a result of the call that is being lowered."""
+    """Return whether a result of the call that is being lowered is read."""
     node: Any = V.graph.current_node
     return any(
         user.target is not operator.getitem or (user.args[1] == index and user.users)
@@ -242,7 +244,7 @@ def is_read(index: int) -> bool:
 
 
 def flash_implementation() -> str | None:
-    """Return what was activated in the place of FlashAttention 2, if anything."""
+    """Return the implementation that replaces FlashAttention 2, if one is activated."""
     return torch.nn.attention.current_flash_attention_impl()
 
 
@@ -251,7 +253,7 @@ def _gives_lse(values: Mapping[str, Any]) -> bool:
 
 
 def _longest(values: Mapping[str, Any], side: str, tokens: Any) -> Any:
-    """Return the longest sequence of a varlen call, or what it cannot be longer than."""
+    """Return the length of the longest sequence of a varlen call, or an upper bound."""
     longest = values.get(f"max_{side}", values.get(f"max_seqlen_{side}"))
     return number(tokens.get_size()[0]) if longest is None else longest
 
@@ -269,7 +271,7 @@ def _mask(
         right = 0 if values["is_causal"] else right
         at_end = kernel.name in _DIAGONAL_AT_END
     mask = Mask(max(int(left), -1), max(int(right), -1))
-    # Where it makes no difference, the same attention is one problem.
+    # Where the alignment makes no difference, both are the same problem.
     at_end = at_end and mask.limited and ("cu_q" in tensors or not square)
     return replace(mask, bottom_right=at_end)
 
@@ -277,20 +279,20 @@ def _mask(
 def _reasons(
     name: str, values: Mapping[str, Any], tensors: Mapping[str, Any]
 ) -> Iterator[str | None]:
-    """Yield why nothing but the operator itself could be called; what is None is no reason."""
+    """Yield reasons why only the operator itself can compute the call; None is no reason."""
     if values.get("dropout_p"):
         yield f"dropout of {values['dropout_p']}: its random numbers are the operator's own"
     if values.get("return_debug_mask"):
         yield "the debug mask is wanted"
-    for key in _REFUSED_IF_GIVEN:
+    for key in _REFUSED_UNLESS_NONE:
         if values.get(key) is not None:
             yield f"{key} is given"
     if _window_at_run_time(values):
         yield "a window that is known at run time only"
-    wanted = values.get("grad_input_mask") or _ALL_BUT_BIAS
-    if not all(wanted[:3]):
+    grad_mask = values.get("grad_input_mask") or _ALL_BUT_BIAS
+    if not all(grad_mask[:3]):
         yield "not all of dq, dk and dv are wanted"
-    if values.get("bias_grad") or (wanted[3] and "bias" in tensors):
+    if values.get("bias_grad") or (grad_mask[3] and "bias" in tensors):
         yield "the gradient of the bias is wanted"
     yield from _unfit(name, tensors)
     if name == "varlen":
@@ -299,22 +301,22 @@ def _reasons(
 
 
 def _unfit(name: str, tensors: Mapping[str, Any]) -> Iterator[str | None]:
-    """Yield what of the operands nobody but the operator itself takes."""
+    """Yield reasons why only the operator itself accepts the operands."""
     needed = {"q", "k", "v"} | ({"cu_q", "cu_k"} if name == "varlen" else set[str]())
     if not needed <= set(tensors):
         yield f"{', '.join(sorted(needed - set(tensors)))} not given"
     dims = 3 if "cu_q" in tensors else 4
-    if any(len(tensors[one].get_size()) != dims for one in ("q", "k", "v")):
+    if any(len(tensors[name].get_size()) != dims for name in ("q", "k", "v")):
         yield f"q, k and v do not have {dims} dimensions"
     bias = tensors.get("bias")
     if bias is not None and not bias.get_dtype().is_floating_point:
         yield f"a bias of {bias.get_dtype()}"
-    sizes = [size for one in tensors.values() for size in one.get_size()]
+    sizes = [size for tensor in tensors.values() for size in tensor.get_size()]
     if any(map(compat.is_unbacked, sizes)):
         yield "an extent that depends on data"
     if any(equal(size, 0) for size in sizes):
         yield "an extent of 0"
-    heads_and_dims = [tensors[one].get_size()[dim] for one in ("q", "k", "v") for dim in (1, -1)]
+    heads_and_dims = [tensors[name].get_size()[dim] for name in ("q", "k", "v") for dim in (1, -1)]
     if None in map(pinned, heads_and_dims):
         yield "heads or a head dim that are known at run time only"
 
@@ -327,23 +329,25 @@ def _elsewhere(q: Any) -> str | None:
 
 
 def _cudnn_varlen(values: Mapping[str, Any], tensors: Mapping[str, Any]) -> str | None:
-    """Return why a call that may end in cuDNN is left alone: nobody else knows its statistics.
+    """Return why a call that may run cuDNN is left to Inductor: no other kernel has its statistics.
 
     They are [Tq, H, 1] in memory (aten/src/ATen/native/cudnn/MHA.cpp), though the operator's fake
-    says [H, Tq]. A forward pass without gradient needs none.
+    implementation returns [H, Tq]. A forward pass without gradient needs none.
     """
     if "lse" not in tensors and not is_read(1):
         return None
-    decided = compat.varlen_calls_cudnn(values)
+    calls_cudnn = compat.varlen_calls_cudnn(values)
     q, k = tensors["q"], tensors["k"]
-    if decided is None:
+    if calls_cudnn is None:
         # torch/nn/attention/varlen.py of torch 2.13 and 2.14: _can_use_cudnn.
-        known = target_of(q.get_device())
+        target = target_of(q.get_device())
         longest = values["max_q"]
-        decided = (
-            (known is None or known.capability[0] in (9, 10))
+        calls_cudnn = (
+            (target is None or target.capability[0] in (9, 10))
             and tuple(values["window_size"] or (-1, -1)) == (-1, -1)
             and equal(q.get_size()[1], k.get_size()[1])
             and not (isinstance(longest, int) and longest <= 128)
         )
-    return "cuDNN's statistics of packed sequences are in a form of their own" if decided else None
+    return (
+        "cuDNN's statistics of packed sequences are in a form of their own" if calls_cudnn else None
+    )

@@ -1,4 +1,4 @@
-"""Gradients of attentions to try: their table by groups, their operands, and what float64 makes of them."""
+"""Test cases of attention gradients: their table by groups, their operands, and the exact gradients."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
@@ -21,8 +21,8 @@ from inductor_plugin.templates.triton_attention.backward_blocks import Blocks
 from tests.support.attention import reference
 
 H100 = target("H100")
-BEHIND = 4096
-"""Elements of NaN behind each operand."""
+GUARD = 4096
+"""Elements of NaN after each operand."""
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 """Largest error of a gradient, relative to its largest value or 1: rounding of weights and results.
 
@@ -63,10 +63,10 @@ class Case:
         dtype: Type of q, k and v.
         softcap: See `inductor_plugin.problem.attention`.
         bias: Shape of the bias, each extent full or 1; empty for none.
-        by_tokens: Whether tokens lie outside heads in memory, as after a projection.
-        gap: Elements of NaN behind each row.
+        by_tokens: Whether tokens are outside heads in memory, as after a projection.
+        gap: Elements of NaN after each row.
         scale: Factor of q @ k.T; 0 is 1 / sqrt(D).
-        tail: Tokens behind the last of several sequences, which belong to none.
+        tail: Tokens after the last of several sequences, which belong to none.
         hidden: Whether the bias hides all keys of each third row.
     """
 
@@ -89,7 +89,7 @@ class Case:
 
     @property
     def varlen(self) -> bool:
-        """Whether its sequences have lengths of their own."""
+        """Whether its sequences have different lengths."""
         return isinstance(self.queries, tuple)
 
     @property
@@ -103,9 +103,9 @@ class Trial:
     """One attention, and the blocks by which its gradients are computed.
 
     Attributes:
-        group: What it tries.
+        group: The feature it tests.
         case: The attention.
-        blocks: What a program computes at a time.
+        blocks: Block sizes of the kernel.
     """
 
     group: str
@@ -114,7 +114,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """What tells it from the others."""
+        """A unique name."""
         return f"{self.group}: {self}"
 
 
@@ -126,20 +126,20 @@ class Operands(NamedTuple):
 
 
 def trials() -> list[Trial]:
-    """Return all of them, over the shapes of blocks in turn."""
+    """Return all trials, with the shapes of blocks in turn."""
     cases = (
         *_masks(), *_heads(), *_dims(), *_sequences(), *_biases(), *_caps(), *_layouts()
     )  # fmt: skip
-    made = [Trial(group, case, shape) for (group, case), shape in zip(cases, cycle(SHAPES))]
-    return [*made, *(Trial("descriptors", case, TMA) for case in _descriptors())]
+    plain = [Trial(group, case, shape) for (group, case), shape in zip(cases, cycle(SHAPES))]
+    return [*plain, *(Trial("descriptors", case, TMA) for case in _descriptors())]
 
 
 def fast() -> list[Trial]:
     """Return a few of each group."""
     groups: dict[str, list[Trial]] = {}
-    for one in trials():
-        groups.setdefault(one.group, []).append(one)
-    return [one for group in groups.values() for one in group[:: len(group) // 3 + 1]]
+    for trial in trials():
+        groups.setdefault(trial.group, []).append(trial)
+    return [trial for group in groups.values() for trial in group[:: len(group) // 3 + 1]]
 
 
 def candidate_of(trial: Trial, problem: Problem) -> Candidate:
@@ -148,16 +148,16 @@ def candidate_of(trial: Trial, problem: Problem) -> Candidate:
 
 
 def operands_of(case: Case, seed: int = 0) -> Operands:
-    """Return what a case is called with, and what float64 makes of it.
+    """Return the operands of a case, and the exact gradients.
 
-    What is written and what lies between and behind the rows is NaN.
+    Outputs are NaN, and so is the memory between and after the rows.
     """
     generator = torch.Generator().manual_seed(seed)
     value_dim = case.value_dim or case.head_dim
 
     def drawn(tokens: int | tuple[int, ...], heads: int, dim: int) -> Tensor:
-        made = _empty(case, tokens, heads, dim)
-        return made.copy_(torch.randn(made.shape, generator=generator))
+        tensor = _empty(case, tokens, heads, dim)
+        return tensor.copy_(torch.randn(tensor.shape, generator=generator))
 
     q = drawn(case.queries, case.heads, case.head_dim)
     k = drawn(case.keys, case.kv_heads, case.head_dim)
@@ -165,8 +165,8 @@ def operands_of(case: Case, seed: int = 0) -> Operands:
     do = drawn(case.queries, case.heads, value_dim)
     more: dict[str, Tensor] = {}
     if case.bias:
-        bias = torch.full((torch.Size(case.bias).numel() + BEHIND,), torch.nan, dtype=case.dtype)
-        more["bias"] = bias[:-BEHIND].view(case.bias)
+        bias = torch.full((torch.Size(case.bias).numel() + GUARD,), torch.nan, dtype=case.dtype)
+        more["bias"] = bias[:-GUARD].view(case.bias)
         more["bias"].copy_(torch.randn(case.bias, generator=generator))
         if case.hidden:
             more["bias"][..., ::3, :] = -torch.inf
@@ -178,17 +178,17 @@ def operands_of(case: Case, seed: int = 0) -> Operands:
     exact, lse = reference.forward(q, k, v, **facts)
     out = _empty(case, case.queries, case.heads, value_dim).copy_(exact)
     delta = (out.float() * do.float()).sum(-1)
-    given = {
+    operands = {
         "do": do, "q": q, "k": k, "v": v, "out": out, "lse": lse.float(),
         "delta": delta.t().contiguous() if case.varlen else delta, **more,
         "dq": _empty(case, case.queries, case.heads, case.head_dim),
         "dv": _empty(case, case.keys, case.kv_heads, value_dim),
     }  # fmt: skip
-    return Operands(given, reference.backward(do, q, k, v, **facts))
+    return Operands(operands, reference.backward(do, q, k, v, **facts))
 
 
 def meta_operands_of(case: Case) -> dict[str, Tensor]:
-    """Return operands of a case without memory, for what only reads their sizes."""
+    """Return operands of a case without memory, for callers that only read their sizes."""
     value_dim = case.value_dim or case.head_dim
     q = _empty(case, case.queries, case.heads, case.head_dim, "meta")
     k = _empty(case, case.keys, case.kv_heads, case.head_dim, "meta")
@@ -208,27 +208,29 @@ def meta_operands_of(case: Case) -> dict[str, Tensor]:
     }  # fmt: skip
 
 
-def problem_of(case: Case, given: dict[str, Tensor], gpu: Target | None = H100) -> Problem:
+def problem_of(case: Case, operands: dict[str, Tensor], gpu: Target | None = H100) -> Problem:
     """Return the problem of a case whose operands are these."""
-    told = arguments(scale=case.factor, mask=case.mask, softcap=case.softcap, operands=tuple(given))
+    keywords = arguments(
+        scale=case.factor, mask=case.mask, softcap=case.softcap, operands=tuple(operands)
+    )
     return Problem(
         op=BACKWARD,
-        inputs=tuple(_operand(one) for one in given.values()),
-        output=_operand(torch.empty(given["k"].shape, dtype=case.dtype, device="meta")),
-        arguments=tuple((name, repr(value)) for name, value in sorted(told.items())),
+        inputs=tuple(_operand(tensor) for tensor in operands.values()),
+        output=_operand(torch.empty(operands["k"].shape, dtype=case.dtype, device="meta")),
+        arguments=tuple((name, repr(value)) for name, value in sorted(keywords.items())),
         target=gpu,
     )
 
 
-def errors(found: Sequence[Tensor], expected: reference.Gradients) -> dict[str, float]:
-    """Return the largest error of dk, dq and dv, against the largest gradient where it is above 1."""
-    made: dict[str, float] = {}
-    for name, one in zip(("dk", "dq", "dv"), found, strict=True):
+def errors(results: Sequence[Tensor], expected: reference.Gradients) -> dict[str, float]:
+    """Return the largest error of dk, dq and dv, relative to the largest gradient where it is above 1."""
+    by_name: dict[str, float] = {}
+    for name, result in zip(("dk", "dq", "dv"), results, strict=True):
         exact: Tensor = getattr(expected, name)
-        assert one.shape == exact.shape
-        error = (one.double() - exact).abs().max() / exact.abs().max().clamp(min=1)
-        made[name] = float("inf") if torch.isnan(error) else float(error)
-    return made
+        assert result.shape == exact.shape
+        error = (result.double() - exact).abs().max() / exact.abs().max().clamp(min=1)
+        by_name[name] = float("inf") if torch.isnan(error) else float(error)
+    return by_name
 
 
 def _masks() -> Iterator[tuple[str, Case]]:
@@ -321,5 +323,5 @@ def _empty(
         size = (case.batch, heads, tokens, dim)
         stride = (heads * tokens * row, tokens * row, row, 1)
     elements = torch.Size(size).numel() // dim * row
-    whole = torch.full((elements + BEHIND,), torch.nan, dtype=case.dtype, device=device)
+    whole = torch.full((elements + GUARD,), torch.nan, dtype=case.dtype, device=device)
     return whole.as_strided(size, stride)

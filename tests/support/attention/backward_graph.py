@@ -1,6 +1,6 @@
 """Lowers a graph whose one operator is the gradients of an attention, computed by our kernel.
 
-No measuring, no other candidate: what comes out is Inductor's own wrapper around the generated kernel.
+Nothing is measured and there is no other candidate: the result is Inductor's wrapper around the kernel.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -47,7 +47,7 @@ _OP: Any = torch.ops.attention_backward_graph.gradients.default
 
 
 def _fake(do: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Any:
-    return tuple(torch.empty_like(one, memory_format=torch.contiguous_format) for one in (k, q, v))
+    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (k, q, v))
 
 
 _register: Any = torch.library.register_fake
@@ -58,27 +58,27 @@ _register("attention_backward_graph::gradients", _fake, lib=_LIBRARY)
 def lowered_by(pick: Pick) -> Generator[None]:
     """Lower the operator by the candidate that ``pick`` takes, within the block."""
 
-    def lower(*given: Any) -> Any:
-        *tensors, scale, left, right, bottom_right, softcap = given
+    def lower(*args: Any) -> Any:
+        *tensors, scale, left, right, bottom_right, softcap = args
         names = (*_ALWAYS, "bias", "cu_q", "cu_k")
-        there = {n: one for n, one in zip(names, tensors, strict=True) if one is not None}
-        q, k, v = (there[name] for name in "qkv")
+        present = {n: x for n, x in zip(names, tensors, strict=True) if x is not None}
+        q, k, v = (present[name] for name in "qkv")
         for name, like in (("dq", q), ("dv", v)):
-            there[name] = empty_strided(
+            present[name] = empty_strided(
                 like.get_size(), None, dtype=like.get_dtype(), device=like.get_device()
             )
-        nodes: list[Any] = [ir.ExternKernel.realize_input(one) for one in there.values()]
+        nodes: list[Any] = [ir.ExternKernel.realize_input(x) for x in present.values()]
         size = k.get_size()
         layout = ir.FixedLayout(
             k.get_device(), k.get_dtype(), size, ir.FlexibleLayout.contiguous_strides(size)
         )
-        told = arguments(
+        keywords = arguments(
             scale=scale,
             mask=Mask(left, right, bottom_right),
             softcap=softcap,
-            operands=tuple(there),
+            operands=tuple(present),
         )
-        texts = tuple((name, repr(value)) for name, value in sorted(told.items()))
+        texts = tuple((name, repr(value)) for name, value in sorted(keywords.items()))
         problem = problem_of(BACKWARD, nodes, layout, texts)
         template = TritonAttentionBackward()
         assert template.reject(problem) is None
@@ -86,7 +86,7 @@ def lowered_by(pick: Pick) -> Generator[None]:
         assert isinstance(kernel, TritonSource)
         choice = triton_choice(kernel, nodes, layout)
         assert not isinstance(choice, Failed), choice.reason
-        return choice.output_node(), there["dq"], there["dv"]
+        return choice.output_node(), present["dq"], present["dv"]
 
     from torch._inductor import lowering
 
@@ -97,7 +97,7 @@ def lowered_by(pick: Pick) -> Generator[None]:
 
 def code_of(
     case: Case,
-    given: dict[str, Tensor],
+    operands: dict[str, Tensor],
     after: Callable[[Any], Any] | None = None,
     unknown: Sequence[int] = (),
     pick: Pick = lambda candidates: candidates[0],
@@ -106,17 +106,17 @@ def code_of(
 
     Args:
         case: The attention.
-        given: Its operands.
+        operands: Its operands.
         after: What the graph does with dk.
         unknown: Sizes of its operands that are known only at run time; these are but an example.
         pick: Takes the candidate.
     """
-    taken = {name: one for name, one in given.items() if name not in ("dq", "dv")}
+    inputs = {name: x for name, x in operands.items() if name not in ("dq", "dv")}
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     mask = case.mask
 
     def graph(*tensors: Any) -> Any:
-        by_name = dict(zip(taken, tensors, strict=True))
+        by_name = dict(zip(inputs, tensors, strict=True))
         more = [by_name.get(name) for name in ("bias", "cu_q", "cu_k")]
         facts = (case.factor, mask.left, mask.right, mask.bottom_right, case.softcap)
         dk, dq, dv = _OP(*(by_name[name] for name in _ALWAYS), *more, *facts)
@@ -124,7 +124,7 @@ def code_of(
 
     with mode:
         symbols = _symbols(mode, unknown)
-        fakes = [_fake_of(one, symbols) for one in taken.values()]
+        fakes = [_fake_of(x, symbols) for x in inputs.values()]
         traced = make_fx(graph, decomposition_table=select_decomp_table())(*fakes)
     codes: list[str] = []
     with (
@@ -140,20 +140,20 @@ def code_of(
 
 
 def _symbols(mode: FakeTensorMode, sizes: Sequence[int]) -> dict[int, Any]:
-    """Return a size known only at run time for each of these."""
+    """Return a symbol for each of these sizes."""
     shapes = mode.shape_env
     assert shapes is not None
-    made: dict[int, Any] = {}
+    by_size: dict[int, Any] = {}
     for number, size in enumerate(sizes):
         source = ConstantSource(f"size{number}")
         symbol = shapes.create_symbol(size, source, dynamic_dim=DimDynamic.DYNAMIC)
-        made[size] = shapes.create_symintnode(symbol, hint=size, source=source)
-    return made
+        by_size[size] = shapes.create_symintnode(symbol, hint=size, source=source)
+    return by_size
 
 
 def _fake_of(tensor: Tensor, symbols: dict[int, Any]) -> Tensor:
-    """Return a tensor of a GPU that is not there; with sizes that are not known it has no gaps."""
-    size = [symbols.get(one, one) for one in tensor.shape]
+    """Return a tensor of a GPU that is not there; with symbolic sizes it has no gaps."""
+    size = [symbols.get(size, size) for size in tensor.shape]
     facts: dict[str, Any] = {"dtype": tensor.dtype, "device": "cuda:0"}
     if not symbols:
         return torch.empty_strided(size, tensor.stride(), **facts)

@@ -1,4 +1,4 @@
-"""Calls of `fmha` that tests share: good ones to compare, bad ones to be refused."""
+"""Calls of `fmha` for several tests: valid calls to compare, and invalid calls that are refused."""
 
 from __future__ import annotations
 
@@ -64,23 +64,23 @@ def operands(case: Case, dtype: torch.dtype, seed: int = 0) -> dict[str, Any]:
     (heads, kv_heads), (dim, value_dim) = case.heads, case.dims
     if case.lengths is None:
         sq, sk = case.tokens
-        found = {
+        tensors = {
             "q": drawn(2, heads, sq, dim),
             "k": drawn(2, kv_heads, sk, dim),
             "v": drawn(2, kv_heads, sk, value_dim),
         }
     else:
-        sq, sk = (sum(one) for one in case.lengths)
-        found = {
+        sq, sk = (sum(lengths) for lengths in case.lengths)
+        tensors = {
             "q": drawn(sq, heads, dim),
             "k": drawn(sk, kv_heads, dim),
             "v": drawn(sk, kv_heads, value_dim),
         }
         for name, lengths in zip(("cu_seqlens_q", "cu_seqlens_k"), case.lengths, strict=True):
-            found[name] = cumulated(*lengths)
+            tensors[name] = cumulated(*lengths)
     if case.bias is not None:
-        found["bias"] = drawn(*case.bias)
-    return found
+        tensors["bias"] = drawn(*case.bias)
+    return tensors
 
 
 def cumulated(*lengths: int) -> torch.Tensor:
@@ -92,11 +92,11 @@ class Bad(NamedTuple):
     """A call that is refused.
 
     Attributes:
-        change: What it does to the arguments of a good call, two sequences of 4 and 5 tokens if
+        change: Modifies the arguments of a good call: two sequences of 4 and 5 tokens if
             ``varlen``, otherwise q [2, 4, 6, 8] and k, v [2, 2, 7, 8].
         error: Its type.
-        text: What the message has in it: the value, and what to do.
-        values: Whether only a kernel can see it.
+        text: Part of the message: the value, and what to do.
+        values: Whether only a kernel can check it, because it depends on values.
     """
 
     change: Callable[[dict[str, Any]], Any]
@@ -224,7 +224,7 @@ BAD = {
         "q is torch.float32 and k is torch.bfloat16; cast them to one type",
     ),
     "integers": Bad(
-        _set(**{one: torch.ones(2, 2, 7, 8, dtype=torch.int64) for one in "qkv"}),
+        _set(**{name: torch.ones(2, 2, 7, 8, dtype=torch.int64) for name in "qkv"}),
         TypeError,
         "q is torch.int64; it takes torch.float16",
     ),
@@ -237,13 +237,13 @@ BAD = {
     "two types of 8 bits": Bad(
         _set(
             q=torch.ones(2, 4, 6, 8).to(torch.float8_e4m3fn),
-            **{one: torch.ones(2, 2, 7, 8).to(torch.float8_e5m2) for one in "kv"},
+            **{name: torch.ones(2, 2, 7, 8).to(torch.float8_e5m2) for name in "kv"},
         ),
         TypeError,
         "q is torch.float8_e4m3fn and k is torch.float8_e5m2; cast them to one type",
     ),
     "another type of 8 bits": Bad(
-        _set(**{one: torch.ones(2, 2, 7, 8).to(torch.float8_e5m2) for one in "qkv"}),
+        _set(**{name: torch.ones(2, 2, 7, 8).to(torch.float8_e5m2) for name in "qkv"}),
         TypeError,
         "q is torch.float8_e5m2; it takes torch.float16",
     ),
@@ -334,4 +334,4 @@ ONE_OF_EACH_CHECK = (
     "cu_seqlens of two dimensions",
     "cu_seqlens that decrease",
 )
-"""Bad calls that stand for the kinds of check where each would be compiled: all of them run eagerly."""
+"""One bad call for each kind of check, for tests that compile; the others run all of `BAD` eagerly."""

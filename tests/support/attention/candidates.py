@@ -1,4 +1,4 @@
-"""Every candidate for an attention: calls in which it is made to win, and what has to be called then.
+"""Every candidate for an attention: calls in which it is made to win, and the kernel calls expected then.
 
 `ROWS` is what `tests.inductor.attention.test_every_winner` runs; it fails if a candidate has no row.
 """
@@ -24,20 +24,20 @@ from tests.support.attention.run import Fresh, Input, Length, Like, Rows
 SCALE = 0.125
 LEFT = 100
 KINDS = ("flash", "efficient", "cudnn")
-"""Operators of ATen's that can be traced, all with a causal mask."""
+"""ATen's operators that can be traced, all with a causal mask."""
 MORE_KINDS = ("cross", "window", "packed", "varlen")
 PADDED = ("efficient", "cross")
-"""Those whose statistics are padded."""
+"""Kinds whose statistics are padded."""
 
 
 def candidates() -> set[tuple[str, bool]]:
-    """Return the names of all candidates there are, and whether each is for the gradient."""
+    """Return the names of all candidates, and whether each is for the gradient."""
     library = {(kernel.name, False) for kernel in KERNELS.values()}
     gradients = {(kernel.name, True) for kernel in KERNELS.values() if kernel.backward}
     return (
         library
         | gradients
-        | {(one.name, op == BACKWARD) for one in BUILTIN for op in one.ops if op in DIRECTIONS}
+        | {(x.name, op == BACKWARD) for x in BUILTIN for op in x.ops if op in DIRECTIONS}
     )
 
 
@@ -59,7 +59,7 @@ def call(kind: str, *, gradient: bool, unknown: bool, other: bool = False) -> Ca
             queries to many keys; ``narrow`` and ``narrow few``, operands of 8 bits.
         gradient: Whether it is the gradient.
         unknown: Whether lengths are symbols: of keys for ``decode``, of queries for ``few``.
-        other: Whether it is one of other lengths, which code for unknown ones has to run too.
+        other: Whether to use other lengths, for code with unknown lengths.
     """
     n, tokens = (333, 777) if other else (250, 1000)
     more = ("do", "out", "lse") if gradient else ()
@@ -81,20 +81,20 @@ def call(kind: str, *, gradient: bool, unknown: bool, other: bool = False) -> Ca
         shape = replace(shape, dynamic=unknown)
         return Call(graphs.forward("flash", shape, causal=False), ("q", "k", "v"))
     if kind.startswith("narrow"):
-        made = fmha(_narrow_shape(shape, kind, other), dtype=NARROW, window_right=0, scale=SCALE)
-        return Call(made, ("q", "k", "v"))
+        graph = fmha(_narrow_shape(shape, kind, other), dtype=NARROW, window_right=0, scale=SCALE)
+        return Call(graph, ("q", "k", "v"))
     if kind == "window":
-        made = fmha(shape, gradient=gradient, window_left=LEFT, window_right=0, scale=SCALE)
-        return Call(made, ("q", "k", "v", *more))
+        graph = fmha(shape, gradient=gradient, window_left=LEFT, window_right=0, scale=SCALE)
+        return Call(graph, ("q", "k", "v", *more))
     if kind == "cpu":
         return Call(on_cpu(shape, gradient=gradient), ("q", "k", "v", *more))
     if kind == "packed":
         ends = 4 if other else 5
         keys = tokens + 100
-        made = packed(gradient=gradient, dynamic=unknown, tokens=tokens, ends=ends, keys=keys)
-        return Call(made, ("q", "k", "v", "cu", "cu_k", *more))
-    made = varlen(gradient=gradient, dynamic=unknown, tokens=tokens)
-    return Call(made, ("q", "k", "v", "cu", *more, *(("seed",) if gradient else ())))
+        graph = packed(gradient=gradient, dynamic=unknown, tokens=tokens, ends=ends, keys=keys)
+        return Call(graph, ("q", "k", "v", "cu", "cu_k", *more))
+    graph = varlen(gradient=gradient, dynamic=unknown, tokens=tokens)
+    return Call(graph, ("q", "k", "v", "cu", *more, *(("seed",) if gradient else ())))
 
 
 def _narrow_shape(shape: Shape, kind: str, other: bool) -> Shape:
@@ -205,28 +205,28 @@ def _atens() -> Iterator[Row]:
         copied = (traced == "efficient") != (name == "efficient")
         operator = f"aten._scaled_dot_product_{name}_attention"
         mask: Arguments = {"is_causal": kind != "cross", "scale": SCALE}
-        told: Arguments = THREE | (CAUSAL if kind != "cross" else {"scale": SCALE})
+        expected: Arguments = THREE | (CAUSAL if kind != "cross" else {"scale": SCALE})
         if name != "flash":
-            told["compute_log_sumexp"] = True
+            expected["compute_log_sumexp"] = True
         sources = ("0", "made of 1" if copied else "1")
-        yield Row(name, False, kind, operator, told, sources, lengths)
-        told = SIX | mask | {"dropout_p": 0.0}
+        yield Row(name, False, kind, operator, expected, sources, lengths)
+        expected = SIX | mask | {"dropout_p": 0.0}
         form = {"efficient": "padded", "cudnn": "column"}.get(name, "rows")
-        told["logsumexp"] = Rows("made of lse" if copied else "lse", form)
+        expected["logsumexp"] = Rows("made of lse" if copied else "lse", form)
         if name == traced:
-            told |= {"philox_seed": Input("seed"), "philox_offset": Input("offset")}
+            expected |= {"philox_seed": Input("seed"), "philox_offset": Input("offset")}
         elif name == "flash":
-            told |= dict(zip(FRESH_INT64, FRESH_UINT64, strict=True))
+            expected |= dict(zip(FRESH_INT64, FRESH_UINT64, strict=True))
         else:
-            told |= FRESH_INT64
+            expected |= FRESH_INT64
         if name == "efficient":
-            told["grad_out_"] = told.pop("grad_out")
-            told["grad_input_mask"] = [True, True, True, False]
+            expected["grad_out_"] = expected.pop("grad_out")
+            expected["grad_input_mask"] = [True, True, True, False]
             if kind == "cross":  # as its schema has it
-                del told["is_causal"]
+                del expected["is_causal"]
         else:
-            told |= LENGTHS
-        yield Row(name, True, kind, f"{operator}_backward", told, ("0", "1", "2"), lengths)
+            expected |= LENGTHS
+        yield Row(name, True, kind, f"{operator}_backward", expected, ("0", "1", "2"), lengths)
 
 
 def _others() -> Iterator[Row]:
@@ -235,37 +235,37 @@ def _others() -> Iterator[Row]:
     yield Row(
         "flash_window", False, "window", FLASH_FORWARD, SWAPPED | FLASH_WINDOW | FLASH_NO, two
     )
-    told = SWAPPED_SIX | FLASH_WINDOW | FLASH_SEEDS
-    yield Row("flash_window", True, "window", FLASH_BACKWARD, told, three)
+    expected = SWAPPED_SIX | FLASH_WINDOW | FLASH_SEEDS
+    yield Row("flash_window", True, "window", FLASH_BACKWARD, expected, three)
     yield Row("flash_varlen", False, "packed", FLASH_FORWARD, THREE | FLASH_PACKS | FLASH_NO, two)
-    told = SIX | FLASH_PACKS | FLASH_SEEDS
-    yield Row("flash_varlen", True, "packed", FLASH_BACKWARD, told, three)
+    expected = SIX | FLASH_PACKS | FLASH_SEEDS
+    yield Row("flash_varlen", True, "packed", FLASH_BACKWARD, expected, three)
     yield Row("varlen", False, "varlen", "torch_attn._varlen_attn", THREE | SEQUENCES, two)
-    told = {**SIX, **SEQUENCES, "lse": LSE, "rng_state": Input("seed")}
-    del told["logsumexp"]
-    yield Row("varlen", True, "varlen", "torch_attn._varlen_attn_backward", told, three)
-    told = OURS | WINDOW | {"return_lse": True}
-    yield Row("fmha", False, "window", "inductor_plugin.fmha", told, two)
-    told = OURS | WINDOW | {"grad_out": DO, "out": OUT, "lse": LSE}
-    yield Row("fmha", True, "window", "inductor_plugin.fmha_backward", told, three)
+    expected = {**SIX, **SEQUENCES, "lse": LSE, "rng_state": Input("seed")}
+    del expected["logsumexp"]
+    yield Row("varlen", True, "varlen", "torch_attn._varlen_attn_backward", expected, three)
+    expected = OURS | WINDOW | {"return_lse": True}
+    yield Row("fmha", False, "window", "inductor_plugin.fmha", expected, two)
+    expected = OURS | WINDOW | {"grad_out": DO, "out": OUT, "lse": LSE}
+    yield Row("fmha", True, "window", "inductor_plugin.fmha_backward", expected, three)
     yield Row("cpu", False, "cpu", CPU, THREE | CAUSAL, two)
-    told = SIX | CAUSAL | {"dropout_p": 0.0, "logsumexp": DENSE_LSE}
-    yield Row("cpu", True, "cpu", f"{CPU}_backward", told, three)
+    expected = SIX | CAUSAL | {"dropout_p": 0.0, "logsumexp": DENSE_LSE}
+    yield Row("cpu", True, "cpu", f"{CPU}_backward", expected, three)
 
 
 def _wheels() -> Iterator[Row]:
     """Yield FlashAttention's own packages in the place of every operator."""
     for name, kind in itertools.product(("flash3", "flash4"), (*KINDS, *MORE_KINDS)):
         swap = kind not in ("packed", "varlen")
-        told: Arguments = {one: Input(one, swap) for one in "qkv"} | {
+        expected: Arguments = {name: Input(name, swap) for name in "qkv"} | {
             "scale": SCALE,
             "softcap": 0.0,
         }
-        told |= {"package": name} | _sides(kind)
-        told |= LONGEST if kind == "varlen" else LENGTHS
-        told |= {"packed": PACKS, "varlen": SAME_PACKS}.get(kind, {})
+        expected |= {"package": name} | _sides(kind)
+        expected |= LONGEST if kind == "varlen" else LENGTHS
+        expected |= {"packed": PACKS, "varlen": SAME_PACKS}.get(kind, {})
         sources = ("0", "made of 1" if kind in PADDED else "1")
-        yield Row(name, False, kind, "inductor_plugin.flash_wheel", told, sources)
+        yield Row(name, False, kind, "inductor_plugin.flash_wheel", expected, sources)
 
 
 def _turned() -> Iterator[Row]:
@@ -273,9 +273,9 @@ def _turned() -> Iterator[Row]:
     lengths = {"efficient": (False, True), "cudnn": (False,), "flash4": (False, True)}
     rows = (*_atens(), *_wheels())
     like = {row.candidate: row for row in rows if row.kind == "flash" and not row.gradient}
-    for name, one in lengths.items():
+    for name, kinds in lengths.items():
         sources = ("0" if name == "cudnn" else "made of 0", like[name].sources[1])
-        yield replace(like[name], kind="heads_first", sources=sources, lengths=one)
+        yield replace(like[name], kind="heads_first", sources=sources, lengths=kinds)
     for name in ("triton_attention", "cutlass_fmha"):
         (row,) = (
             r for r in _templates() if (r.candidate, r.gradient, r.kind) == (name, False, "flash")
@@ -292,43 +292,43 @@ def _templates() -> Iterator[Row]:
     """Yield the templates."""
     for kind in (*KINDS, *MORE_KINDS):
         padded = kind in PADDED
-        # What is an operand twice is one argument of a kernel.
+        # A tensor that is an operand twice is one argument of a kernel.
         packs = {"packed": PACKS, "varlen": {"cu_k": CU}}.get(kind, {})
         sources = ("out", "made of lse" if padded else "lse")
         yield Row("triton_attention", False, kind, "triton", WRITES | packs, sources)
         rows = {"lse": Rows("made of lse") if padded else LSE, "delta": Rows("made of do, out")}
-        told = GRADIENTS | packs | rows | {"out": OUT, "dk": Like("k")}
-        given = ("dq", "dk", "dv")
-        yield Row("triton_attention_backward", True, kind, "triton", told, given)
+        expected = GRADIENTS | packs | rows | {"out": OUT, "dk": Like("k")}
+        outputs = ("dq", "dk", "dv")
+        yield Row("triton_attention_backward", True, kind, "triton", expected, outputs)
         if packs:
             continue
         mask = MASK | _sides(kind) | {"bottom_right": kind == "window"}
         yield Row("cutlass_fmha", False, kind, f"{CUTLASS}.out", WRITES | mask, sources)
         rows["lse"] = Rows("made of lse" if padded else "lse")
-        told = GRADIENTS | mask | rows | {"d_out": DO, "o": OUT, "out": Like("k")}
-        del told["do"]
-        given = ("dq", "out", "dv")
-        yield Row("cutlass_fmha", True, kind, f"{CUTLASS}_backward.out", told, given)
+        expected = GRADIENTS | mask | rows | {"d_out": DO, "o": OUT, "out": Like("k")}
+        del expected["do"]
+        outputs = ("dq", "out", "dv")
+        yield Row("cutlass_fmha", True, kind, f"{CUTLASS}_backward.out", expected, outputs)
     for kind in ("decode", "few"):
         yield Row("triton_attention_decode", False, kind, "triton", WRITES, ("out", "lse"))
     yield from _narrow()
     math = "inductor_plugin.attention_math"
-    told = WRITES | MASK | {"lse": Rows(form="cpu")}
+    expected = WRITES | MASK | {"lse": Rows(form="cpu")}
     known = (False,)  # for lengths that are not it is not offered
-    yield Row("attention_math", False, "cpu", f"{math}.lse_out", told, ("out", "lse"), known)
-    told = GRADIENTS | MASK | {"forward": OUT, "lse": DENSE_LSE, "out": Like("k")}
-    given = ("dq", "out", "dv")
-    yield Row("attention_math", True, "cpu", f"{math}_backward.out", told, given, known)
+    yield Row("attention_math", False, "cpu", f"{math}.lse_out", expected, ("out", "lse"), known)
+    expected = GRADIENTS | MASK | {"forward": OUT, "lse": DENSE_LSE, "out": Like("k")}
+    outputs = ("dq", "out", "dv")
+    yield Row("attention_math", True, "cpu", f"{math}_backward.out", expected, outputs, known)
 
 
 def _narrow() -> Iterator[Row]:
     """Yield who takes operands of 8 bits, and writes 16."""
-    told = WRITES | {"out": Like("q", torch.bfloat16)}
+    expected = WRITES | {"out": Like("q", torch.bfloat16)}
     sources = ("out", "lse")
-    yield Row("triton_attention", False, "narrow", "triton", told, sources)
-    yield Row("triton_attention_decode", False, "narrow few", "triton", told, sources)
+    yield Row("triton_attention", False, "narrow", "triton", expected, sources)
+    yield Row("triton_attention_decode", False, "narrow few", "triton", expected, sources)
     mask = MASK | {"bottom_right": True}
-    yield Row("cutlass_fmha", False, "narrow", f"{CUTLASS}.out", told | mask, sources)
+    yield Row("cutlass_fmha", False, "narrow", f"{CUTLASS}.out", expected | mask, sources)
     theirs = OURS | {"scale": SCALE, "window_right": 0, "return_lse": True}
     yield Row("fmha", False, "narrow", "inductor_plugin.fmha", theirs, ("0", "1"))
 

@@ -1,9 +1,9 @@
-"""Attention kernels that go wrong, and ones that are right, as torch operators for the worker.
+"""Attention kernels with and without faults, as torch operators for the worker.
 
-All compute blind to tiles, in float32 with what a fused kernel rounds: P, and dS, to the type of q.
+They compute without tiles, in float32, and round what a fused kernel rounds: P and dS, to the type of q.
 """
 
-# torch types these partly; what it leaves open says nothing about the faults.
+# torch's types are incomplete for these functions.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 Facts = tuple[str, float, int, int, bool]
-"""Name of the fault, scale, left, right, whether the diagonal ends at the last key."""
+"""Name of the fault, scale, left, right, and whether the diagonal ends at the last key."""
 
 
 def keep(queries: int, keys: int, left: int, right: int, bottom_right: bool) -> Tensor:
@@ -117,15 +117,15 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, lse: Tensor, *facts: Any, out: Ten
 def _packed(
     qkv: Tensor, lse: Tensor, heads: int, kv_heads: int, *facts: Any, out: Tensor
 ) -> Tensor:
-    """The same with q, k and v in one buffer [B, S, heads, D], which it is given whole."""
+    """The same with q, k and v in one buffer [B, S, heads, D]."""
     q, k, v = qkv.transpose(1, 2).split([heads, kv_heads, kv_heads], dim=1)
     return _forward(q, k, v, lse, *facts, out=out)
 
 
-def _backward(*given: Any, out: Tensor) -> Tensor:
+def _backward(*arguments: Any, out: Tensor) -> Tensor:
     names = ("do", "q", "k", "v", "out", "lse", "delta", "dq", "dv")
-    x: dict[str, Tensor] = dict(zip(names, given[:9], strict=True))
-    backward(x, given[9:], x["dq"], x["dv"], out)
+    x: dict[str, Tensor] = dict(zip(names, arguments[:9], strict=True))
+    backward(x, arguments[9:], x["dq"], x["dv"], out)
     return out
 
 

@@ -1,4 +1,4 @@
-"""Lowers FlexAttention for a GPU that is not there, forward and backward.
+"""Lowers FlexAttention for an absent GPU, forward and backward.
 
 The two operators are called as autograd calls them, because autograd itself asks the driver for the
 device. The score is left as it is; the mask is causal.
@@ -64,9 +64,9 @@ class Flex:
         """Return a mask that leaves no block out: counts and indices, by rows and by columns."""
         rows, columns = -(-self.queries // self.block), -(-self.keys // self.block)
         return tuple(
-            made
+            tensor
             for own, other in ((rows, columns), (columns, rows))
-            for made in (
+            for tensor in (
                 torch.full([1, 1, own], other, dtype=torch.int32),
                 torch.arange(other, dtype=torch.int32).repeat(1, 1, own, 1),
             )
@@ -74,19 +74,19 @@ class Flex:
 
     def forward(self, lab: Lab, **settings: Any) -> str:
         """Return the code of the forward pass: output and LSE in powers of two."""
-        given = (*self.operands(), *self._mask_arguments())
-        return _lower(lab, lambda *tensors: self._forward(*tensors), given, settings)
+        operands = (*self.operands(), *self._mask_arguments())
+        return _lower(lab, lambda *tensors: self._forward(*tensors), operands, settings)
 
     def backward(self, lab: Lab, **settings: Any) -> str:
         """Return the code of the backward pass."""
         q, _, v = self.operands()
         out = Arg((*q.size[:3], v.size[3]), self.dtype)
         lse = Arg(q.size[:3], torch.float32)
-        given = (*self.operands(), *self._mask_arguments(), out, lse, out)
-        return _lower(lab, lambda *tensors: self._backward(*tensors), given, settings)
+        operands = (*self.operands(), *self._mask_arguments(), out, lse, out)
+        return _lower(lab, lambda *tensors: self._backward(*tensors), operands, settings)
 
     def _mask_arguments(self) -> tuple[Arg, ...]:
-        return tuple(Arg(tuple(one.shape), one.dtype) for one in self.blocks())
+        return tuple(Arg(tuple(tensor.shape), tensor.dtype) for tensor in self.blocks())
 
     def _forward(self, q: Any, k: Any, v: Any, *blocks: Any) -> Any:
         call: Any = torch.ops.higher_order.flex_attention
@@ -96,8 +96,8 @@ class Flex:
     def _backward(self, q: Any, k: Any, v: Any, *others: Any) -> Any:
         call: Any = torch.ops.higher_order.flex_attention_backward
         mask, (out, lse, grad) = self._mask(*others[:4]), others[4:]
-        given = (q, k, v, out, lse, grad, None, _score, _joint)
-        return call(*given, mask, SCALE, _OPTIONS | self.options, (), ())[:3]
+        operands = (q, k, v, out, lse, grad, None, _score, _joint)
+        return call(*operands, mask, SCALE, _OPTIONS | self.options, (), ())[:3]
 
     def _mask(self, kv_many: Any, kv_indices: Any, q_many: Any, q_indices: Any) -> Any:
         mask = BlockMask(
@@ -117,13 +117,13 @@ class Flex:
 
 
 def _lower(
-    lab: Lab, function: Callable[..., Any], given: Sequence[Arg], settings: dict[str, Any]
+    lab: Lab, function: Callable[..., Any], operands: Sequence[Arg], settings: dict[str, Any]
 ) -> str:
     mode = FakeTensorMode(shape_env=ShapeEnv())
     with mode:
-        tensors = [one.tensor() for one in given]
+        tensors = [operand.tensor() for operand in operands]
         graph = make_fx(function)(*tensors)
-    # The third output of the forward operator is one that the decoding kernel does not have.
+    # The decoding kernel lacks the third output of the forward operator.
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return lab.lower_graph(graph, mode, tensors, **settings)

@@ -1,4 +1,4 @@
-"""A lab for FlexAttention: which configurations were offered, which wins, what each takes when compiled."""
+"""A lab for FlexAttention: the configurations that were offered, the winner, and compiled resources."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false
@@ -34,33 +34,33 @@ from tests.support.lowering import Lab
 
 @dataclass
 class FlexLab(Lab):
-    """A lab that says which configurations were offered, and lets a test name the winner."""
+    """A lab that lists the offered configurations, and lets a test name the winner."""
 
     wanted: str = ""
 
     def outcome_ms(self, candidate: BenchCandidate) -> float:
-        return 0.1 if self.wanted and self.wanted in self._said(candidate.candidate_id) else 1.0
+        return 0.1 if self.wanted and self.wanted in self._text_of(candidate.candidate_id) else 1.0
 
     def status_of(self, candidate: BenchCandidate) -> str:
         """Return how a candidate fares on the GPU."""
         return "ok"
 
     def entry(self, candidate_id: str) -> TaskCandidate:
-        entries = (one for task in self.tasks for one in task.entries)
-        return next(one for one in entries if one.candidate_id == candidate_id)
+        entries = (entry for task in self.tasks for entry in task.entries)
+        return next(entry for entry in entries if entry.candidate_id == candidate_id)
 
-    def _said(self, candidate_id: str) -> str:
-        return said(self.entry(candidate_id))
+    def _text_of(self, candidate_id: str) -> str:
+        return text_of(self.entry(candidate_id))
 
     def offered(self) -> list[str]:
-        """Return the configurations of the one call: ``128x64 3 4``, `` tma`` behind it."""
+        """Return the configurations of the one call: ``128x64 3 4``, or ``128x64 3 4 tma``."""
         (task,) = self.tasks
-        return [said(one) for one in task.entries]
+        return [text_of(entry) for entry in task.entries]
 
 
 @dataclass
 class CompilingLab(FlexLab):
-    """A lab that compiles each kernel for a compute capability, and so knows what it takes."""
+    """A lab that compiles each kernel for a compute capability, and reads its resources."""
 
     arch: int = 89
     limit: int = 227 << 10
@@ -78,7 +78,7 @@ class CompilingLab(FlexLab):
     def submit(self, job: Any, done: Callable[[list[Compiled]], None], memory: int = 0) -> None:
         assert not isinstance(job, CppCompileJob)
         tile = tile_of(job.source)
-        with self.one_at_a_time:  # it exchanges a decorator of Inductor's
+        with self.one_at_a_time:  # it replaces a decorator of Inductor
             if tile not in self.used:
                 self.used[tile] = triton_interpreter.compiled(job.source, self.arch)
         used = self.used[tile]
@@ -86,7 +86,7 @@ class CompilingLab(FlexLab):
         done([Compiled(job.key, "ok", elapsed_s=0.1, resources=resources)])
 
 
-def said(entry: TaskCandidate) -> str:
+def text_of(entry: TaskCandidate) -> str:
     names = ("BLOCK_M", "BLOCK_N", "BLOCK_M1", "BLOCK_N1", "BLOCK_M2", "BLOCK_N2")
     facts = dict(re.findall(r"(\w+)=([^,]+)", entry.description))
     blocks = "x".join(facts[name] for name in names if name in facts)
@@ -98,17 +98,17 @@ def said(entry: TaskCandidate) -> str:
 def opened(
     gpu: str, cache_dir: Path, wanted: str = "", kind: type[FlexLab] = FlexLab
 ) -> Generator[FlexLab]:
-    made: list[FlexLab] = []
+    labs: list[FlexLab] = []
     lab = kind(
-        lambda candidate: made[0].outcome_ms(candidate),
+        lambda candidate: labs[0].outcome_ms(candidate),
         cache_dir,
-        lambda candidate: made[0].status_of(candidate),
+        lambda candidate: labs[0].status_of(candidate),
         wanted=wanted,
     )
     if isinstance(lab, CompilingLab):
         lab.limit = target(gpu).shared_per_block
-    made.append(lab)
-    # What wins need not be compiled once more: without tensor cores that takes minutes.
+    labs.append(lab)
+    # The winner is not compiled again: without tensor cores that takes minutes.
     compiler = mock.patch.object(AsyncCompile, "triton", return_value=None)
     with as_target(gpu), lab.open(), compiler:
         yield lab
@@ -116,7 +116,7 @@ def opened(
 
 @contextmanager
 def without_the_plugins_list() -> Generator[None]:
-    """Let Inductor's configurations through as they are."""
+    """Leave Inductor's configurations unchanged."""
     flex.uninstall()
     with mock.patch.object(flex, "install"):
         yield

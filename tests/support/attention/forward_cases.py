@@ -1,6 +1,6 @@
-"""Attentions to try forward: their table by groups, their operands, and what float64 makes of them.
+"""Test cases of attention forward: their table by groups, their operands, and the exact results.
 
-The gradients' table and operands are in `attention_backward_cases`; a case means the same in both.
+Those of gradients are in `tests.support.attention.backward_cases`, whose `Case` is used here.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -27,8 +27,8 @@ from tests.support.attention import reference
 from tests.support.attention.backward_cases import Case
 
 H100 = target("H100")
-BEHIND = 8192
-"""Elements of NaN behind each operand, more than any step reads without a mask."""
+GUARD = 8192
+"""Elements of NaN after each operand, more than any step reads without a mask."""
 NARROW = torch.float8_e4m3fn
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2, NARROW: 1.6e-2}
 """Largest error of out, relative to 1 + its value: rounding of the weights and of the result, which of
@@ -63,10 +63,10 @@ class Trial:
     """One attention, and the kernel that computes it.
 
     Attributes:
-        group: What it tries.
+        group: The feature it tests.
         case: The attention.
         kernel: The block of `triton_attention`, or the share of its decode.
-        lse: Whether lse is asked for.
+        lse: Whether lse is computed.
         poison: Value of one element of q, k or v, as (name, value) pairs; empty for none.
         hidden: Whether the bias hides all keys of each third row.
         broadcast: How the bias is broadcast: extents of 1 as they are, or by strides of 0.
@@ -82,12 +82,12 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """What tells it from the others."""
+        """A unique name."""
         return f"{self.group}: {self}"
 
 
 def trials() -> list[Trial]:
-    """Return all of them."""
+    """Return all trials."""
     return [
         *_masks(), *_heads(), *_dims(), *_varlen(), *_biases(), *_caps(), *_decodes(), *_layouts(),
         *_non_finite(), *_narrow(),
@@ -97,9 +97,9 @@ def trials() -> list[Trial]:
 def fast() -> list[Trial]:
     """Return two of each group."""
     groups: dict[str, list[Trial]] = {}
-    for one in trials():
-        groups.setdefault(one.group, []).append(one)
-    return [one for group in groups.values() for one in (group[len(group) // 3], group[-1])]
+    for trial in trials():
+        groups.setdefault(trial.group, []).append(trial)
+    return [trial for group in groups.values() for trial in (group[len(group) // 3], group[-1])]
 
 
 def candidate_of(trial: Trial, problem: Problem) -> Candidate:
@@ -112,7 +112,7 @@ def candidate_of(trial: Trial, problem: Problem) -> Candidate:
 def operands_of(trial: Trial, seed: int = 0) -> dict[str, Tensor]:
     """Return the operands of a trial by name, in their order.
 
-    What is written and what lies between and behind the rows is NaN.
+    Outputs are NaN, and so is the memory between and after the rows.
     """
     case = trial.case
     generator = torch.Generator().manual_seed(seed)
@@ -121,34 +121,34 @@ def operands_of(trial: Trial, seed: int = 0) -> dict[str, Tensor]:
         ("k", case.keys, case.kv_heads, case.head_dim),
         ("v", case.keys, case.kv_heads, case.value_dim or case.head_dim),
     )
-    made: dict[str, Tensor] = {}
+    operands: dict[str, Tensor] = {}
     for name, tokens, heads, dim in facts:
-        made[name] = _empty(case, tokens, heads, dim)
-        made[name].copy_(torch.randn(made[name].shape, generator=generator))
+        operands[name] = _empty(case, tokens, heads, dim)
+        operands[name].copy_(torch.randn(operands[name].shape, generator=generator))
     for name, value in trial.poison:
-        made[name][..., made[name].size(-2) // 2, 3] = value
+        operands[name][..., operands[name].size(-2) // 2, 3] = value
     if case.bias:
-        made["bias"] = _bias(trial, generator)
+        operands["bias"] = _bias(trial, generator)
     if isinstance(case.queries, tuple) and isinstance(case.keys, tuple):
-        made["cu_q"], made["cu_k"] = _ends(case.queries), _ends(case.keys)
+        operands["cu_q"], operands["cu_k"] = _ends(case.queries), _ends(case.keys)
     if trial.lse:
-        q = made["q"]
+        q = operands["q"]
         shape = (q.size(1), q.size(0)) if case.varlen else q.shape[:-1]
-        made["lse"] = torch.full(shape, torch.nan)
-    return made
+        operands["lse"] = torch.full(shape, torch.nan)
+    return operands
 
 
 def meta_operands_of(case: Case) -> dict[str, Tensor]:
-    """Return the operands of a case without memory, for what only asks for their facts."""
+    """Return the operands of a case without memory, for callers that only read their facts."""
 
-    def made(tokens: int | tuple[int, ...], heads: int, dim: int) -> Tensor:
+    def empty(tokens: int | tuple[int, ...], heads: int, dim: int) -> Tensor:
         many = isinstance(tokens, tuple)
         size = (sum(tokens), heads, dim) if many else (case.batch, heads, tokens, dim)
         return torch.empty(size, dtype=case.dtype, device="meta")
 
-    q = made(case.queries, case.heads, case.head_dim)
-    k = made(case.keys, case.kv_heads, case.head_dim)
-    v = made(case.keys, case.kv_heads, case.value_dim or case.head_dim)
+    q = empty(case.queries, case.heads, case.head_dim)
+    k = empty(case.keys, case.kv_heads, case.head_dim)
+    v = empty(case.keys, case.kv_heads, case.value_dim or case.head_dim)
     if not isinstance(case.queries, tuple):
         return {"q": q, "k": k, "v": v, "lse": torch.empty(q.shape[:-1], device="meta")}
     ends = torch.empty(len(case.queries) + 1, dtype=torch.int32, device="meta")
@@ -156,19 +156,21 @@ def meta_operands_of(case: Case) -> dict[str, Tensor]:
     return {"q": q, "k": k, "v": v, "cu_q": ends, "cu_k": ends, "lse": lse}
 
 
-def problem_of(case: Case, given: dict[str, Tensor], gpu: Target | None = H100) -> Problem:
-    """Return the problem of a case whose operands are these; the output is as q lies in memory."""
-    told = arguments(scale=case.factor, mask=case.mask, softcap=case.softcap, operands=tuple(given))
-    q, v = given["q"], given["v"]
+def problem_of(case: Case, operands: dict[str, Tensor], gpu: Target | None = H100) -> Problem:
+    """Return the problem of a case with these operands; the output has the layout of q."""
+    keywords = arguments(
+        scale=case.factor, mask=case.mask, softcap=case.softcap, operands=tuple(operands)
+    )
+    q, v = operands["q"], operands["v"]
     size = (*q.shape[:-1], v.size(-1))
     out = torch.empty(size, dtype=blockwise.result(q.dtype), device="meta")
     if case.by_tokens and not case.varlen:
         out = out.transpose(1, 2).contiguous().transpose(1, 2)
     return Problem(
         op=FORWARD,
-        inputs=tuple(operand_of(one) for one in given.values()),
+        inputs=tuple(operand_of(tensor) for tensor in operands.values()),
         output=operand_of(out),
-        arguments=tuple((name, repr(value)) for name, value in sorted(told.items())),
+        arguments=tuple((name, repr(value)) for name, value in sorted(keywords.items())),
         target=gpu,
     )
 
@@ -179,13 +181,13 @@ def operand_of(tensor: Tensor) -> Operand:
     return Operand(tuple(tensor.shape), tuple(tensor.stride()), dtype, "cuda")
 
 
-def expected_of(trial: Trial, given: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+def expected_of(trial: Trial, operands: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Return out and lse in float64."""
     case = trial.case
-    q, k, v = (given[name] for name in "qkv")
+    q, k, v = (operands[name] for name in "qkv")
     out, lse = reference.forward(
         q, k, v, mask=case.mask, scale=case.factor, softcap=case.softcap,
-        bias=given.get("bias"), cu_q=given.get("cu_q"), cu_k=given.get("cu_k"),
+        bias=operands.get("bias"), cu_q=operands.get("cu_q"), cu_k=operands.get("cu_k"),
     )  # fmt: skip
     if trial.poison:
         # A score of +inf: its softmax is NaN; torch.logsumexp says inf, which here means no key.
@@ -193,10 +195,10 @@ def expected_of(trial: Trial, given: dict[str, Tensor]) -> tuple[Tensor, Tensor]
     return out, lse
 
 
-def error_of(found: Tensor, expected: Tensor) -> float:
+def error_of(result: Tensor, expected: Tensor) -> float:
     """Return the largest error relative to 1 + the value; infinite where NaN or inf differ."""
-    assert found.shape == expected.shape
-    exact = found.double()
+    assert result.shape == expected.shape
+    exact = result.double()
     finite = torch.isfinite(expected)
     alike = torch.equal(exact.isnan(), expected.isnan())
     same = torch.equal(exact.masked_fill(finite, 0).nan_to_num(7, 1, -1),
@@ -334,7 +336,7 @@ def _bias(trial: Trial, generator: torch.Generator) -> Tensor:
     case = trial.case
     elements = math.prod(case.bias)
     dtype = blockwise.result(case.dtype)
-    whole = torch.full((elements + BEHIND,), torch.nan, dtype=dtype)
+    whole = torch.full((elements + GUARD,), torch.nan, dtype=dtype)
     bias = whole[:elements].view(case.bias)
     bias.copy_(torch.randn(case.bias, generator=generator))
     if trial.hidden:
@@ -363,4 +365,4 @@ def _empty(case: Case, tokens: int | tuple[int, ...], heads: int, dim: int) -> T
         size = (case.batch, heads, tokens, dim)
         stride = (heads * tokens * row, tokens * row, row, 1)
     elements = math.prod(size) // dim * row
-    return torch.full((elements + BEHIND,), torch.nan, dtype=case.dtype).as_strided(size, stride)
+    return torch.full((elements + GUARD,), torch.nan, dtype=case.dtype).as_strided(size, stride)

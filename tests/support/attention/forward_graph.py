@@ -1,6 +1,6 @@
 """Lowers a graph whose one operator is an attention, computed by one of our kernels.
 
-No measuring, no other candidate: what comes out is Inductor's own wrapper around the generated kernel.
+Nothing is measured and there is no other candidate: the result is Inductor's wrapper around the kernel.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -56,7 +56,7 @@ torch.library.register_fake("attention_graph::forward", _fake, lib=_LIBRARY)
 
 def code_of(
     case: Case,
-    given: Mapping[str, Tensor],
+    operands: Mapping[str, Tensor],
     pick: Pick,
     *,
     unknown: Mapping[int, int] | None = None,
@@ -66,7 +66,7 @@ def code_of(
 
     Args:
         case: The attention.
-        given: Its operands without lse.
+        operands: Its operands without lse.
         pick: Returns the kernel for its problem.
         unknown: Sizes known only at run time, and which they have when the graph is lowered.
         after: What the graph does with out.
@@ -75,15 +75,15 @@ def code_of(
     mask = case.mask
 
     def graph(*tensors: Any) -> Any:
-        there = dict(zip(given, tensors, strict=True))
-        more = [there.get(name) for name in _OPTIONAL]
+        present = dict(zip(operands, tensors, strict=True))
+        more = [present.get(name) for name in _OPTIONAL]
         facts = (case.factor, mask.left, mask.right, mask.bottom_right, case.softcap)
-        out, lse = OP(there["q"], there["k"], there["v"], *more, *facts)
+        out, lse = OP(present["q"], present["k"], present["v"], *more, *facts)
         return after(out), lse
 
     with mode:
         symbols = _symbols(mode, unknown or {})
-        fakes = [_fake_of(one, symbols) for one in given.values()]
+        fakes = [_fake_of(x, symbols) for x in operands.values()]
         traced = make_fx(graph)(*fakes)
     codes: list[str] = []
     with ExitStack() as stack:
@@ -103,29 +103,29 @@ def code_of(
 def lowered_by(pick: Pick) -> Generator[None, None, None]:
     """Lower the operator by the kernel that ``pick`` returns, within the block."""
 
-    def lower(*given: Any) -> Any:
-        *tensors, scale, left, right, bottom_right, softcap = given
+    def lower(*args: Any) -> Any:
+        *tensors, scale, left, right, bottom_right, softcap = args
         names = ("q", "k", "v", *_OPTIONAL)
-        there = {n: one for n, one in zip(names, tensors, strict=True) if one is not None}
-        size = there["q"].get_size()
+        present = {n: x for n, x in zip(names, tensors, strict=True) if x is not None}
+        size = present["q"].get_size()
         rows = [size[1], size[0]] if len(size) == 3 else size[:-1]
-        there["lse"] = empty_strided(
-            rows, None, dtype=torch.float32, device=there["q"].get_device()
+        present["lse"] = empty_strided(
+            rows, None, dtype=torch.float32, device=present["q"].get_device()
         )
-        nodes: list[Any] = [ir.ExternKernel.realize_input(one) for one in there.values()]
-        layout = _layout_of(there["q"], [*size[:-1], there["v"].get_size()[-1]])
-        told = arguments(
+        nodes: list[Any] = [ir.ExternKernel.realize_input(x) for x in present.values()]
+        layout = _layout_of(present["q"], [*size[:-1], present["v"].get_size()[-1]])
+        keywords = arguments(
             scale=scale,
             mask=Mask(left, right, bottom_right),
             softcap=softcap,
-            operands=tuple(there),
+            operands=tuple(present),
         )
-        texts = tuple((name, repr(value)) for name, value in sorted(told.items()))
+        texts = tuple((name, repr(value)) for name, value in sorted(keywords.items()))
         kernel = pick(problem_of(FORWARD, nodes, layout, texts)).kernel
         assert isinstance(kernel, TritonSource)
         choice = triton_choice(kernel, nodes, layout)
         assert not isinstance(choice, Failed), choice.reason
-        return choice.output_node(), there["lse"]
+        return choice.output_node(), present["lse"]
 
     with mock.patch.dict(lowerings):
         register_lowering(OP, type_promotion_kind=None)(lower)
@@ -138,20 +138,20 @@ def _layout_of(q: Any, size: list[Any]) -> ir.FixedLayout:
 
 
 def _symbols(mode: FakeTensorMode, sizes: Mapping[int, int]) -> dict[int, Any]:
-    """Return a size known only at run time for each of these."""
+    """Return a symbol for each of these sizes."""
     shapes = mode.shape_env
     assert shapes is not None
-    made: dict[int, Any] = {}
+    by_size: dict[int, Any] = {}
     for size, hint in sizes.items():
         source = ConstantSource(f"size{size}")
         symbol = shapes.create_symbol(hint, source, dynamic_dim=DimDynamic.DYNAMIC)
-        made[size] = shapes.create_symintnode(symbol, hint=hint, source=source)
-    return made
+        by_size[size] = shapes.create_symintnode(symbol, hint=hint, source=source)
+    return by_size
 
 
 def _fake_of(tensor: Tensor, symbols: Mapping[int, Any]) -> Tensor:
-    """Return a tensor of a GPU that is not there; with sizes that are not known it has no gaps."""
-    size = [symbols.get(one, one) for one in tensor.shape]
+    """Return a tensor of a GPU that is not there; with symbolic sizes it has no gaps."""
+    size = [symbols.get(size, size) for size in tensor.shape]
     facts: dict[str, Any] = {"dtype": tensor.dtype, "device": "cuda:0"}
     if not symbols:
         return torch.empty_strided(size, tensor.stride(), **facts)

@@ -1,4 +1,4 @@
-"""Graphs with one attention operator each, and what Inductor alone makes of them."""
+"""Graphs with one attention operator each, and Inductor's own code for them."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportPrivateUsage=false, reportCallIssue=false
@@ -39,9 +39,9 @@ NARROW = torch.float8_e4m3fn
 
 @dataclass(frozen=True)
 class Shape:
-    """Extents of one attention; ``dynamic`` makes symbols of the lengths, but for the one ``known``.
+    """Extents of one attention; ``dynamic`` makes the lengths symbols, except the one named ``known``.
 
-    Tensors lie in memory as [B, S, H, D], with ``heads_first`` as [B, H, S, D].
+    Tensors have the layout [B, S, H, D], with ``heads_first`` [B, H, S, D].
     """
 
     batch: int = 2
@@ -55,7 +55,7 @@ class Shape:
     heads_first: bool = False
 
     def lengths(self, env: ShapeEnv) -> tuple[Any, Any]:
-        """Return Sq and Sk, as symbols if they are to be unknown; one symbol if they agree."""
+        """Return Sq and Sk, as symbols if ``dynamic``; one symbol if they agree."""
         if not self.dynamic:
             return self.queries, self.keys
         if self.known == "queries":
@@ -68,10 +68,10 @@ class Shape:
 
 
 def symbol(env: ShapeEnv, name: str, hint: int) -> Any:
-    """Return an extent that is known at run time only."""
+    """Return an extent that is known only at run time."""
     source = ConstantSource(name)
-    made = env.create_symbol(hint, source=source, dynamic_dim=DimDynamic.DYNAMIC)
-    return env.create_symintnode(made, hint=hint, source=source)
+    variable = env.create_symbol(hint, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+    return env.create_symintnode(variable, hint=hint, source=source)
 
 
 @dataclass
@@ -83,11 +83,11 @@ class Graph:
     tensors: list[Any]
 
     def lower(self, lab: Lab, **options: Any) -> str:
-        """Return the code the plugin makes of it."""
+        """Return the code the plugin generates."""
         return lab.lower_graph(self.module, self.mode, self.tensors, **options)
 
     def stock(self) -> str:
-        """Return the code Inductor makes of it."""
+        """Return the code Inductor generates."""
         codes: list[str] = []
         keep = staticmethod(codes.append)
         with (
@@ -102,7 +102,7 @@ class Graph:
 
 
 def traced(function: Callable[..., Any], make: Callable[[ShapeEnv], list[Any]]) -> Graph:
-    """Return the graph of a function of fake tensors that ``make`` makes."""
+    """Return the graph of a function of fake tensors that ``make`` returns."""
     env = ShapeEnv()
     mode = FakeTensorMode(shape_env=env, allow_non_fake_inputs=True)
     with mode:
@@ -138,27 +138,27 @@ def forward(
     def function(q: Any, k: Any, v: Any, *more: Any) -> Any:
         mask = more[0] if bias else None
         if kind == "flash":
-            made = ATEN._scaled_dot_product_flash_attention.default(
+            results = ATEN._scaled_dot_product_flash_attention.default(
                 q, k, v, 0.0, causal, False, scale=0.125
             )
         elif kind == "efficient":
-            made = ATEN._scaled_dot_product_efficient_attention.default(
+            results = ATEN._scaled_dot_product_efficient_attention.default(
                 q, k, v, mask, 1 in keep, 0.0, causal, scale=0.125
             )
         else:
-            made = ATEN._scaled_dot_product_cudnn_attention.default(
+            results = ATEN._scaled_dot_product_cudnn_attention.default(
                 q, k, v, mask, 1 in keep, 0.0, causal, False, scale=0.125
             )
-        return tuple(made[i] for i in keep)
+        return tuple(results[i] for i in keep)
 
     def make(env: ShapeEnv) -> list[Any]:
-        given = qkv(shape, env)
+        inputs = qkv(shape, env)
         if bias:
             sq, sk = (
-                shape.lengths(env) if not shape.dynamic else (given[0].size(2), given[1].size(2))
+                shape.lengths(env) if not shape.dynamic else (inputs[0].size(2), inputs[1].size(2))
             )
-            given.append(torch.empty(shape.batch, shape.heads, sq, sk, dtype=BF16, device="cuda"))
-        return given
+            inputs.append(torch.empty(shape.batch, shape.heads, sq, sk, dtype=BF16, device="cuda"))
+        return inputs
 
     return traced(function, make)
 
@@ -171,19 +171,19 @@ def backward(
     def function(do: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *seeds: Any) -> Any:
         sizes = (q.size(2), k.size(2))
         if kind == "flash":
-            made = ATEN._scaled_dot_product_flash_attention_backward.default(
+            results = ATEN._scaled_dot_product_flash_attention_backward.default(
                 do, q, k, v, out, lse, None, None, *sizes, 0.0, causal, *seeds, scale=0.125
             )
         elif kind == "efficient":
-            wanted = [True, True, True, False]
-            made = ATEN._scaled_dot_product_efficient_attention_backward.default(
-                do, q, k, v, None, out, lse, *seeds, 0.0, wanted, causal, scale=0.125
+            grad_mask = [True, True, True, False]
+            results = ATEN._scaled_dot_product_efficient_attention_backward.default(
+                do, q, k, v, None, out, lse, *seeds, 0.0, grad_mask, causal, scale=0.125
             )
         else:
-            made = ATEN._scaled_dot_product_cudnn_attention_backward.default(
+            results = ATEN._scaled_dot_product_cudnn_attention_backward.default(
                 do, q, k, v, out, lse, *seeds, None, None, None, *sizes, 0.0, causal, scale=0.125
             )
-        return tuple(made[i] for i in keep)
+        return tuple(results[i] for i in keep)
 
     def make(env: ShapeEnv) -> list[Any]:
         q, k, v = qkv(shape, env)
@@ -221,8 +221,8 @@ def varlen(
     def function(q: Any, k: Any, v: Any, cu: Any, *more: Any) -> Any:
         if not gradient:
             packs = (cu, cu, 400, 400, causal, 0.125, list(window))
-            made = ops._varlen_attn.default(q, k, v, *packs, **more_options)
-            return tuple(made[i] for i in keep)
+            results = ops._varlen_attn.default(q, k, v, *packs, **more_options)
+            return tuple(results[i] for i in keep)
         do, out, lse, seed = more
         return ops._varlen_attn_backward.default(
             do, q, k, v, out, lse, cu, cu, 400, 400, causal, seed, 0.125, list(window)
@@ -256,8 +256,8 @@ def fmha(
         if gradient:
             do, out, rows = more
             return FMHA.fmha_backward.default(do, q, k, v, out, rows, **keywords)[:3]
-        made = FMHA.fmha.default(q, k, v, return_lse=lse, **keywords)
-        return made if lse else made[:1]
+        results = FMHA.fmha.default(q, k, v, return_lse=lse, **keywords)
+        return results if lse else results[:1]
 
     def make(env: Any) -> list[Any]:
         q, k, v = qkv(shape, env, dtype)
@@ -340,19 +340,19 @@ def only(name: str) -> Callable[[BenchCandidate], float]:
 
 
 def lowered(graph: Graph, winner: str, cache_dir: Path, **options: Any) -> tuple[str, Lab]:
-    """Return the code in which a candidate wins, and who was asked.
+    """Return the code in which a candidate wins, and the lab.
 
     Raises:
         AssertionError: The plugin met something it did not expect and left the call to Inductor.
     """
     given_up: list[str] = []
 
-    def noted(*_: Any) -> None:
+    def record(*_: Any) -> None:
         given_up.append(format_exc())
 
     with (
         Lab(only(winner), cache_dir).open() as lab,
-        mock.patch.object(lowering.logger, "exception", noted),
+        mock.patch.object(lowering.logger, "exception", record),
     ):
         code = graph.lower(lab, **options)
     assert given_up == [], given_up[0]
@@ -367,8 +367,8 @@ def outputs(code: str) -> list[str]:
 
 def allocated(code: str, buffer: str) -> str:
     """Return extents, strides and type of a buffer that generated code allocates."""
-    (found,) = re.findall(rf"{buffer} = empty_strided_cuda\((.*)\)$", body(code), re.MULTILINE)
-    return found
+    (arguments,) = re.findall(rf"{buffer} = empty_strided_cuda\((.*)\)$", body(code), re.MULTILINE)
+    return arguments
 
 
 def calls(code: str) -> list[str]:

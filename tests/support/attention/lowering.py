@@ -1,4 +1,4 @@
-"""Turns candidates of an attention template into the code Inductor generates of them, without a GPU."""
+"""Generates Inductor's code for candidates of an attention template, without a GPU."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
@@ -37,7 +37,7 @@ from tests.support.attention.forward_cases import (
 
 @contextmanager
 def graph() -> Generator[None, None, None]:
-    """Make an empty graph the one that is lowered."""
+    """Set an empty graph as the one that is lowered."""
     mode = FakeTensorMode(shape_env=ShapeEnv())
     empty = torch.fx.Graph()
     empty.output(())
@@ -54,7 +54,7 @@ def source_of(problem: Problem, candidate: Candidate) -> str:
     """Return the module Inductor generates for a candidate; call it within `graph`."""
     kernel = candidate.kernel
     assert isinstance(kernel, TritonSource)
-    nodes = [_node(f"arg{i}_1", one) for i, one in enumerate(problem.inputs)]
+    nodes = [_node(f"arg{i}_1", operand) for i, operand in enumerate(problem.inputs)]
     choice = triton_choice(kernel, nodes, _layout(problem.output))
     assert not isinstance(choice, Failed), choice.reason
     return Path(choice.bmreq.module_path).read_text(encoding="utf-8")
@@ -116,32 +116,32 @@ def _layout(operand: Operand) -> Any:
 
 def computed(trials: Sequence[Trial]) -> list[tuple[float, float]]:
     """Run the kernels of trials in the interpreter, and return the errors of out and of lse."""
-    given = [operands_of(one) for one in trials]
-    there = mock.patch.object(_triton, "has_triton_tma_device", return_value=True)
-    with gpu.installed(), there, graph():
-        pairs = zip(trials, given, strict=True)
-        modules = [_module_of_trial(one, operands) for one, operands in pairs]
-    tensors = [list(one.values()) for one in given]
-    found = triton_interpreter.outputs(list(zip(modules, tensors, strict=True)))
+    by_trial = [operands_of(trial) for trial in trials]
+    has_tma = mock.patch.object(_triton, "has_triton_tma_device", return_value=True)
+    with gpu.installed(), has_tma, graph():
+        pairs = zip(trials, by_trial, strict=True)
+        modules = [_module_of_trial(trial, operands) for trial, operands in pairs]
+    tensors = [list(operands.values()) for operands in by_trial]
+    outputs = triton_interpreter.outputs(list(zip(modules, tensors, strict=True)))
     return [
-        _errors(one, operands, made)
-        for one, operands, made in zip(trials, given, found, strict=True)
+        _errors(trial, operands, results)
+        for trial, operands, results in zip(trials, by_trial, outputs, strict=True)
     ]
 
 
-def _module_of_trial(trial: Trial, given: dict[str, torch.Tensor]) -> str:
-    problem = problem_of(trial.case, given)
+def _module_of_trial(trial: Trial, operands: dict[str, torch.Tensor]) -> str:
+    problem = problem_of(trial.case, operands)
     return module_of(problem, candidate_of(trial, problem))
 
 
 def _errors(
-    trial: Trial, given: dict[str, torch.Tensor], found: Sequence[torch.Tensor]
+    trial: Trial, operands: dict[str, torch.Tensor], results: Sequence[torch.Tensor]
 ) -> tuple[float, float]:
-    """Return the errors of what belongs to a sequence; nothing else is written."""
-    out, lse = expected_of(trial, given)
+    """Return the errors of rows that belong to a sequence; others are not written."""
+    out, lse = expected_of(trial, operands)
     count = sum(trial.case.queries) if isinstance(trial.case.queries, tuple) else None
     rows = slice(count) if trial.case.varlen else slice(None)
-    wrong = error_of(found[0][rows], out[rows])
+    wrong = error_of(results[0][rows], out[rows])
     if not trial.lse:
         return wrong, 0.0
-    return wrong, error_of(found[1][..., rows], lse[..., rows])
+    return wrong, error_of(results[1][..., rows], lse[..., rows])

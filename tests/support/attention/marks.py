@@ -1,4 +1,4 @@
-"""What every test of attention's lowering needs: a GPU that is not there, in each version of torch."""
+"""Marks of every test of attention's lowering, which uses an absent GPU and each version of torch."""
 
 from __future__ import annotations
 

@@ -48,22 +48,22 @@ def attention(
         names, inputs = ("q", "k", "v"), (q, k, k)
         if lse:
             names, inputs = (*names, "lse"), (*inputs, rows)
-    told = arguments(scale=scale, mask=mask or Mask(), softcap=softcap, operands=names)
+    keywords = arguments(scale=scale, mask=mask or Mask(), softcap=softcap, operands=names)
     return Problem(
         op=BACKWARD if backward else FORWARD,
         inputs=inputs,
         output=dense(q.size, "bfloat16") if dtype.startswith("float8") else k if backward else q,
-        arguments=tuple((name, repr(value)) for name, value in told.items()),
+        arguments=tuple((name, repr(value)) for name, value in keywords.items()),
         target=target(gpu),
     )
 
 
 def changed(problem: Problem, name: str, **values: Any) -> Problem:
-    """Return a problem one of whose operands is another; ``output`` names the result."""
+    """Return a problem with one operand changed; ``output`` names the result."""
     if name == "output":
         return replace(problem, output=replace(problem.output, **values))
-    told = dict(problem.arguments)
-    at = told["operands"].strip("'").split(",").index(name)
+    keywords = dict(problem.arguments)
+    at = keywords["operands"].strip("'").split(",").index(name)
     inputs = list(problem.inputs)
     inputs[at] = replace(inputs[at], **values)
     return replace(problem, inputs=tuple(inputs))

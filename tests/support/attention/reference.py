@@ -1,7 +1,7 @@
-"""Attention and its gradients by the textbook formulas, in float64: what every kernel is tested against.
+"""Attention and its gradients by the textbook formulas, in float64: the reference of every kernel.
 
-Shapes and names as in `inductor_plugin.problem.attention`. A block of queries at a time, against all keys, so
-that memory stays small; nothing else is clever here, and autograd is not used.
+Shapes and names as in `inductor_plugin.problem.attention`. A block of queries is computed at a time, with all
+keys, to limit memory; nothing else is optimized, and autograd is not used.
 
     s = cap(scale * q @ k.T) + bias, -inf where the mask hides        cap(x) = softcap * tanh(x / softcap)
     lse = log(sum(exp(s)))        p = exp(s - lse)        out = p @ v
@@ -9,9 +9,9 @@ that memory stays small; nothing else is clever here, and autograd is not used.
     dbias = ds                    dq = scale * (ds * cap') @ k        dk = scale * (ds * cap').T @ q
 
 A row that sees no key, or whose scores are all -inf: out = 0, lse = +inf and no gradient. Non-finite
-inputs go where these formulas take them: NaN among the scores a row sees makes its out and lse NaN,
-+inf its out NaN and its lse +inf. A score that is hidden has no effect, whatever it was; a v that is hidden has
-none if it is finite: 0 * inf is NaN. Fused kernels may skip that v, so do not compare there.
+inputs propagate as in these formulas: NaN among the scores a row sees makes its out and lse NaN, +inf its out
+NaN and its lse +inf. A hidden score has no effect, whatever its value; a hidden v has none if it is finite:
+0 * inf is NaN. Fused kernels may skip that v, so do not compare there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch import Tensor
 from inductor_plugin.problem.attention import Mask
 
 BLOCK_BYTES = 64 << 20
-"""Bytes of one block of scores; about five blocks live at once in the backward."""
+"""Bytes of one block of scores; about five blocks are alive at once in the backward."""
 
 
 class Gradients(NamedTuple):
@@ -37,7 +37,7 @@ class Gradients(NamedTuple):
         dq: As q.
         dk: As k.
         dv: As v.
-        dbias: As the bias was given, summed over what was broadcast; None without a bias.
+        dbias: As the bias, summed over broadcast dimensions; None without a bias.
     """
 
     dq: Tensor
@@ -59,7 +59,7 @@ def forward(
     cu_k: Tensor | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> tuple[Tensor, Tensor]:
-    """Return what one attention gives, contiguous.
+    """Return out and lse of one attention, contiguous.
 
     Args:
         q: [B, H, Sq, D], or with ``cu_q`` and ``cu_k`` [Tq, H, D]; any strides, any type.
@@ -126,9 +126,9 @@ def backward(
         dtype: See `forward`.
     """
     factor: float = q.size(-1) ** -0.5 if scale is None else scale
-    dq, dk, dv = (torch.zeros(one.shape, dtype=dtype, device=one.device) for one in (q, k, v))
+    dq, dk, dv = (torch.zeros(x.shape, dtype=dtype, device=x.device) for x in (q, k, v))
     dbias = None if bias is None else torch.zeros(bias.shape, dtype=dtype, device=bias.device)
-    biases, bias_grads = (_biases(one, q, k, cu_q, cu_k) for one in (bias, dbias))
+    biases, bias_grads = (_biases(x, q, k, cu_q, cu_k) for x in (bias, dbias))
     zero = _rows_like(q, cu_q, dtype)
     from_lse = _split_rows(zero if grad_lse is None else grad_lse.to(dtype), cu_q)
     operands = zip(_split(q, cu_q), _split(k, cu_k), _split(v, cu_k), _split(do, cu_q), strict=True)
@@ -206,14 +206,14 @@ def _softmax(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _grouped_product(a: Tensor, b: Tensor) -> Tensor:
-    """Return a[H, m, k] @ b[Hkv, k, n]: H / Hkv heads of a in a row share one of b."""
+    """Return a[H, m, k] @ b[Hkv, k, n]: H / Hkv consecutive heads of a share a head of b."""
     heads, m, k = a.shape
     folded = a.reshape(b.size(0), heads // b.size(0) * m, k)
     return (folded @ b).reshape(heads, m, b.size(-1))
 
 
 def _key_product(a: Tensor, b: Tensor, kv_heads: int) -> Tensor:
-    """Return a[H, m, n].T @ b[H, m, d], summed over the heads that share one: [Hkv, n, d]."""
+    """Return a[H, m, n].T @ b[H, m, d], summed over the heads of a group: [Hkv, n, d]."""
     rows = a.size(0) // kv_heads * a.size(1)
     return a.reshape(kv_heads, rows, -1).transpose(-1, -2) @ b.reshape(kv_heads, rows, -1)
 

@@ -1,13 +1,13 @@
-"""Runs generated code on fake tensors: which kernels it calls with what, and what it gives back.
+"""Runs generated code on fake tensors, and records its kernel calls and results.
 
-Operators of torch's run with their fake implementations, so that the sizes, strides and types that
-generated code asserts are held against them. Triton and C++ kernels and operators that write to
-``out=`` are noted, not run. Each tensor is known by where its memory comes from:
+torch's operators run with their fake implementations, which checks the sizes, strides and types that
+generated code asserts. Triton and C++ kernels and operators that write to ``out=`` are recorded, not run.
+Each tensor is identified by the source of its memory:
 
     q, k, ...            an input of the graph
     0, 1, ...            a result of the attention operator
-    out, lse, dq, dv     what a template's kernel or operator has written
-    made of lse          what one of Inductor's own kernels has written, of what it reads
+    out, lse, dq, dv     an output of a template's kernel or operator
+    made of lse          an output of one of Inductor's kernels, with the sources it reads
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -34,7 +34,7 @@ _CPP = re.compile(r"\b(cpp_\w+)\(")
 
 @dataclass(frozen=True)
 class Memory:
-    """A tensor that is no input: where it comes from (empty: nothing has written to it), and its layout."""
+    """A tensor other than an input: its source (empty if nothing has written to it), and its layout."""
 
     source: str
     size: tuple[int, ...]
@@ -48,8 +48,7 @@ class Called:
 
     Attributes:
         name: ``namespace.operator``, or ``triton`` for a template's kernel.
-        given: The arguments, less those that are as the schema has them by default; a tensor as what
-            `Run.seen` makes of it.
+        given: The arguments that differ from the schema's defaults; a tensor as in `Run.seen`.
         grid: Programs of a template's kernel.
     """
 
@@ -60,14 +59,14 @@ class Called:
 
 @dataclass
 class Run:
-    """What generated code has done.
+    """A run of generated code.
 
     Attributes:
-        names: Of the inputs.
+        names: Names of the inputs.
         tensors: The inputs.
-        code: What was generated.
+        code: The generated code.
         calls: The attention's kernels that were called.
-        outputs: What was given back.
+        outputs: The results.
         copies: Inductor's own kernels that ran.
     """
 
@@ -93,7 +92,7 @@ class Run:
         return self._sources.get(_storage(tensor), "")
 
     def seen(self, value: Any) -> Any:
-        """Return an argument so that it can be compared: of a tensor, whose memory it is and its layout."""
+        """Return an argument in a comparable form: for a tensor the source of its memory and its layout."""
         if not isinstance(value, torch.Tensor):
             return value
         return Memory(self.source(value), tuple(value.size()), strides(value), value.dtype)
@@ -104,62 +103,63 @@ class Run:
         return tuple(map(self.source, self.outputs))
 
     def name(self, tensor: torch.Tensor, source: str) -> None:
-        """Say where a tensor's memory comes from from now on."""
+        """Set the source of a tensor's memory."""
         self._sources[_storage(tensor)] = source
         self._kept.append(tensor)  # or another tensor would have its memory
 
     def operator(self, path: str, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Call an operator of torch's."""
         schema = op._schema.arguments
-        bound = {one.name: value for one, value in zip(schema, args, strict=False)} | kwargs
-        usual = {one.name: one.default_value for one in schema}
-        told = {name: one for name, one in bound.items() if _differs(one, usual[name])}
-        self.call(path, told, writes="out" in kwargs)
+        bound = {arg.name: value for arg, value in zip(schema, args, strict=False)} | kwargs
+        usual = {arg.name: arg.default_value for arg in schema}
+        unusual = {name: x for name, x in bound.items() if _differs(x, usual[name])}
+        self.call(path, unusual, writes="out" in kwargs)
         if "out" in kwargs:
             return kwargs["out"]
-        made = op(*args, **kwargs)
-        for index, one in enumerate(made if isinstance(made, (tuple, list)) else (made,)):
-            if isinstance(one, torch.Tensor):
-                self.name(one, str(index))
-        return made
+        results = op(*args, **kwargs)
+        several = isinstance(results, (tuple, list))
+        for index, result in enumerate(results if several else (results,)):
+            if isinstance(result, torch.Tensor):
+                self.name(result, str(index))
+        return results
 
     def call(
         self, name: str, given: dict[str, Any], grid: tuple[int, ...] = (), *, writes: bool = True
     ) -> None:
         """Note a call; if it ``writes``, then to memory that nothing has written to."""
-        self.calls.append(Called(name, {key: self.seen(one) for key, one in given.items()}, grid))
-        for key, one in given.items():
-            if writes and isinstance(one, torch.Tensor) and not self.source(one):
-                self.name(one, key)
+        self.calls.append(Called(name, {key: self.seen(x) for key, x in given.items()}, grid))
+        for key, value in given.items():
+            if writes and isinstance(value, torch.Tensor) and not self.source(value):
+                self.name(value, key)
 
     def kernel(self, name: str, *args: Any, **_: Any) -> None:
         """Run a Triton or C++ kernel."""
         if not name.startswith("triton_tem"):
             self._own(args)
             return
-        (found,) = re.findall(rf"def {name}\(([^)]*)\)", self.code)
-        parameters = [one.partition(":")[0].strip() for one in found.split(",")]
+        (signature,) = re.findall(rf"def {name}\(([^)]*)\)", self.code)
+        parameters = [text.partition(":")[0].strip() for text in signature.split(",")]
         result = "dk" if "arg_DQ" in parameters else "out"
-        plain = [one.removeprefix("arg_").lower() for one in parameters]
-        plain = [result if one == "out_ptr0" else one for one in plain]
+        plain = [parameter.removeprefix("arg_").lower() for parameter in parameters]
+        plain = [result if name == "out_ptr0" else name for name in plain]
         count = len(plain)
         self.call("triton", dict(zip(plain, args[:count], strict=True)), tuple(args[count:]))
 
     def _own(self, args: Sequence[Any]) -> None:
         self.copies += 1
-        tensors = [one for one in args if isinstance(one, torch.Tensor)]
-        read = ", ".join(self.source(one) for one in tensors if self.source(one))
-        for one in tensors:
-            if not self.source(one):
-                self.name(one, f"made of {read}")
+        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        read = ", ".join(self.source(tensor) for tensor in tensors if self.source(tensor))
+        for tensor in tensors:
+            if not self.source(tensor):
+                self.name(tensor, f"made of {read}")
 
 
 @runtime_checkable
 class Wanted(Protocol):
-    """What an argument has to be, where that depends on the call."""
+    """An expected argument that depends on the call."""
 
     def of(self, run: Run) -> Any:
-        """Return what `Run.seen` has to make of it."""
+        """Return the value expected of `Run.seen`."""
         ...
 
 
@@ -172,25 +172,25 @@ class Input:
 
     def of(self, run: Run) -> Any:
         """Return the input, as it is seen."""
-        one = run.input(self.name)
-        return run.seen(one.transpose(1, 2) if self.swap else one)
+        tensor = run.input(self.name)
+        return run.seen(tensor.transpose(1, 2) if self.swap else tensor)
 
 
 @dataclass(frozen=True)
 class Length:
-    """Rows of q or of k; of packed sequences the tokens of all."""
+    """Number of rows of q or of k; for packed sequences the number of all tokens."""
 
     name: str
 
     def of(self, run: Run) -> int:
         """Return the number."""
-        one = run.input(self.name)
-        return int(one.size(2 if one.dim() == 4 else 0))
+        tensor = run.input(self.name)
+        return int(tensor.size(2 if tensor.dim() == 4 else 0))
 
 
 @dataclass(frozen=True)
 class Like:
-    """Memory that nothing has written to, laid out as an input, of another type where one is told."""
+    """Memory that nothing has written to, with the layout of an input, and its type unless ``dtype`` is set."""
 
     name: str
     dtype: torch.dtype | None = None
@@ -203,7 +203,7 @@ class Like:
 
 @dataclass(frozen=True)
 class Fresh:
-    """Small memory that nothing has written to: the states of random numbers a gradient is given."""
+    """Small memory that nothing has written to: states of random numbers, which a gradient takes."""
 
     size: tuple[int, ...]
     dtype: torch.dtype
@@ -257,7 +257,7 @@ def ran(
 
 
 def strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return strides, 1 for a dimension of 1: there they do not matter."""
+    """Return strides, with 1 for dimensions of 1, where they do not matter."""
     pairs = zip(tensor.size(), tensor.stride(), strict=True)
     return tuple(1 if extent == 1 else step for extent, step in pairs)
 
@@ -337,13 +337,13 @@ def _reinterpreted(tensor: torch.Tensor, size: Any, stride: Any, offset: int) ->
 
 def _laid_out(tensor: torch.Tensor, size: Any, stride: Any, *_: Any) -> None:
     assert tuple(tensor.size()) == tuple(size)
-    wanted = tuple(1 if n == 1 else step for n, step in zip(size, stride, strict=True))
-    assert strides(tensor) == wanted
+    expected = tuple(1 if n == 1 else step for n, step in zip(size, stride, strict=True))
+    assert strides(tensor) == expected
 
 
 def _all_laid_out(tensors: Any, sizes: Any, every_stride: Any, *_: Any) -> None:
-    for one in zip(tensors, sizes, every_stride, strict=True):
-        _laid_out(*one)
+    for tensor, size, stride in zip(tensors, sizes, every_stride, strict=True):
+        _laid_out(tensor, size, stride)
 
 
 def _described(tensor: torch.Tensor, size: Any, stride: Any, dtype: Any, *_: Any) -> None:
