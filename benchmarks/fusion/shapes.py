@@ -1,4 +1,4 @@
-"""Products with what models put behind them: which ones the benchmark of fusion looks at.
+"""Products and epilogues of models that the benchmark of fusion measures.
 
 Y = epilogue(A[m, k] @ W[n, k].T, ...). Sizes are from the sources in `benchmarks.gemm.shapes` and, for BERT,
 https://huggingface.co/google-bert/bert-base-uncased/blob/main/config.json (and bert-large-uncased).
@@ -22,14 +22,14 @@ Function = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True)
 class Behind:
-    """What stands behind a product.
+    """An epilogue with its product.
 
     Attributes:
-        function: Of A, W and operands.
-        operands: How each lies under the result: ``row``, ``full`` or ``scalar`` (float32, a scale).
-        dtype: Of the result.
-        accepted: Largest error that counts as right: root mean square, relative. bfloat16 rounds by
-            0.002; a product rounded before a cast moves one value in about 60 to the next e4m3.
+        function: Takes A, W and operands.
+        operands: How each is broadcast to the result: ``row``, ``full`` or ``scalar`` (float32, a scale).
+        dtype: Dtype of the result.
+        accepted: Largest accepted error: root mean square, relative. bfloat16 rounds by 0.002; a
+            product rounded before a cast moves one value in about 60 to the next e4m3.
     """
 
     function: Function
@@ -61,7 +61,7 @@ _LAYERS: Mapping[str, tuple[int, int, tuple[str, ...]]] = {
     "bert-large fc1": (4096, 1024, ("bias gelu",)),
     "llama3-8b down": (4096, 14336, ("residual", "fp8")),
 }
-"""n, k and epilogues of each layer, those first that tell most."""
+"""n, k and epilogues of each layer, the most informative first."""
 ROWS = (4096, 256, 64)
 """Tokens of a step: 8 x 512 of BERT or a prefill; a batch; decoding."""
 
@@ -91,15 +91,15 @@ class Fused:
 
     @property
     def behind(self) -> Behind:
-        """What stands behind the product."""
+        """The epilogue of the product."""
         return EPILOGUES[self.epilogue]
 
     def tensors(self, device: str, most: int = 0) -> list[torch.Tensor]:
-        """Return A, W and operands, the same ones in each process.
+        """Return A, W and operands, with the same values in each process.
 
         Args:
-            device: Where.
-            most: Largest extent; 0 for all as they are.
+            device: Device of the tensors.
+            most: Largest extent; 0 for no limit.
         """
         m, n, k = (min(size, most) if most else size for size in (self.m, self.n, self.k))
         generator = torch.Generator(device=device).manual_seed(0)
@@ -117,7 +117,7 @@ class Fused:
 
 
 def fused_products() -> tuple[Fused, ...]:
-    """Return all, those first that tell most: one epilogue of each layer, then others, then fewer rows."""
+    """Return all products in order of information: an epilogue of each layer, the others, fewer rows."""
     depth = max(len(names) for _, _, names in _LAYERS.values())
     return tuple(
         Fused(layer, m, n, k, names[turn])

@@ -41,10 +41,15 @@ def together() -> Generator[None]:
         if key not in _ready:
             _waiting[key] = CppSource(key, source, _SYMBOL)
 
-        def call(*given: Any) -> None:
+        def call(*arguments: Any) -> None:
             if key not in _ready:
                 _compile()
-            _ready[key](*(_passed(kind, one) for kind, one in zip(argtypes, given, strict=True)))
+            _ready[key](
+                *(
+                    _passed(kind, argument)
+                    for kind, argument in zip(argtypes, arguments, strict=True)
+                )
+            )
 
         return call
 

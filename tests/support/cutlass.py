@@ -51,8 +51,8 @@ def fastest(part: str) -> Callable[[BenchCandidate], float]:
 @contextmanager
 def opened(part: str, cache_dir: Path, lab: type[Lab] = Lab) -> Generator[Lab]:
     """Open a lab on a device that is not there, where kernels with ``part`` in their name win."""
-    with gpu.installed(), lab(fastest(part), cache_dir).open() as one:
-        yield one
+    with gpu.installed(), lab(fastest(part), cache_dir).open() as running:
+        yield running
 
 
 def calls(code: str) -> list[Written]:
@@ -66,13 +66,13 @@ def calls(code: str) -> list[Written]:
 def _parsed(line: str) -> Written:
     call = ast.parse(line, mode="eval").body
     assert isinstance(call, ast.Call)
-    kernel = next(i for i, one in enumerate(call.args) if isinstance(one, ast.Constant))
+    kernel = next(i for i, argument in enumerate(call.args) if isinstance(argument, ast.Constant))
     named = call.args[kernel]
     assert isinstance(named, ast.Constant)
     return Written(
         op=ast.unparse(call.func).removeprefix("torch.ops.inductor_plugin."),
-        operands=tuple(ast.unparse(one) for one in call.args[:kernel]),
+        operands=tuple(ast.unparse(operand) for operand in call.args[:kernel]),
         kernel=str(named.value),
-        arguments=tuple(ast.literal_eval(one) for one in call.args[kernel + 1 :]),
-        named={str(one.arg): ast.unparse(one.value) for one in call.keywords},
+        arguments=tuple(ast.literal_eval(argument) for argument in call.args[kernel + 1 :]),
+        named={str(keyword.arg): ast.unparse(keyword.value) for keyword in call.keywords},
     )

@@ -55,14 +55,16 @@ def lowered(
     """
     mode = FakeTensorMode(shape_env=ShapeEnv())
     with gpu.installed(), mode:
-        tensors = [one.on("cuda:0") for one in inputs]
+        tensors = [argument.on("cuda:0") for argument in inputs]
         graph = make_fx(function, decomposition_table=select_decomp_table())(*tensors)
         untyped: Any = GraphLowering(graph, shape_env=mode.shape_env)
         with tracing(TracingContext(mode)), V.set_graph_handler(untyped), V.set_fake_mode(mode):
             untyped.run(*tensors)
-            loops = [one for one in untyped.buffers if isinstance(one, ir.ComputedBuffer)]
-            (product,) = [one for one in untyped.buffers if isinstance(one, ir.ExternKernelOut)]
-            bodies = [one.get_default_sizes_body()[1] for one in loops]
+            loops = [buffer for buffer in untyped.buffers if isinstance(buffer, ir.ComputedBuffer)]
+            (product,) = [
+                buffer for buffer in untyped.buffers if isinstance(buffer, ir.ExternKernelOut)
+            ]
+            bodies = [loop.get_default_sizes_body()[1] for loop in loops]
             outputs = list(untyped.get_output_names())
             epilogue = epilogue_of_bodies(
                 base_of(product), bodies, lambda name: name in outputs, readers

@@ -42,7 +42,8 @@ class Case:
         """Return the operands for a product of a dtype."""
         sizes = {"row": (N,), "column": (M, 1), "full": (M, N), "scalar": ()}
         return [
-            Shape(sizes[one], torch.float32 if one == "scalar" else dtype) for one in self.operands
+            Shape(sizes[name], torch.float32 if name == "scalar" else dtype)
+            for name in self.operands
         ]
 
     def graph(self, dtype: torch.dtype) -> tuple[Callable[..., Tensors], list[Shape]]:
@@ -77,7 +78,8 @@ def eager(
 ) -> list[torch.Tensor]:
     """Return what a case computes in eager mode, with 16-bit operands in float32 throughout."""
     whole = [
-        one.float() if one.dtype in (torch.float16, torch.bfloat16) else one for one in operands
+        operand.float() if operand.dtype in (torch.float16, torch.bfloat16) else operand
+        for operand in operands
     ]
     with torch.no_grad(), _WholeGelu():
         return list(case.function(product, *whole))

@@ -75,10 +75,10 @@ def entry(
     """Return a candidate; one with ``in_process`` does not travel."""
     kind = "extern" if library else "template"
     identity = CandidateId(name, name, kind, f"how {name} is made", library)
-    one = TaskCandidate(identity, build=build, in_process=in_process)
+    entry = TaskCandidate(identity, build=build, in_process=in_process)
     if in_process is None:
-        one.bench = lambda _library, _symbol: bench_candidate(name)
-    return one
+        entry.bench = lambda _library, _symbol: bench_candidate(name)
+    return entry
 
 
 def offer(name: str, kind: str = "", family: str = "", *, library: bool = False) -> CandidateOffer:
@@ -161,7 +161,7 @@ class FakeBench:
         return Outcome(name, "ok", samples_ms=samples, error=1e-6, elapsed_s=0.25)
 
     def final(self, job: FinalJob) -> tuple[Outcome, ...]:
-        names = tuple(one.candidate_id for one in job.candidates)
+        names = tuple(candidate.candidate_id for candidate in job.candidates)
         self.finals.append(names)
         self._run("+".join(names))
         return tuple(self._final(name, job.rounds) for name in names)
@@ -227,13 +227,13 @@ class FakeBuild:
 
     def finish(self, name: str, status: Status = "ok") -> None:
         """Let one candidate be built, or fail."""
-        one, done = self.queued.pop(name)
+        entry, done = self.queued.pop(name)
         if status == "ok":
-            assert one.bench is not None
-            one.candidate = one.bench("library", "symbol")
-            one.ready = True
+            assert entry.bench is not None
+            entry.candidate = entry.bench("library", "symbol")
+            entry.ready = True
         else:
-            one.outcome = Outcome(name, status, f"{name} is {status}")
+            entry.outcome = Outcome(name, status, f"{name} is {status}")
         done()
 
 
@@ -290,8 +290,8 @@ class FakePool:
                 own = Path(folder) / "HASH"
                 own.mkdir(parents=True, exist_ok=True)
                 (own / f"{job.kernel_name}.cubin").write_text(job.key)
-            taken = self._takes(job.key)
-            done([Compiled(job.key, status, elapsed_s=self.compile_s, resources=taken)])
+            resources = self._takes(job.key)
+            done([Compiled(job.key, status, elapsed_s=self.compile_s, resources=resources)])
 
     def _cpp(self, job: CppCompileJob, source: CppSource) -> Compiled:
         status = self._fares(source.source)
@@ -300,15 +300,17 @@ class FakePool:
             return Compiled(source.key, status, "error: no such thing", elapsed_s=share_s)
         library = Path(job.workdir) / f"{source.key}.so"
         library.write_bytes(source.source.encode())
-        taken = self._takes(source.source)
-        return Compiled(source.key, "ok", library=str(library), elapsed_s=share_s, resources=taken)
+        resources = self._takes(source.source)
+        return Compiled(
+            source.key, "ok", library=str(library), elapsed_s=share_s, resources=resources
+        )
 
     def _takes(self, text: str) -> Resources | None:
-        return next((one for word, one in self.resources.items() if word in text), None)
+        return next((resources for word, resources in self.resources.items() if word in text), None)
 
     def _fares(self, text: str) -> Status:
-        found: list[Status] = [how for word, how in self.status.items() if word in text]
-        return found[0] if found else "ok"
+        statuses: list[Status] = [how for word, how in self.status.items() if word in text]
+        return statuses[0] if statuses else "ok"
 
 
 class FakeMeasurement:

@@ -122,7 +122,7 @@ def dirty(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tenso
     return out
 
 
-for one in FAULTS:
-    _define(one)
+for fault in FAULTS:
+    _define(fault)
 library.define("dirty(Tensor(y!) a, Tensor b, *, Tensor(x!) out) -> Tensor(x!)")
 library.impl("dirty", dirty, "CPU")

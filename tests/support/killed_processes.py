@@ -131,25 +131,25 @@ class Child:
     def left_behind(self, within_s: float = GONE_S) -> list[str]:
         """Return the command lines of its processes that still run after some seconds of grace."""
         ends = time.monotonic() + within_s
-        while (found := _marked(self.mark)) and time.monotonic() < ends:
+        while (alive := _marked(self.mark)) and time.monotonic() < ends:
             time.sleep(0.05)
-        return found
+        return alive
 
 
 def _marked(mark: str) -> list[str]:
     """Return the command lines of all processes with a mark in their environment."""
-    wanted = f"{_MARK}={mark}".encode()
-    found: list[str] = []
+    mark_bytes = f"{_MARK}={mark}".encode()
+    processes: list[str] = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+            if mark_bytes in (entry / "environ").read_bytes().split(b"\0"):
                 line = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
-                found.append(f"{entry.name} {line.decode(errors='replace')[:200]}")
+                processes.append(f"{entry.name} {line.decode(errors='replace')[:200]}")
         except OSError:  # ended meanwhile, or someone else's
             continue
-    return found
+    return processes
 
 
 @dataclass
@@ -211,7 +211,7 @@ def kill_many(
     toll.folders_left += [path for path in toll.orphans if Path(path).exists()]
     store = open_store(cache_dir)
     toll.damaged += [str(finding) for finding in store.verify()]
-    toll.quarantined = [f"{one.candidate}: {one.reason}" for one in store.iter_quarantine()]
+    toll.quarantined = [f"{entry.candidate}: {entry.reason}" for entry in store.iter_quarantine()]
     return toll
 
 

@@ -82,7 +82,7 @@ def visited_first(candidate: BenchCandidate) -> float:
 def _together(kernel: Kernel | Single, library: float, other: float) -> float:
     """Return what a kernel, or all parts of a sequence, take."""
     if isinstance(kernel, SequenceKernel):
-        return sum(_together(one.kernel, library, other) for one in kernel.parts)
+        return sum(_together(part.kernel, library, other) for part in kernel.parts)
     return library if isinstance(kernel, ExternKernel) else other
 
 
@@ -138,18 +138,20 @@ class Lab:
 
     def entries(self, kind: str) -> list[TaskCandidate]:
         """Return the candidates of a kind over all tasks."""
-        return [one for task in self.tasks for one in task.entries if one.kind == kind]
+        return [entry for task in self.tasks for entry in task.entries if entry.kind == kind]
 
     def record(self) -> dict[str, Any]:
         """Return the one record there is, but for those of products with an epilogue."""
-        found = [json.loads(one.read_text()) for one in self.cache_dir.glob("records/*/*/*.json")]
-        (record,) = [one for one in found if not one["problem"].get("epilogue")]
+        records = [
+            json.loads(path.read_text()) for path in self.cache_dir.glob("records/*/*/*.json")
+        ]
+        (record,) = [record for record in records if not record["problem"].get("epilogue")]
         return record
 
     @property
     def products(self) -> list[Task]:
         """The tasks without an epilogue."""
-        return [one for one in self.tasks if not one.problem.epilogue]
+        return [task for task in self.tasks if not task.problem.epilogue]
 
     def submit(self, job: Any, done: Callable[[list[Compiled]], None], memory: int = 0) -> None:
         if isinstance(job, CppCompileJob):
@@ -176,14 +178,14 @@ class Lab:
 
     def final(self, job: FinalJob) -> tuple[Outcome, ...]:
         self.finals.append(job)
-        return tuple(self._outcome(one, job.rounds) for one in job.candidates)
+        return tuple(self._outcome(candidate, job.rounds) for candidate in job.candidates)
 
     def _outcome(self, candidate: BenchCandidate, samples: int) -> Outcome:
         status: Any = self.status(candidate)
         if status != "ok":
             return Outcome(candidate.candidate_id, status, "as the test says")
-        taken = (self.milliseconds(candidate),) * samples
-        return Outcome(candidate.candidate_id, "ok", samples_ms=taken)
+        samples_ms = (self.milliseconds(candidate),) * samples
+        return Outcome(candidate.candidate_id, "ok", samples_ms=samples_ms)
 
     @contextmanager
     def open(self) -> Iterator[Lab]:
@@ -217,7 +219,7 @@ class Lab:
         """Lower a function of tensors, and return the code that would run."""
         mode = FakeTensorMode(shape_env=ShapeEnv())
         with mode:
-            tensors = [one.tensor() for one in arguments]
+            tensors = [argument.tensor() for argument in arguments]
             graph = make_fx(function, decomposition_table=select_decomp_table())(*tensors)
         return self.lower_graph(graph, mode, tensors, **options)
 
@@ -247,7 +249,7 @@ class Lab:
 
         torch._dynamo.reset()
         with self._codes() as codes, FakeTensorMode(shape_env=ShapeEnv()):
-            tensors = [one.tensor() for one in arguments]
+            tensors = [argument.tensor() for argument in arguments]
             torch._dynamo.mark_dynamic(tensors[0], 0)
             with suppress(_CalledError):
                 torch.compile(function, backend=backend)(*tensors)
@@ -277,7 +279,7 @@ def main() -> None:
         with Lab(library_first, Path(folder)).open() as lab:
             lab.lower(lambda a, b: (torch.mm(a, b),), Arg((256, 128)), Arg((128, 512)))
         (task,) = lab.tasks
-        json.dump([one.candidate_id for one in task.entries], sys.stdout)
+        json.dump([entry.candidate_id for entry in task.entries], sys.stdout)
 
 
 if __name__ == "__main__":

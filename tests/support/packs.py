@@ -56,4 +56,4 @@ def stale(site: Path, package: str) -> None:
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: stale\nVersion: 1\n")
     (folder / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\nstale = {package}\n")
     points = importlib.metadata.entry_points(group=ENTRY_POINTS)
-    assert "stale" in {one.name for one in points}
+    assert "stale" in {point.name for point in points}

@@ -116,11 +116,11 @@ class RandomFaults:
         return None
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
-        told = dict(problem.arguments)
+        arguments = dict(problem.arguments)
         args: tuple[float, ...] = ()
         overload = ""
         if len(problem.inputs) == 3:
-            args = float(told.get("alpha", "1")), float(told.get("beta", "1"))
+            args = float(arguments.get("alpha", "1")), float(arguments.get("beta", "1"))
             overload = ".added"
         return [
             Candidate(

@@ -27,7 +27,10 @@ OTHERS: tuple[dict[int, int], ...] = (
     {8: 5, 13: 30, 24: 7, BATCH: 4},
 )
 """What extents become at a dynamic graph's other sizes: larger, smaller, multiples of other numbers."""
-VARY: tuple[tuple[int, ...], ...] = ((*EXTENTS, BATCH), *((one,) for one in (*EXTENTS, BATCH)))
+VARY: tuple[tuple[int, ...], ...] = (
+    (*EXTENTS, BATCH),
+    *((extent,) for extent in (*EXTENTS, BATCH)),
+)
 """Extents that are unknown in dynamic graphs."""
 TOGETHER = 25
 """Neighbours that are unknown in the same extents: Dynamo takes equal numbers of one compile for one."""
@@ -76,43 +79,47 @@ class Graph:
     steps: tuple[Step, ...]
     varies: tuple[int, ...] = ()
 
-    def __call__(self, *given: Tensor) -> list[Tensor]:
+    def __call__(self, *tensors: Tensor) -> list[Tensor]:
         """Run it."""
-        values = list(given)
+        values = list(tensors)
         read = {number for step in self.steps for number in step.reads}
         for step in self.steps:
             values.append(OPERATORS[step.name](*(values[number] for number in step.reads)))
         return [
             value
             for number, value in enumerate(values)
-            if number >= len(given) and number not in read
+            if number >= len(tensors) and number not in read
         ]
 
     def tensors(self, extents: Mapping[int, int] | None = None) -> list[Tensor]:
         """Return its inputs, the same each time; at another size, those extents of it that vary."""
         generator = torch.Generator().manual_seed(self.seed)
-        now = {one: other for one, other in (extents or {}).items() if one in self.varies}
-        made: list[Tensor] = []
-        for one in self.inputs:
-            given = FORMS[one.form](
-                tuple(now.get(extent, extent) for extent in one.size), generator
+        now = {extent: other for extent, other in (extents or {}).items() if extent in self.varies}
+        arguments: list[Tensor] = []
+        for operand in self.inputs:
+            tensor = FORMS[operand.form](
+                tuple(now.get(extent, extent) for extent in operand.size), generator
             )
-            made.append(given.to(self.dtype) if one.form == "dense" else _typed(given, self.dtype))
-        return made
+            arguments.append(
+                tensor.to(self.dtype) if operand.form == "dense" else _typed(tensor, self.dtype)
+            )
+        return arguments
 
     def unknown(self) -> list[tuple[int, int]]:
         """Return the dimensions that vary: numbers of inputs and dimensions."""
         return [
             (number, dim)
-            for number, one in enumerate(self.inputs)
-            for dim, extent in enumerate(one.size)
+            for number, operand in enumerate(self.inputs)
+            for dim, extent in enumerate(operand.size)
             if extent in self.varies
         ]
 
     def text(self) -> str:
         """Return it as people read it: what a failure prints."""
         lines = [f"seed {self.seed}, {self.dtype}, unknown extents {list(self.varies)}"]
-        lines += [f"  v{n} = {one.form} {list(one.size)}" for n, one in enumerate(self.inputs)]
+        lines += [
+            f"  v{n} = {operand.form} {list(operand.size)}" for n, operand in enumerate(self.inputs)
+        ]
         first = len(self.inputs)
         lines += [
             f"  v{first + n} = {step.name}({', '.join(f'v{r}' for r in step.reads)})"
@@ -258,7 +265,7 @@ def _numbered(steps: Sequence[Step], inputs: int) -> Iterator[Step]:
     """Yield the steps with their reads numbered: inputs first, which the generator counts downwards."""
     for step in steps:
         yield replace(
-            step, reads=tuple(-1 - one if one < 0 else inputs + one for one in step.reads)
+            step, reads=tuple(-1 - index if index < 0 else inputs + index for index in step.reads)
         )
 
 
@@ -271,15 +278,15 @@ def smaller(whole: Graph) -> Iterator[Graph]:
             continue  # its extents are another value's
         gone, instead = first + index, step.reads[0]
         rest = tuple(
-            replace(one, reads=tuple(_without(r, gone, instead) for r in one.reads))
-            for number, one in enumerate(whole.steps)
+            replace(step, reads=tuple(_without(r, gone, instead) for r in step.reads))
+            for number, step in enumerate(whole.steps)
             if number != index
         )
         if rest:
             yield replace(whole, steps=rest)
-    for index, one in enumerate(whole.inputs):
-        if one.form != "dense":
-            plain = replace(one, form="dense")
+    for index, operand in enumerate(whole.inputs):
+        if operand.form != "dense":
+            plain = replace(operand, form="dense")
             inputs = (*whole.inputs[:index], plain, *whole.inputs[index + 1 :])
             yield replace(whole, inputs=inputs)
     if whole.varies:

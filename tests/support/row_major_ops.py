@@ -37,13 +37,13 @@ _library = torch.library.Library("picky", "FRAGMENT")
 
 def _define(name: str, operands: str, compute: Callable[..., torch.Tensor]) -> None:
     def run(*args: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        CALLS.append((name, tuple(one.stride() for one in args)))
-        for one in args[-2:]:
-            assert one.stride(-1) == 1, f"a row has gaps: {one.stride()}"
-            assert one.stride(-2) % 4 == 0, f"rows are not aligned: {one.stride()}"
-            assert one.stride(-2) >= one.size(-1), f"rows overlap: {one.stride()}"
-            assert one.data_ptr() % 16 == 0, "the base is not aligned"
-            assert 0 not in one.stride(), f"it is expanded: {one.stride()}"
+        CALLS.append((name, tuple(argument.stride() for argument in args)))
+        for operand in args[-2:]:
+            assert operand.stride(-1) == 1, f"a row has gaps: {operand.stride()}"
+            assert operand.stride(-2) % 4 == 0, f"rows are not aligned: {operand.stride()}"
+            assert operand.stride(-2) >= operand.size(-1), f"rows overlap: {operand.stride()}"
+            assert operand.data_ptr() % 16 == 0, "the base is not aligned"
+            assert 0 not in operand.stride(), f"it is expanded: {operand.stride()}"
         return out.copy_(compute(*args))
 
     _library.define(f"{name}({operands}, *, Tensor(x!) out) -> Tensor(x!)")

@@ -61,8 +61,8 @@ def matrix(rows: int, columns: int, **facts: Any) -> Operand:
 
 def problem(m: int = 4, n: int = 4096, k: int = 4096, **facts: Any) -> Problem:
     """Return a product of two such matrices, on an H100."""
-    made = Problem("mm", (matrix(m, k), matrix(k, n)), matrix(m, n), target=H100)
-    return replace(made, **facts)
+    product = Problem("mm", (matrix(m, k), matrix(k, n)), matrix(m, n), target=H100)
+    return replace(product, **facts)
 
 
 def batch(b: int, m: int, n: int, k: int, **facts: Any) -> Problem:
@@ -71,8 +71,8 @@ def batch(b: int, m: int, n: int, k: int, **facts: Any) -> Problem:
     def operand(rows: int, columns: int) -> Operand:
         return Operand((b, rows, columns), (rows * columns, columns, 1), "bfloat16", "cuda")
 
-    made = Problem("bmm", (operand(m, k), operand(k, n)), operand(m, n), target=H100)
-    return replace(made, **facts)
+    products = Problem("bmm", (operand(m, k), operand(k, n)), operand(m, n), target=H100)
+    return replace(products, **facts)
 
 
 @dataclass(frozen=True)
@@ -144,17 +144,17 @@ def lowered(
     dynamic: bool = False,
 ) -> Lowered:
     """Lower a function; the candidate ``winner`` of the kernels named ``kernel`` is the fastest."""
-    found: list[str] = []
+    ids: list[str] = []
 
     def milliseconds(candidate: BenchCandidate) -> float:
         kernel = candidate.kernel
         if isinstance(kernel, SequenceKernel):  # with an epilogue, which it takes in
             return 0.1 if len(kernel.parts) == 1 else 1.0
-        return 0.1 if candidate.candidate_id in found[winner : winner + 1] else 1.0
+        return 0.1 if candidate.candidate_id in ids[winner : winner + 1] else 1.0
 
     def noted(candidate: BenchCandidate) -> str:
         for task in lab.products:
-            found[:] = [one.candidate_id for one in task.entries if one.name == kernel]
+            ids[:] = [entry.candidate_id for entry in task.entries if entry.name == kernel]
         return "ok"
 
     with tempfile.TemporaryDirectory() as folder, offered(template):
@@ -163,7 +163,7 @@ def lowered(
             lower = lab.lower_dynamic if dynamic else lab.lower
             code = lower(function, *arguments)
         rejected = lab.record()["rejected"]
-    entries = [one for task in lab.tasks for one in task.entries if one.name == kernel]
+    entries = [entry for task in lab.tasks for entry in task.entries if entry.name == kernel]
     return Lowered(code, tuple(entries), rejected)
 
 
@@ -179,12 +179,12 @@ def values(argument: Arg, seed: int) -> torch.Tensor:
     elements = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
     beyond = torch.full((elements + BEHIND,), torch.nan)
     if argument.dtype.is_floating_point:
-        made = beyond.to(argument.dtype).as_strided(size, stride)
+        tensor = beyond.to(argument.dtype).as_strided(size, stride)
     else:
-        made = torch.zeros(len(beyond), dtype=argument.dtype).as_strided(size, stride)
+        tensor = torch.zeros(len(beyond), dtype=argument.dtype).as_strided(size, stride)
         low, high = torch.iinfo(argument.dtype).min, torch.iinfo(argument.dtype).max
-        return made.copy_(torch.randint(low, high, size, generator=generator))
-    return made.copy_((torch.randn(size, generator=generator) * 2).round() / 8)
+        return tensor.copy_(torch.randint(low, high, size, generator=generator))
+    return tensor.copy_((torch.randn(size, generator=generator) * 2).round() / 8)
 
 
 def _float(tensor: torch.Tensor) -> torch.Tensor:
@@ -222,38 +222,38 @@ class Case:
         first, *others = self.arguments
         if self.rows:
             first = replace(first, size=(self.rows, *first.size[1:]))
-        return [values(one, seed) for seed, one in enumerate((first, *others))]
+        return [values(argument, seed) for seed, argument in enumerate((first, *others))]
 
 
 def check(template: Template, kernel: str, cases: Mapping[str, Case]) -> None:
     """Lower all cases, run what was generated, and compare it with float32."""
     assert kernel == template.name
-    check_all([(template, name, one) for name, one in cases.items()])
+    check_all([(template, name, case) for name, case in cases.items()])
 
 
 def check_all(cases: Sequence[tuple[Template, str, Case]]) -> None:
     """Do as `check` for (template, name, case), all in one process, which takes seconds to start."""
-    given: list[tuple[str, list[torch.Tensor]]] = []
-    for template, name, one in cases:
+    modules: list[tuple[str, list[torch.Tensor]]] = []
+    for template, name, case in cases:
         # Padding of unknown sizes is decided by a measurement on the device.
-        with inductor_config.patch({"shape_padding": False} if one.rows else {}):
+        with inductor_config.patch({"shape_padding": False} if case.rows else {}):
             code = lowered(
                 template,
                 template.name,
-                one.function,
-                one.arguments,
-                winner=one.winner,
-                dynamic=one.rows > 0,
+                case.function,
+                case.arguments,
+                winner=case.winner,
+                dynamic=case.rows > 0,
             ).code
         assert code.count(".run(") == 1, name
         assert "extern_kernels" not in code.split("async_compile.wait", 1)[1], name
-        given.append((code, one.tensors))
-    results = triton_interpreter.outputs(given)
-    for (_, name, one), (_, tensors), (found,) in zip(cases, given, results, strict=True):
-        (expected,) = (one.reference or one.function)(*map(_float, tensors))
-        assert torch.isfinite(found).all(), name
-        difference = (found.float() - expected).abs() / (1 + expected.abs())
-        assert difference.max() <= one.tolerance, f"{name}: {difference.max()}"
+        modules.append((code, case.tensors))
+    results = triton_interpreter.outputs(modules)
+    for (_, name, case), (_, tensors), (output,) in zip(cases, modules, results, strict=True):
+        (expected,) = (case.reference or case.function)(*map(_float, tensors))
+        assert torch.isfinite(output).all(), name
+        difference = (output.float() - expected).abs() / (1 + expected.abs())
+        assert difference.max() <= case.tolerance, f"{name}: {difference.max()}"
 
 
 def epilogues(
@@ -275,9 +275,11 @@ def epilogues(
 
     def behind(after: Callable[..., torch.Tensor], *more: Arg) -> Case:
         return Case(
-            lambda *given: (after(product(*given[:many]), *given[many:]),),
+            lambda *tensors: (after(product(*tensors[:many]), *tensors[many:]),),
             (*arguments, *more),
-            reference=lambda *given: (after((reference or product)(*given[:many]), *given[many:]),),
+            reference=lambda *tensors: (
+                after((reference or product)(*tensors[:many]), *tensors[many:]),
+            ),
             tolerance=2e-2 if dtype == torch.bfloat16 else 4e-3,
         )
 
@@ -336,7 +338,7 @@ class Contract:
     tiles: tuple[Graph, ...] = ()
 
 
-def compiled(made: Lowered, arch: int, indices: Sequence[int] | None = None) -> list[Usage]:
+def compiled(graph: Lowered, arch: int, indices: Sequence[int] | None = None) -> list[Usage]:
     """Compile candidates for a compute capability, and check that they neither spill nor overflow.
 
     Args:
@@ -344,14 +346,14 @@ def compiled(made: Lowered, arch: int, indices: Sequence[int] | None = None) -> 
         arch: 90 for 9.0.
         indices: Which of them; all by default.
     """
-    wanted = range(len(made.entries)) if indices is None else indices
-    assert wanted
-    found: list[Usage] = []
-    for index in wanted:
-        what = f"{made.entries[index].description} for sm_{arch}"
-        usage = triton_interpreter.compiled(made.job(index).source, arch)
+    selected = range(len(graph.entries)) if indices is None else indices
+    assert selected
+    usages: list[Usage] = []
+    for index in selected:
+        what = f"{graph.entries[index].description} for sm_{arch}"
+        usage = triton_interpreter.compiled(graph.job(index).source, arch)
         print(f"{what}: {usage.registers} registers, {usage.shared} bytes of shared memory")
         assert usage.spills == 0, f"{what}: {usage.spills} bytes spilled"
         assert usage.shared <= SMALLEST_OF[arch].shared_per_block, what
-        found.append(usage)
-    return found
+        usages.append(usage)
+    return usages

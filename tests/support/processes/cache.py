@@ -26,13 +26,22 @@ def key(index: int) -> KernelKey:
 
 def record(index: int, candidate: str) -> Record:
     """Return a record with one candidate."""
-    one = Measured(
+    measured = Measured(
         candidate, candidate, "cpp", "", "ok", "", (1.0,), 1.0, 0.0, None, None, None, 1.0, {}
     )
     digest = digest_of({"problem": index})
     won = Decision(candidate, None, "only one", 1.02, None, 1.0, 1)
     return Record(
-        ENVIRONMENT, "mm", digest, {"problem": index}, "mm", {candidate: one}, {}, won, 1.0, 1.0
+        ENVIRONMENT,
+        "mm",
+        digest,
+        {"problem": index},
+        "mm",
+        {candidate: measured},
+        {},
+        won,
+        1.0,
+        1.0,
     )
 
 

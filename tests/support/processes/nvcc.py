@@ -86,11 +86,11 @@ def main() -> None:
     store, counters = open_store(arguments.cache), Counters()
     config = Config.load({"cache_dir": str(arguments.cache)}, environ={})
     selection = Selection(config, store, ENVIRONMENT, dict, counters)
-    one = replace(problem(), target=target("A100"))
+    bare = replace(problem(), target=target("A100"))
     if arguments.forget:
-        store.layout.record(ENVIRONMENT, one.op, digest_of(one.fields())).unlink()
+        store.layout.record(ENVIRONMENT, bare.op, digest_of(bare.fields())).unlink()
     offers = [offer(name, nvcc) for name in ("library", *KERNELS)]
-    ticket = selection.plan(one, offers, {}, 0.01, None)
+    ticket = selection.plan(bare, offers, {}, 0.01, None)
     task = ticket.task
     if task is not None:
         settings = WorkerSettings(sys_path=tuple(sys.path), kind="compile")
@@ -106,9 +106,9 @@ def main() -> None:
             entry.outcome = entry.outcome or Outcome(entry.candidate_id, "ok", error=0.0)
             entry.samples_ms = spread(1.0, 5) if entry.alive else ()
         task.finish(task)
-    known = {name: [one.status, one.reason] for name, one in ticket.measured.items()}
-    kernels = {one.key.config: asdict(one.resources) for one in store.iter_kernels()}
-    report = {"hit": ticket.hit, "known": known, "kernels": kernels}
+    outcomes = {name: [outcome.status, outcome.reason] for name, outcome in ticket.measured.items()}
+    kernels = {kernel.key.config: asdict(kernel.resources) for kernel in store.iter_kernels()}
+    report = {"hit": ticket.hit, "known": outcomes, "kernels": kernels}
     print(json.dumps({**report, "counted": counters.snapshot().to_dict()}), flush=True)
 
 

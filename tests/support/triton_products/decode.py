@@ -121,10 +121,10 @@ BEHIND_A_BATCH = epilogues(torch.bmm, (Arg((2, 2, 200), F16), Arg((2, 200, 90), 
 WEIGHTS = (Arg((4096, 4096), F16), Arg((4096, 4096), F16, (1, 4096)))
 
 
-def all_kernels(given: Problem) -> list[Any]:
-    product = product_of(given)
+def all_kernels(problem: Problem) -> list[Any]:
+    product = product_of(problem)
     assert isinstance(product, Product)
-    return [candidate(product, one) for one in (*vectors_of(product), *dots_of(product))]
+    return [candidate(product, tile) for tile in (*vectors_of(product), *dots_of(product))]
 
 
 CONTRACT = Contract(

@@ -124,10 +124,12 @@ BEHIND = epilogues(torch.mm, (Arg((70, 136), F16), Arg((136, 72), F16)), (70, 72
 BEHIND_A_BATCH = epilogues(torch.bmm, (Arg((2, 50, 72), F16), Arg((2, 72, 72), F16)), (2, 50, 72))
 
 
-def all_kernels(given: Problem) -> list[Any]:
-    product = product_of(given)
+def all_kernels(problem: Problem) -> list[Any]:
+    product = product_of(problem)
     assert isinstance(product, Product)
-    return [candidate(product, one) for one in tiles_of(product, SMALLEST_OF[90].shared_per_block)]
+    return [
+        candidate(product, tile) for tile in tiles_of(product, SMALLEST_OF[90].shared_per_block)
+    ]
 
 
 def check_kernel(name: str, arch: int, usage: Usage) -> None:

@@ -98,11 +98,11 @@ BEHIND = epilogues(torch.mm, (Arg((40, 1030), F16), Arg((1030, 90), F16)), (40, 
 BEHIND_A_BATCH = epilogues(torch.bmm, (Arg((2, 6, 1030), F16), Arg((2, 1030, 40), F16)), (2, 6, 40))
 
 
-def all_kernels(given: Problem) -> list[Any]:
+def all_kernels(problem: Problem) -> list[Any]:
     """Return all tiles, each with one number of parts: it changes no registers."""
-    product = product_of(given)
+    product = product_of(problem)
     assert isinstance(product, Product)
-    return [candidate(product, one) for one in tiles_of(product) if one.parts == 4]
+    return [candidate(product, tile) for tile in tiles_of(product) if tile.parts == 4]
 
 
 def check_kernel(name: str, arch: int, usage: Usage) -> None:
@@ -110,9 +110,9 @@ def check_kernel(name: str, arch: int, usage: Usage) -> None:
     assert re.search(r"atom\S*\.acq_rel\S*\.add", usage.ptx)
     assert "ld.global.cg" in usage.ptx
     # All threads have stored before one counts: the kernel asks for it, whatever Triton adds.
-    said = re.findall(r"tt\.(?:store|atomic_rmw)|(?:gpu|ttg)\.barrier", usage.ttir)
-    assert said[1].endswith(".barrier"), said
-    assert (said[0], said[2]) == ("tt.store", "tt.atomic_rmw")
+    operations = re.findall(r"tt\.(?:store|atomic_rmw)|(?:gpu|ttg)\.barrier", usage.ttir)
+    assert operations[1].endswith(".barrier"), operations
+    assert (operations[0], operations[2]) == ("tt.store", "tt.atomic_rmw")
     before = usage.ptx[: usage.ptx.index("atom.global")]
     assert before.rindex("bar.sync") > before.rindex("st.global")
 
