@@ -1,4 +1,4 @@
-"""Forces CUTLASS kernels to win where graphs are lowered for a CUDA device that is not there."""
+"""Forces CUTLASS kernels to win where graphs are lowered for a simulated CUDA device."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Written:
 
     Attributes:
         op: Its name.
-        operands: The tensors, as they are written.
+        operands: Source text of the tensors.
         kernel: ``SYMBOL@DIGEST``.
-        arguments: What follows the kernel's name.
-        named: Keyword arguments, as they are written.
+        arguments: Positional arguments after the kernel's name.
+        named: Source text of the keyword arguments.
     """
 
     op: str
@@ -40,7 +40,7 @@ class Written:
 
 
 def fastest(part: str) -> Callable[[BenchCandidate], float]:
-    """Return a clock that says that kernels with ``part`` in their name are ten times faster."""
+    """Return a clock by which kernels with ``part`` in their name are ten times faster."""
 
     def clock(candidate: BenchCandidate) -> float:
         return 1.0 if part in candidate.candidate_id else 10.0
@@ -50,13 +50,13 @@ def fastest(part: str) -> Callable[[BenchCandidate], float]:
 
 @contextmanager
 def opened(part: str, cache_dir: Path, lab: type[Lab] = Lab) -> Generator[Lab]:
-    """Open a lab on a device that is not there, where kernels with ``part`` in their name win."""
+    """Open a lab on a simulated device, where kernels with ``part`` in their name win."""
     with gpu.installed(), lab(fastest(part), cache_dir).open() as running:
         yield running
 
 
 def calls(code: str) -> list[Written]:
-    """Return the calls of CUTLASS operators, behind copies or not, in generated code, in their order."""
+    """Return the calls of CUTLASS operators in generated code in order, those with copies included."""
     lines = re.findall(
         r"^ *(torch\.ops\.inductor_plugin\.(?:cutlass|copied)_\w+\.out\(.*\))$", code, re.M
     )

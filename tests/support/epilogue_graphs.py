@@ -1,4 +1,4 @@
-"""What Inductor makes of functions of a product: lowered for a GPU that is not there, read as epilogues."""
+"""Epilogues that Inductor generates from functions of a product, lowered for a simulated GPU."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateImportUsage=false
@@ -25,7 +25,7 @@ from inductor_plugin.problem.epilogue import Epilogue
 from tests.support import gpu
 
 OUTPUTS = "output_names"
-"""Where a graph's ``meta`` has the names of its outputs: loops write them in an order of their own."""
+"""Key of the names of a graph's outputs in its ``meta``: loops write them in another order."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class Shape:
 def lowered(
     function: Callable[..., Sequence[torch.Tensor]], inputs: Sequence[Shape], readers: int = 0
 ) -> tuple[Epilogue, torch.fx.GraphModule]:
-    """Return what Inductor would fuse with the one product of a function, and the FX graph it is from.
+    """Return the epilogue of the only product of a function, and the FX graph it is from.
 
     Args:
         function: Takes two factors and operands, and returns tensors; has one matrix product.
         inputs: Its arguments.
-        readers: How many besides the function's loops read the product.
+        readers: How many readers the product has besides the function's loops.
     """
     mode = FakeTensorMode(shape_env=ShapeEnv())
     with gpu.installed(), mode:

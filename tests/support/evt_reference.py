@@ -1,4 +1,4 @@
-"""What a tree of CUTLASS's visitors computes, node by node on CPU tensors, and its C++ on the host."""
+"""Reference of a CUTLASS visitor tree: node by node on CPU tensors, and its C++ on the host."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownArgumentType=false
 
@@ -29,7 +29,7 @@ DTYPES = {
 
 
 def _larger(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return what max.NaN.f32 gives."""
+    """Return the result of max.NaN.f32."""
     larger = torch.where(left > right, left, right)
     return torch.where(left.isnan() | right.isnan(), torch.full_like(larger, math.nan), larger)
 
@@ -77,18 +77,18 @@ FUNCTIONS: dict[str, Any] = {
     "where": lambda c, x, y: torch.where(c, x, y),
     "number": lambda c: c.float(),
 }
-"""What each function of a visitor computes of float32 numbers."""
+"""Reference of each function of a visitor, on float32."""
 
 
 def evaluated(
     evt: Evt, product: torch.Tensor, operands: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Return what a tree writes: its further outputs in order, then D.
+    """Return the outputs of a tree: its auxiliary outputs in order, then D.
 
     Args:
         evt: The tree.
         product: The sums, float32 [m, n].
-        operands: What it reads; each can be expanded to [m, n].
+        operands: Tensors it reads; each can be expanded to [m, n].
     """
     values: list[torch.Tensor] = []
     for node in evt.nodes:
@@ -107,7 +107,7 @@ def evaluated(
 
 
 def converted(value: torch.Tensor, element: str) -> torch.Tensor:
-    """Return what the GPU's conversions give: narrow types saturate, int8 is cut first."""
+    """Convert as the GPU does: narrow types saturate, values are truncated before int8."""
     most = {"e4m3": 448.0, "e5m2": 57344.0}.get(element)
     if element == "s8":
         return value.trunc().nan_to_num(nan=0.0).clamp(-128, 127).to(torch.int8)
@@ -117,7 +117,7 @@ def converted(value: torch.Tensor, element: str) -> torch.Tensor:
 
 
 def host_text(evts: Sequence[Evt]) -> str:
-    """Return C++ that computes trees on the host with the very functions of their kernels."""
+    """Return C++ that computes trees on the host with the same functions as their kernels."""
     parts = [
         "#include <cmath>",
         '#include "cutlass/functional.h"',
@@ -151,7 +151,7 @@ def host_text(evts: Sequence[Evt]) -> str:
 
 
 def host_library(evts: Sequence[Evt], toolkit: Toolkit, folder: Path) -> ctypes.CDLL:
-    """Compile trees with the host's compiler; contracted products would round once less."""
+    """Compile trees with the host's compiler, without FMA contraction, which would round once less."""
     path, library = folder / "trees.cpp", folder / "trees.so"
     path.write_text(host_text(evts))
     flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-shared", "-fPIC", "-w", "-fpermissive"]
@@ -176,7 +176,7 @@ def on_host(
     product: torch.Tensor,
     operands: Sequence[torch.Tensor],
 ) -> list[torch.Tensor]:
-    """Return what the C++ of tree ``index`` writes, in the order of its outputs."""
+    """Return the outputs of the C++ of tree ``index``, in their order."""
     inputs = [product.float(), *(operand.float().expand(product.shape) for operand in operands)]
     inputs = [tensor.contiguous() for tensor in inputs]
     outputs = [torch.zeros(product.shape, dtype=DTYPES[output.element]) for output in evt.outputs]

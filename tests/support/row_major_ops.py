@@ -1,4 +1,4 @@
-"""Operators for tests that take operands by rows alone, aligned, none of them expanded; and say so if not.
+"""Operators for tests that accept only aligned row-major operands without expansion, and raise otherwise.
 
 A worker imports this module because an `OpKernel` names it.
 """
@@ -30,7 +30,7 @@ CONTRACT: Mapping[str, Contract] = {
 }
 
 CALLS: list[tuple[str, tuple[tuple[int, ...], ...]]] = []
-"""What was called in this process, and the strides of its operands."""
+"""Operators that were called in this process, with the strides of their operands."""
 
 _library = torch.library.Library("picky", "FRAGMENT")
 
@@ -57,7 +57,7 @@ _define("addmm", "Tensor bias, Tensor a, Tensor b", torch.addmm)
 
 
 def first(candidate: BenchCandidate) -> float:
-    """Say that these operators are the fastest, in milliseconds; copies cost nothing."""
+    """Return milliseconds by which these operators are the fastest; copies cost nothing."""
     kernel = candidate.kernel
     ours = isinstance(kernel, OpKernel) and "picky::" in repr(kernel)
     return 1.0 if ours else 10.0

@@ -1,11 +1,11 @@
-"""Runs what Inductor generated, on a CPU: its wrapper as it is, its kernels in Triton's interpreter.
+"""Runs code that Inductor generated on a CPU: its wrapper unchanged, its kernels in Triton's interpreter.
 
 `outputs` starts one process for many graphs, because Triton decides on import whether it interprets.
-There, memory the wrapper allocates is full of NaN (bytes of 0xFF), so that nothing passes which
-relies on what it has not written; and a kernel with scratch memory is launched a second time, without
-zeroing it and with its programs in the opposite order, and must write the same bits.
+There, memory the wrapper allocates is full of NaN (bytes of 0xFF), so that a kernel that reads memory
+it has not written fails; and a kernel with scratch memory is launched a second time, without zeroing it
+and with its programs in the opposite order, and must write the same bits.
 
-`compiled` compiles such a kernel for a GPU instead, and says what it uses.
+`compiled` compiles such a kernel for a GPU instead, and returns its resources.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -38,15 +38,15 @@ _NUMBER = itertools.count()
 
 @dataclass(frozen=True)
 class Usage:
-    """What a compiled kernel uses.
+    """Resources of a compiled kernel.
 
     Attributes:
         registers: Registers of a thread.
-        spills: Bytes a thread writes to memory and reads again for want of registers.
+        spills: Bytes of spill stores and loads of a thread.
         shared: Bytes of shared memory of a block.
-        ptx: Its assembly.
-        ttir: What the assembly is made from, in Triton's own words.
-        said: What ptxas says of it.
+        ptx: Its PTX.
+        ttir: Its Triton IR.
+        said: The output of ptxas.
     """
 
     registers: int
@@ -93,7 +93,7 @@ def compiled(source: str, arch: int) -> Usage:
         signature = {name: meta["signature"][name] for name in names}
         attributes = meta["configs"][0]
         with warnings.catch_warnings():
-            # Triton 3.9 announces another default of an option that says nothing here.
+            # Triton 3.9 announces another default of an option that has no effect here.
             warnings.filterwarnings("ignore", "TRITON_DEFAULT_FP_FUSION")
             kernel = triton.compile(
                 ASTSource(fn=function, signature=signature, constexprs=constants, attrs=attributes),
@@ -106,9 +106,9 @@ def compiled(source: str, arch: int) -> Usage:
 
 
 def _resources(text: str) -> tuple[int, int]:
-    """Return registers of a thread and bytes spilled, as the assembler says.
+    """Return registers of a thread and bytes spilled, from the output of ptxas.
 
-    What cuobjdump calls STACK is no measure: for sm_100a it is 8 or 16 where nothing is spilled.
+    cuobjdump's STACK is no measure: for sm_100a it is 8 or 16 where nothing is spilled.
     """
     spilled = re.findall(r"(\d+) bytes spill (?:stores|loads)", text)
     (registers,) = re.findall(r"Used (\d+) registers", text)
@@ -117,13 +117,13 @@ def _resources(text: str) -> tuple[int, int]:
 
 
 def _assembled(ptx: str, arch: int) -> str:
-    """Return what the assembler says of a kernel."""
+    """Return the output of ptxas for a kernel."""
     import triton
     from triton import knobs
 
     folder = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-    # Triton brings an assembler for each generation, torch may have told it to take another one;
-    # which one takes its PTX depends on the version.
+    # Triton has a ptxas for each generation, and torch may have set another; which of them accepts
+    # the PTX depends on the version.
     names = ("ptxas", "ptxas-blackwell") if arch < 100 else ("ptxas-blackwell", "ptxas")
     paths = [Path(knobs.nvidia.ptxas.path), *(folder / name for name in names)]
     tools = [path for path in paths if path.exists()]
@@ -138,7 +138,7 @@ def _assembled(ptx: str, arch: int) -> str:
 
 
 def _kernel(source: str, folder: Path) -> tuple[Any, dict[str, Any]]:
-    """Return the Triton function of a generated source, and what its decorator is told."""
+    """Return the Triton function of a generated source, and the arguments of its decorator."""
     from torch._inductor.runtime import triton_helpers, triton_heuristics
 
     decorator_facts: dict[str, Any] = {}
@@ -164,7 +164,7 @@ def _kernel(source: str, folder: Path) -> tuple[Any, dict[str, Any]]:
 
 
 class _Kernel:
-    """Stands for a compiled kernel: the last three of its arguments are the grid."""
+    """Replaces a compiled kernel: the last three of its arguments are the grid."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
@@ -227,7 +227,7 @@ def _call(code: str, tensors: list[torch.Tensor], folder: Path) -> tuple[torch.T
 
 
 def _arguments(code: str, tensors: Sequence[torch.Tensor]) -> list[Any]:
-    """Return what generated code takes: the tensors, and the first one's rows where they are unknown."""
+    """Return the arguments of generated code: the tensors, and the rows of the first if they are unknown."""
     (names,) = re.findall(r"^ +([\w, ]+) = args$", code, re.MULTILINE)
     rows = re.findall(r"^ +s\d+ = (\w+)$", code, re.MULTILINE)
     rest = iter(tensors)
@@ -245,7 +245,7 @@ class _Whole(type):
 
 
 def _let_numpy_count() -> None:
-    """Let Triton 3.6 turn arrays of one element into integers, which numpy 2.4 refuses."""
+    """Let Triton 3.6 convert arrays of one element to integers, which numpy 2.4 refuses."""
     import triton
     from triton.runtime import interpreter
 
@@ -254,7 +254,7 @@ def _let_numpy_count() -> None:
 
 
 def _let_bfloat16_multiply() -> None:
-    """Let the interpreter multiply matrices of bfloat16, which it takes for 16-bit integers."""
+    """Let the interpreter multiply matrices of bfloat16, which it treats as 16-bit integers."""
     import numpy as np
     from triton import language as tl
     from triton.runtime import interpreter
@@ -275,7 +275,7 @@ def _let_bfloat16_multiply() -> None:
 
 
 def _let_libdevice_compute() -> None:
-    """Give the interpreter what epilogues call in CUDA's library, which gives nothing there."""
+    """Give the interpreter the libdevice functions that epilogues call; it has none."""
     from torch._inductor.runtime import triton_helpers
     from triton import language as tl
     from triton.runtime import interpreter

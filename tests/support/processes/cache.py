@@ -1,4 +1,4 @@
-"""What the tests' own processes run, each by name: `python children.py WHAT CACHE ...`."""
+"""Functions that child processes of the cache's tests run, each by name."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def record(index: int, candidate: str) -> Record:
 
 
 def build(store: Store, index: int, builds: Path, who: str) -> None:
-    """Build a kernel slowly, noting each build."""
+    """Build a kernel slowly, and log each build."""
 
     with store.lock_kernel(key(index).digest, 60):
         entry = store.kernel(key(index).digest)

@@ -55,7 +55,7 @@ def scattered(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
 
 
 def overlapped(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
-    """Two collectives whose products need neither until the end."""
+    """Two collectives that no product reads until the end."""
     left, right = torch.mm(x, w), torch.mm(x.cos(), w)
     reduced = functional.all_reduce(left, "sum", _world())
     two = functional.all_gather_tensor(right, 0, _world())
@@ -67,7 +67,7 @@ FUNCTIONS = (reduced, gathered, scattered, overlapped)
 
 
 def steps(code: str) -> list[str]:
-    """Return collectives and kernels in the order of the code; who computes a product is left out."""
+    """Return collectives and kernels in the order of the code, with all products named alike."""
     body = code[code.index("def call(") :]
     body = body[: body.index("def benchmark_compiled_module")]
     body = "\n".join(line for line in body.splitlines() if not line.strip().startswith("#"))

@@ -1,6 +1,6 @@
 """Runs reproduction scripts one after the other, as ``python SCRIPT`` would, and reports how each ended.
 
-Started as ``python -m tests.support.processes.repro SCRIPT ...``; prints one JSON line: status and what each printed.
+Started as ``python -m tests.support.processes.repro SCRIPT ...``; prints one JSON line: status and output of each.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from inductor_plugin.config import process_environment
 def ran(
     scripts: Sequence[str], repository: Path, inductor_cache: Path
 ) -> dict[str, tuple[int, str]]:
-    """Run scripts in a process of their own; return each one's status and what it printed."""
+    """Run scripts in a separate process; return status and output of each."""
     completed = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", __name__, *scripts],
         cwd=repository,

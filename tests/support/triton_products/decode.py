@@ -1,4 +1,4 @@
-"""Products of a few rows: what is refused, what is computed, and which tiles there are."""
+"""Products of a few rows: refused problems, graphs to run, and the number of tiles."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false, reportPrivateUsage=false

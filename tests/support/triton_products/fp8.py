@@ -1,4 +1,4 @@
-"""Scaled products of 8-bit floats: what is refused, what is computed, and which tiles there are."""
+"""Scaled products of 8-bit floats: refused problems, graphs to run, and the number of tiles."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false, reportPrivateUsage=false
@@ -102,7 +102,7 @@ def biased(a: Any, b: Any, s: Any, t: Any, c: Any) -> tuple[torch.Tensor]:
 
 
 def spread(scale: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-    """Return a scale for each element, in the way `torch._scaled_mm` describes."""
+    """Return a scale for each element, as `torch._scaled_mm` defines it."""
     for dim, extent in enumerate((rows, columns)):
         each = extent if scale.size(dim) == 1 else 1 if scale.size(dim) == extent else 128
         scale = scale.repeat_interleave(each, dim).narrow(dim, 0, extent)
@@ -217,12 +217,12 @@ def all_kernels(problem: Problem) -> list[Any]:
 
 
 def check_kernel(name: str, arch: int, usage: Usage) -> None:
-    """Check how operands come and are multiplied, and where exact sums are added up."""
+    """Check how operands are loaded and multiplied, and where exact sums are accumulated."""
     assert "cp.async.bulk.tensor" in usage.ptx
     assert ("wgmma.mma_async" if arch == 90 else "tcgen05.mma") in usage.ptx
     if arch == 90:
         # Hopper's tensor cores sum 8-bit products with fewer bits than float32 has: exact sums
-        # are added up outside, those of 128x128 elements by 256 threads.
+        # are accumulated outside, those of 128x128 elements by 256 threads.
         additions = len(re.findall(r"\b(?:add|fma)\S*\.f32", usage.ptx))
         assert additions == 0 if name == "fast" else additions >= 128 * 128 // 256
 

@@ -1,4 +1,4 @@
-"""Products with 4-bit weights: what is refused, what is computed, and which tiles there are."""
+"""Products with 4-bit weights: refused problems, graphs to run, and the number of tiles."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false, reportPrivateUsage=false
@@ -69,7 +69,7 @@ def int4(group: int) -> Any:
 
 
 def unpacked(words: torch.Tensor) -> torch.Tensor:
-    """Return the values [n, k] of packed words, as int4mm.cu writes each lane's."""
+    """Return the values [n, k] of packed words, in the layout of int4mm.cu."""
     tiles, chunks, lanes, inner = words.shape
     values = torch.full((tiles * 8, chunks * inner * 32), -1)
     for lane in range(lanes):

@@ -1,4 +1,4 @@
-"""Persistent products through TMA: what is refused, what is computed, and which tiles there are."""
+"""Persistent products through TMA: refused problems, graphs to run, and the number of tiles."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false, reportPrivateUsage=false
@@ -133,7 +133,7 @@ def all_kernels(problem: Problem) -> list[Any]:
 
 
 def check_kernel(name: str, arch: int, usage: Usage) -> None:
-    """Check that operands come through TMA, and that the tensor cores of the device multiply them."""
+    """Check that operands are loaded by TMA, and that the device's tensor cores multiply them."""
     assert "cp.async.bulk.tensor" in usage.ptx
     assert ("wgmma.mma_async" if arch == 90 else "tcgen05.mma") in usage.ptx
 

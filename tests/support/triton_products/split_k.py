@@ -1,4 +1,4 @@
-"""Split K: what is refused, what is computed, and which tiles there are."""
+"""Split K: refused problems, graphs to run, and the number of tiles."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false, reportPrivateUsage=false
@@ -99,7 +99,7 @@ BEHIND_A_BATCH = epilogues(torch.bmm, (Arg((2, 6, 1030), F16), Arg((2, 1030, 40)
 
 
 def all_kernels(problem: Problem) -> list[Any]:
-    """Return all tiles, each with one number of parts: it changes no registers."""
+    """Return all tiles, each with four parts: the number of parts changes no registers."""
     product = product_of(problem)
     assert isinstance(product, Product)
     return [candidate(product, tile) for tile in tiles_of(product) if tile.parts == 4]
@@ -109,7 +109,7 @@ def check_kernel(name: str, arch: int, usage: Usage) -> None:
     """Check that the last block of a tile reads what all others have stored."""
     assert re.search(r"atom\S*\.acq_rel\S*\.add", usage.ptx)
     assert "ld.global.cg" in usage.ptx
-    # All threads have stored before one counts: the kernel asks for it, whatever Triton adds.
+    # All threads have stored before one counts: the kernel has the barrier, whatever Triton adds.
     operations = re.findall(r"tt\.(?:store|atomic_rmw)|(?:gpu|ttg)\.barrier", usage.ttir)
     assert operations[1].endswith(".barrier"), operations
     assert (operations[0], operations[2]) == ("tt.store", "tt.atomic_rmw")
