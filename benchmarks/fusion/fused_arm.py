@@ -135,7 +135,7 @@ def kind_of(name: str) -> str:
 
 
 @contextlib.contextmanager
-def noted(notes: Notes) -> Generator[None]:
+def recorded(notes: Notes) -> Generator[None]:
     """Record the plugin's predictions, compiled kernels and decisions within the block."""
     why_not, why_not_compiled = FusionEstimate.why_not, FusionEstimate.why_not_compiled
     decide = Selection.decide
@@ -181,13 +181,13 @@ def prepare(
     notes, timer = Notes(), timer_for(device)
     options = options_of(arm, cache_dir)
     backend = "inductor_plugin" if arm in (OURS, *FORCED) else "inductor"
-    compiled = torch.compile(shape.behind.function, backend=backend, options=options)
+    compiled = torch.compile(shape.spec.function, backend=backend, options=options)
     timer.synchronize()
     started = time.perf_counter()
     with contextlib.ExitStack() as stack:
         choices = stack.enter_context(forced_fusion(FORCED[arm])) if arm in FORCED else None
         if arm == OURS:
-            stack.enter_context(noted(notes))
+            stack.enter_context(recorded(notes))
         answer = compiled(*tensors)
     timer.synchronize()
     first_call_s = time.perf_counter() - started
@@ -197,7 +197,7 @@ def prepare(
         raise LookupError(
             f"no fused {arm} kernel is offered" + "".join(f": {choice}" for choice in choices)
         )
-    error = error_of(answer, shape.behind.function(*(tensor.float() for tensor in tensors)))
+    error = error_of(answer, shape.spec.function(*(tensor.float() for tensor in tensors)))
     if not math.isfinite(error):
         raise ArithmeticError("its result has values that are not finite, or another size")
     call, captured = graphed(lambda: compiled(*tensors), device)
@@ -205,7 +205,7 @@ def prepare(
     report: dict[str, Any] = {
         "first_call_s": first_call_s,
         "error": error,
-        "accepted": shape.behind.accepted,
+        "accepted": shape.spec.accepted,
         "graph": captured,
     }
     report |= {"fusion": notes.to_dict()} if arm == OURS else {}

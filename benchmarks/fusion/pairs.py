@@ -229,7 +229,7 @@ def compiled_with(facts: Facts, epilogue: Fused, gpu: Target) -> Compiled:
         raise RuntimeError(f"{facts.name}: {len(sources)} kernels, the epilogue was not fused")
     arch = gpu.capability[0] * 10 + gpu.capability[1]
     usage = triton_interpreter.compiled(sources[0], arch)
-    (resources,) = parse_ptxas(usage.said)
+    (resources,) = parse_ptxas(usage.log)
     resources = replace(resources, dynamic_shared_bytes=usage.shared, threads=32 * facts.warps)
     return Compiled(resources, epilogues[0] if epilogues else None)
 
@@ -266,7 +266,7 @@ def _seams(facts: Facts, gpu: Target, codes: list[str], fused: list[Epilogue]) -
     def one_choice(self: Any, name: str, _: Any, nodes: Any, layout: Any, *a: Any, **k: Any) -> Any:
         return select(self, name, [_choice(facts, nodes, layout, gpu)], nodes, layout, *a, **k)
 
-    def noted(self: Any, node: Any, epilogues: Any, *others: Any, **facts: Any) -> Any:
+    def recorded(self: Any, node: Any, epilogues: Any, *others: Any, **facts: Any) -> Any:
         if epilogues and not fused:
             fused.append(_epilogue(node, epilogues))
         return generate(self, node, epilogues, *others, **facts)
@@ -275,7 +275,7 @@ def _seams(facts: Facts, gpu: Target, codes: list[str], fused: list[Epilogue]) -
     yield mock.patch.object(AsyncCompile, "triton", staticmethod(_uncompiled))
     yield mock.patch.object(GraphLowering, "save_output_code", staticmethod(codes.append))
     yield mock.patch.object(cache, "__call__", one_choice)
-    yield mock.patch.object(SIMDScheduling, "codegen_template", noted)
+    yield mock.patch.object(SIMDScheduling, "codegen_template", recorded)
     yield inductor_config.patch({"max_autotune": True, "max_autotune_gemm_backends": "ATEN,TRITON"})
 
 

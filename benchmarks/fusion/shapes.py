@@ -21,7 +21,7 @@ Function = Callable[..., torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Behind:
+class EpilogueSpec:
     """An epilogue with its product.
 
     Attributes:
@@ -43,13 +43,17 @@ def _fp8(a: Any, w: Any, scale: Any) -> torch.Tensor:
     return scaled.to(torch.float8_e4m3fn)
 
 
-EPILOGUES: Mapping[str, Behind] = {
-    "bias gelu": Behind(lambda a, w, c: functional.gelu(functional.linear(a, w, c)), ("row",)),
-    "bias residual": Behind(lambda a, w, c, r: functional.linear(a, w, c) + r, ("row", "full")),
-    "silu gate": Behind(lambda a, w, g: functional.silu(torch.mm(a, w.t())) * g, ("full",)),
-    "residual": Behind(lambda a, w, r: torch.relu(torch.mm(a, w.t())) + r, ("full",)),
-    "relu": Behind(lambda a, w: torch.relu(torch.mm(a, w.t()))),
-    "fp8": Behind(_fp8, ("scalar",), torch.float8_e4m3fn, 0.03),
+EPILOGUES: Mapping[str, EpilogueSpec] = {
+    "bias gelu": EpilogueSpec(
+        lambda a, w, c: functional.gelu(functional.linear(a, w, c)), ("row",)
+    ),
+    "bias residual": EpilogueSpec(
+        lambda a, w, c, r: functional.linear(a, w, c) + r, ("row", "full")
+    ),
+    "silu gate": EpilogueSpec(lambda a, w, g: functional.silu(torch.mm(a, w.t())) * g, ("full",)),
+    "residual": EpilogueSpec(lambda a, w, r: torch.relu(torch.mm(a, w.t())) + r, ("full",)),
+    "relu": EpilogueSpec(lambda a, w: torch.relu(torch.mm(a, w.t()))),
+    "fp8": EpilogueSpec(_fp8, ("scalar",), torch.float8_e4m3fn, 0.03),
 }
 """By name. A residual alone would be an ``addmm``, which needs no epilogue."""
 
@@ -90,7 +94,7 @@ class Fused:
         return f"{self.layer} m{self.m} {self.epilogue}"
 
     @property
-    def behind(self) -> Behind:
+    def spec(self) -> EpilogueSpec:
         """The epilogue of the product."""
         return EPILOGUES[self.epilogue]
 
@@ -113,7 +117,7 @@ class Fused:
             return drawn(m, n) if kind == "full" else drawn(n)
 
         factors = [drawn(m, k), drawn(n, k) / k**0.5]
-        return [*factors, *(operand(kind) for kind in self.behind.operands)]
+        return [*factors, *(operand(kind) for kind in self.spec.operands)]
 
 
 def fused_products() -> tuple[Fused, ...]:

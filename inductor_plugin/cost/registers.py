@@ -172,12 +172,12 @@ def epilogue_registers(kernel: Kernel, epilogue: Epilogue, target: Target, main:
         main: Registers of a thread before the epilogue.
     """
     generation = 8 if target.capability[0] < 9 else 9
-    beside = BESIDE_VALUES[generation]
+    fixed = BESIDE_VALUES[generation]
     most = border(kernel, target, main)
     live = live_values(epilogue, persistent=kernel.persistent, chained=CHAINED[generation])
     plenty = RELAXED[generation] if main == most else 0.0
-    needed = math.ceil(live * kernel.sums) + beside
-    optional = math.ceil(asked_ahead(epilogue, plenty) * kernel.sums) + beside
+    needed = math.ceil(live * kernel.sums) + fixed
+    optional = math.ceil(asked_ahead(epilogue, plenty) * kernel.sums) + fixed
     if generation in CHAIN and longest_chain(epilogue) >= CHAIN[generation]:
         optional = max(optional, most)
     return max(needed, min(optional, register_limit(kernel, target)))

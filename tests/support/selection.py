@@ -9,11 +9,11 @@ The seconds are in ``tests/durations.json``, written by ``make durations``. Thre
 3. A case marked ``slow`` never runs in `make test`, and a case that the file does not know always does.
 
 ``function_s`` is in the file: the most that keeps all of `make test` within `BUDGET_S`. It is chosen when
-the file is written, so that the decision about a case depends on the cases of its own file only.
+the file is written, so that the decision about a case depends only on the cases of its file.
 
 The file keeps what the decision needs: a function whose cases together take less than `LISTED_S` is left
 out, a function has the mean of its cases, and a case that takes far longer than the others of its function
-(usually the first, which compiles for all) has a figure of its own.
+(usually the first, which compiles for all) has a separate figure.
 """
 
 from __future__ import annotations

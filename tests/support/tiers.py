@@ -1,4 +1,4 @@
-"""The pytest options behind `make test`, `make test-slow` and `make durations`.
+"""The pytest options of `make test`, `make test-slow` and `make durations`.
 
     --tier fast         what `tests.support.selection` chooses, as `make test` does; a line at the end says what
                         was left out. It chooses nothing where -m or -k is given, or a file or folder: those run

@@ -35,7 +35,7 @@ NEEDS_CUDA_BUILD = [
 """The marks of tests that lower for a simulated GPU."""
 
 H100 = target("H100")
-BEHIND = 1 << 16
+PADDING = 1 << 16
 """Elements after an argument, more than the last step of K reads without a mask."""
 SMALLEST_OF = {80: target("A100"), 90: H100, 100: target("B200")}
 """The GPU of a compute capability whose shared memory its kernels must fit into."""
@@ -177,7 +177,7 @@ def values(argument: Arg, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     size, stride = argument.size, argument.stride or _contiguous(argument.size)
     elements = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
-    beyond = torch.full((elements + BEHIND,), torch.nan)
+    beyond = torch.full((elements + PADDING,), torch.nan)
     if argument.dtype.is_floating_point:
         tensor = beyond.to(argument.dtype).as_strided(size, stride)
     else:

@@ -46,7 +46,7 @@ class Usage:
         shared: Bytes of shared memory of a block.
         ptx: Its PTX.
         ttir: Its Triton IR.
-        said: The output of ptxas.
+        log: The output of ptxas.
     """
 
     registers: int
@@ -54,7 +54,7 @@ class Usage:
     shared: int
     ptx: str
     ttir: str
-    said: str = ""
+    log: str = ""
 
 
 def outputs(cases: Sequence[tuple[str, Sequence[torch.Tensor]]]) -> list[tuple[torch.Tensor, ...]]:

@@ -112,10 +112,10 @@ CASES: dict[str, Case] = {
 }
 
 
-BEHIND = epilogues(torch.mm, (Arg((6, 200), F16), Arg((200, 90), F16)), (6, 90))
+EPILOGUES = epilogues(torch.mm, (Arg((6, 200), F16), Arg((200, 90), F16)), (6, 90))
 
 
-BEHIND_A_BATCH = epilogues(torch.bmm, (Arg((2, 2, 200), F16), Arg((2, 200, 90), F16)), (2, 2, 90))
+BATCH_EPILOGUES = epilogues(torch.bmm, (Arg((2, 2, 200), F16), Arg((2, 200, 90), F16)), (2, 2, 90))
 
 
 WEIGHTS = (Arg((4096, 4096), F16), Arg((4096, 4096), F16, (1, 4096)))
@@ -131,7 +131,7 @@ CONTRACT = Contract(
     TEMPLATE,
     REJECTED,
     CASES,
-    (BEHIND, BEHIND_A_BATCH),
+    (EPILOGUES, BATCH_EPILOGUES),
     (80, 90, 100),
     {
         "one row": Graph(mm, (Arg((1, 4096), F16), WEIGHTS[1])),

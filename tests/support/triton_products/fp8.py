@@ -189,7 +189,7 @@ CASES: dict[str, Case] = {
 }
 
 
-BEHIND = epilogues(
+EPILOGUES = epilogues(
     lambda *tensors: scaled(*tensors)[0],
     arguments(72, 80, 144, Arg((72, 1), F32), Arg((1, 80), F32)),
     (72, 80),
@@ -232,6 +232,6 @@ GRAPHS = {
     for name, (function, scales) in KINDS_OF_KERNELS.items()
 }
 CONTRACT = Contract(
-    *(TEMPLATE, REJECTED, CASES, (BEHIND,), (90, 100), GRAPHS, all_kernels, check_kernel),
+    *(TEMPLATE, REJECTED, CASES, (EPILOGUES,), (90, 100), GRAPHS, all_kernels, check_kernel),
     tiles=tuple(GRAPHS.values()),
 )

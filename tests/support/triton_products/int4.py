@@ -119,7 +119,7 @@ CASES: dict[str, Case] = {
 }
 
 
-BEHIND = epilogues(
+EPILOGUES = epilogues(
     lambda *tensors: int4(64)(*tensors)[0],
     arguments(6, 72, 256, 4, 64),
     (6, 72),
@@ -137,7 +137,7 @@ CONTRACT = Contract(
     TEMPLATE,
     REJECTED,
     CASES,
-    (BEHIND,),
+    (EPILOGUES,),
     (80, 90, 100),
     {"a tile of rows": Graph(int4(64), arguments(16, 4096, 4096, 4, 64))},
     all_kernels,

@@ -118,10 +118,10 @@ CASES: dict[str, Case] = {
 }
 
 
-BEHIND = epilogues(torch.mm, (Arg((70, 136), F16), Arg((136, 72), F16)), (70, 72))
+EPILOGUES = epilogues(torch.mm, (Arg((70, 136), F16), Arg((136, 72), F16)), (70, 72))
 
 
-BEHIND_A_BATCH = epilogues(torch.bmm, (Arg((2, 50, 72), F16), Arg((2, 72, 72), F16)), (2, 50, 72))
+BATCH_EPILOGUES = epilogues(torch.bmm, (Arg((2, 50, 72), F16), Arg((2, 72, 72), F16)), (2, 50, 72))
 
 
 def all_kernels(problem: Problem) -> list[Any]:
@@ -142,7 +142,7 @@ CONTRACT = Contract(
     TEMPLATE,
     REJECTED,
     CASES,
-    (BEHIND, BEHIND_A_BATCH),
+    (EPILOGUES, BATCH_EPILOGUES),
     (90, 100),
     {
         "a matrix": Graph(mm, (Arg((4096, 4096), F16), Arg((4096, 4096), F16, (1, 4096)))),

@@ -92,10 +92,12 @@ CASES: dict[str, Case] = {
 }
 
 
-BEHIND = epilogues(torch.mm, (Arg((40, 1030), F16), Arg((1030, 90), F16)), (40, 90))
+EPILOGUES = epilogues(torch.mm, (Arg((40, 1030), F16), Arg((1030, 90), F16)), (40, 90))
 
 
-BEHIND_A_BATCH = epilogues(torch.bmm, (Arg((2, 6, 1030), F16), Arg((2, 1030, 40), F16)), (2, 6, 40))
+BATCH_EPILOGUES = epilogues(
+    torch.bmm, (Arg((2, 6, 1030), F16), Arg((2, 1030, 40), F16)), (2, 6, 40)
+)
 
 
 def all_kernels(problem: Problem) -> list[Any]:
@@ -121,7 +123,7 @@ CONTRACT = Contract(
     TEMPLATE,
     REJECTED,
     CASES,
-    (BEHIND, BEHIND_A_BATCH),
+    (EPILOGUES, BATCH_EPILOGUES),
     (80, 90, 100),
     {
         "a matrix": Graph(mm, (Arg((64, 8192), F16), Arg((8192, 512), F16, (1, 8192)))),
