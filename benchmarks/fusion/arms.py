@@ -1,4 +1,4 @@
-"""One network lowered for a GPU that is not here, with Inductor's own way to price a fusion or ours.
+"""Lowers one network for a simulated GPU, with Inductor's decisions about fusions or the plugin's.
 
 Both arms have the same products, candidates and times (`fusion_cost`); they differ in
 `Scheduler.speedup_by_fusion` alone. Nothing is compiled and nothing runs.
@@ -66,16 +66,16 @@ class Counts:
 
     Attributes:
         pairs: Pairs Inductor asked about: names of both nodes and kind, and whether they were fused.
-        calls: Benchmarks Inductor ran itself, each with the pair it was for and its kernel.
+        calls: Benchmarks Inductor ran itself, each with its pair and its kernel.
         screened: Candidates of fusions that our worker measured, each with its problem.
         compiled: Fused kernels compiled, by text.
         refused: Why a pair was not measured at all.
         rejected: Why a kernel was not measured with an epilogue.
         tasks: Fusions handed to our worker.
         problems: Different problems of fusions.
-        code: What Inductor wrote.
+        code: Code that Inductor generated.
         asked: Pairs the plugin was asked about.
-        pruned: Those of them that it refused unmeasured.
+        pruned: Pairs of those that it refused unmeasured.
         kernels: The kernel of each product that ended up fused, by its buffer.
         products: The product's buffer of a pair.
     """
@@ -104,10 +104,10 @@ class Counts:
 
 
 class Bench:
-    """Stands for the benchmark worker and the compile pool, and knows what everything takes."""
+    """Replaces the benchmark worker and the compile pool; answers with modelled times."""
 
     def __init__(self, cost: Cost, counts: Counts, facts: Facts) -> None:
-        """Answer from ``cost`` and ``facts``, and note in ``counts``."""
+        """Answer from ``cost`` and ``facts``, and count in ``counts``."""
         self.cost = cost
         self.counts = counts
         self.facts = facts
@@ -119,10 +119,10 @@ class Bench:
         self._fusions: dict[str, Product] = {}
 
     def expect(self, task: Task) -> None:
-        """Price the candidates of a task, or remember that it is a fusion."""
+        """Compute the times of a task's candidates, or record that it is a fusion."""
         if task.problem.op not in PRODUCTS:
-            for one in task.entries:
-                self._task_us[task.digest, one.candidate_id] = 10.0 if one.library else 20.0
+            for entry in task.entries:
+                self._task_us[task.digest, entry.candidate_id] = 10.0 if entry.library else 20.0
             return
         first = 1 if task.problem.op in ("addmm", "baddbmm") else 0
         a, b = task.problem.inputs[first : first + 2]
@@ -132,24 +132,26 @@ class Bench:
             self.counts.tasks += 1
             return
         times = {
-            one.candidate_id: self.cost.triton(
-                product, f"{one.name} {one.description}", tile_of(one.description)
+            entry.candidate_id: self.cost.triton(
+                product, f"{entry.name} {entry.description}", tile_of(entry.description)
             )
-            for one in task.entries
-            if not one.library
+            for entry in task.entries
+            if not entry.library
         }
         library_us = self.cost.library(product, list(times.values()) or [20.0])
-        times |= {one.candidate_id: library_us for one in task.entries if one.library}
-        for name, taken in times.items():
-            self._task_us[task.digest, name] = self._bare_us[product, name] = taken
-        for one in task.entries:
-            if isinstance(one.build, TritonCompileJob):
-                self._names[one.build.key] = f"{one.name} {one.description}"
+        times |= {entry.candidate_id: library_us for entry in task.entries if entry.library}
+        for name, us in times.items():
+            self._task_us[task.digest, name] = self._bare_us[product, name] = us
+        for entry in task.entries:
+            if isinstance(entry.build, TritonCompileJob):
+                self._names[entry.build.key] = f"{entry.name} {entry.description}"
 
     def submit(self, job: Any, done: Callable[[list[Compiled]], None], *_: int) -> None:
-        """Say that a kernel compiled."""
+        """Report a kernel as compiled."""
         if isinstance(job, CppCompileJob):
-            done([Compiled(one.key, "compile_failed", "not built here") for one in job.sources])
+            done(
+                [Compiled(source.key, "compile_failed", "not built here") for source in job.sources]
+            )
             return
         work = self.works.get(job.source)
         if work is not None:
@@ -158,33 +160,35 @@ class Bench:
         done([Compiled(job.key, "ok", elapsed_s=0.0, resources=self.facts.get(named))])
 
     def generated_us(self, source: str) -> float:
-        """Return what a kernel takes that Inductor wrote, in microseconds."""
+        """Return the time of a kernel that Inductor generated, in microseconds."""
         return self.cost.generated(self.works[source])
 
     def spills(self, source: str) -> int:
-        """Return how many bytes a thread of it spills; none where nobody has compiled it."""
-        known = self.facts.get(self.works[source].kernel)
-        return known.spills or 0 if known is not None else 0
+        """Return how many bytes a thread of it spills; 0 if the kernel is not in ``facts``."""
+        resources = self.facts.get(self.works[source].kernel)
+        return resources.spills or 0 if resources is not None else 0
 
     def prewarm(self) -> None:
-        """Have nothing to start."""
+        """Do nothing: there is no process to start."""
 
     def close(self) -> None:
-        """Have nothing to end."""
+        """Do nothing: there is no process to end."""
 
     def screen(self, job: ScreenJob) -> Outcome:
-        """Say what a candidate takes."""
+        """Return the modelled time of a candidate."""
         if job.problem_id in self._fusions:
             self.counts.screened.append((job.problem_id, job.candidate.candidate_id))
         return self._outcome(job.problem_id, job.candidate, 5)
 
     def final(self, job: FinalJob) -> tuple[Outcome, ...]:
-        """Say what the leaders take."""
-        return tuple(self._outcome(job.problem_id, one, job.rounds) for one in job.candidates)
+        """Return the modelled times of the finalists."""
+        return tuple(
+            self._outcome(job.problem_id, candidate, job.rounds) for candidate in job.candidates
+        )
 
     def _outcome(self, problem: str, candidate: BenchCandidate, samples: int) -> Outcome:
-        taken = (self._us(problem, candidate) / 1e3,) * samples
-        return Outcome(candidate.candidate_id, "ok", samples_ms=taken)
+        samples_ms = (self._us(problem, candidate) / 1e3,) * samples
+        return Outcome(candidate.candidate_id, "ok", samples_ms=samples_ms)
 
     def _us(self, problem: str, candidate: BenchCandidate) -> float:
         kernel = candidate.kernel
@@ -201,14 +205,14 @@ class Bench:
 
 
 def counted(make: Callable[[], Made], arm: Arm, cost: Cost, cache: Path, facts: Facts) -> Counts:
-    """Lower a network with one way to price its fusions, and return what that did.
+    """Lower a network in one arm, and return its counts.
 
     Args:
-        make: Makes the network.
-        arm: Who prices the fusions.
-        cost: What a kernel takes.
+        make: Returns the network.
+        arm: Which code decides the fusions.
+        cost: Model of kernel times.
         cache: An empty folder.
-        facts: What compiled kernels take, by `Work.kernel`.
+        facts: Resources of compiled kernels, by `Work.kernel`.
     """
     counts = Counts()
     before = COUNTERS.snapshot()
@@ -229,7 +233,7 @@ def lowered(make: Callable[[], Made], arm: Arm, bench: Bench, cache: Path) -> No
 
 @contextmanager
 def _observed(counts: Counts) -> Generator[None, None, None]:
-    """Note why pairs and kernels are not measured."""
+    """Record why pairs and kernels are not measured."""
 
     def observe(tickets: Sequence[TuningTicket]) -> None:
         for ticket in tickets:
@@ -258,7 +262,7 @@ def _observed(counts: Counts) -> Generator[None, None, None]:
 
 @contextmanager
 def _in_place(bench: Bench, arm: Arm) -> Generator[None, None, None]:
-    """Put the times in the place of the workers and of Inductor's own benchmarks."""
+    """Replace the workers and Inductor's own benchmarks by modelled times."""
     submit = Pipeline.submit
 
     def submitted(pipeline: Pipeline, task: Task) -> None:
@@ -277,14 +281,14 @@ def _in_place(bench: Bench, arm: Arm) -> Generator[None, None, None]:
         stack.enter_context(replaced(runtime, "BenchWorker", worker))
         stack.enter_context(replaced(runtime, "CompilePool", pool))
         stack.enter_context(replaced(Pipeline, "submit", submitted))
-        # So that the cache keeps what a bare kernel takes, which pruning starts from.
+        # The cache has to keep the resources of a bare kernel, because pruning starts from them.
         stack.enter_context(replaced(triton_files, "collect", _collected))
         keep = staticmethod(bench.counts.code.append)
         stack.enter_context(replaced(GraphLowering, "save_output_code", keep))
         lowering_fusion.uninstall()
         stack.callback(lowering_fusion.uninstall)
-        noted = _Scheduling(bench)
-        noted.watch(stack)
+        scheduling = _Scheduling(bench)
+        scheduling.watch(stack)
         if arm == "ours":
             lowering_fusion.install()
         else:
@@ -292,7 +296,7 @@ def _in_place(bench: Bench, arm: Arm) -> Generator[None, None, None]:
         most = 1 if arm == "stock" else 1000
         settings: Any = inductor_config  # untyped
         stack.enter_context(settings.patch(max_epilogue_benchmarked_choices=most))
-        stack.enter_context(noted.asked())
+        stack.enter_context(scheduling.asked())
         yield
 
 
@@ -301,7 +305,7 @@ def _collected(_: Path) -> dict[str, bytes]:
 
 
 class _Scheduling:
-    """What Inductor's scheduler asks, writes and measures."""
+    """Observes the questions, generated kernels and benchmarks of Inductor's scheduler."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -310,22 +314,22 @@ class _Scheduling:
         self._pair: tuple[str, str, str] = ("", "", "")
 
     def watch(self, stack: ExitStack) -> None:
-        """Watch the kernels that are written, and answer what they take."""
+        """Observe the kernels that are generated, and answer with their modelled times."""
         scheduler: Any = Scheduler
         write = scheduler.generate_kernel_code_from_nodes
 
-        def generate(one: Any, nodes: Sequence[Any], *args: Any, **kwargs: Any) -> str:
-            source = write(one, nodes, *args, **kwargs)
+        def generate(scheduler: Any, nodes: Sequence[Any], *args: Any, **kwargs: Any) -> str:
+            source = write(scheduler, nodes, *args, **kwargs)
             self._bench.works[source] = work_of(nodes, self._callers)
             return source
 
-        def compiled(one: Any, nodes: Sequence[Any], **kwargs: Any) -> tuple[None, Any]:
-            source = generate(one, nodes, benchmark_kernel=True, **kwargs)
+        def compiled(scheduler: Any, nodes: Sequence[Any], **kwargs: Any) -> tuple[None, Any]:
+            source = generate(scheduler, nodes, benchmark_kernel=True, **kwargs)
             self._counts.compiled.append(source)
             return None, SimpleNamespace(source=source, pair=self._pair)
 
-        def alone(one: Any, nodes: Sequence[Any]) -> tuple[float, str]:
-            source = generate(one, nodes, benchmark_kernel=True)
+        def alone(scheduler: Any, nodes: Sequence[Any]) -> tuple[float, str]:
+            source = generate(scheduler, nodes, benchmark_kernel=True)
             return self._measured(self._pair, "apart", source)
 
         def together(_: Any, module: Any, *_more: Any) -> tuple[float, str]:
@@ -366,27 +370,27 @@ class _Scheduling:
 
     @contextmanager
     def asked(self) -> Generator[None, None, None]:
-        """Note the pairs that Inductor asks about, and what comes of them."""
+        """Record the pairs that Inductor asks about, and whether they are fused."""
         scheduler: Any = Scheduler
         decide, fuse = scheduler.speedup_by_fusion, scheduler.fuse_two_nodes
 
-        def deciding(one: Any, node1: Any, node2: Any) -> Any:
+        def deciding(scheduler: Any, node1: Any, node2: Any) -> Any:
             templates = [node.get_template_node() for node in (node1, node2)]
             if not any(isinstance(t, ir.MultiTemplateBuffer) for t in templates):
-                return decide(one, node1, node2)
+                return decide(scheduler, node1, node2)
             kind = "epilogue" if templates[0] is not None else "prologue"
             self._pair = node1.get_name(), node2.get_name(), kind
             self._counts.pairs.setdefault(self._pair, False)
             product = next(t for t in templates if t is not None)
             self._counts.products[self._pair] = product.get_name()
-            return decide(one, node1, node2)
+            return decide(scheduler, node1, node2)
 
-        def fusing(one: Any, node1: Any, node2: Any, *args: Any) -> Any:
+        def fusing(scheduler: Any, node1: Any, node2: Any, *args: Any) -> Any:
             for kind in ("epilogue", "prologue"):
                 key = node1.get_name(), node2.get_name(), kind
                 if key in self._counts.pairs:
                     self._counts.pairs[key] = True
-            return fuse(one, node1, node2, *args)
+            return fuse(scheduler, node1, node2, *args)
 
         with (
             replaced(scheduler, "speedup_by_fusion", functools.wraps(decide)(deciding)),

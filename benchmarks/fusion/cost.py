@@ -1,22 +1,22 @@
-"""How long a kernel would take: one model for both arms of `benchmarks.fusion.fusions`, knowing no answer.
+"""Model of kernel times, the same for all arms of `benchmarks.fusion.fusions`.
 
-A kernel takes a start, and then the longer of what it computes and what it moves:
+The time of a kernel is a launch, and then the longer of its computation and its memory traffic:
 
     product    waves x tile x K on the tensor cores, at 60 % of their peak, less for small tiles;
-               bytes of its operands and of what it writes, at 85 % of the memory's
-    fused      the same main loop with a little less of its speed (0 to 10 %: the registers), what the
-               epilogue reads and writes besides, and its arithmetic; a prologue computes its
-               operations again for each tile that reads them
+               bytes of its operands and outputs, at 85 % of the memory's peak
+    fused      the same main loop, 0 to 10 % slower because of its registers; additional reads and
+               writes of the epilogue, and its arithmetic; a prologue repeats its operations in each
+               tile that reads them
     pointwise  arithmetic and bytes
 
-Every kernel differs from that by a factor of its own, +-15 %, taken from a digest of what it is (not
-of its text: both arms write the same kernel a little differently); a product keeps its own with an
-epilogue. How a library's product compares is the setting:
+Each kernel's time is multiplied by a factor within +-15 %, taken from a digest of its identity (not of
+its text: the arms generate the same kernel with small differences); a product has the same factor with
+an epilogue. The setting determines the time of the library's product:
 
-    digest     the best of Inductor's tiles at 65 % of the peak, and a factor of its own like everyone
+    digest     the best of Inductor's tiles at 65 % of the peak, and a factor as for other kernels
     faster     1.3 times faster than the fastest Triton kernel, always
     slower     1.1 times slower than the fastest Triton kernel, always
-    noisy      as ``digest``, but a fused kernel has another factor than the same kernel bare
+    noisy      as ``digest``, but a fused kernel has a different factor than the bare kernel
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ class Product:
 
 @dataclass(frozen=True)
 class Work:
-    """What a generated kernel does.
+    """Work of a generated kernel.
 
     Attributes:
         product: Its product; None for a pointwise kernel.
-        name: What tells the product's kernel from others.
+        name: Identity of the product's kernel.
         tile: (m, n) of that kernel.
-        read_bytes: All it reads.
-        written_bytes: All it writes.
+        read_bytes: Bytes read.
+        written_bytes: Bytes written.
         cycles: Arithmetic besides the product, in simple operations.
-        label: What tells its arithmetic from others.
-        alone: Whether it is the product and nothing else.
+        label: Identity of that arithmetic.
+        alone: Whether it is the product without epilogue or prologue.
     """
 
     product: Product | None
@@ -86,7 +86,7 @@ class Work:
 
     @property
     def kernel(self) -> str:
-        """What it is but for its sizes: kernels of one name take the same registers."""
+        """Its identity without sizes: kernels of one name have the same registers."""
         return self.name if self.alone else f"{self.name} + {self.label}"
 
 
@@ -119,7 +119,7 @@ class Cost:
         return START_US + max(computing, moving) * factor(f"{product} library")
 
     def generated(self, work: Work) -> float:
-        """Return the time of a kernel that Inductor wrote."""
+        """Return the time of a kernel that Inductor generated."""
         moving = self._moving(work.read_bytes + work.written_bytes)
         arithmetic = work.cycles / (self.target.multiprocessors * LANES * self.target.clock_mhz)
         if work.product is None:
@@ -144,6 +144,6 @@ class Cost:
 
 
 def factor(text: str) -> float:
-    """Return 0.85 to 1.15, the same for the same text."""
+    """Return a factor from 0.85 to 1.15, the same for equal texts."""
     digest = hashlib.sha256(text.encode()).digest()
     return 0.85 + 0.30 * int.from_bytes(digest[:4], "big") / 2**32

@@ -1,12 +1,12 @@
-"""What a CUTLASS kernel takes of a GPU with each epilogue, and without: compiled for sm_90a, no GPU needed.
+"""Resources of CUTLASS kernels with each epilogue, and without: compiled for sm_90a, no GPU needed.
 
     python -m benchmarks.fusion.evt_compile [--epilogue gelu ...] [--tile 0 1] [--arch sm_90a]
                                      [--out benchmarks/results/evt_sm90a.json]
 
-Each epilogue of tests/support/epilogues.py is lowered by Inductor for a GPU that is not there, made a
-tree of visitors, compiled by nvcc in units of eight, loaded, and asked whether it takes a product.
-Rows of the same text are taken over from the file. Ends with 1 where a kernel does not compile, spills,
-refuses, or has no tensor core instruction.
+Each epilogue of tests/support/epilogues.py is lowered by Inductor for a simulated GPU, converted to a
+visitor tree, compiled by nvcc in units of eight, and loaded; ``can_implement`` is then called for one
+product. Rows of the same text are reused from the file. Ends with 1 if a kernel does not compile,
+spills, refuses, or has no tensor core instruction.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ UNIT = 8
 """Kernels of one translation unit: headers are read once, and nvcc stays under 6 GB."""
 LIMIT_S = 1800.0
 M, N, K = 4096, 2048, 1024
-"""What a kernel is asked about."""
+"""M, N and K of the product for which ``can_implement`` is called."""
 _PLAIN = GemmConfig(
     "sm_90a", (64, 128, 64), (1, 1, 1), "pingpong", "bf16", "bf16", "bf16", "bf16", "f32"
 )
@@ -63,17 +63,17 @@ class Pair:
 
     @property
     def text(self) -> str:
-        """What is compiled."""
+        """Source text of the kernel."""
         return source(self.config)
 
     @property
     def digest(self) -> str:
-        """What tells its text from others."""
+        """Digest of its text."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
 def pairs(names: Sequence[str], tiles: Sequence[GemmConfig]) -> Iterator[Pair]:
-    """Yield each tile without an epilogue and with each of them; say which do not fit a tile."""
+    """Yield each tile without an epilogue and with each of them; print those that do not fit a tile."""
     for tile in tiles:
         yield Pair("none", None, tile)
     for case in CASES:
@@ -109,14 +109,14 @@ def compiled(
     def ignore(event: Event) -> None:
         del event
 
-    sources = tuple(CppSource(one.digest, one.text, one.config.name) for one in unit)
+    sources = tuple(CppSource(pair.digest, pair.text, pair.config.name) for pair in unit)
     job = CppCompileJob(sources, nvcc.command(toolkit, arch), str(folder), LIMIT_S)
     before = _children_s()
     outcomes = compile_child.run(job, ignore)
     share_s = (_children_s() - before) / len(unit)
     return [
-        row(toolkit, one, outcome, round(share_s, 1))
-        for one, outcome in zip(unit, outcomes, strict=True)
+        row(toolkit, pair, outcome, round(share_s, 1))
+        for pair, outcome in zip(unit, outcomes, strict=True)
     ]
 
 
@@ -126,9 +126,9 @@ def _children_s() -> float:
 
 
 def row(toolkit: Toolkit, pair: Pair, outcome: Compiled, cpu_s: float) -> dict[str, Any]:
-    """Return what became of one kernel."""
+    """Return the row of one kernel."""
     config, evt = pair.config, pair.config.epilogue
-    told: dict[str, Any] = {
+    record: dict[str, Any] = {
         "name": pair.name,
         "kernel": config.name,
         "text": pair.digest,
@@ -145,9 +145,9 @@ def row(toolkit: Toolkit, pair: Pair, outcome: Compiled, cpu_s: float) -> dict[s
     }
     if outcome.status == "ok":
         assert outcome.resources is not None
-        told |= asdict(outcome.resources)
-        told |= asked(toolkit, config, outcome)
-    return told
+        record |= asdict(outcome.resources)
+        record |= asked(toolkit, config, outcome)
+    return record
 
 
 def facts(epilogue: Epilogue) -> dict[str, Any]:
@@ -156,14 +156,14 @@ def facts(epilogue: Epilogue) -> dict[str, Any]:
 
 
 def asked(toolkit: Toolkit, config: GemmConfig, outcome: Compiled) -> dict[str, Any]:
-    """Return what a kernel says of a product, and its tensor core instructions."""
+    """Return whether a kernel can implement the product, its workspace and tensor core instructions."""
     kernel = gemm_abi.load(str(outcome.library), outcome.symbol, toolkit.cudart)
     call = call_of(config)
     refusal = gemm_abi.can_implement(kernel, call)
-    found = sass.instructions(Path(str(outcome.library)))
+    listing = sass.instructions(Path(str(outcome.library)))
     names: set[str] = set()
-    if not isinstance(found, str):
-        names = {one for name, each in found.items() if config.name in name for one in each}
+    if not isinstance(listing, str):
+        names = {name for symbol, each in listing.items() if config.name in symbol for name in each}
     return {
         "refusal": refusal or "",
         "workspace_bytes": None if refusal else gemm_abi.workspace_bytes(kernel, call),
@@ -177,7 +177,11 @@ def call_of(config: GemmConfig) -> gemm_abi.GemmCall:
     call.lead_a = K if config.layout_a == "row" else M
     call.lead_b = N if config.layout_b == "row" else K
     evt = config.epilogue
-    kinds = () if evt is None else (*(one.kind for one in evt.operands), *("full" for _ in evt.aux))
+    kinds = (
+        ()
+        if evt is None
+        else (*(operand.kind for operand in evt.operands), *("full" for _ in evt.aux))
+    )
     for place, kind in enumerate(kinds):
         along_m = {"source": N, "full": N, "column": 1}.get(kind, 0)
         call.operands[place].along_m = along_m
@@ -186,55 +190,55 @@ def call_of(config: GemmConfig) -> gemm_abi.GemmCall:
 
 
 def complaints(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return what is wrong with kernels, one line each."""
-    found: list[str] = []
-    for one in rows:
-        what = f"{one['name']} on {one['schedule']} {'x'.join(map(str, one['tile']))}"
-        if one["status"] != "ok":
-            found.append(f"{what}: {one['status']}: {one['reason']}")
-        elif one["spills"] or one["refusal"] or not one["instructions"]:
-            found.append(
-                f"{what}: {one['spills']} bytes spilled, refusal {one['refusal']!r}, tensor core "
-                f"instructions {one['instructions']}"
+    """Return the defects of kernels, one line each."""
+    lines: list[str] = []
+    for row in rows:
+        what = f"{row['name']} on {row['schedule']} {'x'.join(map(str, row['tile']))}"
+        if row["status"] != "ok":
+            lines.append(f"{what}: {row['status']}: {row['reason']}")
+        elif row["spills"] or row["refusal"] or not row["instructions"]:
+            lines.append(
+                f"{what}: {row['spills']} bytes spilled, refusal {row['refusal']!r}, tensor core "
+                f"instructions {row['instructions']}"
             )
-    return found
+    return lines
 
 
 def stored(out: Path) -> dict[str, dict[str, Any]]:
     """Return the rows of a file by the digests of their texts."""
     if not out.exists():
         return {}
-    return {one["text"]: one for one in json.loads(out.read_text())["kernels"]}
+    return {row["text"]: row for row in json.loads(out.read_text())["kernels"]}
 
 
 def main() -> int:
-    """Compile, write the file after each unit, and say what is wrong."""
+    """Compile, write the file after each unit, and print the defects."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--epilogue", nargs="*", default=[], choices=[one.name for one in CASES])
+    parser.add_argument("--epilogue", nargs="*", default=[], choices=[case.name for case in CASES])
     parser.add_argument("--tile", nargs="*", type=int, default=[0, 1])
     parser.add_argument("--arch", default="sm_90a", choices=("sm_90a", "sm_100a"))
     parser.add_argument("--out", type=Path, default=OUT)
-    given = parser.parse_args()
+    options = parser.parse_args()
     toolkit = nvcc.find("", dict(os.environ))
     if not isinstance(toolkit, Toolkit):
         print(toolkit.reason)
         return 1
-    chosen: list[int] = given.tile
-    tiles = [TILES[one] for one in chosen] if given.arch == "sm_90a" else [*BLACKWELL]
-    wanted = list(pairs(given.epilogue, tiles))
-    known = stored(given.out)
-    rows = [known[one.digest] for one in wanted if one.digest in known]
-    rest = [one for one in wanted if one.digest not in known]
+    chosen: list[int] = options.tile
+    tiles = [TILES[index] for index in chosen] if options.arch == "sm_90a" else [*BLACKWELL]
+    all_pairs = list(pairs(options.epilogue, tiles))
+    rows_by_text = stored(options.out)
+    rows = [rows_by_text[pair.digest] for pair in all_pairs if pair.digest in rows_by_text]
+    missing = [pair for pair in all_pairs if pair.digest not in rows_by_text]
     with tempfile.TemporaryDirectory() as folder:
-        for first in range(0, len(rest), UNIT):
-            made = compiled(toolkit, rest[first : first + UNIT], Path(folder), given.arch)
-            rows += made
-            known |= {one["text"]: one for one in made}
-            write(given.out, toolkit, list(known.values()))
-            for one in made:
-                print(*(one.get(key) for key in SHOWN), flush=True)
+        for first in range(0, len(missing), UNIT):
+            new_rows = compiled(toolkit, missing[first : first + UNIT], Path(folder), options.arch)
+            rows += new_rows
+            rows_by_text |= {row["text"]: row for row in new_rows}
+            write(options.out, toolkit, list(rows_by_text.values()))
+            for row in new_rows:
+                print(*(row.get(key) for key in SHOWN), flush=True)
     wrong = complaints(rows)
     print("\n".join(wrong) or f"{len(rows)} kernels, none spills")
     return 1 if wrong else 0
@@ -255,13 +259,13 @@ SHOWN = (
 
 def write(out: Path, toolkit: Toolkit, rows: Sequence[dict[str, Any]]) -> None:
     """Write the file."""
-    told = {
+    report = {
         "torch": torch.__version__,
         "nvcc": toolkit.version,
         "cutlass": toolkit.cutlass_version,
-        "kernels": sorted(rows, key=lambda one: (one["name"], one["kernel"])),
+        "kernels": sorted(rows, key=lambda row: (row["name"], row["kernel"])),
     }
-    out.write_text(json.dumps(told, indent=1) + "\n")
+    out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""What the kernels of `benchmarks.fusion.fusions` take of an H100: compiled by Triton, no GPU needed.
+"""Resources of the kernels of `benchmarks.fusion.fusions` on an H100: compiled by Triton, no GPU needed.
 
     python -m benchmarks.fusion.facts [--models bert,gpt2,llama] [--out FILE]
 
-Each product that Inductor may fuse something with: all its Triton kernels, bare and with each epilogue.
+For each product that Inductor may fuse: all its Triton kernels, bare and with each epilogue.
 Registers and spills come from the machine code; they hardly depend on sizes, so one layer is enough.
-What the file has already is not compiled again.
+Kernels that are in the file already are not compiled again.
 """
 
 from __future__ import annotations
@@ -37,36 +37,36 @@ OUT = RESULTS / "fusion_facts.json"
 
 
 class Collecting(Bench):
-    """Notes the compile jobs of products that have an epilogue."""
+    """Collects the compile jobs of products that have an epilogue."""
 
     def __init__(self, cost: Cost) -> None:
-        """Collect; the times are ``cost``'s."""
+        """Collect nothing yet; times come from ``cost``."""
         super().__init__(cost, Counts(), {})
         self.jobs: dict[str, TritonCompileJob] = {}
         self._bare: dict[str, TritonCompileJob] = {}
 
     def expect(self, task: Task) -> None:
-        """Note the candidates of a task."""
+        """Collect the candidates of a task."""
         super().expect(task)
-        for one in task.entries:
-            if not isinstance(one.build, TritonCompileJob):
+        for entry in task.entries:
+            if not isinstance(entry.build, TritonCompileJob):
                 continue
-            work = self.works.get(one.build.source)
+            work = self.works.get(entry.build.source)
             if task.problem.epilogue and work is None:
                 continue  # the product alone, in front of its epilogue
             if work is not None:
-                self.jobs[work.kernel] = one.build
+                self.jobs[work.kernel] = entry.build
                 if work.name in self._bare:
                     self.jobs[work.name] = self._bare[work.name]
             else:
-                self._bare.setdefault(f"{one.name} {one.description}", one.build)
+                self._bare.setdefault(f"{entry.name} {entry.description}", entry.build)
 
 
 class Gathering(Bench):
-    """Notes what each fused kernel was estimated from, and what it takes."""
+    """Collects the estimate of each fused kernel, and its resources."""
 
     def __init__(self, cost: Cost, facts: Facts) -> None:
-        """Gather; times are ``cost``'s, resources those of ``facts``."""
+        """Collect nothing yet; times come from ``cost``, resources from ``facts``."""
         super().__init__(cost, Counts(), facts)
         self._cases: dict[str, dict[str, Any]] = {}
 
@@ -76,7 +76,7 @@ class Gathering(Bench):
         return list(self._cases.values())
 
     def expect(self, task: Task) -> None:
-        """Note the candidates of a fusion."""
+        """Collect the candidates of a fusion."""
         super().expect(task)
         candidates: list[dict[str, Any]] = []
         for entry in task.entries:
@@ -85,7 +85,7 @@ class Gathering(Bench):
                 continue
             assert isinstance(entry.build, TritonCompileJob)
             work = self.works[entry.build.source]
-            taken = self.facts[work.kernel]
+            resources = self.facts[work.kernel]
             candidates.append(
                 {
                     "name": work.name,
@@ -93,9 +93,9 @@ class Gathering(Bench):
                     "unfused_us": estimate.unfused_us,
                     "fused_us": self.cost.generated(work),
                     "fused": {
-                        "registers": taken.registers,
-                        "spilled_bytes": taken.spills,
-                        "shared_bytes": taken.shared_bytes,
+                        "registers": resources.registers,
+                        "spilled_bytes": resources.spills,
+                        "shared_bytes": resources.shared_bytes,
                     },
                 }
             )
@@ -106,7 +106,7 @@ class Gathering(Bench):
             }
 
     def screen(self, job: ScreenJob) -> Outcome:
-        """Say what a candidate takes, and note it of two kernels."""
+        """Return the time of a candidate; keep that of the two kernels of a fusion."""
         outcome = super().screen(job)
         if job.candidate.candidate_id.startswith("unfused."):
             self._cases[job.problem_id]["apart_us"] = 1e3 * outcome.samples_ms[0]
@@ -114,24 +114,24 @@ class Gathering(Bench):
 
 
 def main() -> int:
-    """Compile what the file has not, and write it down after each kernel."""
+    """Compile the kernels that the file lacks, and write the file after each."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args()
-    known = dict(read(arguments.out))
+    kernels = dict(read(arguments.out))
     for name in arguments.models.split(","):
         jobs = collected(name)
         for number, (kernel, job) in enumerate(sorted(jobs.items())):
-            if kernel not in known:
+            if kernel not in kernels:
                 started = time.perf_counter()
-                known[kernel] = compiled(job)
-                write(arguments.out, known)
+                kernels[kernel] = compiled(job)
+                write(arguments.out, kernels)
                 took = time.perf_counter() - started
                 print(f"{name} {number + 1}/{len(jobs)} {took:.1f} s {kernel}", flush=True)
-    print(f"{len(known)} kernels in {arguments.out}.")
+    print(f"{len(kernels)} kernels in {arguments.out}.")
     return 0
 
 
@@ -146,7 +146,7 @@ def collected(model: str) -> dict[str, TritonCompileJob]:
 
 @contextmanager
 def every_kernel() -> Generator[None, None, None]:
-    """Compile each kernel fused, whatever is predicted of it."""
+    """Compile each fused kernel, whatever the model predicts."""
 
     def nothing(*_: object) -> None:
         return None
@@ -160,29 +160,29 @@ def every_kernel() -> Generator[None, None, None]:
 
 
 def compiled(job: TritonCompileJob) -> Resources:
-    """Return what one kernel takes; all unknown where it does not compile."""
+    """Return the resources of one kernel; all None where it does not compile."""
     with tempfile.TemporaryDirectory(prefix="fusions-") as folder:
         environment = {**dict(job.environment), "TRITON_CACHE_DIR": folder}
         private = replace(job, environment=tuple(sorted(environment.items())))
         try:
-            found = inductor.compile_triton(private)
+            resources = inductor.compile_triton(private)
         except Exception as error:  # noqa: BLE001  Triton raises many kinds
             print(f"does not compile: {type(error).__name__}: {error}"[:200], flush=True)
-            found = None
-    return found or Resources()
+            resources = None
+    return resources or Resources()
 
 
 def read(path: Path = OUT) -> Facts:
-    """Return the kernels of a file; none where there is no file."""
+    """Return the kernels of a file; empty if there is no file."""
     if not path.is_file():
         return {}
     plain = json.loads(path.read_text(encoding="utf-8"))
-    return {name: Resources(**one) for name, one in plain["kernels"].items()}
+    return {name: Resources(**resources) for name, resources in plain["kernels"].items()}
 
 
-def write(path: Path, known: Mapping[str, Resources]) -> None:
+def write(path: Path, resources: Mapping[str, Resources]) -> None:
     """Write the kernels to a file."""
-    kernels = {name: asdict(known[name]) for name in sorted(known)}
+    kernels = {name: asdict(resources[name]) for name in sorted(resources)}
     text = json.dumps({"target": "H100", "kernels": kernels}, indent=1)
     path.write_text(text + "\n", encoding="utf-8")
 

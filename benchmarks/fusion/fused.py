@@ -2,14 +2,15 @@
 
     python -m benchmarks.fusion.fused [--budget-s 120] [--match TEXT] [--fresh] [--dry]
 
-Each arm is a process of its own that stays (`benchmarks.fusion.fused_arm`); all get the same inputs. A product
-is compiled by one arm after the other, captured in a CUDA graph, and then sampled in turns with a cold
-L2. What is finished stands in the JSON file at once: a run that is stopped, or whose budget ends, is
-continued by the next one, on the same machine with the same sources.
+Each arm is a separate, persistent process (`benchmarks.fusion.fused_arm`); all get the same inputs. A
+product is compiled by one arm after the other, captured in a CUDA graph, and then sampled in turns with
+a cold L2. Results are written to the JSON file at once: a run that is stopped, or whose budget ends, is
+continued by the next run on the same machine with the same sources.
 
-Beside the times stands what `prune` foretold: registers of the fused kernel beside the compiler's, and
-the time of the epilogue as a kernel of its own beside what it took (both kernels less the product).
-``--dry`` goes the same way with tiny sizes on a CPU, where nothing is fused, to check the benchmark.
+Next to the times the table has the predictions of `prune`: registers of the fused kernel and those of
+the compiler, and the time of the epilogue as a separate kernel and the measured one (both kernels less
+the product). ``--dry`` runs the same code with tiny sizes on a CPU, where nothing is fused, to check
+the benchmark.
 """
 
 from __future__ import annotations
@@ -28,38 +29,38 @@ from benchmarks.harness.sources import PLUGIN
 
 ARM_MODULE = "benchmarks.fusion.fused_arm"
 ARMS = ("apart", "stock", "ours", "triton", "evt")
-"""In the order in which they compile: the last two take over what ``ours`` has built and measured."""
+"""In the order in which they compile: the last two reuse the kernels and records of ``ours``."""
 DRY_ARMS = ("apart", "ours")
 MANY = "products"
 ROUNDS = 15
 SOURCES = (*PLUGIN, "benchmarks/harness", "benchmarks/fusion", "benchmarks/gemm")
-"""What a row is measured with; another version begins anew."""
+"""Sources a row depends on; if one changes, rows are measured again."""
 
 
 def main() -> int:
-    """Measure what is not measured yet, write after each product, print a table last."""
+    """Measure missing products, write after each, print a table last."""
 
-    def wanted(rows: Rows, given: argparse.Namespace, budget: Budget) -> list[str]:
+    def wanted(rows: Rows, options: argparse.Namespace, budget: Budget) -> list[str]:
         products = {product.name: product for product in fused_products()}
-        names = campaign.chosen(products, given)
-        return run(rows, [products[name] for name in names], given, budget)
+        names = campaign.chosen(products, options)
+        return run(rows, [products[name] for name in names], options, budget)
 
     benchmark = campaign.Benchmark("fused", __doc__, MANY, ARMS, SOURCES, 120.0, 100.0, ROUNDS)
     return benchmark.main(wanted, show, dry_arms=DRY_ARMS)
 
 
-def run(rows: Rows, wanted: Sequence[Fused], given: Any, budget: Budget) -> list[str]:
+def run(rows: Rows, products: Sequence[Fused], options: Any, budget: Budget) -> list[str]:
     """Measure products until the budget ends; return the names of those that are left."""
-    named = {one.name: one for one in wanted}
+    named = {product.name: product for product in products}
 
     def measure(name: str, processes: Sequence[Arm]) -> tuple[dict[str, Any], bool]:
         shape = named[name]
         request = {"do": "prepare", "shape": name}
-        found, whole = raced(request, processes, budget, given.arm_s, given.rounds)
+        result, whole = raced(request, processes, budget, options.arm_s, options.rounds)
         sizes = {"m": shape.m, "n": shape.n, "k": shape.k, "epilogue": shape.epilogue}
-        return {"product": name, **sizes, **found}, whole
+        return {"product": name, **sizes, **result}, whole
 
-    return campaign.run([*named], measure, line, rows, given, budget, ARM_MODULE)
+    return campaign.run([*named], measure, line, rows, options, budget, ARM_MODULE)
 
 
 def line(row: Mapping[str, Any]) -> str:
@@ -76,7 +77,7 @@ def time_us(row: Mapping[str, Any], arm: str) -> float | None:
 
 
 def is_right(answer: Mapping[str, Any]) -> bool:
-    """Return whether an arm's numbers are accepted; one that is not a number is not."""
+    """Return whether an arm's error is accepted; NaN is not."""
     return answer.get("error", 0.0) <= answer.get("accepted", 0.0)
 
 
@@ -97,31 +98,33 @@ def gain(row: Mapping[str, Any], arm: str) -> float | None:
 
 
 def fusion_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what the plugin noted of the fusion; empty where it failed."""
+    """Return the plugin's facts about the fusion; empty where it failed."""
     return row["arms"].get("ours", {}).get("fusion", {})
 
 
 def separate_us(row: Mapping[str, Any]) -> tuple[str, float | None]:
-    """Return what the epilogue apart was foretold to take, and what both kernels took over the product."""
-    noted = fusion_of(row)
-    spans = [one["separate_us"] for one in noted.get("predicted", ())]
+    """Return the predicted time of the separate epilogue, and the measured one (both less the product)."""
+    fusion = fusion_of(row)
+    spans = [prediction["separate_us"] for prediction in fusion.get("predicted", ())]
     low, expected, high = spans[0] if spans else (None, None, None)
     foretold = "" if expected is None else f"{expected:.1f} ({low:.1f} to {high:.1f})"
-    known = noted.get("measured_us", {})
-    if "product" not in known or "unfused" not in known:
+    measured = fusion.get("measured_us", {})
+    if "product" not in measured or "unfused" not in measured:
         return foretold, None
-    return foretold, known["unfused"] - known["product"]
+    return foretold, measured["unfused"] - measured["product"]
 
 
 def registers(row: Mapping[str, Any]) -> tuple[str, float | None]:
-    """Return registers foretold and found of each compiled kernel, and the largest relative error."""
+    """Return predicted and actual registers of each compiled kernel, and the largest relative error."""
     pairs = [
-        (one["registers_predicted"], one["registers"])
-        for one in fusion_of(row).get("compiled", ())
-        if one.get("registers")
+        (kernel["registers_predicted"], kernel["registers"])
+        for kernel in fusion_of(row).get("compiled", ())
+        if kernel.get("registers")
     ]
-    text = " ".join(dict.fromkeys(f"{told}/{found}" for told, found in pairs))
-    return text, max((abs(told - found) / found for told, found in pairs), default=None)
+    text = " ".join(dict.fromkeys(f"{predicted}/{actual}" for predicted, actual in pairs))
+    return text, max(
+        (abs(predicted - actual) / actual for predicted, actual in pairs), default=None
+    )
 
 
 def show(rows: Iterable[Mapping[str, Any]]) -> None:
@@ -136,17 +139,18 @@ def show(rows: Iterable[Mapping[str, Any]]) -> None:
         table.add_column(head, justify="right")
     failures: dict[str, None] = {}
     for row in rows:
-        foretold, found = separate_us(row)
+        predicted, actual = separate_us(row)
         gains = [
-            "" if one is None else f"{one:.2f}" for one in (gain(row, "apart"), gain(row, "stock"))
+            "" if ratio is None else f"{ratio:.2f}"
+            for ratio in (gain(row, "apart"), gain(row, "stock"))
         ]
         table.add_row(
             row["product"],
             *(_cell(row, arm) for arm in ARMS),
             fusion_of(row).get("winner", "").removeprefix("fused.")[:24],
             *gains,
-            foretold,
-            "" if found is None else f"{found:.1f}",
+            predicted,
+            "" if actual is None else f"{actual:.1f}",
             registers(row)[0],
         )
         for arm, answer in row["arms"].items():

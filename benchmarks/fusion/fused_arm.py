@@ -1,10 +1,10 @@
-"""One way to compute a product and its epilogue, in a process of its own that answers questions.
+"""One way to compute a product and its epilogue, in a separate process that answers requests.
 
     python -m benchmarks.fusion.fused_arm ARM CACHE_DIR [--dry]
 
 Arms: ``apart`` is the library's product and Inductor's pointwise kernel; ``stock`` is max-autotune;
 ``ours`` the plugin; ``triton`` and ``evt`` the plugin with a fused kernel of that kind forced to win,
-from the records and kernels that ``ours`` has left.
+from the records and kernels that ``ours`` has written.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -40,18 +40,18 @@ from inductor_plugin.worker.timer import repeats_for, timer_for
 
 OURS = "ours"
 FORCED = {"triton": "triton", "evt": "cutlass"}
-"""Arms in which a fused kernel is forced to win, and the way `benchmarks.harness.forced` knows it by."""
+"""Arms in which a fused kernel is forced to win, with their names in `benchmarks.harness.forced`."""
 
 
 @dataclass
 class Notes:
-    """What the plugin foretold of fusions, and what it found.
+    """Predictions of the plugin about fusions, and its measurements.
 
     Attributes:
-        predicted: Of each kernel that was priced: what `prune` says, and whether it was kept.
-        compiled: Of each that was compiled fused: registers foretold, and those the compiler says.
-        measured_us: Median of the product alone, of both kernels, and of the best fused ones.
-        winner: Who won; empty where no fusion was measured.
+        predicted: For each estimated kernel: the prediction of `prune`, and whether it was kept.
+        compiled: For each kernel compiled fused: predicted registers, and those of the compiler.
+        measured_us: Median of the product alone, of both kernels, and of the best fused kernels.
+        winner: The candidate that won; empty where no fusion was measured.
     """
 
     predicted: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -61,7 +61,7 @@ class Notes:
     _lock: Any = field(default_factory=threading.Lock)
 
     def price(self, estimate: FusionEstimate, reason: str | None) -> None:
-        """Note what is predicted of a kernel with its epilogue."""
+        """Record the prediction for a kernel with its epilogue."""
         predicted = estimate.prediction
         if predicted is None:
             return
@@ -77,7 +77,7 @@ class Notes:
         self._put(self.predicted, row)
 
     def compile(self, estimate: FusionEstimate, resources: Resources, reason: str | None) -> None:
-        """Note what the compiler says of it."""
+        """Record the resources that the compiler reports."""
         predicted = estimate.prediction
         if predicted is None:
             return
@@ -91,20 +91,20 @@ class Notes:
         self._put(self.compiled, row)
 
     def decide(self, ticket: TuningTicket, winner: str | None) -> None:
-        """Note what was measured."""
-        names = {one.candidate_id: one.name for one in ticket.offers}
-        known = {
-            name: 1e3 * one.median_ms
-            for name, one in ticket.measured.items()
-            if name in names and one.status == "ok" and one.median_ms is not None
+        """Record the measured times."""
+        names = {offer.candidate_id: offer.name for offer in ticket.offers}
+        times_us = {
+            name: 1e3 * candidate.median_ms
+            for name, candidate in ticket.measured.items()
+            if name in names and candidate.status == "ok" and candidate.median_ms is not None
         }
         with self._lock:
             if not ticket.problem.epilogue:
-                if known:
-                    self.measured_us["product"] = min(known.values())
+                if times_us:
+                    self.measured_us["product"] = min(times_us.values())
                 return
             self.winner = names.get(str(winner), "")
-            for name, us in known.items():
+            for name, us in times_us.items():
                 kind = kind_of(names[name])
                 self.measured_us[kind] = min(us, self.measured_us.get(kind, math.inf))
 
@@ -135,8 +135,8 @@ def kind_of(name: str) -> str:
 
 
 @contextlib.contextmanager
-def noted(notes: Notes) -> Generator[None]:
-    """Note what the plugin foretells, compiles and decides within the block."""
+def recorded(notes: Notes) -> Generator[None]:
+    """Record the plugin's predictions, compiled kernels and decisions within the block."""
     why_not, why_not_compiled = FusionEstimate.why_not, FusionEstimate.why_not_compiled
     decide = Selection.decide
 
@@ -173,7 +173,7 @@ def main() -> int:
 def prepare(
     arm: str, cache_dir: Path, request: Mapping[str, Any], *, dry: bool
 ) -> tuple[dict[str, Any], Prepared]:
-    """Compile one product with its epilogue and check its numbers; return what to report, and it."""
+    """Compile one product with its epilogue and check its numbers; return the report and the call."""
     shape = named(request["shape"])
     device = "cpu" if dry else "cuda:0"
     torch._dynamo.reset()
@@ -181,21 +181,23 @@ def prepare(
     notes, timer = Notes(), timer_for(device)
     options = options_of(arm, cache_dir)
     backend = "inductor_plugin" if arm in (OURS, *FORCED) else "inductor"
-    compiled = torch.compile(shape.behind.function, backend=backend, options=options)
+    compiled = torch.compile(shape.spec.function, backend=backend, options=options)
     timer.synchronize()
     started = time.perf_counter()
     with contextlib.ExitStack() as stack:
-        taken = stack.enter_context(forced_fusion(FORCED[arm])) if arm in FORCED else None
+        choices = stack.enter_context(forced_fusion(FORCED[arm])) if arm in FORCED else None
         if arm == OURS:
-            stack.enter_context(noted(notes))
+            stack.enter_context(recorded(notes))
         answer = compiled(*tensors)
     timer.synchronize()
     first_call_s = time.perf_counter() - started
-    if taken is not None and (not taken or any(one.startswith("none of") for one in taken)):
+    if choices is not None and (
+        not choices or any(choice.startswith("none of") for choice in choices)
+    ):
         raise LookupError(
-            f"no fused {arm} kernel is offered" + "".join(f": {one}" for one in taken)
+            f"no fused {arm} kernel is offered" + "".join(f": {choice}" for choice in choices)
         )
-    error = error_of(answer, shape.behind.function(*(one.float() for one in tensors)))
+    error = error_of(answer, shape.spec.function(*(tensor.float() for tensor in tensors)))
     if not math.isfinite(error):
         raise ArithmeticError("its result has values that are not finite, or another size")
     call, captured = graphed(lambda: compiled(*tensors), device)
@@ -203,7 +205,7 @@ def prepare(
     report: dict[str, Any] = {
         "first_call_s": first_call_s,
         "error": error,
-        "accepted": shape.behind.accepted,
+        "accepted": shape.spec.accepted,
         "graph": captured,
     }
     report |= {"fusion": notes.to_dict()} if arm == OURS else {}
@@ -212,11 +214,11 @@ def prepare(
 
 def named(name: str) -> Fused:
     """Return a product by its name."""
-    return next(one for one in fused_products() if one.name == name)
+    return next(product for product in fused_products() if product.name == name)
 
 
 def options_of(arm: str, cache_dir: Path) -> dict[str, Any]:
-    """Return what ``torch.compile`` is told in an arm."""
+    """Return the options of ``torch.compile`` in an arm."""
     if arm == "apart":
         return {"max_autotune": False}
     if arm == "stock":

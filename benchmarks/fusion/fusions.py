@@ -7,16 +7,16 @@ for an H100 three times, with the same products, candidates and times:
 
     stock   Inductor's `speedup_by_fusion` as it is: the epilogue apart, and fused into the fastest
             Triton kernel (``max_epilogue_benchmarked_choices`` = 1)
-    all     the same with every Triton kernel, which is what finds the best fused one
-    ours    the plugin's: pruned first, then `unfused` against what is left, recorded
+    all     the same with every Triton kernel, which finds the best fused kernel
+    ours    the plugin's: pruned first, then `unfused` against the remaining kernels, recorded
 
 Times come from `fusion_cost`, one model for all arms, in four settings; the first counts all layers,
-the others two (a further layer repeats the same kernels). Which kernels spill is no guess: they were
-compiled (`fusion_facts`); Inductor takes a fused kernel that does as infinitely slow, and so it is here.
+the others two (a further layer repeats the same kernels). Spills are not modelled: the kernels were
+compiled (`fusion_facts`). A fused kernel that spills is infinitely slow here, as Inductor assumes.
 
 A benchmark is counted once for each different kernel: Inductor keeps the time of a kernel's text
-(``.kernel_perf``), the plugin a record. ``asked`` counts every request, each layer's anew. Final
-choices are which pairs are fused, and into which kernel; where all are the same, so is the code.
+(``.kernel_perf``), the plugin a record. ``asked`` counts every request of each layer. A final choice is
+whether a pair is fused, and into which kernel; where all choices are equal, so is the code.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from inductor_plugin.problem.target import target
 OUT = RESULTS / "fusions.json"
 TARGET = "H100"
 LAYERS = 2
-"""Of a network in the settings after the first."""
+"""Layers of a network in the settings after the first."""
 _AOT_ID = re.compile(r"# AOT ID: .*")
 GOAL = 0.60
 """Share of Inductor's benchmarks that pruning has to avoid."""
@@ -72,7 +72,7 @@ def main() -> int:
             row = {"model": name, "layers": layers or "all", **compared(make, setting, facts)}
             rows.append(row)
             print(line(row), flush=True)
-    sums = {one: summary(rows, one) for one in settings}
+    sums = {setting: summary(rows, setting) for setting in settings}
     report = {
         "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "torch": torch.__version__,
@@ -86,11 +86,11 @@ def main() -> int:
     arguments.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(sums, indent=1))
     print(f"Written to {arguments.out}.")
-    return 0 if all(one["kept"] for one in sums.values()) else 1
+    return 0 if all(part["kept"] for part in sums.values()) else 1
 
 
 def compared(make: Callable[[], Made], setting: Setting, facts: Facts) -> dict[str, Any]:
-    """Return what the three arms did with one network in one setting."""
+    """Return the counts of the three arms for one network in one setting."""
     cost = Cost(target(TARGET), setting)
     stock, every, ours = (_counted(make, arm, cost, facts) for arm in ("stock", "all", "ours"))
     measured = len(set(ours.screened)) + distinct(ours)
@@ -145,22 +145,22 @@ def distinct(counts: Counts) -> int:
 
 
 def share(ours: int, theirs: int) -> float | None:
-    """Return which part of their benchmarks is avoided; None where they had none."""
+    """Return the share of ``theirs`` that is avoided; None if there are none."""
     return round(1 - ours / theirs, 3) if theirs else None
 
 
 def differences(theirs: Counts, ours: Counts) -> list[str]:
-    """Return the pairs whose final choice is another one: fused or not, and the kernel."""
-    found: list[str] = []
+    """Return the pairs whose final choice differs: whether they are fused, and the kernel."""
+    changes: list[str] = []
     for pair in sorted({*theirs.pairs, *ours.pairs}):
-        before, after = (_chosen(one, pair) for one in (theirs, ours))
+        before, after = (_chosen(counts, pair) for counts in (theirs, ours))
         if before != after:
-            found.append(f"{pair[0]} + {pair[1]} ({pair[2]}): {before} became {after}")
-    return found
+            changes.append(f"{pair[0]} + {pair[1]} ({pair[2]}): {before} became {after}")
+    return changes
 
 
 def code(counts: Counts) -> list[str]:
-    """Return what Inductor wrote, without the number of the compile."""
+    """Return the code that Inductor generated, without the number of the compile."""
     return [_AOT_ID.sub("", text) for text in counts.code]
 
 
@@ -172,25 +172,25 @@ def _chosen(counts: Counts, pair: tuple[str, str, str]) -> str:
 
 def summary(rows: Sequence[Mapping[str, Any]], setting: Setting) -> dict[str, Any]:
     """Return the sums over all networks in one setting, and whether the goal is reached."""
-    mine = [one for one in rows if one["setting"] == setting]
+    selected = [row for row in rows if row["setting"] == setting]
     benchmarks = {
-        arm: sum(one[arm]["benchmarks"] for one in mine) for arm in ("stock", "all", "ours")
+        arm: sum(row[arm]["benchmarks"] for row in selected) for arm in ("stock", "all", "ours")
     }
     fewer = share(benchmarks["ours"], benchmarks["all"])
     reasons: Counter[str] = Counter()
-    for one in mine:
-        reasons.update(one["ours"]["kernels_by_reason"])
-    same = not any(one["differs_from_all"] for one in mine)
+    for row in selected:
+        reasons.update(row["ours"]["kernels_by_reason"])
+    same = not any(row["differs_from_all"] for row in selected)
     return {
         "benchmarks": benchmarks,
-        "asked": {arm: sum(one[arm]["asked"] for one in mine) for arm in ("stock", "all")},
+        "asked": {arm: sum(row[arm]["asked"] for row in selected) for arm in ("stock", "all")},
         "kernels_by_reason": dict(reasons),
-        "pairs_pruned": sum(one["ours"]["pairs_pruned"] for one in mine),
-        "saved_by_records": sum(one["ours"]["saved_by_records"] for one in mine),
+        "pairs_pruned": sum(row["ours"]["pairs_pruned"] for row in selected),
+        "saved_by_records": sum(row["ours"]["saved_by_records"] for row in selected),
         "fewer_than_all": fewer,
         "fewer_than_stock": share(benchmarks["ours"], benchmarks["stock"]),
-        "differs_from_all": sum(len(one["differs_from_all"]) for one in mine),
-        "differs_from_stock": sum(len(one["differs_from_stock"]) for one in mine),
+        "differs_from_all": sum(len(row["differs_from_all"]) for row in selected),
+        "differs_from_stock": sum(len(row["differs_from_stock"]) for row in selected),
         "kept": same and (fewer is None or fewer >= GOAL),
     }
 

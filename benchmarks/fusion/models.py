@@ -1,6 +1,6 @@
 """The networks whose fusions are counted: BERT-base, GPT-2 small and a Llama-style decoder, bfloat16.
 
-Plain torch, inference only, weights of no particular value: nothing here is run.
+Plain torch, inference only, arbitrary weights: no network is run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Made = tuple[nn.Module, list[Inputs]]
 
 
 class Attention(nn.Module):
-    """Attention over all tokens or over those before; one product for query, key and value."""
+    """Attention over all or the preceding tokens; one product for query, key and value."""
 
     def __init__(self, width: int, heads: int, *, causal: bool) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Attention(nn.Module):
 
 
 class SplitAttention(nn.Module):
-    """Attention over all tokens, a product each for query, key and value, as BERT has it."""
+    """Attention over all tokens with separate products for query, key and value, as in BERT."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class SplitAttention(nn.Module):
 
 
 class BertLayer(nn.Module):
-    """Attention and feed-forward, each normed after it is added to its input."""
+    """Attention and feed-forward, with a norm after each residual addition."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class Bert(nn.Module):
 
 
 class GptLayer(nn.Module):
-    """Attention and feed-forward, each behind a norm and added to its input."""
+    """Attention and feed-forward, with a norm before each and a residual addition after it."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -173,8 +173,8 @@ def llama(layers: int = 8) -> Made:
 
 
 def _made(model: nn.Module, batch: int, tokens: int) -> Made:
-    given = torch.zeros((batch, tokens), dtype=torch.int64)
-    return model.eval().to(torch.bfloat16), [(given,)]
+    ids = torch.zeros((batch, tokens), dtype=torch.int64)
+    return model.eval().to(torch.bfloat16), [(ids,)]
 
 
 MODELS: dict[str, Callable[..., Made]] = {"bert": bert, "gpt2": gpt2, "llama": llama}

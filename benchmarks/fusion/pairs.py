@@ -1,7 +1,7 @@
-"""Products and epilogues that Inductor lowers and Triton compiles, alone and fused, for a GPU that is not there.
+"""Products and epilogues that Inductor lowers and Triton compiles, alone and fused, for a simulated GPU.
 
-A product's list of choices is cut to one kernel, so that Inductor fuses without asking anybody; what
-it fused is read from its own loops.
+The list of choices of a product is cut to one kernel, so that Inductor fuses without a benchmark; the
+epilogue is read from Inductor's loops.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -46,7 +46,7 @@ from tests.support import triton, triton_interpreter
 
 BF16, F32 = torch.bfloat16, torch.float32
 SIZE = 2048
-"""M, N and K: no tile is cut at an edge."""
+"""M, N and K: multiples of all tiles."""
 
 Operand = tuple[tuple[int, ...], torch.dtype]
 Function = Callable[..., tuple[torch.Tensor, ...]]
@@ -130,21 +130,22 @@ EPILOGUES: dict[str, Fused] = {
     ),
     "SwiGLU's gradient": (_swiglu_gradient, (full(), full())),
 }
-"""What is fused, by name."""
+"""The epilogues, by name."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """A kernel of one template, and how it cuts the product.
+    """A kernel of one template, and its tiling of the product.
 
     Attributes:
         template: ``mm`` for Inductor's own, or the name of one of ours.
         tile: (m, n, k).
         stages: Steps along K in flight.
         warps: Warps of a block.
-        flat: Of a persistent kernel: its loops are one, and the result's tile has memory of its own.
-        parts: Of split-K: parts of K.
-        calibration: Whether the model's numbers were chosen by it; the others are held out.
+        flat: Whether the loops of a persistent kernel are flattened, with separate memory for the
+            result's tile.
+        parts: Parts of K in split-K.
+        calibration: Whether the model's constants were fitted to it; the others are held out.
         operands: Dtype of A, B and the product; float32 is multiplied as TF32.
     """
 
@@ -159,7 +160,7 @@ class Facts:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Name of the kernel in tables."""
         m, n, k = self.tile
         kind = " flat" if self.flat else f" 1/{self.parts}" if self.parts > 1 else ""
         kind += " float32" if self.operands == F32 else ""
@@ -167,7 +168,7 @@ class Facts:
 
     @property
     def persistent(self) -> bool:
-        """Whether a block goes from tile to tile."""
+        """Whether a block computes several tiles."""
         return self.template == TMA
 
 
@@ -192,7 +193,7 @@ KERNELS: dict[str, tuple[Facts, ...]] = {
         Facts(MM, (128, 128, 32), 3, 4, calibration=False),
     ),
 }
-"""What is compiled for each GPU."""
+"""Kernels that are compiled for each GPU."""
 
 
 @dataclass(frozen=True)
@@ -200,8 +201,8 @@ class Compiled:
     """One compiled kernel.
 
     Attributes:
-        taken: What ptxas says of it, with its shared memory.
-        epilogue: What was fused into it; None for nothing.
+        taken: Resources reported by ptxas, with its shared memory.
+        epilogue: The epilogue fused into it; None for none.
     """
 
     taken: KernelResources
@@ -214,7 +215,7 @@ def compiled(facts: Facts, name: str | None, gpu: Target) -> Compiled:
     Args:
         facts: The kernel.
         name: The epilogue in `EPILOGUES`; None for none.
-        gpu: What is compiled for.
+        gpu: The GPU it is compiled for.
     """
     return compiled_with(facts, EPILOGUES[name] if name else ALONE, gpu)
 
@@ -228,15 +229,15 @@ def compiled_with(facts: Facts, epilogue: Fused, gpu: Target) -> Compiled:
         raise RuntimeError(f"{facts.name}: {len(sources)} kernels, the epilogue was not fused")
     arch = gpu.capability[0] * 10 + gpu.capability[1]
     usage = triton_interpreter.compiled(sources[0], arch)
-    (taken,) = parse_ptxas(usage.said)
-    taken = replace(taken, dynamic_shared_bytes=usage.shared, threads=32 * facts.warps)
-    return Compiled(taken, epilogues[0] if epilogues else None)
+    (resources,) = parse_ptxas(usage.log)
+    resources = replace(resources, dynamic_shared_bytes=usage.shared, threads=32 * facts.warps)
+    return Compiled(resources, epilogues[0] if epilogues else None)
 
 
 def _lowered(
     facts: Facts, function: Function, operands: Sequence[Operand], gpu: Target
 ) -> tuple[str, list[Epilogue]]:
-    """Return the generated code of a product and its epilogue, and what was fused."""
+    """Return the generated code of a product and its epilogue, and the fused epilogue."""
     mode = FakeTensorMode(shape_env=ShapeEnv())
     with mode:
         sizes = [full(facts.operands), full(facts.operands), *operands]
@@ -246,59 +247,59 @@ def _lowered(
             decomposition_table=select_decomp_table(),
         )(*tensors)
     codes: list[str] = []
-    found: list[Epilogue] = []
+    epilogues: list[Epilogue] = []
     with ExitStack() as stack:
-        for one in _seams(facts, gpu, codes, found):
-            stack.enter_context(one)
+        for seam in _seams(facts, gpu, codes, epilogues):
+            stack.enter_context(seam)
         stack.enter_context(tracing(TracingContext(mode)))
         stack.enter_context(V.set_fake_mode(mode))
         compile_fx_inner(graph, tensors)
     (code,) = codes
-    return code, found
+    return code, epilogues
 
 
-def _seams(facts: Facts, gpu: Target, codes: list[str], found: list[Epilogue]) -> Iterator[Any]:
-    """Yield what stands in Inductor's places while it lowers."""
+def _seams(facts: Facts, gpu: Target, codes: list[str], fused: list[Epilogue]) -> Iterator[Any]:
+    """Yield the patches of Inductor that are active while it lowers."""
     cache: Any = select_algorithm.AlgorithmSelectorCache
     select, generate = cache.__call__, SIMDScheduling.codegen_template
 
     def one_choice(self: Any, name: str, _: Any, nodes: Any, layout: Any, *a: Any, **k: Any) -> Any:
         return select(self, name, [_choice(facts, nodes, layout, gpu)], nodes, layout, *a, **k)
 
-    def noted(self: Any, node: Any, epilogues: Any, *others: Any, **facts: Any) -> Any:
-        if epilogues and not found:
-            found.append(_epilogue(node, epilogues))
+    def recorded(self: Any, node: Any, epilogues: Any, *others: Any, **facts: Any) -> Any:
+        if epilogues and not fused:
+            fused.append(_epilogue(node, epilogues))
         return generate(self, node, epilogues, *others, **facts)
 
-    # It would compile the kernel as well, for a call that never comes.
+    # Inductor would compile the kernel as well, although it is never called.
     yield mock.patch.object(AsyncCompile, "triton", staticmethod(_uncompiled))
     yield mock.patch.object(GraphLowering, "save_output_code", staticmethod(codes.append))
     yield mock.patch.object(cache, "__call__", one_choice)
-    yield mock.patch.object(SIMDScheduling, "codegen_template", noted)
+    yield mock.patch.object(SIMDScheduling, "codegen_template", recorded)
     yield inductor_config.patch({"max_autotune": True, "max_autotune_gemm_backends": "ATEN,TRITON"})
 
 
 def _uncompiled(*_: Any, **__: Any) -> None: ...
 
 
-def _epilogue(node: Any, behind: Sequence[Any]) -> Epilogue:
-    nodes = [part for one in behind for part in one.get_nodes()]
-    names = {one.get_name() for one in nodes}
+def _epilogue(node: Any, epilogues: Sequence[Any]) -> Epilogue:
+    nodes = [part for epilogue in epilogues for part in epilogue.get_nodes()]
+    names = {part.get_name() for part in nodes}
 
     def readers(buffer: Any) -> int:
         return sum(user.get_name() not in names for user in buffer.users)
 
-    outputs = {buffer.get_name(): buffer for one in nodes for buffer in one.get_outputs()}
+    outputs = {buffer.get_name(): buffer for part in nodes for buffer in part.get_outputs()}
     return epilogue_of_bodies(
         base_of(node.node),
-        [one._body for one in nodes],
+        [part._body for part in nodes],
         lambda name: readers(outputs[name]) > 0,
         readers=sum(readers(buffer) for buffer in node.get_outputs()),
     )
 
 
 def _choice(facts: Facts, nodes: Sequence[Any], layout: Any, gpu: Target) -> Any:
-    """Return the one kernel there is to choose."""
+    """Return the only kernel to choose from."""
     m, n, k = facts.tile
     if facts.template == "mm":
         return _stock(facts, nodes, layout)
@@ -319,9 +320,9 @@ def _choice(facts: Facts, nodes: Sequence[Any], layout: Any, gpu: Target) -> Any
 def _stock(facts: Facts, nodes: Sequence[Any], layout: Any) -> Any:
     """Return a kernel of Inductor's own template."""
     m, n, k = facts.tile
-    made: list[Any] = []
+    choices: list[Any] = []
     error = select_algorithm.TritonTemplate.all_templates["mm"].maybe_append_choice(
-        made,
+        choices,
         input_nodes=tuple(nodes),
         layout=layout,
         num_stages=facts.stages,
@@ -335,6 +336,6 @@ def _stock(facts: Facts, nodes: Sequence[Any], layout: Any) -> Any:
         USE_FAST_ACCUM=False,
         ACC_TYPE="tl.float32",
     )
-    if not made:
+    if not choices:
         raise TypeError(f"{facts.name}: {error}")
-    return made[0]
+    return choices[0]

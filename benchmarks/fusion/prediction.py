@@ -1,12 +1,13 @@
-"""What `inductor_plugin.cost.prune` predicts of fused kernels, against what the compiler says of them.
+"""Compares the predictions of `inductor_plugin.cost.prune` for fused kernels with the compiler's results.
 
     python -m benchmarks.fusion.prediction [--gpu A100 ...] [--fresh]
                                            [--out benchmarks/results/fusion_prediction.json]
 
-Each kernel is compiled alone and with each epilogue by Triton and ptxas, for a GPU that need not be
-there; CUTLASS kernels with an epilogue come from ``benchmarks/results/evt_sm90a.json``. The model's
-numbers were chosen by the pairs that are marked as calibration; the others are held out. What the file has already, made by the same torch, Triton and templates, is not compiled again.
-Ends with 1 where fewer than 95 % of them have registers within 15 %, or spills foretold rightly.
+Each kernel is compiled alone and with each epilogue by Triton and ptxas, for a simulated GPU; CUTLASS
+kernels with an epilogue come from ``benchmarks/results/evt_sm90a.json``. The model's constants were
+fitted to the pairs that are marked as calibration; the others are held out. Pairs in the file are not
+compiled again if torch, Triton and templates are the same.
+Ends with 1 if fewer than 95 % of the pairs have registers within 15 %, or correctly predicted spills.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ EVT = RESULTS / "evt_sm90a.json"
 REGISTERS_OFF = 0.15
 """By how much predicted registers may differ from the compiler's."""
 RIGHT = 0.95
-"""Share of the pairs whose registers, and whose spills, have to be right."""
+"""Share of the pairs whose registers and spills have to be right."""
 
 
 @dataclass(frozen=True)
 class Taken:
-    """What the compiler says of a kernel: registers and spilled bytes of a thread, shared of a block."""
+    """A kernel's resources: registers and spilled bytes of a thread, shared memory of a block."""
 
     registers: int
     spilled_bytes: int
@@ -53,12 +54,12 @@ class Pair:
     """One kernel with one epilogue.
 
     Attributes:
-        gpu: What it is compiled for.
+        gpu: The GPU it is compiled for.
         kernel: The kernel alone, as compiled.
-        name: What people call the kernel.
+        name: Name of the kernel in tables.
         epilogue: Name of the epilogue.
-        fused: What both together take.
-        calibration: Whether the model's numbers were chosen by it; the others are held out.
+        fused: Resources of both together.
+        calibration: Whether the model's constants were fitted to it; the others are held out.
     """
 
     gpu: str
@@ -69,20 +70,22 @@ class Pair:
     calibration: bool
 
 
-def taken_of(found: KernelResources) -> Taken:
-    """Return what is compared."""
-    return Taken(found.registers, found.spilled_bytes, found.shared_bytes)
+def taken_of(resources: KernelResources) -> Taken:
+    """Return the resources that are compared."""
+    return Taken(resources.registers, resources.spilled_bytes, resources.shared_bytes)
 
 
 def epilogue_of(facts: Mapping[str, Any]) -> Epilogue:
     """Return an epilogue that was written as JSON."""
 
     def steps() -> Iterable[Step]:
-        for one in facts["steps"]:
-            yield Step(one["op"], tuple(one["arguments"]), one["value"])
+        for step in facts["steps"]:
+            yield Step(step["op"], tuple(step["arguments"]), step["value"])
 
     def accesses(name: str) -> tuple[Access, ...]:
-        return tuple(Access(**(one | {"stride": tuple(one["stride"])})) for one in facts[name])
+        return tuple(
+            Access(**(access | {"stride": tuple(access["stride"])})) for access in facts[name]
+        )
 
     others = {
         name: value
@@ -99,7 +102,7 @@ def epilogue_of(facts: Mapping[str, Any]) -> Epilogue:
 
 
 def compile_pairs(gpus: Sequence[str], store: dict[str, Any], out: Path) -> None:
-    """Compile what is not in the store, and write it after each kernel."""
+    """Compile the pairs that the store lacks, and write it after each."""
     from benchmarks.fusion.pairs import EPILOGUES, KERNELS, compiled
     from inductor_plugin.aot.fake_device import as_target
 
@@ -108,9 +111,9 @@ def compile_pairs(gpus: Sequence[str], store: dict[str, Any], out: Path) -> None
             key = f"{gpu.name} {facts.name}"
             entry = store["kernels"].setdefault(key, {"gpu": gpu.name, "name": facts.name})
             entry["calibration"] = facts.calibration
-            known = entry.get("fused", {})
-            entry["fused"] = {name: known[name] for name in EPILOGUES if name in known}
-            missing = [name for name in EPILOGUES if name not in known]
+            stored = entry.get("fused", {})
+            entry["fused"] = {name: stored[name] for name in EPILOGUES if name in stored}
+            missing = [name for name in EPILOGUES if name not in stored]
             if not missing:
                 continue
             with as_target(gpu):
@@ -118,16 +121,16 @@ def compile_pairs(gpus: Sequence[str], store: dict[str, Any], out: Path) -> None
                     alone = taken_of(compiled(facts, None, gpu).taken)
                     entry |= {"alone": asdict(alone), "kernel": kernel_facts(facts, alone)}
                 for name in missing:
-                    made = compiled(facts, name, gpu)
-                    assert made.epilogue is not None
-                    entry["fused"][name] = asdict(taken_of(made.taken))
-                    store["epilogues"][name] = asdict(made.epilogue)
+                    fused = compiled(facts, name, gpu)
+                    assert fused.epilogue is not None
+                    entry["fused"][name] = asdict(taken_of(fused.taken))
+                    store["epilogues"][name] = asdict(fused.epilogue)
                     print(key, "|", name, "|", entry["fused"][name], flush=True)
                     out.write_text(json.dumps(store, indent=1) + "\n", encoding="utf-8")
 
 
 def kernel_facts(facts: Any, alone: Taken) -> dict[str, Any]:
-    """Return what `Kernel` is made of."""
+    """Return the fields of a `Kernel` as JSON values."""
     return {
         "template": facts.template,
         "tile": facts.tile,
@@ -143,33 +146,33 @@ def kernel_facts(facts: Any, alone: Taken) -> dict[str, Any]:
 def kernel_of(facts: Mapping[str, Any]) -> Kernel:
     """Return a kernel that was written as JSON."""
     lists = ("tile", "operands", "shape")
-    plain: dict[str, Any] = {n: tuple(one) if n in lists else one for n, one in facts.items()}
+    plain: dict[str, Any] = {n: tuple(value) if n in lists else value for n, value in facts.items()}
     return Kernel(**plain)
 
 
 def add_evt(store: dict[str, Any], path: Path = EVT) -> None:
-    """Add the CUTLASS pairs of a file to the store, none where it is not there."""
+    """Add the CUTLASS pairs of a file to the store, if the file exists."""
     if not path.exists():
         return
     rows = [
-        one
-        for one in json.loads(path.read_text(encoding="utf-8"))["kernels"]
-        if one["status"] == "ok" and one["arch"] == "sm_90a"
+        row
+        for row in json.loads(path.read_text(encoding="utf-8"))["kernels"]
+        if row["status"] == "ok" and row["arch"] == "sm_90a"
     ]
-    alone = {_shape(one): one for one in rows if one["epilogue"] is None}
-    for one in rows:
-        base = alone.get(_shape(one))
-        if one["epilogue"] is None or base is None:
+    alone = {_shape(row): row for row in rows if row["epilogue"] is None}
+    for row in rows:
+        base = alone.get(_shape(row))
+        if row["epilogue"] is None or base is None:
             continue
-        name = f"evt {one['name']}"
-        facts = dict(one["epilogue"])
+        name = f"evt {row['name']}"
+        facts = dict(row["epilogue"])
         del facts["signature"]
         store["epilogues"][name] = facts
         entry = store["kernels"].setdefault(
-            f"H200 {_shape(one)}",
+            f"H200 {_shape(row)}",
             {
                 "gpu": "H200",
-                "name": _shape(one),
+                "name": _shape(row),
                 "calibration": False,
                 "alone": asdict(_taken(base)),
                 "kernel": {
@@ -184,7 +187,7 @@ def add_evt(store: dict[str, Any], path: Path = EVT) -> None:
                 "fused": {},
             },
         )
-        entry["fused"][name] = asdict(_taken(one))
+        entry["fused"][name] = asdict(_taken(row))
 
 
 def _shape(row: Mapping[str, Any]) -> str:
@@ -213,7 +216,7 @@ def pairs_of(store: Mapping[str, Any]) -> list[Pair]:
 
 @dataclass(frozen=True)
 class Row:
-    """One pair, and what was foretold of it."""
+    """One pair and its prediction."""
 
     pair: Pair
     epilogue: Epilogue
@@ -221,59 +224,59 @@ class Row:
 
     @property
     def foretold(self) -> list[int]:
-        """Registers and spilled bytes of a thread, as foretold."""
+        """Predicted registers and spilled bytes of a thread."""
         return [self.predicted.fused.registers, self.predicted.fused.spilled_bytes]
 
     @property
     def off(self) -> float:
-        """By how much the registers are too many, as a share of the compiler's."""
+        """Relative error of the predicted registers."""
         return self.predicted.fused.registers / self.pair.fused.registers - 1
 
     @property
     def close(self) -> bool:
-        """Whether the registers are right enough."""
+        """Whether that error is accepted."""
         return abs(self.off) <= REGISTERS_OFF
 
     @property
     def unchanged(self) -> bool:
-        """Whether the registers of the kernel alone would have been right enough, too."""
+        """Whether the registers of the kernel alone would have been accepted, too."""
         return (
             abs((self.pair.kernel.registers or 0) / self.pair.fused.registers - 1) <= REGISTERS_OFF
         )
 
     @property
     def shared_close(self) -> bool:
-        """Whether shared memory is right within two percent: CUTLASS aligns its buffers by itself."""
+        """Whether shared memory is right within two percent: CUTLASS adds alignment of its buffers."""
         return abs(self.predicted.fused.shared_bytes / self.pair.fused.shared_bytes - 1) <= 0.02
 
     @property
     def spills_right(self) -> bool:
-        """Whether it is right that anything is spilled."""
+        """Whether the model is right about whether anything is spilled."""
         return (self.predicted.fused.spilled_bytes > 0) == (self.pair.fused.spilled_bytes > 0)
 
     @property
     def pruned(self) -> bool:
-        """Whether it would not be compiled, for its spills."""
+        """Whether it would not be compiled because of predicted spills."""
         reason = why_not(self.pair.kernel, self.epilogue, self.predicted, 0.0)
         return reason is not None and reason.startswith("spills")
 
     @property
     def pruned_wrongly(self) -> bool:
-        """Whether that would be wrong: it spills no more than is accepted."""
+        """Whether it would be pruned although it spills no more than is accepted."""
         return self.pruned and self.pair.fused.spilled_bytes <= SPILL_LIMIT_BYTES
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return how many of some rows are right."""
+    """Return how many rows are right."""
     return {
         "pairs": len(rows),
-        "registers_close": sum(one.close for one in rows),
-        "registers_close_if_unchanged": sum(one.unchanged for one in rows),
-        "spills_right": sum(one.spills_right for one in rows),
-        "spilling": sum(one.pair.fused.spilled_bytes > 0 for one in rows),
-        "pruned": sum(one.pruned for one in rows),
-        "pruned_wrongly": sum(one.pruned_wrongly for one in rows),
-        "shared_close": sum(one.shared_close for one in rows),
+        "registers_close": sum(row.close for row in rows),
+        "registers_close_if_unchanged": sum(row.unchanged for row in rows),
+        "spills_right": sum(row.spills_right for row in rows),
+        "spilling": sum(row.pair.fused.spilled_bytes > 0 for row in rows),
+        "pruned": sum(row.pruned for row in rows),
+        "pruned_wrongly": sum(row.pruned_wrongly for row in rows),
+        "shared_close": sum(row.shared_close for row in rows),
     }
 
 
@@ -281,40 +284,40 @@ def summaries(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
     """Return the summary of all rows, of each half, and of each GPU."""
     parts = {
         "all": list(rows),
-        "calibration": [one for one in rows if one.pair.calibration],
-        "held out": [one for one in rows if not one.pair.calibration],
+        "calibration": [row for row in rows if row.pair.calibration],
+        "held out": [row for row in rows if not row.pair.calibration],
     }
     parts["held out, triton"] = [
-        one for one in parts["held out"] if one.pair.kernel.kind == "triton"
+        row for row in parts["held out"] if row.pair.kernel.kind == "triton"
     ]
     for kind in ("triton", "cutlass"):
-        parts[kind] = [one for one in rows if one.pair.kernel.kind == kind]
-    for gpu in dict.fromkeys(one.pair.gpu for one in rows):
-        parts[gpu] = [one for one in rows if one.pair.gpu == gpu]
+        parts[kind] = [row for row in rows if row.pair.kernel.kind == kind]
+    for gpu in dict.fromkeys(row.pair.gpu for row in rows):
+        parts[gpu] = [row for row in rows if row.pair.gpu == gpu]
     return {name: summary(part) for name, part in parts.items()}
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """Return the table people read."""
-    made = Table(
+    """Return the table of all rows."""
+    result = Table(
         "GPU", "kernel", "epilogue", "registers", "foretold", "off", "spills", "foretold", ""
     )
-    for one in rows:
-        pair, predicted = one.pair, one.predicted.fused
-        made.add_row(
+    for row in rows:
+        pair, predicted = row.pair, row.predicted.fused
+        result.add_row(
             pair.gpu,
             pair.name,
             pair.epilogue,
             f"{pair.kernel.registers} -> {pair.fused.registers}",
             str(predicted.registers),
-            f"{one.off:+.0%}" if one.close else f"[red]{one.off:+.0%}[/]",
+            f"{row.off:+.0%}" if row.close else f"[red]{row.off:+.0%}[/]",
             str(pair.fused.spilled_bytes),
             str(predicted.spilled_bytes)
-            if one.spills_right
+            if row.spills_right
             else f"[red]{predicted.spilled_bytes}[/]",
             "calibration" if pair.calibration else "",
         )
-    return made
+    return result
 
 
 def main() -> int:
@@ -326,41 +329,41 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true", help="compile everything again")
     parser.add_argument("--compare-only", action="store_true", help="compile nothing")
     parser.add_argument("--out", type=Path, default=OUT)
-    given = parser.parse_args()
+    options = parser.parse_args()
     made_by = versions()
     store: dict[str, Any] = {"made_by": made_by, "epilogues": {}, "kernels": {}}
-    if given.out.exists() and not given.fresh:
-        known = json.loads(given.out.read_text(encoding="utf-8"))
-        if given.compare_only or known["made_by"] == made_by:
-            store = known
-    if not given.compare_only:
-        compile_pairs(given.gpu, store, given.out)
+    if options.out.exists() and not options.fresh:
+        stored = json.loads(options.out.read_text(encoding="utf-8"))
+        if options.compare_only or stored["made_by"] == made_by:
+            store = stored
+    if not options.compare_only:
+        compile_pairs(options.gpu, store, options.out)
         add_evt(store)
     rows = rows_of(store)
-    for one in rows:
-        entry = store["kernels"][f"{one.pair.gpu} {one.pair.name}"]
-        entry["fused"][one.pair.epilogue]["foretold"] = one.foretold
+    for row in rows:
+        entry = store["kernels"][f"{row.pair.gpu} {row.pair.name}"]
+        entry["fused"][row.pair.epilogue]["foretold"] = row.foretold
     store["summary"] = summaries(rows)
-    given.out.write_text(json.dumps(store, indent=1) + "\n", encoding="utf-8")
+    options.out.write_text(json.dumps(store, indent=1) + "\n", encoding="utf-8")
     console = Console(width=150)
     console.print(table(rows))
-    for name, one in store["summary"].items():
-        console.print(name, one)
-    return 0 if all(kept(store["summary"][one]) for one in ("all", "triton", "held out")) else 1
+    for name, part in store["summary"].items():
+        console.print(name, part)
+    return 0 if all(kept(store["summary"][name]) for name in ("all", "triton", "held out")) else 1
 
 
 TEMPLATES = ("templates/triton/persistent_tma.jinja", "templates/triton/split_k.jinja")
 
 
 def versions() -> dict[str, str]:
-    """Return what the compiled kernels depend on."""
+    """Return the versions that the compiled kernels depend on."""
     made_by = {name: importlib.metadata.version(name) for name in ("torch", "triton")}
     return made_by | {"templates": sources_digest(TEMPLATES)}
 
 
 def rows_of(store: Mapping[str, Any]) -> list[Row]:
-    """Return all pairs of a file with what is foretold of them now."""
-    epilogues = {name: epilogue_of(one) for name, one in store["epilogues"].items()}
+    """Return all pairs of a file with their current predictions."""
+    epilogues = {name: epilogue_of(facts) for name, facts in store["epilogues"].items()}
     rows: list[Row] = []
     for pair in pairs_of(store):
         epilogue = epilogues[pair.epilogue]
@@ -369,7 +372,7 @@ def rows_of(store: Mapping[str, Any]) -> list[Row]:
 
 
 def kept(part: Mapping[str, Any]) -> bool:
-    """Return whether both bounds are kept."""
+    """Return whether both bounds hold."""
     least = RIGHT * part["pairs"]
     return part["registers_close"] >= least and part["spills_right"] >= least
 

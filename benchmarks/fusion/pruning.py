@@ -1,21 +1,21 @@
-"""What the static analysis of fusions saves over a plain count, and how often it is wrong. No GPU needed.
+"""Savings of the static analysis of fusions over a fixed count, and its errors. No GPU needed.
 
     python -m benchmarks.fusion.pruning [--compare-only] [--out benchmarks/results/fusion_pruning.json]
 
-Three ways to say which kernels of a product are compiled with an epilogue:
+Three ways to choose the kernels of a product that are compiled with an epilogue:
 
     all        every Triton kernel
     count      the `MAX_LOSSLESS` + `MAX_UNCERTAIN` that are the fastest alone
     analysis   the plugin's: `Shortlist`, by predicted registers, spills, blocks and times
 
-In each of them ptxas has the last word: what spills once it is compiled is not measured. Cases:
+In each of them a kernel that spills once it is compiled by ptxas is not measured. Cases:
 
-    networks   products of BERT, GPT-2 and Llama with what follows them, for an H100 (`fusion_facts.json`)
-    pairs      the kernels and epilogues of `fusion_prediction.json`, some of which chose the model's numbers
-    stress     epilogues made to spill or to starve occupancy (`benchmarks.fusion.stress`), which chose none
+    networks   products of BERT, GPT-2 and Llama with their epilogues, for an H100 (`fusion_facts.json`)
+    pairs      the kernels and epilogues of `fusion_prediction.json`, some of them used for calibration
+    stress     epilogues made to spill or to lower occupancy (`benchmarks.fusion.stress`), all held out
 
-What kernels take is compiled by Triton and ptxas; times are those of `benchmarks.fusion.cost`, one model
-for all ways. A verdict on a pair is right if it is the one that the compiled kernel's resources lead to.
+Resources are those compiled by Triton and ptxas; times are those of `benchmarks.fusion.cost`, one model
+for all ways. A verdict on a pair is right if the compiled kernel's resources lead to the same verdict.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class Candidate:
     """One kernel of a case.
 
     Attributes:
-        name: What people call it.
+        name: Name of the kernel in tables.
         kernel: The kernel alone, as compiled.
         unfused_us: Its time alone.
         fused_us: Its time with the epilogue, if it spills nothing.
-        fused: What it takes with the epilogue.
+        fused: Its resources with the epilogue.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Candidate:
 
     @property
     def resources(self) -> Resources:
-        """What the compiler says of the fused kernel."""
+        """Resources of the fused kernel as compiled."""
         return Resources(
             self.fused.registers,
             self.fused.spilled_bytes,
@@ -102,10 +102,10 @@ class Case:
 
     Attributes:
         kind: ``networks``, ``pairs`` or ``stress``.
-        gpu: What is compiled for.
-        name: Of the epilogue, with what tells its product from others.
+        gpu: The GPU it is compiled for.
+        name: Name of the epilogue, with the identity of its product.
         epilogue: The epilogue.
-        apart_us: Time of the best product and of the epilogue as a kernel of its own.
+        apart_us: Time of the best product and of the epilogue as a separate kernel.
         candidates: The kernels, the fastest alone first.
     """
 
@@ -117,7 +117,7 @@ class Case:
     candidates: tuple[Candidate, ...]
 
     def estimate(self, candidate: Candidate) -> FusionEstimate:
-        """Return what the plugin knows of a kernel before it is compiled fused."""
+        """Return the plugin's estimate for a kernel before it is compiled fused."""
         best_us = self.candidates[0].unfused_us
         facts = (candidate.kernel, self.epilogue, target(self.gpu), Limits())
         return FusionEstimate(*facts, candidate.unfused_us, best_us)
@@ -129,33 +129,35 @@ class Case:
         if way == "count":
             return list(self.candidates[: MAX_LOSSLESS + MAX_UNCERTAIN])
         shortlist = Shortlist()
-        for one in self.candidates:
-            shortlist.offer(one.name, one.unfused_us, functools.partial(self.estimate, one))
-        return [one for one in self.candidates if one.name in shortlist.kept]
+        for candidate in self.candidates:
+            shortlist.offer(
+                candidate.name, candidate.unfused_us, functools.partial(self.estimate, candidate)
+            )
+        return [candidate for candidate in self.candidates if candidate.name in shortlist.kept]
 
     def measured(self, way: str) -> list[Candidate]:
-        """Return those of them that are measured: ptxas sees nothing wrong with them."""
-        return [one for one in self.compiled(way) if self.refusal(one) is None]
+        """Return the compiled kernels that are measured, because their resources are accepted."""
+        return [candidate for candidate in self.compiled(way) if self.refusal(candidate) is None]
 
     def refusal(self, candidate: Candidate) -> str | None:
         """Return why a kernel is not measured once it is compiled, None if it is."""
         return self.estimate(candidate).why_not_compiled(candidate.resources)
 
     def chosen_us(self, way: str) -> float:
-        """Return the time of what runs in the end: a fused kernel, or two."""
-        return min([self.apart_us, *(one.fused_us for one in self.measured(way))])
+        """Return the time of the final choice: a fused kernel, or two kernels."""
+        return min([self.apart_us, *(candidate.fused_us for candidate in self.measured(way))])
 
 
 def row_of(case: Case) -> dict[str, Any]:
-    """Return what each way does with a case, and the verdicts on each of its pairs."""
-    before = [case.estimate(one).why_not() for one in case.candidates]
-    after = [case.refusal(one) for one in case.candidates]
+    """Return the result of each way for a case, and the verdicts on each of its pairs."""
+    before = [case.estimate(candidate).why_not() for candidate in case.candidates]
+    after = [case.refusal(candidate) for candidate in case.candidates]
     verdicts = list(zip(before, after, strict=True))
     ways: dict[str, Any] = {}
     for way in WAYS:
         compiled, measured = case.compiled(way), case.measured(way)
         ways[way] = {
-            "compiled": [one.name for one in compiled],
+            "compiled": [candidate.name for candidate in compiled],
             "measured": len(measured),
             "chosen_us": round(case.chosen_us(way), 3),
         }
@@ -203,7 +205,7 @@ def summaries(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def cases_of(store: Mapping[str, Any]) -> list[Case]:
-    """Return the cases that a file and `fusion_prediction.json` have facts of."""
+    """Return the cases of a file and of `fusion_prediction.json`."""
     pairs = json.loads(PAIRS.read_text(encoding="utf-8"))
     return [
         *map(_network_case, store["networks"]),
@@ -215,13 +217,13 @@ def cases_of(store: Mapping[str, Any]) -> list[Case]:
 def _network_case(facts: Mapping[str, Any]) -> Case:
     candidates = [
         Candidate(
-            one["name"],
-            kernel_of(one["kernel"]),
-            one["unfused_us"],
-            one["fused_us"],
-            Taken(**one["fused"]),
+            candidate["name"],
+            kernel_of(candidate["kernel"]),
+            candidate["unfused_us"],
+            candidate["fused_us"],
+            Taken(**candidate["fused"]),
         )
-        for one in facts["candidates"]
+        for candidate in facts["candidates"]
     ]
     return Case(
         "networks",
@@ -255,12 +257,12 @@ def _cases(kind: str, store: Mapping[str, Any]) -> list[Case]:
 
 
 def _times(pair: Pair, epilogue: Epilogue) -> tuple[float, float, float]:
-    """Return microseconds of a kernel alone, of it with an epilogue, and of that apart."""
+    """Return microseconds of a kernel alone, of the fused kernel, and of the separate epilogue."""
     cost, product = Cost(target(pair.gpu), "digest"), Product(1, SIZE, SIZE, SIZE)
     kernel, label = pair.kernel, pair.epilogue
     wider = BYTES[kernel.operands[0]] / 2  # the model's elements have two bytes
     tile = kernel.tile[:2]
-    cycles = epilogue.elements * sum(CYCLES.get(one, 1) for one in epilogue.operations)
+    cycles = epilogue.elements * sum(CYCLES.get(operation, 1) for operation in epilogue.operations)
     own = epilogue.product_bytes
     written = epilogue.write_bytes + (own if epilogue.readers else 0)
     moved = product.operand_bytes + epilogue.read_bytes, written
@@ -271,11 +273,11 @@ def _times(pair: Pair, epilogue: Epilogue) -> tuple[float, float, float]:
 
 
 def _ranked(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    return tuple(sorted(candidates, key=lambda one: one.unfused_us))
+    return tuple(sorted(candidates, key=lambda candidate: candidate.unfused_us))
 
 
 def compile_stress(store: dict[str, Any], out: Path) -> None:
-    """Compile what the file has not, and write it after each pair."""
+    """Compile the pairs that the file lacks, and write the file after each."""
     from benchmarks.fusion.pairs import ALONE, compiled_with
     from benchmarks.fusion.stress import EPILOGUES, PRODUCTS
     from inductor_plugin.aot.fake_device import as_target
@@ -295,16 +297,16 @@ def compile_stress(store: dict[str, Any], out: Path) -> None:
                     label = name if dtype == "bfloat16" else f"{name}, {dtype}"
                     if label in entry["fused"]:
                         continue
-                    made = compiled_with(facts, EPILOGUES[name], target(gpu))
-                    assert made.epilogue is not None
-                    entry["fused"][label] = asdict(taken_of(made.taken))
-                    store["epilogues"][label] = asdict(made.epilogue)
+                    fused = compiled_with(facts, EPILOGUES[name], target(gpu))
+                    assert fused.epilogue is not None
+                    entry["fused"][label] = asdict(taken_of(fused.taken))
+                    store["epilogues"][label] = asdict(fused.epilogue)
                     print(key, "|", label, "|", entry["fused"][label], flush=True)
                     write(out, store)
 
 
 def lower_networks(store: dict[str, Any]) -> None:
-    """Lower one layer of each network, and note what its fusions are and take."""
+    """Lower one layer of each network, and store its fusions with their times and resources."""
     from benchmarks.fusion.arms import lowered
     from benchmarks.fusion.facts import Gathering, every_kernel, read
     from benchmarks.fusion.models import MODELS
@@ -321,29 +323,29 @@ def lower_networks(store: dict[str, Any]) -> None:
 
 
 def table(sums: Mapping[str, Any]) -> Table:
-    """Return the table people read."""
-    made = Table(
+    """Return the table of all kinds and ways."""
+    result = Table(
         "cases", "", "way", "compiled", "in vain", "measured", "nothing", "slower", "at most"
     )
     for kind, part in sums.items():
         for way in WAYS:
-            one = part[way]
-            made.add_row(
+            counts = part[way]
+            result.add_row(
                 kind if way == "all" else "",
                 str(part["cases"]) if way == "all" else "",
                 way,
-                str(one["compiled"]),
-                str(one["compiled_in_vain"]),
-                str(one["measured"]),
-                str(one["nothing_measured"]),
-                str(one["slower_than_all"]),
-                f"{one['slower_by_at_most']:.1%}",
+                str(counts["compiled"]),
+                str(counts["compiled_in_vain"]),
+                str(counts["measured"]),
+                str(counts["nothing_measured"]),
+                str(counts["slower_than_all"]),
+                f"{counts['slower_by_at_most']:.1%}",
             )
-    return made
+    return result
 
 
 def write(out: Path, store: Mapping[str, Any]) -> None:
-    """Write the file, what holds no other list or record in one line."""
+    """Write the file, with each innermost list or object on one line."""
     text = json.dumps(store, indent=1)
     leaves = re.compile(r"[\[{]\n[^\[\]{}]*[\]}]")
     text = leaves.sub(lambda leaf: re.sub(r"\n\s*", " ", leaf[0]), text)
@@ -360,9 +362,9 @@ def main() -> int:
     arguments = parser.parse_args()
     store: dict[str, Any] = {"made_by": versions(), "epilogues": {}, "kernels": {}, "networks": []}
     if arguments.out.exists():
-        known = json.loads(arguments.out.read_text(encoding="utf-8"))
-        if arguments.compare_only or known["made_by"] == store["made_by"]:
-            store = known
+        stored = json.loads(arguments.out.read_text(encoding="utf-8"))
+        if arguments.compare_only or stored["made_by"] == store["made_by"]:
+            store = stored
     if not arguments.compare_only:
         compile_stress(store, arguments.out)
         lower_networks(store)

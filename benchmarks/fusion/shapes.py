@@ -1,4 +1,4 @@
-"""Products with what models put behind them: which ones the benchmark of fusion looks at.
+"""Products and epilogues of models that the benchmark of fusion measures.
 
 Y = epilogue(A[m, k] @ W[n, k].T, ...). Sizes are from the sources in `benchmarks.gemm.shapes` and, for BERT,
 https://huggingface.co/google-bert/bert-base-uncased/blob/main/config.json (and bert-large-uncased).
@@ -21,15 +21,15 @@ Function = Callable[..., torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Behind:
-    """What stands behind a product.
+class EpilogueSpec:
+    """An epilogue with its product.
 
     Attributes:
-        function: Of A, W and operands.
-        operands: How each lies under the result: ``row``, ``full`` or ``scalar`` (float32, a scale).
-        dtype: Of the result.
-        accepted: Largest error that counts as right: root mean square, relative. bfloat16 rounds by
-            0.002; a product rounded before a cast moves one value in about 60 to the next e4m3.
+        function: Takes A, W and operands.
+        operands: How each is broadcast to the result: ``row``, ``full`` or ``scalar`` (float32, a scale).
+        dtype: Dtype of the result.
+        accepted: Largest accepted error: root mean square, relative. bfloat16 rounds by 0.002; a
+            product rounded before a cast moves one value in about 60 to the next e4m3.
     """
 
     function: Function
@@ -43,13 +43,17 @@ def _fp8(a: Any, w: Any, scale: Any) -> torch.Tensor:
     return scaled.to(torch.float8_e4m3fn)
 
 
-EPILOGUES: Mapping[str, Behind] = {
-    "bias gelu": Behind(lambda a, w, c: functional.gelu(functional.linear(a, w, c)), ("row",)),
-    "bias residual": Behind(lambda a, w, c, r: functional.linear(a, w, c) + r, ("row", "full")),
-    "silu gate": Behind(lambda a, w, g: functional.silu(torch.mm(a, w.t())) * g, ("full",)),
-    "residual": Behind(lambda a, w, r: torch.relu(torch.mm(a, w.t())) + r, ("full",)),
-    "relu": Behind(lambda a, w: torch.relu(torch.mm(a, w.t()))),
-    "fp8": Behind(_fp8, ("scalar",), torch.float8_e4m3fn, 0.03),
+EPILOGUES: Mapping[str, EpilogueSpec] = {
+    "bias gelu": EpilogueSpec(
+        lambda a, w, c: functional.gelu(functional.linear(a, w, c)), ("row",)
+    ),
+    "bias residual": EpilogueSpec(
+        lambda a, w, c, r: functional.linear(a, w, c) + r, ("row", "full")
+    ),
+    "silu gate": EpilogueSpec(lambda a, w, g: functional.silu(torch.mm(a, w.t())) * g, ("full",)),
+    "residual": EpilogueSpec(lambda a, w, r: torch.relu(torch.mm(a, w.t())) + r, ("full",)),
+    "relu": EpilogueSpec(lambda a, w: torch.relu(torch.mm(a, w.t()))),
+    "fp8": EpilogueSpec(_fp8, ("scalar",), torch.float8_e4m3fn, 0.03),
 }
 """By name. A residual alone would be an ``addmm``, which needs no epilogue."""
 
@@ -61,7 +65,7 @@ _LAYERS: Mapping[str, tuple[int, int, tuple[str, ...]]] = {
     "bert-large fc1": (4096, 1024, ("bias gelu",)),
     "llama3-8b down": (4096, 14336, ("residual", "fp8")),
 }
-"""n, k and epilogues of each layer, those first that tell most."""
+"""n, k and epilogues of each layer, the most informative first."""
 ROWS = (4096, 256, 64)
 """Tokens of a step: 8 x 512 of BERT or a prefill; a batch; decoding."""
 
@@ -90,16 +94,16 @@ class Fused:
         return f"{self.layer} m{self.m} {self.epilogue}"
 
     @property
-    def behind(self) -> Behind:
-        """What stands behind the product."""
+    def spec(self) -> EpilogueSpec:
+        """The epilogue of the product."""
         return EPILOGUES[self.epilogue]
 
     def tensors(self, device: str, most: int = 0) -> list[torch.Tensor]:
-        """Return A, W and operands, the same ones in each process.
+        """Return A, W and operands, with the same values in each process.
 
         Args:
-            device: Where.
-            most: Largest extent; 0 for all as they are.
+            device: Device of the tensors.
+            most: Largest extent; 0 for no limit.
         """
         m, n, k = (min(size, most) if most else size for size in (self.m, self.n, self.k))
         generator = torch.Generator(device=device).manual_seed(0)
@@ -113,11 +117,11 @@ class Fused:
             return drawn(m, n) if kind == "full" else drawn(n)
 
         factors = [drawn(m, k), drawn(n, k) / k**0.5]
-        return [*factors, *(operand(kind) for kind in self.behind.operands)]
+        return [*factors, *(operand(kind) for kind in self.spec.operands)]
 
 
 def fused_products() -> tuple[Fused, ...]:
-    """Return all, those first that tell most: one epilogue of each layer, then others, then fewer rows."""
+    """Return all products in order of information: an epilogue of each layer, the others, fewer rows."""
     depth = max(len(names) for _, _, names in _LAYERS.values())
     return tuple(
         Fused(layer, m, n, k, names[turn])

@@ -1,6 +1,6 @@
-"""Epilogues made to spill or to leave room for fewer blocks, and the kernels they are fused into.
+"""Epilogues made to spill or to lower occupancy, and the kernels they are fused into.
 
-No number of the register model was chosen by any of them (`benchmarks.fusion.pairs` has those it was).
+The register model was not fitted to any of them (`benchmarks.fusion.pairs` has the calibration pairs).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -33,7 +33,7 @@ EPILOGUES: dict[str, Fused] = {
     "3 late outputs": (_outputs, (full(),)),
     "float32 columns": (_columns, (column(F32), column(F32), column(F32), row(F32))),
 }
-"""What is fused, by name."""
+"""The epilogues, by name."""
 
 _LARGE, _TALL, _SQUARE = (128, 256, 64), (256, 128, 64), (128, 128, 64)
 _SMALL = (Facts(MM, _SQUARE, 3, 4), Facts(MM, (64, 128, 64), 3, 4), Facts(MM, (64, 64, 64), 3, 4))
@@ -41,7 +41,7 @@ BFLOAT16: dict[str, tuple[Facts, ...]] = {
     "A100": (Facts(MM, _LARGE, 3, 8), Facts(MM, _TALL, 3, 8), Facts(MM, _SQUARE, 3, 8), *_SMALL),
     "H200": (Facts(TMA, _LARGE, 3, 8), Facts(MM, _TALL, 3, 8), Facts(MM, _SQUARE, 3, 8), *_SMALL),
 }
-"""Kernels that compete for one product, by GPU: half of them large, which are the fastest alone."""
+"""Kernels that compete for one product, by GPU: half of them have large tiles and are fastest alone."""
 FLOAT32 = tuple(
     Facts(MM, tile, 3, warps, operands=F32)
     for tile, warps in (

@@ -1,12 +1,12 @@
 """Which configurations of Inductor's FlexAttention kernels are worth compiling. Pure, no torch.
 
-Inductor offers a list that does not know the device's shared memory: float32 heads of 256 on a GPU
-with 99 KiB a block leave nothing that starts ("No valid triton configs"). Here what cannot start is
-left out before it is compiled, what fits better is added, and where nothing is sure to run a small
-configuration ends the list.
+Inductor's list ignores the device's shared memory: with float32 heads of 256 on a GPU with 99 KiB a
+block no configuration of it starts ("No valid triton configs"). This module removes configurations
+that cannot start before they are compiled, adds better ones, and appends a small one where none is
+certain to run.
 
-The bounds of shared memory and the spills are what Triton 3.8 and ptxas 13 made of torch 2.14's
-templates (causal mask, no change of the score); tests/inductor/test_flex.py compiles them again.
+The bounds of shared memory and the spills are those of torch 2.14's templates compiled by Triton 3.8
+and ptxas 13 (causal mask, no score_mod); tests/inductor/test_flex.py compiles them again.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from inductor_plugin.cost.tile import BYTES
 from inductor_plugin.problem.target import Target
 
 SPILLS_TAKEN = 500
-"""Bytes of spill stores and loads a thread below which a configuration is measured all the same.
+"""Bytes of spill stores and loads a thread below which a configuration is still measured.
 
 Inductor's own default for the backward pass on an H100 spills 264 at head dimension 128."""
 
 SUMS_AT_EASE = 72
-"""float32 sums of a thread that leave registers for any change of the score: 168 of 255 are used."""
+"""float32 sums of a thread that leave registers for any score_mod: 168 of 255 are used."""
 
 BACKWARD_SUMS_AT_EASE = 64
-"""The same backward: 184 registers are used at 64 sums, 246 at 68."""
+"""The same for the backward kernel: 184 registers are used at 64 sums, 246 at 68."""
 
 EXACT_SUMS_AT_EASE = 34
 """The same without tensor cores: 208 registers at 34 sums; at 36 684 bytes are spilled."""
 
 _BARRIERS = 1024
-"""Bytes of barriers and partial sums: 56 with descriptors, 544 for sm_100a were seen."""
+"""Bytes of barriers and partial sums: 56 with descriptors and 544 for sm_100a were measured."""
 
 
 @dataclass(frozen=True)
 class FlexCall:
-    """What a configuration has to suit.
+    """One call of FlexAttention.
 
     Attributes:
         direction: Which of the three kernels.
-        head_dim: Of query and key.
-        value_dim: Of value and output.
-        dtype: Of query, key and value.
+        head_dim: Head dimension of query and key.
+        value_dim: Head dimension of value and output.
+        dtype: Dtype of query, key and value.
         q_block: Rows of a block of the mask; a tile has to divide it.
         kv_block: Columns of a block of the mask.
         rows: Rows of the query that a program of the decoding kernel takes.
@@ -72,11 +72,11 @@ class FlexCall:
 
 @dataclass(frozen=True)
 class FlexPlan:
-    """The configurations to offer, in order, and why others are not.
+    """The configurations to offer, in order, and why the others are left out.
 
     Attributes:
-        tiles: What to offer, the device's default first, a last resort last.
-        left_out: What is not offered, and why.
+        tiles: Configurations to offer, the device's default first, a last resort last.
+        left_out: Other configurations, each with its reason.
         last_resort: Why a small configuration was appended; empty if none was.
     """
 
@@ -98,17 +98,17 @@ def plan(
     Args:
         call: The call.
         offered: Inductor's own, or those of the user's handler.
-        default: What is taken without tuning; it is never left out for its spills, so that the
+        default: The configuration without tuning; it is never left out for its spills, so that the
             result is not slower than Inductor's.
-        target: The GPU; None leaves the list as it is but for a last resort.
+        target: The GPU; None leaves the list unchanged but for a last resort.
         more: Whether to add the plugin's own.
     """
-    wanted = [*offered, *(_added(call) if more else ())]
-    if default in wanted:
-        wanted.insert(0, default)
+    tiles = [*offered, *(_added(call) if more else ())]
+    if default in tiles:
+        tiles.insert(0, default)
     kept: list[Tile] = []
     left_out: list[tuple[Tile, str]] = []
-    for tile in dict.fromkeys(wanted):
+    for tile in dict.fromkeys(tiles):
         reason = unfit(call, tile, target) or (
             spilling(call, tile, target) if tile != default else None
         )
@@ -124,29 +124,29 @@ def plan(
 
 
 def single(call: FlexCall, default: Tile, target: Target | None) -> FlexPlan:
-    """Return the one configuration of a call that is not tuned: the default, or the next that fits."""
+    """Return the configuration of a call that is not tuned: the default, or the next that fits."""
     shrunk = _shrunk(call, default)
     reason = unfit(call, shrunk, target)
     if reason is None:
         return FlexPlan((shrunk,))
-    known = [one for one in _added(call) if _starts(call, one, target)]
-    small = known[0] if known else small_tile(call, target)
+    fitting = [tile for tile in _added(call) if _starts(call, tile, target)]
+    small = fitting[0] if fitting else small_tile(call, target)
     if small is None:
         return FlexPlan((default,))
     return FlexPlan((small,), ((default, reason),), f"{default}: {reason}; {small} is used")
 
 
 def descriptors(call: FlexCall, target: Target | None) -> tuple[Tile, ...]:
-    """Return the configurations that read operands through descriptors, for compute capability 9.0 on."""
+    """Return the configurations that read operands through TMA descriptors (compute capability 9.0+)."""
     if target is None or target.capability < (9, 0) or BYTES.get(call.dtype) != 2:
         return ()
     tiles = TMA.get((call.direction, _class(call)), ())
-    own = (Tile(one.blocks, one.stages, one.warps, tma=True) for one in tiles)
-    return tuple(one for one in own if unfit(call, one, target) is None)
+    own = (Tile(tile.blocks, tile.stages, tile.warps, tma=True) for tile in tiles)
+    return tuple(tile for tile in own if unfit(call, tile, target) is None)
 
 
 def unfit(call: FlexCall, tile: Tile, target: Target | None) -> str | None:
-    """Return why a configuration cannot run, or None if it can, or if that is not known."""
+    """Return why a configuration cannot run; None if it can, or if the GPU is not known."""
     if not _divides(call, tile):
         return f"its blocks do not divide the mask's, {call.q_block}x{call.kv_block}"
     if target is None:
@@ -161,7 +161,7 @@ def unfit(call: FlexCall, tile: Tile, target: Target | None) -> str | None:
 
 
 def spilling(call: FlexCall, tile: Tile, target: Target | None) -> str | None:
-    """Return why a configuration is not worth compiling: what it is known to spill."""
+    """Return why a configuration is not worth compiling, because of the spills in `SPILLS`, or None."""
     if target is None or BYTES.get(call.dtype) != 2:
         return None
     padded = _padded(max(call.head_dim, call.value_dim))
@@ -182,9 +182,9 @@ def shared(call: FlexCall, tile: Tile, target: Target) -> tuple[int, int]:
 
 
 def small_tile(call: FlexCall, target: Target | None) -> Tile | None:
-    """Return the largest small configuration that is sure to run; None if the mask allows none."""
-    possible = [one for one in SMALL[call.direction] if _divides(call, one)]
-    sure = [one for one in possible if _sure(call, one, target)]
+    """Return the largest small configuration that is certain to run; None if the mask allows none."""
+    possible = [tile for tile in SMALL[call.direction] if _divides(call, tile)]
+    sure = [tile for tile in possible if _sure(call, tile, target)]
     return (sure or possible[-1:] or [None])[0]
 
 
@@ -198,9 +198,9 @@ def _added(call: FlexCall) -> tuple[Tile, ...]:
 
 
 def _scores(call: FlexCall, tile: Tile, target: Target) -> tuple[int, int]:
-    """Return the bounds of the forward kernels: Q and, in flight, K and V; P between two warps.
+    """Return the bounds of the forward kernels: Q, the stages of K and V in flight, and P.
 
-    With Hopper's instructions all stages are in shared memory and P is not.
+    With wgmma (Hopper) all stages are in shared memory and P is not.
     """
     size = BYTES.get(call.dtype, 4)
     m = call.rows if call.direction == "decode" else tile.blocks[0]
@@ -210,7 +210,7 @@ def _scores(call: FlexCall, tile: Tile, target: Target) -> tuple[int, int]:
     once = query + n * max(row, value)
     hopper = once if tile.stages == 1 else query + tile.stages * pair
     ampere = once if tile.stages == 1 else query + (tile.stages - 1) * pair
-    # Beside its values a row of float32 scores has up to 16 bytes of padding.
+    # A row of float32 scores has up to 16 bytes of padding.
     high = ampere + scores + (16 * m if size == 4 else 0)
     return _bounds(call, target, (hopper, hopper), (ampere, high), m, tile)
 
@@ -218,7 +218,7 @@ def _scores(call: FlexCall, tile: Tile, target: Target) -> tuple[int, int]:
 def _gradients(
     call: FlexCall, tile: Tile, target: Target, outer: int, inner: int
 ) -> tuple[int, int]:
-    """Return the bounds of one loop of the backward kernel: two tiles stay, two are in flight."""
+    """Return the bounds of one loop of the backward kernel: two tiles are resident, two in flight."""
     size = BYTES.get(call.dtype, 4)
     row, value = size * _padded(call.head_dim), size * _padded(call.value_dim)
     stay, pair, again = outer * (row + value), inner * (row + value), tile.stages - 1
@@ -238,7 +238,7 @@ def _bounds(
     rows: int,
     tile: Tile,
 ) -> tuple[int, int]:
-    """Return the bounds for the instructions a target has; both where that is not certain."""
+    """Return the bounds for a target's tensor-core instructions; the union where that is uncertain."""
     low, high = min(hopper[0], ampere[0]), max(hopper[1], ampere[1])
     if target.capability[0] in (8, 12):
         low, high = ampere
@@ -250,30 +250,30 @@ def _bounds(
 
 
 def _unsure(call: FlexCall, kept: Sequence[Tile], target: Target | None) -> str:
-    """Return why none of the configurations is sure to run; empty if one is."""
+    """Return why none of the configurations is certain to run; empty if one is."""
     if not kept:
         return "no configuration fits"
-    if any(_sure(call, one, target) for one in kept):
+    if any(_sure(call, tile, target) for tile in kept):
         return ""
     return "no configuration is small enough to be sure of its shared memory and registers"
 
 
 def _starts(call: FlexCall, tile: Tile, target: Target | None) -> bool:
-    """Return True if a configuration is sure to have the shared memory it needs."""
+    """Return True if a block certainly has the shared memory that a configuration needs."""
     if not _divides(call, tile) or target is None:
         return False
     return shared(call, tile, target)[1] <= target.shared_per_block
 
 
 def _sure(call: FlexCall, tile: Tile, target: Target | None) -> bool:
-    """Return True if a configuration runs well whatever the score is changed to."""
+    """Return True if a configuration runs without spills with any score_mod."""
     sums = BACKWARD_SUMS_AT_EASE if call.direction == "backward" else SUMS_AT_EASE
     sums = EXACT_SUMS_AT_EASE if call.exact else sums
     return _starts(call, tile, target) and _sums(call, tile) <= sums
 
 
 def _sums(call: FlexCall, tile: Tile) -> float:
-    """Return the float32 sums of a thread."""
+    """Return the float32 accumulators of a thread."""
     threads = 32 * tile.warps
     qk, v = _padded(call.head_dim), _padded(call.value_dim)
     if call.direction == "backward":

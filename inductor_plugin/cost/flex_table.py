@@ -1,7 +1,7 @@
-"""Configurations of Inductor's FlexAttention kernels, and what those kernels spill. Pure, no torch.
+"""Configurations of Inductor's FlexAttention kernels, and their spills. Pure, no torch.
 
-Registers and spills are what Triton 3.8 and ptxas 13 made of torch 2.14's templates with a causal
-mask and no change of the score, for sm_80 and sm_90a; tests/inductor/test_flex.py compiles some again.
+Registers and spills are those of torch 2.14's templates compiled by Triton 3.8 and ptxas 13 with a
+causal mask and no score_mod, for sm_80 and sm_90a; tests/inductor/test_flex.py compiles some again.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ class Tile:
     """One configuration.
 
     Attributes:
-        blocks: Rows of the query and of the keys a program takes at once: (M, N) forward,
-            (M1, N1, M2, N2) backward, where the first two give dK and dV and the others dQ, and
-            (N,) in decoding.
+        blocks: Rows of the query and of the keys in one block: (M, N) forward, (M1, N1, M2, N2)
+            backward, where the first two are of the loop for dK and dV and the others of that for dQ,
+            and (N,) in decoding.
         stages: Loads in flight.
         warps: Warps of a program.
         tma: True if operands are read through tensor descriptors.
@@ -31,7 +31,7 @@ class Tile:
     tma: bool = False
 
     def __str__(self) -> str:
-        """Return it as people write it: ``128x64, 3 stages, 4 warps``."""
+        """Return the configuration as text: ``128x64, 3 stages, 4 warps``."""
         blocks = "x".join(map(str, self.blocks))
         return f"{blocks}, {self.stages} stages, {self.warps} warps{', TMA' if self.tma else ''}"
 
@@ -45,7 +45,7 @@ def _backward(*rows: tuple[int, int, int, int]) -> tuple[Tile, ...]:
 
 
 DECODE = tuple(Tile((n,), stages, warps) for n, stages, warps in ((128, 2, 4), (64, 2, 4)))
-"""What Inductor's list lacks in decoding."""
+"""Configurations for decoding that Inductor's list lacks."""
 
 MORE: dict[tuple[Direction, int, int], tuple[Tile, ...]] = {
     ("forward", 64, 2): _forward((128, 64, 3, 8), (128, 64, 2, 4), (64, 64, 2, 4)),
@@ -67,7 +67,7 @@ MORE: dict[tuple[Direction, int, int], tuple[Tile, ...]] = {
     ("backward", 64, 4): _backward((32, 32, 2, 4), (16, 32, 1, 4)),
     ("backward", 128, 4): _backward((32, 32, 1, 8), (16, 32, 1, 4)),
 }
-"""What Inductor's list lacks, by (direction, head dimension up to, bytes of an element)."""
+"""Configurations that Inductor's list lacks, by (direction, head dimension up to, bytes of an element)."""
 
 EXACT: dict[tuple[Direction, int], tuple[Tile, ...]] = {
     ("forward", 64): _forward((64, 32, 2, 8), (32, 32, 1, 4)),
@@ -86,7 +86,7 @@ TMA: dict[tuple[Direction, int], tuple[Tile, ...]] = {
     ("backward", 64): _backward((64, 128, 2, 8), (64, 64, 3, 8)),
     ("backward", 128): _backward((64, 64, 3, 8), (64, 128, 2, 8), (32, 64, 2, 4)),
 }
-"""What is read through descriptors, for two-byte elements."""
+"""Configurations that read operands through TMA descriptors, for two-byte elements."""
 
 SMALL: dict[Direction, tuple[Tile, ...]] = {
     "forward": _forward((64, 32, 1, 4), (32, 32, 1, 4), (32, 16, 1, 4), (16, 16, 1, 4)),

@@ -1,7 +1,7 @@
-"""How long an epilogue takes as a kernel of its own, and how much longer a product takes with it. Pure.
+"""Time of an epilogue as a separate kernel, and extra time of a product fused with it. Pure.
 
-Times are rooflines of the memory: an epilogue computes little for each byte it moves. The numbers are
-what such kernels are known to reach; they were measured on no GPU here, and `SLACK` allows for that.
+Times are memory rooflines: an epilogue computes little for each byte it moves. The constants are
+typical of such kernels; they were not measured for this project, and `SLACK` allows for that.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ LAUNCH_US = 2.5
 EFFICIENCY = 0.8
 """Share of the memory's peak that a pointwise kernel gets."""
 L2_SHARE = 0.6
-"""Part of the second-level cache in which a product still lies when the next kernel reads it."""
+"""Share of the L2 cache in which a product is still present when the next kernel reads it."""
 L2_SPEED = 2.5
-"""How many times faster than device memory the second-level cache is."""
+"""How many times faster than device memory the L2 cache is."""
 SECTOR_BYTES = 32
-"""What memory gives at least, however little of it is used."""
+"""Smallest memory transaction, however little of it is used."""
 SLACK = 1.6
-"""A time of this model is wrong by less than this factor, either way."""
+"""A time of this model is assumed to be wrong by less than this factor, in either direction."""
 
 CYCLES: dict[str, int] = {**dict.fromkeys(SPECIAL, 8), **dict.fromkeys(LIBRARY, 24)}
-"""What an operation costs, in simple ones; the special function unit does 16 of its own a cycle."""
+"""Cost of an operation relative to an addition; the special function unit does 16 operations a cycle."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """A time in microseconds, as expected and within what it surely lies."""
+    """A time in microseconds: the expected value and its bounds."""
 
     expected: float
     low: float
@@ -41,24 +41,24 @@ class Span:
 
 
 def separate_us(epilogue: Epilogue, target: Target) -> Span:
-    """Return the time of the epilogue as a kernel of its own, its start included.
+    """Return the time of the epilogue as a separate kernel, its launch included.
 
-    A product is read back from the second-level cache where it fits. A prologue's operand is written
-    here, and read by the product in any case.
+    A product is read back from the L2 cache where it fits. A prologue's operand is written here, and
+    read by the product in any case.
     """
-    rest = _moved(epilogue.reads) + _moved(epilogue.writes)
+    others = _moved(epilogue.reads) + _moved(epilogue.writes)
     product = 0 if epilogue.position == "prologue" else epilogue.product_bytes
     cached = epilogue.product_bytes <= L2_SHARE * target.l2_bytes
-    expected = LAUNCH_US + _us(rest + product / (L2_SPEED if cached else 1.0), target)
-    low = LAUNCH_US + _us((rest + product) / L2_SPEED, target)
-    high = LAUNCH_US + _us(rest + product, target)
+    expected = LAUNCH_US + _us(others + product / (L2_SPEED if cached else 1.0), target)
+    low = LAUNCH_US + _us((others + product) / L2_SPEED, target)
+    high = LAUNCH_US + _us(others + product, target)
     return Span(expected, low / SLACK, high * SLACK)
 
 
 def fused_extra_us(epilogue: Epilogue, target: Target) -> Span:
-    """Return how much longer the product takes with the epilogue, without what its resources cost.
+    """Return how much longer the product takes with the epilogue, occupancy and spills aside.
 
-    Less than nothing where fewer bytes are moved: a narrower output, or what a prologue widens.
+    Negative where fewer bytes are moved: with a narrower output, or a prologue that widens its operand.
     """
     own = epilogue.product_bytes
     if epilogue.position == "prologue":
@@ -76,14 +76,15 @@ def _us(moved: float, target: Target) -> float:
 
 
 def _moved(accesses: tuple[Access, ...]) -> float:
-    """Return the bytes that memory moves; of what lies in no order each element is a sector."""
+    """Return the bytes that memory moves; each element of a gathered tensor costs a whole sector."""
     return sum(
-        one.elements * SECTOR_BYTES if one.pattern == "other" else one.bytes for one in accesses
+        access.elements * SECTOR_BYTES if access.pattern == "other" else access.bytes
+        for access in accesses
     )
 
 
 def repeats(kernel: Kernel, epilogue: Epilogue) -> int:
-    """Return how many tiles read each element of a prologue's operand, and compute it again.
+    """Return how many tiles read, and so recompute, each element of a prologue's operand.
 
     Args:
         kernel: The product; without its `Kernel.shape` nothing is repeated.
@@ -102,12 +103,12 @@ def repeats(kernel: Kernel, epilogue: Epilogue) -> int:
 
 
 def recomputed_us(kernel: Kernel, epilogue: Epilogue, target: Target) -> float:
-    """Return what it costs to compute a prologue again for each tile that reads the operand."""
+    """Return the time of recomputing a prologue in each tile that reads the operand."""
     again = repeats(kernel, epilogue) - 1
-    work = sum(CYCLES.get(one, 1) for one in epilogue.operations)
+    work = sum(CYCLES.get(operation, 1) for operation in epilogue.operations)
     # Simple operations of a multiprocessor in a cycle (CUDA programming guide, arithmetic throughput).
     lanes = target.multiprocessors * (64 if target.capability == (8, 0) else 128) * target.clock_mhz
     computing = epilogue.elements * again * work / lanes
-    # Its other operands come from the second-level cache each time but the first.
+    # Its other operands are read from the L2 cache each time but the first.
     reading = _us(again * _moved(epilogue.reads) / L2_SPEED, target)
     return computing + reading

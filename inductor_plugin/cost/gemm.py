@@ -1,11 +1,11 @@
-"""Which tile is likely fast for a matrix product on a GPU: an analytical model. Pure, no torch.
+"""Analytical model of the time of a matrix product on a GPU, by tile. Pure, no torch.
 
     tiles ─► waves over the multiprocessors ─┐
     tensor cores, shared memory, latency ────┼─► the slowest of compute, L2 and device memory
     L2 traffic, device memory with reuse ────┘          + filling and draining + reduction ─► seconds
 
-It is there to order candidates before the first is compiled, not to foretell a measurement. Its
-constants are figures of the hardware, named below, and were not fitted to timings.
+The model orders candidates before any is compiled; it does not predict measurements. Its constants
+are hardware figures, named below, and were not fitted to timings.
 """
 
 from __future__ import annotations
@@ -26,42 +26,43 @@ from inductor_plugin.cost.tile import (
 from inductor_plugin.problem.target import Target
 
 PEAK = 0.85
-"""Share of the tensor cores' rate that the best kernels reach: a H100 at 700 W lowers its clock."""
+"""Share of the tensor cores' rate that the best kernels reach: an H100 at 700 W lowers its clock."""
 DRAM_PEAK = 0.92
 """Share of the memory bandwidth that a long copy reaches."""
 DRAM_LATENCY_S = 0.8e-6
 ONE_SHARE = 2.0
-"""One multiprocessor draws at most so many times its share of the bandwidth; half of them fill it."""
+"""One multiprocessor uses at most twice its share of the bandwidth; half of them saturate it."""
 LAUNCH_S = 2e-6
 LOAD_LATENCY_CYCLES = 800
-"""From asking for a tile in L2 until it lies in shared memory."""
+"""Latency of a load from L2 to shared memory."""
 SHARED_BYTES_PER_CLOCK = 128
 FILL_BYTES_PER_CLOCK = 64
-"""What one multiprocessor can take from L2 a cycle."""
+"""Bandwidth from L2 to one multiprocessor."""
 L2_BYTES_PER_CLOCK = {8.0: 5120, 8.9: 2048, 9.0: 5120, 10.0: 10240}
-"""What L2 gives a cycle: 5120 bytes on A100 and H100 (https://pmc.ncbi.nlm.nih.gov/articles/PMC10448217,
-table 3); those of Ada and Blackwell are estimates."""
+"""Bandwidth of L2: 5120 bytes a cycle on A100 and H100 (https://pmc.ncbi.nlm.nih.gov/articles/PMC10448217,
+table 3); the values for Ada and Blackwell are estimates."""
 MMA_ON_HOPPER = 0.63
-"""Share of a H100's rate that mma.sync reaches (https://arxiv.org/abs/2402.13499); wgmma, which
-reaches all of it, has 64 rows at least."""
+"""Share of an H100's rate that mma.sync reaches (https://arxiv.org/abs/2402.13499); wgmma, which
+reaches the full rate, needs at least 64 rows."""
 STEP_OVERHEAD_CYCLES = 40
-"""Barrier, addresses and loop of one step along K; a producer warp hides most of it."""
+"""Cycles for barrier, addresses and loop of one step along K; a producer warp hides most of them."""
 Bound = Literal["tensor cores", "L2", "memory", "latency"]
 
 
 @dataclass(frozen=True)
 class TilePrediction:
-    """What the model says of one kernel.
+    """The model's result for one kernel.
 
     Attributes:
-        seconds: All of it.
-        compute_s: Tensor cores and what feeds them, with padding and incomplete waves.
+        seconds: Total time.
+        compute_s: Tensor cores and shared memory, with padding and incomplete waves.
         l2_s: Loads from L2.
         memory_s: Loads and stores of device memory.
         fill_s: Filling the pipeline and storing, where nothing else hides it.
-        reduce_s: Summing what split-K or stream-K left, and zeroing the sums where a kernel needs it.
+        reduce_s: Summing the partial results of split-K or stream-K, and zeroing the sums first where
+            the kernel needs it.
         tiles: Blocks of work.
-        waves: How often the multiprocessors are filled.
+        waves: Number of waves of blocks.
         occupancy: Blocks on one multiprocessor at once.
         stages: Steps along K in flight.
     """
@@ -79,7 +80,7 @@ class TilePrediction:
 
     @property
     def bound(self) -> Bound:
-        """What takes longest."""
+        """The resource that limits the kernel."""
         parts: tuple[tuple[Bound, float], ...] = (
             ("tensor cores", self.compute_s),
             ("L2", self.l2_s),
@@ -99,7 +100,7 @@ class TilePrediction:
 
 @dataclass(frozen=True)
 class Ranked:
-    """A configuration with its place's reason.
+    """A configuration in a ranking, with the reason for its rank.
 
     Attributes:
         config: The configuration.
@@ -115,30 +116,30 @@ class Ranked:
 def ranked(
     target: Target, shape: GemmShape, configs: Iterable[TileConfig], limit: int | None = None
 ) -> list[Ranked]:
-    """Return the configurations that fit, the likely fastest first; equal ones in the order given.
+    """Return the configurations that fit, the likely fastest first; the sort is stable.
 
     Args:
         target: The GPU.
         shape: The product.
-        configs: What can be built; see `why_not` for why one is left out.
+        configs: Configurations that can be built; `why_not` says why one is left out.
         limit: How many to return at most.
     """
-    found: list[Ranked] = []
+    results: list[Ranked] = []
     for config in configs:
-        said = predict(target, shape, config)
-        if isinstance(said, TilePrediction):
-            found.append(Ranked(config, said.seconds, said.describe()))
-    return sorted(found, key=lambda one: one.predicted_s)[:limit]
+        prediction = predict(target, shape, config)
+        if isinstance(prediction, TilePrediction):
+            results.append(Ranked(config, prediction.seconds, prediction.describe()))
+    return sorted(results, key=lambda entry: entry.predicted_s)[:limit]
 
 
 def predict(target: Target, shape: GemmShape, config: TileConfig) -> TilePrediction | str:
-    """Return what the model says of a kernel, or the reason why it cannot run."""
+    """Return the model's result for a kernel, or the reason why the kernel cannot run."""
     reason = why_not(target, shape, config)
     if reason is not None:
         return reason
     cluster_m, cluster_n = config.cluster
     shared = cluster_m * cluster_n
-    # Multiprocessors that whole clusters cover, and a cluster is started whole.
+    # Only multiprocessors that whole clusters cover are used.
     usable = target.multiprocessors // shared * shared
     rows = ceil_div(ceil_div(shape.m, config.m), cluster_m) * cluster_m
     columns = ceil_div(ceil_div(shape.n, config.n), cluster_n) * cluster_n
@@ -163,7 +164,7 @@ def predict(target: Target, shape: GemmShape, config: TileConfig) -> TilePredict
     flying = (stages_of(target, shape, config) - 1) * loaded
     blocks = min(tiles * steps, usable * occupancy) if config.stream_k else tiles
     memory_s = moved * _seconds_per_byte(target, blocks, usable * occupancy, max(flying, 1.0))
-    # Close seconds add up in part: the fourth power is near the largest.
+    # A smooth maximum: times of similar size overlap only in part.
     busy_s = (compute_s**4 + l2_s**4 + memory_s**4) ** 0.25
     fill_s = _fill_s(target, shape, config, occupancy, waves)
     reduce_s = _reduce_s(target, shape, config, min(blocks, usable))
@@ -175,7 +176,7 @@ def predict(target: Target, shape: GemmShape, config: TileConfig) -> TilePredict
 
 
 def roofline_s(target: Target, shape: GemmShape) -> float:
-    """Return the seconds that no kernel can beat: peak rate, each byte moved once."""
+    """Return the roofline time in seconds: peak rate, each byte moved once."""
     rate = target.rate(shape.compute)
     compute_s = shape.operations / rate if rate else 0.0
     return max(compute_s, shape.bytes / target.memory_bandwidth)
@@ -196,15 +197,15 @@ def _step_cycles(target: Target, shape: GemmShape, config: TileConfig, occupancy
 
 
 def _operand_bytes(target: Target, shape: GemmShape, config: TileConfig) -> float:
-    """Return what the tensor cores read from shared memory in one step."""
+    """Return the bytes the tensor cores read from shared memory in one step."""
     a, b = config.m * BYTES[shape.a], config.n * BYTES[shape.b]
     major = target.capability[0]
     if major == 9:
-        # wgmma: each warp group has 64 rows, or more in turn, and reads all of B for them.
+        # wgmma: each warp group computes 64 rows at a time and reads all of B for them.
         return config.k * (a + b * max(config.m // 64, 1))
     if major == 10:
         return config.k * (a + b)
-    # mma.sync: warps in a grid as square as can be; each row of it reads B, each column A.
+    # mma.sync: warps form a grid as square as possible; each row of it reads B, each column A.
     along_m = max(
         (
             p
@@ -223,13 +224,13 @@ def _l2_bandwidth(target: Target) -> float:
 
 
 def _seconds_per_byte(target: Target, tiles: int, slots: int, flying: float) -> float:
-    """Return what a byte of device memory takes: the last wave may have too few loads in flight.
+    """Return the time of a byte of device memory: the last wave may have too few loads in flight.
 
     Args:
         target: The GPU.
         tiles: Blocks of work.
         slots: Blocks that run at once.
-        flying: Bytes one block has asked for at once.
+        flying: Bytes in flight of one block.
     """
     best = target.memory_bandwidth * DRAM_PEAK
 
@@ -247,8 +248,8 @@ def _moved_bytes(
 ) -> float:
     """Return bytes read from and written to device memory.
 
-    What the blocks share that run at once is read once, and what half of L2 holds is read once at
-    all.
+    Operands that concurrent blocks share are read once by them; an operand that fits half of L2 is read
+    once in total.
     """
     rows, columns = grid
     high, wide = _panel(config, max(resident // config.split_k, 1), rows, columns)
@@ -261,7 +262,7 @@ def _moved_bytes(
 
 
 def _panel(config: TileConfig, resident: int, rows: int, columns: int) -> tuple[int, int]:
-    """Return the (rows, columns) of tiles that the blocks cover which run at once."""
+    """Return the (rows, columns) of tiles that concurrent blocks cover."""
     if config.along == "m":
         wide, high = _panel(replace(config, along="n"), resident, columns, rows)
         return high, wide
@@ -273,7 +274,7 @@ def _panel(config: TileConfig, resident: int, rows: int, columns: int) -> tuple[
 def _fill_s(
     target: Target, shape: GemmShape, config: TileConfig, occupancy: int, waves: int
 ) -> float:
-    """Return what filling the pipeline and storing a tile take where no other tile hides it."""
+    """Return the time of filling the pipeline and storing a tile where no other tile hides it."""
     stored = config.m * config.n * BYTES[shape.out]
     store_s = DRAM_LATENCY_S / 2 + stored / (FILL_BYTES_PER_CLOCK * target.clock_mhz * 1e6)
     first_s = DRAM_LATENCY_S + store_s
@@ -284,9 +285,9 @@ def _fill_s(
 
 
 def _reduce_s(target: Target, shape: GemmShape, config: TileConfig, blocks: int) -> float:
-    """Return what summing partial tiles in float32 takes."""
+    """Return the time of summing partial tiles in float32."""
     if config.stream_k:
-        # At most every block has one tile that another one finishes.
+        # At most one tile of each block is finished by another block.
         partial = blocks * config.m * config.n * 4
         return DRAM_LATENCY_S + 2 * partial / _l2_bandwidth(target)
     if config.split_k == 1:
@@ -297,7 +298,7 @@ def _reduce_s(target: Target, shape: GemmShape, config: TileConfig, blocks: int)
     written = shape.m * shape.n * shape.batch * BYTES[shape.out] / target.memory_bandwidth
     zeroing_s = 0.0
     if config.zeroed:
-        # A launch of its own, and whole tiles of sums.
+        # Zeroing is a separate launch over whole tiles of sums.
         rows, columns = ceil_div(shape.m, config.m), ceil_div(shape.n, config.n)
         tiles = rows * columns * shape.batch * config.split_k
         zeroing_s = LAUNCH_S + tiles * config.m * config.n * 4 / bandwidth

@@ -1,4 +1,4 @@
-"""Limits of fused kernels that the options state, whatever times and resources say. Pure."""
+"""Limits of fused kernels that are set by options, whatever the predicted times and resources. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Limits:
 
 
 def limits_of(config: Config, device_type: str) -> Limits:
-    """Return the limits that the options give a type of device, ``cuda`` or ``cpu``."""
+    """Return the limits that the options set for a type of device, ``cuda`` or ``cpu``."""
     return Limits(
         buffers=limit_of(config.max_fusion_buffers, device_type),
         arguments=limit_of(config.max_kernel_arguments, device_type),
@@ -35,10 +35,10 @@ def limits_of(config: Config, device_type: str) -> Limits:
 
 
 def guard(epilogue: Epilogue, limits: Limits, operands: int = 2) -> str | None:
-    """Return which limit of the options a fused kernel would pass, or None.
+    """Return which limit of the options a fused kernel would exceed, or None.
 
     Args:
-        epilogue: What is fused.
+        epilogue: The epilogue that is fused.
         limits: The limits.
         operands: Tensors the kernel alone reads.
     """
@@ -61,7 +61,7 @@ def guard_registers(registers: int, limits: Limits) -> str | None:
     """Return why a fused kernel has too many registers for the options, or None.
 
     Args:
-        registers: Of a thread, predicted or compiled.
+        registers: Registers of a thread, predicted or compiled.
         limits: The limits.
     """
     if limits.registers and registers > limits.registers:
@@ -70,5 +70,5 @@ def guard_registers(registers: int, limits: Limits) -> str | None:
 
 
 def _names(accesses: Sequence[Access]) -> set[str]:
-    """Return the different tensors of accesses; one without a name counts by itself."""
-    return {one.buffer or f"#{at}" for at, one in enumerate(accesses)}
+    """Return the distinct tensors of accesses; one without a name counts as distinct."""
+    return {access.buffer or f"#{at}" for at, access in enumerate(accesses)}

@@ -1,7 +1,7 @@
 """NVIDIA's own heuristics for matrix products, where ``nvidia-matmul-heuristics`` is installed.
 
-The library is an analytical model in a shared object; it needs no GPU and no driver. Whatever is
-wrong with it is a reason, not an error: a compile goes on with the ranking of `rank`.
+The library is an analytical model in a shared object; it needs no GPU and no driver. Any failure of
+it is a reason, not an error: the compilation continues with the ranking of `gemm`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _GPUS = {
     "RTX 4090": "RTX_4090", "RTX 6000 Ada Generation": "RTX_6000_ADA",
     "B200": "B200", "RTX 5080": "RTX_5080", "RTX 5090": "RTX_5090",
 }  # fmt: skip
-"""Its names of GPUs, by the names of our targets; it models no others without a GPU."""
+"""The library's names of GPUs, by the names of our targets; without a GPU it models no others."""
 
 _LETTERS = {
     "float32": "S",
@@ -39,14 +39,14 @@ _LETTERS = {
     "int8": "B",
     "int32": "I",
 }
-"""Its letters of dtypes (nvMatmulHeuristics.h, "Supported precisions")."""
+"""The library's letters of dtypes (nvMatmulHeuristics.h, "Supported precisions")."""
 
 _FAILURES = (
     ImportError, OSError, AssertionError, AttributeError, KeyError, RuntimeError, TypeError,
     ValueError, ctypes.ArgumentError,
 )  # fmt: skip
 _LOCK = threading.Lock()
-"""The Python wrapper keeps the precision of a call in itself."""
+"""The Python wrapper keeps the precision of a call in global state."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ class Suggestion:
 def suggestions(
     target: Target, shape: GemmShape, count: int = 16, backend: str = "CUTLASS3"
 ) -> tuple[Suggestion, ...] | str:
-    """Return what NVIDIA's heuristics would try, in its order, or the reason why it is not asked.
+    """Return the kernels that NVIDIA's heuristics suggest, in their order, or the reason why there are none.
 
-    Answers are kept per target and shape.
+    Answers are cached per target and shape.
 
     Args:
         target: The GPU.
         shape: The product.
-        count: How many kernels to ask for; warp tilings of one tile count, and are merged.
+        count: How many kernels to ask for; warp tilings of one tile count separately, and are merged.
         backend: ``CUTLASS3``, ``CUTLASS`` (2.x kernels, before compute capability 9.0) or ``TRITON``.
     """
     precision = _precision(shape)
@@ -83,7 +83,7 @@ def suggestions(
         return f"nvidia-matmul-heuristics has no {shape.a} times {shape.b} to {shape.out}"
     try:
         with _LOCK:
-            return _asked(target, shape, count, backend, precision)
+            return _query(target, shape, count, backend, precision)
     except _FAILURES as error:
         hint = f"; {INSTALL}" if isinstance(error, ImportError) else ""
         return f"nvidia-matmul-heuristics did not answer: {type(error).__name__}: {error}{hint}"
@@ -92,41 +92,41 @@ def suggestions(
 def ordered(
     target: Target, shape: GemmShape, ours: Iterable[Ranked], count: int = 32
 ) -> tuple[list[Ranked], str]:
-    """Return our ranking with what NVIDIA would try first in front, and what that rests on.
+    """Return our ranking with NVIDIA's suggestions moved to its front, and the source of the order.
 
     Args:
         target: The GPU.
         shape: The product.
-        ours: What can be built, ranked by `rank.ranked`.
+        ours: Configurations that can be built, ranked by `gemm.ranked`.
         count: How many suggestions to ask for.
 
     Returns:
         The ranking, and one line for people.
     """
-    given = list(ours)
-    found = suggestions(target, shape, count)
-    if isinstance(found, str):
-        return given, found
+    ranking = list(ours)
+    suggested = suggestions(target, shape, count)
+    if isinstance(suggested, str):
+        return ranking, suggested
     places: dict[tuple[int, ...], int] = {}
-    for place, one in enumerate(found):
-        places.setdefault(_cut(one.config), place)
-    order = sorted(given, key=lambda one: places.get(_cut(one.config), len(found)))
-    named = sum(_cut(one.config) in places for one in given)
-    return order, f"nvidia-matmul-heuristics names {named} of {len(given)} candidates"
+    for place, suggestion in enumerate(suggested):
+        places.setdefault(_cut(suggestion.config), place)
+    order = sorted(ranking, key=lambda entry: places.get(_cut(entry.config), len(suggested)))
+    named = sum(_cut(entry.config) in places for entry in ranking)
+    return order, f"nvidia-matmul-heuristics names {named} of {len(ranking)} candidates"
 
 
 def _cut(config: TileConfig) -> tuple[int, ...]:
-    """Return what both rankings know a kernel by; K of a tile and stages follow from it."""
+    """Return the key of a kernel in both rankings; K of a tile and stages follow from it."""
     return config.m, config.n, *config.cluster, config.split_k
 
 
 def _precision(shape: GemmShape) -> str | None:
-    """Return the library's word for the dtypes, or None if it has none."""
+    """Return the library's name of the dtypes, or None if it has none."""
     a, b, out = (_LETTERS.get(dtype) for dtype in (shape.a, shape.b, shape.out))
     if a is None or b is None or out is None:
         return None
     if a in "QR" and b in "QR":
-        # Five letters: A, B, C, compute, D. C has D's type, but it knows no C of eight bits.
+        # Five letters: A, B, C, compute, D. C has D's type, but the library has no C of eight bits.
         return f"{a}{b}{'T' if out in 'QR' else out}S{out}"
     if a != b or a in "QRI":
         return None
@@ -145,22 +145,22 @@ def _interface(gpu: str, backend: str) -> Any:
     )
 
 
-def _asked(
+def _query(
     target: Target, shape: GemmShape, count: int, backend: str, precision: str
 ) -> tuple[Suggestion, ...] | str:
     interface = _interface(_GPUS[target.name], backend)
     layouts = importlib.import_module("nvMatmulHeuristics").NvMatmulHeuristicsMatmulLayout
-    # As cutlass_library.heuristics_provider: T for row-major, in the words of BLAS.
+    # As in cutlass_library.heuristics_provider: T for row-major, as in BLAS.
     transposed = ("T" if shape.a_row_major else "N") + ("T" if shape.b_row_major else "N")
     problem = interface.makeNvMatmulHeuristicsProblem(
         shape.m, shape.n, shape.k, layouts[f"{transposed}_ROW_MAJOR"], shape.batch
     )
     merged: dict[TileConfig, Suggestion] = {}
     for answer in interface.get(problem, count, precision=precision):
-        one = _suggestion(answer["kernel"], float(answer["runtime"]))
-        # Where it knows nothing it answers with zeros.
-        if one is not None:
-            merged.setdefault(one.config, one)
+        suggestion = _suggestion(answer["kernel"], float(answer["runtime"]))
+        # The library answers with zeros where it has no kernel.
+        if suggestion is not None:
+            merged.setdefault(suggestion.config, suggestion)
     if not merged:
         return f"nvidia-matmul-heuristics has nothing for {precision} on {target.name}"
     return tuple(merged.values())
@@ -170,7 +170,7 @@ def _suggestion(kernel: Any, runtime_s: float) -> Suggestion | None:
     m, n, k = int(kernel.cta_tile_m), int(kernel.cta_tile_n), int(kernel.cta_tile_k)
     if min(m, n, k) < 1 or runtime_s <= 0:
         return None
-    # It repeats a tile with several warp tilings, which Hopper has none of: 4096 sums to a warp.
+    # The library repeats a tile with several warp tilings, which Hopper does not have: 4096 sums a warp.
     config = TileConfig(
         m=m,
         n=n,

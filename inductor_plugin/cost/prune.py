@@ -1,9 +1,9 @@
-"""Which fusions need not be compiled or measured, each with its reason. Pure: no torch, no GPU.
+"""Fusions that need not be compiled or measured, each with its reason. Pure: no torch, no GPU.
 
-    predict   what becomes of a kernel with an epilogue: from the kernel alone, or as compiled
-    why_not   why that is not worth compiling, or measuring
+    predict   time and resources of a kernel with an epilogue: from the kernel alone, or as compiled
+    why_not   why the fusion is not worth compiling, or measuring
 
-Both times and resources are estimates, so what is pruned is what loses by more than they may be wrong.
+Times and resources are estimates, so a fusion is pruned only if it loses by more than their error.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from inductor_plugin.problem.epilogue import Epilogue
 from inductor_plugin.problem.target import Target
 
 PREDICTED_SPILLS_BYTES = 2 * SPILL_LIMIT_BYTES
-"""Spills per thread above which a kernel is not compiled: of 312 in benchmarks/results/
+"""Spills per thread above which a kernel is not compiled: of 312 kernels in benchmarks/results/
 fusion_prediction.json 42 are pruned rightly and 4 wrongly; with 64 bytes 45 and 7."""
 IDLE_COST = 0.5
-"""Share of a kernel's time that the loss of all its other blocks costs: loads wait with nothing to do."""
+"""Share of a kernel's time that is lost if all other resident blocks are: load latency is exposed."""
 BUSY_BLOCKS = 4
-"""As many blocks on a multiprocessor hide all waiting; Inductor's own rule has the same number."""
+"""Blocks on a multiprocessor that hide all latency; Inductor's own rule has the same number."""
 
 
 @dataclass(frozen=True)
 class FusionPrediction:
-    """What becomes of a kernel with an epilogue fused into it.
+    """Predicted time and resources of a kernel with an epilogue fused into it.
 
     Attributes:
-        alone: What the kernel takes without it.
-        fused: What it takes with it.
+        alone: Resources of the kernel without it.
+        fused: Resources with it.
         unfused_us: Time of the kernel alone; 0 where it is not known.
-        separate_us: The epilogue as a kernel of its own.
-        fused_extra_us: How much longer the product takes with it, for what it moves and computes.
-        idle_us: How much longer it takes because fewer blocks run at once.
-        compiled: Whether ``fused`` is what the compiler says.
+        separate_us: Time of the epilogue as a separate kernel.
+        fused_extra_us: Extra time of the product with it, for the bytes moved and the computation.
+        idle_us: Extra time because fewer blocks are resident.
+        compiled: Whether ``fused`` is as reported by the compiler.
     """
 
     alone: Needs
@@ -51,7 +51,7 @@ class FusionPrediction:
 
     @property
     def lossless(self) -> bool:
-        """Whether the kernel loses nothing: no spills that matter, as many blocks as alone."""
+        """Whether the kernel loses nothing: no spills that matter, as many resident blocks as alone."""
         few = self.fused.spilled_bytes <= SPILL_LIMIT_BYTES
         return few and self.fused.blocks >= self.alone.blocks
 
@@ -63,14 +63,14 @@ def predict(
     unfused_us: float = 0.0,
     compiled: Resources | None = None,
 ) -> FusionPrediction:
-    """Return what becomes of a kernel with an epilogue fused into it.
+    """Return the predicted time and resources of a kernel with an epilogue fused into it.
 
     Args:
         kernel: The kernel alone.
-        epilogue: What is fused.
+        epilogue: The epilogue that is fused.
         target: The GPU.
         unfused_us: Time of the kernel alone, where measured.
-        compiled: What the compiler says of it with the epilogue; what it does not say is predicted.
+        compiled: Resources of the fused kernel as compiled; those that are None are predicted.
     """
     alone = unfused_needs(kernel, target)
     fused = fused_needs(kernel, epilogue, target, alone)
@@ -98,15 +98,15 @@ def why_not(
 
     Args:
         kernel: The kernel alone.
-        epilogue: What is fused.
-        prediction: What becomes of both.
+        epilogue: The epilogue that is fused.
+        prediction: Time and resources of both together.
         best_us: Time of the best kernel for the product alone.
     """
     return (
         unable(kernel, epilogue)
         or _spilling(prediction)
         or _not_fitting(prediction)
-        or _behind(prediction, best_us)
+        or _too_slow(prediction, best_us)
         or _not_paid(epilogue, prediction)
     )
 
@@ -123,7 +123,7 @@ def _as_compiled(compiled: Resources, guess: Needs, kernel: Kernel, target: Targ
 
 
 def _idle_us(kernel: Kernel, alone: Needs, fused: Needs, unfused_us: float) -> float:
-    """Return what it costs that fewer blocks run at once; a persistent kernel starts one anyway."""
+    """Return the cost of fewer resident blocks; a persistent kernel has one in any case."""
     before, after = (1, min(fused.blocks, 1)) if kernel.persistent else (alone.blocks, fused.blocks)
     if after >= before or after >= BUSY_BLOCKS:
         return 0.0
@@ -131,7 +131,7 @@ def _idle_us(kernel: Kernel, alone: Needs, fused: Needs, unfused_us: float) -> f
 
 
 def _spilling(prediction: FusionPrediction) -> str | None:
-    """Return why a fused kernel spills more than is accepted, and more than it did alone, or None."""
+    """Return why a fused kernel spills more than is accepted and more than alone, or None."""
     limit_bytes = SPILL_LIMIT_BYTES if prediction.compiled else PREDICTED_SPILLS_BYTES
     spilled = prediction.fused.spilled_bytes
     if spilled <= max(limit_bytes, prediction.alone.spilled_bytes):
@@ -149,7 +149,7 @@ def _not_fitting(prediction: FusionPrediction) -> str | None:
     )
 
 
-def _behind(prediction: FusionPrediction, best_us: float) -> str | None:
+def _too_slow(prediction: FusionPrediction, best_us: float) -> str | None:
     """Return why a kernel is too slow for any epilogue to help, or None."""
     unfused_us, apart = prediction.unfused_us, prediction.separate_us
     if unfused_us + prediction.fused_extra_us.low < best_us + apart.high:

@@ -1,4 +1,4 @@
-"""Which kernels are worth measuring with an epilogue, from estimates. Pure."""
+"""Shortlist of the kernels that are worth measuring with an epilogue, from estimates. Pure."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ MAX_LOSSLESS = 2
 """How many similarly fast kernels are measured fused when the model predicts neither spills nor fewer
 resident blocks. Inductor measures one (``max_epilogue_benchmarked_choices``), which may be one that spills."""
 MAX_UNCERTAIN = 2
-"""How many kernels are measured besides those that may lose by the epilogue. With one, the best for
-BERT's gelu is missed (`benchmarks.fusion.fusions`)."""
+"""How many kernels that may lose by the epilogue are measured besides. With 1, the best kernel for BERT's
+gelu is missed (`benchmarks.fusion.fusions`)."""
 DOMINATES = 1.05
-"""A kernel that is so many times slower alone than one that loses nothing by an epilogue does not win
-with it: what is read and written is the same for both. Medians of one kernel differ by 2 to 3 %."""
+"""A kernel that is slower alone by this factor than one that loses nothing by an epilogue does not win
+with it: both read and write the same. Medians of one kernel differ by 2 to 3 %."""
 
 _TILE = re.compile(r"\bBLOCK_([MNK])=(\d+)")
 
 
 @dataclass(frozen=True)
 class FusionEstimate:
-    """One kernel and the epilogue it may take over.
+    """One kernel and an epilogue that may be fused into it.
 
     Attributes:
-        kernel: Without the epilogue.
-        epilogue: What is fused.
-        target: The GPU; None where its figures are not known: then nothing is pruned for them.
-        limits: Those of the options.
+        kernel: The kernel without the epilogue.
+        epilogue: The epilogue.
+        target: The GPU; None where its figures are not known: then the model prunes nothing.
+        limits: Limits of the options.
         unfused_us: Time of the kernel alone.
         best_us: Time of the best kernel for the product alone.
     """
@@ -54,7 +54,7 @@ class FusionEstimate:
 
     @cached_property
     def prediction(self) -> FusionPrediction | None:
-        """What becomes of both, before they are compiled; None where the GPU is not known."""
+        """Time and resources before compilation; None where the GPU is not known."""
         return self._predicted(None)
 
     def why_not(self) -> str | None:
@@ -62,7 +62,7 @@ class FusionEstimate:
         return self._why_not(self.prediction)
 
     def why_not_compiled(self, fused: Resources) -> str | None:
-        """Return why the two need not be measured, from what they take together; None if they must."""
+        """Return why the two need not be measured, from the fused kernel's resources; None if they must."""
         return self._why_not(self._predicted(fused))
 
     @property
@@ -71,9 +71,9 @@ class FusionEstimate:
         return self.prediction is None or self.prediction.lossless
 
     def least_ms(self) -> float:
-        """Return milliseconds the two take together at least; 0 if that is not known.
+        """Return the least time of the two together in milliseconds; 0 if it is not known.
 
-        The kernel's own time, less what is saved where fewer bytes are written than without the epilogue.
+        That is the time of the kernel alone, less the saving where the epilogue writes fewer bytes.
         """
         if self.target is None:
             return 0.0
@@ -96,18 +96,18 @@ class Shortlist:
     """Shortlist of kernels to measure with an epilogue; offered fastest first."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin with no kernels."""
         self.kept: dict[str, FusionEstimate] = {}
         self.pruned: dict[str, str] = {}
 
     def offer(self, name: str, unfused_us: float, estimate: Callable[[], FusionEstimate]) -> None:
-        """Keep a kernel, or prune it and say why.
+        """Keep a kernel, or prune it and record why.
 
         Args:
-            name: The kernel's.
+            name: Name of the kernel.
             unfused_us: Its time alone.
-            estimate: Called only if that time is no reason: a warm compile offers each kernel of each
-                layer, and an estimate reads the cache.
+            estimate: Called only if that time does not rule it out: a warm compile offers each kernel
+                of each layer, and an estimate reads the cache.
         """
         reason = self._dominated(unfused_us)
         if reason is None:
@@ -119,7 +119,7 @@ class Shortlist:
         self.pruned[name] = reason
 
     def _dominated(self, unfused_us: float) -> str | None:
-        """Return why a kernel that takes so long alone cannot win."""
+        """Return why a kernel with this time alone cannot win, or None."""
         for faster, estimate in self.kept.items():
             if estimate.predicted_lossless and unfused_us > DOMINATES * estimate.unfused_us:
                 return (
@@ -129,7 +129,7 @@ class Shortlist:
         return None
 
     def _enough(self, estimate: FusionEstimate) -> str | None:
-        """Return why a kernel need not be measured besides those before it."""
+        """Return why a kernel need not be measured besides the kernels already kept, or None."""
         lossless = sum(kept.predicted_lossless for kept in self.kept.values())
         if estimate.predicted_lossless:
             enough = lossless >= MAX_LOSSLESS
@@ -144,31 +144,31 @@ def kernel_of(
     description: str,
     warps: int,
     stages: int,
-    known: Resources | None,
+    resources: Resources | None,
 ) -> Kernel:
-    """Return what is known of a Triton kernel without its epilogue.
+    """Return the facts of a Triton kernel without its epilogue.
 
     Args:
         problem: The product.
         template: Name of its template.
-        description: Inductor's, with its tile: ``BLOCK_M=128, BLOCK_N=64 ...``.
+        description: Inductor's description, with the tile: ``BLOCK_M=128, BLOCK_N=64 ...``.
         warps: Warps of a program.
         stages: Loads in flight.
-        known: What the compiler said of it; None where it is not in the cache.
+        resources: Its resources as compiled; None where it is not in the cache.
     """
     tile = {name: int(value) for name, value in _TILE.findall(description)}
     first = 1 if problem.op in ("addmm", "baddbmm") else 0
     a, b = problem.inputs[first : first + 2]
-    taken = known or Resources(None, None, None, None)
+    known = resources or Resources(None, None, None, None)
     return Kernel(
         template=template,
         tile=(tile.get("M", 16), tile.get("N", 16), tile.get("K", 16)),
         warps=warps,
-        threads=taken.threads or 0,
+        threads=known.threads or 0,
         stages=stages,
-        registers=taken.registers,
-        spilled_bytes=taken.spills,
-        shared_bytes=taken.shared_bytes,
+        registers=known.registers,
+        spilled_bytes=known.spills,
+        shared_bytes=known.shared_bytes,
         operands=(a.dtype, b.dtype),
         shape=(*problem.output.size[-2:], a.size[-1]),
         persistent="persistent" in template,
@@ -176,7 +176,7 @@ def kernel_of(
 
 
 def visitor_kernel(problem: Problem, candidate: Candidate) -> Kernel:
-    """Return what is known of a CUTLASS kernel before it is compiled."""
+    """Return the facts of a CUTLASS kernel before it is compiled."""
     config = candidate.config
     numbers: Any = config.get("tile", (128, 128, 64))
     first = 1 if problem.op in ("addmm", "baddbmm") else 0

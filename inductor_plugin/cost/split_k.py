@@ -1,9 +1,9 @@
-"""Whether cutting K into separate products pays, and into how many: decompose-K. Pure, no torch.
+"""Whether splitting K into separate products pays, and into how many: decompose-K. Pure, no torch.
 
     [M, K] @ [K, N] ─► S products [M, K/S] @ [K/S, N] in one batch ─► their sum
 
-With few tiles and a long K most multiprocessors would idle; the price is S partial results in
-float32, written, read and summed by a second kernel. `rank.predict` knows both.
+With few tiles and a long K most multiprocessors would idle; the cost is S partial results in
+float32, written, read and summed by a second kernel. `gemm.predict` models both.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.problem.target import Target
 
 MOST = 3
-"""Cuts that are measured at most; Inductor offers up to ten."""
+"""Most splits that are measured; Inductor offers up to ten."""
 
 _STEP_BYTES = 128
-"""What a tile loads along K at once: the width of a swizzled row in shared memory."""
+"""Bytes a tile loads along K at once: the width of a swizzled row in shared memory."""
 _TILES = (
     (16, 64), (32, 64), (64, 32), (32, 128), (128, 32), (64, 64), (64, 128), (128, 64),
     (128, 128), (64, 256), (256, 64), (128, 256), (256, 128),
 )  # fmt: skip
-"""(rows, columns) of the tiles a library has for any product, batched ones too."""
+"""(rows, columns) of the tiles a library has for any product, batched products included."""
 
 
 @dataclass(frozen=True)
 class Cuts:
-    """Into how many parts to cut K.
+    """Numbers of parts to split K into.
 
     Attributes:
-        parts: The cuts worth measuring, the most promising first; none where no cut pays.
-        reason: One sentence for people.
+        parts: The splits worth measuring, the most promising first; empty where none pays.
+        reason: The reason in one sentence.
     """
 
     parts: tuple[int, ...]
@@ -42,7 +42,7 @@ class Cuts:
 
 
 def worthwhile(problem: Problem, offered: Sequence[int], limit: int = MOST) -> Cuts:
-    """Return which of the offered cuts are expected to beat the whole product.
+    """Return which of the offered splits are expected to beat the unsplit product.
 
     Args:
         problem: An ``mm``.
@@ -58,9 +58,9 @@ def worthwhile(problem: Problem, offered: Sequence[int], limit: int = MOST) -> C
         return Cuts((), whole)
     times: dict[int, float] = {}
     for parts in offered:
-        found = _fastest(problem.target, shape, parts)
-        if isinstance(found, TilePrediction):
-            times[parts] = found.seconds
+        prediction = _fastest(problem.target, shape, parts)
+        if isinstance(prediction, TilePrediction):
+            times[parts] = prediction.seconds
     order = sorted(times, key=times.__getitem__)
     return _judged(order, times, whole.seconds, limit)
 
@@ -69,25 +69,27 @@ def _judged(order: Sequence[int], times: dict[int, float], whole_s: float, limit
     if not order:
         return Cuts((), "no tile fits a part of K")
     best = order[0]
-    said = (
+    reason = (
         f"K in {best} parts is expected to take {times[best] * 1e6:.1f} us, "
         f"the whole product {whole_s * 1e6:.1f} us"
     )
-    return Cuts(tuple(one for one in order[:limit] if times[one] < whole_s), said)
+    return Cuts(tuple(parts for parts in order[:limit] if times[parts] < whole_s), reason)
 
 
 def _fastest(target: Target, shape: GemmShape, parts: int) -> TilePrediction | str:
-    """Return the best tile's prediction for a cut, or why no tile fits."""
-    said = [predict(target, shape, replace(one, split_k=parts)) for one in _tiles(target, shape)]
-    fit = [one for one in said if isinstance(one, TilePrediction)]
+    """Return the best tile's prediction for a split, or why no tile fits."""
+    predictions = [
+        predict(target, shape, replace(tile, split_k=parts)) for tile in _tiles(target, shape)
+    ]
+    fit = [prediction for prediction in predictions if isinstance(prediction, TilePrediction)]
     if not fit:
-        return next(one for one in said if isinstance(one, str))
-    return min(fit, key=lambda one: one.seconds)
+        return next(reason for reason in predictions if isinstance(reason, str))
+    return min(fit, key=lambda prediction: prediction.seconds)
 
 
 def _tiles(target: Target, shape: GemmShape) -> Iterable[TileConfig]:
     step = _STEP_BYTES // (4 if shape.compute == "tf32" else 2)
-    # From 9.0 on libraries have one warp group that loads for the others.
+    # From 9.0 on library kernels have a producer warp group.
     schedule = "specialized" if target.capability >= (9, 0) else ""
     for m, n in _TILES:
         yield TileConfig(m, n, step, warps=8 if m * n >= 128 * 128 else 4, schedule=schedule)

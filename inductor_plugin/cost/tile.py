@@ -1,4 +1,4 @@
-"""A matrix product, how a kernel cuts it into tiles, and whether a tile fits a GPU. Pure, no torch."""
+"""A matrix product, its division into tiles, and whether a tile fits a GPU. Pure, no torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BYTES = {
 """Size of an element by dtype."""
 
 REGISTERS_BESIDE_SUMS = 40
-"""Registers of a thread that hold no sums: addresses, fragments, counters."""
+"""Registers of a thread besides its sums: addresses, fragments, counters."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class GemmShape:
     Attributes:
         m: Rows of A and D.
         n: Columns of B and D.
-        k: What is summed over.
-        batch: Products side by side.
+        k: Length of the reduction.
+        batch: Number of products.
         a: Dtype of A; ``float32`` is computed as TF32.
         b: Dtype of B.
         out: Dtype of D.
@@ -56,30 +56,30 @@ class GemmShape:
 
     @property
     def bytes(self) -> int:
-        """What has to be read and written at least once."""
+        """Bytes of the operands and of D."""
         read = self.m * self.k * BYTES[self.a] + self.k * self.n * BYTES[self.b]
         return self.batch * (read + self.m * self.n * BYTES[self.out])
 
 
 @dataclass(frozen=True)
 class TileConfig:
-    """How a kernel cuts the product.
+    """Tiling of a product by one kernel.
 
     Attributes:
-        m: Rows of D one block computes; for two blocks with one tile (``two_sm``), half of it.
+        m: Rows of D one block computes; half of the tile's if two blocks share it (``two_sm``).
         n: Columns of D one block computes.
         k: Elements of K it loads at once.
         warps: Warps that compute, without a producer's.
         stages: Steps along K in flight; 0 for as many as fit.
-        cluster: Blocks along (m, n) that share what they load.
+        cluster: Blocks along (m, n) that share their loads.
         schedule: Name of the kernel's schedule. ``pingpong``, ``cooperative``, ``specialized`` and
-            ``*_sm`` have a producer warp group; ``pingpong`` has two tiles in turn.
+            ``*_sm`` have a producer warp group; ``pingpong`` alternates between two tiles.
         split_k: Blocks that share one tile's K and are summed afterwards.
-        stream_k: True if K is cut so that all multiprocessors get the same.
-        group: Width of a panel of tiles that is walked as one (Triton's GROUP_M, CUTLASS's swizzle).
-        along: Dimension along which a panel is walked: ``n`` for Triton's groups of rows.
-        epilogue_bytes: Shared memory beside the stages.
-        zeroed: True if all of what ``split_k`` leaves is zeroed before each call.
+        stream_k: True if K is divided so that all multiprocessors get equal work.
+        group: Width of a panel of tiles that are traversed together (Triton's GROUP_M, CUTLASS's swizzle).
+        along: Dimension along which a panel is traversed: ``n`` for Triton's groups of rows.
+        epilogue_bytes: Shared memory in addition to the stages.
+        zeroed: True if the partial results of ``split_k`` are zeroed before each call.
     """
 
     m: int
@@ -98,7 +98,7 @@ class TileConfig:
 
     @property
     def specialized(self) -> bool:
-        """True if one warp group loads for the others."""
+        """True if the kernel has a producer warp group."""
         words = ("pingpong", "cooperative", "specialized", "one_sm", "two_sm")
         return any(word in self.schedule.lower() for word in words)
 
@@ -118,7 +118,7 @@ class TileConfig:
 
 
 def why_not(target: Target, shape: GemmShape, config: TileConfig) -> str | None:
-    """Return why a kernel cannot run, or would spill or idle for sure, or None."""
+    """Return why a kernel cannot run, or would certainly spill or idle, or None."""
     unknown = [dtype for dtype in (shape.a, shape.b, shape.out) if dtype not in BYTES]
     if unknown:
         return f"the model knows no {unknown[0]}"
@@ -166,7 +166,7 @@ def _why_not_resident(target: Target, shape: GemmShape, config: TileConfig) -> s
 
 
 def stages_of(target: Target, shape: GemmShape, config: TileConfig) -> int:
-    """Return the steps along K in flight: those stated, or as many as fit."""
+    """Return the steps along K in flight: the configured number, or as many as fit."""
     if config.stages:
         return config.stages
     room = target.shared_per_block - config.epilogue_bytes
@@ -174,7 +174,7 @@ def stages_of(target: Target, shape: GemmShape, config: TileConfig) -> int:
 
 
 def _sums(target: Target, config: TileConfig) -> int:
-    """Return the registers of a thread that hold sums; compute capability 10 has memory for them."""
+    """Return the registers of a thread that hold sums; compute capability 10 has tensor memory for them."""
     if target.capability[0] == 10:
         return 0
     threads = 32 * config.warps // (2 if config.pingpong else 1)
@@ -186,7 +186,7 @@ def occupancy_of(target: Target, shape: GemmShape, config: TileConfig) -> int:
     held = stages_of(target, shape, config) * config.stage_bytes(shape) + config.epilogue_bytes
     registers = _sums(target, config) + REGISTERS_BESIDE_SUMS
     if config.specialized:
-        # The producer gives its registers to those who compute.
+        # The producer warps release registers to the consumer warps.
         registers = max(24, registers * config.warps // (config.warps + 4))
     return target.blocks(config.threads, registers, held)
 

@@ -1,20 +1,20 @@
-"""What one attention computes: extents, mask, scale. Pure facts, read from a `Problem`.
+"""One attention call: extents, mask, scale. Pure facts, read from a `Problem`.
 
     out = softmax(cap(scale * q @ k.T) + bias, where the mask keeps) @ v
 
-Two operators carry them through the plugin, whichever of torch's operators was traced:
+The plugin has two operators for it, whichever of torch's operators was traced:
 
 ``attention``
-    Operands, in this order: q, k, v, then of ``bias``, ``cu_q``, ``cu_k``, ``lse`` those that are
-    there. Output: out. ``lse`` is written.
+    Operands, in this order: q, k, v, then, where present, ``bias``, ``cu_q``, ``cu_k``, ``lse``.
+    Output: out. ``lse`` is written.
 ``attention_backward``
-    Operands: do, q, k, v, out, lse, delta, then of ``bias``, ``cu_q``, ``cu_k`` those that are
-    there, then dq and dv, which are written. Output: dk.
+    Operands: do, q, k, v, out, lse, delta, then, where present, ``bias``, ``cu_q``, ``cu_k``, then dq
+    and dv, which are written. Output: dk.
 
 Shapes: q, out, do, dq [B, H, Sq, D]; k, dk [B, Hkv, Sk, D]; v, dv [B, Hkv, Sk, Dv]; bias broadcast to
 [B, H, Sq, Sk]; lse and delta = sum(out * do) [B, H, Sq] in float32, lse in natural logarithms. With
 ``cu_q`` and ``cu_k`` (int32 [B + 1], where each sequence begins and where the last one ends) the
-tokens of all sequences lie behind one another: q [Tq, H, D], k [Tk, Hkv, D], lse [H, Tq].
+tokens of all sequences are concatenated: q [Tq, H, D], k [Tk, Hkv, D], lse [H, Tq].
 
 A row whose mask keeps nothing: out = 0 and lse = +inf, as in FlashAttention 2
 (flash_attn_interface.py, 2.8) and CUTLASS (examples/88_hopper_fmha/collective/fmha_collective_softmax.hpp).
@@ -32,7 +32,7 @@ FORWARD = "attention"
 BACKWARD = "attention_backward"
 DIRECTIONS = (FORWARD, BACKWARD)
 NARROW = "float8_e4m3fn"
-"""The type of 8 bits: forward only, and what is written is bfloat16."""
+"""The 8-bit dtype: forward only, and the output is bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Mask:
 
     Attributes:
         left: Keys before the diagonal; negative: all.
-        right: Keys behind it; negative: all; 0 is a causal mask.
-        bottom_right: Where the diagonal is: shift = Sk - Sq (the last query sees the last key), for
-            each sequence its own; otherwise 0 (the first query sees the first key).
+        right: Keys after it; negative: all; 0 is a causal mask.
+        bottom_right: Whether shift = Sk - Sq of each sequence (the last query sees the last key);
+            otherwise shift = 0 (the first query sees the first key).
     """
 
     left: int = -1
@@ -71,7 +71,7 @@ class Attention:
         value_dim: Dv.
         scale: Factor of q @ k.T.
         mask: Which keys a query sees.
-        softcap: Scores become softcap * tanh(score / softcap) before the bias; 0: they do not.
+        softcap: Scores become softcap * tanh(score / softcap) before the bias; 0 for no cap.
         operands: Names of the operands, in their order.
         dtype: Type of q, k and v without ``torch.``.
     """
@@ -92,7 +92,7 @@ class Attention:
 
     @property
     def varlen(self) -> bool:
-        """Return whether sequences of different lengths lie behind one another."""
+        """Return whether sequences of different lengths are concatenated."""
         return "cu_q" in self.operands
 
     @property
@@ -101,7 +101,7 @@ class Attention:
         return "bias" in self.operands
 
     def index(self, name: str) -> int | None:
-        """Return where an operand is among the inputs, None if it is not there."""
+        """Return the index of an operand among the inputs, None if the call has no such operand."""
         return self.operands.index(name) if name in self.operands else None
 
     @property
@@ -113,8 +113,8 @@ class Attention:
     def flops(self) -> int:
         """Return multiplications and additions of its matrix products: 2 forward, 5 backward.
 
-        A causal mask halves them, as FlashAttention's and Triton's benchmarks count; windows are not
-        counted finer. Sequences of a varlen call are taken to be of one length.
+        A causal mask halves them, as in the benchmarks of FlashAttention and Triton; a window changes
+        nothing. The sequences of a varlen call are assumed to have equal lengths.
         """
         scores = self.heads * self.queries * self.keys
         scores = scores // self.batch if self.varlen else scores * self.batch
@@ -126,7 +126,7 @@ class Attention:
 def arguments(
     *, scale: float, mask: Mask, softcap: float = 0.0, operands: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Return the keyword arguments by which a library kernel, and so a `Problem`, carries an attention."""
+    """Return the keyword arguments of a library kernel, and so of a `Problem`, for an attention."""
     return {"scale": scale, "softcap": softcap, "operands": ",".join(operands), **asdict(mask)}
 
 
@@ -134,27 +134,27 @@ def attention_of(problem: Problem) -> Attention:
     """Return the attention of a problem.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The problem is no attention.
     """
     if problem.op not in DIRECTIONS:
         raise ValueError(f"{problem.op} is no attention; those are {FORWARD} and {BACKWARD}")
-    told = {name: ast.literal_eval(text) for name, text in problem.arguments}
-    names = tuple(str(told["operands"]).split(","))
-    given = dict(zip(names, problem.inputs, strict=True))
-    q, k, v = given["q"], given["k"], given["v"]
-    varlen = "cu_q" in given
+    arguments = {name: ast.literal_eval(text) for name, text in problem.arguments}
+    names = tuple(str(arguments["operands"]).split(","))
+    operands = dict(zip(names, problem.inputs, strict=True))
+    q, k, v = operands["q"], operands["k"], operands["v"]
+    varlen = "cu_q" in operands
     return Attention(
         backward=problem.op == BACKWARD,
-        batch=given["cu_q"].size[0] - 1 if varlen else q.size[0],
+        batch=operands["cu_q"].size[0] - 1 if varlen else q.size[0],
         heads=q.size[1],
         kv_heads=k.size[1],
         queries=q.size[0] if varlen else q.size[2],
         keys=k.size[0] if varlen else k.size[2],
         head_dim=q.size[-1],
         value_dim=v.size[-1],
-        scale=float(told["scale"]),
-        mask=Mask(int(told["left"]), int(told["right"]), bool(told["bottom_right"])),
-        softcap=float(told["softcap"]),
+        scale=float(arguments["scale"]),
+        mask=Mask(int(arguments["left"]), int(arguments["right"]), bool(arguments["bottom_right"])),
+        softcap=float(arguments["softcap"]),
         operands=names,
         dtype=q.dtype,
     )

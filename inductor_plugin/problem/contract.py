@@ -1,4 +1,4 @@
-"""What a template asks of an operand's strides, and what may become of one that does not meet it.
+"""Requirements of a template on an operand's strides, and the possible verdicts on an operand.
 
 Facts only; `layout` decides. No torch.
 """
@@ -13,7 +13,7 @@ from typing import Literal
 from inductor_plugin.problem.definition import Problem
 
 Order = Literal["row", "column", "dense"]
-"""The last dimension is contiguous, or the one before it; or all of them lie without gaps."""
+"""The last dimension is contiguous; the one before it is; or the tensor has no gaps at all."""
 
 ROLES: dict[str, tuple[str, ...]] = {
     "mm": ("a", "b"),
@@ -25,31 +25,31 @@ ROLES: dict[str, tuple[str, ...]] = {
     "grouped_mm": ("a", "b", "offsets"),
     "weight_int4pack_mm": ("a", "b", "scales"),
 }
-"""What each input of an operator is, in Inductor's order; the output is ``d``."""
+"""Role of each input of an operator, in Inductor's order; the output is ``d``."""
 
 MOST_BYTES = 16
-"""The longest load of a thread and the unit of TMA: no kernel asks for more."""
+"""The longest load of a thread and the unit of TMA: no kernel requires more."""
 
 
 @dataclass(frozen=True)
 class Contract:
-    """What a template asks of one operand.
+    """Requirements of a template on one operand.
 
     Attributes:
-        name: What reasons call it: ``A``, ``the output``.
+        name: Name of the operand in reasons: ``A``, ``the output``.
         orders: Which orders its kernels read; a dimension of one element fits any.
         alignment: Bytes that pointer, strides and contiguous extent must be multiples of.
-        preferred: The same of the faster kernels; a copy may pay from here on.
-        extent: Whether the contiguous extent counts: not at all (``free``); as it is measured, where
-            another check proves it (``measured``); or only if known while compiling (``proven``).
+        preferred: Alignment of the faster kernels; a copy may pay from here on.
+        extent: Whether the contiguous extent is checked: not at all (``free``); at its measured size,
+            where another check proves it (``measured``); or only if known while compiling (``proven``).
         shared_rows: Whether rows may overlap, or be one row expanded.
-        shared_batch: Whether one matrix may stand for a whole batch: batch stride 0.
-        broadcast: For a bias: a row or a column for all of D has a kernel of its own.
-        offset: Whether it may begin behind the start of its memory.
-        unknown: Whether strides may be known only at run time; `alignment` is then held against what
-            is proven to divide them.
+        shared_batch: Whether one matrix may serve a whole batch: batch stride 0.
+        broadcast: For a bias: whether kernels exist for a row or a column that is broadcast over D.
+        offset: Whether it may have a storage offset.
+        unknown: Whether strides may be known only at run time; `alignment` is then compared with their
+            proven divisors.
         exact: Whether even a dimension of one element needs the stride it would have in a longer one.
-        copies: Whether a copy may stand in for it; not for what is written.
+        copies: Whether a copy may replace it; never for the output.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Contract:
 
 @dataclass(frozen=True)
 class Accept:
-    """The operand is read where it lies.
+    """The operand is read in place.
 
     Attributes:
         reason: One line for people.
@@ -79,13 +79,13 @@ class Accept:
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy can be read in its place.
+    """The operand cannot be read in place, but a copy of it can.
 
     Attributes:
-        bytes: Read and written, the padding of rows included.
-        reason: Why it cannot be read where it lies.
+        bytes: Bytes read and written, the padding of rows included.
+        reason: Why the operand cannot be read in place.
         stride: Strides of the copy in elements, for the sizes the problem is measured at.
-        recipe: How to make it, whatever the sizes are at run time.
+        recipe: Layout of the copy, for any sizes at run time.
     """
 
     bytes: int
@@ -96,7 +96,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Extern:
-    """No kernel of the template takes it, copied or not: the library kernel is the way out.
+    """No kernel of the template can read the operand, copied or not; the library kernel can.
 
     Attributes:
         reason: One line for people.
@@ -110,7 +110,7 @@ OperandVerdict = Accept | Copy | Extern
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a copy is laid out; plain data, it is written into generated code.
+    """Layout of a copy; plain data, because it is written into generated code.
 
     Attributes:
         order: ``row`` or ``column``.
@@ -130,26 +130,26 @@ class Recipe:
             inner -= 1
             walk[0], walk[1] = walk[1], walk[0]
         unit = max(self.alignment // item_bytes, 1)
-        made, step = [0] * len(size), 1
+        strides, step = [0] * len(size), 1
         for dim in walk:
             if dim in self.kept:
                 continue
-            made[dim] = step
+            strides[dim] = step
             step *= max(size[dim], 1)
             if dim == inner:
                 step = -(-step // unit) * unit
-        return tuple(made)
+        return tuple(strides)
 
 
 @dataclass(frozen=True)
 class LayoutVerdict:
-    """What becomes of a problem's operands under a template's contracts.
+    """Verdicts on a problem's operands under a template's contracts.
 
     Attributes:
         kind: The worst verdict.
-        reasons: Why, for each operand that is not accepted; all of them.
-        copied_bytes: What all copies together read and write.
-        verdicts: For each input and, last, the output; None where there is no contract.
+        reasons: Reasons of all operands that are not accepted.
+        copied_bytes: Bytes that all copies together read and write.
+        verdicts: One for each input and, last, the output; None where there is no contract.
     """
 
     kind: Literal["accept", "copy", "extern"]
@@ -162,22 +162,26 @@ class LayoutVerdict:
         """Why kernels that cannot copy refuse the problem; None if they take it."""
         if self.kind == "accept":
             return None
-        said = "; ".join(self.reasons)
-        return said if self.kind == "extern" else f"{said} (a copy moves {self.copied_bytes} bytes)"
+        reasons = "; ".join(self.reasons)
+        return (
+            reasons
+            if self.kind == "extern"
+            else f"{reasons} (a copy moves {self.copied_bytes} bytes)"
+        )
 
     @property
     def copies(self) -> dict[int, Copy]:
         """The copies by input."""
-        return {i: one for i, one in enumerate(self.verdicts) if isinstance(one, Copy)}
+        return {i: verdict for i, verdict in enumerate(self.verdicts) if isinstance(verdict, Copy)}
 
 
 def roles(problem: Problem) -> tuple[str, ...]:
-    """Return what each input and, last, the output is; empty text for what has no name or is not read.
+    """Return the role of each input and, last, of the output; empty if it has none or is not read.
 
-    A bias times zero is not read, whatever it holds, as in torch.
+    A bias times zero is not read, even if it holds NaN, as in torch.
     """
-    known = ROLES.get(problem.op, ())
-    named = [*known, *[""] * len(problem.inputs)][: len(problem.inputs)]
+    names = ROLES.get(problem.op, ())
+    named = [*names, *[""] * len(problem.inputs)][: len(problem.inputs)]
     if named[:1] == ["c"] and _is_zero(dict(problem.arguments).get("beta", "1")):
         named[0] = ""
     return (*named, "d")
@@ -186,24 +190,24 @@ def roles(problem: Problem) -> tuple[str, ...]:
 def run_time(problem: Problem, index: int) -> frozenset[int]:
     """Return the dimensions of an operand whose extent is known only at run time.
 
-    Those of the output, whose index is behind the inputs', are the rows of A, the columns of B and
+    Those of the output, whose index is that after the inputs, are the rows of A, the columns of B and
     the batch of either.
     """
     if index < len(problem.inputs):
-        return frozenset(one.dim for one in problem.dynamic if one.operand == index)
+        return frozenset(entry.dim for entry in problem.dynamic if entry.operand == index)
     named = ROLES.get(problem.op, ())
     if "a" not in named or "b" not in named:
         return frozenset()
     rank = len(problem.output.size)
     a, b = named.index("a"), named.index("b")
     of_a, of_b = (len(problem.inputs[i].size) for i in (a, b))
-    found: set[int] = set()
-    for one in problem.dynamic:
-        if one.operand == a and one.dim != of_a - 1:
-            found.add(one.dim - of_a + rank)
-        if one.operand == b and one.dim != of_b - 2:
-            found.add(one.dim - of_b + rank)
-    return frozenset(dim for dim in found if dim >= 0)
+    dims: set[int] = set()
+    for entry in problem.dynamic:
+        if entry.operand == a and entry.dim != of_a - 1:
+            dims.add(entry.dim - of_a + rank)
+        if entry.operand == b and entry.dim != of_b - 2:
+            dims.add(entry.dim - of_b + rank)
+    return frozenset(dim for dim in dims if dim >= 0)
 
 
 def item_bytes(dtype: str) -> int:

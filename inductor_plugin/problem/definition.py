@@ -37,17 +37,17 @@ class Operand:
     divisors: tuple[int, ...] = ()
 
     def stride_divisor(self, dim: int) -> int:
-        """Return what divides a stride whenever the call runs: itself, where it is known."""
+        """Return a divisor of a stride that holds at run time: the stride itself, where it is known."""
         return (self.divisors[:-1] or self.stride)[dim]
 
     @property
     def offset_divisor(self) -> int:
-        """What divides the offset whenever the call runs: itself, where it is known."""
+        """A divisor of the offset that holds at run time: the offset itself, where it is known."""
         return self.divisors[-1] if self.divisors else self.offset
 
     @property
     def shape(self) -> str:
-        """The extents as people write them; those of an opaque operand are not known."""
+        """The extents as text, ``512x2048``; those of an opaque operand are not known."""
         if self.layout != "strided":
             return "packed"
         return "x".join(map(str, self.size)) or "scalar"
@@ -55,7 +55,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class SizeClass:
-    """One dynamic dimension: where it is and for which sizes the measurement stands.
+    """One dynamic dimension, and the sizes for which its measurement is valid.
 
     Attributes:
         operand: Index of the operand in ``Problem.inputs``.
@@ -74,19 +74,19 @@ class SizeClass:
 
 @dataclass(frozen=True)
 class Problem:
-    """One call Inductor wants the fastest kernel for.
+    """One call to tune.
 
     Attributes:
         op: Inductor's name of the operator: ``mm``, ``addmm``, ``convolution``, ``packed_linear`` ...
-        inputs: The operands, in the order Inductor hands them over.
-        output: What the call writes.
+        inputs: The operands, in the order Inductor passes them.
+        output: The operand the call writes.
         arguments: Scalar arguments that change the computation (alpha, stride, padding ...), as
             (name, text) pairs in a fixed order.
-        epilogue: Signature of what is fused behind the call; empty for the bare call.
+        epilogue: Signature of the epilogue fused with the call; empty for the bare call.
         dynamic: The size classes of its dynamic dimensions; empty for a static call.
-        target: The GPU it runs on; None on a CPU, or on a GPU that is not known. No part of what the
-            problem is: the environment a record belongs to says it.
-        tf32: Whether float32 inputs may be rounded to TF32; no part of it either.
+        target: The GPU it runs on; None on a CPU, or on a GPU that is not known. Not part of the
+            problem's identity: the environment of a record has it.
+        tf32: Whether float32 inputs may be rounded to TF32; not part of the identity either.
     """
 
     op: str
@@ -99,20 +99,22 @@ class Problem:
     tf32: bool = field(default=False, compare=False)
 
     def fields(self) -> dict[str, Any]:
-        """Return what tells this problem from others, as plain JSON values.
+        """Return the problem's identity as plain JSON values.
 
-        A dynamic dimension enters by its class, not by the size that happened to be measured: the
-        whole class shares one record.
+        A dynamic dimension is in it by its class, not by the size that was measured: the whole class
+        shares one record.
         """
         plain: dict[str, Any] = json.loads(json.dumps(asdict(replace(self, target=None))))
         del plain["target"], plain["tf32"]
         for operand in (*plain["inputs"], plain["output"]):
-            if not operand["divisors"]:  # so that it costs no record of what is known throughout
+            if not operand["divisors"]:  # keeps the keys of records written before divisors existed
                 del operand["divisors"]
-        for one in plain["dynamic"]:
-            del one["measured"]
-        for one in self.dynamic:
-            plain["inputs"][one.operand]["size"][one.dim : one.dim + 1] = [f"{one.low}..{one.high}"]
+        for entry in plain["dynamic"]:
+            del entry["measured"]
+        for entry in self.dynamic:
+            plain["inputs"][entry.operand]["size"][entry.dim : entry.dim + 1] = [
+                f"{entry.low}..{entry.high}"
+            ]
         if self.dynamic:
             for operand in (*plain["inputs"], plain["output"]):
                 operand["stride"] = _stride_order(operand["stride"])
@@ -120,20 +122,20 @@ class Problem:
         return {"schema": PROBLEM_SCHEMA, **plain}
 
     def describe(self) -> str:
-        """Return the short form people know from the AUTOTUNE table: ``mm(512x512, 512x2048)``.
+        """Return the short form of the AUTOTUNE table: ``mm(512x512, 512x2048)``.
 
         With an epilogue its operands are among the shapes and its operations follow: ``+ add.relu``.
         """
         shapes = ", ".join(operand.shape for operand in self.inputs)
-        behind = f" + {self.epilogue.partition('-')[0]}" if self.epilogue else ""
-        return f"{self.op}({shapes}){behind}"
+        epilogue = f" + {self.epilogue.partition('-')[0]}" if self.epilogue else ""
+        return f"{self.op}({shapes}){epilogue}"
 
 
 def size_class(size: int) -> tuple[int, int]:
     """Return the size class of a dynamic dimension: the power of two below and the next one.
 
     A GEMM's best tile changes with the order of magnitude of M, not with each size; sizes up to 16
-    decide between decode templates and stay alone.
+    decide between decode templates, so each is a class.
 
     Returns:
         (low, high), both inclusive.
@@ -145,6 +147,6 @@ def size_class(size: int) -> tuple[int, int]:
 
 
 def _stride_order(stride: tuple[int, ...] | list[int]) -> list[str]:
-    """Return strides reduced to what a class of sizes shares: unit, zero, or their rank."""
+    """Return strides reduced to the facts that a class of sizes shares: unit, zero, or their rank."""
     ranks = {value: rank for rank, value in enumerate(sorted({s for s in stride if s > 1}))}
     return [str(s) if s in (0, 1) else f"rank{ranks[s]}" for s in stride]

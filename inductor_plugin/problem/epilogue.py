@@ -1,4 +1,4 @@
-"""What Inductor would fuse with a matrix product, as facts: reads, operations, writes. No torch.
+"""The epilogue that Inductor would fuse with a matrix product: reads, operations, writes. No torch.
 
     relu(a @ b + bias) * gate, in order:
 
@@ -24,9 +24,9 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 Pattern: TypeAlias = Literal["full", "row", "column", "scalar", "other"]
-"""How an operand lies under D[..., m, n]: ``full`` one element for each of D, at any strides; ``row``
-one for each n, the same in all rows; ``column`` one for each m; ``scalar`` one number. ``other`` is
-whatever cannot be said so: a gather, a transposed or shifted view, a pad."""
+"""How an operand is broadcast to D[..., m, n]: ``full`` one element for each of D, at any strides;
+``row`` one for each n, the same in all rows; ``column`` one for each m; ``scalar`` one number.
+``other`` is everything else: a gather, a transposed or shifted view, a pad."""
 
 BYTES: dict[str, int] = {
     "bool": 1,
@@ -53,13 +53,13 @@ class Access:
     """One tensor that is read or written, besides the product.
 
     Attributes:
-        pattern: How it lies under D.
+        pattern: How it is broadcast to D.
         dtype: Name without the ``torch.`` prefix.
-        elements: How many different elements are touched.
+        elements: Number of different elements that are accessed.
         stride: Strides in elements along the dimensions of D; empty for ``other``.
-        offset: Of its first element, in elements.
-        buffer: Its name in the graph; no part of what the epilogue is.
-        dynamic: Whether strides or offset are known only at run time: those here are their hints.
+        offset: Offset of its first element, in elements.
+        buffer: Its name in the graph; not part of the epilogue's identity.
+        dynamic: Whether strides or offset are known only at run time; then these are hints.
     """
 
     pattern: Pattern
@@ -72,7 +72,7 @@ class Access:
 
     @property
     def bytes(self) -> int:
-        """Bytes that are touched; an element of a dtype nobody knows counts four."""
+        """Bytes that are accessed; an element of an unknown dtype counts four."""
         return self.elements * BYTES.get(self.dtype, 4)
 
 
@@ -84,7 +84,7 @@ class Step:
         op: ``product``, ``load``, ``store``, ``constant``, ``to_dtype``, or an operation of ``ops``.
         arguments: Indices of the steps it works on.
         value: Of ``load`` and ``store`` the index in reads or writes, of ``constant`` the number, of
-            ``to_dtype`` the dtype; ``to_dtype_rounded`` is one whose rounding is wanted on the way.
+            ``to_dtype`` the dtype. ``to_dtype_rounded`` rounds although values stay in float32.
     """
 
     op: str
@@ -94,20 +94,20 @@ class Step:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What is to be fused with one product.
+    """Pointwise operations to fuse with one product.
 
     Attributes:
-        size: Of D: (m, n) or (batch, m, n); a dynamic extent as it was measured.
-        dtype: Of D where it is stored unfused; the values of ``product`` are rounded to it.
-        steps: In order; each works on earlier ones.
-        reads: What ``load`` steps read.
-        writes: What ``store`` steps write.
-        readers: Other readers of D: with one or more, D is written also when fused.
-        reduction: Kind of a reduction (``sum``, ``welford_reduce``); empty: one element out for each in.
-        product: How D itself is read; ``other`` where through a view that is not D's own order.
+        size: Size of D: (m, n) or (batch, m, n); a dynamic extent at the size it is measured at.
+        dtype: Dtype of D where it is stored unfused; the values of ``product`` are rounded to it.
+        steps: Operations in order; each works on earlier ones.
+        reads: Tensors of the ``load`` steps.
+        writes: Tensors of the ``store`` steps.
+        readers: Number of other readers of D: with one or more, D is written also when fused.
+        reduction: Kind of a reduction (``sum``, ``welford_reduce``); empty for a pointwise epilogue.
+        product: How D itself is read; ``other`` through a view in another order.
         atomic: Whether a store adds atomically.
-        mutates: Whether a store changes a tensor that was there before.
-        position: ``prologue`` where it stands before the product, in an operand: then ``size`` is the
+        mutates: Whether a store modifies an existing tensor in place.
+        position: ``prologue`` if it computes an operand of the product: then ``size`` is the
             operand's, no step is ``product``, and each tile that reads the operand computes it again.
     """
 
@@ -126,7 +126,7 @@ class Epilogue:
     @property
     def operations(self) -> tuple[str, ...]:
         """The steps that compute something, by name, in order."""
-        return tuple(one.op for one in self.steps if one.op not in STRUCTURE)
+        return tuple(step.op for step in self.steps if step.op not in STRUCTURE)
 
     @property
     def elements(self) -> int:
@@ -141,37 +141,37 @@ class Epilogue:
     @property
     def read_bytes(self) -> int:
         """Bytes read besides D."""
-        return sum(one.bytes for one in self.reads)
+        return sum(access.bytes for access in self.reads)
 
     @property
     def write_bytes(self) -> int:
         """Bytes written."""
-        return sum(one.bytes for one in self.writes)
+        return sum(access.bytes for access in self.writes)
 
     @cached_property
     def merged(self) -> Epilogue:
-        """This epilogue with nothing loaded or computed twice, as compilers have it."""
+        """This epilogue after common subexpression elimination, as compilers see it."""
         steps: list[Step] = []
         place: dict[int, int] = {}
-        known: dict[Step, int] = {}
+        places: dict[Step, int] = {}
         for at, step in enumerate(self.steps):
             moved = replace(step, arguments=tuple(place[argument] for argument in step.arguments))
             if moved.op == "to_dtype" and moved.value == "float32":
                 place[at] = moved.arguments[0]  # values are computed with in float32 anyway
-            elif moved in known and moved.op != "store":
-                place[at] = known[moved]
+            elif moved in places and moved.op != "store":
+                place[at] = places[moved]
             else:
-                known[moved] = place[at] = len(steps)
+                places[moved] = place[at] = len(steps)
                 steps.append(moved)
         return replace(self, steps=tuple(steps))
 
     @cached_property
     def signature(self) -> str:
-        """What tells this epilogue from others, apart from sizes and names: text and a digest.
+        """The epilogue's identity, apart from sizes and names: text and a digest.
 
         Example: ``mul(relu(product+row),full)`` is ``add.relu.mul-1f2e3d4c5b6a``.
         """
-        names = [one for one in self.operations if not one.startswith("to_dtype")]
+        names = [name for name in self.operations if not name.startswith("to_dtype")]
         text = json.dumps(self._facts(), sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         head = ".".join(names[:8]) or "copy"
@@ -180,16 +180,16 @@ class Epilogue:
     def _facts(self) -> dict[str, object]:
         plain = asdict(self)
         del plain["size"]
-        for one in (*plain["reads"], *plain["writes"]):
+        for access in (*plain["reads"], *plain["writes"]):
             for field in ("buffer", "elements", "stride", "offset"):
-                del one[field]
-        plain["aligned"] = [_alignment(one) for one in (*self.reads, *self.writes)]
-        plain["order"] = [_order(one.stride) for one in (*self.reads, *self.writes)]
+                del access[field]
+        plain["aligned"] = [_alignment(access) for access in (*self.reads, *self.writes)]
+        plain["order"] = [_order(access.stride) for access in (*self.reads, *self.writes)]
         return plain
 
     def describe(self) -> str:
-        """Return the expression as people write it: ``mul(relu(add(product, row)), full)``."""
-        stores = [one for one in self.steps if one.op == "store"]
+        """Return the expression as text: ``mul(relu(add(product, row)), full)``."""
+        stores = [step for step in self.steps if step.op == "store"]
         last = stores[0].arguments[0] if stores else len(self.steps) - 1
         return self._expression(last, depth=12)
 
@@ -203,14 +203,14 @@ class Epilogue:
             return "product"
         if depth == 0:
             return "..."
-        inner = [self._expression(one, depth - 1) for one in step.arguments]
+        inner = [self._expression(argument, depth - 1) for argument in step.arguments]
         if step.op.startswith("to_dtype"):
             inner.append(str(step.value))
         return f"{step.op}({', '.join(inner)})"
 
 
 def pattern_of(stride: Sequence[int], size: Sequence[int]) -> Pattern:
-    """Return how an operand with these strides along D's dimensions lies under D.
+    """Return how an operand with these strides along D's dimensions is broadcast to D.
 
     A stride counts as zero where D has one element. A stride along the batch does not change the
     pattern: a bias for each batch is still a row.
@@ -219,7 +219,7 @@ def pattern_of(stride: Sequence[int], size: Sequence[int]) -> Pattern:
         stride: In elements, along (m, n) or (batch, m, n).
         size: Of D, as long.
     """
-    along = [0 if extent == 1 else one for one, extent in zip(stride, size, strict=True)]
+    along = [0 if extent == 1 else step for step, extent in zip(stride, size, strict=True)]
     if len(along) < 2:
         return "other"
     along_m, along_n = along[-2:]
@@ -233,12 +233,12 @@ def pattern_of(stride: Sequence[int], size: Sequence[int]) -> Pattern:
 
 
 def _order(stride: tuple[int, ...]) -> list[str]:
-    """Return strides reduced to what epilogues of other sizes share: zero, one, or their rank."""
+    """Return strides reduced to the facts that other sizes share: zero, one, or their rank."""
     ranks = {value: rank for rank, value in enumerate(sorted({s for s in stride if s > 1}))}
     return [str(s) if s in (0, 1) else f"rank{ranks[s]}" for s in stride]
 
 
 def _alignment(access: Access) -> int:
     """Return the largest power of two up to 16 that divides all strides but the unit one, and the offset."""
-    numbers = [one for one in access.stride if one not in (0, 1)]
+    numbers = [step for step in access.stride if step not in (0, 1)]
     return math.gcd(16, access.offset, *numbers)

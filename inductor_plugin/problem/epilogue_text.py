@@ -1,6 +1,6 @@
-"""An `Epilogue` as text: in one line as generated code carries it, and in full as a record keeps it.
+"""An `Epilogue` as text: one line of JSON in generated code, all facts in a record.
 
-`encode` says what is computed, not on which sizes. `dump` says all that a script needs to do it again:
+`encode` keeps the computation without sizes. `dump` keeps everything a script needs to repeat it:
 
     version   1
     product   bfloat16 full size=1024,2048 readers=0
@@ -24,7 +24,7 @@ from typing import Any, cast
 from inductor_plugin.problem.epilogue import Access, Epilogue, Pattern, Step
 
 TEXT_VERSION = "1"
-"""Of what `dump` writes; text of another version is not read."""
+"""Version of the text that `dump` writes; `load` refuses any other."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class ParsedEpilogue:
     """An epilogue as a record keeps it.
 
     Attributes:
-        epilogue: With its sizes. Reads of one buffer have one name: ``operand0`` is the first behind
+        epilogue: With its sizes. Reads of one buffer have one name: ``operand0`` is the first after
             the product's own operands.
-        sizes: Of what it writes, as it lies in memory: D turned, or with a dimension split.
+        sizes: Sizes of the tensors it writes, as stored: D transposed, or with a dimension split.
     """
 
     epilogue: Epilogue
@@ -49,9 +49,9 @@ def encode(epilogue: Epilogue) -> str:
     plain = {
         "dtype": epilogue.dtype,
         "readers": epilogue.readers,
-        "reads": [[one.pattern, one.dtype] for one in epilogue.reads],
-        "steps": [[one.op, list(one.arguments), _number(one.value)] for one in epilogue.steps],
-        "writes": [[one.pattern, one.dtype] for one in epilogue.writes],
+        "reads": [[read.pattern, read.dtype] for read in epilogue.reads],
+        "steps": [[step.op, list(step.arguments), _number(step.value)] for step in epilogue.steps],
+        "writes": [[write.pattern, write.dtype] for write in epilogue.writes],
     }
     return json.dumps(plain, separators=(",", ":"), sort_keys=True, allow_nan=False)
 
@@ -72,11 +72,11 @@ def decode(text: str) -> Epilogue:
 
 
 def dump(epilogue: Epilogue, sizes: Sequence[Sequence[int]]) -> dict[str, str]:
-    """Return an epilogue in full, one line for each thing it reads, writes and computes.
+    """Return an epilogue in full, one line for each read, write and step.
 
     Args:
         epilogue: The epilogue.
-        sizes: Of what it writes, in the order of its writes.
+        sizes: Sizes of the tensors it writes, in the order of its writes.
     """
     product = {"size": epilogue.size, "readers": epilogue.readers}
     rare = {"reduction": epilogue.reduction, "atomic": epilogue.atomic, "mutates": epilogue.mutates}
@@ -85,11 +85,11 @@ def dump(epilogue: Epilogue, sizes: Sequence[Sequence[int]]) -> dict[str, str]:
         "version": TEXT_VERSION,
         "product": f"{epilogue.dtype} {epilogue.product} {_pairs(product)}",
     }
-    operands = list(dict.fromkeys(one.buffer for one in epilogue.reads))
-    for index, one in enumerate(epilogue.reads):
-        lines[f"read {index}"] = _access_line(one, {"operand": operands.index(one.buffer)})
-    for index, (one, size) in enumerate(zip(epilogue.writes, sizes, strict=True)):
-        lines[f"write {index}"] = _access_line(one, {"size": size})
+    operands = list(dict.fromkeys(read.buffer for read in epilogue.reads))
+    for index, read in enumerate(epilogue.reads):
+        lines[f"read {index}"] = _access_line(read, {"operand": operands.index(read.buffer)})
+    for index, (write, size) in enumerate(zip(epilogue.writes, sizes, strict=True)):
+        lines[f"write {index}"] = _access_line(write, {"size": size})
     for index, step in enumerate(epilogue.steps):
         value = "" if step.value is None else f" = {step.value}"
         lines[f"step {index}"] = " ".join([step.op, *map(str, step.arguments)]) + value
@@ -97,10 +97,10 @@ def dump(epilogue: Epilogue, sizes: Sequence[Sequence[int]]) -> dict[str, str]:
 
 
 def load(lines: Mapping[str, str]) -> ParsedEpilogue:
-    """Return what `dump` has written.
+    """Return the epilogue that `dump` has written.
 
     Raises:
-        ValueError: It is of another version, or damaged.
+        ValueError: The text has another version, or is damaged.
     """
     if lines.get("version") != TEXT_VERSION:
         raise ValueError(f"its epilogue is noted in form {lines.get('version')!r}, not 1")
@@ -128,22 +128,22 @@ def load(lines: Mapping[str, str]) -> ParsedEpilogue:
         raise ValueError(f"its note of the epilogue lacks {error}") from error
 
 
-def _access_line(one: Access, more: Mapping[str, Any]) -> str:
-    told = {**more, "elements": one.elements, "stride": one.stride, "offset": one.offset}
-    told |= {"dynamic": True} if one.dynamic else {}
-    return f"{one.dtype} {one.pattern} {_pairs(told)}"
+def _access_line(access: Access, more: Mapping[str, Any]) -> str:
+    facts = {**more, "elements": access.elements, "stride": access.stride, "offset": access.offset}
+    facts |= {"dynamic": True} if access.dynamic else {}
+    return f"{access.dtype} {access.pattern} {_pairs(facts)}"
 
 
 def _access(line: str, named: str) -> Access:
-    dtype, pattern, told = _parts(line)
+    dtype, pattern, facts = _parts(line)
     return Access(
         pattern=pattern,
         dtype=dtype,
-        elements=int(told["elements"]),
-        stride=_numbers(told["stride"]),
-        offset=int(told["offset"]),
-        buffer=f"{named}{told['operand']}" if "operand" in told else "",
-        dynamic="dynamic" in told,
+        elements=int(facts["elements"]),
+        stride=_numbers(facts["stride"]),
+        offset=int(facts["offset"]),
+        buffer=f"{named}{facts['operand']}" if "operand" in facts else "",
+        dynamic="dynamic" in facts,
     )
 
 
@@ -154,7 +154,7 @@ def _step(line: str) -> Step:
 
 
 def _read_value(op: str, text: str) -> int | float | str | bool | None:
-    """Return a step's value: its number if it has one, a size that is none as its name."""
+    """Return a step's value: a number if the text is one, otherwise the text (a symbolic size)."""
     if not text or op not in ("load", "store", "constant"):
         return text or None
     if text in ("True", "False"):
@@ -165,8 +165,8 @@ def _read_value(op: str, text: str) -> int | float | str | bool | None:
     return text
 
 
-def _pairs(told: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={_plain_text(value)}" for name, value in told.items())
+def _pairs(facts: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={_plain_text(value)}" for name, value in facts.items())
 
 
 def _plain_text(value: Any) -> str:
@@ -176,9 +176,9 @@ def _plain_text(value: Any) -> str:
 
 
 def _parts(line: str) -> tuple[str, Pattern, dict[str, str]]:
-    """Return dtype, pattern and the named rest of a line."""
+    """Return dtype, pattern and the ``name=value`` pairs of a line."""
     dtype, pattern, *rest = line.split()
-    pairs = (one.partition("=") for one in rest)
+    pairs = (pair.partition("=") for pair in rest)
     return dtype, cast("Pattern", pattern), {name: value for name, _, value in pairs}
 
 
@@ -189,7 +189,7 @@ def _numbered(lines: Mapping[str, str], kind: str) -> list[str]:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(one) for one in text.split(",") if one)
+    return tuple(int(number) for number in text.split(",") if number)
 
 
 def _number(value: object) -> object:

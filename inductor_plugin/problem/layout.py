@@ -1,10 +1,10 @@
-"""Layout decisions: whether a template's kernels read an operand where it lies, a copy of it, or neither.
+"""Layout decisions: whether a template's kernels read an operand in place, a copy of it, or neither.
 
     Contract, Operand ─► judge ─► Accept | Copy | Extern
     contracts, Problem ─► judge_problem ─► LayoutVerdict: the worst verdict, all reasons, bytes copied
-                                              └► laid: the problem as a kernel sees it behind the copies
+                                              └► laid: the problem as a kernel sees it after the copies
 
-An operand is the view that will be read: its own size, strides and offset, not its base's. Pure, no torch.
+An operand is the view that is read: its size, strides and offset, not those of its base. Pure, no torch.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from inductor_plugin.problem.contract import (
 from inductor_plugin.problem.definition import Operand, Problem
 
 COPY_SHARE = 0.5
-"""Of the call's least time that copies may take. Beyond, a kernel behind them would have to be half as
-fast again as the best there can be without; the slowest unaligned kernels are, few others."""
+"""Share of the call's roofline time that copies may take. Beyond it, a kernel after the copies would have
+to beat the best possible one without copies by half; only the slowest unaligned kernels allow that."""
 LAUNCH_S = 3e-6
-"""Seconds from one small kernel to the next; a data sheet says nothing of it, profiles of GPUs show 2 to 5."""
+"""Seconds from one small kernel to the next; not in data sheets, profiles of GPUs show 2 to 5."""
 LEAST_INTENSITY = 64
 """Operations for each byte copied, on a device whose figures are not known."""
 
@@ -46,17 +46,17 @@ def judge(
     *,
     preferred: bool = False,
 ) -> OperandVerdict:
-    """Return whether an operand is read where it lies, and if not, what stands in for it.
+    """Return whether an operand is read in place, and if not, which copy replaces it.
 
     Args:
-        contract: What the template asks of it.
+        contract: The template's requirements.
         operand: The view that will be read.
         run_time: Its dimensions whose extent is known only at run time.
         preferred: Judge by the alignment of the faster kernels.
     """
     if preferred:
-        wanted = max(contract.preferred, contract.alignment)
-        contract = replace(contract, alignment=wanted)
+        alignment = max(contract.preferred, contract.alignment)
+        contract = replace(contract, alignment=alignment)
     if operand.layout != "strided":
         return Extern(f"{contract.name} has an opaque layout, {operand.layout}")
     reason = _breach(contract, operand, run_time)
@@ -76,27 +76,28 @@ def judge(
 def judge_problem(
     contracts: Mapping[str, Contract], problem: Problem, *, preferred: bool = False
 ) -> LayoutVerdict:
-    """Return what becomes of a problem's operands.
+    """Return the verdicts on a problem's operands.
 
     Args:
-        contracts: By role (`ROLES`); an operand without one may lie in any way.
+        contracts: By role (`ROLES`); an operand without one may have any strides.
         problem: The call.
         preferred: Judge by the alignment of the faster kernels.
     """
     operands = (*problem.inputs, problem.output)
     verdicts: list[OperandVerdict | None] = []
-    for index, (role, one) in enumerate(zip(roles(problem), operands, strict=True)):
+    for index, (role, operand) in enumerate(zip(roles(problem), operands, strict=True)):
         contract = contracts.get(role)
         at_run_time = run_time(problem, index)
         verdicts.append(
-            contract and judge(contract, one, at_run_time, preferred=preferred and contract.copies)
+            contract
+            and judge(contract, operand, at_run_time, preferred=preferred and contract.copies)
         )
-    copies = [one for one in verdicts if isinstance(one, Copy)]
-    refusals = [one for one in verdicts if isinstance(one, Extern)]
+    copies = [verdict for verdict in verdicts if isinstance(verdict, Copy)]
+    refusals = [verdict for verdict in verdicts if isinstance(verdict, Extern)]
     return LayoutVerdict(
         kind="extern" if refusals else "copy" if copies else "accept",
-        reasons=tuple(one.reason for one in (*refusals, *copies)),
-        copied_bytes=sum(one.bytes for one in copies),
+        reasons=tuple(verdict.reason for verdict in (*refusals, *copies)),
+        copied_bytes=sum(copy.bytes for copy in copies),
         verdicts=tuple(verdicts),
     )
 
@@ -127,7 +128,8 @@ def why_not_copied(problem: Problem, verdict: LayoutVerdict) -> str | None:
         return None if enough else f"{copied} is too much for {operations} operations"
     target = problem.target
     moved = sum(
-        math.prod(one.size) * item_bytes(one.dtype) for one in (*problem.inputs, problem.output)
+        math.prod(operand.size) * item_bytes(operand.dtype)
+        for operand in (*problem.inputs, problem.output)
     )
     rate = target.rate(compute)
     call_s = max(moved / target.memory_bandwidth, operations / rate if rate else 0.0)
@@ -139,7 +141,7 @@ def why_not_copied(problem: Problem, verdict: LayoutVerdict) -> str | None:
 
 
 def fits(operand: Operand, order: Order, *, exact: bool = False) -> bool:
-    """Return whether an operand lies in an order; ``exact`` counts dimensions of one element too."""
+    """Return whether an operand has an order; ``exact`` checks dimensions of one element too."""
     if order == "dense":
         step = 1
         for extent, stride in zip(reversed(operand.size), reversed(operand.stride), strict=True):
@@ -154,14 +156,14 @@ def fits(operand: Operand, order: Order, *, exact: bool = False) -> bool:
 
 
 def order_of(operand: Operand, orders: Sequence[Order], *, exact: bool = False) -> Order | None:
-    """Return the order an operand is read in, None if it lies in none of them.
+    """Return the order an operand is read in, None if it has none of them.
 
     Where two fit (a row, a column), it is the one with the longer contiguous run.
     """
-    fitting: list[Order] = [one for one in orders if fits(operand, one, exact=exact)]
+    fitting: list[Order] = [order for order in orders if fits(operand, order, exact=exact)]
     if len(fitting) < 2:
         return fitting[0] if fitting else None
-    return max(fitting, key=lambda one: operand.size[-1 if one == "row" else -2])
+    return max(fitting, key=lambda order: operand.size[-1 if order == "row" else -2])
 
 
 def granularity(
@@ -171,17 +173,16 @@ def granularity(
 
     Args:
         operand: The view that will be read.
-        order: In which order it is read.
+        order: The order it is read in.
         run_time: Its dimensions whose extent is known only at run time.
         most: Bytes.
     """
-    anything = Contract("")
-    lengths = _lengths(anything, operand, order, run_time)
+    lengths = _lengths(Contract(""), operand, order, run_time)
     return math.gcd(most // item_bytes(operand.dtype), *lengths.values())
 
 
 def _breach(contract: Contract, operand: Operand, run_time: frozenset[int]) -> str | None:
-    """Return why kernels cannot read an operand where it lies, None if they can."""
+    """Return why kernels cannot read an operand in place, None if they can."""
     if operand.divisors and not contract.unknown:
         return f"{contract.name}'s strides or offset are known only at run time"
     if operand.offset and not contract.offset:
@@ -190,12 +191,12 @@ def _breach(contract: Contract, operand: Operand, run_time: frozenset[int]) -> s
         return _breach_of_bias(contract, operand, run_time)
     order = order_of(operand, contract.orders, exact=contract.exact)
     if order is None:
-        wanted = f"must be {contract.orders[0]}-major"
+        demand = f"must be {contract.orders[0]}-major"
         if contract.orders == ("dense",):
-            wanted = "must be contiguous"
+            demand = "must be contiguous"
         elif len(contract.orders) > 1:
-            wanted = "needs a unit stride"
-        return f"{contract.name} {wanted}, its strides are {operand.stride}"
+            demand = "needs a unit stride"
+        return f"{contract.name} {demand}, its strides are {operand.stride}"
     apart = _shared(contract, operand, order) if order != "dense" else None
     return _misaligned(contract, operand, order, run_time) or apart
 
@@ -203,7 +204,7 @@ def _breach(contract: Contract, operand: Operand, run_time: frozenset[int]) -> s
 def _lengths(
     contract: Contract, operand: Operand, order: Order, run_time: frozenset[int]
 ) -> dict[str, int]:
-    """Return, in elements, what an alignment is asked of; 1 for what is known only at run time."""
+    """Return the lengths that have to be aligned, in elements; 1 if known only at run time."""
     inner, outer = (-2, -1) if order == "column" else (-1, -2)
     rank = len(operand.size)
     lengths = {"offset": operand.offset_divisor}
@@ -222,16 +223,16 @@ def _misaligned(
 ) -> str | None:
     for what, length in _lengths(contract, operand, order, run_time).items():
         if length * item_bytes(operand.dtype) % contract.alignment:
-            known = "is" if not operand.divisors else "is some multiple of"
+            relation = "is" if not operand.divisors else "is some multiple of"
             return (
-                f"{contract.name}'s {what} {known} {length} elements, which does not make "
+                f"{contract.name}'s {what} {relation} {length} elements, which does not make "
                 f"multiples of {contract.alignment} bytes"
             )
     return None
 
 
 def _shared(contract: Contract, operand: Operand, order: Order) -> str | None:
-    """Return which elements share memory that may not."""
+    """Return why elements share memory although the contract does not allow it, or None."""
     inner, outer = (-1, -2) if order == "row" else (-2, -1)
     strides = f"its strides are {operand.stride}"
     if not contract.shared_batch:
@@ -248,14 +249,14 @@ def _shared(contract: Contract, operand: Operand, order: Order) -> str | None:
 
 
 def _breach_of_bias(contract: Contract, bias: Operand, run_time: frozenset[int]) -> str | None:
-    """Return why no kernel adds a bias: it is a row or a column for all of D, or as large as D."""
+    """Return why no kernel adds a bias; a row, a column or a tensor as large as D has one."""
     strides = f"its strides are {bias.stride}"
     along_m, along_n = _steps_of_bias(bias)
     if along_n == 0 and along_m == 0:
         alone = bool(bias.size) and all(extent == 1 for extent in bias.size)
         return None if alone else f"a bias of one number for all of D has no kernel, {strides}"
     if along_n == 0:
-        # Of one column D itself has one: rows may then be as far apart as they like.
+        # If D has one column, the rows of its bias may have any stride.
         one_wide = bias.size[-1] == 1
         return (
             None if along_m == 1 or one_wide else f"a column of bias must be contiguous, {strides}"
@@ -270,14 +271,14 @@ def _breach_of_bias(contract: Contract, bias: Operand, run_time: frozenset[int])
 
 
 def _steps_of_bias(bias: Operand) -> tuple[int, int]:
-    """Return the steps of a bias along m and n, 0 where it is the same number all along."""
+    """Return the strides of a bias along m and n, 0 where it is broadcast."""
     along_n = 0 if not bias.size or bias.size[-1] == 1 else bias.stride[-1]
     along_m = 0 if len(bias.size) < 2 or bias.size[-2] == 1 else bias.stride[-2]
     return along_m, along_n
 
 
 def _recipes(contract: Contract, operand: Operand) -> list[Recipe]:
-    """Return the copies that might be read, the one that is read along memory first."""
+    """Return the possible copies; first the one whose source is read along memory."""
     rank = len(operand.size)
     expanded = {
         dim
@@ -291,18 +292,18 @@ def _recipes(contract: Contract, operand: Operand) -> list[Recipe]:
         return [Recipe("row", contract.alignment, tuple(sorted(kept)))]
     batches = set(range(rank - 2)) if contract.shared_batch else set[int]()
     kept = expanded & batches if contract.orders != ("dense",) else set[int]()
-    wanted: list[Literal["row", "column"]] = []
+    orders: list[Literal["row", "column"]] = []
     if "row" in contract.orders or "dense" in contract.orders:
-        wanted.append("row")
+        orders.append("row")
     if "column" in contract.orders and rank > 1:
-        wanted.append("column")
+        orders.append("column")
     if rank > 1 and 0 < operand.stride[-2] < operand.stride[-1]:
-        wanted.reverse()
-    return [Recipe(one, contract.alignment, tuple(sorted(kept))) for one in wanted]
+        orders.reverse()
+    return [Recipe(order, contract.alignment, tuple(sorted(kept))) for order in orders]
 
 
 def _laid(operand: Operand, recipe: Recipe, run_time: frozenset[int]) -> Operand:
-    """Return an operand's copy. Torch's allocators align what they give to 64 bytes and more."""
+    """Return an operand's copy. Torch's allocators align memory to 64 bytes or more."""
     item = item_bytes(operand.dtype)
     stride = recipe.strides(operand.size, item)
     if not run_time:
@@ -317,7 +318,7 @@ def _laid(operand: Operand, recipe: Recipe, run_time: frozenset[int]) -> Operand
 
 
 def _moved(operand: Operand, copy: Operand) -> int:
-    """Return the bytes a copy reads and writes; what is expanded is read once."""
+    """Return the bytes a copy reads and writes; expanded elements are read once."""
     item = item_bytes(operand.dtype)
     read = math.prod(n for n, s in zip(operand.size, operand.stride, strict=True) if s)
     steps = [n * s for n, s in zip(copy.size, copy.stride, strict=True) if s]
@@ -325,7 +326,7 @@ def _moved(operand: Operand, copy: Operand) -> int:
 
 
 def _work(problem: Problem) -> tuple[int, str]:
-    """Return the operations of a product and the dtype it is computed in; none for what is no product."""
+    """Return the operations of a product and its compute dtype; (0, "") for any other operator."""
     named = roles(problem)
     if "a" not in named:
         return 0, ""

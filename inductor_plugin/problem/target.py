@@ -1,7 +1,7 @@
-"""A GPU by its name: what a kernel for it may use, and how fast it can be at best. No torch.
+"""A GPU by its name: resources of a kernel and peak rates. No torch.
 
-The figures are of data sheets and of what CUDA reports, each with its source. They are peaks: the
-clock is the boost clock, a rate is dense (no sparsity), and no kernel reaches all of it.
+The figures come from data sheets and from CUDA's device properties, each with its source. They are
+peaks: the clock is the boost clock, a rate is dense (no sparsity), and no kernel reaches all of it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Target:
     """Facts of one GPU.
 
     Attributes:
-        name: Short name, as people write it: ``H100``.
-        device_name: What CUDA calls it.
-        arch: What nvcc calls its architecture: ``sm_90a``.
+        name: Short name: ``H100``.
+        device_name: CUDA's name.
+        arch: nvcc's name of its architecture: ``sm_90a``.
         capability: Compute capability, (major, minor).
         multiprocessors: Streaming multiprocessors.
         clock_mhz: Boost clock under which `rates` are stated.
@@ -43,7 +43,7 @@ class Target:
         blocks_per_multiprocessor: Most blocks resident at once.
         rates: Dense tensor-core rates with float32 (int32) accumulation, as (dtype, operations/s)
             pairs; a dtype that is absent has no tensor core here.
-        sources: Where the figures are from.
+        sources: Sources of the figures.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Target:
         )
 
     def properties(self) -> dict[str, Any]:
-        """Return what ``torch.cuda.get_device_properties`` says of this GPU, by name."""
+        """Return the fields of ``torch.cuda.get_device_properties`` for this GPU, by name."""
         return {
             "name": self.device_name,
             "major": self.capability[0],
@@ -295,42 +295,42 @@ accumulates in float32, as the RTX 4090 here.
 
 def names() -> tuple[str, ...]:
     """Return the names of all known targets."""
-    return tuple(one.name for one in _KNOWN)
+    return tuple(gpu.name for gpu in _KNOWN)
 
 
 def target(name: str) -> Target:
     """Return a known target; case, spaces, ``-`` and ``_`` in its name do not matter.
 
     Raises:
-        TargetError: There is none of that name.
+        TargetError: No target has that name.
     """
-    for one in _KNOWN:
-        if _plain(name) in (_plain(one.name), _plain(one.device_name)):
-            return one
-    plain = {_plain(one): one for one in names()}
+    for gpu in _KNOWN:
+        if _plain(name) in (_plain(gpu.name), _plain(gpu.device_name)):
+            return gpu
+    plain = {_plain(known): known for known in names()}
     close = difflib.get_close_matches(_plain(name), plain, n=1)
     hint = f"did you mean {plain[close[0]]!r}? " if close else ""
     raise TargetError(f"unknown target {name!r}; {hint}known are: {', '.join(names())}")
 
 
 def from_properties(facts: Mapping[str, Any]) -> Target:
-    """Return the target for a device that is there: a known one, or one with its own figures.
+    """Return the target of an existing device: a known one, or one with the device's figures.
 
-    A slice of a known one, or an unknown one, gets the rate per clock of the same tensor cores.
+    A slice of a known GPU, or an unknown GPU, gets the rate per clock of the same tensor cores.
 
     Args:
-        facts: Its `Target.properties`; name, capability and multiprocessors have to be there.
+        facts: Its `Target.properties`; name, capability and multiprocessors are required.
 
     Raises:
         TargetError: It is no NVIDIA GPU, or one whose tensor cores are not known.
     """
     device_name = str(facts["name"])
     capability = (int(facts["major"]), int(facts["minor"]))
-    for one in _KNOWN:
-        if _plain(one.device_name) == _plain(device_name) and capability == one.capability:
-            # A whole one is as the table says: a pack made without it has to name its kernels.
-            whole = facts["multi_processor_count"] == one.multiprocessors
-            return one if whole else _measured(one, one, facts)
+    for gpu in _KNOWN:
+        if _plain(gpu.device_name) == _plain(device_name) and capability == gpu.capability:
+            # A whole GPU is taken from the table, as in a pack that was built without the device.
+            whole = facts["multi_processor_count"] == gpu.multiprocessors
+            return gpu if whole else _measured(gpu, gpu, facts)
     if str(facts.get("gcnArchName", "")).startswith("gfx"):
         raise TargetError(f"{device_name} is an AMD GPU; only NVIDIA GPUs have targets so far")
     if capability not in _LIKE:
@@ -357,8 +357,8 @@ def from_properties(facts: Mapping[str, Any]) -> Target:
     return _measured(unknown, like, facts)
 
 
-def _measured(known: Target, like: Target, facts: Mapping[str, Any]) -> Target:
-    """Return ``known`` with the facts of the device itself; rates follow clock and size."""
+def _measured(base: Target, like: Target, facts: Mapping[str, Any]) -> Target:
+    """Return ``base`` with the facts of the device itself; rates scale with clock and size."""
 
     def fact(name: str, otherwise: int) -> int:
         return int(facts.get(name) or otherwise)
@@ -371,7 +371,7 @@ def _measured(known: Target, like: Target, facts: Mapping[str, Any]) -> Target:
     moved = bus * memory_clock / (like.memory_bus_bits * like.memory_clock_mhz)
     scale = multiprocessors * clock / (like.multiprocessors * like.clock_mhz)
     return replace(
-        known,
+        base,
         multiprocessors=multiprocessors,
         clock_mhz=clock,
         max_clock_mhz=max_clock,
@@ -390,10 +390,10 @@ def _measured(known: Target, like: Target, facts: Mapping[str, Any]) -> Target:
         threads_per_multiprocessor=fact(
             "max_threads_per_multi_processor", like.threads_per_multiprocessor
         ),
-        rates=tuple((dtype, value * scale) for dtype, value in known.rates),
+        rates=tuple((dtype, value * scale) for dtype, value in base.rates),
     )
 
 
 def _plain(name: str) -> str:
-    """Return a name without what people write now one way, now another."""
-    return "".join(one for one in name.lower().removeprefix("nvidia ") if one.isalnum())
+    """Return a name without case, spaces and punctuation."""
+    return "".join(letter for letter in name.lower().removeprefix("nvidia ") if letter.isalnum())

@@ -1,8 +1,8 @@
-"""How far a candidate's numbers may be from the library kernel's. Pure.
+"""Largest accepted difference between a candidate's output and the library kernel's. Pure.
 
-Both kernels round differently, so the bound is one on the *difference of two roundings*, relative to
-the root mean square of the reference: random operands make every output of the same size, which
-keeps one number meaningful for the whole tensor.
+Both kernels round differently, so this bounds the *difference of two roundings*, relative to the root
+mean square of the reference: with random operands all outputs have the same magnitude, so that one
+number is meaningful for the whole tensor.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _UNIT_ROUNDOFF = {
 }
 _TF32_ROUNDOFF = 2.0**-11
 STEPPED = 0.1
-"""Accepted of integers and truth values behind a product of floats: a value next to a threshold may fall
-on either side of it. Their errors are root mean squares (`bench_child.error_of`): of a mask, one element
-in 200 may differ; two that have nothing to do with each other are 1.0 apart."""
+"""Accepted for integers and truth values computed from a product of floats: a value next to a threshold
+may fall on either side of it. Their errors are root mean squares (`bench_child.error_of`): one element of
+a mask in 200 may differ; two unrelated masks are 1.0 apart."""
 _OUTPUT_ULPS = 16.0
 """An output of 4 standard deviations rounds in units 4 times those of the root mean square, in both
-kernels; twice that again for an epilogue's intermediate rounding."""
+kernels (8); twice that for an epilogue's intermediate rounding."""
 
 
 def tolerance(output_dtype: str, input_dtype: str, reduction: int, *, tf32: bool) -> float:
@@ -59,17 +59,17 @@ def tolerance(output_dtype: str, input_dtype: str, reduction: int, *, tf32: bool
 
 
 _ATTENTION_ORDER = 32.0
-"""Units of float32 by which one order of summation may differ from another, and one exp2 from another:
-the interpreter's Triton kernels are off float64 by 8e-7 at most with float32 operands."""
+"""Units of float32 by which two orders of summation, or two implementations of exp2, may differ: Triton
+kernels in the interpreter differ from float64 by 8e-7 at most with float32 operands."""
 _NARROW_WEIGHTS = 3.0 * _UNIT_ROUNDOFF["float8_e4m3fn"]
-"""Weights rounded to 3 bits of mantissa are each off by 0.0265 of themselves, root mean square, and by a
-unit at most. So is their sum, in units of its row's scale; 3 units are 7 times that, for the worst number
-of a row that sees a few keys."""
+"""Weights rounded to 3 bits of mantissa have a relative error of 0.0265, root mean square, and of one
+unit at most. So has their sum, in units of its row's scale; 3 units are 7 times that, for the worst number
+of a row with few keys."""
 _NARROW_SPREAD = 1.5 * 0.0265
-"""The same for the root mean square of all numbers: an output that is 5 % too large is beyond it."""
+"""The same for the root mean square of all numbers: an output that is 5 % too large exceeds it."""
 _NARROW_SUMS = 2.0**-9
-"""Of scores: Hopper's tensor cores keep 14 bits of sums of 8-bit products (DeepSeek-V3, arXiv 2412.19437,
-3.3.2), here of 256 at most."""
+"""Error of scores: Hopper's tensor cores keep 14 bits of sums of 8-bit products (DeepSeek-V3, arXiv
+2412.19437, 3.3.2), here of 256 at most."""
 _NARROW_SUMS_SPREAD = 2.0**-11
 _ATTENTION_TIMES = 2.0
 """A candidate may be this many times as far from float64 as the library kernel is."""
@@ -77,10 +77,10 @@ _ATTENTION_TIMES = 2.0
 
 @dataclass(frozen=True)
 class Bound:
-    """How far an output of an attention may be from the exact one.
+    """Largest accepted error of an attention's output.
 
     Attributes:
-        relative: In units of its row's scale, the root of the sum of squares of what is added up.
+        relative: In units of its row's scale, the root of the sum of squares of the summands.
         unit: In units of each number itself: it is rounded once when it is written.
         spread: Root mean square of the errors of all numbers, beyond that rounding, as ``relative``.
     """
@@ -90,7 +90,7 @@ class Bound:
     spread: float = math.inf
 
     def __add__(self, other: Bound) -> Bound:
-        """Return how far two kernels may be from one another that keep a bound each."""
+        """Return the largest difference of two kernels that keep one bound each."""
         return Bound(self.relative + other.relative, self.unit + other.unit)
 
 
@@ -102,15 +102,15 @@ def attention_bound(
     reduction: int,
     tf32: bool,
 ) -> Bound:
-    """Return how far a candidate's output may be from float64, given how far the library's is.
+    """Return the largest accepted error of a candidate against float64, from that of the library kernel.
 
     Args:
         library_error: The library kernel's largest error beyond the rounding of its output, in units
-            of the row's scale; None if it gives no such output, or a wrong one: then the bound for
-            any two kernels holds, `tolerance`, which is also the most that is ever accepted.
+            of the row's scale; None if it has no such output, or a wrong one: then the bound for any
+            two kernels is used, `tolerance`, which is also the largest that is ever accepted.
         output_dtype: Type the kernel writes, without ``torch.``.
-        input_dtype: Type of q, k and v. In 8 bits a kernel may round the weights to as many, whatever
-            the library's does; lse, float32, is made of weights before that.
+        input_dtype: Type of q, k and v. With 8 bits a kernel may round the weights to 8 bits, whatever
+            the library kernel does; lse, float32, is computed from weights before that.
         reduction: Keys of a query.
         tf32: True if float32 operands may be rounded to TF32.
     """
@@ -120,7 +120,7 @@ def attention_bound(
             return Bound(_NARROW_SUMS, unit, _NARROW_SUMS_SPREAD)
         return Bound(_NARROW_SUMS + _NARROW_WEIGHTS, unit, _NARROW_SPREAD)
     if library_error is None:
-        # lse is float32, but where q is not, ATen's own on a CPU is off by 5.5e-5: a quicker exp.
+        # lse is float32, but if q is not, ATen's lse on a CPU is off by 5.5e-5: a faster exp.
         return Bound(2.0 * tolerance(input_dtype, input_dtype, reduction, tf32=tf32), unit)
     wide = "float64" if input_dtype == "float64" else "float32"
     floor = _ATTENTION_ORDER * _UNIT_ROUNDOFF[wide]

@@ -55,14 +55,14 @@ def test_a_wrong_result_is_told_from_a_right_one(name: str) -> None:
     shape = next(one for one in fused_products() if one.epilogue == name)
     tensors, again = (shape.tensors("cpu", 64) for _ in range(2))
     assert all(torch.equal(one, other) for one, other in zip(tensors, again, strict=True))
-    assert len(tensors) == 2 + len(shape.behind.operands)
-    answer = shape.behind.function(*tensors)
-    assert answer.dtype == shape.behind.dtype
-    wide = shape.behind.function(*(one.float() for one in tensors))
-    assert error_of(answer, wide) < shape.behind.accepted
-    assert error_of(answer.float() * 1.1, wide) > shape.behind.accepted
+    assert len(tensors) == 2 + len(shape.spec.operands)
+    answer = shape.spec.function(*tensors)
+    assert answer.dtype == shape.spec.dtype
+    wide = shape.spec.function(*(one.float() for one in tensors))
+    assert error_of(answer, wide) < shape.spec.accepted
+    assert error_of(answer.float() * 1.1, wide) > shape.spec.accepted
     unfused = (tensors[0].float() @ tensors[1].float().t()).to(answer.dtype)
-    assert error_of(unfused, wide) > shape.behind.accepted
+    assert error_of(unfused, wide) > shape.spec.accepted
 
 
 def clock(candidate: BenchCandidate) -> float:
@@ -78,15 +78,15 @@ def clock(candidate: BenchCandidate) -> float:
 @pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
 def test_what_is_foretold_and_found_is_noted(cache_dir: Path) -> None:
     pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
-    notes, behind = fused_arm.Notes(), EPILOGUES["silu gate"]
+    notes, spec = fused_arm.Notes(), EPILOGUES["silu gate"]
     arguments = Arg((256, 128)), Arg((384, 128)), Arg((256, 384))
     with (
         gpu.installed(),
         Lab(clock, cache_dir).open() as lab,
-        fused_arm.noted(notes),
+        fused_arm.recorded(notes),
     ):
         lab.lower(
-            lambda *tensors: (behind.function(*tensors),),
+            lambda *tensors: (spec.function(*tensors),),
             *arguments,
             gemm_backends="ATEN,TRITON,CUTLASS",
             max_candidates=4,
@@ -127,7 +127,7 @@ def test_registers_are_noted_beside_the_compilers() -> None:
     limits = limits_of(Config.load({}), "cuda")
     estimate = FusionEstimate(kernel, relu, target("H200"), limits, 200.0, 200.0)
     notes = fused_arm.Notes()
-    with fused_arm.noted(notes):
+    with fused_arm.recorded(notes):
         assert estimate.why_not() is None
         assert estimate.why_not_compiled(Resources(128, 0, 65536, 256)) is None
     (told,) = notes.predicted

@@ -59,7 +59,7 @@ def record(*candidates: Measured, problem: int = 1, **fields: Any) -> Record:
         "digest": digest_of(named),
         "problem": named,
         "describe": f"mm({problem}x512)",
-        "candidates": {one.candidate: one for one in candidates},
+        "candidates": {candidate.candidate: candidate for candidate in candidates},
         "rejected": {},
         "decision": None,
         "created": 1000.0,

@@ -1,8 +1,8 @@
 """One compiler call for all C++ kernels of a graph, for tests that compile many small graphs.
 
 Inductor calls the compiler for each kernel: 1.5 s of CPU with g++ 12, of which the header, Python's
-binding and the linker are all but 0.1 s. Here kernels wait until the first of them is called, then go
-into one unit together, and are called with ctypes; the same text is compiled once.
+binding and the linker take all but 0.1 s. Here kernels are collected until the first of them is called,
+compiled together in one unit, and called with ctypes; the same text is compiled once.
 """
 
 # torch types these partly; what it leaves open says nothing about the tests.
@@ -26,7 +26,7 @@ from inductor_plugin.kernels.unit import CppSource, one_unit, unique_symbol
 Call = Callable[..., None]
 
 _SYMBOL = "kernel"
-"""What Inductor calls the C function of each kernel."""
+"""Inductor's name of the C function of each kernel."""
 _waiting: dict[str, CppSource] = {}
 _ready: dict[str, Any] = {}
 
@@ -41,10 +41,15 @@ def together() -> Generator[None]:
         if key not in _ready:
             _waiting[key] = CppSource(key, source, _SYMBOL)
 
-        def call(*given: Any) -> None:
+        def call(*arguments: Any) -> None:
             if key not in _ready:
                 _compile()
-            _ready[key](*(_passed(kind, one) for kind, one in zip(argtypes, given, strict=True)))
+            _ready[key](
+                *(
+                    _passed(kind, argument)
+                    for kind, argument in zip(argtypes, arguments, strict=True)
+                )
+            )
 
         return call
 

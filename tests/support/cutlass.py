@@ -1,4 +1,4 @@
-"""Forces CUTLASS kernels to win where graphs are lowered for a CUDA device that is not there."""
+"""Forces CUTLASS kernels to win where graphs are lowered for a simulated CUDA device."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Written:
 
     Attributes:
         op: Its name.
-        operands: The tensors, as they are written.
+        operands: Source text of the tensors.
         kernel: ``SYMBOL@DIGEST``.
-        arguments: What follows the kernel's name.
-        named: Keyword arguments, as they are written.
+        arguments: Positional arguments after the kernel's name.
+        named: Source text of the keyword arguments.
     """
 
     op: str
@@ -40,7 +40,7 @@ class Written:
 
 
 def fastest(part: str) -> Callable[[BenchCandidate], float]:
-    """Return a clock that says that kernels with ``part`` in their name are ten times faster."""
+    """Return a clock by which kernels with ``part`` in their name are ten times faster."""
 
     def clock(candidate: BenchCandidate) -> float:
         return 1.0 if part in candidate.candidate_id else 10.0
@@ -50,13 +50,13 @@ def fastest(part: str) -> Callable[[BenchCandidate], float]:
 
 @contextmanager
 def opened(part: str, cache_dir: Path, lab: type[Lab] = Lab) -> Generator[Lab]:
-    """Open a lab on a device that is not there, where kernels with ``part`` in their name win."""
-    with gpu.installed(), lab(fastest(part), cache_dir).open() as one:
-        yield one
+    """Open a lab on a simulated device, where kernels with ``part`` in their name win."""
+    with gpu.installed(), lab(fastest(part), cache_dir).open() as running:
+        yield running
 
 
 def calls(code: str) -> list[Written]:
-    """Return the calls of CUTLASS operators, behind copies or not, in generated code, in their order."""
+    """Return the calls of CUTLASS operators in generated code in order, those with copies included."""
     lines = re.findall(
         r"^ *(torch\.ops\.inductor_plugin\.(?:cutlass|copied)_\w+\.out\(.*\))$", code, re.M
     )
@@ -66,13 +66,13 @@ def calls(code: str) -> list[Written]:
 def _parsed(line: str) -> Written:
     call = ast.parse(line, mode="eval").body
     assert isinstance(call, ast.Call)
-    kernel = next(i for i, one in enumerate(call.args) if isinstance(one, ast.Constant))
+    kernel = next(i for i, argument in enumerate(call.args) if isinstance(argument, ast.Constant))
     named = call.args[kernel]
     assert isinstance(named, ast.Constant)
     return Written(
         op=ast.unparse(call.func).removeprefix("torch.ops.inductor_plugin."),
-        operands=tuple(ast.unparse(one) for one in call.args[:kernel]),
+        operands=tuple(ast.unparse(operand) for operand in call.args[:kernel]),
         kernel=str(named.value),
-        arguments=tuple(ast.literal_eval(one) for one in call.args[kernel + 1 :]),
-        named={str(one.arg): ast.unparse(one.value) for one in call.keywords},
+        arguments=tuple(ast.literal_eval(argument) for argument in call.args[kernel + 1 :]),
+        named={str(keyword.arg): ast.unparse(keyword.value) for keyword in call.keywords},
     )

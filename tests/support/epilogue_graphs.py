@@ -1,4 +1,4 @@
-"""What Inductor makes of functions of a product: lowered for a GPU that is not there, read as epilogues."""
+"""Epilogues that Inductor generates from functions of a product, lowered for a simulated GPU."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateImportUsage=false
@@ -25,7 +25,7 @@ from inductor_plugin.problem.epilogue import Epilogue
 from tests.support import gpu
 
 OUTPUTS = "output_names"
-"""Where a graph's ``meta`` has the names of its outputs: loops write them in an order of their own."""
+"""Key of the names of a graph's outputs in its ``meta``: loops write them in another order."""
 
 
 @dataclass(frozen=True)
@@ -46,23 +46,25 @@ class Shape:
 def lowered(
     function: Callable[..., Sequence[torch.Tensor]], inputs: Sequence[Shape], readers: int = 0
 ) -> tuple[Epilogue, torch.fx.GraphModule]:
-    """Return what Inductor would fuse with the one product of a function, and the FX graph it is from.
+    """Return the epilogue of the only product of a function, and the FX graph it is from.
 
     Args:
         function: Takes two factors and operands, and returns tensors; has one matrix product.
         inputs: Its arguments.
-        readers: How many besides the function's loops read the product.
+        readers: How many readers the product has besides the function's loops.
     """
     mode = FakeTensorMode(shape_env=ShapeEnv())
     with gpu.installed(), mode:
-        tensors = [one.on("cuda:0") for one in inputs]
+        tensors = [argument.on("cuda:0") for argument in inputs]
         graph = make_fx(function, decomposition_table=select_decomp_table())(*tensors)
         untyped: Any = GraphLowering(graph, shape_env=mode.shape_env)
         with tracing(TracingContext(mode)), V.set_graph_handler(untyped), V.set_fake_mode(mode):
             untyped.run(*tensors)
-            loops = [one for one in untyped.buffers if isinstance(one, ir.ComputedBuffer)]
-            (product,) = [one for one in untyped.buffers if isinstance(one, ir.ExternKernelOut)]
-            bodies = [one.get_default_sizes_body()[1] for one in loops]
+            loops = [buffer for buffer in untyped.buffers if isinstance(buffer, ir.ComputedBuffer)]
+            (product,) = [
+                buffer for buffer in untyped.buffers if isinstance(buffer, ir.ExternKernelOut)
+            ]
+            bodies = [loop.get_default_sizes_body()[1] for loop in loops]
             outputs = list(untyped.get_output_names())
             epilogue = epilogue_of_bodies(
                 base_of(product), bodies, lambda name: name in outputs, readers

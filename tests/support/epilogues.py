@@ -29,8 +29,8 @@ class Case:
     Attributes:
         name: For people.
         function: Takes the product and operands.
-        operands: How each lies under D: ``row``, ``column``, ``full``, ``scalar`` (float32).
-        readers: How many besides the function read the product.
+        operands: How each is broadcast to D: ``row``, ``column``, ``full``, ``scalar`` (float32).
+        readers: How many readers the product has besides the function.
     """
 
     name: str
@@ -42,7 +42,8 @@ class Case:
         """Return the operands for a product of a dtype."""
         sizes = {"row": (N,), "column": (M, 1), "full": (M, N), "scalar": ()}
         return [
-            Shape(sizes[one], torch.float32 if one == "scalar" else dtype) for one in self.operands
+            Shape(sizes[name], torch.float32 if name == "scalar" else dtype)
+            for name in self.operands
         ]
 
     def graph(self, dtype: torch.dtype) -> tuple[Callable[..., Tensors], list[Shape]]:
@@ -56,14 +57,14 @@ class Case:
 
 @functools.cache
 def epilogue_of(case: Case, dtype: torch.dtype) -> Epilogue:
-    """Return what Inductor would fuse with the product of a case; lowered once a process."""
+    """Return Inductor's epilogue of a case; lowered once a process."""
     function, shapes = case.graph(dtype)
     epilogue, _ = lowered(function, shapes, case.readers)
     return epilogue
 
 
 class _WholeGelu(TorchFunctionMode):
-    """Computes gelu by its formula: torch's own on a CPU gives NaN for infinity."""
+    """Computes gelu by its formula: torch's on a CPU returns NaN for infinity."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.gelu and not kwargs:
@@ -75,9 +76,10 @@ class _WholeGelu(TorchFunctionMode):
 def eager(
     case: Case, product: torch.Tensor, operands: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Return what a case computes in eager mode, with 16-bit operands in float32 throughout."""
+    """Return the result of a case in eager mode, with 16-bit operands converted to float32."""
     whole = [
-        one.float() if one.dtype in (torch.float16, torch.bfloat16) else one for one in operands
+        operand.float() if operand.dtype in (torch.float16, torch.bfloat16) else operand
+        for operand in operands
     ]
     with torch.no_grad(), _WholeGelu():
         return list(case.function(product, *whole))
@@ -135,4 +137,4 @@ MORE = (
     Case("negative_zero", lambda p: (torch.maximum(p, torch.full_like(p, -0.0)),)),
     Case("division", lambda p, s: (p / s - p.abs().sqrt(),), ("scalar",)),
 )
-"""More that fits, of which only the numbers are compared."""
+"""More supported epilogues, of which only the numbers are compared."""

@@ -1,4 +1,4 @@
-"""What a tree of CUTLASS's visitors computes, node by node on CPU tensors, and its C++ on the host."""
+"""Reference of a CUTLASS visitor tree: node by node on CPU tensors, and its C++ on the host."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownArgumentType=false
 
@@ -28,10 +28,10 @@ DTYPES = {
 }
 
 
-def _larger(one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
-    """Return what max.NaN.f32 gives."""
-    found = torch.where(one > two, one, two)
-    return torch.where(one.isnan() | two.isnan(), torch.full_like(found, math.nan), found)
+def _larger(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return the result of max.NaN.f32."""
+    larger = torch.where(left > right, left, right)
+    return torch.where(left.isnan() | right.isnan(), torch.full_like(larger, math.nan), larger)
 
 
 def _sigmoid(x: torch.Tensor) -> torch.Tensor:
@@ -77,18 +77,18 @@ FUNCTIONS: dict[str, Any] = {
     "where": lambda c, x, y: torch.where(c, x, y),
     "number": lambda c: c.float(),
 }
-"""What each function of a visitor computes of float32 numbers."""
+"""Reference of each function of a visitor, on float32."""
 
 
 def evaluated(
     evt: Evt, product: torch.Tensor, operands: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Return what a tree writes: its further outputs in order, then D.
+    """Return the outputs of a tree: its auxiliary outputs in order, then D.
 
     Args:
         evt: The tree.
         product: The sums, float32 [m, n].
-        operands: What it reads; each can be expanded to [m, n].
+        operands: Tensors it reads; each can be expanded to [m, n].
     """
     values: list[torch.Tensor] = []
     for node in evt.nodes:
@@ -101,13 +101,13 @@ def evaluated(
         elif node.op == "constant":
             value = torch.tensor(node.value, dtype=torch.float32)
         else:
-            value = FUNCTIONS[node.op](*(values[one] for one in node.children))
+            value = FUNCTIONS[node.op](*(values[child] for child in node.children))
         values.append(value.expand(product.shape))
-    return [converted(values[one.node], one.element) for one in evt.outputs]
+    return [converted(values[output.node], output.element) for output in evt.outputs]
 
 
 def converted(value: torch.Tensor, element: str) -> torch.Tensor:
-    """Return what the GPU's conversions give: narrow types saturate, int8 is cut first."""
+    """Convert as the GPU does: narrow types saturate, values are truncated before int8."""
     most = {"e4m3": 448.0, "e5m2": 57344.0}.get(element)
     if element == "s8":
         return value.trunc().nan_to_num(nan=0.0).clamp(-128, 127).to(torch.int8)
@@ -117,25 +117,27 @@ def converted(value: torch.Tensor, element: str) -> torch.Tensor:
 
 
 def host_text(evts: Sequence[Evt]) -> str:
-    """Return C++ that computes trees on the host with the very functions of their kernels."""
+    """Return C++ that computes trees on the host with the same functions as their kernels."""
     parts = [
         "#include <cmath>",
         '#include "cutlass/functional.h"',
         '#include "cutlass/numeric_conversion.h"',
     ]
     for index, evt in enumerate(evts):
-        made = functions(evt, f"tree{index}")
-        parts += [one.text for one in made]
+        tree_functions = functions(evt, f"tree{index}")
+        parts += [function.text for function in tree_functions]
         lines: list[str] = []
-        for place, one in enumerate(made):
+        for place, function in enumerate(tree_functions):
             inputs: list[str] = []
-            for what, number in one.leaves:
+            for what, number in function.leaves:
                 source = {"sums": "in[0][i]", "operand": f"in[{number + 1}][i]"}.get(
                     what, f"y{number}"
                 )
                 inputs.append(source)
             element = ELEMENT_TYPES[evt.outputs[place].element]
-            lines.append(f"    float const y{place} = {one.name}<float>{{}}({', '.join(inputs)});")
+            lines.append(
+                f"    float const y{place} = {function.name}<float>{{}}({', '.join(inputs)});"
+            )
             lines.append(
                 f"    static_cast<{element}*>(out[{place}])[i] = cutlass::NumericConverter<{element}, "
                 f"float, cutlass::FloatRoundStyle::round_to_nearest>{{}}(y{place});"
@@ -149,7 +151,7 @@ def host_text(evts: Sequence[Evt]) -> str:
 
 
 def host_library(evts: Sequence[Evt], toolkit: Toolkit, folder: Path) -> ctypes.CDLL:
-    """Compile trees with the host's compiler; contracted products would round once less."""
+    """Compile trees with the host's compiler, without FMA contraction, which would round once less."""
     path, library = folder / "trees.cpp", folder / "trees.so"
     path.write_text(host_text(evts))
     flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-shared", "-fPIC", "-w", "-fpermissive"]
@@ -159,12 +161,12 @@ def host_library(evts: Sequence[Evt], toolkit: Toolkit, folder: Path) -> ctypes.
 
 
 def _includes(toolkit: Toolkit) -> list[str]:
-    told = command(toolkit, "sm_90a")
-    found = [one for one in told if one.startswith("-I")]
-    for place, one in enumerate(told):
-        if one in ("-I", "-isystem"):
-            found += [one, told[place + 1]]
-    return found
+    arguments = command(toolkit, "sm_90a")
+    includes = [argument for argument in arguments if argument.startswith("-I")]
+    for place, argument in enumerate(arguments):
+        if argument in ("-I", "-isystem"):
+            includes += [argument, arguments[place + 1]]
+    return includes
 
 
 def on_host(
@@ -174,11 +176,13 @@ def on_host(
     product: torch.Tensor,
     operands: Sequence[torch.Tensor],
 ) -> list[torch.Tensor]:
-    """Return what the C++ of tree ``index`` writes, in the order of its outputs."""
-    inputs = [product.float(), *(one.float().expand(product.shape) for one in operands)]
-    inputs = [one.contiguous() for one in inputs]
-    outputs = [torch.zeros(product.shape, dtype=DTYPES[one.element]) for one in evt.outputs]
-    given: Any = (ctypes.c_void_p * len(inputs))(*(one.data_ptr() for one in inputs))
-    taken: Any = (ctypes.c_void_p * len(outputs))(*(one.data_ptr() for one in outputs))
-    getattr(library, f"run{index}")(ctypes.c_long(product.numel()), given, taken)
+    """Return the outputs of the C++ of tree ``index``, in their order."""
+    inputs = [product.float(), *(operand.float().expand(product.shape) for operand in operands)]
+    inputs = [tensor.contiguous() for tensor in inputs]
+    outputs = [torch.zeros(product.shape, dtype=DTYPES[output.element]) for output in evt.outputs]
+    input_pointers: Any = (ctypes.c_void_p * len(inputs))(*(tensor.data_ptr() for tensor in inputs))
+    output_pointers: Any = (ctypes.c_void_p * len(outputs))(
+        *(tensor.data_ptr() for tensor in outputs)
+    )
+    getattr(library, f"run{index}")(ctypes.c_long(product.numel()), input_pointers, output_pointers)
     return outputs

@@ -1,4 +1,4 @@
-"""Stand-ins for the workers, the clock and the progress bar, and short ways to make what they take."""
+"""Fakes of the workers, the clock and the progress bar, and factories of their arguments."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from inductor_plugin.worker.jobs import (
 )
 
 LIMIT_S = 10.0
-"""Longest wait of a test: what has not happened by then never will."""
+"""Longest wait of a test; an event that has not happened by then is assumed never to happen."""
 
 
 def problem(*, device: str = "cuda", rows: int = 64, op: str = "mm") -> Problem:
@@ -42,7 +42,7 @@ def problem(*, device: str = "cuda", rows: int = 64, op: str = "mm") -> Problem:
 
 
 def bench_candidate(name: str) -> BenchCandidate:
-    """Return a job argument that fakes know by its name alone."""
+    """Return a benchmark candidate that fakes identify by its name alone."""
     output = TensorSpec((2, 2), (2, 1), "float32", "cpu")
     return BenchCandidate(name, OpKernel(f"fake::{name}"), (), output, 5.0)
 
@@ -72,13 +72,13 @@ def entry(
     build: CppBuild | TritonCompileJob | None = None,
     in_process: Callable[[], object] | None = None,
 ) -> TaskCandidate:
-    """Return a candidate; one with ``in_process`` does not travel."""
+    """Return a candidate; with ``in_process`` it is not sent to a worker."""
     kind = "extern" if library else "template"
     identity = CandidateId(name, name, kind, f"how {name} is made", library)
-    one = TaskCandidate(identity, build=build, in_process=in_process)
+    entry = TaskCandidate(identity, build=build, in_process=in_process)
     if in_process is None:
-        one.bench = lambda _library, _symbol: bench_candidate(name)
-    return one
+        entry.bench = lambda _library, _symbol: bench_candidate(name)
+    return entry
 
 
 def offer(name: str, kind: str = "", family: str = "", *, library: bool = False) -> CandidateOffer:
@@ -111,7 +111,7 @@ def task(
 
 
 class FakeClock:
-    """A clock that moves only when a test says so; in the place of ``time``."""
+    """A clock that moves only when a test advances it; replaces ``time``."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now
@@ -125,18 +125,18 @@ class FakeClock:
 
 @dataclass
 class FakeBench:
-    """A benchmark worker whose candidates take the times it was given.
+    """A benchmark worker with preset times of candidates.
 
     Attributes:
-        screen_ms: Milliseconds per call at first sight; 1.0 for who is not named.
-        final_ms: The same in the finals; as at first sight for who is not named.
-        status: Who fares otherwise than ``ok`` at first sight.
+        screen_ms: Milliseconds per call in screening, by candidate; 1.0 for others.
+        final_ms: The same in the finals; as in screening for others.
+        status: Status in screening, by candidate; ``ok`` for others.
         final_status: The same in the finals.
         error: Raised by every job.
-        during: Called while a job runs, with who is measured.
-        screened: Who was measured, in order.
-        finals: Who took part in each leg.
-        references: The library kernel each was compared with.
+        during: Called while a job runs, with the candidates that are measured.
+        screened: Candidates that were screened, in order.
+        finals: Candidates of each leg of the finals.
+        references: The library kernel each candidate was compared with.
     """
 
     screen_ms: dict[str, float] = field(default_factory=dict[str, float])
@@ -161,7 +161,7 @@ class FakeBench:
         return Outcome(name, "ok", samples_ms=samples, error=1e-6, elapsed_s=0.25)
 
     def final(self, job: FinalJob) -> tuple[Outcome, ...]:
-        names = tuple(one.candidate_id for one in job.candidates)
+        names = tuple(candidate.candidate_id for candidate in job.candidates)
         self.finals.append(names)
         self._run("+".join(names))
         return tuple(self._final(name, job.rounds) for name in names)
@@ -187,14 +187,14 @@ def spread(middle_ms: float, count: int) -> tuple[float, ...]:
 
 @dataclass
 class FakeBuild:
-    """A builder that builds when a test says so.
+    """A builder that builds when a test calls `finish`.
 
     Attributes:
-        queued: Who waits to be built.
-        flushed: How often what was held back was started.
-        problems: How many problems were handed over whole.
+        queued: Candidates that wait to be built.
+        flushed: How often held-back candidates were started.
+        problems: How many problems were submitted completely.
         compiling: True makes it busy.
-        quiet_blocks: How often it was asked to start nothing.
+        quiet_blocks: How often a quiet block was entered.
     """
 
     queued: dict[str, tuple[TaskCandidate, Callable[[], None]]] = field(
@@ -227,27 +227,27 @@ class FakeBuild:
 
     def finish(self, name: str, status: Status = "ok") -> None:
         """Let one candidate be built, or fail."""
-        one, done = self.queued.pop(name)
+        entry, done = self.queued.pop(name)
         if status == "ok":
-            assert one.bench is not None
-            one.candidate = one.bench("library", "symbol")
-            one.ready = True
+            assert entry.bench is not None
+            entry.candidate = entry.bench("library", "symbol")
+            entry.ready = True
         else:
-            one.outcome = Outcome(name, status, f"{name} is {status}")
+            entry.outcome = Outcome(name, status, f"{name} is {status}")
         done()
 
 
 class FakePool:
-    """Compile workers without compilers: each job takes a time, or waits for a gate.
+    """Compile workers without compilers: each job takes a preset time, or waits for a gate.
 
     Attributes:
-        jobs: The jobs it was given.
-        memory: Bytes each of them was said to need.
+        jobs: The jobs that were submitted.
+        memory: Bytes of memory stated for each of them.
         gate: Closed, it holds every job back.
-        status: How kernels fare that do not compile, by a word in their source.
-        resources: What kernels take of a GPU, by a word in their source.
+        status: Status of kernels that do not compile, by a word in their source.
+        resources: Resources of kernels, by a word in their source.
         running: Jobs that are being compiled.
-        error: Raised when a job is handed over.
+        error: Raised when a job is submitted.
     """
 
     def __init__(self, workers: int = 2, compile_s: float = 0.0) -> None:
@@ -290,8 +290,8 @@ class FakePool:
                 own = Path(folder) / "HASH"
                 own.mkdir(parents=True, exist_ok=True)
                 (own / f"{job.kernel_name}.cubin").write_text(job.key)
-            taken = self._takes(job.key)
-            done([Compiled(job.key, status, elapsed_s=self.compile_s, resources=taken)])
+            resources = self._takes(job.key)
+            done([Compiled(job.key, status, elapsed_s=self.compile_s, resources=resources)])
 
     def _cpp(self, job: CppCompileJob, source: CppSource) -> Compiled:
         status = self._fares(source.source)
@@ -300,19 +300,21 @@ class FakePool:
             return Compiled(source.key, status, "error: no such thing", elapsed_s=share_s)
         library = Path(job.workdir) / f"{source.key}.so"
         library.write_bytes(source.source.encode())
-        taken = self._takes(source.source)
-        return Compiled(source.key, "ok", library=str(library), elapsed_s=share_s, resources=taken)
+        resources = self._takes(source.source)
+        return Compiled(
+            source.key, "ok", library=str(library), elapsed_s=share_s, resources=resources
+        )
 
     def _takes(self, text: str) -> Resources | None:
-        return next((one for word, one in self.resources.items() if word in text), None)
+        return next((resources for word, resources in self.resources.items() if word in text), None)
 
     def _fares(self, text: str) -> Status:
-        found: list[Status] = [how for word, how in self.status.items() if word in text]
-        return found[0] if found else "ok"
+        statuses: list[Status] = [how for word, how in self.status.items() if word in text]
+        return statuses[0] if statuses else "ok"
 
 
 class FakeMeasurement:
-    """Measures in no process at all, in the place of `measure_in_process`."""
+    """Returns preset results without a process; replaces `measure_in_process`."""
 
     def __init__(self, status: Status = "ok", took_ms: float = 1.0) -> None:
         self.status: Status = status
@@ -344,7 +346,7 @@ class FakeLocks:
 
 
 def until(condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
-    """Wait for what another thread is about to do; fail if it does not."""
+    """Wait for a condition that another thread is about to fulfil; fail after a limit."""
     ends = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < ends, "it did not happen in time"

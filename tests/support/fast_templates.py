@@ -1,7 +1,7 @@
-"""Rivals of the library kernels that are right: training on a CPU has no choice without them.
+"""Correct competitors of the library kernels: without them training on a CPU has no other choice.
 
-A worker imports this module because an `OpKernel` names it. Each operator computes what ATen's
-computes, and counts its calls, so that a test can tell that it ran.
+A worker imports this module because an `OpKernel` names it. Each operator computes the same as ATen's,
+and counts its calls, so that a test can check that it ran.
 """
 
 # torch types these partly; what it leaves open says nothing about the tests.
@@ -57,7 +57,7 @@ _define(
 
 
 class RivalTemplate:
-    """Offers one rival for each call it can compute."""
+    """Offers one candidate for each call it can compute."""
 
     name = "rivals"
     ops = ("mm", "bmm", "addmm", "convolution")

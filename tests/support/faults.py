@@ -1,4 +1,4 @@
-"""Candidates that go wrong in the seven ways there are, and one that is right, as torch operators.
+"""Candidates that fail in each of the seven possible ways, and a correct one, as torch operators.
 
 A worker imports this module because an `OpKernel` names it; all compute ``out = a @ b``, or not.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 MEMORY_BYTES = 4 << 30
-"""What the worker of the tests may take, and one candidate wants on top."""
+"""Memory limit of the tests' worker, and the additional memory that a candidate allocates."""
 
 Fault = Callable[[torch.Tensor, torch.Tensor], None]
 
@@ -69,7 +69,7 @@ _calls = {"later": 0}
 
 
 def breaks_later(out: torch.Tensor, right: torch.Tensor) -> None:
-    """Right a few times, so that it reaches the turns of a final job; then it crashes."""
+    """Correct for a few calls, so that it reaches the turns of a final job; then it crashes."""
     out.copy_(right)
     _calls["later"] += 1
     if _calls["later"] > 6:
@@ -116,13 +116,13 @@ def _define(fault: Fault) -> None:
 
 
 def dirty(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    """Right, but it leaves its operands changed."""
+    """Correct, but it modifies its operands."""
     torch.mm(a, b, out=out)
     a.mul_(2)
     return out
 
 
-for one in FAULTS:
-    _define(one)
+for fault in FAULTS:
+    _define(fault)
 library.define("dirty(Tensor(y!) a, Tensor b, *, Tensor(x!) out) -> Tensor(x!)")
 library.impl("dirty", dirty, "CPU")

@@ -1,4 +1,4 @@
-"""The H100 that is not there, for tests; see `inductor_plugin.aot.fake_device`."""
+"""A simulated H100 for tests; see `inductor_plugin.aot.fake_device`."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false, reportMissingTypeStubs=false
@@ -21,17 +21,17 @@ from inductor_plugin.worker.child import inductor
 
 
 def installed(devices: int = 1, **facts: Any) -> AbstractContextManager[SimpleNamespace]:
-    """Pretend for the block that there are CUDA devices, and yield their properties.
+    """Simulate CUDA devices for the block, and yield their properties.
 
     Args:
-        devices: How many.
+        devices: Number of devices.
         facts: Properties other than those of an H100.
     """
     return as_target("H100", devices, facts)
 
 
 def found(kernel: RequestKernel) -> bool:
-    """Return True if a worker finds the compiled kernel of a request; what a launch does first."""
+    """Return True if a worker finds the compiled kernel of a request, as a launch does first."""
     from triton import knobs
 
     hits: list[bool] = []

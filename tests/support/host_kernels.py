@@ -1,4 +1,4 @@
-"""Runs C functions in the place of compiled kernels: operators find and start them on the host."""
+"""Runs C functions instead of compiled kernels: operators find and start them on the host."""
 
 # pyright: reportPrivateUsage=false
 
@@ -25,11 +25,11 @@ def library(folder: Path, text: str, *flags: str) -> Path:
 
 
 def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Start kernels on the host, and look for their libraries in no cache but those that a test adds.
+    """Start kernels on the host, and look for their libraries only in caches that a test adds.
 
     Args:
-        monkeypatch: Undoes it.
-        folder: Where the default cache would be, if it were there.
+        monkeypatch: Undoes the patches.
+        folder: Path of the default cache, which does not exist.
     """
 
     def started(abi: Any, function: Any, call: Any, device: torch.device) -> None:

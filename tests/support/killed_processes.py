@@ -1,4 +1,4 @@
-"""Processes that tune at the same time on one cache, followed from outside and killed at will."""
+"""Processes that tune at the same time on one cache, observed from outside and killed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Child:
     """A `tests.support.processes.tuning`.
 
     Attributes:
-        mark: Stands in its environment and so in that of every process it starts.
+        mark: Is in its environment and so in that of every process it starts.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class Child:
 
         Args:
             cache_dir: The plugin's cache.
-            folder: Where it gets a folder of its own.
+            folder: Parent of its private folder.
             variants: The models it compiles.
-            inductor: Inductor's cache; None gives it one of its own.
+            inductor: Inductor's cache; None for a private one.
         """
         self.mark = uuid.uuid4().hex
         own = folder / self.mark
@@ -88,7 +88,7 @@ class Child:
         assert line == b"ready\n", self.errors()
 
     def go(self) -> None:
-        """Let it tune."""
+        """Make it start tuning."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"go\n")
         self._process.stdin.flush()
@@ -112,7 +112,7 @@ class Child:
         return ran
 
     def folders(self) -> list[Path]:
-        """Return the folders in memory that it has not removed, dead or alive."""
+        """Return the folders in memory that it has not removed, whether it runs or has ended."""
         assert self._owner is not None
         return sorted(MEMORY.glob(f"{self._owner.prefix}*"))
 
@@ -131,41 +131,41 @@ class Child:
     def left_behind(self, within_s: float = GONE_S) -> list[str]:
         """Return the command lines of its processes that still run after some seconds of grace."""
         ends = time.monotonic() + within_s
-        while (found := _marked(self.mark)) and time.monotonic() < ends:
+        while (alive := _marked(self.mark)) and time.monotonic() < ends:
             time.sleep(0.05)
-        return found
+        return alive
 
 
 def _marked(mark: str) -> list[str]:
     """Return the command lines of all processes with a mark in their environment."""
-    wanted = f"{_MARK}={mark}".encode()
-    found: list[str] = []
+    mark_bytes = f"{_MARK}={mark}".encode()
+    processes: list[str] = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+            if mark_bytes in (entry / "environ").read_bytes().split(b"\0"):
                 line = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
-                found.append(f"{entry.name} {line.decode(errors='replace')[:200]}")
-        except OSError:  # ended meanwhile, or someone else's
+                processes.append(f"{entry.name} {line.decode(errors='replace')[:200]}")
+        except OSError:  # ended meanwhile, or of another user
             continue
-    return found
+    return processes
 
 
 @dataclass
 class Toll:
-    """What killing has shown.
+    """Results of the kills.
 
     Attributes:
         kills: Seconds after its start at which each victim was killed.
-        finished: Victims that were done before.
-        damaged: What `verify` found, after any kill.
+        finished: Victims that had ended before.
+        damaged: Damage that `verify` reported, after any kill.
         left_behind: Processes that outlived their parent.
         orphans: Folders in memory that victims could not remove.
         folders_left: Those of them that are still there after the last process, and those of
             processes that ended by themselves.
         quarantined: Candidates that were blamed for a kill.
-        final: Report of the last process, which nobody killed.
+        final: Report of the last process, which was not killed.
     """
 
     kills: list[float] = field(default_factory=list[float])
@@ -188,10 +188,10 @@ def kill_many(
 ) -> Toll:
     """Kill processes that tune the same models on one cache, each at a random moment.
 
-    Two rounds share a model: the second meets what the first has left half done.
+    Two rounds share a model: the second meets the unfinished state of the first.
     """
     chance = random.Random(seed)
-    # Inductor's own compiles are not what is tested: what they leave is shared.
+    # Inductor's own compiles are not tested, so their cache is shared.
     start = functools.partial(Child, cache_dir, folder, inductor=folder / "inductor")
     toll = Toll()
     span_s = _finished(start([0]), toll)["elapsed_s"]
@@ -204,14 +204,14 @@ def kill_many(
         with ExitStack() as stack:
             victims = [stack.enter_context(start([1 + number // 2])) for _ in moments]
             _round(toll, victims, moments, cache_dir)
-        # Follows the load of the machine: a fifth of the victims should be done before.
+        # Follows the load of the machine: a fifth of the victims should end before the kill.
         span_s *= 1.1 if len(toll.kills) - killed == count else 0.6
         say(f"round {number}: {len(toll.kills)} killed, {toll.finished} were done before")
     toll.final = _finished(start(range(max(1, number // 2), number // 2 + 2)), toll)
     toll.folders_left += [path for path in toll.orphans if Path(path).exists()]
     store = open_store(cache_dir)
     toll.damaged += [str(finding) for finding in store.verify()]
-    toll.quarantined = [f"{one.candidate}: {one.reason}" for one in store.iter_quarantine()]
+    toll.quarantined = [f"{entry.candidate}: {entry.reason}" for entry in store.iter_quarantine()]
     return toll
 
 

@@ -1,4 +1,4 @@
-"""The layouts in which an operand of a product comes: one table for a CPU that runs and a GPU that is not there."""
+"""Layouts of a product's operands: one table for a CPU that runs and a GPU that is simulated."""
 
 # torch types these partly; what it leaves open says nothing about the tests.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
@@ -19,7 +19,7 @@ Spec = tuple[Steps, Steps | None]
 
 @torch.library.custom_op("layouts::by_columns", mutates_args=())
 def by_columns(x: torch.Tensor) -> torch.Tensor:
-    """Want the strides that eager's operand has, as a library does that knows no others."""
+    """Require the strides of eager's operand, as a library that supports no others."""
     return x.sum(-1)
 
 
@@ -30,16 +30,16 @@ def _(x: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Case:
-    """A product and how its operands lie.
+    """A product and the layouts of its operands.
 
     Attributes:
-        function: What is compiled.
+        function: The function that is compiled.
         inputs: Sizes and strides of its inputs, by m, k and n.
-        strides: Of the last problem's operands, by the same.
-        offsets: Of the same operands.
-        picky: Which operands a kernel reads copies of that wants aligned rows, none of them expanded.
-        cutlass: The same of CUTLASS on Hopper.
-        read: What generated code says of a GPU kernel's operands, by m, k and n; empty for a whole buffer.
+        strides: Strides of the last problem's operands, by the same.
+        offsets: Offsets of the same operands.
+        picky: Operands that are copied for a kernel that requires aligned rows that are not expanded.
+        cutlass: The same for CUTLASS on Hopper.
+        read: Generated text of a GPU kernel's operands, by m, k and n; empty for a whole buffer.
     """
 
     function: Callable[..., Any]
@@ -85,7 +85,7 @@ def biased(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def channels_last(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Convolve by a filter of 1x1: a product of pixels, whose channels lie together."""
+    """Convolve by a filter of 1x1: a product of pixels, whose channels are contiguous."""
     n, c, h, width = x.shape
     return torch.mm(x.permute(0, 2, 3, 1).reshape(n * h * width, c), w.view(w.shape[0], c).t())
 
@@ -165,12 +165,12 @@ CASES = {
 
 
 def turned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Multiply what is computed from a transposed input: how it lies is Inductor's to decide."""
+    """Multiply a value computed from a transposed input, whose layout Inductor chooses."""
     return torch.bmm(torch.relu(a), b)
 
 
 def fought_over(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Multiply what something else wants as eager lays it out."""
+    """Multiply a value that another operator requires in eager's layout."""
     x = torch.relu(a)
     return torch.bmm(x, b), by_columns(x)
 

@@ -1,4 +1,4 @@
-"""Lowers graphs for a CUDA device that is not there, with workers that answer as a test says.
+"""Lowers graphs for a simulated CUDA device, with workers that answer as a test defines.
 
 Run as ``python -m tests.support.lowering``, it prints the identities of the candidates of one graph.
 """
@@ -57,12 +57,12 @@ Milliseconds = Callable[[BenchCandidate], float]
 
 
 def library_first(candidate: BenchCandidate) -> float:
-    """Say that the library kernel is ten times faster than all others."""
+    """Return times by which the library kernel is ten times faster than all others."""
     return _together(candidate.kernel, library=1.0, other=10.0)
 
 
 def library_last(candidate: BenchCandidate) -> float:
-    """Say that the library kernel is ten times slower than all others."""
+    """Return times by which the library kernel is ten times slower than all others."""
     return _together(candidate.kernel, library=10.0, other=1.0)
 
 
@@ -73,16 +73,16 @@ def is_visited(candidate: BenchCandidate) -> bool:
 
 
 def visited_first(candidate: BenchCandidate) -> float:
-    """Say that CUTLASS kernels with an epilogue are the fastest, at times a GPU could have."""
+    """Return plausible times by which CUTLASS kernels with an epilogue are the fastest."""
     if isinstance(candidate.kernel, SequenceKernel):
         return 0.0090 if is_visited(candidate) else 0.0200
     return 0.0100 if isinstance(candidate.kernel, ExternKernel) else 0.0102
 
 
 def _together(kernel: Kernel | Single, library: float, other: float) -> float:
-    """Return what a kernel, or all parts of a sequence, take."""
+    """Return the time of a kernel, or of all parts of a sequence."""
     if isinstance(kernel, SequenceKernel):
-        return sum(_together(one.kernel, library, other) for one in kernel.parts)
+        return sum(_together(part.kernel, library, other) for part in kernel.parts)
     return library if isinstance(kernel, ExternKernel) else other
 
 
@@ -92,7 +92,7 @@ class _CalledError(Exception):
 
 @contextmanager
 def cpp_wrapper() -> Generator[None]:
-    """Generate C++; without the tuning in the middle of it, which runs Triton kernels on a device."""
+    """Generate C++ without the autotuning pass, which runs Triton kernels on a device."""
     settings = {"cpp_wrapper": True, "triton.autotune_at_compile_time": True}
     untuned = mock.patch.object(
         PythonWrapperCodegen, "generate_and_run_autotune_block", mock.Mock()
@@ -118,7 +118,7 @@ class Arg:
 
 @dataclass
 class Lab:
-    """Stands for the benchmark worker and the compile pool, and notes what they are asked.
+    """Replaces the benchmark worker and the compile pool, and records their jobs.
 
     With ``hold``, nothing is measured until the lowering waits for a decision.
     """
@@ -138,18 +138,20 @@ class Lab:
 
     def entries(self, kind: str) -> list[TaskCandidate]:
         """Return the candidates of a kind over all tasks."""
-        return [one for task in self.tasks for one in task.entries if one.kind == kind]
+        return [entry for task in self.tasks for entry in task.entries if entry.kind == kind]
 
     def record(self) -> dict[str, Any]:
-        """Return the one record there is, but for those of products with an epilogue."""
-        found = [json.loads(one.read_text()) for one in self.cache_dir.glob("records/*/*/*.json")]
-        (record,) = [one for one in found if not one["problem"].get("epilogue")]
+        """Return the only record of a product without an epilogue."""
+        records = [
+            json.loads(path.read_text()) for path in self.cache_dir.glob("records/*/*/*.json")
+        ]
+        (record,) = [record for record in records if not record["problem"].get("epilogue")]
         return record
 
     @property
     def products(self) -> list[Task]:
         """The tasks without an epilogue."""
-        return [one for one in self.tasks if not one.problem.epilogue]
+        return [task for task in self.tasks if not task.problem.epilogue]
 
     def submit(self, job: Any, done: Callable[[list[Compiled]], None], memory: int = 0) -> None:
         if isinstance(job, CppCompileJob):
@@ -176,23 +178,23 @@ class Lab:
 
     def final(self, job: FinalJob) -> tuple[Outcome, ...]:
         self.finals.append(job)
-        return tuple(self._outcome(one, job.rounds) for one in job.candidates)
+        return tuple(self._outcome(candidate, job.rounds) for candidate in job.candidates)
 
     def _outcome(self, candidate: BenchCandidate, samples: int) -> Outcome:
         status: Any = self.status(candidate)
         if status != "ok":
             return Outcome(candidate.candidate_id, status, "as the test says")
-        taken = (self.milliseconds(candidate),) * samples
-        return Outcome(candidate.candidate_id, "ok", samples_ms=taken)
+        samples_ms = (self.milliseconds(candidate),) * samples
+        return Outcome(candidate.candidate_id, "ok", samples_ms=samples_ms)
 
     @contextmanager
     def open(self) -> Iterator[Lab]:
-        """Put it in the place of the workers."""
+        """Replace the workers by it."""
         submit, wait = Pipeline.submit, Pipeline.wait
 
         def submitted(pipeline: Pipeline, task: Task) -> None:
             self.order.append("submit")
-            # The race takes out what another process has measured: a copy keeps what was offered.
+            # The race removes candidates that another process has measured: a copy keeps all offers.
             self.tasks.append(replace(task, entries=[*task.entries]))
             submit(pipeline, task)
 
@@ -217,7 +219,7 @@ class Lab:
         """Lower a function of tensors, and return the code that would run."""
         mode = FakeTensorMode(shape_env=ShapeEnv())
         with mode:
-            tensors = [one.tensor() for one in arguments]
+            tensors = [argument.tensor() for argument in arguments]
             graph = make_fx(function, decomposition_table=select_decomp_table())(*tensors)
         return self.lower_graph(graph, mode, tensors, **options)
 
@@ -247,7 +249,7 @@ class Lab:
 
         torch._dynamo.reset()
         with self._codes() as codes, FakeTensorMode(shape_env=ShapeEnv()):
-            tensors = [one.tensor() for one in arguments]
+            tensors = [argument.tensor() for argument in arguments]
             torch._dynamo.mark_dynamic(tensors[0], 0)
             with suppress(_CalledError):
                 torch.compile(function, backend=backend)(*tensors)
@@ -277,7 +279,7 @@ def main() -> None:
         with Lab(library_first, Path(folder)).open() as lab:
             lab.lower(lambda a, b: (torch.mm(a, b),), Arg((256, 128)), Arg((128, 512)))
         (task,) = lab.tasks
-        json.dump([one.candidate_id for one in task.entries], sys.stdout)
+        json.dump([entry.candidate_id for entry in task.entries], sys.stdout)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Models for tests that compile for a GPU that is not there."""
+"""Models for tests that compile for a simulated GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from inductor_plugin.aot.models import Inputs
 
 
 class Layer(nn.Module):
-    """One product whose sizes suit every kernel, and an attention in front of it."""
+    """One product whose sizes suit every kernel, after an attention."""
 
     scale: Tensor
 
@@ -34,7 +34,7 @@ def half() -> tuple[nn.Module, list[Inputs]]:
 
 
 def wants_values() -> tuple[nn.Module, Inputs]:
-    """Return a model whose making looks at a number."""
+    """Return a model whose construction reads the value of a tensor."""
     layer = Layer().half()
     assert float(layer.first.weight.detach().float().abs().max()) < 1
     return layer, (rows(128).half(),)

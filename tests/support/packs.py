@@ -21,7 +21,7 @@ from tests.support.cache import kernel_key
 def pack_file(
     folder: Path, target: str = "RTX 4090", arch: str = "sm_89", source: str = "", **software: str
 ) -> Path:
-    """Return the file of a pack with one kernel; ``software`` is added to what built it."""
+    """Return the file of a pack with one kernel; ``software`` is added to its build versions."""
     file = folder / f"{arch}{source}.pack"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(_content(target, arch, source, tuple(sorted(software.items()))))
@@ -56,4 +56,4 @@ def stale(site: Path, package: str) -> None:
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: stale\nVersion: 1\n")
     (folder / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\nstale = {package}\n")
     points = importlib.metadata.entry_points(group=ENTRY_POINTS)
-    assert "stale" in {one.name for one in points}
+    assert "stale" in {point.name for point in points}

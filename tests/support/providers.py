@@ -1,4 +1,4 @@
-"""Templates for tests: candidates that are right, slow or broken in a known way."""
+"""Templates for tests: candidates that are correct, slow or broken in a known way."""
 
 from __future__ import annotations
 

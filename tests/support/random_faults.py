@@ -1,7 +1,7 @@
-"""A template for every product on a CPU whose candidates mostly go wrong, each problem in its own way.
+"""A template for every product on a CPU whose candidates mostly fail, in ways that depend on the problem.
 
-A worker imports this module because an `OpKernel` names it. The right one counts its calls, so that a
-test can tell that it ran.
+A worker imports this module because an `OpKernel` names it. The correct operator counts its calls, so
+that a test can check that it ran.
 """
 
 # torch types these partly; what it leaves open says nothing about the tests.
@@ -30,7 +30,7 @@ CALLS: Counter[str] = Counter()
 """Calls in this process, by fault."""
 
 COSTLY_ONE_IN = 48
-"""A crash costs a worker, 4 s, and a hang the time a candidate may take: few problems have one."""
+"""A crash costs a worker, 4 s, and a hang the time limit of a candidate: few problems have them."""
 
 Fault = Callable[[Tensor, Tensor], object]
 
@@ -94,7 +94,7 @@ for _name, _fault in {**RIGHT, **CHEAP, **COSTLY}.items():
 
 
 def faults_of(problem: Problem) -> list[str]:
-    """Return the candidates of a problem: one that is right, and two or three that are not."""
+    """Return the candidates of a problem: a correct one, and two or three faulty ones."""
     text = json.dumps(problem.fields(), sort_keys=True)
     number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
     cheap = sorted(CHEAP)
@@ -105,7 +105,7 @@ def faults_of(problem: Problem) -> list[str]:
 
 
 class RandomFaults:
-    """Offers them."""
+    """Offers the candidates of `faults_of`."""
 
     name = "random_faults"
     version = "1"
@@ -116,11 +116,11 @@ class RandomFaults:
         return None
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
-        told = dict(problem.arguments)
+        arguments = dict(problem.arguments)
         args: tuple[float, ...] = ()
         overload = ""
         if len(problem.inputs) == 3:
-            args = float(told.get("alpha", "1")), float(told.get("beta", "1"))
+            args = float(arguments.get("alpha", "1")), float(arguments.get("beta", "1"))
             overload = ".added"
         return [
             Candidate(

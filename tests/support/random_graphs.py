@@ -1,7 +1,7 @@
 """Random graphs of matrix products: strides, views, broadcasting and pointwise operators, from a seed.
 
 A graph is data (`Graph`), so that it can be printed, run eagerly, compiled, and shrunk: its steps read
-values by number, and a step that is taken out gives way to the value it read first.
+values by number, and a step that is removed is replaced by the first value it reads.
 """
 
 # torch types these partly; what it leaves open says nothing about the tests.
@@ -19,15 +19,18 @@ from torch import Tensor
 from torch.nn import functional
 
 EXTENTS = (8, 13, 24)
-"""Multiples of a vector, of nothing, and of 8: few, so that graphs share problems and kernels."""
+"""Multiples of a vector and of 8, and odd extents: few, so that graphs share problems and kernels."""
 BATCH = 5
-"""No other extent, stride or storage of an input is as large, nor becomes it by any of `VARY`."""
+"""No other extent, stride or storage of an input has this size, with any of `VARY`."""
 OTHERS: tuple[dict[int, int], ...] = (
     {8: 16, 13: 11, 24: 40, BATCH: 2},
     {8: 5, 13: 30, 24: 7, BATCH: 4},
 )
-"""What extents become at a dynamic graph's other sizes: larger, smaller, multiples of other numbers."""
-VARY: tuple[tuple[int, ...], ...] = ((*EXTENTS, BATCH), *((one,) for one in (*EXTENTS, BATCH)))
+"""Extents at a dynamic graph's other sizes: larger, smaller, multiples of other numbers."""
+VARY: tuple[tuple[int, ...], ...] = (
+    (*EXTENTS, BATCH),
+    *((extent,) for extent in (*EXTENTS, BATCH)),
+)
 """Extents that are unknown in dynamic graphs."""
 TOGETHER = 25
 """Neighbours that are unknown in the same extents: Dynamo takes equal numbers of one compile for one."""
@@ -42,8 +45,8 @@ class Input:
     """One input: a view of random numbers.
 
     Attributes:
-        size: What the graph sees.
-        form: How it lies in memory: a key of `FORMS`.
+        size: Extents of the view.
+        form: Its memory layout: a key of `FORMS`.
     """
 
     size: Shape
@@ -63,11 +66,11 @@ class Graph:
     """A graph.
 
     Attributes:
-        seed: What made it.
-        dtype: Of all its inputs.
+        seed: The seed it was generated from.
+        dtype: Dtype of all its inputs.
         inputs: The first values.
-        steps: The others, in order; the last is the result, and so are products nobody reads.
-        varies: Extents that are compiled as unknown: all equal ones together, so that products stay ones.
+        steps: The other values, in order; results are the last one and products that are not read.
+        varies: Extents that are compiled as unknown: equal ones together, so that products stay valid.
     """
 
     seed: int
@@ -76,43 +79,47 @@ class Graph:
     steps: tuple[Step, ...]
     varies: tuple[int, ...] = ()
 
-    def __call__(self, *given: Tensor) -> list[Tensor]:
-        """Run it."""
-        values = list(given)
+    def __call__(self, *tensors: Tensor) -> list[Tensor]:
+        """Run the graph eagerly."""
+        values = list(tensors)
         read = {number for step in self.steps for number in step.reads}
         for step in self.steps:
             values.append(OPERATORS[step.name](*(values[number] for number in step.reads)))
         return [
             value
             for number, value in enumerate(values)
-            if number >= len(given) and number not in read
+            if number >= len(tensors) and number not in read
         ]
 
     def tensors(self, extents: Mapping[int, int] | None = None) -> list[Tensor]:
-        """Return its inputs, the same each time; at another size, those extents of it that vary."""
+        """Return its inputs, the same each time; extents that vary are replaced by those of ``extents``."""
         generator = torch.Generator().manual_seed(self.seed)
-        now = {one: other for one, other in (extents or {}).items() if one in self.varies}
-        made: list[Tensor] = []
-        for one in self.inputs:
-            given = FORMS[one.form](
-                tuple(now.get(extent, extent) for extent in one.size), generator
+        now = {extent: other for extent, other in (extents or {}).items() if extent in self.varies}
+        arguments: list[Tensor] = []
+        for operand in self.inputs:
+            tensor = FORMS[operand.form](
+                tuple(now.get(extent, extent) for extent in operand.size), generator
             )
-            made.append(given.to(self.dtype) if one.form == "dense" else _typed(given, self.dtype))
-        return made
+            arguments.append(
+                tensor.to(self.dtype) if operand.form == "dense" else _typed(tensor, self.dtype)
+            )
+        return arguments
 
     def unknown(self) -> list[tuple[int, int]]:
         """Return the dimensions that vary: numbers of inputs and dimensions."""
         return [
             (number, dim)
-            for number, one in enumerate(self.inputs)
-            for dim, extent in enumerate(one.size)
+            for number, operand in enumerate(self.inputs)
+            for dim, extent in enumerate(operand.size)
             if extent in self.varies
         ]
 
     def text(self) -> str:
-        """Return it as people read it: what a failure prints."""
+        """Return the graph as text, for messages of failures."""
         lines = [f"seed {self.seed}, {self.dtype}, unknown extents {list(self.varies)}"]
-        lines += [f"  v{n} = {one.form} {list(one.size)}" for n, one in enumerate(self.inputs)]
+        lines += [
+            f"  v{n} = {operand.form} {list(operand.size)}" for n, operand in enumerate(self.inputs)
+        ]
         first = len(self.inputs)
         lines += [
             f"  v{first + n} = {step.name}({', '.join(f'v{r}' for r in step.reads)})"
@@ -144,7 +151,7 @@ def _expanded(size: Shape, generator: torch.Generator) -> Tensor:
 
 
 def _reinterpreted(size: Shape, generator: torch.Generator) -> Tensor:
-    """Return a view that reads its memory in an order of its own, from its second element."""
+    """Return a view that reads its memory in another order, from its second element."""
     count = 1
     for extent in size:
         count *= extent
@@ -163,7 +170,7 @@ FORMS: dict[str, Callable[[Shape, torch.Generator], Tensor]] = {
     "expanded": _expanded,
     "reinterpreted": _reinterpreted,
 }
-"""How an input lies in memory."""
+"""Memory layouts of an input."""
 
 VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
     "turned_twice": lambda a: a.mT.contiguous().mT,
@@ -196,7 +203,7 @@ OPERATORS: dict[str, Callable[..., Tensor]] = {**VIEWS, **POINTWISE, **PRODUCTS}
 
 
 def graph(seed: int) -> Graph:
-    """Return the graph of a seed: a product, then up to three steps, one in three a product again.
+    """Return the graph of a seed: a product, then up to three steps, a third of them products again.
 
     One graph in three is dynamic.
     """
@@ -258,7 +265,7 @@ def _numbered(steps: Sequence[Step], inputs: int) -> Iterator[Step]:
     """Yield the steps with their reads numbered: inputs first, which the generator counts downwards."""
     for step in steps:
         yield replace(
-            step, reads=tuple(-1 - one if one < 0 else inputs + one for one in step.reads)
+            step, reads=tuple(-1 - index if index < 0 else inputs + index for index in step.reads)
         )
 
 
@@ -268,18 +275,18 @@ def smaller(whole: Graph) -> Iterator[Graph]:
     for index in reversed(range(len(whole.steps))):
         step = whole.steps[index]
         if step.name in PRODUCTS and index < len(whole.steps) - 1:
-            continue  # its extents are another value's
+            continue  # its extents differ from those of the value it reads
         gone, instead = first + index, step.reads[0]
         rest = tuple(
-            replace(one, reads=tuple(_without(r, gone, instead) for r in one.reads))
-            for number, one in enumerate(whole.steps)
+            replace(step, reads=tuple(_without(r, gone, instead) for r in step.reads))
+            for number, step in enumerate(whole.steps)
             if number != index
         )
         if rest:
             yield replace(whole, steps=rest)
-    for index, one in enumerate(whole.inputs):
-        if one.form != "dense":
-            plain = replace(one, form="dense")
+    for index, operand in enumerate(whole.inputs):
+        if operand.form != "dense":
+            plain = replace(operand, form="dense")
             inputs = (*whole.inputs[:index], plain, *whole.inputs[index + 1 :])
             yield replace(whole, inputs=inputs)
     if whole.varies:

@@ -1,4 +1,4 @@
-"""Operators for tests that take operands by rows alone, aligned, none of them expanded; and say so if not.
+"""Operators for tests that accept only aligned row-major operands without expansion, and raise otherwise.
 
 A worker imports this module because an `OpKernel` names it.
 """
@@ -30,20 +30,20 @@ CONTRACT: Mapping[str, Contract] = {
 }
 
 CALLS: list[tuple[str, tuple[tuple[int, ...], ...]]] = []
-"""What was called in this process, and the strides of its operands."""
+"""Operators that were called in this process, with the strides of their operands."""
 
 _library = torch.library.Library("picky", "FRAGMENT")
 
 
 def _define(name: str, operands: str, compute: Callable[..., torch.Tensor]) -> None:
     def run(*args: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        CALLS.append((name, tuple(one.stride() for one in args)))
-        for one in args[-2:]:
-            assert one.stride(-1) == 1, f"a row has gaps: {one.stride()}"
-            assert one.stride(-2) % 4 == 0, f"rows are not aligned: {one.stride()}"
-            assert one.stride(-2) >= one.size(-1), f"rows overlap: {one.stride()}"
-            assert one.data_ptr() % 16 == 0, "the base is not aligned"
-            assert 0 not in one.stride(), f"it is expanded: {one.stride()}"
+        CALLS.append((name, tuple(argument.stride() for argument in args)))
+        for operand in args[-2:]:
+            assert operand.stride(-1) == 1, f"a row has gaps: {operand.stride()}"
+            assert operand.stride(-2) % 4 == 0, f"rows are not aligned: {operand.stride()}"
+            assert operand.stride(-2) >= operand.size(-1), f"rows overlap: {operand.stride()}"
+            assert operand.data_ptr() % 16 == 0, "the base is not aligned"
+            assert 0 not in operand.stride(), f"it is expanded: {operand.stride()}"
         return out.copy_(compute(*args))
 
     _library.define(f"{name}({operands}, *, Tensor(x!) out) -> Tensor(x!)")
@@ -57,7 +57,7 @@ _define("addmm", "Tensor bias, Tensor a, Tensor b", torch.addmm)
 
 
 def first(candidate: BenchCandidate) -> float:
-    """Say that these operators are the fastest, in milliseconds; copies cost nothing."""
+    """Return milliseconds by which these operators are the fastest; copies cost nothing."""
     kernel = candidate.kernel
     ours = isinstance(kernel, OpKernel) and "picky::" in repr(kernel)
     return 1.0 if ours else 10.0

@@ -9,11 +9,11 @@ The seconds are in ``tests/durations.json``, written by ``make durations``. Thre
 3. A case marked ``slow`` never runs in `make test`, and a case that the file does not know always does.
 
 ``function_s`` is in the file: the most that keeps all of `make test` within `BUDGET_S`. It is chosen when
-the file is written, so that the decision about a case depends on the cases of its own file only.
+the file is written, so that the decision about a case depends only on the cases of its file.
 
 The file keeps what the decision needs: a function whose cases together take less than `LISTED_S` is left
 out, a function has the mean of its cases, and a case that takes far longer than the others of its function
-(usually the first, which compiles for all) has a figure of its own.
+(usually the first, which compiles for all) has a separate figure.
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ class Selection:
 
 def select(durations: Durations, cases: Iterable[Case]) -> Selection:
     """Choose the cases of `make test`; ``cases`` has all cases of each file that it has any of."""
-    given = tuple(cases)
-    left_out = {case.node_id: "marked slow" for case in given if case.slow}
+    all_cases = tuple(cases)
+    left_out = {case.node_id: "marked slow" for case in all_cases if case.slow}
     by_function: defaultdict[str, list[Case]] = defaultdict(list)
     by_file: defaultdict[str, list[Case]] = defaultdict(list)
-    for case in given:
+    for case in all_cases:
         if not case.slow:
             by_function[case.function].append(case)
             by_file[case.file].append(case)
@@ -96,7 +96,7 @@ def select(durations: Durations, cases: Iterable[Case]) -> Selection:
             cheapest = _cheapest_first(durations, file)[0]
             if durations.seconds(cheapest) <= LONGEST_S:
                 del left_out[cheapest.node_id]
-    return Selection(tuple(case for case in given if case.node_id not in left_out), left_out)
+    return Selection(tuple(case for case in all_cases if case.node_id not in left_out), left_out)
 
 
 def _unaffordable(durations: Durations, function: list[Case]) -> Iterable[Case]:
@@ -123,13 +123,13 @@ def part(
     changed: Iterable[str] = (),
 ) -> tuple[Case, ...]:
     """Choose cases that take ``limit_s`` together: those of the changed files first, then others by ``seed``."""
-    given = tuple(cases)
+    all_cases = tuple(cases)
     folders = {_tests_of(path) for path in changed}
     related = {
-        case.file for case in given if any(case.file.startswith(folder) for folder in folders)
+        case.file for case in all_cases if any(case.file.startswith(folder) for folder in folders)
     }
     drawn = sorted(
-        given,
+        all_cases,
         key=lambda case: (case.file not in related, zlib.crc32((seed + case.node_id).encode())),
     )
     left_s = limit_s
@@ -138,7 +138,7 @@ def part(
         if durations.seconds(case) <= left_s:
             left_s -= durations.seconds(case)
             kept.add(case.node_id)
-    return tuple(case for case in given if case.node_id in kept)
+    return tuple(case for case in all_cases if case.node_id in kept)
 
 
 def _tests_of(path: str) -> str:

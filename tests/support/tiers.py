@@ -1,4 +1,4 @@
-"""The pytest options behind `make test`, `make test-slow` and `make durations`.
+"""The pytest options of `make test`, `make test-slow` and `make durations`.
 
     --tier fast         what `tests.support.selection` chooses, as `make test` does; a line at the end says what
                         was left out. It chooses nothing where -m or -k is given, or a file or folder: those run
@@ -65,7 +65,7 @@ def configure(config: pytest.Config) -> None:
 
 
 def workers(config: pytest.Config) -> int:
-    """Return the number of workers that `-n auto` stands for."""
+    """Return the number of workers of `-n auto`."""
     if any("::" in argument for argument in config.args):
         return 0
     return min(len(os.sched_getaffinity(0)), _MOST_WORKERS)
@@ -86,7 +86,7 @@ def _git(*arguments: str) -> str:
 
 
 class _Tier:
-    """Deselects what does not belong to the tier, and says so at the end."""
+    """Deselects cases that do not belong to the tier, and reports them at the end."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -105,7 +105,7 @@ class _Tier:
 
     @pytest.hookimpl(tryfirst=True)  # before -m and -k take cases away
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Take the other cases away."""
+        """Deselect the other cases."""
         by_id = {item.nodeid: item for item in items}
         cases = [
             Case(item.nodeid, item.get_closest_marker("slow") is not None)
@@ -132,11 +132,11 @@ class _Tier:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take what a worker left out; all leave out the same."""
+        """Receive the cases that a worker left out; all workers leave out the same."""
         self._summary = getattr(node, "workeroutput", {}).get("tier", self._summary)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Say what was left out and how to run it."""
+        """Report what was left out and how to run it."""
         if not self._summary:
             return
         terminalreporter.section("left out")
@@ -153,7 +153,7 @@ class _Tier:
 def _summary(
     durations: Durations, kept: list[Case], left_out: list[Case], reasons: Any
 ) -> dict[str, Any]:
-    """Return lines about what was left out; a plain record, since it goes from a worker to the controller."""
+    """Return lines about what was left out; the argument is plain because a worker sends it."""
     cases: Counter[str] = Counter()
     seconds: defaultdict[str, float] = defaultdict(float)
     for case in left_out:

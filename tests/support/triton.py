@@ -1,4 +1,4 @@
-"""Lowers products whose winner is a Triton template, and keeps what the interpreter needs of them."""
+"""Lowers products whose winner is a Triton template, and keeps the facts the interpreter needs."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false, reportUnknownLambdaType=false
@@ -32,11 +32,11 @@ NEEDS_CUDA_BUILD = [
     pytest.mark.compat,
     pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
 ]
-"""The marks of tests that lower for a GPU that is not there."""
+"""The marks of tests that lower for a simulated GPU."""
 
 H100 = target("H100")
-BEHIND = 1 << 16
-"""Elements behind an argument, more than the last step of K reads without a mask."""
+PADDING = 1 << 16
+"""Elements after an argument, more than the last step of K reads without a mask."""
 SMALLEST_OF = {80: target("A100"), 90: H100, 100: target("B200")}
 """The GPU of a compute capability whose shared memory its kernels must fit into."""
 
@@ -61,18 +61,18 @@ def matrix(rows: int, columns: int, **facts: Any) -> Operand:
 
 def problem(m: int = 4, n: int = 4096, k: int = 4096, **facts: Any) -> Problem:
     """Return a product of two such matrices, on an H100."""
-    made = Problem("mm", (matrix(m, k), matrix(k, n)), matrix(m, n), target=H100)
-    return replace(made, **facts)
+    product = Problem("mm", (matrix(m, k), matrix(k, n)), matrix(m, n), target=H100)
+    return replace(product, **facts)
 
 
 def batch(b: int, m: int, n: int, k: int, **facts: Any) -> Problem:
-    """Return products of bfloat16 matrices side by side, on an H100."""
+    """Return a batch of products of bfloat16 matrices, on an H100."""
 
     def operand(rows: int, columns: int) -> Operand:
         return Operand((b, rows, columns), (rows * columns, columns, 1), "bfloat16", "cuda")
 
-    made = Problem("bmm", (operand(m, k), operand(k, n)), operand(m, n), target=H100)
-    return replace(made, **facts)
+    products = Problem("bmm", (operand(m, k), operand(k, n)), operand(m, n), target=H100)
+    return replace(products, **facts)
 
 
 @dataclass(frozen=True)
@@ -98,18 +98,18 @@ class Lowered:
 
 @contextmanager
 def offered(template: Template) -> Any:
-    """Offer a template for the block, in the place of the one that has its name."""
+    """Offer a template for the block; it replaces the template of the same name."""
     with mock.patch.dict(default_registry()._templates, {template.name: template}):
         yield
 
 
 @dataclass(frozen=True)
 class Every:
-    """A template in whose place all kernels it can make are offered.
+    """Offers all kernels that a template can generate.
 
     Attributes:
         template: The template.
-        make: What returns all its candidates for a problem.
+        make: Returns all its candidates for a problem.
     """
 
     template: Template
@@ -130,7 +130,7 @@ class Every:
         return self.template.reject(problem)
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
-        """Return all kernels, those too that would not fit."""
+        """Return all kernels, those that would not fit included."""
         return self.make(problem)
 
 
@@ -144,26 +144,26 @@ def lowered(
     dynamic: bool = False,
 ) -> Lowered:
     """Lower a function; the candidate ``winner`` of the kernels named ``kernel`` is the fastest."""
-    found: list[str] = []
+    ids: list[str] = []
 
     def milliseconds(candidate: BenchCandidate) -> float:
         kernel = candidate.kernel
-        if isinstance(kernel, SequenceKernel):  # with an epilogue, which it takes in
+        if isinstance(kernel, SequenceKernel):  # with an epilogue
             return 0.1 if len(kernel.parts) == 1 else 1.0
-        return 0.1 if candidate.candidate_id in found[winner : winner + 1] else 1.0
+        return 0.1 if candidate.candidate_id in ids[winner : winner + 1] else 1.0
 
-    def noted(candidate: BenchCandidate) -> str:
+    def record_ids(candidate: BenchCandidate) -> str:
         for task in lab.products:
-            found[:] = [one.candidate_id for one in task.entries if one.name == kernel]
+            ids[:] = [entry.candidate_id for entry in task.entries if entry.name == kernel]
         return "ok"
 
     with tempfile.TemporaryDirectory() as folder, offered(template):
-        lab = Lab(milliseconds, Path(folder), status=noted)
+        lab = Lab(milliseconds, Path(folder), status=record_ids)
         with lab.open():
             lower = lab.lower_dynamic if dynamic else lab.lower
             code = lower(function, *arguments)
         rejected = lab.record()["rejected"]
-    entries = [one for task in lab.tasks for one in task.entries if one.name == kernel]
+    entries = [entry for task in lab.tasks for entry in task.entries if entry.name == kernel]
     return Lowered(code, tuple(entries), rejected)
 
 
@@ -171,20 +171,20 @@ def values(argument: Arg, seed: int) -> torch.Tensor:
     """Return random values for an argument of a graph, on the CPU.
 
     Floats are small multiples of 1/8, so that even 8-bit ones hold them and their products are exact:
-    what differs then is a wrong element, not a rounding. Between its rows and behind it is NaN, which
-    times zero is NaN: what is read there without a mask is seen.
+    a difference is then a wrong element, not a rounding. Between its rows and after it is NaN, which
+    times zero is NaN: a read there without a mask is detected.
     """
     generator = torch.Generator().manual_seed(seed)
     size, stride = argument.size, argument.stride or _contiguous(argument.size)
     elements = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
-    beyond = torch.full((elements + BEHIND,), torch.nan)
+    beyond = torch.full((elements + PADDING,), torch.nan)
     if argument.dtype.is_floating_point:
-        made = beyond.to(argument.dtype).as_strided(size, stride)
+        tensor = beyond.to(argument.dtype).as_strided(size, stride)
     else:
-        made = torch.zeros(len(beyond), dtype=argument.dtype).as_strided(size, stride)
+        tensor = torch.zeros(len(beyond), dtype=argument.dtype).as_strided(size, stride)
         low, high = torch.iinfo(argument.dtype).min, torch.iinfo(argument.dtype).max
-        return made.copy_(torch.randint(low, high, size, generator=generator))
-    return made.copy_((torch.randn(size, generator=generator) * 2).round() / 8)
+        return tensor.copy_(torch.randint(low, high, size, generator=generator))
+    return tensor.copy_((torch.randn(size, generator=generator) * 2).round() / 8)
 
 
 def _float(tensor: torch.Tensor) -> torch.Tensor:
@@ -218,42 +218,42 @@ class Case:
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """What it is run with."""
+        """The tensors it is run with."""
         first, *others = self.arguments
         if self.rows:
             first = replace(first, size=(self.rows, *first.size[1:]))
-        return [values(one, seed) for seed, one in enumerate((first, *others))]
+        return [values(argument, seed) for seed, argument in enumerate((first, *others))]
 
 
 def check(template: Template, kernel: str, cases: Mapping[str, Case]) -> None:
-    """Lower all cases, run what was generated, and compare it with float32."""
+    """Lower all cases, run the generated code, and compare the results with float32."""
     assert kernel == template.name
-    check_all([(template, name, one) for name, one in cases.items()])
+    check_all([(template, name, case) for name, case in cases.items()])
 
 
 def check_all(cases: Sequence[tuple[Template, str, Case]]) -> None:
     """Do as `check` for (template, name, case), all in one process, which takes seconds to start."""
-    given: list[tuple[str, list[torch.Tensor]]] = []
-    for template, name, one in cases:
+    modules: list[tuple[str, list[torch.Tensor]]] = []
+    for template, name, case in cases:
         # Padding of unknown sizes is decided by a measurement on the device.
-        with inductor_config.patch({"shape_padding": False} if one.rows else {}):
+        with inductor_config.patch({"shape_padding": False} if case.rows else {}):
             code = lowered(
                 template,
                 template.name,
-                one.function,
-                one.arguments,
-                winner=one.winner,
-                dynamic=one.rows > 0,
+                case.function,
+                case.arguments,
+                winner=case.winner,
+                dynamic=case.rows > 0,
             ).code
         assert code.count(".run(") == 1, name
         assert "extern_kernels" not in code.split("async_compile.wait", 1)[1], name
-        given.append((code, one.tensors))
-    results = triton_interpreter.outputs(given)
-    for (_, name, one), (_, tensors), (found,) in zip(cases, given, results, strict=True):
-        (expected,) = (one.reference or one.function)(*map(_float, tensors))
-        assert torch.isfinite(found).all(), name
-        difference = (found.float() - expected).abs() / (1 + expected.abs())
-        assert difference.max() <= one.tolerance, f"{name}: {difference.max()}"
+        modules.append((code, case.tensors))
+    results = triton_interpreter.outputs(modules)
+    for (_, name, case), (_, tensors), (output,) in zip(cases, modules, results, strict=True):
+        (expected,) = (case.reference or case.function)(*map(_float, tensors))
+        assert torch.isfinite(output).all(), name
+        difference = (output.float() - expected).abs() / (1 + expected.abs())
+        assert difference.max() <= case.tolerance, f"{name}: {difference.max()}"
 
 
 def epilogues(
@@ -262,31 +262,33 @@ def epilogues(
     shape: tuple[int, ...],
     reference: Callable[..., torch.Tensor] | None = None,
 ) -> dict[str, Case]:
-    """Return a case for each kind of epilogue behind a product.
+    """Return a case for each kind of epilogue of a product.
 
     Args:
         product: Computes the product of its arguments.
         arguments: Its arguments; the result has the dtype of the first, but for 8-bit ones.
-        shape: Of the result.
+        shape: Shape of the result.
         reference: The same in float32, where the product cannot be called with it.
     """
     dtype = arguments[0].dtype if arguments[0].dtype.itemsize > 1 else torch.bfloat16
     many = len(arguments)
 
-    def behind(after: Callable[..., torch.Tensor], *more: Arg) -> Case:
+    def case(after: Callable[..., torch.Tensor], *more: Arg) -> Case:
         return Case(
-            lambda *given: (after(product(*given[:many]), *given[many:]),),
+            lambda *tensors: (after(product(*tensors[:many]), *tensors[many:]),),
             (*arguments, *more),
-            reference=lambda *given: (after((reference or product)(*given[:many]), *given[many:]),),
+            reference=lambda *tensors: (
+                after((reference or product)(*tensors[:many]), *tensors[many:]),
+            ),
             tolerance=2e-2 if dtype == torch.bfloat16 else 4e-3,
         )
 
     return {
-        "relu": behind(lambda out: out.relu()),
-        "a bias added": behind(lambda out, c: out + c, Arg(shape[-1:], dtype)),
-        "a residual": behind(lambda out, r: out + r, Arg(shape, dtype)),
-        "gelu": behind(torch.nn.functional.gelu),
-        "a cast to float32": behind(lambda out: out.float()),
+        "relu": case(lambda out: out.relu()),
+        "a bias added": case(lambda out, c: out + c, Arg(shape[-1:], dtype)),
+        "a residual": case(lambda out, r: out + r, Arg(shape, dtype)),
+        "gelu": case(torch.nn.functional.gelu),
+        "a cast to float32": case(lambda out: out.float()),
     }
 
 
@@ -297,7 +299,7 @@ class Graph:
     Attributes:
         function: What is lowered.
         arguments: Its arguments.
-        kernels: How many the template can make for it; 0 where that is not looked at.
+        kernels: How many the template can generate for it; 0 if that is not checked.
     """
 
     function: Callable[..., Any]
@@ -306,22 +308,22 @@ class Graph:
 
 
 def nothing_more(name: str, arch: int, usage: Usage) -> None:
-    """Ask nothing of a compiled kernel but that it fits and does not spill."""
+    """Check nothing of a compiled kernel besides that it fits and does not spill."""
 
 
 @dataclass(frozen=True)
 class Contract:
-    """What a Triton template of products is held to.
+    """Tests that every Triton template of products has to pass.
 
     Attributes:
         template: The template.
-        rejected: Problems, and what the reason for refusing them says; empty where one is taken.
-        cases: What is computed in the interpreter.
-        epilogues: What is computed there with epilogues.
+        rejected: Problems, and a part of the reason for refusing them; empty if it is accepted.
+        cases: Graphs that run in the interpreter.
+        epilogues: Graphs with epilogues that run there.
         archs: Compute capabilities its kernels are compiled for.
         defaults: Graphs whose first candidate is compiled.
-        check: What else is asked of such a kernel: the graph's name, the capability, the kernel.
-        every: Returns all kernels it can make for a problem.
+        check: Further check of such a kernel; takes the graph's name, the capability and the kernel.
+        every: Returns all kernels it can generate for a problem.
         tiles: Graphs for which all of these are compiled.
     """
 
@@ -336,22 +338,22 @@ class Contract:
     tiles: tuple[Graph, ...] = ()
 
 
-def compiled(made: Lowered, arch: int, indices: Sequence[int] | None = None) -> list[Usage]:
+def compiled(graph: Lowered, arch: int, indices: Sequence[int] | None = None) -> list[Usage]:
     """Compile candidates for a compute capability, and check that they neither spill nor overflow.
 
     Args:
-        made: The candidates.
+        graph: The lowered graph with its candidates.
         arch: 90 for 9.0.
         indices: Which of them; all by default.
     """
-    wanted = range(len(made.entries)) if indices is None else indices
-    assert wanted
-    found: list[Usage] = []
-    for index in wanted:
-        what = f"{made.entries[index].description} for sm_{arch}"
-        usage = triton_interpreter.compiled(made.job(index).source, arch)
+    selected = range(len(graph.entries)) if indices is None else indices
+    assert selected
+    usages: list[Usage] = []
+    for index in selected:
+        what = f"{graph.entries[index].description} for sm_{arch}"
+        usage = triton_interpreter.compiled(graph.job(index).source, arch)
         print(f"{what}: {usage.registers} registers, {usage.shared} bytes of shared memory")
         assert usage.spills == 0, f"{what}: {usage.spills} bytes spilled"
         assert usage.shared <= SMALLEST_OF[arch].shared_per_block, what
-        found.append(usage)
-    return found
+        usages.append(usage)
+    return usages

@@ -1,11 +1,11 @@
-"""Runs what Inductor generated, on a CPU: its wrapper as it is, its kernels in Triton's interpreter.
+"""Runs code that Inductor generated on a CPU: its wrapper unchanged, its kernels in Triton's interpreter.
 
 `outputs` starts one process for many graphs, because Triton decides on import whether it interprets.
-There, memory the wrapper allocates is full of NaN (bytes of 0xFF), so that nothing passes which
-relies on what it has not written; and a kernel with scratch memory is launched a second time, without
-zeroing it and with its programs in the opposite order, and must write the same bits.
+There, memory the wrapper allocates is full of NaN (bytes of 0xFF), so that a kernel that reads memory
+it has not written fails; and a kernel with scratch memory is launched a second time, without zeroing it
+and with its programs in the opposite order, and must write the same bits.
 
-`compiled` compiles such a kernel for a GPU instead, and says what it uses.
+`compiled` compiles such a kernel for a GPU instead, and returns its resources.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -38,15 +38,15 @@ _NUMBER = itertools.count()
 
 @dataclass(frozen=True)
 class Usage:
-    """What a compiled kernel uses.
+    """Resources of a compiled kernel.
 
     Attributes:
         registers: Registers of a thread.
-        spills: Bytes a thread writes to memory and reads again for want of registers.
+        spills: Bytes of spill stores and loads of a thread.
         shared: Bytes of shared memory of a block.
-        ptx: Its assembly.
-        ttir: What the assembly is made from, in Triton's own words.
-        said: What ptxas says of it.
+        ptx: Its PTX.
+        ttir: Its Triton IR.
+        log: The output of ptxas.
     """
 
     registers: int
@@ -54,23 +54,29 @@ class Usage:
     shared: int
     ptx: str
     ttir: str
-    said: str = ""
+    log: str = ""
 
 
 def outputs(cases: Sequence[tuple[str, Sequence[torch.Tensor]]]) -> list[tuple[torch.Tensor, ...]]:
     """Return the results of generated modules, each called with its tensors."""
     with tempfile.TemporaryDirectory() as folder:
-        given, made = Path(folder) / "cases.pt", Path(folder) / "results.pt"
-        torch.save([(code, list(tensors)) for code, tensors in cases], given)
+        cases_path, results_path = Path(folder) / "cases.pt", Path(folder) / "results.pt"
+        torch.save([(code, list(tensors)) for code, tensors in cases], cases_path)
         environment = os.environ | {"TRITON_INTERPRET": "1", "TORCHINDUCTOR_CACHE_DIR": folder}
         subprocess.run(
-            [sys.executable, "-m", "tests.support.triton_interpreter", str(given), str(made)],
+            [
+                sys.executable,
+                "-m",
+                "tests.support.triton_interpreter",
+                str(cases_path),
+                str(results_path),
+            ],
             cwd=REPOSITORY,
             env=environment,
             timeout=500,
             check=True,
         )
-        return torch.load(made)
+        return torch.load(results_path)
 
 
 def compiled(source: str, arch: int) -> Usage:
@@ -87,22 +93,22 @@ def compiled(source: str, arch: int) -> Usage:
         signature = {name: meta["signature"][name] for name in names}
         attributes = meta["configs"][0]
         with warnings.catch_warnings():
-            # Triton 3.9 announces another default of an option that says nothing here.
+            # Triton 3.9 announces another default of an option that has no effect here.
             warnings.filterwarnings("ignore", "TRITON_DEFAULT_FP_FUSION")
-            made = triton.compile(
+            kernel = triton.compile(
                 ASTSource(fn=function, signature=signature, constexprs=constants, attrs=attributes),
                 target=GPUTarget("cuda", arch, 32),
                 options={"num_warps": facts["num_warps"], "num_stages": facts["num_stages"]},
             )
-        ptx, ttir = str(made.asm["ptx"]), str(made.asm["ttir"])
-        said = _assembled(ptx, arch)
-        return Usage(*_resources(said), made.metadata.shared, ptx, ttir, said)
+        ptx, ttir = str(kernel.asm["ptx"]), str(kernel.asm["ttir"])
+        log = _assembled(ptx, arch)
+        return Usage(*_resources(log), kernel.metadata.shared, ptx, ttir, log)
 
 
 def _resources(text: str) -> tuple[int, int]:
-    """Return registers of a thread and bytes spilled, as the assembler says.
+    """Return registers of a thread and bytes spilled, from the output of ptxas.
 
-    What cuobjdump calls STACK is no measure: for sm_100a it is 8 or 16 where nothing is spilled.
+    cuobjdump's STACK is no measure: for sm_100a it is 8 or 16 where nothing is spilled.
     """
     spilled = re.findall(r"(\d+) bytes spill (?:stores|loads)", text)
     (registers,) = re.findall(r"Used (\d+) registers", text)
@@ -111,34 +117,34 @@ def _resources(text: str) -> tuple[int, int]:
 
 
 def _assembled(ptx: str, arch: int) -> str:
-    """Return what the assembler says of a kernel."""
+    """Return the output of ptxas for a kernel."""
     import triton
     from triton import knobs
 
     folder = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-    # Triton brings an assembler for each generation, torch may have told it to take another one;
-    # which one takes its PTX depends on the version.
+    # Triton has a ptxas for each generation, and torch may have set another; which of them accepts
+    # the PTX depends on the version.
     names = ("ptxas", "ptxas-blackwell") if arch < 100 else ("ptxas-blackwell", "ptxas")
-    found = [Path(knobs.nvidia.ptxas.path), *(folder / name for name in names)]
-    tools = [one for one in found if one.exists()]
+    paths = [Path(knobs.nvidia.ptxas.path), *(folder / name for name in names)]
+    tools = [path for path in paths if path.exists()]
     name = f"sm_{arch}a" if arch >= 90 else f"sm_{arch}"
-    with tempfile.TemporaryDirectory() as made:
-        path = Path(made) / "kernel.ptx"
+    with tempfile.TemporaryDirectory() as folder_name:
+        path = Path(folder_name) / "kernel.ptx"
         path.write_text(ptx)
         options = ["-v", f"--gpu-name={name}", path, "-o", path.with_suffix(".cubin")]
-        runs = (subprocess.run([one, *options], capture_output=True, text=True) for one in tools)
-        said = next(one for one in runs if one.returncode == 0)
-    return said.stdout + said.stderr
+        runs = (subprocess.run([tool, *options], capture_output=True, text=True) for tool in tools)
+        completed = next(run for run in runs if run.returncode == 0)
+    return completed.stdout + completed.stderr
 
 
 def _kernel(source: str, folder: Path) -> tuple[Any, dict[str, Any]]:
-    """Return the Triton function of a generated source, and what its decorator is told."""
+    """Return the Triton function of a generated source, and the arguments of its decorator."""
     from torch._inductor.runtime import triton_helpers, triton_heuristics
 
-    told: dict[str, Any] = {}
+    decorator_facts: dict[str, Any] = {}
 
     def template(**facts: Any) -> Callable[[Any], Any]:
-        told.update(facts)
+        decorator_facts.update(facts)
         return lambda function: function
 
     path = folder / f"kernel{next(_NUMBER)}.py"
@@ -154,11 +160,11 @@ def _kernel(source: str, folder: Path) -> tuple[Any, dict[str, Any]]:
     finally:
         triton_heuristics.template, triton_helpers.set_driver_to_gpu = kept
     (name,) = re.findall(r"^def (triton_\w+)\(", source, re.MULTILINE)[:1]
-    return getattr(module, name), told
+    return getattr(module, name), decorator_facts
 
 
 class _Kernel:
-    """Stands for a compiled kernel: the last three of its arguments are the grid."""
+    """Replaces a compiled kernel: the last three of its arguments are the grid."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
@@ -166,15 +172,16 @@ class _Kernel:
     def run(self, *arguments: Any, stream: int) -> None:
         *operands, x, y, z = arguments
         scratch = any(
-            isinstance(one, torch.Tensor) and one.dtype == torch.uint8 for one in operands
+            isinstance(operand, torch.Tensor) and operand.dtype == torch.uint8
+            for operand in operands
         )
         self._function[(x, y, z)](*operands)
         if scratch:
-            tensors = [one for one in operands if isinstance(one, torch.Tensor)]
-            before = [_bits(one) for one in tensors]
+            tensors = [operand for operand in operands if isinstance(operand, torch.Tensor)]
+            before = [_bits(tensor) for tensor in tensors]
             with _backwards(x, y, z):
                 self._function[(x, y, z)](*operands)
-            assert [_bits(one) for one in tensors] == before
+            assert [_bits(tensor) for tensor in tensors] == before
 
 
 def _bits(tensor: torch.Tensor) -> bytes:
@@ -188,7 +195,7 @@ def _backwards(*grid: int) -> Any:
 
     builder: Any = interpreter.interpreter_builder
     forwards = builder.set_grid_idx
-    last = [one - 1 for one in grid]
+    last = [extent - 1 for extent in grid]
     builder.set_grid_idx = lambda *at: forwards(*(a - b for a, b in zip(last, at, strict=True)))
     try:
         yield
@@ -197,10 +204,10 @@ def _backwards(*grid: int) -> Any:
 
 
 def _dirty(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
-    made = torch.empty_strided(size, stride, dtype=dtype)
-    storage: Any = made.untyped_storage()
+    tensor = torch.empty_strided(size, stride, dtype=dtype)
+    storage: Any = tensor.untyped_storage()
     storage.fill_(0xFF)
-    return made
+    return tensor
 
 
 def _call(code: str, tensors: list[torch.Tensor], folder: Path) -> tuple[torch.Tensor, ...]:
@@ -220,12 +227,12 @@ def _call(code: str, tensors: list[torch.Tensor], folder: Path) -> tuple[torch.T
 
 
 def _arguments(code: str, tensors: Sequence[torch.Tensor]) -> list[Any]:
-    """Return what generated code takes: the tensors, and the first one's rows where they are unknown."""
-    (taken,) = re.findall(r"^ +([\w, ]+) = args$", code, re.MULTILINE)
+    """Return the arguments of generated code: the tensors, and the rows of the first if they are unknown."""
+    (names,) = re.findall(r"^ +([\w, ]+) = args$", code, re.MULTILINE)
     rows = re.findall(r"^ +s\d+ = (\w+)$", code, re.MULTILINE)
     rest = iter(tensors)
     return [
-        tensors[0].size(0) if name in rows else next(rest) for name in re.findall(r"\w+", taken)
+        tensors[0].size(0) if name in rows else next(rest) for name in re.findall(r"\w+", names)
     ]
 
 
@@ -238,7 +245,7 @@ class _Whole(type):
 
 
 def _let_numpy_count() -> None:
-    """Let Triton 3.6 turn arrays of one element into integers, which numpy 2.4 refuses."""
+    """Let Triton 3.6 convert arrays of one element to integers, which numpy 2.4 refuses."""
     import triton
     from triton.runtime import interpreter
 
@@ -247,7 +254,7 @@ def _let_numpy_count() -> None:
 
 
 def _let_bfloat16_multiply() -> None:
-    """Let the interpreter multiply matrices of bfloat16, which it takes for 16-bit integers."""
+    """Let the interpreter multiply matrices of bfloat16, which it treats as 16-bit integers."""
     import numpy as np
     from triton import language as tl
     from triton.runtime import interpreter
@@ -268,15 +275,15 @@ def _let_bfloat16_multiply() -> None:
 
 
 def _let_libdevice_compute() -> None:
-    """Give the interpreter what epilogues call in CUDA's library, which gives nothing there."""
+    """Give the interpreter the libdevice functions that epilogues call; it has none."""
     from torch._inductor.runtime import triton_helpers
     from triton import language as tl
     from triton.runtime import interpreter
 
     def elementwise(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any], Any]:
-        def call(given: Any) -> Any:
-            values = function(torch.from_numpy(given.handle.data)).numpy()
-            return tl.tensor(interpreter.TensorHandle(values, given.handle.dtype), given.type)
+        def call(argument: Any) -> Any:
+            values = function(torch.from_numpy(argument.handle.data)).numpy()
+            return tl.tensor(interpreter.TensorHandle(values, argument.handle.dtype), argument.type)
 
         return call
 
@@ -289,14 +296,14 @@ def main() -> None:
     _let_numpy_count()
     _let_bfloat16_multiply()
     _let_libdevice_compute()
-    given, made = (Path(one) for one in sys.argv[1:])
+    cases_path, results_path = (Path(argument) for argument in sys.argv[1:])
     guard: Any = contextlib.nullcontext
     torch.cuda._DeviceGuard, torch.cuda.set_device = guard, lambda index: None
     results: list[tuple[torch.Tensor, ...]] = []
-    for number, (code, tensors) in enumerate(torch.load(given)):
+    for number, (code, tensors) in enumerate(torch.load(cases_path)):
         print(f"case {number}", flush=True)  # pytest shows it where the next line fails
-        results.append(_call(code, tensors, given.parent))
-    torch.save(results, made)
+        results.append(_call(code, tensors, cases_path.parent))
+    torch.save(results, results_path)
 
 
 if __name__ == "__main__":

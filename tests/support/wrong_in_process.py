@@ -1,6 +1,6 @@
-"""Operators that are right wherever they are measured, and wrong in this process on command.
+"""Operators that are correct in workers, and wrong in this process on command.
 
-A worker imports this module because an `OpKernel` names it; nobody tells it to betray.
+A worker imports this module because an `OpKernel` names it; it never gets the command.
 """
 
 # torch types these partly; what it leaves open says nothing about the tests.
@@ -44,7 +44,7 @@ _define("baddbmm", "Tensor bias, Tensor a, Tensor b", torch.baddbmm)
 
 
 def first(candidate: BenchCandidate) -> float:
-    """Say that these operators are the fastest, in milliseconds."""
+    """Return milliseconds by which these operators are the fastest."""
     kernel = candidate.kernel
     return 1.0 if isinstance(kernel, OpKernel) and kernel.op.startswith("traitor::") else 10.0
 
@@ -79,7 +79,7 @@ def offered() -> Generator[None]:
 
 @contextmanager
 def betraying(row: int, column: int) -> Generator[None]:
-    """Let every operator write NaN into one element of each matrix in this process."""
+    """Make every operator write NaN into one element of each matrix in this process."""
     _AT.append((row, column))
     try:
         yield

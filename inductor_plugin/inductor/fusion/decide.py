@@ -1,7 +1,7 @@
-"""Whether what stands next to a product is fused with it: priced first, measured once, remembered.
+"""Whether the neighbour of a product is fused with it: estimated first, measured once, recorded.
 
     Scheduler.speedup_by_fusion(product, epilogue)
-       │ epilogue: what it is                 prune: can it pay, with which kernel?  ── no ──► not fused
+       │ epilogue: its operations             prune: can it pay, with which kernel?  ── no ──► not fused
        ▼
     Problem "mm" with its epilogue; candidates: unfused (two kernels), fused (one for each kernel kept)
        │ selection: record, or compiled, judged again by what the compiler says, and raced
@@ -9,8 +9,8 @@
     the winner: a Triton kernel with the epilogue in it, or two kernels
 
 All pairs of a round are submitted before the first is waited for: Inductor asks for the answers
-(`FusionResult.from_callable`) when it has seen them all. Of two products that one epilogue reads, the
-second waits until the first has lost: Inductor asks for no more answers after one that fuses.
+(`FusionResult.from_callable`) after it has visited them all. If one epilogue reads two products, the
+second pair is submitted only after the first has lost: Inductor asks for no answer after a pair is fused.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _STOCK: dict[str, Any] = {}
 
 
 def install() -> None:
-    """Replace Inductor's decision by the plugin's; harmless outside the plugin's scope."""
+    """Replace Inductor's decision by the plugin's; without effect outside the plugin's scope."""
     if _STOCK:
         return
     stock = _STOCK["speedup_by_fusion"] = Scheduler.speedup_by_fusion
@@ -61,7 +61,7 @@ def install() -> None:
         if fusion is not None:
             try:
                 result = _decided(fusion)
-            except Exception:  # the border where Inductor calls us: its own decision stands
+            except Exception:  # the border where Inductor calls us: its own decision is used
                 logger.exception("the plugin could not price a fusion; Inductor decides it")
         return stock(scheduler, node1, node2) if result is None else result
 
@@ -75,7 +75,7 @@ def uninstall() -> None:
 
 
 def _fusion(scheduler: Any, node1: Any, node2: Any) -> Fusion | None:
-    """Return two nodes as a fusion, None where Inductor decides."""
+    """Return the fusion of two nodes, None where Inductor decides."""
     config = active_config()
     if config is None or node1.is_foreach() or node2.is_foreach():
         return None
@@ -86,22 +86,22 @@ def _fusion(scheduler: Any, node1: Any, node2: Any) -> Fusion | None:
     if not isinstance(product, ir.MultiTemplateBuffer):
         return None
     state = state_of(V.graph, config)
-    claim = state.session.claim(product.get_name())
-    if claim is None:
+    pending = state.session.claim(product.get_name())
+    if pending is None:
         return None
     prologue = templates[0] is None
-    return Fusion(scheduler, config, state, claim, product, node1, node2, prologue)
+    return Fusion(scheduler, config, state, pending, product, node1, node2, prologue)
 
 
 def _decided(fusion: Fusion) -> Any:
-    """Return Inductor's answer to whether it fuses; None leaves it to Inductor."""
+    """Return the answer for Inductor's scheduler; None leaves the decision to Inductor."""
     COUNTERS.add(fusions=1)
     if closed := _closed(fusion):
         return _not_fused(fusion, closed)
     epilogue = fusion.epilogue
     if any(node_of(read.buffer).get_device() != fusion.device for read in epilogue.reads):
-        return None  # a number on the host, which Inductor passes as a scalar
-    reason = guard(epilogue, fusion.limits, len(fusion.claim.call.nodes))
+        return None  # a scalar tensor on the host, which Inductor passes by value
+    reason = guard(epilogue, fusion.limits, len(fusion.pending.call.nodes))
     shortlist = Shortlist() if reason else _shortlist(fusion)
     pruned = {_EACH: reason} if reason else shortlist.pruned
     if fusion.prologue or epilogue.atomic or epilogue.mutates:
@@ -116,7 +116,7 @@ def _decided(fusion: Fusion) -> Any:
     def answer() -> bool:
         try:
             return fusion.settled == settled and _fuses(fusion, *submitted())
-        except Exception:  # the border, as in `speedup_by_fusion`; two kernels are always right
+        except Exception:  # the border, as in `speedup_by_fusion`; two kernels are always correct
             logger.exception("the plugin could not decide a fusion; two kernels run")
             return False
 
@@ -128,7 +128,7 @@ def _decided(fusion: Fusion) -> Any:
 
 def _closed(fusion: Fusion) -> str | None:
     """Return why nothing more can be fused with a product, None if something can."""
-    if fusion.settled is not None and fusion.settled not in fusion.claim.choices:
+    if fusion.settled is not None and fusion.settled not in fusion.pending.choices:
         return f"{fusion.settled} has another epilogue already"
     if fusion.scheduler._has_layout_conflict_for_template(fusion.product):
         return "an operand's layout is no longer what the kernels were measured with"
@@ -145,9 +145,9 @@ def _not_fused(fusion: Fusion, *reasons: str) -> Any:
 
 
 def _remember(fusion: Fusion, reasons: Mapping[str, str]) -> None:
-    """Record why an epilogue was not measured, for `explain`; that of a prologue is in the log alone.
+    """Record why an epilogue was not measured, for `explain`; a prologue's reason is only logged.
 
-    A build measures nothing, so that nothing it refuses is refused for its time.
+    Nothing is recorded in a build: it measures nothing, so its refusals do not rest on times.
     """
     if not fusion.prologue and fusion.config.policy == "tune":
         fusion.state.session.remember(fusion.problem, fusion.device, UNFUSED, reasons)
@@ -155,7 +155,7 @@ def _remember(fusion: Fusion, reasons: Mapping[str, str]) -> None:
 
 def _shortlist(fusion: Fusion) -> Shortlist:
     """Return the Triton kernels worth measuring with the epilogue, best first."""
-    choices, timings = fusion.claim.choices, fusion.timings
+    choices, timings = fusion.pending.choices, fusion.timings
     ranked = sorted(
         (name for name in choices if choices[name] in timings),
         key=lambda name: timings[choices[name]],
@@ -178,18 +178,18 @@ def _shortlist(fusion: Fusion) -> Shortlist:
 
 
 def _kernel(fusion: Fusion, name: str, choice: Any) -> Kernel:
-    """Return what is known of a kernel without its epilogue."""
-    measured = fusion.claim.ticket.measured.get(name)
+    """Return the facts of a kernel without its epilogue."""
+    measured = fusion.pending.ticket.measured.get(name)
     resources = fusion.state.resources(measured.kernel if measured else None, fusion.device)
-    problem, request = fusion.claim.ticket.problem, choice.bmreq
+    problem, request = fusion.pending.ticket.problem, choice.bmreq
     family = choice.name.rsplit("_", 1)[0]
     text = str(choice.description)
     return kernel_of(problem, family, text, request.num_warps, request.num_stages, resources)
 
 
 def _visitors(fusion: Fusion, shortlist: Shortlist) -> dict[str, visitors.VisitorKernel]:
-    """Add the CUTLASS kernels that have the epilogue as a tree of visitors, and return them by name."""
-    problem, timings = fusion.claim.ticket.problem, fusion.timings
+    """Add the CUTLASS kernels with the epilogue as a visitor tree to the shortlist; return them by name."""
+    problem, timings = fusion.pending.ticket.problem, fusion.timings
     kernels, reason = visitors.kernels(fusion)
     if reason:
         shortlist.pruned["visitors"] = reason
@@ -199,9 +199,7 @@ def _visitors(fusion: Fusion, shortlist: Shortlist) -> dict[str, visitors.Visito
     for kernel in kernels:
         name = kernel.candidate.name
         unfused_us = 1e3 * plain.get(kernel.candidate.template, min(timings.values()))
-        part = (
-            kernel.split.epilogue
-        )  # a split saves no more time than if it were the whole epilogue
+        part = kernel.split.epilogue  # a part saves at most the time that it takes as an epilogue
         estimate = fusion.estimate(visitor_kernel(problem, kernel.candidate), part, unfused_us)
         if why_not := estimate.why_not():
             shortlist.pruned[name] = why_not
@@ -214,9 +212,11 @@ def _visitors(fusion: Fusion, shortlist: Shortlist) -> dict[str, visitors.Visito
 def _submit(
     fusion: Fusion, shortlist: Shortlist, kernels: Mapping[str, visitors.VisitorKernel]
 ) -> tuple[TuningTicket, dict[str, tuple[str, visitors.VisitorKernel | None]]]:
-    """Return the ticket of the fusion, and the kernel in each fused candidate."""
-    claim, problem, settled = fusion.claim, fusion.problem, fusion.settled
-    offers = [unfused_offer(fusion, settled, claim.choices[settled] if settled else claim.winner())]
+    """Return the ticket of the fusion, and the product's kernel of each fused candidate."""
+    pending, problem, settled = fusion.pending, fusion.problem, fusion.settled
+    offers = [
+        unfused_offer(fusion, settled, pending.choices[settled] if settled else pending.winner())
+    ]
     fused: dict[str, tuple[str, visitors.VisitorKernel | None]] = {}
     for name, estimate in shortlist.kept.items():
         kernel = kernels.get(name)
@@ -224,10 +224,10 @@ def _submit(
         if kernel is not None:
             offer = visitors.offer(fusion, kernel, estimate)
         else:
-            offer = fused_offer(fusion, name, claim.choices[name], estimate)
+            offer = fused_offer(fusion, name, pending.choices[name], estimate)
         offers.append(offer)
         fused[offer.candidate_id] = name, kernel
-    epilogue, bare = fusion.epilogue, claim.ticket.problem
+    epilogue, bare = fusion.epilogue, pending.ticket.problem
     tolerance = accepted_error(replace(bare, output=problem.output)) or STEPPED
     text = dump(epilogue, [fusion.written[write.buffer].size for write in epilogue.writes])
     ticket = fusion.state.session.enqueue(
@@ -250,6 +250,6 @@ def _fuses(
     if kernel is not None:
         visitors.settle(fusion.product, kernel)
     else:
-        fusion.product.finalize_as_triton_caller(fusion.claim.choices[name])
+        fusion.product.finalize_as_triton_caller(fusion.pending.choices[name])
     fusion.state.settle(fusion.product, ticket, winner, name)
     return True

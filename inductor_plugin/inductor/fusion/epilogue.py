@@ -1,8 +1,8 @@
-"""Inductor's loops behind (or before) a product as an `Epilogue`.
+"""Converts Inductor's loops after (or before) a product to an `Epilogue`.
 
 A loop body is an FX graph of calls to ``ops`` (torch/_inductor/loop_body.py) over loop variables that
-Inductor may have merged, split or exchanged. How an operand lies under D is read off the indices: a
-variable belongs to the dimension of D along which it moves the product's own index, and an operand
+Inductor may have merged, split or exchanged. An operand's strides along D are derived from the indices:
+a variable belongs to the dimension of D along which it moves the product's own index, and an operand
 has a stride along that dimension if it moves by the same multiple for all its variables.
 """
 
@@ -25,7 +25,7 @@ from inductor_plugin.problem.epilogue import Access, Epilogue, Step, pattern_of
 _ALGEBRA: Any = sympy  # untyped
 
 _GATHERED = ("indirect", "tmp")
-"""Begins the names of what an index takes from memory."""
+"""Prefixes of index variables whose values are loaded from memory."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Base:
 
     Attributes:
         name: Its name in the graph.
-        size: Extents; a dynamic one at its hint.
+        size: Extents; a dynamic extent at its hint.
         stride: In elements, as long as ``size``.
         dtype: Name without the ``torch.`` prefix.
     """
@@ -47,7 +47,7 @@ class Base:
 
 @dataclass
 class _Trace:
-    """What is found while the bodies of a fusion are read, one after the other."""
+    """State while the bodies of a fusion are read, one after the other."""
 
     base: Base
     prologue: bool
@@ -67,7 +67,7 @@ class _Trace:
 
 
 def base_of(buffer: Any) -> Base:
-    """Return a buffer as what the others are compared with; sizes are their hints."""
+    """Return a buffer as the base of indices; sizes are their hints."""
     return Base(
         buffer.get_name(),
         compat.hints(buffer.get_size()),
@@ -85,15 +85,15 @@ def epilogue_of_bodies(
     prologue: bool = False,
     mutates: bool = False,
 ) -> Epilogue:
-    """Return what loops compute, each from what those before it have computed.
+    """Return the computation of loops; each may read the results of those before it.
 
     Args:
         base: The product; for a prologue the operand that the last body writes.
-        bodies: In the order they run.
-        stored: Whether somebody outside of them reads a buffer they write.
-        readers: How many others read the product.
-        prologue: Whether they stand before the product.
-        mutates: Whether they change a tensor that was there before.
+        bodies: Loop bodies in the order they run.
+        stored: Returns whether a buffer they write is read outside of them.
+        readers: How many other nodes read the product.
+        prologue: Whether they run before the product.
+        mutates: Whether they modify an existing tensor in place.
     """
     trace = _Trace(base, prologue, stored)
     for body in bodies:
@@ -117,20 +117,20 @@ def _read(trace: _Trace, body: LoopBody) -> None:
     """Add the steps of one body."""
     untyped: Any = body
     coefficients = _Indices(trace, untyped)
-    found: dict[Any, int] = {}
+    steps: dict[Any, int] = {}
     indices: dict[Any, Any] = {}
     for node in untyped.root_block.graph.nodes:
         if node.op == "call_module" and node.target == "get_index":
             indices[node] = untyped.indexing_exprs[node.args[0]]
         elif node.op == "call_module":
-            # A masked part or an index read from memory: nothing outside knows what it does.
-            arguments = _steps_of(trace, node.args, found)
-            found[node] = trace.add(Step(str(node.target).rstrip("0123456789"), arguments))
+            # A masked part or an index read from memory; it is opaque to the epilogue.
+            arguments = _steps_of(trace, node.args, steps)
+            steps[node] = trace.add(Step(str(node.target).rstrip("0123456789"), arguments))
             trace.through_view |= trace.base.name in _read_inside(untyped, node.target)
         elif node.op == "call_method":
-            step = _call(trace, coefficients, node, found, indices)
+            step = _call(trace, coefficients, node, steps, indices)
             if step is not None:
-                found[node] = step
+                steps[node] = step
 
 
 def _read_inside(body: Any, target: Any) -> set[str]:
@@ -138,38 +138,38 @@ def _read_inside(body: Any, target: Any) -> set[str]:
     block = body.subblocks.get(str(target))
     if block is None:
         return set()
-    return {str(one.args[1]) for one in block.graph.nodes if one.target == "load"}
+    return {str(node.args[1]) for node in block.graph.nodes if node.target == "load"}
 
 
 def _call(
     trace: _Trace,
     indices: _Indices,
     node: Any,
-    found: Mapping[Any, int],
+    steps: Mapping[Any, int],
     expressions: Mapping[Any, Any],
 ) -> int | None:
-    """Return the step of one call of ``ops``; None where there is nothing to compute with."""
+    """Return the step of one call of ``ops``; None if the call has no value."""
     target = str(node.target)
     if target == "load":
         return _load(trace, indices, str(node.args[1]), expressions.get(node.args[2]))
     if target in ("store", "store_reduction"):
-        _store(trace, indices, node, found, expressions)
+        _store(trace, indices, node, steps, expressions)
         return None
     if target == "constant":
         return trace.add(Step("constant", (), _plain(node.args[1])))
     if target == "to_dtype":
-        # Without compute types a 16-bit value is really rounded; with them it stays in float32.
+        # Without compute types a value is rounded to 16 bits; with them it stays in float32.
         rounds = _argument(node, 4, "use_compute_types") is False
         name = "to_dtype_rounded" if rounds else "to_dtype"
         dtype = dtype_name(_argument(node, 2, "dtype"))
-        return trace.add(Step(name, (found[node.args[1]],), dtype))
+        return trace.add(Step(name, (steps[node.args[1]],), dtype))
     if target == "reduction":
         trace.reduction = str(_argument(node, 3, "reduction_type"))
-        return trace.add(Step("reduction", _steps_of(trace, node.args[4:], found), trace.reduction))
+        return trace.add(Step("reduction", _steps_of(trace, node.args[4:], steps), trace.reduction))
     arguments = (*node.args[1:], *node.kwargs.values())
-    told = [_text(one) for one in arguments if isinstance(one, (str, torch.dtype))]
-    kept = _steps_of(trace, arguments, found)
-    return trace.add(Step(target, kept, " ".join(told) or None))
+    texts = [_text(argument) for argument in arguments if isinstance(argument, (str, torch.dtype))]
+    kept = _steps_of(trace, arguments, steps)
+    return trace.add(Step(target, kept, " ".join(texts) or None))
 
 
 def _load(trace: _Trace, indices: _Indices, name: str, expression: Any) -> int:
@@ -190,18 +190,18 @@ def _store(
     trace: _Trace,
     indices: _Indices,
     node: Any,
-    found: Mapping[Any, int],
+    steps: Mapping[Any, int],
     expressions: Mapping[Any, Any],
 ) -> None:
     name, index, value = str(node.args[1]), expressions.get(node.args[2]), node.args[3]
     mode = _argument(node, 4, "mode")
     trace.atomic |= mode == "atomic_add"
-    if value not in found:  # welford's parts are taken out of a tuple
+    if value not in steps:  # welford's parts are taken out of a tuple
         return
-    trace.values[name] = found[value]
+    trace.values[name] = steps[value]
     if trace.stored(name):
         trace.writes.append(indices.access(name, index))
-        trace.add(Step("store", (found[value],), len(trace.writes) - 1))
+        trace.add(Step("store", (steps[value],), len(trace.writes) - 1))
 
 
 class _Indices:
@@ -218,22 +218,22 @@ class _Indices:
         self._complete = covered == math.prod(trace.base.size)
 
     def is_base(self, expression: Any) -> bool:
-        """Return True if an index goes over the base in its own order, each element once."""
+        """Return True if an index visits each element of the base once, in the base's own order."""
         return (
             self._complete
-            and self._strides(expression) == self._wanted()
+            and self._strides(expression) == self._base_strides()
             and not self._offset(expression)
         )
 
     def access(self, name: str, expression: Any) -> Access:
-        """Return how a buffer lies under the base."""
+        """Return how a buffer is broadcast to the base."""
         dtype = dtype_name(V.graph.get_dtype(name))
         strides = None if expression is None else self._strides(expression)
         if strides is None:
             count = V.graph.get_numel(name)
             return Access("other", dtype, compat.hints([count])[0], buffer=name)
         moves = self._coefficients(expression) or {}
-        elements = math.prod(extent for one, extent in self._ranges.items() if moves[one])
+        elements = math.prod(extent for variable, extent in self._ranges.items() if moves[variable])
         pattern = pattern_of(strides, self._base.size)
         offset, dynamic = self._offset(expression), self._unknown(expression)
         return Access(pattern, dtype, elements, strides, offset, name, dynamic)
@@ -247,21 +247,21 @@ class _Indices:
 
     def _unknown(self, expression: Any) -> bool:
         """Return whether a linear index has a stride or an offset that is known only at run time."""
-        steps = [_ALGEBRA.diff(_ALGEBRA.sympify(expression), one) for one in self._ranges]
-        return any(one.free_symbols for one in (*steps, self._first(expression)))
+        steps = [_ALGEBRA.diff(_ALGEBRA.sympify(expression), variable) for variable in self._ranges]
+        return any(step.free_symbols for step in (*steps, self._first(expression)))
 
-    def _wanted(self) -> tuple[int, ...]:
+    def _base_strides(self) -> tuple[int, ...]:
         pairs = zip(self._base.size, self._base.stride, strict=True)
         return tuple(0 if extent == 1 else stride for extent, stride in pairs)
 
     def _of_base(self, trace: _Trace, body: Any) -> dict[Any, int] | None:
-        """Return by how much each variable moves the base's index, None if no index says it."""
-        known = {self._base.name, *(n for n in trace.values if _same(n, self._base))}
+        """Return by how much each variable moves the base's index, None if no index shows it."""
+        names = {self._base.name, *(n for n in trace.values if _same(n, self._base))}
         for node in body.root_block.graph.nodes:
             if (
                 node.op == "call_method"
                 and node.target in ("load", "store")
-                and node.args[1] in known
+                and node.args[1] in names
             ):
                 expression = body.indexing_exprs[node.args[2].args[0]]
                 if (moves := self._coefficients(expression)) is not None:
@@ -269,10 +269,16 @@ class _Indices:
         return None
 
     def _coefficients(self, expression: Any) -> dict[Any, int] | None:
-        """Return what each variable is multiplied with in a linear index; None for any other index."""
-        if any(one.name.startswith(_GATHERED) for one in _ALGEBRA.sympify(expression).free_symbols):
+        """Return the coefficient of each variable in a linear index; None for any other index."""
+        if any(
+            symbol.name.startswith(_GATHERED)
+            for symbol in _ALGEBRA.sympify(expression).free_symbols
+        ):
             return None
-        steps = {one: _ALGEBRA.diff(_ALGEBRA.sympify(expression), one) for one in self._ranges}
+        steps = {
+            variable: _ALGEBRA.diff(_ALGEBRA.sympify(expression), variable)
+            for variable in self._ranges
+        }
         if any(
             step.free_symbols & set(self._ranges) or step.has(_ALGEBRA.Derivative)
             for step in steps.values()
@@ -285,7 +291,7 @@ class _Indices:
         moves = self._coefficients(expression)
         if moves is None or self._moves is None:
             return None
-        found: dict[int, int] = {}
+        strides: dict[int, int] = {}
         for variable, extent in self._ranges.items():
             base = self._moves[variable]
             dims = _dimensions(base, extent, self._base.size, self._base.stride)
@@ -294,15 +300,15 @@ class _Indices:
             if not dims:
                 return None
             for dim in dims:
-                whole, rest = divmod(moves[variable] * self._base.stride[dim], base)
-                # Backwards (a flip) is no stride a tensor can have.
-                if rest or whole < 0 or found.setdefault(dim, whole) != whole:
+                whole, remainder = divmod(moves[variable] * self._base.stride[dim], base)
+                # A tensor cannot have a negative stride (a flip).
+                if remainder or whole < 0 or strides.setdefault(dim, whole) != whole:
                     return None
-        return tuple(found.get(dim, 0) for dim in range(len(self._base.size)))
+        return tuple(strides.get(dim, 0) for dim in range(len(self._base.size)))
 
 
 def _same(name: str, base: Base) -> bool:
-    """Return True if a buffer is as large as the base and lies in memory like it."""
+    """Return True if a buffer has the sizes and strides of the base."""
     buffer: Any = V.graph.get_buffer(name) if hasattr(V.graph, "get_buffer") else None
     if buffer is None:
         return False
@@ -315,13 +321,13 @@ def _same(name: str, base: Base) -> bool:
 def _dimensions(
     move: int, extent: int, size: Sequence[int], stride: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return the dimensions of a buffer that a loop variable goes along; none if it is not clear.
+    """Return the dimensions of a buffer that a loop variable runs over; empty if it is ambiguous.
 
     Args:
         move: By how many elements the variable moves the buffer's index.
         extent: How many values the variable has.
-        size: Of the buffer.
-        stride: Of the buffer.
+        size: Extents of the buffer.
+        stride: Strides of the buffer.
     """
     if move <= 0:
         return ()
@@ -334,7 +340,7 @@ def _dimensions(
 
 
 def _merged(move: int, extent: int, size: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
-    """Return the neighbouring dimensions one variable covers together."""
+    """Return the adjacent dimensions that one variable covers together."""
     order = [dim for dim in range(len(size)) if size[dim] > 1]
     for place in reversed(range(len(order))):
         if stride[order[place]] != move:
@@ -350,16 +356,16 @@ def _merged(move: int, extent: int, size: Sequence[int], stride: Sequence[int]) 
     return ()
 
 
-def _steps_of(trace: _Trace, arguments: Sequence[Any], found: Mapping[Any, int]) -> tuple[int, ...]:
-    """Return the steps that the arguments of a call are; a bare number becomes one."""
+def _steps_of(trace: _Trace, arguments: Sequence[Any], steps: Mapping[Any, int]) -> tuple[int, ...]:
+    """Return the steps of the arguments of a call; a number becomes a ``constant`` step."""
     kept: list[int] = []
-    for one in arguments:
-        if isinstance(one, (tuple, list)):
-            kept += _steps_of(trace, cast("Sequence[Any]", one), found)
-        elif isinstance(one, torch.fx.Node) and one in found:
-            kept.append(found[one])
-        elif isinstance(one, (bool, int, float)):
-            kept.append(trace.add(Step("constant", (), one)))
+    for argument in arguments:
+        if isinstance(argument, (tuple, list)):
+            kept += _steps_of(trace, cast("Sequence[Any]", argument), steps)
+        elif isinstance(argument, torch.fx.Node) and argument in steps:
+            kept.append(steps[argument])
+        elif isinstance(argument, (bool, int, float)):
+            kept.append(trace.add(Step("constant", (), argument)))
     return tuple(kept)
 
 

@@ -1,9 +1,9 @@
-"""Says in the log what Inductor does not fuse or combine because of the plugin's limits.
+"""Logs which nodes Inductor does not fuse or combine because of the plugin's limits.
 
-`max_fusion_buffers` and `max_kernel_arguments` become Inductor's own limits, and Inductor refuses by
-them before the plugin is asked: `Scheduler.fusion_prevent_too_many_reads_and_writes` (choices.py,
-`can_fuse`) two nodes, `ComboKernel._update_partition` one more kernel in a combined one. Both are
-called as they are; what they decide is only told.
+`max_fusion_buffers` and `max_kernel_arguments` become Inductor's own limits, and Inductor applies them
+before it asks the plugin: `Scheduler.fusion_prevent_too_many_reads_and_writes` (choices.py, `can_fuse`)
+to two nodes, `ComboKernel._update_partition` to another kernel in a combined one. Both are called
+unchanged; their decisions are only logged.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ logger = logging.getLogger(__name__)
 
 _FUSION, _COMBINED = "fusion_prevent_too_many_reads_and_writes", "_update_partition"
 _STOCK: dict[str, Any] = {}
-"""Inductor's own functions, while ours are in their place."""
-_TOLD: weakref.WeakKeyDictionary[Any, set[tuple[str, str]]] = weakref.WeakKeyDictionary()
-"""Pairs of each scheduler that are in the log: Inductor asks again in each of up to ten rounds."""
+"""Inductor's own functions, while ours replace them."""
+_LOGGED: weakref.WeakKeyDictionary[Any, set[tuple[str, str]]] = weakref.WeakKeyDictionary()
+"""Pairs of each scheduler that were logged: Inductor asks again in each of up to ten rounds."""
 
 
 def install() -> None:
-    """Put functions that tell in the place of Inductor's; silent outside the plugin's scope."""
+    """Replace Inductor's functions by ones that log; silent outside the plugin's scope."""
     if _STOCK:
         return
     refuses: Any = _STOCK.setdefault(_FUSION, getattr(Scheduler, _FUSION))
@@ -41,18 +41,18 @@ def install() -> None:
     @functools.wraps(refuses)
     def prevents(scheduler: Any, node1: Any, node2: Any, threshold: int) -> bool:
         refused: bool = refuses(scheduler, node1, node2, threshold)
-        config = _told_to()
+        config = _debug_config()
         if refused and config is not None:
-            _tell_of_fusion(scheduler, node1, node2, threshold, config)
+            _log_fusion(scheduler, node1, node2, threshold, config)
         return refused
 
     @functools.wraps(combine)
     def update_partition(state: Any, count: int, node: Any) -> None:
-        before, taken = state.cur_partition, state.cur_count
+        before, count_before = state.cur_partition, state.cur_count
         combine(state, count, node)
-        config = _told_to()
+        config = _debug_config()
         if config is not None and before and state.cur_partition is not before:
-            _tell_of_combined(before, node, taken + count, config)
+            _log_combined(before, node, count_before + count, config)
 
     setattr(Scheduler, _FUSION, prevents)
     setattr(ComboKernel, _COMBINED, staticmethod(update_partition))
@@ -65,17 +65,17 @@ def uninstall() -> None:
         setattr(ComboKernel, _COMBINED, staticmethod(_STOCK.pop(_COMBINED)))
 
 
-def _told_to() -> Config | None:
+def _debug_config() -> Config | None:
     return active_config() if logger.isEnabledFor(logging.DEBUG) else None
 
 
-def _tell_of_fusion(scheduler: Any, node1: Any, node2: Any, limit: int, config: Config) -> None:
+def _log_fusion(scheduler: Any, node1: Any, node2: Any, limit: int, config: Config) -> None:
     names = node1.get_name(), node2.get_name()
-    told = _TOLD.setdefault(scheduler, set())
-    if names in told:
+    logged = _LOGGED.setdefault(scheduler, set())
+    if names in logged:
         return
-    told.add(names)
-    # Inductor tells no count, but whether it is above a limit.
+    logged.add(names)
+    # Inductor does not return the count, only whether it is above a limit.
     refuses, count = _STOCK[_FUSION], limit + 1
     while refuses(scheduler, node1, node2, count):
         count += 1
@@ -87,11 +87,11 @@ def _tell_of_fusion(scheduler: Any, node1: Any, node2: Any, limit: int, config: 
     )
 
 
-def _tell_of_combined(before: Sequence[Any], node: Any, count: int, config: Config) -> None:
+def _log_combined(before: Sequence[Any], node: Any, count: int, config: Config) -> None:
     limit = inductor_config.combo_kernel_max_num_args
     ours = limits_of(config, node.get_device().type).arguments == limit
     logger.debug(
         "%s + %s: not combined: the combined kernel would take %d tensors; %s is %d",
-        *(", ".join(one.get_name() for one in before), node.get_name(), count),
+        *(", ".join(part.get_name() for part in before), node.get_name(), count),
         *("max_kernel_arguments" if ours else "Inductor's combo_kernel_max_num_args", limit),
     )

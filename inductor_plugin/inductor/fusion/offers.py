@@ -29,11 +29,11 @@ UNFUSED = "unfused"
 
 
 def unfused_offer(fusion: Fusion, settled: str | None, choice: Any) -> CandidateOffer:
-    """Return the candidate that keeps two kernels; what is fused has to beat it.
+    """Return the candidate that keeps two kernels; a fused candidate has to beat it.
 
     Args:
         fusion: The two nodes.
-        settled: The candidate that is in ``first`` with an epilogue already; None for a bare product.
+        settled: The candidate that ``first`` already contains with an epilogue; None for a bare product.
         choice: The product's kernel.
     """
     bare = offer_of(choice, fusion.call)
@@ -45,14 +45,14 @@ def unfused_offer(fusion: Fusion, settled: str | None, choice: Any) -> Candidate
 def fused_offer(fusion: Fusion, name: str, choice: Any, estimate: FusionEstimate) -> CandidateOffer:
     """Return the candidate that has the epilogue in the product's kernel.
 
-    Its identity is that of the kernel and of the epilogue, so that nothing is generated where a
-    record knows it; torch and Triton, which write and compile it, are part of the environment.
+    Its identity consists of those of the kernel and the epilogue, so that no code is generated if a
+    record has it; the versions of torch and Triton are part of the environment.
 
     Args:
         fusion: The two nodes.
-        name: The product's kernel as a candidate.
+        name: Candidate id of the product's kernel.
         choice: The product's kernel.
-        estimate: What it may cost, from the kernel alone.
+        estimate: Its estimate from the kernel alone.
     """
     family = f"fused.{choice.name.rsplit('_', 1)[0]}"
     digest = hashlib.sha256(f"{name} {fusion.problem.epilogue}".encode()).hexdigest()[:12]
@@ -62,14 +62,14 @@ def fused_offer(fusion: Fusion, name: str, choice: Any, estimate: FusionEstimate
 
 @dataclass(frozen=True)
 class StridedRead:
-    """A buffer as a kernel reads it: with strides along the product, one element where it is the same.
+    """A buffer as a kernel reads it: with strides along the product, extent 1 where it is broadcast.
 
     Attributes:
         source: The buffer's name, or its tensor.
         size: Extents; symbolic where the product's are.
-        hint: Extents as they are measured.
-        stride: In elements.
-        offset: In elements.
+        hint: Extents at which it is measured.
+        stride: Strides in elements.
+        offset: Offset in elements.
     """
 
     source: str | TensorSpec
@@ -81,7 +81,7 @@ class StridedRead:
 
 @dataclass
 class Operands:
-    """The tensors of one candidate by their place: inputs, scratch, output."""
+    """The tensors of one candidate by position: inputs, scratch, output."""
 
     fusion: Fusion
     inputs: list[TensorSpec] = field(default_factory=list[TensorSpec])
@@ -94,9 +94,9 @@ class Operands:
 
         Args:
             kernel: The kernel.
-            arguments: Tensors from outside as such or as `StridedRead`, names of what the two nodes write,
-                numbers and other texts, and tuples of those.
-            out: Name of what it writes; None where its arguments say it.
+            arguments: Input tensors or `StridedRead` of them, names of buffers the two nodes write,
+                numbers, other strings, and tuples of those.
+            out: Name of the buffer it writes; None if the buffer is among the arguments.
         """
         for argument in _flat(arguments):
             tensor = argument.source if isinstance(argument, StridedRead) else argument
@@ -105,7 +105,7 @@ class Operands:
         self.parts.append((kernel, list(arguments), out))
 
     def candidate(self, name: str) -> BenchCandidate:
-        """Return the job argument of all kernels together."""
+        """Return all kernels together as a candidate of a benchmark job."""
         *passed, last = self.fusion.written
         used = {
             argument
@@ -152,7 +152,7 @@ def _flat(arguments: Sequence[Any]) -> Iterator[Any]:
 def _unfused(
     fusion: Fusion, identity: CandidateId, settled: str | None, choice: Any, bare: CandidateOffer
 ) -> TaskCandidate:
-    """Prepare the two kernels: the product's as it was measured, the other as Inductor writes it."""
+    """Prepare the two kernels: the product's as it was measured, the other as Inductor generates it."""
     entry, name = TaskCandidate(identity), identity.candidate_id
     second = fusion.prepared(generated(fusion.scheduler, fusion.second.get_nodes()))
     if settled is not None:
@@ -181,7 +181,7 @@ def _unfused(
 def _bench(
     fusion: Fusion, name: str, *kernels: tuple[ModuleKernel, list[Any]]
 ) -> Callable[[str, str], BenchCandidate]:
-    """Return a function that gives the job argument of kernels that Inductor wrote; it is built here."""
+    """Return a function that returns the benchmark candidate of kernels that Inductor generated."""
     operands = Operands(fusion)
     for kernel in kernels:
         operands.call(*kernel)
@@ -192,7 +192,7 @@ def _bench(
 def _fused(
     fusion: Fusion, identity: CandidateId, choice: Any, estimate: FusionEstimate
 ) -> TaskCandidate:
-    """Prepare the one kernel."""
+    """Prepare the fused kernel."""
     entry = TaskCandidate(identity)
     nodes = (*fusion.first.get_nodes(), *fusion.second.get_nodes())
     with fusion.product.swap_as_triton_caller(choice):

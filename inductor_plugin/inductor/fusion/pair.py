@@ -1,4 +1,4 @@
-"""Two scheduler nodes that may become one kernel, and what a graph remembers of such pairs."""
+"""Two scheduler nodes that may become one kernel, and the state of such pairs in a graph."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ from inductor_plugin.tuning.selection import TuningTicket
 
 
 class FusionState:
-    """What is known and decided about the fusions of one graph."""
+    """Facts and decisions about the fusions of one graph."""
 
     def __init__(self, session: Session) -> None:
         """Begin with nothing fused."""
         self.session = session
         self.settled: dict[str, str] = {}
-        """Which candidate a fusion has settled, by the product's buffer."""
+        """The candidate that a fusion has settled, by the product's buffer."""
         self.submitted: set[str] = set()
         """Epilogue nodes for which a fusion has been submitted."""
         self.epilogues: dict[tuple[str, ...], Epilogue] = {}
-        """What pairs of nodes compute, by the nodes: Inductor asks in each of up to ten rounds."""
+        """Epilogues of pairs, by the names of the nodes: Inductor asks in each of up to ten rounds."""
 
     def settle(self, product: Any, ticket: TuningTicket, candidate: str, kernel: str) -> None:
         """Remember which kernel a fusion has settled for a product.
 
         Args:
             product: The product's buffer.
-            ticket: The fusion's.
+            ticket: The ticket of the fusion.
             candidate: The fusion's candidate that won.
-            kernel: The product's candidate that is in it.
+            kernel: The product's candidate that it contains.
         """
         self.settled[product.get_name()] = kernel
         if self.session.guard is not None:
@@ -63,7 +63,7 @@ class FusionState:
             self.session.guard.settle(product, ticket, candidate, context.environment)
 
     def resources(self, kernel: str | None, device: Any) -> Resources | None:
-        """Return what a kernel of the cache takes of a GPU; None where it is not known."""
+        """Return the resources of a cached kernel; None where they are not known."""
         context, _ = self.session.context(device)
         cached = context.store.kernel(kernel) if kernel else None
         return cached.resources if cached else None
@@ -87,10 +87,10 @@ class Fusion:
     Attributes:
         scheduler: Inductor's scheduler.
         config: The options.
-        state: What is decided in this graph.
-        claim: The product's choices.
+        state: Decisions about fusions in this graph.
+        pending: The product's choices.
         product: The product's buffer.
-        first: The node that runs first: the product's, or that with what is fused with it already.
+        first: The node that runs first: the product's, or the fused node that contains it.
         second: The node that runs after it.
         prologue: Whether the product is the second.
     """
@@ -98,7 +98,7 @@ class Fusion:
     scheduler: Any
     config: Config
     state: FusionState
-    claim: PendingChoice
+    pending: PendingChoice
     product: Any
     first: Any
     second: Any
@@ -106,32 +106,32 @@ class Fusion:
 
     @property
     def device(self) -> Any:
-        """Where it runs."""
+        """The device of the product."""
         return self.product.get_device()
 
     @property
     def limits(self) -> Limits:
-        """Limits that the options state."""
+        """Limits set by the options."""
         return limits_of(self.config, self.device.type)
 
     @property
     def settled(self) -> str | None:
-        """The candidate that an earlier fusion has settled; None while it is open."""
+        """The candidate that an earlier fusion has settled; None if there is none."""
         return self.state.settled.get(self.product.get_name())
 
     @functools.cached_property
     def epilogue(self) -> Epilogue:
-        """What would run after the product, or before it."""
+        """The epilogue that the product would get, or the prologue."""
         if not self.prologue:
             return self.epilogue_with(self.second.get_nodes())
         names = (self.first.get_name(), self.second.get_name(), "prologue")
         if names not in self.state.epilogues:
-            read = {node.get_name() for node in self.claim.call.nodes}
+            read = {node.get_name() for node in self.pending.call.nodes}
             self.state.epilogues[names] = prologue_of(self.scheduler, read, self.first, self.second)
         return self.state.epilogues[names]
 
     def epilogue_with(self, nodes: Sequence[Any]) -> Epilogue:
-        """Return what would run after the product if only some nodes were fused with it."""
+        """Return the epilogue of the product if only some nodes were fused with it."""
         names = (self.first.get_name(), *(node.get_name() for node in nodes))
         if names not in self.state.epilogues:
             self.state.epilogues[names] = epilogue_of(
@@ -141,19 +141,19 @@ class Fusion:
 
     @functools.cached_property
     def layout(self) -> ir.Layout:
-        """Of the output that is compared: the last one written."""
+        """Layout of the output that is compared: the last one written."""
         writes = self.epilogue.writes
         last = writes[-1].buffer if writes else self.second.get_outputs()[0].get_name()
         return node_of(last).get_layout()
 
     @functools.cached_property
     def call(self) -> AutotuneCall:
-        """What the operands of the product are made from; its seeds serve for all operands."""
-        return self.claim.call.read_again()
+        """The product's call, read again; its seeds are used for all operands of the fusion."""
+        return self.pending.call.read_again()
 
     @functools.cached_property
     def written(self) -> dict[str, TensorSpec]:
-        """What the two nodes write, by buffer; the one that is compared last."""
+        """Tensors that the two nodes write, by buffer; the one that is compared comes last."""
         nodes = (*self.first.get_nodes(), *self.second.get_nodes())
         layouts = {o.get_name(): o.node.get_layout() for node in nodes for o in node.get_outputs()}
         last = next(name for name in reversed(layouts) if layouts[name] is self.layout)
@@ -162,16 +162,16 @@ class Fusion:
 
     @functools.cached_property
     def problem(self) -> Problem:
-        """The product with its epilogue; what that reads are operands, too."""
+        """The product with its epilogue, whose reads are additional operands."""
         reads = dict.fromkeys(read.buffer for read in self.epilogue.reads)
-        nodes = [*self.claim.call.nodes, *map(node_of, reads)]
-        bare = self.claim.ticket.problem
+        nodes = [*self.pending.call.nodes, *map(node_of, reads)]
+        bare = self.pending.ticket.problem
         whole = problem_of(bare.op, nodes, self.layout, bare.arguments)
         return replace(whole, epilogue=self._signature)
 
     @property
     def _signature(self) -> str:
-        """The epilogue's signature; of one on top of another, with what is fused already."""
+        """The epilogue's signature, with the number of nodes that are fused already."""
         inner = len(self.first.get_nodes()) - 1
         signature = self.epilogue.signature
         return f"{signature}+{inner}" if inner else signature
@@ -182,13 +182,13 @@ class Fusion:
         return self.product.choice_timings()
 
     def estimate(self, kernel: Kernel, epilogue: Epilogue, unfused_us: float) -> FusionEstimate:
-        """Return what is known before a kernel is compiled with an epilogue."""
+        """Return the estimate for a kernel with an epilogue before it is compiled."""
         best_us = 1e3 * min(self.timings.values())
-        target = self.claim.ticket.problem.target
+        target = self.pending.ticket.problem.target
         return FusionEstimate(kernel, epilogue, target, self.limits, unfused_us, best_us)
 
     def prepared(self, generated: Generated) -> tuple[ModuleKernel, list[Any]]:
-        """Return a kernel that Inductor wrote and its arguments, tensors from outside as such."""
+        """Return a kernel that Inductor generated and its arguments; input tensors as `TensorSpec`."""
         arguments = [
             operand_of(argument, self.call.seeds)
             if isinstance(argument, str) and argument not in self.written

@@ -1,8 +1,8 @@
-"""A product and its epilogue as one CUTLASS kernel: offered for a fusion, and written if it wins.
+"""A product and its epilogue as one CUTLASS kernel: offered for a fusion, and generated if it wins.
 
 Such a kernel is a torch operator with the epilogue's operands. Inductor's scheduler fuses the two
-nodes as it would for Triton, so that nothing else takes the epilogue meanwhile; where it then asks for
-the code of a template, the call of the operator is written instead.
+nodes as it would for Triton, so that the epilogue is not fused with another node; where it then asks
+for the code of a template, the call of the operator is generated instead.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class VisitorKernel:
     """A kernel for one fusion, and one call of its operator.
 
     Attributes:
-        candidate: The template's.
-        split: What it takes of the fusion.
+        candidate: The template's candidate.
+        split: The part of the fusion it computes.
         kernel: The operator and the kernel's name and launch, which follow the operands.
-        build: How its library is made.
+        build: Build of its library.
         factors: A and B.
-        reads: What the epilogue reads.
-        aux: Names of what it writes besides ``out``.
-        out: Name of the last of its writes.
+        reads: Buffers that the epilogue reads.
+        aux: Names of the buffers it writes besides ``out``.
+        out: Name of the buffer it writes last.
     """
 
     candidate: Candidate
@@ -93,8 +93,8 @@ def kernels(fusion: Fusion) -> tuple[list[VisitorKernel], str]:
         return [], split
     if split.remainder:
         logger.debug("%s: visitors: %s", fusion.product.get_name(), split.reason)
-    taken: list[VisitorKernel] = []
-    reason, whole = split.reason, absorbed(fusion.claim.ticket.problem, split.epilogue)
+    visitor_kernels: list[VisitorKernel] = []
+    reason, whole = split.reason, absorbed(fusion.pending.ticket.problem, split.epilogue)
     candidates = offered(split.epilogue)
     assert not isinstance(candidates, str)
     for candidate in candidates:
@@ -103,15 +103,15 @@ def kernels(fusion: Fusion) -> tuple[list[VisitorKernel], str]:
         if isinstance(built, Failed):
             reason = f"{candidate.template}: {built.reason}"
             break
-        taken.append(_kernel(fusion, candidate, split, whole, *built))
-    return taken, split.reason if taken else reason
+        visitor_kernels.append(_kernel(fusion, candidate, split, whole, *built))
+    return visitor_kernels, split.reason if visitor_kernels else reason
 
 
 def _candidates(fusion: Fusion, epilogue: Epilogue) -> Sequence[Candidate] | str:
     """Return the kernels that templates have for a product and an epilogue, or why there are none."""
     if reason := _why_unreadable(fusion, epilogue):
         return reason
-    problem = fusion.claim.ticket.problem
+    problem = fusion.pending.ticket.problem
     candidates: list[Candidate] = []
     reason = "no template fuses epilogues"
     for template in default_registry().for_op(problem.op):
@@ -128,7 +128,7 @@ def _candidates(fusion: Fusion, epilogue: Epilogue) -> Sequence[Candidate] | str
 
 
 def _why_no_call(fusion: Fusion) -> str | None:
-    """Return why no call can be written here, whatever the epilogue; None if one can."""
+    """Return why no call can be generated here, whatever the epilogue; None if one can."""
     if V.graph.cpp_wrapper or V.graph.aot_mode:
         return "the generated code is C++, which has no operator with an epilogue"
     if len(fusion.first.get_nodes()) > 1:
@@ -137,11 +137,11 @@ def _why_no_call(fusion: Fusion) -> str | None:
 
 
 def _why_unreadable(fusion: Fusion, epilogue: Epilogue) -> str | None:
-    """Return why no call can say what an epilogue reads, None if one can."""
+    """Return why the reads of an epilogue cannot be arguments of a call, None if they can."""
     if epilogue.product != "full":
         return "the product is read through a view"
     nodes = fusion.call.nodes
-    added = [*nodes[: len(nodes) - 2], fusion.product]  # what the product itself adds, first
+    added = [*nodes[: len(nodes) - 2], fusion.product]  # the product's own bias comes first
     steps = [step for node in added for step in (*node.get_stride(), node.get_layout().offset)]
     unknown = any(access.dynamic for access in (*epilogue.reads, *epilogue.writes))
     if unknown or any(getattr(step, "free_symbols", None) for step in steps):
@@ -157,11 +157,11 @@ def _kernel(
     build: CppBuild,
     kernel: OpKernel,
 ) -> VisitorKernel:
-    """Return a kernel whose epilogue begins with what the product itself adds."""
+    """Return a kernel whose epilogue begins with the product's own bias."""
     nodes = [ir.InputsKernel.unwrap_storage_for_input(node) for node in fusion.call.nodes]
     added = len(nodes) - 2
     product = fusion.product.get_name()
-    # What others read of the product is written too.
+    # The product is written, too, if other nodes read it.
     aux = [write.buffer or product for write in epilogue.writes[:-1]]
     aux += [product] if epilogue.readers else []
     reads = [
@@ -188,7 +188,7 @@ def _read(fusion: Fusion, access: Access) -> StridedRead:
 
 
 def _bias(fusion: Fusion, node: Any) -> StridedRead:
-    """Return what the product itself adds as it lies under D."""
+    """Return the product's own bias, broadcast to D."""
     size = fusion.product.get_size()
     extents, strides = compat.hints(node.get_size()), compat.hints(node.get_stride())
     own = [0 if n == 1 else s for n, s in zip(extents, strides, strict=True)]
@@ -201,17 +201,17 @@ def _under(name: str, size: Sequence[Any], stride: Sequence[int], offset: int) -
     return StridedRead(name, tuple(touched), compat.hints(touched), tuple(stride), offset)
 
 
-def offer(fusion: Fusion, taken: VisitorKernel, estimate: FusionEstimate) -> CandidateOffer:
+def offer(fusion: Fusion, visitor: VisitorKernel, estimate: FusionEstimate) -> CandidateOffer:
     """Return a kernel as a candidate of a fusion.
 
     Args:
         fusion: The two nodes.
-        taken: The kernel.
-        estimate: What it may cost, from the kernel alone.
+        visitor: The kernel.
+        estimate: Its estimate from the kernel alone.
     """
-    candidate, split = taken.candidate, taken.split
+    candidate, split = visitor.candidate, visitor.split
     config = json.dumps(dict(candidate.config), sort_keys=True)
-    parts = (candidate.template, candidate.name, repr(taken.kernel.args), config)
+    parts = (candidate.template, candidate.name, repr(visitor.kernel.args), config)
     text = "-".join((*parts, fusion.problem.epilogue))
     name, description = f"fused.{candidate.template}.{candidate.name}", candidate.description
     if split.remainder:
@@ -222,46 +222,50 @@ def offer(fusion: Fusion, taken: VisitorKernel, estimate: FusionEstimate) -> Can
         )
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     identity = CandidateId(f"{name}-{digest}", name, "template", description)
-    return CandidateOffer(identity, lambda own: _entry(fusion, taken, TaskCandidate(own), estimate))
+    return CandidateOffer(
+        identity, lambda own: _entry(fusion, visitor, TaskCandidate(own), estimate)
+    )
 
 
 def _entry(
-    fusion: Fusion, taken: VisitorKernel, entry: TaskCandidate, estimate: FusionEstimate
+    fusion: Fusion, visitor: VisitorKernel, entry: TaskCandidate, estimate: FusionEstimate
 ) -> TaskCandidate:
-    """Prepare the operator, and after it the kernel of what it does not take."""
+    """Prepare the operator, and the kernel of the remaining nodes after it."""
     seeds = fusion.call.seeds
-    factors = [view_operand(factor, seeds) for factor in taken.factors]
-    reads = tuple(replace(read, source=operand_of(str(read.source), seeds)) for read in taken.reads)
-    remainder = taken.split.remainder
+    factors = [view_operand(factor, seeds) for factor in visitor.factors]
+    reads = tuple(
+        replace(read, source=operand_of(str(read.source), seeds)) for read in visitor.reads
+    )
+    remainder = visitor.split.remainder
     try:
         after = fusion.prepared(generated(fusion.scheduler, remainder)) if remainder else None
-    except Exception as error:  # Inductor's own code; the other candidates are none the worse
+    except Exception as error:  # Inductor's own code; it concerns this candidate only
         why = f"Inductor cannot write the kernel of the rest: {type(error).__name__}: {error}"
         logger.debug("%s", why, exc_info=True)
         entry.outcome = Outcome(entry.candidate_id, "compile_failed", why)
         return entry
 
     def bench(library: str, symbol: str) -> BenchCandidate:
-        kernel = at(taken.kernel, library, symbol)
+        kernel = at(visitor.kernel, library, symbol)
         operands = Operands(fusion)
-        arguments = (*factors, reads, *kernel.args, taken.aux)
-        operands.call(replace(kernel, args=()), arguments, taken.out)
+        arguments = (*factors, reads, *kernel.args, visitor.aux)
+        operands.call(replace(kernel, args=()), arguments, visitor.out)
         if after is not None:
             operands.call(*after)
         return operands.candidate(entry.candidate_id)
 
-    # No least time: that of the plain kernel is its template's fastest, maybe another configuration.
-    entry.build, entry.bench, entry.judge = taken.build, bench, estimate.why_not_compiled
+    # No lower bound of its time: the time known is of the template's fastest configuration.
+    entry.build, entry.bench, entry.judge = visitor.build, bench, estimate.why_not_compiled
     return entry
 
 
-def settle(product: Any, taken: VisitorKernel) -> None:
-    """Let a product's code, and that of what is fused with it, be the call of a kernel."""
-    setattr(product, _PLAN, taken)
+def settle(product: Any, visitor: VisitorKernel) -> None:
+    """Make the call of a kernel the generated code of a product and of the nodes fused with it."""
+    setattr(product, _PLAN, visitor)
 
 
 def install() -> None:
-    """Wrap Inductor's writer of templates; products without a call are left to it."""
+    """Wrap Inductor's code generation of templates; products without a call are left to it."""
     if _STOCK:
         return
     stock = _STOCK["codegen_template"] = CUDACombinedScheduling.codegen_template
@@ -270,49 +274,49 @@ def install() -> None:
     def codegen_template(
         scheduling: Any, template_node: Any, epilogue_nodes: Any, prologue_nodes: Any, **more: Any
     ) -> Any:
-        taken: VisitorKernel | None = getattr(template_node.node, _PLAN, None)
-        if taken is None:
+        visitor: VisitorKernel | None = getattr(template_node.node, _PLAN, None)
+        if visitor is None:
             return stock(scheduling, template_node, epilogue_nodes, prologue_nodes, **more)
-        _write(scheduling, taken, [template_node, *epilogue_nodes])
+        _write(scheduling, visitor, [template_node, *epilogue_nodes])
         return None
 
     CUDACombinedScheduling.codegen_template = codegen_template  # type: ignore[method-assign]
 
 
 def uninstall() -> None:
-    """Put Inductor's own writer back."""
+    """Put Inductor's own method back."""
     if _STOCK:
         CUDACombinedScheduling.codegen_template = _STOCK.pop("codegen_template")  # type: ignore[method-assign]
 
 
-def _write(scheduling: Any, taken: VisitorKernel, nodes: Sequence[Any]) -> None:
-    """Write the call of a kernel where its nodes run, and the kernel of those it does not take."""
+def _write(scheduling: Any, visitor: VisitorKernel, nodes: Sequence[Any]) -> None:
+    """Generate the call of a kernel for its nodes, and the Triton kernel of the remaining nodes."""
     graph: Any = V.graph
     wrapper: Any = graph.wrapper_code
-    names = {node.get_name() for node in taken.split.remainder}
+    names = {node.get_name() for node in visitor.split.remainder}
     remainder = [node for node in nodes if node.get_name() in names]
-    graph.removed_buffers |= dict.fromkeys(taken.kept_in_registers).keys()
+    graph.removed_buffers |= dict.fromkeys(visitor.kept_in_registers).keys()
     for node in nodes:
         if node not in remainder:
             node.mark_run()
-    for name in taken.kernel.imports:
+    for name in visitor.kernel.imports:
         wrapper.add_import_once(f"import {name}")
     shape: Callable[[Sequence[Any]], str] = wrapper.codegen_python_shape_tuple
-    factors = [factor.codegen_reference() for factor in taken.factors]
+    factors = [factor.codegen_reference() for factor in visitor.factors]
     reads = [
         f"reinterpret_tensor({r.source}, {shape(r.size)}, {shape(r.stride)}, {r.offset})"
-        for r in taken.reads
+        for r in visitor.reads
     ]
     arguments = [
         *factors,
         f"[{', '.join(reads)}]",
-        *map(repr, taken.kernel.args),
-        f"[{', '.join(taken.aux)}]",
+        *map(repr, visitor.kernel.args),
+        f"[{', '.join(visitor.aux)}]",
     ]
-    operator = f"torch.ops.{taken.kernel.op.replace('::', '.')}"
-    wrapper.writeline(f"{operator}({', '.join(arguments)}, out={taken.out})")
+    operator = f"torch.ops.{visitor.kernel.op.replace('::', '.')}"
+    wrapper.writeline(f"{operator}({', '.join(arguments)}, out={visitor.out})")
     if remainder:
-        # Inductor allocates what they write here, and frees after it what is not read any more.
+        # Inductor allocates their outputs here, and then frees buffers that are not read any more.
         scheduling.codegen_node(FusedSchedulerNode(graph.scheduler, remainder))
     else:
         graph.scheduler.free_buffers()

@@ -1,10 +1,10 @@
-"""Which nodes after a product one CUTLASS kernel takes, and which remain for a kernel of Inductor's.
+"""Splits the nodes after a product: those that one CUTLASS kernel computes, and the remainder.
 
-    product ─► relu(product + bias) ─► erfinv(..)        the scheduler offers both nodes at once
+    product ─► relu(product + bias) ─► erfinv(..)        the scheduler proposes both nodes at once
     └──────── one operator ───────┘   └ Triton ┘         no visitor computes erfinv
 
-Nodes are taken whole. A split inside a node would store a value of it where two kernels store the
-product: as many bytes, unless it is narrower, as after an int32 product.
+A node is never split. A split inside a node would store one of its values where two kernels store the
+product: as many bytes, unless the value is narrower, as after an int32 product.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from inductor_plugin.inductor.fusion.pair import Fusion
 from inductor_plugin.problem.epilogue import BYTES, Epilogue
 
 MOST = 8
-"""Nodes that are tried one by one, each 5 to 20 ms in every process; all after them remain."""
+"""Nodes that are tried one by one, each 5 to 20 ms in every process; those after them remain."""
 
 
 @dataclass(frozen=True)
 class EpilogueSplit:
-    """What a kernel with visitors takes of a fusion.
+    """The part of a fusion that a kernel with visitors computes.
 
     Attributes:
-        epilogue: Of what it takes; what remains reads its writes, and the product if it must.
-        written: Buffers of the product and of the nodes it takes.
-        remainder: The nodes that run after it, in order; none where it takes all.
-        places: Places of the remainder among all nodes after the product: the same in every graph.
-        reason: Why they remain; empty where none does.
+        epilogue: Epilogue of that part; the remainder reads its writes, and the product if needed.
+        written: Buffers of the product and of the nodes in the kernel.
+        remainder: The nodes that run after the kernel, in order; empty if it computes all nodes.
+        places: Positions of the remainder among all nodes after the product: the same in every graph.
+        reason: Why nodes remain; empty if none does.
     """
 
     epilogue: Epilogue
@@ -41,58 +41,58 @@ class EpilogueSplit:
 
 
 def split_of(fusion: Fusion, why_not: Callable[[Epilogue], str | None]) -> EpilogueSplit | str:
-    """Return what a kernel takes of a fusion: all, or as much as it can; or why that is nothing.
+    """Return the part of a fusion that a kernel computes, as large as possible, or why there is none.
 
     Args:
         fusion: The product alone, and its epilogue.
-        why_not: Returns why a kernel cannot take an epilogue, None if it can.
+        why_not: Returns why a kernel cannot compute an epilogue, None if it can.
     """
     reason = why_not(fusion.epilogue)
     if reason is None:
         return EpilogueSplit(fusion.epilogue, tuple(fusion.written))
     nodes = list(fusion.second.get_nodes())
-    taken, reasons = _taken(nodes, lambda some: why_not(fusion.epilogue_with(some)))
-    if not taken:
+    absorbed, reasons = _absorbed(nodes, lambda some: why_not(fusion.epilogue_with(some)))
+    if not absorbed:
         return reason
-    remainder = [node for node in nodes if node not in taken]
-    told = f"split off {', '.join(_written(remainder))}: {'; '.join(dict.fromkeys(reasons))}"
-    part = fusion.epilogue_with(taken)
+    remainder = [node for node in nodes if node not in absorbed]
+    cause = f"split off {', '.join(_written(remainder))}: {'; '.join(dict.fromkeys(reasons))}"
+    part = fusion.epilogue_with(absorbed)
     if _saved_bytes(fusion, part, remainder) <= 0:
-        return f"{told}; so cut, as many bytes are moved as by two kernels"
+        return f"{cause}; so cut, as many bytes are moved as by two kernels"
     return EpilogueSplit(
         epilogue=part,
-        written=(fusion.product.get_name(), *_written(taken)),
+        written=(fusion.product.get_name(), *_written(absorbed)),
         remainder=tuple(remainder),
         places=tuple(nodes.index(node) for node in remainder),
-        reason=told,
+        reason=cause,
     )
 
 
-def _taken(
+def _absorbed(
     nodes: Sequence[Any], why_not: Callable[[Sequence[Any]], str | None]
 ) -> tuple[list[Any], list[str]]:
-    """Return the nodes that one kernel can take, in order, and why it cannot take each other one.
+    """Return the nodes that one kernel can compute, in order, and a reason for each other node.
 
-    A node that cannot be taken alone may be taken with one that reads it: what only that reads is not
-    stored, and some values can be computed but not stored (truth values).
+    A node that cannot be absorbed alone may be absorbed with a node that reads it: a value with no other
+    reader is not stored, and some values can be computed but not stored (truth values).
     """
-    taken: list[Any] = []
+    absorbed: list[Any] = []
     reasons: dict[Any, str] = {}
     for place, node in enumerate(nodes[:MOST]):
         needed = [before for before in nodes[:place] if before.get_name() in node.ancestors]
-        wanted = {*taken, node, *needed}
-        tried = [other for other in nodes if other in wanted]
+        members = {*absorbed, node, *needed}
+        tried = [other for other in nodes if other in members]
         reason = why_not(tried)
         if reason is None:
-            taken = tried
+            absorbed = tried
         else:
             reasons[node] = reason
     late = f"it is behind the first {MOST} nodes"
-    return taken, [reasons.get(node, late) for node in nodes if node not in taken]
+    return absorbed, [reasons.get(node, late) for node in nodes if node not in absorbed]
 
 
 def _saved_bytes(fusion: Fusion, part: Epilogue, remainder: Sequence[Any]) -> int:
-    """Return how many bytes fewer are moved than by the product and one kernel for all that follows it."""
+    """Return how many bytes fewer are moved than by the product and one kernel for the whole epilogue."""
     product: str = fusion.product.get_name()
     stored = {write.buffer for write in fusion.epilogue.writes}
     stored |= {product} if fusion.epilogue.readers else set[str]()
@@ -108,7 +108,7 @@ def _saved_bytes(fusion: Fusion, part: Epilogue, remainder: Sequence[Any]) -> in
 def _traffic(fusion: Fusion, names: Sequence[str], stored: set[str]) -> int:
     """Return bytes that are moved for buffers one kernel writes and the next reads.
 
-    What is stored in any case costs the reading alone.
+    A buffer that is stored in any case costs only the read.
     """
     moved = 0
     for name in names:

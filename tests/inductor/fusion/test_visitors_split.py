@@ -351,10 +351,10 @@ def test_what_can_be_computed_but_not_stored_is_taken_with_its_reader() -> None:
             return "no visitor computes it"
         return "it stores truth values" if truth in nodes and reader not in nodes else None
 
-    taken, reasons = visitors_split._taken([truth, other, reader], refused)
+    taken, reasons = visitors_split._absorbed([truth, other, reader], refused)
     assert taken == [truth, reader]
     assert reasons == ["no visitor computes it"]
-    taken, reasons = visitors_split._taken([other, truth], refused)
+    taken, reasons = visitors_split._absorbed([other, truth], refused)
     assert taken == []
     assert reasons == ["no visitor computes it", "it stores truth values"]
 
@@ -367,7 +367,7 @@ def test_nodes_far_behind_are_left_untried() -> None:
         tried.append(len(some))
         return None
 
-    taken, reasons = visitors_split._taken(nodes, refused)
+    taken, reasons = visitors_split._absorbed(nodes, refused)
     assert taken == nodes[: visitors_split.MOST]
     assert len(tried) == visitors_split.MOST
     assert reasons == ["it is behind the first 8 nodes"] * 2

@@ -1,4 +1,4 @@
-"""What the tests' own processes run, each by name: `python children.py WHAT CACHE ...`."""
+"""Functions that child processes of the cache's tests run, each by name."""
 
 from __future__ import annotations
 
@@ -26,18 +26,27 @@ def key(index: int) -> KernelKey:
 
 def record(index: int, candidate: str) -> Record:
     """Return a record with one candidate."""
-    one = Measured(
+    measured = Measured(
         candidate, candidate, "cpp", "", "ok", "", (1.0,), 1.0, 0.0, None, None, None, 1.0, {}
     )
     digest = digest_of({"problem": index})
     won = Decision(candidate, None, "only one", 1.02, None, 1.0, 1)
     return Record(
-        ENVIRONMENT, "mm", digest, {"problem": index}, "mm", {candidate: one}, {}, won, 1.0, 1.0
+        ENVIRONMENT,
+        "mm",
+        digest,
+        {"problem": index},
+        "mm",
+        {candidate: measured},
+        {},
+        won,
+        1.0,
+        1.0,
     )
 
 
 def build(store: Store, index: int, builds: Path, who: str) -> None:
-    """Build a kernel slowly, noting each build."""
+    """Build a kernel slowly, and log each build."""
 
     with store.lock_kernel(key(index).digest, 60):
         entry = store.kernel(key(index).digest)

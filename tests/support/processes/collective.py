@@ -55,30 +55,30 @@ def scattered(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
 
 
 def overlapped(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
-    """Two collectives whose products need neither until the end."""
+    """Two collectives that no product reads until the end."""
     left, right = torch.mm(x, w), torch.mm(x.cos(), w)
-    one = functional.all_reduce(left, "sum", _world())
+    reduced = functional.all_reduce(left, "sum", _world())
     two = functional.all_gather_tensor(right, 0, _world())
     apart = torch.mm(x.sin(), w)
-    return torch.mm(one + apart, v) + torch.mm(two, v).sum(0)
+    return torch.mm(reduced + apart, v) + torch.mm(two, v).sum(0)
 
 
 FUNCTIONS = (reduced, gathered, scattered, overlapped)
 
 
 def steps(code: str) -> list[str]:
-    """Return collectives and kernels in the order of the code; who computes a product is left out."""
+    """Return collectives and kernels in the order of the code, with all products named alike."""
     body = code[code.index("def call(") :]
     body = body[: body.index("def benchmark_compiled_module")]
     body = "\n".join(line for line in body.splitlines() if not line.strip().startswith("#"))
-    found = [next(filter(None, match)) for match in _STEP.findall(body)]
-    return ["product" if one in ("extern_kernels", "traitor") else one for one in found]
+    steps = [next(filter(None, match)) for match in _STEP.findall(body)]
+    return ["product" if step in ("extern_kernels", "traitor") else step for step in steps]
 
 
 def examine(function: Callable[..., Tensor], inputs: list[Tensor], cache_dir: Path) -> list[Any]:
     """Compile one function with stock Inductor and twice with the plugin, and compare."""
-    wanted = function(*inputs)
-    told: list[Any] = []
+    expected = function(*inputs)
+    results: list[Any] = []
     for overlap in (False, True):
         with inductor_config.patch(reorder_for_compute_comm_overlap=overlap):
             torch._dynamo.reset()
@@ -90,17 +90,17 @@ def examine(function: Callable[..., Tensor], inputs: list[Tensor], cache_dir: Pa
                 with wrong_in_process.offered(), Lab(winner, folder).open():
                     run = torch.compile(function, backend="inductor_plugin", options=options)
                     answer, (code,) = run_and_get_code(run, *inputs)
-                told.append(
+                results.append(
                     {
                         "what": f"{function.__name__}, {winner.__name__}, overlap {overlap}",
-                        "close": torch.allclose(answer, wanted, atol=1e-4),
+                        "close": torch.allclose(answer, expected, atol=1e-4),
                         "stock": steps(stock),
                         "ours": steps(code),
                         "operators": len(re.findall(r"ops\.traitor\.\w+", code)),
                         "library": len(re.findall(r"extern_kernels\.\w*mm\(", code)),
                     }
                 )
-    return told
+    return results
 
 
 def main() -> None:
@@ -113,9 +113,11 @@ def main() -> None:
     x = torch.randn(16, 24)
     torch.manual_seed(7)
     w, v = torch.randn(24, 32), torch.randn(32, 12)
-    told = [one for function in FUNCTIONS for one in examine(function, [x, w, v], cache_dir)]
+    results = [
+        result for function in FUNCTIONS for result in examine(function, [x, w, v], cache_dir)
+    ]
     dist.destroy_process_group()
-    print(json.dumps(told), flush=True)
+    print(json.dumps(results), flush=True)
     inductor_plugin.disable()
 
 

@@ -1,8 +1,8 @@
-"""One process that builds three CUTLASS kernels, one of them broken, and remembers how they fared.
+"""One process that builds three CUTLASS kernels, one of them broken, and records the outcomes.
 
-Started as ``python -m tests.support.processes.nvcc CACHE LOG [--forget]``. Every call of nvcc adds a line to LOG;
-what became of each kernel is printed as one JSON line. ``--forget`` removes the record first, so that
-only kernels and the quarantine are known.
+Started as ``python -m tests.support.processes.nvcc CACHE LOG [--forget]``. Every call of nvcc adds a line
+to LOG; the outcomes are printed as one JSON line. ``--forget`` removes the record first, so that only
+kernels and the quarantine are cached.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def text_of(name: str) -> str:
 
 
 def build_of(name: str, nvcc: tuple[str, ...]) -> CppBuild:
-    """Return how a kernel is built."""
+    """Return the build of a kernel."""
     text = text_of(name)
     digest = hashlib.sha256(text.encode()).hexdigest()
     key = KernelKey("cutlass", digest, name, ARCH, "nvcc", "")
@@ -60,7 +60,7 @@ def build_of(name: str, nvcc: tuple[str, ...]) -> CppBuild:
 
 
 def offer(name: str, nvcc: tuple[str, ...]) -> CandidateOffer:
-    """Return a kernel, or the library's if it is not one of ours."""
+    """Return the offer of a kernel, or of the library kernel for any other name."""
     library = name not in KERNELS
 
     def prepare(own: CandidateId) -> TaskCandidate:
@@ -73,7 +73,7 @@ def offer(name: str, nvcc: tuple[str, ...]) -> CandidateOffer:
 
 
 def main() -> None:
-    """Build what is not known, and report."""
+    """Build kernels that are not cached, and report."""
     parser = argparse.ArgumentParser()
     parser.add_argument("cache", type=Path)
     parser.add_argument("log", type=Path)
@@ -86,11 +86,11 @@ def main() -> None:
     store, counters = open_store(arguments.cache), Counters()
     config = Config.load({"cache_dir": str(arguments.cache)}, environ={})
     selection = Selection(config, store, ENVIRONMENT, dict, counters)
-    one = replace(problem(), target=target("A100"))
+    bare = replace(problem(), target=target("A100"))
     if arguments.forget:
-        store.layout.record(ENVIRONMENT, one.op, digest_of(one.fields())).unlink()
+        store.layout.record(ENVIRONMENT, bare.op, digest_of(bare.fields())).unlink()
     offers = [offer(name, nvcc) for name in ("library", *KERNELS)]
-    ticket = selection.plan(one, offers, {}, 0.01, None)
+    ticket = selection.plan(bare, offers, {}, 0.01, None)
     task = ticket.task
     if task is not None:
         settings = WorkerSettings(sys_path=tuple(sys.path), kind="compile")
@@ -102,13 +102,13 @@ def main() -> None:
         builder.flush()
         until(lambda: all(entry.ready or entry.outcome for entry in built), LIMIT_S)
         pool.close()
-        for entry in task.entries:  # what a benchmark worker would say
+        for entry in task.entries:  # results as of a benchmark worker
             entry.outcome = entry.outcome or Outcome(entry.candidate_id, "ok", error=0.0)
             entry.samples_ms = spread(1.0, 5) if entry.alive else ()
         task.finish(task)
-    known = {name: [one.status, one.reason] for name, one in ticket.measured.items()}
-    kernels = {one.key.config: asdict(one.resources) for one in store.iter_kernels()}
-    report = {"hit": ticket.hit, "known": known, "kernels": kernels}
+    outcomes = {name: [outcome.status, outcome.reason] for name, outcome in ticket.measured.items()}
+    kernels = {kernel.key.config: asdict(kernel.resources) for kernel in store.iter_kernels()}
+    report = {"hit": ticket.hit, "known": outcomes, "kernels": kernels}
     print(json.dumps({**report, "counted": counters.snapshot().to_dict()}), flush=True)
 
 

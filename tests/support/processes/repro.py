@@ -1,6 +1,6 @@
 """Runs reproduction scripts one after the other, as ``python SCRIPT`` would, and reports how each ended.
 
-Started as ``python -m tests.support.processes.repro SCRIPT ...``; prints one JSON line: status and what each printed.
+Started as ``python -m tests.support.processes.repro SCRIPT ...``; prints one JSON line: status and output of each.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from inductor_plugin.config import process_environment
 def ran(
     scripts: Sequence[str], repository: Path, inductor_cache: Path
 ) -> dict[str, tuple[int, str]]:
-    """Run scripts in a process of their own; return each one's status and what it printed."""
-    found = subprocess.run(
+    """Run scripts in a separate process; return status and output of each."""
+    completed = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", __name__, *scripts],
         cwd=repository,
         env={**process_environment(), "TORCHINDUCTOR_CACHE_DIR": str(inductor_cache)},
@@ -31,8 +31,8 @@ def ran(
         timeout=300,
         check=False,
     )
-    assert found.returncode == 0, found.stderr.decode()[-4000:]
-    return json.loads(found.stdout.splitlines()[-1])
+    assert completed.returncode == 0, completed.stderr.decode()[-4000:]
+    return json.loads(completed.stdout.splitlines()[-1])
 
 
 def main() -> None:
@@ -40,15 +40,15 @@ def main() -> None:
     ended: dict[str, tuple[object, str]] = {}
     for path in sys.argv[1:]:
         torch._dynamo.reset()
-        said = io.StringIO()
+        output = io.StringIO()
         status: object = None
-        with contextlib.redirect_stdout(said):
+        with contextlib.redirect_stdout(output):
             try:
                 sys.argv = [path]
                 runpy.run_path(path, run_name="__main__")
             except SystemExit as end:
                 status = end.code
-        ended[path] = status, said.getvalue()
+        ended[path] = status, output.getvalue()
     print(json.dumps(ended))
 
 

@@ -1,7 +1,7 @@
 """One process of many that tune the same small models at the same time on one cache directory.
 
-Started as ``python -m tests.support.processes.tuning``. It says ``ready`` when everything is imported, starts
-when a line comes in, and prints a report as one JSON line.
+Started as ``python -m tests.support.processes.tuning``. It prints ``ready`` when everything is imported, starts
+after a line on stdin, and prints a report as one JSON line.
 """
 
 # torch types these partly; what it leaves open says nothing about the tests.
@@ -26,7 +26,7 @@ ROWS = 256  # below some hundred rows Inductor offers no C++ template for a froz
 
 
 class Small(nn.Module):
-    """Two products that Inductor's C++ template serves too, one that a test template serves."""
+    """Two products that Inductor's C++ template also serves, and one that only a test template serves."""
 
     def __init__(self, variant: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def _load_inductor() -> None:
-    """Import what a first compile imports: 2 s in which nothing of interest can be interrupted."""
+    """Import the modules of a first compile: 2 s in which there is nothing of interest to interrupt."""
     for name in ("compile_fx", "codegen.cpp", "mkldnn_lowerings"):
         importlib.import_module(f"torch._inductor.{name}")
 

@@ -1,1 +1,1 @@
-"""What each Triton template of products is held to; one module a template."""
+"""Tests that each Triton template of products has to pass; one module a template."""

@@ -1,4 +1,4 @@
-"""Products of a few rows: what is refused, what is computed, and which tiles there are."""
+"""Products of a few rows: refused problems, graphs to run, and the number of tiles."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false, reportPrivateUsage=false
@@ -112,26 +112,26 @@ CASES: dict[str, Case] = {
 }
 
 
-BEHIND = epilogues(torch.mm, (Arg((6, 200), F16), Arg((200, 90), F16)), (6, 90))
+EPILOGUES = epilogues(torch.mm, (Arg((6, 200), F16), Arg((200, 90), F16)), (6, 90))
 
 
-BEHIND_A_BATCH = epilogues(torch.bmm, (Arg((2, 2, 200), F16), Arg((2, 200, 90), F16)), (2, 2, 90))
+BATCH_EPILOGUES = epilogues(torch.bmm, (Arg((2, 2, 200), F16), Arg((2, 200, 90), F16)), (2, 2, 90))
 
 
 WEIGHTS = (Arg((4096, 4096), F16), Arg((4096, 4096), F16, (1, 4096)))
 
 
-def all_kernels(given: Problem) -> list[Any]:
-    product = product_of(given)
+def all_kernels(problem: Problem) -> list[Any]:
+    product = product_of(problem)
     assert isinstance(product, Product)
-    return [candidate(product, one) for one in (*vectors_of(product), *dots_of(product))]
+    return [candidate(product, tile) for tile in (*vectors_of(product), *dots_of(product))]
 
 
 CONTRACT = Contract(
     TEMPLATE,
     REJECTED,
     CASES,
-    (BEHIND, BEHIND_A_BATCH),
+    (EPILOGUES, BATCH_EPILOGUES),
     (80, 90, 100),
     {
         "one row": Graph(mm, (Arg((1, 4096), F16), WEIGHTS[1])),

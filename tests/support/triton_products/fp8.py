@@ -1,4 +1,4 @@
-"""Scaled products of 8-bit floats: what is refused, what is computed, and which tiles there are."""
+"""Scaled products of 8-bit floats: refused problems, graphs to run, and the number of tiles."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false, reportPrivateUsage=false
@@ -43,8 +43,8 @@ def operands(
 
 
 def problem(*inputs: Operand, **facts: Any) -> Problem:
-    given = Problem("scaled_mm", inputs or operands(), matrix(256, 512), target=H100)
-    return replace(given, **facts)
+    call = Problem("scaled_mm", inputs or operands(), matrix(256, 512), target=H100)
+    return replace(call, **facts)
 
 
 E4 = {"dtype": "float8_e4m3fn"}
@@ -102,7 +102,7 @@ def biased(a: Any, b: Any, s: Any, t: Any, c: Any) -> tuple[torch.Tensor]:
 
 
 def spread(scale: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-    """Return a scale for each element, in the way `torch._scaled_mm` describes."""
+    """Return a scale for each element, as `torch._scaled_mm` defines it."""
     for dim, extent in enumerate((rows, columns)):
         each = extent if scale.size(dim) == 1 else 1 if scale.size(dim) == extent else 128
         scale = scale.repeat_interleave(each, dim).narrow(dim, 0, extent)
@@ -113,50 +113,54 @@ def reference(a: torch.Tensor, b: torch.Tensor, s: torch.Tensor, t: torch.Tensor
     return ((a * spread(s, *a.shape)) @ (b * spread(t, *b.shape)),)
 
 
-def given(m: int, n: int, k: int, s: Arg, t: Arg) -> tuple[Arg, ...]:
+def arguments(m: int, n: int, k: int, s: Arg, t: Arg) -> tuple[Arg, ...]:
     return Arg((m, k), FP8), Arg((k, n), FP8, (1, k)), s, t
 
 
 CASES: dict[str, Case] = {
     "rows and columns": Case(
-        scaled, given(72, 80, 144, Arg((72, 1), F32), Arg((1, 80), F32)), 0, reference, 1e-2
+        scaled, arguments(72, 80, 144, Arg((72, 1), F32), Arg((1, 80), F32)), 0, reference, 1e-2
     ),
     "rows and columns, a bias and relu": Case(
         biased,
-        (*given(48, 144, 272, Arg((48, 1), F32), Arg((1, 144), F32)), Arg((144,), BF16)),
+        (*arguments(48, 144, 272, Arg((48, 1), F32), Arg((1, 144), F32)), Arg((144,), BF16)),
         1,
         lambda a, b, s, t, c: ((reference(a, b, s, t)[0] + c).relu(),),
         1e-2,
     ),
     "rows and columns, fast sums": Case(
-        loosely, given(72, 80, 144, Arg((72, 1), F32), Arg((1, 80), F32)), 0, reference, 1e-2
+        loosely, arguments(72, 80, 144, Arg((72, 1), F32), Arg((1, 80), F32)), 0, reference, 1e-2
     ),
     "1x128 and 128x128": Case(
         scaled,
-        given(130, 144, 384, Arg((130, 3), F32, (1, 130)), Arg((3, 2), F32, (1, 3))),
+        arguments(130, 144, 384, Arg((130, 3), F32, (1, 130)), Arg((3, 2), F32, (1, 3))),
         1,
         reference,
         1e-2,
     ),
     "1x128 and 1x128": Case(
         scaled,
-        given(70, 96, 256, Arg((70, 2), F32, (1, 70)), Arg((2, 96), F32, (96, 1))),
+        arguments(70, 96, 256, Arg((70, 2), F32, (1, 70)), Arg((2, 96), F32, (96, 1))),
         0,
         reference,
         1e-2,
     ),
     "128x128 and 1x128": Case(
         scaled,
-        given(140, 96, 256, Arg((2, 2), F32, (1, 2)), Arg((2, 96), F32, (96, 1))),
+        arguments(140, 96, 256, Arg((2, 2), F32, (1, 2)), Arg((2, 96), F32, (96, 1))),
         0,
         reference,
         1e-2,
     ),
     "one row": Case(
-        scaled, given(1, 80, 144, Arg((1, 1), F32), Arg((1, 80), F32)), 0, reference, 1e-2
+        scaled, arguments(1, 80, 144, Arg((1, 1), F32), Arg((1, 80), F32)), 0, reference, 1e-2
     ),
     "one row, blocks": Case(
-        scaled, given(1, 144, 384, Arg((1, 3), F32), Arg((3, 2), F32, (1, 3))), 0, reference, 1e-2
+        scaled,
+        arguments(1, 144, 384, Arg((1, 3), F32), Arg((3, 2), F32, (1, 3))),
+        0,
+        reference,
+        1e-2,
     ),
     "padded strides": Case(
         scaled,
@@ -185,11 +189,11 @@ CASES: dict[str, Case] = {
 }
 
 
-BEHIND = epilogues(
-    lambda *given: scaled(*given)[0],
-    given(72, 80, 144, Arg((72, 1), F32), Arg((1, 80), F32)),
+EPILOGUES = epilogues(
+    lambda *tensors: scaled(*tensors)[0],
+    arguments(72, 80, 144, Arg((72, 1), F32), Arg((1, 80), F32)),
     (72, 80),
-    lambda *given: reference(*given)[0],
+    lambda *tensors: reference(*tensors)[0],
 )
 
 
@@ -206,28 +210,28 @@ KINDS_OF_KERNELS = {
 }
 
 
-def all_kernels(given: Problem) -> list[Any]:
-    found = scaled_of(given)
-    assert isinstance(found, Scaled)
-    return [candidate(found, one) for one in tiles_of(found)]
+def all_kernels(problem: Problem) -> list[Any]:
+    product = scaled_of(problem)
+    assert isinstance(product, Scaled)
+    return [candidate(product, tile) for tile in tiles_of(product)]
 
 
 def check_kernel(name: str, arch: int, usage: Usage) -> None:
-    """Check how operands come and are multiplied, and where exact sums are added up."""
+    """Check how operands are loaded and multiplied, and where exact sums are accumulated."""
     assert "cp.async.bulk.tensor" in usage.ptx
     assert ("wgmma.mma_async" if arch == 90 else "tcgen05.mma") in usage.ptx
     if arch == 90:
         # Hopper's tensor cores sum 8-bit products with fewer bits than float32 has: exact sums
-        # are added up outside, those of 128x128 elements by 256 threads.
+        # are accumulated outside, those of 128x128 elements by 256 threads.
         additions = len(re.findall(r"\b(?:add|fma)\S*\.f32", usage.ptx))
         assert additions == 0 if name == "fast" else additions >= 128 * 128 // 256
 
 
 GRAPHS = {
-    name: Graph(function, given(4096, 2048, 4096, *scales), 10 if name == "fast" else 6)
+    name: Graph(function, arguments(4096, 2048, 4096, *scales), 10 if name == "fast" else 6)
     for name, (function, scales) in KINDS_OF_KERNELS.items()
 }
 CONTRACT = Contract(
-    *(TEMPLATE, REJECTED, CASES, (BEHIND,), (90, 100), GRAPHS, all_kernels, check_kernel),
+    *(TEMPLATE, REJECTED, CASES, (EPILOGUES,), (90, 100), GRAPHS, all_kernels, check_kernel),
     tiles=tuple(GRAPHS.values()),
 )

@@ -1,4 +1,4 @@
-"""Products with 4-bit weights: what is refused, what is computed, and which tiles there are."""
+"""Products with 4-bit weights: refused problems, graphs to run, and the number of tiles."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false, reportPrivateUsage=false
@@ -38,14 +38,14 @@ def problem(a: Operand | None = None, b: Operand | None = None, **facts: Any) ->
     a, b = a or matrix(4, 4096), b or weight()
     n = b.size[0] * 8
     scales = Operand((a.size[1] // 64, n, 2), (2 * n, 2, 1), "bfloat16", "cuda")
-    given = Problem(
+    call = Problem(
         int4_op.NAME,
         (a, b, scales),
         matrix(a.size[0], n),
         arguments=(("group", "64"),),
         target=H100,
     )
-    return replace(given, **facts)
+    return replace(call, **facts)
 
 
 REJECTED: dict[str, tuple[Problem, str]] = {
@@ -69,9 +69,9 @@ def int4(group: int) -> Any:
 
 
 def unpacked(words: torch.Tensor) -> torch.Tensor:
-    """Return the values [n, k] of packed words, as int4mm.cu writes each lane's."""
+    """Return the values [n, k] of packed words, in the layout of int4mm.cu."""
     tiles, chunks, lanes, inner = words.shape
-    found = torch.full((tiles * 8, chunks * inner * 32), -1)
+    values = torch.full((tiles * 8, chunks * inner * 32), -1)
     for lane in range(lanes):
         for i in range(inner):
             # In bytes of two values, the first of them the high half.
@@ -79,9 +79,9 @@ def unpacked(words: torch.Tensor) -> torch.Tensor:
             for byte, k in enumerate((base, base + 4, base + 8, base + 12)):
                 for half, shift in ((0, 4 * byte), (1, 16 + 4 * byte)):
                     nibbles = (words[:, :, lane, i] >> shift) & 15
-                    found[lane // 4 :: 8, 2 * k + half :: inner * 32] = nibbles.long()
-    assert (found >= 0).all()
-    return found
+                    values[lane // 4 :: 8, 2 * k + half :: inner * 32] = nibbles.long()
+    assert (values >= 0).all()
+    return values
 
 
 def reference(group: int) -> Any:
@@ -93,25 +93,25 @@ def reference(group: int) -> Any:
     return function
 
 
-def given(m: int, n: int, k: int, words: int, group: int) -> tuple[Arg, ...]:
+def arguments(m: int, n: int, k: int, words: int, group: int) -> tuple[Arg, ...]:
     packed = Arg((n // 8, k // (32 * words), 32, words), torch.int32)
     return Arg((m, k), BF16), packed, Arg((k // group, n, 2), BF16)
 
 
 CASES: dict[str, Case] = {
-    "eight inner tiles": Case(int4(64), given(3, 64, 256, 4, 64), 0, reference(64), 1e-2),
-    "four inner tiles": Case(int4(32), given(16, 72, 192, 2, 32), 1, reference(32), 1e-2),
-    "two inner tiles": Case(int4(128), given(20, 40, 384, 1, 128), 2, reference(128), 1e-2),
+    "eight inner tiles": Case(int4(64), arguments(3, 64, 256, 4, 64), 0, reference(64), 1e-2),
+    "four inner tiles": Case(int4(32), arguments(16, 72, 192, 2, 32), 1, reference(32), 1e-2),
+    "two inner tiles": Case(int4(128), arguments(20, 40, 384, 1, 128), 2, reference(128), 1e-2),
     "a long group and relu": Case(
         lambda a, b, s: (torch.relu(int4(256)(a, b, s)[0]),),
-        given(33, 136, 512, 4, 256),
+        arguments(33, 136, 512, 4, 256),
         3,
         lambda a, b, s: (torch.relu(reference(256)(a, b, s)[0]),),
         1e-2,
     ),
     "padded rows": Case(
         int4(32),
-        (Arg((5, 192), BF16, (200, 1)), *given(5, 72, 192, 2, 32)[1:]),
+        (Arg((5, 192), BF16, (200, 1)), *arguments(5, 72, 192, 2, 32)[1:]),
         0,
         reference(32),
         1e-2,
@@ -119,27 +119,27 @@ CASES: dict[str, Case] = {
 }
 
 
-BEHIND = epilogues(
-    lambda *given: int4(64)(*given)[0],
-    given(6, 72, 256, 4, 64),
+EPILOGUES = epilogues(
+    lambda *tensors: int4(64)(*tensors)[0],
+    arguments(6, 72, 256, 4, 64),
     (6, 72),
-    lambda *given: reference(64)(*given)[0],
+    lambda *tensors: reference(64)(*tensors)[0],
 )
 
 
 def all_kernels(problem: Problem) -> list[Any]:
-    found = weighted_of(problem)
-    assert isinstance(found, Weighted)
-    return [candidate(found, one) for one in tiles_of(found)]
+    product = weighted_of(problem)
+    assert isinstance(product, Weighted)
+    return [candidate(product, tile) for tile in tiles_of(product)]
 
 
 CONTRACT = Contract(
     TEMPLATE,
     REJECTED,
     CASES,
-    (BEHIND,),
+    (EPILOGUES,),
     (80, 90, 100),
-    {"a tile of rows": Graph(int4(64), given(16, 4096, 4096, 4, 64))},
+    {"a tile of rows": Graph(int4(64), arguments(16, 4096, 4096, 4, 64))},
     all_kernels,
-    tiles=tuple(Graph(int4(64), given(rows, 4096, 4096, 4, 64), 4) for rows in (16, 32, 64)),
+    tiles=tuple(Graph(int4(64), arguments(rows, 4096, 4096, 4, 64), 4) for rows in (16, 32, 64)),
 )

@@ -1,4 +1,4 @@
-"""Persistent products through TMA: what is refused, what is computed, and which tiles there are."""
+"""Persistent products through TMA: refused problems, graphs to run, and the number of tiles."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false, reportPrivateUsage=false
@@ -118,20 +118,22 @@ CASES: dict[str, Case] = {
 }
 
 
-BEHIND = epilogues(torch.mm, (Arg((70, 136), F16), Arg((136, 72), F16)), (70, 72))
+EPILOGUES = epilogues(torch.mm, (Arg((70, 136), F16), Arg((136, 72), F16)), (70, 72))
 
 
-BEHIND_A_BATCH = epilogues(torch.bmm, (Arg((2, 50, 72), F16), Arg((2, 72, 72), F16)), (2, 50, 72))
+BATCH_EPILOGUES = epilogues(torch.bmm, (Arg((2, 50, 72), F16), Arg((2, 72, 72), F16)), (2, 50, 72))
 
 
-def all_kernels(given: Problem) -> list[Any]:
-    product = product_of(given)
+def all_kernels(problem: Problem) -> list[Any]:
+    product = product_of(problem)
     assert isinstance(product, Product)
-    return [candidate(product, one) for one in tiles_of(product, SMALLEST_OF[90].shared_per_block)]
+    return [
+        candidate(product, tile) for tile in tiles_of(product, SMALLEST_OF[90].shared_per_block)
+    ]
 
 
 def check_kernel(name: str, arch: int, usage: Usage) -> None:
-    """Check that operands come through TMA, and that the tensor cores of the device multiply them."""
+    """Check that operands are loaded by TMA, and that the device's tensor cores multiply them."""
     assert "cp.async.bulk.tensor" in usage.ptx
     assert ("wgmma.mma_async" if arch == 90 else "tcgen05.mma") in usage.ptx
 
@@ -140,7 +142,7 @@ CONTRACT = Contract(
     TEMPLATE,
     REJECTED,
     CASES,
-    (BEHIND, BEHIND_A_BATCH),
+    (EPILOGUES, BATCH_EPILOGUES),
     (90, 100),
     {
         "a matrix": Graph(mm, (Arg((4096, 4096), F16), Arg((4096, 4096), F16, (1, 4096)))),

@@ -1,4 +1,4 @@
-"""Split K: what is refused, what is computed, and which tiles there are."""
+"""Split K: refused problems, graphs to run, and the number of tiles."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false, reportPrivateUsage=false
@@ -92,27 +92,29 @@ CASES: dict[str, Case] = {
 }
 
 
-BEHIND = epilogues(torch.mm, (Arg((40, 1030), F16), Arg((1030, 90), F16)), (40, 90))
+EPILOGUES = epilogues(torch.mm, (Arg((40, 1030), F16), Arg((1030, 90), F16)), (40, 90))
 
 
-BEHIND_A_BATCH = epilogues(torch.bmm, (Arg((2, 6, 1030), F16), Arg((2, 1030, 40), F16)), (2, 6, 40))
+BATCH_EPILOGUES = epilogues(
+    torch.bmm, (Arg((2, 6, 1030), F16), Arg((2, 1030, 40), F16)), (2, 6, 40)
+)
 
 
-def all_kernels(given: Problem) -> list[Any]:
-    """Return all tiles, each with one number of parts: it changes no registers."""
-    product = product_of(given)
+def all_kernels(problem: Problem) -> list[Any]:
+    """Return all tiles, each with four parts: the number of parts changes no registers."""
+    product = product_of(problem)
     assert isinstance(product, Product)
-    return [candidate(product, one) for one in tiles_of(product) if one.parts == 4]
+    return [candidate(product, tile) for tile in tiles_of(product) if tile.parts == 4]
 
 
 def check_kernel(name: str, arch: int, usage: Usage) -> None:
     """Check that the last block of a tile reads what all others have stored."""
     assert re.search(r"atom\S*\.acq_rel\S*\.add", usage.ptx)
     assert "ld.global.cg" in usage.ptx
-    # All threads have stored before one counts: the kernel asks for it, whatever Triton adds.
-    said = re.findall(r"tt\.(?:store|atomic_rmw)|(?:gpu|ttg)\.barrier", usage.ttir)
-    assert said[1].endswith(".barrier"), said
-    assert (said[0], said[2]) == ("tt.store", "tt.atomic_rmw")
+    # All threads have stored before one counts: the kernel has the barrier, whatever Triton adds.
+    operations = re.findall(r"tt\.(?:store|atomic_rmw)|(?:gpu|ttg)\.barrier", usage.ttir)
+    assert operations[1].endswith(".barrier"), operations
+    assert (operations[0], operations[2]) == ("tt.store", "tt.atomic_rmw")
     before = usage.ptx[: usage.ptx.index("atom.global")]
     assert before.rindex("bar.sync") > before.rindex("st.global")
 
@@ -121,7 +123,7 @@ CONTRACT = Contract(
     TEMPLATE,
     REJECTED,
     CASES,
-    (BEHIND, BEHIND_A_BATCH),
+    (EPILOGUES, BATCH_EPILOGUES),
     (80, 90, 100),
     {
         "a matrix": Graph(mm, (Arg((64, 8192), F16), Arg((8192, 512), F16, (1, 8192)))),

@@ -17,7 +17,7 @@ from inductor_plugin.problem import SizeClass
 from inductor_plugin.worker.child.inductor import extern_function
 from tests.support.lowering import Lab, library_first
 from tests.support.triton import NEEDS_CUDA_BUILD, offered
-from tests.support.triton_products.int4 import TEMPLATE, given, int4, problem, weight
+from tests.support.triton_products.int4 import TEMPLATE, arguments, int4, problem, weight
 
 pytestmark = NEEDS_CUDA_BUILD
 
@@ -37,7 +37,7 @@ def test_wide_tiles_come_first_where_they_fill_the_device_and_narrow_ones_else()
 
 def test_where_the_library_is_faster_its_operator_is_called(cache_dir: Path) -> None:
     with offered(TEMPLATE), Lab(library_first, cache_dir).open() as lab:
-        code = lab.lower(int4(64), *given(4, 512, 1024, 4, 64))
+        code = lab.lower(int4(64), *arguments(4, 512, 1024, 4, 64))
     assert "extern_kernels.weight_int4pack_mm(a_1, b_1, scales_1, group=64)" in code
     (library,) = [one.candidate for one in lab.entries("extern")]
     assert library is not None
@@ -52,7 +52,7 @@ def test_outside_the_plugins_scope_aten_is_called_as_ever(
     cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lowering_int4, "active_config", lambda: None)
-    a, b, scales = given(4, 512, 1024, 4, 64)
+    a, b, scales = arguments(4, 512, 1024, 4, 64)
     with offered(TEMPLATE), Lab(library_first, cache_dir).open() as lab:
         code = lab.lower(
             lambda a, b, s: int4(64)(a.t().relu(), b, s), replace(a, size=a.size[::-1]), b, scales
