@@ -34,8 +34,7 @@ def options(**chosen: object) -> dict[str, Any]:
     Raises:
         OptionError: An unknown option, or a bad value.
     """
-    ours, others = split(chosen)
-    config = Config.load(ours)
+    config, others = _loaded(chosen)
     hooks = _hooks()
     return dict(others) if hooks is None else hooks.compile_options(None, config, others)
 
@@ -48,8 +47,7 @@ def compile_graph(
     Raises:
         OptionError: An unknown option, or a bad value.
     """
-    ours, others = split(chosen)
-    config = Config.load(ours)
+    config, others = _loaded(chosen)
     hooks = _hooks()
     if hooks is not None:
         return hooks.compile_graph(model, example_inputs, mode, config, others)
@@ -68,8 +66,7 @@ def enable(**chosen: object) -> None:
     Raises:
         OptionError: An unknown option, or a bad value.
     """
-    ours, others = split(chosen)
-    config = Config.load(ours)
+    config, others = _loaded(chosen)
     hooks = _hooks()
     if hooks is not None:
         with _LOCK:
@@ -111,6 +108,12 @@ def disable() -> None:
     if hooks is not None:
         with _LOCK:
             hooks.unwrap_backend(_STOCK)
+
+
+def _loaded(chosen: Mapping[str, object]) -> tuple[Config, Mapping[str, object]]:
+    """Return the plugin's options, and Inductor's unchanged."""
+    ours, others = split(chosen)
+    return Config.load(ours), others
 
 
 def _hooks() -> Any:

@@ -75,10 +75,7 @@ def cutlass_fmha(
     lse: Tensor | None,
     kernel: str,
     scale: float,
-    left: int,
-    right: int,
-    bottom_right: bool,  # noqa: FBT001 - an operator's arguments have no names in generated code
-    *,
+    *window: Any,
     workspace: Tensor | None = None,
     out: Tensor,
 ) -> Tensor:
@@ -92,19 +89,15 @@ def cutlass_fmha(
             write none.
         kernel: ``SYMBOL@DIGEST``.
         scale: Factor of q @ k.T.
-        left: Keys before the diagonal that a query sees; negative: all.
-        right: Keys after it; negative: all.
-        bottom_right: Whether the last query is aligned with the last key; else the first with the first.
+        window: ``left``, ``right`` and ``bottom_right`` of a `Mask`.
         workspace: Scratch memory of the kernel, uint8; None to allocate it.
         out: As q.
     """
-    mask = Mask(left, right, bottom_right)
+    mask = Mask(*window)
 
     def make() -> FmhaCall:
         rows = None if lse is None else _row_view(lse, "lse")
-        return forward_of(
-            *map(_view, (q, k, v)), rows, scale, left, right, bottom_right, **_written(out)
-        )
+        return forward_of(*map(_view, (q, k, v)), rows, scale, *window, **_written(out))
 
     def library() -> Tensor:
         result, sums = unfused.forward(q, k, v, mask=mask, scale=scale, dtype=torch.float32)
@@ -120,16 +113,11 @@ def cutlass_fmha_output(
     k: Tensor,
     v: Tensor,
     kernel: str,
-    scale: float,
-    left: int,
-    right: int,
-    bottom_right: bool,  # noqa: FBT001 - see `cutlass_fmha`
-    *,
+    *mask: Any,
     workspace: Tensor | None = None,
     out: Tensor,
 ) -> Tensor:
     """Write the output without lse; as `cutlass_fmha`."""
-    mask = (scale, left, right, bottom_right)
     return cutlass_fmha(q, k, v, None, kernel, *mask, workspace=workspace, out=out)
 
 
@@ -145,10 +133,7 @@ def cutlass_fmha_backward(
     dv: Tensor,
     kernel: str,
     scale: float,
-    left: int,
-    right: int,
-    bottom_right: bool,  # noqa: FBT001 - see `cutlass_fmha`
-    *,
+    *window: Any,
     workspace: Tensor | None = None,
     out: Tensor,
 ) -> Tensor:
@@ -166,7 +151,7 @@ def cutlass_fmha_backward(
         dv: As v.
         out: As k.
     """
-    mask = Mask(left, right, bottom_right)
+    mask = Mask(*window)
 
     def make() -> FmhaCall:
         if torch.are_deterministic_algorithms_enabled():
@@ -175,7 +160,7 @@ def cutlass_fmha_backward(
             )
         rows = _row_view(lse, "lse"), _row_view(delta, "delta")
         views = (*map(_view, (d_out, q, k, v, o)), *rows, *map(_view, (dq, dv)))
-        return backward_of(*views, scale, left, right, bottom_right, **_written(out))
+        return backward_of(*views, scale, *window, **_written(out))
 
     def library() -> Tensor:
         result = unfused.backward(d_out, q, k, v, mask=mask, scale=scale, dtype=torch.float32)

@@ -17,11 +17,7 @@ def output_of(
     q: TensorView,
     k: TensorView,
     v: TensorView,
-    scale: float,
-    left: int,
-    right: int,
-    bottom_right: bool,  # noqa: FBT001 - an operator's arguments have no names in generated code
-    *,
+    *mask: Any,
     out: TensorView,
     sm_count: int,
     device: int = 0,
@@ -32,15 +28,12 @@ def output_of(
         q: [batch, heads, seq_q, dim].
         k: [batch, heads_kv, seq_k, dim].
         v: As k.
-        scale: Factor of q @ k.T.
-        left: Keys before the diagonal that a query sees; negative: all.
-        right: Keys after it; negative: all.
-        bottom_right: Whether the last query is aligned with the last key; else the first with the first.
+        mask: ``scale``, the factor of q @ k.T; ``left``, ``right`` and ``bottom_right`` of a `Mask`.
         out: As q.
         sm_count: Multiprocessors of the device.
         device: Its index.
     """
-    call = _masked(q, k, v, scale, left, right, bottom_right, sm_count=sm_count, device=device)
+    call = _masked(q, k, v, *mask, sm_count=sm_count, device=device)
     call.out, call.stride_out = _pointer_and_strides(out)
     return call
 
@@ -85,7 +78,7 @@ def backward_of(
         delta: float32 [batch, heads, seq_q], dense: sums of output * d_out.
         dq: As q.
         dv: As v.
-        mask: ``scale``, ``left``, ``right`` and ``bottom_right``.
+        mask: As in `output_of`.
         out: dk, as k.
         sm_count: Multiprocessors of the device.
         device: Its index.
@@ -115,7 +108,7 @@ def _masked(
     scale: float,
     left: int,
     right: int,
-    bottom_right: bool,  # noqa: FBT001 - see `output_of`
+    bottom_right: bool,  # noqa: FBT001 - an operator's arguments have no names in generated code
     *,
     sm_count: int,
     device: int,

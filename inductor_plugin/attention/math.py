@@ -22,6 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from inductor_plugin.problem.attention import Mask
+
 _OPERATORS: Any = torch.library.Library("inductor_plugin", "FRAGMENT")
 _SCALARS = "float scale, int left, int right, bool bottom_right"
 
@@ -33,10 +35,7 @@ def attention_math(
     bias: Tensor | None,
     lse: Tensor | None,
     scale: float,
-    left: int,
-    right: int,
-    bottom_right: bool,  # noqa: FBT001  a schema's arguments
-    *,
+    *window: Any,
     out: Tensor,
 ) -> Tensor:
     """Write attention to ``out``, and log-sum-exp to ``lse`` if it is not None.
@@ -48,18 +47,16 @@ def attention_math(
         bias: Broadcast to [B, H, Sq, Sk], added to the scores.
         lse: [B, H, Sq]; rows that see no key get +inf, and 0 in ``out``.
         scale: Factor of q @ k.T.
-        left: Keys before the diagonal that a query sees; negative: all.
-        right: Keys after the diagonal; negative: all.
-        bottom_right: Whether the diagonal aligns the last query with the last key, not the first ones.
+        window: ``left``, ``right`` and ``bottom_right`` of a `Mask`.
         out: [B, H, Sq, Dv].
     """
-    shape = (*q.shape[:3], k.shape[2])
+    mask, shape = Mask(*window), (*q.shape[:3], k.shape[2])
     q, k, v = _wide(q, k, v)
     scores = _scores(q, k, scale, bias, shape)
-    hidden = _hidden(shape[2], shape[3], left, right, bottom_right, q.device)
+    hidden = _hidden(shape[2], shape[3], mask, q.device)
     if hidden is not None:  # not added: NaN - inf is NaN, also in rows that do not see the key
         scores.masked_fill_(hidden, -math.inf)
-    if lse is None and not _may_be_empty(shape, bias, left, right, bottom_right):
+    if lse is None and not _may_be_empty(shape, bias, mask):
         weights = torch.softmax(scores, -1, out=scores)
     else:
         highest = scores.amax(-1, keepdim=True)
@@ -87,17 +84,14 @@ def attention_math_backward(
     dq: Tensor,
     dv: Tensor,
     scale: float,
-    left: int,
-    right: int,
-    bottom_right: bool,  # noqa: FBT001  a schema's arguments
-    *,
+    *window: Any,
     out: Tensor,
 ) -> Tensor:
     """Write the gradients to ``dq``, ``dv`` and ``out`` (dk).
 
     Args:
         do: [B, H, Sq, Dv].
-        q: As in the forward pass; so are k, v, bias, scale and the mask.
+        q: As in the forward pass; so are k, v, bias, scale and the window.
         k: [B, Hkv, Sk, D].
         v: [B, Hkv, Sk, Dv].
         forward: The output of the forward pass.
@@ -106,17 +100,15 @@ def attention_math_backward(
         dq: As q.
         dv: As v.
         scale: Factor of q @ k.T.
-        left: Keys before the diagonal that a query sees.
-        right: Keys after the diagonal.
-        bottom_right: Alignment of the diagonal.
+        window: As in the forward pass.
         out: As k.
     """
-    shape = (*q.shape[:3], k.shape[2])
+    mask, shape = Mask(*window), (*q.shape[:3], k.shape[2])
     heads, kv_heads = q.shape[1], k.shape[1]
     do, q, k, v, forward = _wide(do, q, k, v, forward)
     weights = _scores(q, k, scale, bias, shape)
     weights.sub_(lse.reshape(-1, shape[2], 1)).exp_()
-    hidden = _hidden(shape[2], shape[3], left, right, bottom_right, q.device)
+    hidden = _hidden(shape[2], shape[3], mask, q.device)
     if hidden is not None:
         weights.masked_fill_(hidden, 0.0)
     grads, values = _flat(do, heads), _flat(v, heads)
@@ -172,39 +164,26 @@ def _summed(by_head: Tensor, out: Tensor, group: int) -> Tensor:
     return out.copy_(grouped.sum(2))
 
 
-def _may_be_empty(
-    shape: tuple[int, ...],
-    bias: Tensor | None,
-    left: int,
-    right: int,
-    bottom_right: bool,  # noqa: FBT001
-) -> bool:
+def _may_be_empty(shape: tuple[int, ...], bias: Tensor | None, mask: Mask) -> bool:
     """Return whether a row might see no key."""
-    if bias is not None or left >= 0:
+    if bias is not None or mask.left >= 0:
         return True
-    return right >= 0 and bottom_right and shape[2] > shape[3] + right
+    return mask.right >= 0 and mask.bottom_right and shape[2] > shape[3] + mask.right
 
 
 @functools.lru_cache(maxsize=2)
-def _hidden(
-    queries: int,
-    keys: int,
-    left: int,
-    right: int,
-    bottom_right: bool,  # noqa: FBT001
-    device: torch.device,
-) -> Tensor | None:
+def _hidden(queries: int, keys: int, mask: Mask, device: torch.device) -> Tensor | None:
     """Return which keys each query does not see, [Sq, Sk]; None if the mask hides none."""
-    if left < 0 and right < 0:
+    if not mask.limited:
         return None
-    shift = keys - queries if bottom_right else 0
+    shift = keys - queries if mask.bottom_right else 0
     rows = torch.arange(queries, device=device).unsqueeze(-1)
     distance = torch.arange(keys, device=device) - rows - shift
     hidden = torch.zeros(queries, keys, dtype=torch.bool, device=device)
-    if left >= 0:
-        hidden |= distance < -left
-    if right >= 0:
-        hidden |= distance > right
+    if mask.left >= 0:
+        hidden |= distance < -mask.left
+    if mask.right >= 0:
+        hidden |= distance > mask.right
     return hidden
 
 

@@ -77,46 +77,26 @@ FMHA_BACKWARD: Any = torch.ops.inductor_plugin.fmha_backward.default
 
 
 def _forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None = None,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k: Tensor | None = None,
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    *,
-    return_lse: bool = False,
-    **keywords: Any,
+    *operands: Any, return_lse: bool = False, **keywords: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute out and lse, on any device of torch."""
-    x = Operands(q, k, v, bias, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    """Compute out and lse, on any device of torch; the operands are those of `Operands`."""
+    x = Operands(*operands)
     params = _checked(x, **keywords)
     wide = widened(x)
     if _flash_fits(wide, params):
         out, lse = flash_forward(wide, params)
     else:
-        out, lse = blockwise.forward(q, k, v, params, bias=bias, lengths=read_lengths(x))
-    return _restrided(out, out_like(q, v)), lse if return_lse else None
+        out, lse = blockwise.forward(x.q, x.k, x.v, params, bias=x.bias, lengths=read_lengths(x))
+    return _restrided(out, out_like(x.q, x.v)), lse if return_lse else None
 
 
 def _forward_fake(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None = None,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k: Tensor | None = None,
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    *,
-    return_lse: bool = False,
-    **keywords: Any,
+    *operands: Any, return_lse: bool = False, **keywords: Any
 ) -> tuple[Tensor, Tensor | None]:
     """Return the results of `_forward` without values."""
-    x = Operands(q, k, v, bias, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    x = Operands(*operands)
     _checked(x, **keywords)
-    out = out_like(q, v)
+    q, out = x.q, out_like(x.q, x.v)
     if not return_lse:
         return out, None
     shape = (q.size(1), q.size(0)) if x.varlen else q.shape[:-1]
@@ -132,16 +112,12 @@ def _backward(
     lse: Tensor,
     grad_lse: Tensor | None = None,
     bias: Tensor | None = None,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k: Tensor | None = None,
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    *,
+    *sequences: Any,
     bias_grad: bool = False,
     **keywords: Any,
 ) -> Gradients:
     """Compute the gradients, on any device of torch."""
-    x = Operands(q, k, v, bias, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    x = Operands(q, k, v, bias, *sequences)
     params = _checked(x, **keywords)
     check_gradient(q.dtype)
     if grad_lse is None and _flash_fits(x, params):
@@ -240,22 +216,12 @@ class _Attention(_OneLevel):
 
 
 def _differentiable(
-    keyset: Any,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None = None,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k: Tensor | None = None,
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    *,
-    return_lse: bool = False,
-    **keywords: Any,
+    keyset: Any, *operands: Any, return_lse: bool = False, **keywords: Any
 ) -> tuple[Tensor, Tensor | None]:
     """Save the tensors of the backward where a gradient is needed; else redispatch only."""
-    tensors = (q, k, v, bias, cu_seqlens_q, cu_seqlens_k)
-    max_seqlens = (max_seqlen_q, max_seqlen_k)
+    x = Operands(*operands)
+    tensors = (x.q, x.k, x.v, x.bias, x.cu_seqlens_q, x.cu_seqlens_k)
+    max_seqlens = (x.max_seqlen_q, x.max_seqlen_k)
     needs_grad = any(tensor is not None and tensor.requires_grad for tensor in tensors)
     if any(map(_is_dual, tensors)):
         raise NotImplementedError(
@@ -263,7 +229,7 @@ def _differentiable(
             "torch.autograd.forward_ad), and it has none; take the gradient in reverse mode"
         )
     if torch.is_grad_enabled() and needs_grad:
-        check_gradient(q.dtype)
+        check_gradient(x.q.dtype)
         with _ONE_LEVEL():
             out, lse = _Attention.apply(keyset, keywords, max_seqlens, *tensors)
         return out, lse if return_lse else None

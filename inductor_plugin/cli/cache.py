@@ -18,6 +18,7 @@ from inductor_plugin.cache.records import parse_environment
 from inductor_plugin.cli.verb import (
     Verb,
     counted,
+    find_record,
     in_environment,
     open_cache,
     read_record,
@@ -158,12 +159,7 @@ def _show(arguments: Namespace) -> int:
 
 def _explain(arguments: Namespace) -> int:
     store = open_cache(arguments)
-    match = find(store.layout, arguments.key)
-    if match.kind != "record":
-        raise CacheError(
-            f"key {arguments.key!r} is a {match.kind}, and only records are decided; use `show`"
-        )
-    record = read_record(match)
+    match, record = find_record(store, arguments.key, "are decided; use `show`")
     layout, here = store.layout, match.path
     digests = {path.parent.parent.name for path in store.record_paths()}
     environments = {digest: store.environment(digest) or {} for digest in sorted(digests)}

@@ -6,9 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from inductor_plugin.cache.find import find
-from inductor_plugin.cli.verb import Verb, open_cache, read_record, say
-from inductor_plugin.errors import CacheError
+from inductor_plugin.cli.verb import Verb, find_record, open_cache, say
 from inductor_plugin.repro.script import script
 
 
@@ -22,12 +20,7 @@ def _repro_arguments(parser: ArgumentParser) -> None:
 def _repro(arguments: Namespace) -> int:
     """Print the script of one record, or write it to a file and print the path."""
     store = open_cache(arguments)
-    match = find(store.layout, arguments.key)
-    if match.kind != "record":
-        raise CacheError(
-            f"key {arguments.key!r} is a {match.kind}, and only records are of one call; see `ls`"
-        )
-    record = read_record(match)
+    _, record = find_record(store, arguments.key, "are of one call; see `ls`")
     rendered = script(
         record, store.environment(record.environment) or {}, str(store.root.resolve())
     )

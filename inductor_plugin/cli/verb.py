@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import Record, Store, open_store, report
-from inductor_plugin.cache.find import Match
+from inductor_plugin.cache.find import Match, find
 from inductor_plugin.cache.records import parse_record
 from inductor_plugin.config import default_cache_dir
 from inductor_plugin.errors import CacheError
@@ -82,6 +82,23 @@ def read_record(match: Match) -> Record:
     """
     with undamaged(match):
         return parse_record(match.path.read_bytes(), match.path)
+
+
+def find_record(store: Store, key: str, hint: str) -> tuple[Match, Record]:
+    """Return the only record whose key has this prefix, and where it is.
+
+    Args:
+        store: The cache.
+        key: As in `find`.
+        hint: Why other entries are refused, and the verb to use.
+
+    Raises:
+        CacheError: No entry matches, several do, it is no record, or it is damaged.
+    """
+    match = find(store.layout, key)
+    if match.kind != "record":
+        raise CacheError(f"key {key!r} is a {match.kind}, and only records {hint}")
+    return match, read_record(match)
 
 
 def say(arguments: Namespace, fields: Any, text: str) -> None:

@@ -22,6 +22,15 @@ def _where(condition: Any, value: Any, other: Any) -> Any:
     return torch.where(condition, value, other)
 
 
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "eq": operator.eq,
+    "ne": operator.ne,
+}
+"""Comparisons by the name in Inductor's ``ops``."""
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "add": operator.add,
     "sub": operator.sub,
@@ -47,12 +56,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "floor": torch.floor,
     "ceil": torch.ceil,
     "trunc": torch.trunc,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-    "eq": operator.eq,
-    "ne": operator.ne,
+    **COMPARISONS,
     "logical_and": torch.logical_and,
     "logical_or": torch.logical_or,
     "bitwise_and": torch.bitwise_and,

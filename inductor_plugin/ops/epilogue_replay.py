@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from inductor_plugin.ops.epilogue_eval import COMPARISONS
 from inductor_plugin.problem.epilogue import Epilogue, Step
 from inductor_plugin.problem.epilogue_text import load
 
@@ -23,12 +24,7 @@ SIGNS: dict[str, Callable[[Any, Any], Any]] = {
     "sub": operator.sub,
     "mul": operator.mul,
     "truediv": _OPERATOR.truediv,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-    "eq": operator.eq,
-    "ne": operator.ne,
+    **COMPARISONS,
     "bitwise_and": _OPERATOR.and_,
     "bitwise_or": _OPERATOR.or_,
 }

@@ -63,23 +63,18 @@ def added(
     c: TensorView,
     a: TensorView,
     b: TensorView,
-    order: str,
-    swizzle: int,
-    raster: int,
-    split_k: int,
-    bias: str,
-    alpha: float,
-    beta: float,
-    *,
+    *arguments: Any,
     out: TensorView,
     sm_count: int,
 ) -> GemmCall:
     """Return the call of alpha * A @ B + beta * C; the rest as in `product`.
 
-    ``c`` is [n], [m, n] or [batch, m, n], and ``bias`` is how it is read: ``row`` C[n] for
-    every row, ``column`` C[m] for every column, ``full`` all.
+    ``c`` is [n], [m, n] or [batch, m, n]. ``arguments`` are those of `product`, then ``bias``, ``alpha``
+    and ``beta``; ``bias`` is how C is read: ``row`` C[n] for every row, ``column`` C[m] for every
+    column, ``full`` all.
     """
-    call = product(a, b, order, swizzle, raster, split_k, out=out, sm_count=sm_count)
+    *launch, bias, alpha, beta = arguments
+    call = product(a, b, *launch, out=out, sm_count=sm_count)
     call.alpha, call.beta = alpha, beta
     call.c = c.pointer
     call.batch_c = c.stride[0] if len(c.size) > 2 else 0
@@ -123,11 +118,7 @@ def grouped(
     a: TensorView,
     b: TensorView,
     offsets: TensorView,
-    order: str,
-    swizzle: int,
-    raster: int,
-    split_k: int,
-    *,
+    *launch: Any,
     out: TensorView,
     sm_count: int,
 ) -> GemmCall:
@@ -137,11 +128,10 @@ def grouped(
         a: [m, k], the concatenated rows of all groups.
         b: [groups, k, n].
         offsets: int32 [groups], where the rows of each group end.
-        order: Always ``t`` for A.
-        split_k: 1.
+        launch: As in `product`; A's letter of ``order`` is ``t``, ``split_k`` is 1.
         out: [m, n].
     """
-    call = product(a, b, order, swizzle, raster, split_k, out=out, sm_count=sm_count)
+    call = product(a, b, *launch, out=out, sm_count=sm_count)
     call.batch, call.batch_b = b.size[0], b.stride[0]
     call.offsets = offsets.pointer
     return call
@@ -151,11 +141,7 @@ def fused(
     slots: Sequence[TensorView],
     a: TensorView,
     b: TensorView,
-    order: str,
-    swizzle: int,
-    raster: int,
-    split_k: int,
-    *,
+    *launch: Any,
     out: TensorView,
     sm_count: int,
 ) -> GemmCall:
@@ -164,9 +150,9 @@ def fused(
     Args:
         slots: The epilogue's operands, then its outputs besides ``out``: each with as many
             dimensions as ``out``, as long as it or 1.
-        split_k: 1.
+        launch: As in `product`; ``split_k`` is 1.
     """
-    call = product(a, b, order, swizzle, raster, split_k, out=out, sm_count=sm_count)
+    call = product(a, b, *launch, out=out, sm_count=sm_count)
     for place, slot in enumerate(slots):
         strides = [
             0 if extent == 1 else step for extent, step in zip(slot.size, slot.stride, strict=True)

@@ -8,7 +8,6 @@ first and the C function last, so that several sources fit into one unit.
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -21,9 +20,9 @@ from inductor_plugin.templates.cutlass.config import BITS, GemmConfig
 from inductor_plugin.templates.cutlass.epilogue import ELEMENT_TYPES, CppEpilogue, epilogue
 from inductor_plugin.templates.cutlass.evt_source import checks, evt_epilogue
 from inductor_plugin.templates.cutlass.limits import SM80_WARPS, unbuildable
+from inductor_plugin.templates.cutlass.source_folder import digest_of, filled
 
 _SOURCE = Path(__file__).resolve().parent / "source"
-_PLACE = re.compile(r"@(\w+)@")
 
 _INCLUDES_3X = (
     "cutlass/cutlass.h",
@@ -56,10 +55,7 @@ _INSTRUCTION_K = {8: 32, 16: 16, 32: 8}
 @functools.cache
 def interface() -> str:
     """Return a digest of everything around a kernel's own type: arguments and host side."""
-    digest = hashlib.sha256()
-    for path in sorted(_SOURCE.iterdir()):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
+    return digest_of(_SOURCE)
 
 
 class _Functor:
@@ -123,8 +119,7 @@ def source(config: GemmConfig) -> str:
 
 
 def _filled(name: str, words: dict[str, str]) -> str:
-    text = (_SOURCE / name).read_text(encoding="utf-8")
-    return _PLACE.sub(lambda match: words[match[1]], text)
+    return filled(_SOURCE / name, words)
 
 
 def _words(config: GemmConfig) -> dict[str, str]:

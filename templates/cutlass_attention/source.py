@@ -8,11 +8,10 @@ that several sources fit into one unit.
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.util
-import re
 from pathlib import Path
 
+from inductor_plugin.templates.cutlass.source_folder import digest_of, filled
 from inductor_plugin.templates.cutlass_attention.config import BYTES, FmhaConfig
 from inductor_plugin.templates.cutlass_attention.patch import (
     BACKWARD,
@@ -24,7 +23,6 @@ from inductor_plugin.templates.cutlass_attention.patch import (
 )
 
 _SOURCE = Path(__file__).resolve().parent / "source"
-_PLACE = re.compile(r"@(\w+)@")
 
 _INCLUDES = (
     "cute/tensor.hpp",
@@ -61,10 +59,7 @@ _FORWARD_HOSTS = {"f16": _V_READ, "bf16": _V_READ, "e4m3": _V_TURNED}
 @functools.cache
 def interface() -> str:
     """Return a digest of everything around the wheel's text: arguments and host side."""
-    digest = hashlib.sha256()
-    for path in sorted(_SOURCE.iterdir()):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
+    return digest_of(_SOURCE)
 
 
 @functools.cache
@@ -137,8 +132,7 @@ def include_folder() -> Path | None:
 
 
 def _filled(name: str, words: dict[str, str]) -> str:
-    text = (_SOURCE / name).read_text(encoding="utf-8")
-    return _PLACE.sub(lambda match: words[match[1]], text)
+    return filled(_SOURCE / name, words)
 
 
 def _words(config: FmhaConfig) -> dict[str, str]:

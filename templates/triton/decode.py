@@ -6,19 +6,13 @@ end; more rows go through tensor cores, padded to 16 or 32.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from inductor_plugin.problem import Problem
-from inductor_plugin.problem.contract import Contract
-from inductor_plugin.template import Candidate, TritonSource
+from inductor_plugin.template import Candidate
 from inductor_plugin.templates.triton.order import SHARED, TritonTile, ordered
-from inductor_plugin.templates.triton.product import (
-    CONTRACT,
-    OPS,
-    Product,
-    product_of,
-    text_of,
-)
+from inductor_plugin.templates.triton.product import Product
+from inductor_plugin.templates.triton.tile_template import ProductTemplate, blocks, tile_candidate
 
 MAX_ROWS = 32
 """With more rows the padding of a tensor core's tile is no longer free."""
@@ -28,33 +22,21 @@ VECTOR_TILES = 2
 """Candidates without tensor cores; the model has no separate figures for them."""
 
 
-class TritonDecode:
+class TritonDecode(ProductTemplate):
     """Triton kernels for products with at most 32 rows, alone or in a batch."""
 
     name = "triton_decode"
-    backend = "TRITON"
-    ops = OPS
 
-    def contract(self, op: str) -> Mapping[str, Contract]:
-        """Return what kernels of an operator require of its operands' layouts."""
-        return CONTRACT if op in self.ops else {}
-
-    def reject(self, problem: Problem) -> str | None:
-        """Return why the template cannot run the problem, or None if it can."""
-        product = product_of(problem)
-        if isinstance(product, str):
-            return product
+    def refusal(self, product: Product, problem: Problem) -> str | None:  # noqa: ARG002
+        """Return why no kernel is offered for a product, or None."""
         if product.m > MAX_ROWS:
             return f"it is for at most {MAX_ROWS} rows, this has {product.m}"
         if product.k < 128 or product.n < 64:
             return f"B[{product.k}, {product.n}] is too small to be worth a kernel of its own"
         return None
 
-    def candidates(self, problem: Problem) -> Sequence[Candidate]:
-        """Return the kernels to try, the most promising first."""
-        product = product_of(problem)
-        if isinstance(product, str):
-            return ()
+    def kernels(self, product: Product, problem: Problem) -> Sequence[Candidate]:
+        """Return the kernels to try for a product, the most promising first."""
         vectors = ordered(problem.target, product.shape, vectors_of(product), VECTOR_TILES)
         dots = ordered(problem.target, product.shape, dots_of(product), SHARED - len(vectors))
         return [candidate(product, tile) for tile in (*vectors, *dots)]
@@ -94,29 +76,19 @@ def candidate(product: Product, tile: TritonTile) -> Candidate:
     """Return the kernel that computes a product by a tile."""
     constants: dict[str, bool | int | str] = {
         "BATCHED": product.batched,
-        "BLOCK_M": tile.m,
-        "BLOCK_N": tile.n,
-        "BLOCK_K": tile.k,
+        **blocks(tile),
         "STAGES": tile.stages,
         "USE_DOT": tile.dot,
         "EVEN_N": product.even("n", tile.n),
         "EVEN_K": product.even("k", tile.k),
     }
     kind = "dot" if tile.dot else "vector"
-    return Candidate(
-        template=TritonDecode.name,
+    return tile_candidate(
+        __file__,
+        tile,
+        constants,
         name=f"{kind}_{tile.shape}_s{tile.stages}_w{tile.warps}",
-        config={**constants, "num_warps": tile.warps},
-        kernel=TritonSource(
-            name="decode",
-            text=text_of(__file__),
-            grid="tiles",
-            constants=tuple(constants.items()),
-            num_stages=tile.stages,
-            num_warps=tile.warps,
-            epilogue="addmm" if product.biased else "none",
-            alpha=product.alpha,
-            beta=product.beta,
-        ),
         description=f"{kind} {tile.shape}",
+        grid="tiles",
+        **product.epilogue,
     )

@@ -13,14 +13,14 @@ from inductor_plugin.cost.tile import GemmShape, ceil_div
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.problem.contract import Contract
 from inductor_plugin.problem.layout import judge_problem
-from inductor_plugin.template import Candidate, TritonSource
+from inductor_plugin.template import Candidate
 from inductor_plugin.templates.triton.order import GROUP_M, LIMIT, TritonTile, ordered
 from inductor_plugin.templates.triton.product import (
     TMA_CAPABILITY,
     TMA_CONTRACT,
-    text_of,
     too_old,
 )
+from inductor_plugin.templates.triton.tile_template import TileTemplate, blocks, tile_candidate
 
 BLOCK = 128
 """Length in K of a block with one scale."""
@@ -83,34 +83,30 @@ _NARROW = (
 """If a step's sum is kept separate, a program needs registers for two tiles."""
 
 
-class TritonFp8:
+class TritonFp8(TileTemplate[Scaled]):
     """Triton kernels for ``scaled_mm`` with row-wise or block-wise scales."""
 
     name = "triton_fp8"
-    backend = "TRITON"
     ops = ("scaled_mm",)
+    contracts = CONTRACT
 
-    def contract(self, op: str) -> Mapping[str, Contract]:
-        """Return what kernels of an operator require of its operands' layouts."""
-        return CONTRACT if op in self.ops else {}
+    def read(self, problem: Problem) -> Scaled | str:
+        """Return the product of a problem, or why there is none for these kernels."""
+        return scaled_of(problem)
 
-    def reject(self, problem: Problem) -> str | None:
-        """Return why the template cannot run the problem, or None if it can."""
-        scaled = scaled_of(problem)
-        return scaled if isinstance(scaled, str) else too_old(problem, TMA_CAPABILITY)
+    def refusal(self, product: Scaled, problem: Problem) -> str | None:  # noqa: ARG002
+        """Return why no kernel is offered for a product, or None."""
+        return too_old(problem, TMA_CAPABILITY)
 
-    def candidates(self, problem: Problem) -> Sequence[Candidate]:
-        """Return the kernels to try, the most promising first."""
-        scaled = scaled_of(problem)
-        if isinstance(scaled, str):
-            return ()
+    def kernels(self, product: Scaled, problem: Problem) -> Sequence[Candidate]:
+        """Return the kernels to try for a product, the most promising first."""
         a, b = problem.inputs[:2]
         shape = GemmShape(
-            scaled.m, scaled.n, scaled.k, 1, a.dtype, b.dtype, problem.output.dtype,
+            product.m, product.n, product.k, 1, a.dtype, b.dtype, problem.output.dtype,
             b_row_major=False,
         )  # fmt: skip
-        tiles = ordered(problem.target, shape, tiles_of(scaled), LIMIT)
-        return [candidate(scaled, tile) for tile in tiles]
+        tiles = ordered(problem.target, shape, tiles_of(product), LIMIT)
+        return [candidate(product, tile) for tile in tiles]
 
 
 def scaled_of(problem: Problem) -> Scaled | str:
@@ -190,9 +186,7 @@ def _why_not(problem: Problem) -> str | None:
 def candidate(scaled: Scaled, tile: TritonTile) -> Candidate:
     """Return the kernel that computes a product by a tile."""
     constants: dict[str, bool | int | str] = {
-        "BLOCK_M": tile.m,
-        "BLOCK_N": tile.n,
-        "BLOCK_K": tile.k,
+        **blocks(tile),
         "GROUP_M": GROUP_M,
         "A_ROWS_PER_SCALE": scaled.a_rows,
         "B_COLUMNS_PER_SCALE": scaled.b_columns,
@@ -200,20 +194,14 @@ def candidate(scaled: Scaled, tile: TritonTile) -> Candidate:
         "FAST_ACCUM": scaled.fast,
     }
     kind = "block" if scaled.blockwise else "row"
-    return Candidate(
-        template=TritonFp8.name,
+    return tile_candidate(
+        __file__,
+        tile,
+        constants,
         name=f"{kind}_{tile.shape}_s{tile.stages}_w{tile.warps}",
-        config={**constants, "num_stages": tile.stages, "num_warps": tile.warps},
-        kernel=TritonSource(
-            name="fp8",
-            text=text_of(__file__),
-            grid="persistent",
-            constants=tuple(constants.items()),
-            num_stages=tile.stages,
-            num_warps=tile.warps,
-            epilogue="bias" if scaled.biased else "none",
-            capability=TMA_CAPABILITY,
-            descriptors=(0, 1),
-        ),
         description=f"{tile.shape}, scales by {kind}",
+        grid="persistent",
+        epilogue="bias" if scaled.biased else "none",
+        capability=TMA_CAPABILITY,
+        descriptors=(0, 1),
     )

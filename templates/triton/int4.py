@@ -14,9 +14,9 @@ from inductor_plugin.cost.tile import GemmShape
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.contract import Contract
 from inductor_plugin.problem.layout import judge_problem
-from inductor_plugin.template import Candidate, TritonSource
+from inductor_plugin.template import Candidate
 from inductor_plugin.templates.triton.order import LIMIT, TritonTile, ordered
-from inductor_plugin.templates.triton.product import text_of
+from inductor_plugin.templates.triton.tile_template import TileTemplate, blocks, tile_candidate
 
 GROUPS = (32, 64, 128, 256)
 """Lengths of a group that the operator supports."""
@@ -52,30 +52,22 @@ class Weighted:
     group: int
 
 
-class TritonInt4:
+class TritonInt4(TileTemplate[Weighted]):
     """Triton kernels for ``weight_int4pack_mm`` with at most 64 rows."""
 
     name = "triton_int4"
-    backend = "TRITON"
     ops = ("weight_int4pack_mm",)
+    contracts = CONTRACT
 
-    def contract(self, op: str) -> Mapping[str, Contract]:
-        """Return what kernels of an operator require of its operands' layouts."""
-        return CONTRACT if op in self.ops else {}
+    def read(self, problem: Problem) -> Weighted | str:
+        """Return the product of a problem, or why there is none for these kernels."""
+        return weighted_of(problem)
 
-    def reject(self, problem: Problem) -> str | None:
-        """Return why the template cannot run the problem, or None if it can."""
-        weighted = weighted_of(problem)
-        return weighted if isinstance(weighted, str) else None
-
-    def candidates(self, problem: Problem) -> Sequence[Candidate]:
-        """Return the kernels to try, the most promising first."""
-        weighted = weighted_of(problem)
-        if isinstance(weighted, str):
-            return ()
-        shape = GemmShape(weighted.m, weighted.n, weighted.k, b=_PACKED)
-        tiles = ordered(problem.target, shape, tiles_of(weighted), LIMIT)
-        return [candidate(weighted, tile) for tile in tiles]
+    def kernels(self, product: Weighted, problem: Problem) -> Sequence[Candidate]:
+        """Return the kernels to try for a product, the most promising first."""
+        shape = GemmShape(product.m, product.n, product.k, b=_PACKED)
+        tiles = ordered(problem.target, shape, tiles_of(product), LIMIT)
+        return [candidate(product, tile) for tile in tiles]
 
 
 def weighted_of(problem: Problem) -> Weighted | str:
@@ -116,25 +108,17 @@ def tiles_of(weighted: Weighted) -> list[TritonTile]:
 def candidate(weighted: Weighted, tile: TritonTile) -> Candidate:
     """Return the kernel that computes a product by a tile."""
     constants: dict[str, bool | int | str] = {
-        "BLOCK_M": tile.m,
-        "BLOCK_N": tile.n,
-        "BLOCK_K": tile.k,
+        **blocks(tile),
         "STAGES": tile.stages,
         "WORDS": weighted.words,
         "GROUP": weighted.group,
         "EVEN_K": weighted.k % tile.k == 0,
     }
-    return Candidate(
-        template=TritonInt4.name,
+    return tile_candidate(
+        __file__,
+        tile,
+        constants,
         name=f"{tile.shape}_s{tile.stages}_w{tile.warps}",
-        config={**constants, "num_warps": tile.warps},
-        kernel=TritonSource(
-            name="int4",
-            text=text_of(__file__),
-            grid="tiles",
-            constants=tuple(constants.items()),
-            num_stages=tile.stages,
-            num_warps=tile.warps,
-        ),
         description=f"{tile.shape}, groups of {weighted.group}",
+        grid="tiles",
     )

@@ -5,23 +5,20 @@ A program computes tile after tile, and loads the next tile's operands while it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from inductor_plugin.problem import Problem
-from inductor_plugin.problem.contract import Contract
 from inductor_plugin.problem.layout import judge_problem
-from inductor_plugin.template import Candidate, TritonSource
+from inductor_plugin.template import Candidate
 from inductor_plugin.templates.triton.order import GROUP_M, SHARED, TritonTile, ordered, room_of
 from inductor_plugin.templates.triton.product import (
-    OPS,
     TMA_CAPABILITY,
     TMA_CONTRACT,
     Product,
-    product_of,
-    text_of,
     too_old,
 )
+from inductor_plugin.templates.triton.tile_template import ProductTemplate, blocks, tile_candidate
 
 SMALLEST = 33
 """Below, in rows or columns, a tile of 64 is mostly padding."""
@@ -51,22 +48,14 @@ TILES = (
 """The first three fit every GPU with TMA, and are in a good order for a large product."""
 
 
-class TritonPersistentTma:
+class TritonPersistentTma(ProductTemplate):
     """Triton kernels for products of aligned operands, alone or in a batch."""
 
     name = "triton_persistent_tma"
-    backend = "TRITON"
-    ops = OPS
+    contracts = TMA_CONTRACT
 
-    def contract(self, op: str) -> Mapping[str, Contract]:
-        """Return what kernels of an operator require of its operands' layouts."""
-        return TMA_CONTRACT if op in self.ops else {}
-
-    def reject(self, problem: Problem) -> str | None:
-        """Return why the template cannot run the problem, or None if it can."""
-        product = product_of(problem)
-        if isinstance(product, str):
-            return product
+    def refusal(self, product: Product, problem: Problem) -> str | None:
+        """Return why no kernel is offered for a product, or None."""
         if min(product.m, product.n) < SMALLEST or product.k < SHORTEST_K:
             shape = f"{product.m}x{product.n}x{product.k}"
             return (
@@ -74,11 +63,8 @@ class TritonPersistentTma:
             )
         return too_old(problem, TMA_CAPABILITY) or judge_problem(TMA_CONTRACT, problem).refusal
 
-    def candidates(self, problem: Problem) -> Sequence[Candidate]:
-        """Return the kernels to try, the most promising first."""
-        product = product_of(problem)
-        if isinstance(product, str):
-            return ()
+    def kernels(self, product: Product, problem: Problem) -> Sequence[Candidate]:
+        """Return the kernels to try for a product, the most promising first."""
         tiles = tiles_of(product, room_of(problem.target))
         tiles = ordered(problem.target, product.shape, tiles, SHARED)
         return [candidate(product, tile) for tile in tiles]
@@ -116,9 +102,7 @@ def candidate(product: Product, tile: TritonTile) -> Candidate:
     """Return the kernel that computes a product by a tile."""
     constants: dict[str, bool | int | str] = {
         "BATCHED": product.batched,
-        "BLOCK_M": tile.m,
-        "BLOCK_N": tile.n,
-        "BLOCK_K": tile.k,
+        **blocks(tile),
         "GROUP_M": GROUP_M,
         "FLATTEN": tile.flat,
         "WARP_SPECIALIZE": tile.specialize,
@@ -127,22 +111,14 @@ def candidate(product: Product, tile: TritonTile) -> Candidate:
     }
     first = 1 if product.biased else 0
     kind = "_ws" if tile.specialize else "_flat" if tile.flat else ""
-    return Candidate(
-        template=TritonPersistentTma.name,
+    return tile_candidate(
+        __file__,
+        tile,
+        constants,
         name=f"{tile.shape}_s{tile.stages}_w{tile.warps}{kind}",
-        config={**constants, "num_stages": tile.stages, "num_warps": tile.warps},
-        kernel=TritonSource(
-            name="persistent_tma",
-            text=text_of(__file__),
-            grid="persistent",
-            constants=tuple(constants.items()),
-            num_stages=tile.stages,
-            num_warps=tile.warps,
-            epilogue="addmm" if product.biased else "none",
-            alpha=product.alpha,
-            beta=product.beta,
-            capability=TMA_CAPABILITY,
-            descriptors=(first, first + 1),
-        ),
         description=f"{tile.shape}, warps of their own load" if tile.specialize else tile.shape,
+        grid="persistent",
+        capability=TMA_CAPABILITY,
+        descriptors=(first, first + 1),
+        **product.epilogue,
     )

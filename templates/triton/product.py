@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from inductor_plugin.cost.tile import GemmShape
 from inductor_plugin.problem import Operand, Problem
@@ -80,6 +81,12 @@ class Product:
             self.m, self.n, self.k, self.batch, self.a.dtype, self.b.dtype, self.out,
             self.a.stride[-1] == 1, self.b.stride[-1] == 1,
         )  # fmt: skip
+
+    @property
+    def epilogue(self) -> dict[str, Any]:
+        """The fields of `TritonSource` that describe its bias and scalars."""
+        epilogue = "addmm" if self.biased else "none"
+        return {"epilogue": epilogue, "alpha": self.alpha, "beta": self.beta}
 
     def even(self, dim: str, block: int) -> bool:
         """Return True if a dimension is a multiple of ``block`` whenever the kernel runs."""

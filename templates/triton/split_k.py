@@ -6,20 +6,14 @@ them in their order. A counter for each tile determines the last program; it is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from inductor_plugin.cost.tile import ceil_div
 from inductor_plugin.problem import Problem
-from inductor_plugin.problem.contract import Contract
-from inductor_plugin.template import Candidate, TritonSource
+from inductor_plugin.template import Candidate
 from inductor_plugin.templates.triton.order import SHARED, TritonTile, ordered
-from inductor_plugin.templates.triton.product import (
-    CONTRACT,
-    OPS,
-    Product,
-    product_of,
-    text_of,
-)
+from inductor_plugin.templates.triton.product import Product
+from inductor_plugin.templates.triton.tile_template import ProductTemplate, blocks, tile_candidate
 
 SHORTEST_K = 1024
 """Below, a share of K is too short to pay for the partial sums."""
@@ -29,22 +23,13 @@ PARTS = (4, 8, 2, 16, 32)
 """Numbers of parts of K, in the order for an unknown GPU."""
 
 
-class TritonSplitK:
+class TritonSplitK(ProductTemplate):
     """Triton kernels for products with a skinny result and a long K, alone or in a batch."""
 
     name = "triton_split_k"
-    backend = "TRITON"
-    ops = OPS
 
-    def contract(self, op: str) -> Mapping[str, Contract]:
-        """Return what kernels of an operator require of its operands' layouts."""
-        return CONTRACT if op in self.ops else {}
-
-    def reject(self, problem: Problem) -> str | None:
-        """Return why the template cannot run the problem, or None if it can."""
-        product = product_of(problem)
-        if isinstance(product, str):
-            return product
+    def refusal(self, product: Product, problem: Problem) -> str | None:
+        """Return why no kernel is offered for a product, or None."""
         if product.dynamic & {"b", "m", "n"}:
             return (
                 "its scratch memory has a fixed size, the result's size is known only at run time"
@@ -56,11 +41,8 @@ class TritonSplitK:
             return f"its {tiles} tiles of 128x128 fill a device without splitting K"
         return None
 
-    def candidates(self, problem: Problem) -> Sequence[Candidate]:
-        """Return the kernels to try, the most promising first."""
-        product = product_of(problem)
-        if isinstance(product, str):
-            return ()
+    def kernels(self, product: Product, problem: Problem) -> Sequence[Candidate]:
+        """Return the kernels to try for a product, the most promising first."""
         tiles = ordered(problem.target, product.shape, tiles_of(product), SHARED)
         return [candidate(product, tile) for tile in tiles]
 
@@ -104,29 +86,19 @@ def candidate(product: Product, tile: TritonTile) -> Candidate:
     """Return the kernel that computes a product by a tile."""
     constants: dict[str, bool | int | str] = {
         "BATCHED": product.batched,
-        "BLOCK_M": tile.m,
-        "BLOCK_N": tile.n,
-        "BLOCK_K": tile.k,
+        **blocks(tile),
         "SPLIT_K": tile.parts,
         "EVEN_M": product.even("m", tile.m),
         "EVEN_N": product.even("n", tile.n),
         "EVEN_K": product.even("k", tile.k),
     }
-    return Candidate(
-        template=TritonSplitK.name,
+    return tile_candidate(
+        __file__,
+        tile,
+        constants,
         name=f"{tile.shape}_p{tile.parts}_s{tile.stages}_w{tile.warps}",
-        config={**constants, "num_stages": tile.stages, "num_warps": tile.warps},
-        kernel=TritonSource(
-            name="split_k",
-            text=text_of(__file__),
-            grid="split_k",
-            constants=tuple(constants.items()),
-            num_stages=tile.stages,
-            num_warps=tile.warps,
-            epilogue="addmm" if product.biased else "none",
-            alpha=product.alpha,
-            beta=product.beta,
-            scratch_bytes=scratch_bytes(product, tile),
-        ),
         description=f"{tile.shape}, K in {tile.parts} parts",
+        grid="split_k",
+        scratch_bytes=scratch_bytes(product, tile),
+        **product.epilogue,
     )
