@@ -3,9 +3,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from filelock import BaseFileLock, FileLock
 
 from inductor_plugin.cache import open_store
 from inductor_plugin.cache.lock import remove_unused
@@ -77,6 +80,27 @@ def test_a_killed_process_leaves_no_lock_behind(cache_dir: Path, repository: Pat
         pass
     assert remove_unused(store.layout.lock("k"))
     assert not store.layout.lock("k").exists()
+
+
+def test_a_lock_on_a_file_that_was_just_deleted_is_taken_again(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    store = open_store(cache_dir)
+    path, untyped = store.layout.lock("k"), vars(BaseFileLock)
+    acquire: Callable[..., object] = untyped["acquire"]
+    calls: list[int] = []
+
+    def late(lock: FileLock, *args: Any) -> None:
+        acquire(lock, *args)
+        calls.append(1)
+        if len(calls) == 1:
+            path.unlink()
+
+    monkeypatch.setattr(FileLock, "acquire", late)
+    with store.lock_kernel("k", 0):
+        assert path.exists()
+        with pytest.raises(CacheError), open_store(cache_dir).lock_kernel("k", 0):
+            pass
 
 
 def test_a_memory_store_locks_between_threads(cache_dir: Path):

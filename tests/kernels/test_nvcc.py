@@ -166,6 +166,13 @@ def test_what_a_toolkit_lacks_is_named(tmp_path: Path) -> None:
         assert wanted in found.reason
 
 
+def test_the_oldest_release_is_accepted(tmp_path: Path) -> None:
+    nvcc = toolkit_at(tmp_path / "oldest", major=12)
+    for version, accepted in (("12.3.107", True), ("12.2.140", False)):
+        toolkit = cuda_toolkit.assemble(ToolkitPlace("PATH", nvcc), version, HEADERS, ())
+        assert isinstance(toolkit, Toolkit) is accepted
+
+
 def test_a_script_that_calls_nvcc_leads_to_its_toolkit(tmp_path: Path) -> None:
     toolkit_at(tmp_path / "cuda")
     script = tmp_path / "bin" / "nvcc"

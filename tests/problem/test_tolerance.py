@@ -41,6 +41,10 @@ def test_longer_sums_are_allowed_more() -> None:
     assert long > short
 
 
+def test_the_longest_sums_still_show_an_error_of_a_thousandth() -> None:
+    assert tolerance("float32", "float32", 65536, tf32=False) < 1e-3
+
+
 def test_tf32_is_allowed_for_float32_operands_only() -> None:
     strict = tolerance("float32", "float32", 64, tf32=False)
     assert tolerance("float32", "float32", 64, tf32=True) > 10 * strict

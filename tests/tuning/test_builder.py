@@ -225,6 +225,19 @@ def test_a_kernel_that_spills_is_kept_and_not_measured(tmp_path: Path) -> None:
     assert kept.resources == SPILLING
 
 
+def test_a_candidate_judges_its_own_compiled_kernel(tmp_path: Path) -> None:
+    first = rig(tmp_path)
+    first.pool.resources = {"bad": Resources(200, 0), "good": Resources(64, 0)}
+    for builder in (first, rig(tmp_path)):  # compiled, and read from the cache
+        entries = cpp_entries("bad", "good")
+        for each in entries:
+            each.judge = lambda resources: "too many" if resources.registers == 200 else None
+        builder.build(entries)
+        assert [status(each) for each in entries] == ["pruned", "ready"]
+        assert entries[0].outcome is not None
+        assert entries[0].outcome.reason == "too many"
+
+
 def test_without_a_library_kernel_what_spills_is_measured(tmp_path: Path) -> None:
     one = rig(tmp_path)
     one.target, one.op = target("H100"), "flex_attention_backward"

@@ -181,6 +181,16 @@ def test_a_winner_that_is_not_faster_by_the_margin_is_not_used(tmp_path: Path) -
     assert other.selection.decide(other.plan(offers("a"))).winner == "a"
 
 
+@pytest.mark.parametrize(("library_ms", "winner"), [(1.015, "library"), (1.03, "a")])
+def test_by_default_a_winner_is_two_percent_faster(
+    tmp_path: Path, library_ms: float, winner: str
+) -> None:
+    selection = rig(tmp_path)
+    ticket = selection.plan(offers("a"))
+    race(ticket, {"library": library_ms, "a": 1.0})
+    assert selection.selection.decide(ticket).winner == winner
+
+
 def test_a_failed_candidate_is_not_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -107,14 +107,15 @@ def test_packed_sequences_stay_with_torchs_operator_if_it_wins(
     gradient: bool, cache_dir: Path
 ) -> None:
     suffix = "_backward" if gradient else ""
-    graph = varlen(gradient=gradient)
+    graph = varlen(gradient=gradient, longest=(400, 300))
     code, lab = lowered(graph, f"attention_varlen{suffix}", cache_dir)
     assert calls(code) == [f"_varlen_attn{suffix}"]
     assert body(code) == body(graph.stock())
     (task,) = lab.tasks
     a = attention_of(task.problem)
     assert (a.mask.left, a.mask.right, a.mask.bottom_right) == (-1, 0, True)
-    assert dict(task.problem.arguments)["max_q"] == "400"
+    stated = dict(task.problem.arguments)
+    assert (stated["max_q"], stated["max_k"]) == ("400", "300")
 
 
 @pytest.mark.skipif(torch_version() != (2, 14), reason="where the operator decides when it runs")

@@ -238,3 +238,16 @@ def test_a_frozen_weight_is_measured_as_any_other_operand(lab: Callable[..., Any
     operands = {job.candidate.inputs for job in opened.screens}
     assert len(operands) == 1
     assert {(one.device, one.file) for one in operands.pop()} == {("cuda:0", None)}
+
+
+def test_a_choice_that_changes_its_operands_layouts_does_so_for_itself_alone() -> None:
+    from torch._inductor import ir
+
+    from inductor_plugin.inductor.facts.operands import sizes_kept
+
+    fixed: Any = ir.FixedLayout
+    layout: Any = fixed(torch.device("cpu"), torch.float32, [8, 32], [32, 1])
+    node: Any = ir.InputBuffer(name="x", layout=layout)
+    with sizes_kept([node]):
+        layout.size[0], layout.stride[0] = 16, 64
+    assert (list(layout.size), list(layout.stride)) == ([8, 32], [32, 1])

@@ -497,6 +497,28 @@ def test_an_epilogue_is_read_once_however_often_inductor_asks(
     assert len(read) == 1
 
 
+def test_a_pair_that_was_submitted_before_another_was_fused_is_not_fused(
+    lab: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[bool] = []
+
+    def both(fusion: pair.Fusion) -> Any:
+        """Submit a pair twice, and ask for both answers."""
+        pending = [decided(replace(fusion)).callable_fn, decided(fusion).callable_fn]
+
+        def first() -> bool:
+            answers.extend(answer() for answer in pending)
+            return answers[0]
+
+        return FusionResult.from_callable(first)
+
+    decided = decide._decided
+    monkeypatch.setattr(decide, "_decided", both)
+    with lab() as opened:
+        opened.lower(activated, A, B, C)
+    assert answers == [True, False]
+
+
 def test_what_is_slower_alone_than_the_two_apart_is_not_measured(lab: Callable[..., Any]) -> None:
     """Triton's kernels take 0.015 ms alone, the library's and the epilogue 0.014 ms."""
     with lab(times(fused=0.001, apart=0.014, triton=0.015)) as opened:

@@ -211,6 +211,7 @@ def varlen(
     keep: tuple[int, ...] = (0, 1),
     dynamic: bool = False,
     tokens: int = 1000,
+    longest: tuple[int, int] = (400, 400),
     **more_options: Any,
 ) -> Graph:
     """Return the graph of torch's varlen operator or its gradient: 4 sequences, none above 400."""
@@ -220,12 +221,12 @@ def varlen(
 
     def function(q: Any, k: Any, v: Any, cu: Any, *more: Any) -> Any:
         if not gradient:
-            packs = (cu, cu, 400, 400, causal, 0.125, list(window))
+            packs = (cu, cu, *longest, causal, 0.125, list(window))
             results = ops._varlen_attn.default(q, k, v, *packs, **more_options)
             return tuple(results[i] for i in keep)
         do, out, lse, seed = more
         return ops._varlen_attn_backward.default(
-            do, q, k, v, out, lse, cu, cu, 400, 400, causal, seed, 0.125, list(window)
+            do, q, k, v, out, lse, cu, cu, *longest, causal, seed, 0.125, list(window)
         )
 
     def make(env: ShapeEnv) -> list[Any]:
