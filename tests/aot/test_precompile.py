@@ -108,11 +108,12 @@ def test_cutlass_kernels_come_with_it_and_need_no_compiler(
     config = replace(request_.config, gemm_backends="ATEN,CUTLASS", max_candidates=3)
     made = run(replace(request_, config=config), quiet)
     assert made.count("cutlass") >= 3
-    for one in made.kernels:
-        assert one.instructions == ("HGMMA",)
-        assert one.spills == 0
-        assert one.registers is not None
-        assert one.registers <= 168
+    for kernel in made.kernels:
+        assert kernel.spills == 0
+        assert kernel.registers is not None
+        if kernel.kind == "cutlass":  # the attention's are Triton's
+            assert kernel.instructions == ("HGMMA",)
+            assert kernel.registers <= 168
     assert made.bytes < 200_000 * made.count("cutlass")
     other = str(tmp_path / "other")
     command("import", str(request_.out), "--cache-dir", other)
