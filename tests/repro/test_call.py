@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from inductor_plugin.cache import open_store
+from inductor_plugin.repro.call import CallText, call_of
 from inductor_plugin.repro.script import script
 from tests.support.lowering import Arg, Lab, library_first
 
@@ -119,3 +120,10 @@ def test_a_call_is_written_as_it_was_made(name: str, cache_dir: Path) -> None:
     assert found.dtype == names["OUTPUT"]
     assert names["error"]([found], [exact]) <= names["TOLERANCE"]
     assert names["error"]([found + found.abs().max()], [exact]) > names["TOLERANCE"]
+
+
+@pytest.mark.parametrize("op", ["addmm", "baddbmm"])
+def test_a_product_with_a_bias_keeps_its_factors(op: str) -> None:
+    call = call_of({"op": op, "arguments": [("alpha", "2.0"), ("beta", "0.5")]}, [])
+    assert isinstance(call, CallText)
+    assert call.body == f"torch.{op}(bias, a, b, alpha=2.0, beta=0.5)"
