@@ -45,14 +45,21 @@ def add_options(parser: pytest.Parser) -> None:
 
 def configure(config: pytest.Config) -> None:
     """Register what the options ask for, before any worker starts."""
-    if not hasattr(config, "workerinput"):  # a worker gets the options as they are after this
+    worker = getattr(config, "workerinput", None)
+    if (
+        worker is not None
+    ):  # it parses the command line again: what was decided comes with its input
+        config.option.tier, config.option.drawn_from = worker["tier"], worker["drawn_from"]
+    else:
         named = config.args_source is pytest.Config.ArgsSource.ARGS
         filtered = bool(config.option.markexpr or config.option.keyword)
         by_id = named and any("::" in argument for argument in config.args)
         if by_id or (config.option.tier == "fast" and (named or filtered)):
             config.option.tier = None
+        config.option.drawn_from = ("", [])
         if config.option.part_s is not None:
-            config.option.part_since = _changes(config.option.part_since)
+            config.option.drawn_from = _changes(config.option.part_since)
+        config.pluginmanager.register(_Inputs(config), "inductor-plugin-inputs")
         config.pluginmanager.register(_Skips(), "inductor-plugin-skips")
         if config.option.write_durations:
             marked = config.option.markexpr
@@ -117,7 +124,7 @@ class _Tier:
         if self._config.option.tier == "rest":
             kept, left_out = left_out, kept
             if self._config.option.part_s is not None:
-                head, changed = self._config.option.part_since
+                head, changed = self._config.option.drawn_from
                 limit_s = self._config.option.part_s
                 drawn = selection.part(
                     self._durations, kept, limit_s=limit_s, seed=head, changed=changed
@@ -168,6 +175,19 @@ def _summary(
         f"among them all cases of {len(functions)} functions; {len(kept)} cases ran."
     )
     return {"lines": lines}
+
+
+class _Inputs:
+    """Hands what the options mean to each worker."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._option = config.option
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Add the tier, and what its part is drawn from."""
+        node.workerinput["tier"] = self._option.tier
+        node.workerinput["drawn_from"] = self._option.drawn_from
 
 
 class _Skips:
