@@ -15,8 +15,6 @@ ALLOWED = {
     "tests": (),
 }
 """What the modules of a package may import of the other tree; the longest matching name counts."""
-EXCEPTIONS = {"tests.cost.test_registers_against_ptxas"}
-"""Tests of a benchmark that do not lie in tests/benchmarks yet."""
 
 
 def imported(text: str) -> Iterator[str]:
@@ -47,8 +45,7 @@ def test_tests_and_benchmarks_share_what_is_there_for_both(repository: Path) -> 
     wrong: list[str] = []
     for path in sorted([*repository.glob("tests/**/*.py"), *repository.glob("benchmarks/**/*.py")]):
         module = ".".join(path.relative_to(repository).with_suffix("").parts)
-        if module not in EXCEPTIONS:
-            wrong += forbidden(module, path.read_text(encoding="utf-8"))
+        wrong += forbidden(module, path.read_text(encoding="utf-8"))
     assert wrong == []
 
 
