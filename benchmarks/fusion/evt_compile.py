@@ -3,7 +3,7 @@
     python -m benchmarks.fusion.evt_compile [--epilogue gelu ...] [--tile 0 1] [--arch sm_90a]
                                      [--out benchmarks/results/evt_sm90a.json]
 
-Each epilogue of tests/support/epilogues.py is lowered by Inductor for a simulated GPU, converted to a
+Each epilogue of tests/support/graphs/epilogues.py is lowered by Inductor for a simulated GPU, converted to a
 visitor tree, compiled by nvcc in units of eight, and loaded; ``can_implement`` is then called for one
 product. Rows of the same text are reused from the file. Ends with 1 if a kernel does not compile,
 spills, refuses, or has no tensor core instruction.
@@ -37,8 +37,8 @@ from inductor_plugin.templates.cutlass.limits import epilogue_bytes, unbuildable
 from inductor_plugin.templates.cutlass.source import source
 from inductor_plugin.worker.child import compile as compile_child
 from inductor_plugin.worker.jobs import Compiled, CppCompileJob, Event
-from tests.support.epilogue_graphs import lowered
-from tests.support.epilogues import CASES
+from tests.support.graphs.epilogues import CASES
+from tests.support.graphs.with_epilogues import lowered
 
 OUT = RESULTS / "evt_sm90a.json"
 UNIT = 8

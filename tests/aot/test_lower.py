@@ -14,7 +14,7 @@ from inductor_plugin.aot.fake_device import as_target
 from inductor_plugin.aot.lower import Lowered, lower_model
 from inductor_plugin.config import Config
 from inductor_plugin.tuning.runtime import RUNTIME
-from tests.support import models
+from tests.support.graphs import models
 
 pytestmark = [
     pytest.mark.compat,

@@ -29,7 +29,7 @@ from tests.support.repository import REPOSITORY
 pytestmark = pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
 NVCC = not isinstance(find("", process_environment()), NoToolkit)
 
-HALF = "tests.support.models:half"
+HALF = "tests.support.graphs.models:half"
 
 
 @pytest.fixture
@@ -131,8 +131,12 @@ def test_cutlass_kernels_come_with_it_and_need_no_compiler(
     [
         ({"target": "H300"}, TargetError, "did you mean"),
         ({"models": ()}, OptionError, "name a model"),
-        ({"models": ("tests.support.models:nothing",)}, OptionError, "has no 'nothing'"),
-        ({"models": ("tests.support.models:sequence",)}, PackError, "no product that is tuned"),
+        ({"models": ("tests.support.graphs.models:nothing",)}, OptionError, "has no 'nothing'"),
+        (
+            {"models": ("tests.support.graphs.models:sequence",)},
+            PackError,
+            "no product that is tuned",
+        ),
         ({"out": Path("/nowhere/x.pack")}, OptionError, "there is no folder"),
         ({"standard": "nonsense"}, TargetError, "unknown architecture"),
         ({"standard": "sm_80"}, OptionError, "H200, which is sm_90a"),
@@ -193,7 +197,7 @@ def test_a_backend_without_a_library_kernel_is_compiled_too(request_: Request) -
 
 
 def test_odd_sizes_are_compiled_and_refusals_are_remembered(request_: Request) -> None:
-    made = run(replace(request_, models=("tests.support.models:odd",)), quiet)
+    made = run(replace(request_, models=("tests.support.graphs.models:odd",)), quiet)
     assert made.pack.problems == ("mm(33x4001, 4001x97)",)
     assert "triton_persistent_tma" in made.problems[0].rejected
     (record,) = RUNTIME.store(request_.config).iter_records()

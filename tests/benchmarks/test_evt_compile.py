@@ -29,7 +29,7 @@ from inductor_plugin.kernels.nvcc import Toolkit
 from inductor_plugin.kernels.unit import CppSource, unique_symbol
 from inductor_plugin.ops import gemm_abi
 from inductor_plugin.templates.cutlass.evt import Evt, Node, Operand, Output
-from tests.support.epilogues import CASES
+from tests.support.graphs.epilogues import CASES
 
 
 @pytest.fixture(name="toolkit", scope="module")

@@ -19,7 +19,7 @@ from torch._higher_order_ops.while_loop import while_loop
 from torch._inductor.utils import run_and_get_code
 
 import inductor_plugin
-from tests.support import wrong_in_process
+from tests.support.candidates import wrong_in_process
 from tests.support.lowering import Arg, Lab, library_first, library_last
 
 pytestmark = pytest.mark.compat

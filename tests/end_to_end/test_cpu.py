@@ -24,8 +24,8 @@ from inductor_plugin.cache import open_store
 from inductor_plugin.counters import Stats
 from inductor_plugin.inductor import jinja, vector
 from inductor_plugin.tuning.runtime import RUNTIME
-from tests.support import faults
-from tests.support.providers import offered
+from tests.support.candidates import faults
+from tests.support.candidates.providers import offered
 
 pytestmark = pytest.mark.compat
 

@@ -27,7 +27,7 @@ from torch._dynamo.utils import same
 
 import inductor_plugin
 from inductor_plugin.counters import Stats
-from tests.support import fast_templates
+from tests.support.candidates import fast_templates
 
 VOCABULARY = 512  # the real one makes the embedding, which nobody tunes, most of the model
 

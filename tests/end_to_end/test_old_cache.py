@@ -133,7 +133,9 @@ def test_old_packs_are_all_that_a_model_needs(
         make.pack_options(name, most, cache_dir) | {"nvcc": "/nowhere"}, environ={}
     )
     assert import_archive(open_store(cache_dir), file).kernels == len(pack.kernels)
-    request = Request("H200", ("tests.support.models:half",), tmp_path / "again.pack", config)
+    request = Request(
+        "H200", ("tests.support.graphs.models:half",), tmp_path / "again.pack", config
+    )
     again = precompile(request, lambda text: None)
     RUNTIME.forget()
     assert again.stats.compiled == 0

@@ -41,9 +41,9 @@ from inductor_plugin.worker.jobs import (
     Sampling,
     ScreenJob,
 )
-from tests.support import cpp_unit, random_faults
-from tests.support.lowering import Lab
-from tests.support.random_graphs import (
+from tests.support import cpp_unit
+from tests.support.candidates import random_faults
+from tests.support.graphs.random import (
     FORMS,
     OPERATORS,
     OTHERS,
@@ -53,6 +53,7 @@ from tests.support.random_graphs import (
     graph,
     shrunk,
 )
+from tests.support.lowering import Lab
 
 GRAPHS = 500
 _ONCE = Sampling(warmup=0, samples=1, min_sample_ms=0.0, max_total_s=0.0, cold_cache=False)

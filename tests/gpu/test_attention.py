@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.gpu.harness import attention_forced
-from tests.gpu.harness.attention_forced import FAMILIES
-from tests.gpu.harness.kernels import TEST_S
-from tests.gpu.harness.processes import Reports, started
+from tests.gpu.cases.kernels import TEST_S
+from tests.gpu.forced import attention as attention_forced
+from tests.gpu.forced.attention import FAMILIES
+from tests.gpu.forced.start import Reports, started
 from tests.gpu.harness.selected import selected
 
 pytestmark = [pytest.mark.sm90, pytest.mark.filterwarnings("default")]

@@ -17,10 +17,10 @@ import torch
 
 from inductor_plugin.worker.jobs import CallJob
 from inductor_plugin.worker.process import WorkerProcess
-from tests.gpu.harness import fused_cases
-from tests.gpu.harness.cases import case_ids
-from tests.gpu.harness.kernels import RUN_S, Kernels, building, check_candidates
-from tests.gpu.harness.offers import settings
+from tests.gpu.cases import fused as fused_cases
+from tests.gpu.cases.kernels import RUN_S, Kernels, building, check_candidates
+from tests.gpu.cases.offers import settings
+from tests.gpu.cases.registry import case_ids
 from tests.gpu.harness.selected import selected
 
 pytestmark = [pytest.mark.sm90, pytest.mark.filterwarnings("default")]

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.gpu.harness import product_forced
-from tests.gpu.harness.kernels import TEST_S
-from tests.gpu.harness.processes import Reports, started
-from tests.gpu.harness.product_forced import FORCED
+from tests.gpu.cases.kernels import TEST_S
+from tests.gpu.forced import product as product_forced
+from tests.gpu.forced.product import FORCED
+from tests.gpu.forced.start import Reports, started
 from tests.gpu.harness.selected import selected
 
 pytestmark = [pytest.mark.sm90, pytest.mark.filterwarnings("default")]

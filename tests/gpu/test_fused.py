@@ -17,11 +17,12 @@ import torch
 
 from benchmarks.harness.forced import WAYS, forced, forced_fusion
 from inductor_plugin.errors import OutputError
-from tests.gpu.harness import fused_forced, layout_forced
-from tests.gpu.harness.kernels import TEST_S
-from tests.gpu.harness.processes import Reports, started
+from tests.gpu.cases.kernels import TEST_S
+from tests.gpu.forced import fused as fused_forced
+from tests.gpu.forced import layout as layout_forced
+from tests.gpu.forced.start import Reports, started
 from tests.gpu.harness.selected import selected
-from tests.support import wrong_in_process
+from tests.support.candidates import wrong_in_process
 
 pytestmark = [pytest.mark.sm90, pytest.mark.filterwarnings("default")]
 

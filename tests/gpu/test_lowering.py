@@ -25,7 +25,7 @@ from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.problem import Problem
 from inductor_plugin.registry import default_registry
 from inductor_plugin.template import Candidate
-from tests.gpu.harness.kernels import TEST_S
+from tests.gpu.cases.kernels import TEST_S
 
 # What a device makes torch warn of is not known yet; it must not hide what the tests find.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
@@ -243,7 +243,7 @@ def test_the_next_process_tunes_nothing(cache_dir: Path, tmp_path: Path, reposit
         environment = process_environment() | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / name)}
         environment.pop("TRITON_CACHE_DIR", None)
         done = subprocess.run(
-            [sys.executable, "-m", "tests.gpu.harness.tuning", str(cache_dir)],
+            [sys.executable, "-m", "tests.gpu.forced.tuning", str(cache_dir)],
             cwd=repository,
             env=environment,
             stdout=subprocess.PIPE,

@@ -21,7 +21,7 @@ import inductor_plugin
 from inductor_plugin.cache import open_store
 from inductor_plugin.inductor import jinja, vector
 from tests.end_to_end.test_cpu import Spent, compiled, fresh
-from tests.support.providers import offered
+from tests.support.candidates.providers import offered
 
 pytestmark = pytest.mark.compat
 
@@ -76,13 +76,13 @@ def test_a_compiled_graph_out_of_inductors_cache_imports_what_it_calls(
 ) -> None:
     code = """
 import sys, torch, inductor_plugin
-from tests.support.providers import offered
+from tests.support.candidates.providers import offered
 a, b = torch.eye(33), torch.rand(33, 33)
 with offered("good"):
     function = torch.compile(torch.mm, backend="inductor_plugin", options={"cache_dir": sys.argv[1],
                              "never_slower_margin": 1, "policy": "pinned", "pin_file": sys.argv[2]})
     assert torch.allclose(function(a, b), b)
-print(inductor_plugin.stats().problems, "tests.support.faults" in sys.modules)
+print(inductor_plugin.stats().problems, "tests.support.candidates.faults" in sys.modules)
 """
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
 

@@ -13,7 +13,7 @@ import torch
 
 from inductor_plugin.ops import copied
 from inductor_plugin.problem.contract import Recipe
-from tests.support.row_major_ops import CALLS
+from tests.support.candidates.row_major_ops import CALLS
 
 pytestmark = pytest.mark.compat
 
@@ -54,7 +54,7 @@ def test_an_operator_gets_the_copies_and_its_own_arguments() -> None:
     text = copied.how(
         "picky::mm",
         (),
-        ("tests.support.row_major_ops",),
+        ("tests.support.candidates.row_major_ops",),
         {0: Recipe("row", 16), 1: Recipe("row", 16)},
     )
     operators: Any = torch.ops.inductor_plugin

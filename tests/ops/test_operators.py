@@ -18,7 +18,10 @@ ATEN: Any = torch.ops.aten
 def test_an_operator_is_found_by_its_name_and_overload() -> None:
     assert resolve("aten::mm.out") is ATEN.mm.out
     assert resolve("aten::relu") is ATEN.relu.default
-    assert resolve("picky::mm", ("tests.support.row_major_ops",)) is torch.ops.picky.mm.default
+    assert (
+        resolve("picky::mm", ("tests.support.candidates.row_major_ops",))
+        is torch.ops.picky.mm.default
+    )
 
 
 def test_an_operator_that_nothing_defines_is_no_operator() -> None:

@@ -29,10 +29,10 @@ from inductor_plugin.kernels.call import ExternKernel, OpKernel
 from inductor_plugin.ops import output_check
 from inductor_plugin.ops.output_check import check, finite
 from inductor_plugin.worker.jobs import BenchCandidate
-from tests.support import wrong_in_process
 from tests.support.attention.graphs import only
+from tests.support.candidates import wrong_in_process
+from tests.support.candidates.providers import offered
 from tests.support.lowering import Arg, Lab, library_first
-from tests.support.providers import offered
 
 pytestmark = pytest.mark.compat
 

@@ -93,7 +93,7 @@ def test_a_part_begins_with_what_changed_and_stays_within_its_seconds() -> None:
         ("cache/store.py", "tests/cache/"),
         ("inductor_plugin/config.py", "tests/package/"),
         ("tests/cost/test_tile.py", "tests/cost/test_tile.py"),
-        ("tests/gpu/harness/cases.py", "tests/gpu/harness/"),
+        ("tests/gpu/cases/registry.py", "tests/gpu/"),
     ],
 )
 def test_a_changed_file_concerns_the_tests_of_its_package(changed: str, tests: str) -> None:

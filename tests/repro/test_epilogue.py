@@ -21,8 +21,8 @@ from inductor_plugin.problem.epilogue_text import ParsedEpilogue, dump, load
 from inductor_plugin.repro.call import CallText
 from inductor_plugin.repro.epilogue import REPLAYED, read_text, split, with_epilogue, write_text
 from inductor_plugin.repro.operand import OperandText
-from tests.support.epilogue_graphs import Shape, lowered
-from tests.support.epilogues import CASES, MORE, K, M, N
+from tests.support.graphs.epilogues import CASES, MORE, K, M, N
+from tests.support.graphs.with_epilogues import Shape, lowered
 
 pytestmark = [
     pytest.mark.compat,

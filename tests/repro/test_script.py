@@ -32,9 +32,9 @@ from inductor_plugin.repro.operand import concrete, measured_shapes
 from inductor_plugin.repro.script import script
 from inductor_plugin.templates.cutlass.groups import GROUPED_OPS
 from inductor_plugin.templates.cutlass.problem import OPS
-from tests.support import wrong_in_process
 from tests.support.attention.graphs import only
 from tests.support.cache import decision, measured, record
+from tests.support.candidates import wrong_in_process
 from tests.support.lowering import Lab
 from tests.support.processes.repro import ran
 
@@ -146,7 +146,7 @@ def test_scripts_meet_their_records_and_are_right(
         line = "    for spec in arguments.register:\n"
         text = path.read_text(encoding="utf-8")
         assert text.count(line) == 1
-        told = "    arguments.register = arguments.register or ['tests.support.wrong_in_process:TraitorTemplate']\n"
+        told = "    arguments.register = arguments.register or ['tests.support.candidates.wrong_in_process:TraitorTemplate']\n"
         first = told if not scripts else ""
         path.write_text(text.replace(line, first + line), encoding="utf-8")
         scripts[str(path)] = one
@@ -182,7 +182,7 @@ def test_a_script_runs_alone_and_says_what_is_wrong(
                 sys.executable,
                 str(script_),
                 "--register",
-                "tests.support.wrong_in_process:TraitorTemplate",
+                "tests.support.candidates.wrong_in_process:TraitorTemplate",
             ],
             cwd=tmp_path,
             env={**process_environment(), "PYTHONPATH": str(repository)},

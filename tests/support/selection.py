@@ -146,6 +146,8 @@ def _tests_of(path: str) -> str:
     if path.startswith("tests/") and path.rpartition("/")[2].startswith("test_"):
         return path
     folder = path.removeprefix("inductor_plugin/").removeprefix("tests/").rpartition("/")[0]
+    if folder.startswith("gpu/"):
+        folder = "gpu"
     return f"tests/{folder or 'package'}/"
 
 

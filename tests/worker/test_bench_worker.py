@@ -40,7 +40,7 @@ from inductor_plugin.worker.jobs import (
     WorkerSettings,
 )
 from inductor_plugin.worker.process import WorkerProcess
-from tests.support import faults
+from tests.support.candidates import faults
 from tests.support.fakes import wait_idle
 from tests.support.repository import REPOSITORY
 
@@ -69,7 +69,7 @@ LIBRARY = BenchCandidate("library-mm", ExternKernel("mm"), (A, B), C, 20.0)
 
 
 def candidate(fault: str, timeout_s: float = 20.0) -> BenchCandidate:
-    kernel = OpKernel(f"faults::{fault}", imports=("tests.support.faults",))
+    kernel = OpKernel(f"faults::{fault}", imports=("tests.support.candidates.faults",))
     return BenchCandidate(fault, kernel, (A, B), C, timeout_s)
 
 

@@ -23,8 +23,8 @@ from inductor_plugin.ops import gemm_epilogue
 from inductor_plugin.worker.child import bench
 from inductor_plugin.worker.child.operands import Guarded
 from inductor_plugin.worker.jobs import BenchCandidate
-from tests.gpu.harness.cases import case
-from tests.gpu.harness.product import Case, worst
+from tests.gpu.cases.product import Case, worst
+from tests.gpu.cases.registry import case
 from tests.gpu.harness.ways import captured, load, made, on_a_stream
 from tests.gpu.harness.written import WrittenCall
 

@@ -10,8 +10,8 @@ import torch
 from benchmarks.harness.forced import decision_for
 from inductor_plugin.problem.attention import BACKWARD, FORWARD
 from inductor_plugin.templates import BUILTIN
-from tests.gpu.harness import attention_forced
-from tests.gpu.harness.attention_forced import FAMILIES
+from tests.gpu.forced import attention as attention_forced
+from tests.gpu.forced.attention import FAMILIES
 from tests.gpu.test_attention import GPU
 
 

@@ -21,21 +21,22 @@ from inductor_plugin.registry import default_registry
 from inductor_plugin.templates import BUILTIN
 from inductor_plugin.tuning.task import CppBuild
 from inductor_plugin.worker.jobs import BenchCandidate, CppCompileJob, TritonCompileJob
-from tests.gpu.harness import cases, graphs
-from tests.gpu.harness.cases import case, case_ids
+from tests.gpu.cases import graphs
+from tests.gpu.cases import registry as cases
+from tests.gpu.cases.kernels import built_slice
+from tests.gpu.cases.offers import Offered, all_offered, belongs, built, chosen, offered
+from tests.gpu.cases.product import ACCEPTED, Case, Spec, by_columns, by_rows
+from tests.gpu.cases.registry import case, case_ids
+from tests.gpu.forced.product import FORCED
+from tests.gpu.forced.start import run
 from tests.gpu.harness.check import checked
-from tests.gpu.harness.kernels import built_slice
-from tests.gpu.harness.offers import Offered, all_offered, belongs, built, chosen, offered
-from tests.gpu.harness.processes import run
-from tests.gpu.harness.product import ACCEPTED, Case, Spec, by_columns, by_rows
-from tests.gpu.harness.product_forced import FORCED
 from tests.gpu.harness.ways import made
 
 needs_cuda_build = pytest.mark.skipif(
     torch.version.cuda is None, reason="needs a CUDA build of torch"
 )
 
-FORCED_MODULE = "tests.gpu.harness.product_forced"
+FORCED_MODULE = "tests.gpu.forced.product"
 ON_GPU = [
     one
     for one in BUILTIN

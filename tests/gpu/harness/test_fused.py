@@ -16,16 +16,19 @@ import torch._dynamo
 from benchmarks.harness.forced import WAYS, forced_fusion, fusion_decision_for
 from inductor_plugin.kernels.call import ExternKernel, SequenceKernel, TensorSpec
 from inductor_plugin.worker.jobs import BenchCandidate
-from tests.gpu.harness import check, fused_cases, fused_forced
+from tests.gpu.cases import fused as fused_cases
+from tests.gpu.cases.fused import FIRST, cases
+from tests.gpu.cases.kernels import ready
+from tests.gpu.cases.offers import LIBRARY, Offered, argument, offered
+from tests.gpu.cases.product import BF16, FP16, FUSED, Case, Spec
+from tests.gpu.forced import fused as fused_forced
+from tests.gpu.forced.process import Graph
+from tests.gpu.harness import check
 from tests.gpu.harness.check import WrittenKernel, checked_with
-from tests.gpu.harness.forced import Graph
-from tests.gpu.harness.fused_cases import FIRST, cases
-from tests.gpu.harness.kernels import ready
-from tests.gpu.harness.offers import LIBRARY, Offered, argument, offered
-from tests.gpu.harness.product import BF16, FP16, FUSED, Case, Spec
 from tests.gpu.harness.written import WrittenCall, written
 from tests.gpu.test_fused import CALLS, root
-from tests.support import epilogues, gpu
+from tests.support import gpu
+from tests.support.graphs import epilogues
 from tests.support.lowering import Arg, Lab, is_visited
 
 needs_cuda_build = pytest.mark.skipif(

@@ -14,11 +14,12 @@ import pytest
 import torch
 import torch._dynamo
 
-from tests.gpu.harness import layout_forced
+from tests.gpu.forced import layout as layout_forced
 from tests.gpu.test_fused import ACCEPTED
-from tests.support import gpu, layouts
+from tests.support import gpu
+from tests.support.candidates.row_major_ops import picky_offered
+from tests.support.graphs import layouts
 from tests.support.lowering import Arg, Lab
-from tests.support.row_major_ops import picky_offered
 
 needs_cuda_build = pytest.mark.skipif(
     torch.version.cuda is None, reason="needs a CUDA build of torch"

@@ -19,8 +19,10 @@ import torch
 
 from inductor_plugin.worker.jobs import JobFailed
 from tests.gpu import test_candidates
-from tests.gpu.harness import kernels, offers, processes, results
-from tests.gpu.harness.kernels import Kernels
+from tests.gpu.cases import kernels, offers
+from tests.gpu.cases.kernels import Kernels
+from tests.gpu.forced import start as processes
+from tests.gpu.harness import results
 from tests.gpu.harness.results import Results
 from tests.support.repository import REPOSITORY
 
@@ -290,6 +292,6 @@ def test_no_test_may_take_as_long_as_ends_the_run(pytestconfig: pytest.Config) -
 
 
 def test_a_process_that_hangs_is_reported(tmp_path: Path) -> None:
-    module = "tests.gpu.harness.product_forced"
+    module = "tests.gpu.forced.product"
     report = processes.run(module, "dry_twin", tmp_path, tmp_path, limit_s=0.2)
     assert report == {"failed": "not ready after 0 s"}

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tests.gpu.harness.product import Spec
+from tests.gpu.cases.product import Spec
 
 Answer = Any
 

@@ -20,7 +20,7 @@ from torch._inductor.virtualized import V
 
 from inductor_plugin.inductor.candidates.template_choice import TemplateChoice
 from inductor_plugin.inductor.graph.pending import PendingChoice
-from tests.support import providers
+from tests.support.candidates import providers
 from tests.support.cutlass import BACKENDS, opened
 from tests.support.lowering import Arg, Lab, cpp_wrapper
 

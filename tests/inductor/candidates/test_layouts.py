@@ -22,11 +22,12 @@ from torch._inductor.utils import run_and_get_code
 import inductor_plugin
 from inductor_plugin.inductor.candidates import layouts as lowering_layout
 from inductor_plugin.problem import Problem
-from tests.support import fast_templates, gpu
+from tests.support import gpu
+from tests.support.candidates import fast_templates
+from tests.support.candidates.row_major_ops import CALLS, first, picky_offered
 from tests.support.cutlass import BACKENDS, calls, opened
-from tests.support.layouts import CASES, Spec, fought_over, turned, turned_inputs, unbacked
+from tests.support.graphs.layouts import CASES, Spec, fought_over, turned, turned_inputs, unbacked
 from tests.support.lowering import Arg, Lab, library_first, library_last
-from tests.support.row_major_ops import CALLS, first, picky_offered
 
 pytestmark = pytest.mark.compat
 needs_cuda = pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")

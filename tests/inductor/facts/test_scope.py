@@ -20,7 +20,7 @@ from inductor_plugin.inductor.facts.scope import (
     active_config,
     user_passes,
 )
-from tests.support.providers import offered
+from tests.support.candidates.providers import offered
 
 
 class Pass(CustomGraphPass):

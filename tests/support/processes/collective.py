@@ -25,7 +25,7 @@ from torch._inductor.utils import run_and_get_code
 from torch.distributed import _functional_collectives as functional
 
 import inductor_plugin
-from tests.support import wrong_in_process
+from tests.support.candidates import wrong_in_process
 from tests.support.lowering import Lab, library_first
 
 _STEP = re.compile(

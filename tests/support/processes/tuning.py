@@ -20,7 +20,7 @@ import torch._inductor.config as inductor_config
 from torch import Tensor, nn
 
 import inductor_plugin
-from tests.support.fast_templates import rivals_offered
+from tests.support.candidates.fast_templates import rivals_offered
 
 ROWS = 256  # below some hundred rows Inductor offers no C++ template for a frozen linear layer
 

@@ -19,9 +19,9 @@ from inductor_plugin.kernels.nvcc import Toolkit
 from inductor_plugin.ops.epilogue_eval import evaluate
 from inductor_plugin.templates.cutlass.evt import Evt, evt_of
 from inductor_plugin.templates.cutlass.functor import FUNCTORS
-from tests.support.epilogue_graphs import OUTPUTS, lowered
-from tests.support.epilogues import CASES, MORE, Case, M, N, eager, epilogue_of
 from tests.support.evt_reference import DTYPES, FUNCTIONS, evaluated, host_library, on_host
+from tests.support.graphs.epilogues import CASES, MORE, Case, M, N, eager, epilogue_of
+from tests.support.graphs.with_epilogues import OUTPUTS, lowered
 
 ALL = {one.name: one for one in (*CASES, *MORE)}
 SPECIAL = (

@@ -12,8 +12,8 @@ from typing import Any
 
 from inductor_plugin.worker.jobs import CallJob, JobFailed
 from inductor_plugin.worker.process import WorkerProcess
-from tests.gpu.harness.cases import case
-from tests.gpu.harness.offers import Offered, all_offered, built, chosen
+from tests.gpu.cases.offers import Offered, all_offered, built, chosen
+from tests.gpu.cases.registry import case
 
 TEST_S = 200.0
 """Longest test: pytest's faulthandler ends the whole run after 240 s of one (pyproject.toml)."""

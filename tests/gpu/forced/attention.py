@@ -1,6 +1,6 @@
 """One process that compiles attentions with one family of kernels forced to win, and runs them.
 
-    python -m tests.gpu.harness.attention_forced FAMILY CACHE_DIR
+    python -m tests.gpu.forced.attention FAMILY CACHE_DIR
 
 Each graph runs forward and backward against float32, the first of a family also on another stream, in
 a CUDA graph and with other lengths in the same compiled graph. Prints one JSON line.
@@ -30,7 +30,7 @@ from benchmarks.harness.attention import (
 )
 from benchmarks.harness.forced import forced
 from inductor_plugin.problem.attention import Mask
-from tests.gpu.harness.forced import compiled, graphs_error, listed, main, stream_error
+from tests.gpu.forced.process import compiled, graphs_error, listed, main, stream_error
 
 _LENGTHS = (100, 1, 257, 640)
 _DIMS = tuple(

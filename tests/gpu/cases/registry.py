@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from inductor_plugin.registry import default_registry
-from tests.gpu.harness import fused_cases
-from tests.gpu.harness.cutlass_cases import cutlass_cases
-from tests.gpu.harness.product import Case
-from tests.gpu.harness.triton_cases import triton_cases
+from tests.gpu.cases import fused as fused_cases
+from tests.gpu.cases.cutlass import cutlass_cases
+from tests.gpu.cases.product import Case
+from tests.gpu.cases.triton import triton_cases
 
 
 def cases() -> tuple[Case, ...]:

@@ -74,7 +74,7 @@ class RivalTemplate:
             scalars = {name: ast.literal_eval(text) for name, text in problem.arguments}
             args = tuple(scalars[name] for name in _CONVOLUTION[1:])
             op = "convolution_bias" if len(problem.inputs) == 3 else op
-        kernel = OpKernel(f"rivals::{op}", args, ("tests.support.fast_templates",))
+        kernel = OpKernel(f"rivals::{op}", args, ("tests.support.candidates.fast_templates",))
         return [Candidate(self.name, op, {"args": repr(args)}, kernel)]
 
 

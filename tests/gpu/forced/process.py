@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch._dynamo
 
-from tests.gpu.harness.product import Function, Spec, worst
+from tests.gpu.cases.product import Function, Spec, worst
 from tests.gpu.harness.ways import made, on_a_stream
 
 Answer = Any

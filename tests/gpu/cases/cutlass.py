@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tests.gpu.harness.graphs import (
+from tests.gpu.cases.graphs import (
     addmm,
     addmm_scaled,
     baddbmm,
@@ -21,7 +21,7 @@ from tests.gpu.harness.graphs import (
     ungrouped,
     unscaled,
 )
-from tests.gpu.harness.product import (
+from tests.gpu.cases.product import (
     E4M3,
     E5M2,
     FP16,

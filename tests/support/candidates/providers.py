@@ -12,7 +12,7 @@ from inductor_plugin.template import Candidate
 
 
 class FaultTemplate:
-    """Offers operators of `tests.support.faults` for plain matrix products."""
+    """Offers operators of `tests.support.candidates.faults` for plain matrix products."""
 
     name = "faults"
     version = "1"
@@ -32,7 +32,7 @@ class FaultTemplate:
                 self.name,
                 op,
                 {"fault": op},
-                OpKernel(f"faults::{op}", (), ("tests.support.faults",)),
+                OpKernel(f"faults::{op}", (), ("tests.support.candidates.faults",)),
             )
             for op in self.faults
         ]

@@ -1,9 +1,9 @@
-"""One process that compiles one of the layout cases (tests/support/layouts.py) with each way forced to win.
+"""One process that compiles one of the layout cases (tests/support/graphs/layouts.py) with each way forced to win.
 
-    python -m tests.gpu.harness.layout_forced CASE CACHE_DIR
+    python -m tests.gpu.forced.layout CASE CACHE_DIR
 
 Ways: a Triton kernel that reads the view as it lies; an operator that takes aligned rows alone and
-gets copies of all else (tests/support/row_major_ops.py); CUTLASS, which copies what TMA cannot read; the library.
+gets copies of all else (tests/support/candidates/row_major_ops.py); CUTLASS, which copies what TMA cannot read; the library.
 Prints one JSON line.
 """
 
@@ -29,10 +29,11 @@ from torch._inductor.utils import run_and_get_code
 from benchmarks.harness.error import error_of
 from benchmarks.harness.forced import forced
 from inductor_plugin.inductor.candidates.layouts import warn_once
-from tests.gpu.harness.forced import compiled, listed, main
-from tests.gpu.harness.product import BF16, Spec
+from tests.gpu.cases.product import BF16, Spec
+from tests.gpu.forced.process import compiled, listed, main
 from tests.gpu.harness.ways import made
-from tests.support import layouts, row_major_ops
+from tests.support.candidates import row_major_ops
+from tests.support.graphs import layouts
 
 Size = tuple[int, int, int]
 LARGE = (4096, 4096, 4096)

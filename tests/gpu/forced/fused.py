@@ -1,6 +1,6 @@
 """One process that compiles a graph with one way of fusing forced to win, and runs it in every way.
 
-    python -m tests.gpu.harness.fused_forced "GRAPH, WAY" CACHE_DIR
+    python -m tests.gpu.forced.fused "GRAPH, WAY" CACHE_DIR
 
 The product itself is decided by the clock, its epilogue by force: the fused Triton kernel, the fused
 CUTLASS kernel, or two kernels. Prints one JSON line.
@@ -22,8 +22,8 @@ from torch._inductor.utils import run_and_get_code
 from torch.nn import functional
 
 from benchmarks.harness.forced import WAYS, forced_fusion
-from tests.gpu.harness.forced import Graph, every_way, main
-from tests.gpu.harness.product import Function, Spec, by_columns, by_rows
+from tests.gpu.cases.product import Function, Spec, by_columns, by_rows
+from tests.gpu.forced.process import Graph, every_way, main
 
 OPERATOR = "cutlass_mm_epilogue.out("
 

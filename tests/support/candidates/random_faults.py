@@ -128,7 +128,9 @@ class RandomFaults:
                 fault,
                 {"fault": fault, "args": repr(args)},
                 OpKernel(
-                    f"random_faults::{fault}{overload}", args, ("tests.support.random_faults",)
+                    f"random_faults::{fault}{overload}",
+                    args,
+                    ("tests.support.candidates.random_faults",),
                 ),
             )
             for fault in faults_of(problem)

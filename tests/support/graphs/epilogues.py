@@ -16,7 +16,7 @@ import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch.overrides import TorchFunctionMode
 
 from inductor_plugin.problem.epilogue import Epilogue
-from tests.support.epilogue_graphs import Shape, lowered
+from tests.support.graphs.with_epilogues import Shape, lowered
 
 M, N, K = 256, 512, 128
 Tensors = Sequence[torch.Tensor]

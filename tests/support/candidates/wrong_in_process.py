@@ -62,7 +62,9 @@ class TraitorTemplate:
         return None
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
-        kernel = OpKernel(f"traitor::{problem.op}", (), ("tests.support.wrong_in_process",))
+        kernel = OpKernel(
+            f"traitor::{problem.op}", (), ("tests.support.candidates.wrong_in_process",)
+        )
         return [Candidate(self.name, problem.op, {}, kernel)]
 
 

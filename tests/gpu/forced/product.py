@@ -1,6 +1,6 @@
 """One process that compiles small graphs with one template forced to win, and runs them in every way.
 
-    python -m tests.gpu.harness.product_forced TEMPLATE CACHE_DIR
+    python -m tests.gpu.forced.product TEMPLATE CACHE_DIR
 
 Its own selection takes the named template's first candidate that ran and was right, however fast the
 others are; all else is what a user's process does. Prints one JSON line.
@@ -20,9 +20,9 @@ import torch
 from benchmarks.harness.dry_twin import DryTwin
 from benchmarks.harness.forced import forced
 from inductor_plugin.registry import default_registry
-from tests.gpu.harness import graphs
-from tests.gpu.harness.forced import Graph, every_way, main
-from tests.gpu.harness.product import BF16, E4M3, FP32, Spec, by_columns, by_rows
+from tests.gpu.cases import graphs
+from tests.gpu.cases.product import BF16, E4M3, FP32, Spec, by_columns, by_rows
+from tests.gpu.forced.process import Graph, every_way, main
 
 
 def linear(x: torch.Tensor, w: torch.Tensor, c: torch.Tensor) -> torch.Tensor:

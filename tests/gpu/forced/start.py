@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.gpu.harness.kernels import TEST_S
+from tests.gpu.cases.kernels import TEST_S
 from tests.support.repository import REPOSITORY
 
 LIMIT_S = TEST_S - 20

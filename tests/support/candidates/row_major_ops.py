@@ -76,7 +76,7 @@ class PickyTemplate:
         return judge_problem(CONTRACT, problem).refusal
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
-        kernel = OpKernel(f"picky::{problem.op}", (), ("tests.support.row_major_ops",))
+        kernel = OpKernel(f"picky::{problem.op}", (), ("tests.support.candidates.row_major_ops",))
         return [Candidate(self.name, problem.op, {}, kernel)]
 
 

@@ -1,4 +1,4 @@
-"""Every epilogue of the list (tests/support/epilogues.py) after products of every kind, as data.
+"""Every epilogue of the list (tests/support/graphs/epilogues.py) after products of every kind, as data.
 
 Sizes are odd along m and multiples of 8 along n and k, as rows of 16 bytes ask; what else varies is
 the type, a batch, padding between rows, a transposed weight, and a bias the product itself adds.
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import torch
 
-from tests.gpu.harness.product import BF16, FP16, FP32, FUSED, Case, Spec
-from tests.support import epilogues
+from tests.gpu.cases.product import BF16, FP16, FP32, FUSED, Case, Spec
+from tests.support.graphs import epilogues
 
 M, N, K, BATCH = 333, 272, 136, 3
 """272 is a multiple of 16 too: rows of fp8 and int8 end at 16 bytes."""

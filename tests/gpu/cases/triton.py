@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tests.gpu.harness.graphs import (
+from tests.gpu.cases.graphs import (
     addmm,
     addmm_scaled,
     baddbmm,
@@ -19,7 +19,7 @@ from tests.gpu.harness.graphs import (
     scaled_fast,
     unscaled,
 )
-from tests.gpu.harness.product import (
+from tests.gpu.cases.product import (
     BF16,
     E4M3,
     FP16,

@@ -39,8 +39,8 @@ from inductor_plugin.worker.jobs import (
     WorkerSettings,
 )
 from inductor_plugin.worker.process import WorkerProcess
-from tests.gpu.harness.cases import case
-from tests.gpu.harness.product import FUSED, Case, Spec
+from tests.gpu.cases.product import FUSED, Case, Spec
+from tests.gpu.cases.registry import case
 from tests.gpu.harness.written import WrittenCall, written
 from tests.support.fakes import task
 from tests.support.lowering import Arg, Lab, library_first, visited_first
