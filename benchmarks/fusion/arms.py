@@ -188,7 +188,7 @@ class Bench:
 
     def _outcome(self, problem: str, candidate: BenchCandidate, samples: int) -> Outcome:
         samples_ms = (self._us(problem, candidate) / 1e3,) * samples
-        return Outcome(candidate.candidate_id, "ok", samples_ms=samples_ms)
+        return Outcome(candidate.candidate_id, "ok", samples_ms=samples_ms, error=0.0)
 
     def _us(self, problem: str, candidate: BenchCandidate) -> float:
         kernel = candidate.kernel

@@ -2,7 +2,9 @@
 
 Both kernels round differently, so this bounds the *difference of two roundings*, relative to the root
 mean square of the reference: with random operands all outputs have the same magnitude, so that one
-number is meaningful for the whole tensor.
+number is meaningful for the whole tensor. The largest difference has to leave room for the worst of
+millions of numbers; the root mean square of all differences has not, and shows what the largest hides:
+a missing bias, or a factor of 1.01.
 """
 
 from __future__ import annotations
@@ -27,6 +29,10 @@ _UNIT_ROUNDOFF = {
     "bcomplex32": 2.0**-8,
 }
 _TF32_ROUNDOFF = 2.0**-11
+_NARROW_SUMS = 2.0**-9
+"""Error of sums: Hopper's tensor cores keep 14 bits of sums of 8-bit products (DeepSeek-V3, arXiv
+2412.19437, 3.3.2)."""
+_NARROW_SUMS_SPREAD = 2.0**-11
 STEPPED = 0.1
 """Accepted for integers and truth values computed from a product of floats: a value next to a threshold
 may fall on either side of it. Their errors are root mean squares (`bench_child.error_of`): one element of
@@ -34,6 +40,43 @@ a mask in 200 may differ; two unrelated masks are 1.0 apart."""
 _OUTPUT_ULPS = 16.0
 """An output of 4 standard deviations rounds in units 4 times those of the root mean square, in both
 kernels (8); twice that for an epilogue's intermediate rounding."""
+_OUTPUT_SPREAD = 2.0
+"""Two independent roundings of normal numbers differ by 0.6 units, root mean square; partial sums of 8
+slices added in the output's type by 1.4. An error of 1 % is 2.6 units of bfloat16."""
+_NARROW_OUTPUT_SPREAD = 0.75
+"""The same for 8 bits, which are rounded once: an error of 10 % is 1.7 units of float8_e4m3fn with its
+rounding, and 0.99 of float8_e5m2."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Largest accepted errors, relative to the root mean square of the reference.
+
+    Attributes:
+        largest: Of any number.
+        spread: Of all numbers: the root mean square of their errors.
+    """
+
+    largest: float
+    spread: float
+
+
+def product_tolerance(
+    output_dtype: str, input_dtype: str, reduction: int, *, tf32: bool
+) -> Tolerance:
+    """Return the largest accepted errors of a product; the arguments are those of `tolerance`."""
+    largest = tolerance(output_dtype, input_dtype, reduction, tf32=tf32)
+    unit = _UNIT_ROUNDOFF.get(output_dtype)
+    if unit is None:
+        return Tolerance(largest, largest)
+    narrow = output_dtype.startswith("float8")
+    operand = 2.0 * _TF32_ROUNDOFF if tf32 and input_dtype == "float32" else 0.0
+    if input_dtype.startswith("float8"):
+        operand = _NARROW_SUMS_SPREAD
+    summed = 2.0 * max(reduction, 1) ** 0.5 * _UNIT_ROUNDOFF["float32"]
+    return Tolerance(
+        largest, (_NARROW_OUTPUT_SPREAD if narrow else _OUTPUT_SPREAD) * unit + operand + summed
+    )
 
 
 def tolerance(output_dtype: str, input_dtype: str, reduction: int, *, tf32: bool) -> float:
@@ -55,7 +98,8 @@ def tolerance(output_dtype: str, input_dtype: str, reduction: int, *, tf32: bool
     # A sum of k terms rounded in float32 in another order moves by about sqrt(k) units (Higham,
     # Accuracy and Stability, 4.2); 8 covers the maximum over millions of outputs.
     summed = 8.0 * max(reduction, 1) ** 0.5 * _UNIT_ROUNDOFF["float32"]
-    return _OUTPUT_ULPS * unit + 8.0 * operand + summed
+    narrow = _NARROW_SUMS if input_dtype.startswith("float8") else 0.0
+    return _OUTPUT_ULPS * unit + 8.0 * operand + narrow + summed
 
 
 _ATTENTION_ORDER = 32.0
@@ -67,10 +111,6 @@ unit at most. So has their sum, in units of its row's scale; 3 units are 7 times
 of a row with few keys."""
 _NARROW_SPREAD = 1.5 * 0.0265
 """The same for the root mean square of all numbers: an output that is 5 % too large exceeds it."""
-_NARROW_SUMS = 2.0**-9
-"""Error of scores: Hopper's tensor cores keep 14 bits of sums of 8-bit products (DeepSeek-V3, arXiv
-2412.19437, 3.3.2), here of 256 at most."""
-_NARROW_SUMS_SPREAD = 2.0**-11
 _ATTENTION_TIMES = 2.0
 """A candidate may be this many times as far from float64 as the library kernel is."""
 

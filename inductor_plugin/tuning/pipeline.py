@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.05
+_RETRIED = frozenset({"skipped", "crashed", "hung", "out_of_memory", "sticky_error"})
+"""Outcomes of a library kernel after which it runs once more, in a new worker if the last is gone: without
+a reference no candidate can win, and one SIGKILL of a worker that starts is no reason for that."""
 
 
 MeasureInProcess: TypeAlias = "Callable[[Callable[[], object], str, Sampling, float], Outcome]"
@@ -276,6 +279,8 @@ class Pipeline:
             f"measure {self.device}", candidate.name, problem=task.problem.describe(), step="screen"
         ):
             outcome = self._screened(task, candidate, reference)
+            if candidate.library and outcome is not None and outcome.status in _RETRIED:
+                outcome = self._screened(task, candidate, reference)
             if outcome is None or (
                 outcome.status == "skipped" and candidate.in_process is not None
             ):
@@ -304,7 +309,7 @@ class Pipeline:
                 library=reference.candidate if reference is not None else None,
                 candidate=_argument(candidate),
                 sampling=race.screening(self.device),
-                tolerance=task.tolerance,
+                check=task.check,
                 attention=task.attention,
             )
         )
@@ -338,6 +343,9 @@ class Pipeline:
                     candidates=tuple(_argument(e) for e in finalists),
                     rounds=race.ROUNDS_PER_LEG,
                     sampling=race.final_sampling(self.device),
+                    library=library.candidate if library is not None else None,
+                    check=task.check,
+                    attention=task.attention,
                 )
             )
         self._counters.add(benchmark_s=time.perf_counter() - started)

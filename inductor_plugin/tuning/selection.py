@@ -13,12 +13,14 @@ from inductor_plugin.config import Config
 from inductor_plugin.counters import Counters
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import DIRECTIONS
+from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.tuning import race
 from inductor_plugin.tuning.decision import Verdict, decide
 from inductor_plugin.tuning.offer import CandidateOffer, limited
 from inductor_plugin.tuning.pins import Pins
 from inductor_plugin.tuning.task import Task, TaskCandidate, problem_digest
 from inductor_plugin.tuning.validity import advice, checked, is_valid, limits, was_limited
+from inductor_plugin.worker.jobs import Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +93,7 @@ class Selection:
         problem: Problem,
         offers: Sequence[CandidateOffer],
         rejected: Mapping[str, str],
-        tolerance: float | None,
+        check: NumberCheck | None,
         deadline: float | None,
     ) -> TuningTicket:
         """Return a ticket; it has a task to submit if something must be measured."""
@@ -123,7 +125,7 @@ class Selection:
                         offer, "skipped", "the tuning budget ended", {}, time.time()
                     )
             else:
-                ticket.task = self._task(ticket, unseen, tolerance, deadline)
+                ticket.task = self._task(ticket, unseen, check, deadline)
         return ticket
 
     def decide(self, ticket: TuningTicket) -> Verdict:
@@ -207,7 +209,7 @@ class Selection:
         self,
         ticket: TuningTicket,
         unseen: Sequence[CandidateOffer],
-        tolerance: float | None,
+        check: NumberCheck | None,
         deadline: float | None,
     ) -> Task:
         # The library kernel is measured again with the new candidates: a timing taken in another
@@ -215,11 +217,13 @@ class Selection:
         libraries = [o for o in ticket.offers if o.library and _usable(ticket, o)]
         repeated = [o for o in libraries if o not in unseen][:1]
         chosen = sorted([*repeated, *unseen], key=lambda o: not o.library)
+        # The reference of an attention is computed in float64.
+        has_reference = ticket.problem.op in DIRECTIONS or any(o.library for o in ticket.offers)
         return Task(
             problem=ticket.problem,
             digest=ticket.digest,
             entries=[o.entry() for o in chosen],
-            tolerance=tolerance if self._config.verify_numerics else None,
+            check=check if self._config.verify_numerics and has_reference else None,
             deadline=deadline,
             exclusive=ticket.problem.output.device == "cpu" and self._config.policy == "tune",
             refresh=lambda task: self._refresh(ticket, task),
@@ -251,9 +255,12 @@ class Selection:
     def _finish(self, ticket: TuningTicket, task: Task) -> None:
         """Turn outcomes into measurements, decide, and write the record."""
         offers = {o.candidate_id: o for o in ticket.offers}
-        common = {**self._provenance(), **checked(task.tolerance)}
+        common = dict(self._provenance())
         for candidate in task.entries:
+            _require_reference(task, candidate)
             own: dict[str, Any] = {"race": _stage(task, candidate)} if candidate.alive else {}
+            if not candidate.library:
+                own |= checked(task.check, verify=self._config.verify_numerics)
             if candidate.outcome is not None:
                 own |= limits(candidate.outcome.status, self._config)
             measured = _measurement(offers[candidate.candidate_id], candidate, common | own)
@@ -268,10 +275,22 @@ class Selection:
         # timings; ranks that run different kernels can deadlock (flashinfer-ai/flashinfer#3186).
         for offer in ticket.offers:
             merged_row = merged.candidates.get(offer.candidate_id)
-            if merged_row is not None and merged_row.status != "skipped":
+            if merged_row is not None and self._preferred(ticket, offer, merged_row):
                 ticket.measured[offer.candidate_id] = merged_row
         ticket.verdict = None
         self.decide(ticket)
+
+    def _preferred(self, ticket: TuningTicket, offer: CandidateOffer, merged: Measured) -> bool:
+        """Return True if the record's measurement of a candidate replaces that of this process.
+
+        Not where this process saw it fail, or where its numbers were not checked: a clock that is ahead
+        makes an old measurement the newer.
+        """
+        own = ticket.measured.get(offer.candidate_id)
+        failed_here = own is not None and own.status not in _NOT_FAILED
+        if merged.status == "skipped" or (failed_here and merged.status in _NOT_FAILED):
+            return False
+        return own is None or is_valid(merged, self._config, library=offer.library)
 
     def _quarantine(self, ticket: TuningTicket, measured: Measured) -> None:
         self._counters.add(failed=1, quarantined=1)
@@ -329,6 +348,16 @@ def quarantine_name(candidate_id: str, problem_digest: str) -> str:
     A kernel that hangs or runs out of memory on one shape may be the best on another.
     """
     return f"{candidate_id}-{problem_digest[:12]}"
+
+
+def _require_reference(task: Task, candidate: TaskCandidate) -> None:
+    """Skip a candidate whose numbers should have been compared and were not: it must not win."""
+    outcome = candidate.outcome
+    compared = candidate.library or outcome is None or outcome.error is not None
+    if task.check is None or compared or outcome is None or outcome.status != "ok":
+        return
+    reason = "its numbers were not compared: no library kernel ran in the benchmark worker"
+    candidate.outcome = Outcome(candidate.candidate_id, "skipped", reason)
 
 
 def _stage(task: Task, candidate: TaskCandidate) -> str:

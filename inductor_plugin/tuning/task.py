@@ -13,6 +13,7 @@ from inductor_plugin.cache import KernelKey, Resources, digest_of
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import DIRECTIONS, Attention, attention_of
+from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.tuning.candidate import CandidateId, Identified
 from inductor_plugin.worker.jobs import BenchCandidate, Outcome, TritonCompileJob
 
@@ -98,7 +99,7 @@ class Task:
         problem: The problem.
         digest: Its digest, which names its record.
         entries: The candidates to measure, the library kernels first.
-        tolerance: Largest accepted error; None skips the check of results.
+        check: How results are checked; None skips the check.
         deadline: ``time.monotonic()`` after which nothing more is started; None for no limit.
         exclusive: True if measuring and compiling disturb each other (CPU devices).
         measured: False if the candidates are only to be compiled (``policy=build``).
@@ -115,7 +116,7 @@ class Task:
     problem: Problem
     digest: str
     entries: list[TaskCandidate]
-    tolerance: float | None
+    check: NumberCheck | None
     deadline: float | None
     exclusive: bool
     refresh: Callable[[Task], int]

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from inductor_plugin.cache import Measured
 from inductor_plugin.config import Config
+from inductor_plugin.problem.number_check import NumberCheck
 
 LIMITING: dict[str, tuple[str, ...]] = {
     "hung": ("compile_timeout_s", "bench_timeout_s"),
@@ -14,6 +15,7 @@ LIMITING: dict[str, tuple[str, ...]] = {
 """Options that may have ended a candidate, by its status; 0 means no limit."""
 
 _NUMBERS, _UNCHECKED, _LIMITS = "numbers", "unchecked", "limits"
+_NO_REFERENCE = "no reference"
 
 
 def is_valid(measured: Measured, config: Config, *, library: bool) -> bool:
@@ -48,9 +50,16 @@ def limits(status: str, config: Config) -> dict[str, dict[str, float]]:
     return {_LIMITS: values} if values else {}
 
 
-def checked(tolerance: float | None) -> dict[str, str]:
-    """Return the provenance of measurements without a check of results; empty otherwise."""
-    return {_NUMBERS: _UNCHECKED} if tolerance is None else {}
+def checked(check: NumberCheck | None, *, verify: bool) -> dict[str, str]:
+    """Return the provenance of measurements without a check of results; empty otherwise.
+
+    Args:
+        check: How results were checked.
+        verify: Whether the options ask for the check: then there was no library kernel among the candidates.
+    """
+    if check is not None:
+        return {}
+    return {_NUMBERS: _NO_REFERENCE if verify else _UNCHECKED}
 
 
 def advice(status: str) -> str:

@@ -14,6 +14,7 @@ from inductor_plugin.cache import KernelKey, Resources
 from inductor_plugin.kernels.call import Kernel, TensorSpec
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.problem.attention import Attention
+from inductor_plugin.problem.number_check import NumberCheck
 
 Status = Literal[
     "ok",
@@ -76,11 +77,11 @@ class ScreenJob:
 
     Attributes:
         problem_id: Groups the jobs of a problem, so that the worker keeps its operands.
-        library: The library kernel whose results are the reference; None measures without a check.
+        library: The library kernel whose results are the reference.
         candidate: The candidate; may be the library kernel itself.
         sampling: How much to measure.
-        tolerance: Largest accepted error, relative to the reference's root mean square; None skips
-            the check of results.
+        check: How its results are checked; None skips the check. With it a candidate is measured only if
+            there is a reference: a library kernel, or the float64 reference of an attention.
         attention: The attention that is computed, if any; `attention.check` then checks the results.
     """
 
@@ -88,7 +89,7 @@ class ScreenJob:
     library: BenchCandidate | None
     candidate: BenchCandidate
     sampling: Sampling
-    tolerance: float | None
+    check: NumberCheck | None
     attention: Attention | None = None
 
 
@@ -101,12 +102,18 @@ class FinalJob:
         candidates: The candidates that take part.
         rounds: Number of turns; each gives one sample per candidate.
         sampling: Sampling of each turn; ``samples`` is ignored.
+        library: As in `ScreenJob`.
+        check: As in `ScreenJob`; results are compared after the last turn.
+        attention: As in `ScreenJob`.
     """
 
     problem_id: str
     candidates: tuple[BenchCandidate, ...]
     rounds: int
     sampling: Sampling
+    library: BenchCandidate | None = None
+    check: NumberCheck | None = None
+    attention: Attention | None = None
 
 
 @dataclass(frozen=True)

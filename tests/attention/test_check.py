@@ -16,6 +16,8 @@ from inductor_plugin.attention.check import Reference
 from inductor_plugin.attention.math import attention_math_backward
 from inductor_plugin.kernels.call import ExternKernel, OpKernel, TensorSpec
 from inductor_plugin.problem.attention import Attention, Mask, arguments
+from inductor_plugin.problem.number_check import NumberCheck
+from inductor_plugin.problem.tolerance import Tolerance
 from inductor_plugin.worker.bench_worker import BenchWorker
 from inductor_plugin.worker.jobs import (
     BenchCandidate,
@@ -30,6 +32,7 @@ from tests.support.repository import REPOSITORY
 from tests.worker.test_bench_worker import tensor
 
 SETTINGS = WorkerSettings(sys_path=(str(REPOSITORY), *sys.path), kind="bench", threads=1)
+CHECK = NumberCheck(Tolerance(1e-3, 1e-3))
 QUICK = Sampling(warmup=0, samples=1, min_sample_ms=0.01, max_total_s=1.0, cold_cache=False)
 B, H, HKV, D, DV = 1, 4, 2, 32, 24
 CAUSAL = Mask(right=0)
@@ -100,7 +103,7 @@ def screened(
     worker: BenchWorker, facts: Attention, one: BenchCandidate, library: BenchCandidate | None
 ) -> Outcome:
     about = f"{facts.backward} {facts.mask} {facts.dtype} {library and library.candidate_id}"
-    return worker.screen(ScreenJob(about, library, one, QUICK, 1e-3, facts))
+    return worker.screen(ScreenJob(about, library, one, QUICK, CHECK, facts))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])

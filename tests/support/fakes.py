@@ -102,7 +102,7 @@ def task(
         problem=problem(device="cpu" if exclusive else "cuda"),
         digest=digest,
         entries=list(entries),
-        tolerance=None,
+        check=None,
         deadline=deadline,
         exclusive=exclusive,
         refresh=refresh or (lambda _task: 0),

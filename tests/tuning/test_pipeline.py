@@ -20,6 +20,7 @@ from inductor_plugin.tuning.pipeline import Pipeline
 from inductor_plugin.tuning.race import MAX_LEGS, ROUNDS_PER_LEG
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.tuning.trace import Trace
+from inductor_plugin.worker.jobs import Status
 from tests.support.fakes import (
     LIMIT_S,
     FakeBench,
@@ -178,12 +179,27 @@ def test_the_next_library_kernel_is_the_reference_when_the_first_fails(rig: Rig)
     assert rig.bench.references == ["first", "second", "second"]
 
 
-def test_without_a_library_kernel_that_runs_candidates_are_measured_unchecked(rig: Rig) -> None:
+@pytest.mark.parametrize("status", ["skipped", "crashed", "hung", "out_of_memory"])
+def test_a_library_kernel_whose_worker_died_runs_once_more(rig: Rig, status: Status) -> None:
+    rig.bench.status = {"library": status}
+
+    def recover(name: str) -> None:
+        if rig.bench.screened.count(name) == 2:
+            rig.bench.status = {}
+
+    rig.bench.during = recover
+    one = task([entry("library", library=True), entry("a")])
+    assert rig.run(one)
+    assert rig.bench.screened == ["library", "library", "a"]
+    assert rig.bench.references[-1] == "library"
+    assert one.entry("library").alive
+
+
+def test_a_library_kernel_that_never_runs_is_no_reference(rig: Rig) -> None:
     rig.bench.status = {"library": "skipped"}  # its operands could not be built
     one = task([entry("library", library=True), entry("a")])
     assert rig.run(one)
-    assert rig.bench.references == ["library", None]
-    assert one.entry("a").alive
+    assert rig.bench.references == ["library", "library", None]
 
 
 def test_what_cannot_travel_is_measured_at_home(rig: Rig) -> None:

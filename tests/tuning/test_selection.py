@@ -15,6 +15,8 @@ from inductor_plugin.cache import Record, Store, open_store
 from inductor_plugin.config import Config
 from inductor_plugin.counters import Counters
 from inductor_plugin.problem import Problem
+from inductor_plugin.problem.number_check import NumberCheck
+from inductor_plugin.problem.tolerance import Tolerance
 from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.pins import Pins
@@ -40,12 +42,15 @@ class Rig:
         deadline: float | None = None,
         one: Problem | None = None,
     ) -> TuningTicket:
-        return self.selection.plan(one or problem(), offers, {"gemm": "too small"}, 0.01, deadline)
+        return self.selection.plan(one or problem(), offers, {"gemm": "too small"}, CHECK, deadline)
 
     def record(self, ticket: TuningTicket) -> Record:
         record = self.store.record(ENVIRONMENT, ticket.problem.op, ticket.digest)
         assert record is not None
         return record
+
+
+CHECK = NumberCheck(Tolerance(0.01, 0.01))
 
 
 def rig(path: Path, pins: Pins | None = None, **options: Any) -> Rig:
@@ -397,10 +402,10 @@ def test_what_is_not_pinned_and_has_no_library_kernel_is_decided_by_records(
 
 
 def test_numbers_are_checked_unless_that_is_switched_off(tmp_path: Path) -> None:
-    for switch, expected in ((True, 0.01), (False, None)):
+    for switch, expected in ((True, CHECK), (False, None)):
         ticket = rig(tmp_path, verify_numerics=switch).plan(offers("a"))
         assert ticket.task is not None
-        assert ticket.task.tolerance == expected
+        assert ticket.task.check == expected
 
 
 @pytest.mark.parametrize(("device", "exclusive"), [("cpu", True), ("cuda", False)])
@@ -425,3 +430,50 @@ def test_a_disturbed_cpu_needs_a_larger_gain(device: str, winner: str, tmp_path:
     ticket.task.finish(ticket.task)
     ticket.task.done.set()
     assert one.selection.decide(ticket).winner == winner
+
+
+def test_numbers_that_were_not_compared_win_nothing(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    ticket = one.plan(offers("a"))
+    assert ticket.task is not None
+    for entry in ticket.task.entries:
+        entry.outcome, entry.samples_ms = Outcome(entry.candidate_id, "ok"), (1.0,) * 5
+    ticket.task.entry("a").samples_ms = (0.1,) * 5
+    ticket.task.finish(ticket.task)
+    assert one.selection.decide(ticket).winner == "library"
+    unseen = one.record(ticket).candidates["a"]
+    assert unseen.status == "skipped"
+    assert "not compared" in unseen.reason
+    assert rig(tmp_path).plan(offers("a")).task is not None
+
+
+def test_without_library_kernels_numbers_are_not_compared_and_the_record_says_so(
+    tmp_path: Path,
+) -> None:
+    one = rig(tmp_path)
+    ticket = one.plan([offer("a"), offer("b")])
+    assert ticket.task is not None
+    assert ticket.task.check is None
+    race(ticket, {"a": 2.0, "b": 1.0})
+    assert one.record(ticket).candidates["b"].provenance["numbers"] == "no reference"
+    assert rig(tmp_path).plan([offer("a"), offer("b")]).task is None
+
+
+@pytest.mark.parametrize("ahead_s", [0.0, 4e9])
+def test_a_failure_seen_here_is_not_replaced_by_a_record(tmp_path: Path, ahead_s: float) -> None:
+    """A clock that was ahead makes a measurement the newest for ever."""
+    unchecked = rig(tmp_path, verify_numerics=False)
+    first = unchecked.plan(offers("a"))
+    race(first, {"library": 1.0, "a": 0.5})
+    record = unchecked.record(first)
+    later = {
+        name: replace(measured, measured_at=measured.measured_at + ahead_s)
+        for name, measured in record.candidates.items()
+    }
+    unchecked.store.put_record(replace(record, candidates=later))
+    for _ in range(2):
+        ticket = rig(tmp_path).plan(offers("a"))
+        if ticket.task is not None:
+            race(ticket, {"library": 1.0}, {"a": "wrong"})
+        assert rig(tmp_path).selection.decide(ticket).winner == "library"
+        assert ticket.measured["a"].status == "wrong"

@@ -10,6 +10,8 @@ import pytest
 from inductor_plugin.cache import Measured
 from inductor_plugin.cache.record import failed
 from inductor_plugin.config import Config
+from inductor_plugin.problem.number_check import NumberCheck
+from inductor_plugin.problem.tolerance import Tolerance
 from inductor_plugin.tuning.validity import advice, checked, is_valid, limits, was_limited
 from inductor_plugin.worker.jobs import Outcome, Status
 from tests.tuning.test_selection import Rig, entries, offers, race, rig
@@ -75,10 +77,13 @@ def test_a_library_kernel_that_took_too_long_is_tried_again() -> None:
 
 
 def test_unchecked_numbers_stand_only_where_nobody_asks() -> None:
-    one = measured("ok", **checked(None))
+    one = measured("ok", **checked(None, verify=False))
     assert not is_valid(one, config(verify_numerics=True), library=False)
     assert is_valid(one, config(verify_numerics=False), library=False)
-    assert is_valid(measured("ok", **checked(0.1)), config(), library=False)
+    check = NumberCheck(Tolerance(0.1, 0.1))
+    assert is_valid(measured("ok", **checked(check, verify=True)), config(), library=False)
+    nothing_to_compare_with = measured("ok", **checked(None, verify=True))
+    assert is_valid(nothing_to_compare_with, config(), library=False)
 
 
 def test_what_was_not_checked_is_measured_again_when_numbers_count(tmp_path: Path) -> None:
@@ -130,6 +135,8 @@ def fail(ticket: Any, name: str, status: Status) -> None:
     """Let one candidate of a race fail and the others take a millisecond."""
     for one in ticket.task.entries:
         good = one.candidate_id != name
-        one.outcome = Outcome(one.candidate_id, "ok" if good else status, "" if good else "ended")
+        one.outcome = Outcome(
+            one.candidate_id, "ok" if good else status, "" if good else "ended", error=0.0
+        )
         one.samples_ms = (1.0,) * 5 if good else ()
     ticket.task.finish(ticket.task)

@@ -20,6 +20,8 @@ from inductor_plugin.kernels.call import (
     TensorSpec,
     Zeros,
 )
+from inductor_plugin.problem.number_check import NumberCheck
+from inductor_plugin.problem.tolerance import Tolerance
 from inductor_plugin.worker.bench_worker import BenchWorker
 from inductor_plugin.worker.child import inductor, operands
 from inductor_plugin.worker.jobs import (
@@ -180,7 +182,9 @@ def a_worker() -> Iterator[BenchWorker]:
 
 def screened(worker: BenchWorker, one: BenchCandidate) -> Any:
     library = candidate("unfused", APART)
-    return worker.screen(ScreenJob("a fusion", library, one, QUICK, 1e-4))
+    return worker.screen(
+        ScreenJob("a fusion", library, one, QUICK, NumberCheck(Tolerance(1e-4, 1e-4)))
+    )
 
 
 def test_fused_against_unfused_in_a_worker(worker: BenchWorker) -> None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from torch._inductor import ir, select_algorithm
@@ -34,9 +33,8 @@ from inductor_plugin.inductor.fusion import visitors
 from inductor_plugin.inductor.fusion.nodes import node_of
 from inductor_plugin.inductor.fusion.offers import UNFUSED, fused_offer, unfused_offer
 from inductor_plugin.inductor.fusion.pair import Fusion, state_of
-from inductor_plugin.inductor.graph.session import accepted_error
+from inductor_plugin.inductor.graph.session import number_check
 from inductor_plugin.problem.epilogue_text import dump
-from inductor_plugin.problem.tolerance import STEPPED
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.selection import TuningTicket
 
@@ -227,11 +225,11 @@ def _submit(
             offer = fused_offer(fusion, name, pending.choices[name], estimate)
         offers.append(offer)
         fused[offer.candidate_id] = name, kernel
-    epilogue, bare = fusion.epilogue, pending.ticket.problem
-    tolerance = accepted_error(replace(bare, output=problem.output)) or STEPPED
+    epilogue = fusion.epilogue
+    check = number_check(problem, fusion.added, fusion.call.seeds)
     text = dump(epilogue, [fusion.written[write.buffer].size for write in epilogue.writes])
     ticket = fusion.state.session.enqueue(
-        problem, fusion.device, offers, shortlist.pruned, tolerance, text
+        problem, fusion.device, offers, shortlist.pruned, check, text
     )
     return ticket, fused
 

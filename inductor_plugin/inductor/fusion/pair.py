@@ -163,11 +163,21 @@ class Fusion:
     @functools.cached_property
     def problem(self) -> Problem:
         """The product with its epilogue, whose reads are additional operands."""
-        reads = dict.fromkeys(read.buffer for read in self.epilogue.reads)
-        nodes = [*self.pending.call.nodes, *map(node_of, reads)]
+        nodes = [*self.pending.call.nodes, *map(node_of, self._reads)]
         bare = self.pending.ticket.problem
         whole = problem_of(bare.op, nodes, self.layout, bare.arguments)
         return replace(whole, epilogue=self._signature)
+
+    @property
+    def added(self) -> list[str]:
+        """Names of the problem's inputs; of a prologue, which adds nothing to the product, those of the product."""
+        names = [node.get_name() for node in self.pending.call.nodes]
+        return names if self.prologue else [*names, *self._reads]
+
+    @property
+    def _reads(self) -> list[str]:
+        """Buffers that the epilogue reads."""
+        return list(dict.fromkeys(read.buffer for read in self.epilogue.reads))
 
     @property
     def _signature(self) -> str:

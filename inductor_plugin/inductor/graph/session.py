@@ -33,7 +33,12 @@ from inductor_plugin.inductor.graph.output_guard import OutputGuard
 from inductor_plugin.inductor.graph.packs import make_ready
 from inductor_plugin.inductor.graph.pending import PendingChoice
 from inductor_plugin.problem import Problem
-from inductor_plugin.problem.tolerance import reduction_length, tolerance
+from inductor_plugin.problem.number_check import (
+    NumberCheck,
+    added_operands,
+    amplitude,
+    tolerance_of,
+)
 from inductor_plugin.registry import default_registry
 from inductor_plugin.tuning.environment import float32_precision, provenance
 from inductor_plugin.tuning.offer import CandidateOffer
@@ -130,8 +135,9 @@ class Session:
             distinct.setdefault(offer.candidate_id, (offer, choice))
         offers = [offer for offer, _ in distinct.values()]
         by_id = {name: choice for name, (_, choice) in distinct.items()}
-        error = accepted_error(call.problem)
-        ticket = self.enqueue(call.problem, call.layout.device, offers, rejected, error)
+        names = [node.get_name() for node in call.nodes]
+        check = number_check(call.problem, names, call.seeds)
+        ticket = self.enqueue(call.problem, call.layout.device, offers, rejected, check)
         if self.guard is not None:
             context, _ = self.context(call.layout.device)
             self.guard.follow(by_id, ticket, context.environment)
@@ -144,7 +150,7 @@ class Session:
         device: torch.device,
         offers: Sequence[CandidateOffer],
         rejected: Mapping[str, str],
-        tolerance: float | None,
+        check: NumberCheck | None,
         epilogue: Mapping[str, str] | None = None,
     ) -> TuningTicket:
         """Submit a problem; ``epilogue`` is the text of `epilogue_text` that the record keeps."""
@@ -156,7 +162,7 @@ class Session:
         )
         ticket = self._tickets.get(key)
         if ticket is None:
-            ticket = selection.plan(problem, offers, rejected, tolerance, self._budget())
+            ticket = selection.plan(problem, offers, rejected, check, self._budget())
             self._tickets[key] = ticket
             ticket.epilogue = epilogue or {}
             context.submit(ticket)
@@ -272,13 +278,21 @@ def session_of(graph: GraphLowering, config: Config) -> Session:
     return session
 
 
-def accepted_error(problem: Problem) -> float:
-    """Return how far a candidate's numbers may be from the library kernel's."""
-    return tolerance(
-        problem.output.dtype,
-        problem.inputs[0].dtype if problem.inputs else problem.output.dtype,
-        reduction_length(problem),
-        tf32=problem.output.device != "cpu" and float32_precision() != "highest",
+def number_check(problem: Problem, names: Sequence[str], seeds: dict[str, int]) -> NumberCheck:
+    """Return how a candidate's numbers are compared with the library kernel's.
+
+    Args:
+        problem: The problem.
+        names: Names of its inputs in the graph; fewer if the others are not added to the product.
+        seeds: Seeds of the random values of inputs, by name; missing ones are added.
+    """
+    added = dict.fromkeys(names[i] for i in added_operands(problem) if i < len(names))
+    factor = amplitude(problem)
+    tf32 = problem.output.device != "cpu" and float32_precision() != "highest"
+    return NumberCheck(
+        tolerance_of(problem, tf32=tf32),
+        tuple((seeds.setdefault(name, len(seeds) + 1), factor) for name in added),
+        large_values=not problem.epilogue,
     )
 
 

@@ -14,7 +14,7 @@ from inductor_plugin.attention import library as attention_library
 from inductor_plugin.attention.check import CheckResult, Reference
 from inductor_plugin.kernels.call import ExternKernel, Kernel, TensorSpec
 from inductor_plugin.problem.attention import Attention
-from inductor_plugin.worker.jobs import BenchCandidate, ScreenJob
+from inductor_plugin.worker.jobs import BenchCandidate, FinalJob, ScreenJob
 
 _PREPARED = frozenset({"out", "lse", "delta"})
 
@@ -139,18 +139,20 @@ class AttentionVerifier:
 
 
 def verifier_of(
-    job: ScreenJob, build: Callable[[TensorSpec], torch.Tensor]
+    job: ScreenJob | FinalJob,
+    candidate: BenchCandidate,
+    build: Callable[[TensorSpec], torch.Tensor],
 ) -> AttentionVerifier | None:
     """Return the trial of a job, None if its results are not checked.
 
     Without a library kernel the operands are those of the candidate, if it takes all of them.
     """
     facts = job.attention
-    if facts is None or job.tolerance is None:
+    if facts is None or job.check is None:
         return None
-    if job.library is None and len(job.candidate.inputs) != len(facts.operands):
+    if job.library is None and len(candidate.inputs) != len(facts.operands):
         return None
-    return AttentionVerifier(facts, (job.library or job.candidate).inputs, build)
+    return AttentionVerifier(facts, (job.library or candidate).inputs, build)
 
 
 def library_kernel(candidate: BenchCandidate) -> bool:

@@ -6,35 +6,33 @@ candidate by the last ``start`` event.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import gc
-import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from inductor_plugin.attention.check import CheckResult
-from inductor_plugin.kernels.call import (
-    CppKernel,
-    ExternKernel,
-    OpKernel,
-    SequenceKernel,
-    TensorSpec,
-)
-from inductor_plugin.worker.child import inductor
+from inductor_plugin.kernels.call import ExternKernel, TensorSpec
 from inductor_plugin.worker.child.attention import AttentionVerifier, verifier_of
-from inductor_plugin.worker.child.operands import Guarded, build
+from inductor_plugin.worker.child.garbage import garbage_in_new_memory
+from inductor_plugin.worker.child.launch import Call, bind
+from inductor_plugin.worker.child.operands import Guarded, build, checksum
+from inductor_plugin.worker.child.product import ProductVerifier
+from inductor_plugin.worker.child.stress import Stress
 from inductor_plugin.worker.jobs import BenchCandidate, Event, FinalJob, Outcome, ScreenJob
 from inductor_plugin.worker.timer import repeats_for, take_samples, timer_for
 
-Call = Callable[[], object]
 Emit = Callable[[Event], None]
 
 KEPT_PROBLEMS = 2
+_SETTLE_S = 0.005
+"""Between a candidate's last call and the comparison: a thread that it has left may still write."""
+_CALLS_ALONE = 12
+"""Calls in which a candidate that changes its operands now and then is to show it."""
 
 
 @dataclass
@@ -42,20 +40,48 @@ class _Problem:
     """State shared by the jobs of one problem."""
 
     tensors: dict[TensorSpec, torch.Tensor] = field(default_factory=dict[TensorSpec, torch.Tensor])
-    reference: torch.Tensor | None = None
-    trial: AttentionVerifier | None = None
+    sums: dict[TensorSpec, int] = field(default_factory=dict[TensorSpec, int])
+    product: ProductVerifier | None = None
+    attention: AttentionVerifier | None = None
 
     def operand(self, spec: TensorSpec) -> torch.Tensor:
         if spec not in self.tensors:
-            self.tensors[spec] = build(spec)
-            if self.trial is not None:
-                self.trial.fill(spec, self.tensors[spec])
+            factor = self.product.amplitude(spec) if self.product is not None else 1.0
+            self.tensors[spec] = build(spec, factor)
+            self.sums.pop(spec, None)
+            verifier = self.attention or self.product
+            if verifier is not None:
+                verifier.fill(spec, self.tensors[spec])
         return self.tensors[spec]
 
     @property
     def known(self) -> bool:
-        """Whether there is a reference to compare candidates with."""
-        return self.reference is not None if self.trial is None else self.trial.known
+        """Whether the library kernel has run."""
+        verifier = self.attention or self.product
+        return verifier is not None and verifier.known
+
+    @property
+    def comparable(self) -> bool:
+        """Whether there is a reference to compare candidates with; of an attention there is one in float64."""
+        return self.attention is not None or self.known
+
+    def look(self, specs: Iterable[TensorSpec]) -> None:
+        """Keep the checksums of operands as they are now."""
+        for spec in specs:
+            if spec in self.tensors and spec not in self.sums:
+                self.sums[spec] = checksum(self.tensors[spec])
+
+    def changed(self, specs: Sequence[TensorSpec]) -> str:
+        """Return which operands are not as they were any more, empty if none; they are built again."""
+        indices = [
+            index
+            for index, spec in enumerate(specs)
+            if spec in self.sums and checksum(self.tensors[spec]) != self.sums[spec]
+        ]
+        if indices:
+            self.tensors.clear()
+            self.sums.clear()
+        return f"it changed its operand {indices[0]}" if indices else ""
 
 
 _kept: OrderedDict[str, _Problem] = OrderedDict()
@@ -75,42 +101,51 @@ def release() -> None:
 
 
 def screen(job: ScreenJob, emit: Emit) -> Outcome:
-    """Run a candidate once, check its results, then take a few samples."""
+    """Run a candidate, check its results, take a few samples, and check its results again."""
     started = time.monotonic()
     candidate, library = job.candidate, job.library
-    problem = _problem(job.problem_id)
+    outcome = functools.partial(Outcome, candidate.candidate_id)
+    problem = _prepared(job, candidate, emit)
     is_library = library is not None and library.candidate_id == candidate.candidate_id
-    _prepare(job, problem, emit)
-    checked = not is_library and job.tolerance is not None
-    if library is not None and checked and not problem.known:
-        _keep(_first_run(library, problem, emit), library, problem, emit)
-    first = _first_run(candidate, problem, emit)
+    checked = not is_library and job.check is not None
+    if checked:
+        _reference(job, problem, emit)
+        if not problem.comparable:
+            return outcome("skipped", "there is no library kernel to compare its numbers with")
+    running = _first_run(candidate, problem, emit)
     verdict = CheckResult(None)
     if is_library:
-        verdict = _keep(first, candidate, problem, emit)
-    elif first.overrun() is None and checked:
-        verdict = _judged(first, job, problem, emit)
-        if verdict.reason:
-            first, verdict = _second_opinion(job, emit)
-    outcome = functools.partial(Outcome, candidate.candidate_id, error=verdict.error)
-    reason = first.overrun()
-    if reason is not None:
-        return outcome("red_zone", reason, elapsed_s=time.monotonic() - started)
+        verdict = _keep(running, problem, emit)
+    elif checked:
+        verdict = _judged(running, problem, emit)
+    damage = running.damage(problem)
+    if checked and verdict.reason and not damage:
+        problem.tensors.clear()  # another candidate may have damaged the operands
+        running = _first_run(candidate, problem, emit)
+        verdict = _judged(running, problem, emit)
+        damage = running.damage(problem)
+    samples: tuple[float, ...] = ()
+    if not damage and (is_library or not verdict.reason):
+        emit(Event("start", candidate.candidate_id))
+        samples = take_samples(timer_for(candidate.output.device), running.call, job.sampling)
+        if checked:
+            verdict = _judged_again(running, problem, verdict, emit)
+        damage = running.damage(problem)
+    outcome = functools.partial(outcome, error=verdict.error, elapsed_s=time.monotonic() - started)
+    if damage:
+        return outcome("red_zone", damage)
     if verdict.reason and not is_library:
-        return outcome("wrong", verdict.reason, elapsed_s=time.monotonic() - started)
-    emit(Event("start", candidate.candidate_id))
-    samples = take_samples(timer_for(candidate.output.device), first.call, job.sampling)
-    reason = first.overrun()
-    if reason is not None:
-        return outcome("red_zone", reason, elapsed_s=time.monotonic() - started)
-    elapsed_s = time.monotonic() - started
-    return outcome("ok", verdict.reason, samples_ms=samples, elapsed_s=elapsed_s)
+        problem.tensors.clear()  # it may have damaged its operands, too: the next gets fresh ones
+        return outcome("wrong", verdict.reason)
+    return outcome("ok", verdict.reason, samples_ms=samples)
 
 
 def final(job: FinalJob, emit: Emit) -> tuple[Outcome, ...]:
     """Sample the candidates in turns; the order rotates, so that no candidate always runs first."""
     started = time.monotonic()
-    problem = _problem(job.problem_id)
+    problem = _prepared(job, job.candidates[0], emit)
+    if job.check is not None:
+        _reference(job, problem, emit)
     calls: dict[str, tuple[_Running, int]] = {}
     samples: dict[str, list[float]] = {candidate.candidate_id: [] for candidate in job.candidates}
     for candidate in job.candidates:
@@ -129,212 +164,219 @@ def final(job: FinalJob, emit: Emit) -> tuple[Outcome, ...]:
         if time.monotonic() - started > job.sampling.max_total_s:
             break
     elapsed_s = (time.monotonic() - started) / len(job.candidates)
-    return tuple(
-        Outcome(
-            name,
-            "ok" if running.overrun() is None else "red_zone",
-            running.overrun() or "",
-            samples_ms=tuple(samples[name]),
-            elapsed_s=elapsed_s,
-        )
-        for name, (running, _) in calls.items()
+    library = job.library.candidate_id if job.library is not None else ""
+    rivals = {name: running for name, (running, _) in calls.items() if name != library}
+    damage = _dirty(rivals, problem, emit)
+    outcomes: list[Outcome] = []
+    for name, (first, _) in calls.items():
+        running = rivals.get(name, first)
+        outcome = Outcome(name, "ok", samples_ms=tuple(samples[name]), elapsed_s=elapsed_s)
+        reason = damage.get(name) or running.overrun()
+        if reason:
+            outcome = replace(outcome, status="red_zone", reason=reason)
+        elif job.check is not None and name in rivals and problem.comparable:
+            outcome = _compared(outcome, running, problem, emit)
+        outcomes.append(outcome)
+    return tuple(outcomes)
+
+
+def _dirty(rivals: dict[str, _Running], problem: _Problem, emit: Emit) -> dict[str, str]:
+    """Return which candidates changed which operand while they were measured in turns.
+
+    If an operand has changed, each is called again alone on fresh operands, and its call in ``rivals`` is
+    replaced by that; if none changes them then, it may be any.
+    """
+    specs = [spec for running in rivals.values() for spec in running.read()]
+    changed = problem.changed(specs)
+    if not changed:
+        return {}
+    culprits: dict[str, str] = {}
+    for name, running in rivals.items():
+        alone = rivals[name] = _first_run(running.candidate, problem, emit)
+        for _ in range(_CALLS_ALONE):
+            alone.call()
+        if reason := alone.damage(problem):
+            culprits[name] = reason
+    return culprits or dict.fromkeys(
+        rivals, "it, or another measured in turns with it, changed an operand"
     )
+
+
+def _compared(outcome: Outcome, running: _Running, problem: _Problem, emit: Emit) -> Outcome:
+    """Return the outcome of a candidate after its numbers have been compared once more."""
+    verdict = _judged_again(running, problem, CheckResult(None), emit)
+    damage = running.damage(problem)
+    if damage:
+        return replace(outcome, status="red_zone", reason=damage)
+    if verdict.reason:
+        return replace(outcome, status="wrong", reason=verdict.reason, error=verdict.error)
+    return replace(outcome, error=verdict.error)
 
 
 @dataclass(frozen=True)
 class _Running:
-    """A candidate that has run once; ``written`` are the inputs it writes besides its output."""
+    """A candidate that has run; ``written`` are the inputs it writes besides its output."""
 
+    candidate: BenchCandidate
     call: Call
     inputs: Sequence[torch.Tensor]
     result: torch.Tensor
     guarded: Guarded | None
     written: dict[int, Guarded]
 
-    def overrun(self) -> str | None:
-        zones = [*([self.guarded] if self.guarded else ()), *self.written.values()]
-        return next(filter(None, (zone.overrun() for zone in zones)), None)
+    def repeat(self, emit: Emit, *, finite: bool = True) -> torch.Tensor:
+        """Overwrite the outputs, run the candidate again and return its output."""
+        for zone in self._zones():
+            zone.refill(finite=finite)
+        emit(Event("start", self.candidate.candidate_id))
+        with garbage_in_new_memory():
+            value = self.call()
+            timer_for(self.candidate.output.device).synchronize()
+        emit(Event("build", self.candidate.candidate_id))
+        return value if isinstance(value, torch.Tensor) and not self.guarded else self.result
+
+    def overrun(self) -> str:
+        """Return what was written outside of the outputs, empty if nothing was."""
+        return next(filter(None, (zone.overrun() for zone in self._zones())), "")
+
+    def damage(self, problem: _Problem) -> str:
+        """Return what was written that is not an output, empty if nothing was."""
+        return self.overrun() or problem.changed(self.read())
+
+    def read(self) -> list[TensorSpec]:
+        """Return the operands that it may not write."""
+        return [s for i, s in enumerate(self.candidate.inputs) if i not in self.written]
+
+    def _zones(self) -> list[Guarded]:
+        return [*([self.guarded] if self.guarded else ()), *self.written.values()]
 
 
-def _problem(problem_id: str) -> _Problem:
-    problem = _kept.pop(problem_id, None) or _Problem()
-    _kept[problem_id] = problem
+def _prepared(job: ScreenJob | FinalJob, candidate: BenchCandidate, emit: Emit) -> _Problem:
+    """Return the state of a problem; compute the float64 reference of an attention, if there is none yet."""
+    problem = _kept.pop(job.problem_id, None) or _Problem()
+    _kept[job.problem_id] = problem
     while len(_kept) > KEPT_PROBLEMS:
         _kept.popitem(last=False)
+    if job.check is None or problem.attention is not None or problem.product is not None:
+        return problem
+    if job.attention is None:
+        problem.product = ProductVerifier(job.check)
+        problem.tensors.clear()
+        return problem
+    emit(Event("build", candidate.candidate_id))
+    problem.attention = verifier_of(job, candidate, problem.operand)
+    for spec, tensor in problem.tensors.items():
+        if problem.attention is not None:
+            problem.attention.fill(spec, tensor)
+    problem.sums.clear()
     return problem
 
 
-def _prepare(job: ScreenJob, problem: _Problem, emit: Emit) -> None:
-    """Compute the float64 reference of an attention, if there is none yet."""
-    if job.attention is None or problem.trial is not None:
-        return
-    emit(Event("build", job.candidate.candidate_id))
-    problem.trial = verifier_of(job, problem.operand)
-    for spec, tensor in problem.tensors.items():
-        if problem.trial is not None:
-            problem.trial.fill(spec, tensor)
+def _reference(job: ScreenJob | FinalJob, problem: _Problem, emit: Emit) -> None:
+    """Run the library kernel, if there is no reference yet."""
+    if job.library is not None and not problem.known:
+        _keep(_first_run(job.library, problem, emit), problem, emit)
 
 
 def _first_run(candidate: BenchCandidate, problem: _Problem, emit: Emit) -> _Running:
     """Build the operands, report the candidate to the parent, and run it once."""
     emit(Event("build", candidate.candidate_id))
-    views = problem.trial.written(candidate) if problem.trial is not None else {}
+    views = problem.attention.written(candidate) if problem.attention is not None else {}
     written = {i: Guarded(candidate.inputs[i]) for i in views}
     inputs = [
         written[i].tensor if i in written else problem.operand(spec)
         for i, spec in enumerate(candidate.inputs)
     ]
+    problem.look(candidate.inputs)
     kernel = candidate.kernel
     returns = isinstance(kernel, ExternKernel) and not kernel.has_out
     guarded = None if returns else Guarded(candidate.output)
     emit(Event("start", candidate.candidate_id))
-    call = bind(candidate, inputs, None if guarded is None else guarded.tensor)
-    value = call()
-    timer_for(candidate.output.device).synchronize()
+    with garbage_in_new_memory():
+        call = bind(candidate, inputs, None if guarded is None else guarded.tensor)
+        value = call()
+        timer_for(candidate.output.device).synchronize()
     result = value if guarded is None else guarded.tensor
     if not isinstance(result, torch.Tensor):
         raise TypeError(f"{candidate.candidate_id} returned {type(result).__name__}, not a tensor")
-    return _Running(call, inputs, result, guarded, written)
+    return _Running(candidate, call, inputs, result, guarded, written)
 
 
 def _outputs(
-    running: _Running, candidate: BenchCandidate, trial: AttentionVerifier, result: torch.Tensor
+    running: _Running, trial: AttentionVerifier, result: torch.Tensor
 ) -> dict[str, torch.Tensor]:
     """Return all outputs of an attention kernel."""
+    candidate = running.candidate
     views = trial.written(candidate)
     written = {i: running.written[i].seen_as(view) for i, view in views.items()}
     return trial.outputs(candidate, running.inputs, result, written)
 
 
-def _poisoned(
-    running: _Running,
-    candidate: BenchCandidate,
-    trial: AttentionVerifier,
-    emit: Emit,
-    *,
-    library: bool,
-) -> str:
+def _poisoned(running: _Running, trial: AttentionVerifier, emit: Emit, *, library: bool) -> str:
     """Run an attention kernel again with NaN in its operands, and return why its outputs are wrong."""
 
     def run() -> dict[str, torch.Tensor]:
-        emit(Event("start", candidate.candidate_id))
-        value = running.call()
-        timer_for(candidate.output.device).synchronize()
-        emit(Event("build", candidate.candidate_id))
-        result = (
-            value if isinstance(value, torch.Tensor) and not running.guarded else running.result
-        )
-        return _outputs(running, candidate, trial, result)
+        return _outputs(running, trial, running.repeat(emit))
 
-    return trial.poisoned(candidate, running.inputs, run, library=library)
+    return trial.poisoned(running.candidate, running.inputs, run, library=library)
 
 
-def _keep(
-    running: _Running, candidate: BenchCandidate, problem: _Problem, emit: Emit
-) -> CheckResult:
+def _keep(running: _Running, problem: _Problem, emit: Emit) -> CheckResult:
     """Keep the results of the library kernel; the judgement's reason says what is wrong with them."""
-    trial = problem.trial
+    candidate, trial = running.candidate, problem.attention
+    if problem.product is not None:
+        emit(Event("build", candidate.candidate_id))
+        problem.product.take(
+            running.result,
+            candidate.inputs,
+            problem.tensors,
+            lambda stress: _stressed(running, stress, emit),
+        )
+        problem.sums.clear()  # gaps of operands may have been filled
     if trial is None:
-        problem.reference = running.result.clone()
         return CheckResult(None)
     emit(Event("build", candidate.candidate_id))
-    verdict = trial.take(_outputs(running, candidate, trial, running.result))
-    poisoned = _poisoned(running, candidate, trial, emit, library=True)
+    verdict = trial.take(_outputs(running, trial, running.result))
+    poisoned = _poisoned(running, trial, emit, library=True)
     return replace(verdict, reason="; ".join(filter(None, (verdict.reason, poisoned))))
 
 
-def _judged(running: _Running, job: ScreenJob, problem: _Problem, emit: Emit) -> CheckResult:
-    """Return the judgement of a candidate's results; its reason says what is wrong with them."""
-    trial = problem.trial
-    if trial is not None:
-        emit(Event("build", job.candidate.candidate_id))
-        verdict = trial.judge(_outputs(running, job.candidate, trial, running.result))
-        if verdict.reason:
-            return verdict
-        reason = _poisoned(running, job.candidate, trial, emit, library=False)
-        return replace(verdict, reason=reason)
-    if problem.reference is None:
-        return CheckResult(None)
-    error = error_of(running.result, problem.reference)
-    if error is None or error > (job.tolerance or 0.0):
-        return CheckResult(error, _wrong(error, job.tolerance))
-    return CheckResult(error)
+def _stressed(running: _Running, stress: Stress, emit: Emit) -> torch.Tensor:
+    """Run a kernel again on changed operands."""
+    tensors = dict(zip(running.candidate.inputs, running.inputs, strict=True))
+    with stress.applied(tensors):
+        return running.repeat(emit)
 
 
-def _second_opinion(job: ScreenJob, emit: Emit) -> tuple[_Running, CheckResult]:
-    """Run a candidate with wrong results again on fresh operands: another may have damaged them."""
-    problem = _problem(job.problem_id)
-    problem.tensors.clear()
-    again = _first_run(job.candidate, problem, emit)
-    problem.tensors.clear()  # this candidate may damage its operands, too: the next gets fresh ones
-    return again, _judged(again, job, problem, emit)
+def _judged(running: _Running, problem: _Problem, emit: Emit) -> CheckResult:
+    """Return whether a candidate's first results are right, and those on changed operands."""
+    emit(Event("build", running.candidate.candidate_id))
+    if problem.attention is not None:
+        trial = problem.attention
+        verdict = trial.judge(_outputs(running, trial, running.result))
+        if not verdict.reason:
+            reason = _poisoned(running, trial, emit, library=False)
+            verdict = replace(verdict, reason=reason)
+        return verdict
+    assert problem.product is not None
+    verdict = problem.product.judge(running.result)
+    if not verdict.reason and problem.product.stresses(running.candidate.inputs):
+        output = _stressed(running, problem.product.stress, emit)
+        verdict = replace(verdict, reason=problem.product.judge_stressed(output).reason)
+    return verdict
 
 
-def _wrong(error: float | None, tolerance: float | None) -> str:
-    if error is None:
-        return "NaN or infinite where the library kernel has a number, or another shape"
-    return f"error {error:.3g} of the reference's root mean square, accepted is {tolerance:.3g}"
-
-
-def bind(
-    candidate: BenchCandidate, inputs: Sequence[torch.Tensor], out: torch.Tensor | None
-) -> Call:
-    """Return the call that runs a candidate's kernel on these operands."""
-    kernel = candidate.kernel
-    if isinstance(kernel, ExternKernel):
-        return inductor.bind_extern(kernel, inputs, out)
-    assert out is not None
-    if isinstance(kernel, OpKernel):
-        return inductor.bind_op(kernel, inputs, out)
-    if isinstance(kernel, CppKernel):
-        return _bind_cpp(kernel, inputs, out)
-    if isinstance(kernel, SequenceKernel):
-        return inductor.bind_sequence(kernel, inputs, out)
-    return inductor.bind_request(kernel, inputs, out)
-
-
-def _bind_cpp(kernel: CppKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> Call:
-    function = getattr(_library(kernel.library), kernel.symbol)
-    arguments = [*(tensor.data_ptr() for tensor in (*inputs, out)), *kernel.sizes]
-    function.argtypes = [ctypes.c_ulonglong] * len(arguments)
-    function.restype = None
-    return functools.partial(function, *arguments)
-
-
-@functools.cache
-def _library(path: str) -> ctypes.CDLL:
-    return ctypes.CDLL(path)
-
-
-def error_of(result: torch.Tensor, reference: torch.Tensor) -> float | None:
-    """Return max|result - reference| / rms(reference); of integers rms(result - reference).
-
-    Elements where the reference is not finite are not compared.
-
-    Returns:
-        None if the result has another shape, or is not finite where the reference is.
-    """
-    if result.shape != reference.shape:
-        return None
-    if reference.numel() == 0:
-        return 0.0
-    narrow = reference.dtype.is_floating_point and reference.dtype.itemsize <= 4
-    wide = torch.float32 if narrow else torch.float64
-    if reference.dtype.is_complex:
-        result, reference = torch.view_as_real(result), torch.view_as_real(reference)
-    expected, got = reference.to(wide), result.to(wide)
-    finite = torch.isfinite(expected)
-    if not bool(finite.all()):
-        expected, got = expected[finite], got[finite]
-    if expected.numel() == 0:
-        return 0.0
-    difference = (got - expected).abs()
-    is_integer = not reference.dtype.is_floating_point
-    largest = float((_rms(difference) if is_integer else difference.max()).item())
-    scale = float(_rms(expected).item())
-    error = largest / scale if scale > 0 else largest
-    return error if math.isfinite(error) else None
-
-
-def _rms(values: torch.Tensor) -> torch.Tensor:
-    return values.square().mean(dtype=torch.float64).sqrt()
+def _judged_again(
+    running: _Running, problem: _Problem, before: CheckResult, emit: Emit
+) -> CheckResult:
+    """Run a candidate once more after its samples; return whether its results are still right."""
+    result = running.repeat(emit)
+    time.sleep(_SETTLE_S)
+    if problem.attention is not None:
+        verdict = problem.attention.judge(_outputs(running, problem.attention, result))
+    else:
+        assert problem.product is not None
+        verdict = problem.product.judge(result)
+    if not verdict.reason:
+        return verdict if before.error is None else before
+    return replace(verdict, reason=f"{verdict.reason} (right at first, wrong when called again)")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable
+
 import torch
 
 from inductor_plugin.kernels.call import TensorSpec
@@ -12,11 +15,18 @@ ZONE_ROWS = 128
 """A tile without bounds checks writes up to this many rows too far."""
 _ZONE_BYTE = 0xA5
 _ZONE_WORD = int.from_bytes(bytes([_ZONE_BYTE] * 8), "little", signed=True)
-_UNWRITTEN_BYTE = 0xFF  # NaN in every float format but fnuz, -1 in the integers
+NOT_A_NUMBER = 0xFF
+"""Byte of NaN in every float format but fnuz; -1 in the integers, True in truth values."""
+_FINITE = 0x4B
+"""Byte of a finite number in every format: 1.3e7 in float32 and bfloat16, 14.6 in float16, 75 in int8."""
 
 
 class Guarded:
-    """An output inside a larger buffer, with guard bytes on both sides and a fill pattern inside."""
+    """An output inside a larger buffer, with guard bytes on both sides and a fill pattern inside.
+
+    The elements of the buffer between those of the output (the padding of rows, the other parts of a concatenation)
+    keep the pattern.
+    """
 
     def __init__(self, spec: TensorSpec) -> None:
         dtype = dtype_of(spec)
@@ -27,13 +37,22 @@ class Guarded:
         self._end = self._zone + payload
         self._buffer = torch.empty(self._end + self._zone, dtype=torch.uint8, device=spec.device)
         self._buffer.fill_(_ZONE_BYTE)
-        self._buffer[self._zone : self._end].fill_(_UNWRITTEN_BYTE)
+        self._pattern = NOT_A_NUMBER
+        self._payload = self._buffer[self._zone : self._end]
+        self._payload.fill_(self._pattern)
+        self._spec = spec
         self.tensor = torch.as_strided(
             self._buffer.view(dtype),
             spec.size,
             spec.stride,
             self._zone // dtype.itemsize + spec.offset,
         )
+
+    def refill(self, *, finite: bool) -> None:
+        """Overwrite the output: with NaN, or with numbers that a kernel may by mistake add to."""
+        numbers = 0 if self.tensor.dtype == torch.bool else _FINITE
+        self._pattern = numbers if finite else NOT_A_NUMBER
+        self._payload.fill_(self._pattern)
 
     def seen_as(self, view: TensorSpec) -> torch.Tensor:
         """Return another view of the output's buffer."""
@@ -50,7 +69,28 @@ class Guarded:
             if bool((zone.view(torch.int64) != _ZONE_WORD).any()):  # 100 times as fast as counting
                 damaged = int((zone != _ZONE_BYTE).sum().item())
                 return f"it wrote {damaged} bytes {where} its output"
-        return None
+        gaps = self._gaps
+        if gaps is None:
+            return None
+        elements = self._payload.view(-1, self.tensor.element_size())
+        damaged = int(((elements != self._pattern).any(-1) & gaps).sum().item())
+        return f"it wrote {damaged} elements between those of its output" if damaged else None
+
+    @functools.cached_property
+    def _gaps(self) -> torch.Tensor | None:
+        """Which elements of the payload are not the output's; None if there are none."""
+        count = self._payload.numel() // self.tensor.element_size()
+        if self.tensor.numel() == count:
+            return None
+        return ~covered(count, [self._spec], self.tensor.device)
+
+
+def covered(elements: int, views: Iterable[TensorSpec], device: torch.device | str) -> torch.Tensor:
+    """Return which elements of a storage are part of any of its views, as truth values."""
+    mask = torch.zeros(elements, dtype=torch.bool, device=device)
+    for view in views:
+        torch.as_strided(mask, view.size, view.stride, view.offset).fill_(True)  # noqa: FBT003
+    return mask
 
 
 def dtype_of(spec: TensorSpec) -> torch.dtype:
@@ -69,9 +109,19 @@ def storage_elements(spec: TensorSpec) -> int:
     return max(spec.storage, spec.offset + 1 + sum((size - 1) * stride for size, stride in pairs))
 
 
-def build(spec: TensorSpec) -> torch.Tensor:
-    """Build the operand that a specification describes."""
-    storage = _from_file(spec) if spec.file is not None else _random(spec)
+def checksum(tensor: torch.Tensor) -> int:
+    """Return a sum over the bytes of a tensor's storage; 0 for a packed tensor, which has none to read."""
+    if tensor.layout is not torch.strided or tensor.device.type == "meta":
+        return 0
+    data = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+    whole = data.numel() // 8 * 8
+    rest = data[whole:].to(torch.int64).sum() if whole < data.numel() else 0
+    return int((data[:whole].view(torch.int64).sum() + rest).item())
+
+
+def build(spec: TensorSpec, amplitude: float = 1.0) -> torch.Tensor:
+    """Build the operand that a specification describes; random floats are multiplied by ``amplitude``."""
+    storage = _from_file(spec) if spec.file is not None else _random(spec, amplitude)
     dense = torch.as_strided(storage, spec.size, spec.stride, spec.offset)
     if spec.packing is None:
         return dense
@@ -90,13 +140,15 @@ def _from_file(spec: TensorSpec) -> torch.Tensor:
     return mapped.clone().view(dtype).to(spec.device)
 
 
-def _random(spec: TensorSpec) -> torch.Tensor:
+def _random(spec: TensorSpec, amplitude: float) -> torch.Tensor:
     """Return normal floats or small integers; a seed gives the same values in every process."""
     dtype, elements = dtype_of(spec), storage_elements(spec)
     generator = torch.Generator(device=spec.device).manual_seed(spec.seed)
     if dtype.is_floating_point or dtype.is_complex:
         random_dtype = torch.complex64 if dtype.is_complex else torch.float32
         values = torch.randn(elements, generator=generator, dtype=random_dtype, device=spec.device)
+        if amplitude != 1.0:
+            values *= amplitude
         return (values.abs() if spec.dtype == "float8_e8m0fnu" else values).to(dtype)
     low, high = (0, 2) if dtype == torch.bool else (0, 8) if spec.dtype == "uint8" else (-8, 8)
     values = torch.randint(low, high, (elements,), generator=generator, device=spec.device)

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+
+from inductor_plugin.problem.definition import Operand, Problem
+from inductor_plugin.problem.number_check import added_operands, amplitude, tolerance_of
+from inductor_plugin.problem.tolerance import STEPPED
+
+
+def operand(*size: int, dtype: str = "bfloat16") -> Operand:
+    stride = tuple(1 if i == len(size) - 1 else size[-1] for i in range(len(size)))
+    return Operand(size, stride, dtype, "cuda")
+
+
+A, B, C, D = operand(8, 4096), operand(4096, 16), operand(16), operand(8, 16)
+
+
+@pytest.mark.parametrize(
+    ("problem", "added"),
+    [
+        (Problem("mm", (A, B), D), ()),
+        (Problem("addmm", (C, A, B), D), (0,)),
+        (Problem("mm", (A, B, C), D, epilogue="add.relu-0123"), (2,)),
+        (Problem("addmm", (C, A, B, D), D, epilogue="add-0123"), (0, 3)),
+        (Problem("mm", (A, B, C), D, epilogue="add.mul-0123"), ()),
+        (Problem("convolution", (A, B), D), ()),
+    ],
+    ids=lambda value: value.describe() if isinstance(value, Problem) else "",
+)
+def test_operands_that_are_added(problem: Problem, added: tuple[int, ...]) -> None:
+    assert added_operands(problem) == added
+
+
+@pytest.mark.parametrize(("extent", "factor"), [(1, 1.0), (4096, 64.0), (14336, 128.0)])
+def test_they_are_as_large_as_the_product(extent: int, factor: float) -> None:
+    wide = operand(extent, 1 << 20)
+    assert amplitude(Problem("addmm", (C, operand(8, extent), wide), D)) == factor
+
+
+def test_an_epilogue_does_not_widen_the_tolerance() -> None:
+    bare = tolerance_of(Problem("mm", (A, B), D), tf32=False)
+    wide = operand(8, 1 << 22)
+    assert tolerance_of(Problem("mm", (A, B, wide), D, epilogue="add-0123"), tf32=False) == bare
+    steps = Problem("mm", (A, B), operand(8, 16, dtype="bool"), epilogue="gt-0123")
+    assert tolerance_of(steps, tf32=False).spread == STEPPED
+    assert (
+        tolerance_of(Problem("int_mm", (A, B), operand(8, 16, dtype="int32")), tf32=False).largest
+        == 0
+    )

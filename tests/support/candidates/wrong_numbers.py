@@ -1,0 +1,205 @@
+"""Candidates whose numbers are wrong in ways that one comparison after one call does not show, and honest ones.
+
+Operators of the namespace ``numbers``; all are to compute ``out = a @ b``, or with three operands ``out = c + a @ b``,
+in any floating type. A worker imports this module because an `OpKernel` names it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Fault = Callable[[Tensor, Sequence[Tensor]], None]
+
+_CALLS: Counter[str] = Counter()
+_SCRATCH: dict[str, Tensor] = {}
+LATE: list[threading.Timer] = []
+"""Timers that `finishes_later` has started."""
+
+
+def reset() -> None:
+    """Forget all calls, as a new process would."""
+    wait_for_threads(0)
+    LATE.clear()
+    _CALLS.clear()
+    _SCRATCH.clear()
+
+
+def right(operands: Sequence[Tensor]) -> Tensor:
+    """Return the exact result in float64, or in float32 where that is enough."""
+    *added, a, b = operands
+    result = a.double() @ b.double()
+    return result + added[0].double() if added else result
+
+
+def exact(out: Tensor, operands: Sequence[Tensor]) -> None:
+    out.copy_(right(operands))
+
+
+def float32_sums(out: Tensor, operands: Sequence[Tensor]) -> None:
+    *added, a, b = operands
+    result = a.float() @ b.float()
+    out.copy_(result + added[0].float() if added else result)
+
+
+def split_k(out: Tensor, operands: Sequence[Tensor]) -> None:
+    """Add four partial sums that are rounded to the type of the output."""
+    *added, a, b = operands
+    parts = [
+        (x.float() @ y.float()).to(out.dtype)
+        for x, y in zip(a.chunk(4, 1), b.chunk(4, 0), strict=True)
+    ]
+    result = sum(parts[1:], parts[0])
+    out.copy_(result + added[0] if added else result)
+
+
+def uses_scratch(out: Tensor, operands: Sequence[Tensor]) -> None:
+    scratch = torch.empty_like(out, dtype=torch.float32)
+    scratch.zero_()
+    scratch += right(operands).float()
+    out.copy_(scratch)
+
+
+HONEST: tuple[Fault, ...] = (exact, float32_sums, split_k, uses_scratch)
+
+
+def every_10th_call(out: Tensor, operands: Sequence[Tensor]) -> None:
+    _CALLS["every_10th_call"] += 1
+    wrong = _CALLS["every_10th_call"] >= 10
+    out.copy_(right(operands) * (1.5 if wrong else 1.0))
+
+
+def second_call(out: Tensor, operands: Sequence[Tensor]) -> None:
+    _CALLS["second_call"] += 1
+    if _CALLS["second_call"] == 1:
+        out.copy_(right(operands))
+
+
+def scratch_not_cleared(out: Tensor, operands: Sequence[Tensor]) -> None:
+    result = right(operands)
+    out.copy_(_SCRATCH.setdefault("sum", torch.zeros_like(result)).add_(result))
+
+
+def adds_to_numbers(out: Tensor, operands: Sequence[Tensor]) -> None:
+    out.copy_(torch.where(out.isnan(), 0.0, out.double()) + right(operands))
+
+
+def finishes_later(out: Tensor, operands: Sequence[Tensor]) -> None:
+    out.copy_(right(operands))
+    LATE.append(threading.Timer(0.001, lambda: out.mul_(3)))
+    LATE[-1].start()
+
+
+def wait_for_threads(_seconds: float) -> None:
+    for timer in LATE:
+        timer.join()
+
+
+def writes_a(out: Tensor, operands: Sequence[Tensor]) -> None:
+    out.copy_(right(operands))
+    operands[-2].view(-1)[-1] += 1
+
+
+def clears_b(out: Tensor, operands: Sequence[Tensor]) -> None:
+    out.copy_(right(operands))
+    operands[-1].zero_()
+
+
+def fills_gaps(out: Tensor, operands: Sequence[Tensor]) -> None:
+    out.copy_(right(operands))
+    if out.stride(0) > out.size(1):
+        torch.as_strided(out, (1,), (1,), out.storage_offset() + out.size(1)).fill_(7.0)
+    else:
+        out.mul_(1.5)
+
+
+def saturates(out: Tensor, operands: Sequence[Tensor]) -> None:
+    *added, a, b = operands
+    out.copy_(right([*added, a.clamp(-6, 6), b.clamp(-6, 6)]))
+
+
+def reads_new_memory(out: Tensor, operands: Sequence[Tensor]) -> None:
+    out.copy_(right(operands) + torch.empty(1 << 22, dtype=torch.float32)[:1])
+
+
+def hides_nan(out: Tensor, operands: Sequence[Tensor]) -> None:
+    out.copy_(right([operand.nan_to_num() for operand in operands]))
+
+
+def reads_padding(out: Tensor, operands: Sequence[Tensor]) -> None:
+    """Multiply what follows a row of ``a`` by zero."""
+    a = operands[-2]
+    behind = torch.as_strided(a, (a.size(0), 1), a.stride(), a.storage_offset() + a.size(1))
+    out.copy_(right(operands) + 0.0 * behind.double())
+
+
+def too_large(out: Tensor, operands: Sequence[Tensor]) -> None:
+    factor = 1.1 if out.dtype.itemsize == 1 else 1.01
+    out.copy_(right(operands) * factor)
+
+
+def zeroes_small_numbers(out: Tensor, operands: Sequence[Tensor]) -> None:
+    result = right(operands)
+    out.copy_(torch.where(result.abs() < 0.5 * result.square().mean().sqrt(), 0.0, result))
+
+
+def forgets_c(out: Tensor, operands: Sequence[Tensor]) -> None:
+    *_, a, b = operands
+    out.copy_(right([a, b]))
+
+
+def halves_c(out: Tensor, operands: Sequence[Tensor]) -> None:
+    c, a, b = operands
+    out.copy_(right([a, b]) + 0.5 * c.double())
+
+
+def times_0(out: Tensor, operands: Sequence[Tensor]) -> None:
+    """Add 0 times ``c``, which is not to be read."""
+    c, a, b = operands
+    out.copy_(right([a, b]) + 0.0 * c.double())
+
+
+WRONG: tuple[Fault, ...] = (
+    every_10th_call,
+    second_call,
+    scratch_not_cleared,
+    adds_to_numbers,
+    writes_a,
+    clears_b,
+    saturates,
+    reads_new_memory,
+    hides_nan,
+    too_large,
+    zeroes_small_numbers,
+)
+OF_LAYOUTS: tuple[Fault, ...] = (fills_gaps, reads_padding)
+OF_C: tuple[Fault, ...] = (forgets_c, halves_c)
+
+library: Any = torch.library.Library("numbers", "FRAGMENT")
+
+
+def _define(fault: Fault) -> None:
+    def two(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
+        fault(out, (a, b))
+        return out
+
+    def three(c: Tensor, a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
+        fault(out, (c, a, b))
+        return out
+
+    name = fault.__name__
+    library.define(f"{name}(Tensor(y!) a, Tensor(z!) b, *, Tensor(x!) out) -> Tensor(x!)")
+    library.define(
+        f"{name}.c(Tensor c, Tensor(y!) a, Tensor(z!) b, *, Tensor(x!) out) -> Tensor(x!)"
+    )
+    library.impl(name, two, "CPU")
+    library.impl(f"{name}.c", three, "CPU")
+
+
+for each in (*HONEST, *WRONG, *OF_LAYOUTS, *OF_C, times_0, finishes_later):
+    _define(each)

@@ -1,0 +1,145 @@
+"""Which kernels the benchmark worker accepts: no faulty one, and every honest one.
+
+The jobs run in this process: none of these kernels breaks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from inductor_plugin.kernels.call import ExternKernel, OpKernel, TensorSpec
+from inductor_plugin.problem.definition import Operand, Problem
+from inductor_plugin.problem.number_check import NumberCheck, amplitude, tolerance_of
+from inductor_plugin.worker.child import bench
+from inductor_plugin.worker.jobs import BenchCandidate, FinalJob, Outcome, Sampling, ScreenJob
+from tests.support.candidates import wrong_numbers
+
+M, K, N = 24, 256, 40
+A_SEED, B_SEED, C_SEED = 1, 2, 3
+QUICK = Sampling(warmup=1, samples=12, min_sample_ms=0.0, max_total_s=5.0, cold_cache=False)
+TYPES = ("float32", "bfloat16", "float16")
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    yield
+    wrong_numbers.reset()
+    bench.release()
+
+
+def spec(rows: int, columns: int, seed: int, dtype: str, *, pitch: int = 0) -> TensorSpec:
+    pitch = pitch or columns
+    return TensorSpec((rows, columns), (pitch, 1), dtype, "cpu", seed=seed, storage=rows * pitch)
+
+
+def operands(dtype: str, op: str, *, pitch: int = 0) -> tuple[TensorSpec, ...]:
+    a, b = spec(M, K, A_SEED, dtype, pitch=pitch), spec(K, N, B_SEED, dtype)
+    c = TensorSpec((M, N), (0, 1), dtype, "cpu", seed=C_SEED, storage=N)
+    return (c, a, b) if op == "addmm" else (a, b)
+
+
+def check(dtype: str, op: str) -> NumberCheck:
+    inputs = tuple(Operand(s.size, s.stride, dtype, "cpu") for s in operands(dtype, op))
+    problem = Problem(op, inputs, Operand((M, N), (N, 1), dtype, "cpu"))
+    added = ((C_SEED, amplitude(problem)),) if op == "addmm" else ()
+    return NumberCheck(tolerance_of(problem, tf32=False), added)
+
+
+def jobs(
+    fault: wrong_numbers.Fault, dtype: str, op: str, *, pitch: int = 0, out_pitch: int = N
+) -> tuple[ScreenJob, FinalJob]:
+    inputs = operands(dtype, op, pitch=pitch)
+    output = TensorSpec((M, N), (out_pitch, 1), dtype, "cpu")
+    library = BenchCandidate("library", ExternKernel(op), inputs, output, 20.0)
+    overload = ".c" if op == "addmm" else ""
+    kernel = OpKernel(f"numbers::{fault.__name__}{overload}", imports=(wrong_numbers.__name__,))
+    candidate = replace(library, candidate_id=fault.__name__, kernel=kernel)
+    how = check(dtype, op)
+    return (
+        ScreenJob("a problem", library, candidate, QUICK, how),
+        FinalJob("a problem", (library, candidate), 12, QUICK, library, how),
+    )
+
+
+def screened(job: ScreenJob) -> Outcome:
+    return bench.screen(job, lambda _event: None)
+
+
+@pytest.mark.parametrize("op", ["mm", "addmm"])
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("fault", wrong_numbers.WRONG, ids=lambda fault: fault.__name__)
+def test_a_faulty_kernel_is_refused(fault: wrong_numbers.Fault, dtype: str, op: str) -> None:
+    outcome = screened(jobs(fault, dtype, op)[0])
+    assert outcome.status in ("wrong", "red_zone"), outcome
+    assert outcome.reason
+    assert not outcome.samples_ms
+
+
+@pytest.mark.parametrize("op", ["mm", "addmm"])
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("honest", wrong_numbers.HONEST, ids=lambda fault: fault.__name__)
+def test_an_honest_kernel_is_accepted(honest: wrong_numbers.Fault, dtype: str, op: str) -> None:
+    screen, final = jobs(honest, dtype, op, pitch=K + 8, out_pitch=N + 8)
+    outcome = screened(screen)
+    assert outcome.status == "ok", outcome.reason
+    assert outcome.error is not None
+    outcomes = bench.final(final, lambda _event: None)
+    assert [each.status for each in outcomes] == ["ok", "ok"]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("fault", wrong_numbers.OF_C, ids=lambda fault: fault.__name__)
+def test_a_missing_bias_is_seen_in_every_type(fault: wrong_numbers.Fault, dtype: str) -> None:
+    assert screened(jobs(fault, dtype, "addmm")[0]).status == "wrong"
+
+
+@pytest.mark.parametrize("fault", wrong_numbers.OF_LAYOUTS, ids=lambda fault: fault.__name__)
+def test_what_lies_between_rows_is_neither_read_nor_written(fault: wrong_numbers.Fault) -> None:
+    outcome = screened(jobs(fault, "float32", "mm", pitch=K + 8, out_pitch=N + 8)[0])
+    assert outcome.status in ("wrong", "red_zone")
+
+
+@pytest.mark.parametrize("fault", [wrong_numbers.every_10th_call, wrong_numbers.second_call])
+def test_the_finals_compare_again(fault: wrong_numbers.Fault) -> None:
+    _, final = jobs(fault, "float32", "mm")
+    library, faulty = bench.final(final, lambda _event: None)
+    assert (library.status, faulty.status) == ("ok", "wrong")
+    assert "called again" in faulty.reason
+
+
+def test_the_finals_name_the_candidate_that_writes_its_operand() -> None:
+    _, final = jobs(wrong_numbers.writes_a, "float32", "mm")
+    honest = jobs(wrong_numbers.exact, "float32", "mm")[0].candidate
+    final = replace(final, candidates=(*final.candidates, honest))
+    library, writes, innocent = bench.final(final, lambda _event: None)
+    assert (library.status, writes.status, innocent.status) == ("ok", "red_zone", "ok")
+    assert writes.reason == "it changed its operand 0"
+
+
+def test_what_a_thread_writes_after_the_call_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench.time, "sleep", wrong_numbers.wait_for_threads)
+    outcome = screened(jobs(wrong_numbers.finishes_later, "float32", "mm")[0])
+    assert outcome.status == "wrong"
+
+
+def test_without_a_reference_nothing_is_measured() -> None:
+    job = replace(jobs(wrong_numbers.exact, "float32", "mm")[0], library=None)
+    outcome = screened(job)
+    assert outcome.status == "skipped"
+    assert "no library kernel" in outcome.reason
+    assert screened(replace(job, check=None, problem_id="unchecked")).status == "ok"
+
+
+def test_a_library_kernel_that_ignores_beta_0_decides_what_may_be_read() -> None:
+    screen, _ = jobs(wrong_numbers.forgets_c, "float32", "addmm")
+    assert screen.library is not None
+    library = replace(screen.library, kernel=ExternKernel("addmm", (("beta", 0.0),)))
+    unread = replace(screen, library=library, problem_id="beta 0")
+    assert screened(unread).status == "ok"
+    times_0 = jobs(wrong_numbers.times_0, "float32", "addmm")[0].candidate
+    outcome = screened(replace(unread, candidate=times_0))
+    assert outcome.status == "wrong"
+    assert "NaN" in outcome.reason
