@@ -10,16 +10,24 @@ from inductor_plugin.problem import Problem
 from inductor_plugin.registry import default_registry
 from inductor_plugin.template import Candidate
 
+_MODULES = {
+    "faults": "tests.support.candidates.faults",
+    "numbers": "tests.support.candidates.wrong_numbers",
+}
+
 
 class FaultTemplate:
-    """Offers operators of `tests.support.candidates.faults` for plain matrix products."""
+    """Offers operators of a test module, by their namespace, for plain matrix products."""
 
     name = "faults"
     version = "1"
 
-    def __init__(self, *ops: str, serves: tuple[str, ...] = ("mm", "bmm")) -> None:
+    def __init__(
+        self, *ops: str, serves: tuple[str, ...] = ("mm", "bmm"), namespace: str = "faults"
+    ) -> None:
         self.faults = ops
         self.ops = serves
+        self.namespace = namespace
 
     def reject(self, problem: Problem) -> str | None:
         if problem.output.dtype != "float32":
@@ -32,16 +40,18 @@ class FaultTemplate:
                 self.name,
                 op,
                 {"fault": op},
-                OpKernel(f"faults::{op}", (), ("tests.support.candidates.faults",)),
+                OpKernel(f"{self.namespace}::{op}", (), (_MODULES[self.namespace],)),
             )
             for op in self.faults
         ]
 
 
 @contextmanager
-def offered(*ops: str, serves: tuple[str, ...] = ("mm", "bmm")) -> Generator[FaultTemplate]:
+def offered(
+    *ops: str, serves: tuple[str, ...] = ("mm", "bmm"), namespace: str = "faults"
+) -> Generator[FaultTemplate]:
     """Register a template for the block."""
-    template = FaultTemplate(*ops, serves=serves)
+    template = FaultTemplate(*ops, serves=serves, namespace=namespace)
     default_registry().register(template)
     try:
         yield template
