@@ -26,9 +26,11 @@ from inductor_plugin.kernels import triton_files
 from inductor_plugin.kernels.resources import SPILL_LIMIT_BYTES, misfit
 from inductor_plugin.kernels.unit import unique_symbol
 from inductor_plugin.tuning.batches import MAX_BATCH, cuda_batch, spread
+from inductor_plugin.tuning.budget import by_problem, weight
 from inductor_plugin.tuning.task import CppBuild, Task, TaskCandidate
 from inductor_plugin.tuning.trace import Trace
 from inductor_plugin.worker.jobs import (
+    OUT_OF_TIME,
     Compiled,
     CompileJob,
     CppCompileJob,
@@ -119,6 +121,12 @@ class Builder:
             self._start([(b, lambda b=b: self._build_batch(b)) for b in batches])
 
     def _batches(self, items: Sequence[_Item]) -> list[list[_Item]]:
+        """Return what is compiled together: candidates of one problem where a budget may end before all."""
+        if any(item.task.budget for item in items):
+            return by_problem(items, lambda item: item.task.problem, self._units)
+        return self._units(items)
+
+    def _units(self, items: Sequence[_Item]) -> list[list[_Item]]:
         build = items[0].candidate.build
         if isinstance(build, CppBuild) and build.language == "cuda":
             units = -(-len(items) // cuda_batch(len(items), self._pool.workers))
@@ -144,6 +152,9 @@ class Builder:
                 self._changed.notify_all()
 
     def _start(self, works: Sequence[tuple[Sequence[_Item], Callable[[], None]]]) -> None:
+        for budget in {item.task.budget for items, _ in works for item in items}:
+            if budget is not None:
+                budget.start()
         with self._changed:
             self._running += len(works)
         for items, work in works:
@@ -158,7 +169,7 @@ class Builder:
             with self._changed:
                 self._changed.wait_for(lambda: not self._quiet, timeout=self._timeout_s)
             if all(_over(item.task) for item in items):
-                reason = "the tuning budget ended"
+                reason = OUT_OF_TIME
             else:
                 work()
         except Exception as error:  # noqa: BLE001  the border around one build
@@ -244,7 +255,7 @@ class Builder:
     def _compile_triton(
         self, item: _Item, job: TritonCompileJob, *, ready: bool = True
     ) -> Compiled:
-        results = self._compile(job, [item.candidate.name])
+        results = self._compile(job, [item])
         compiled = results[0] if results else _unanswered(job.key)
         item.candidate.compile_s = compiled.elapsed_s
         if compiled.status != "ok":
@@ -256,13 +267,13 @@ class Builder:
         return compiled
 
     def _compile(
-        self, job: CompileJob, names: Sequence[str], memory_bytes: int = 0
+        self, job: CompileJob, items: Sequence[_Item], memory_bytes: int = 0
     ) -> list[Compiled]:
         """Compile in a worker and wait: one result per kernel, none if no worker reached it in time.
 
         Args:
             job: The job.
-            names: Names of its kernels, for the trace.
+            items: Its kernels, one of several that share one.
             memory_bytes: Memory it needs; 0 for the pool's default.
         """
         finished = threading.Event()
@@ -272,15 +283,16 @@ class Builder:
             results.extend(compiled)
             finished.set()
 
-        self._pool.submit(job, done, memory_bytes or None)
+        self._pool.submit(job, done, memory_bytes or None, *_urgency(items))
         # Each wait has a limit: the job's own, once for the batch and once kernel by kernel, and
         # the time it may be queued after others.
-        if not finished.wait(timeout=job.timeout_s * (2 + len(names)) * 4):
+        if not finished.wait(timeout=job.timeout_s * (2 + len(items)) * 4):
             return []
         # Only the compiler's time counts, not the time in the queue.
         spent_s = sum(compiled.elapsed_s for compiled in results)
         ended = time.perf_counter_ns()
-        self._trace.add_parallel("compile", " + ".join(names), ended - int(spent_s * 1e9), ended)
+        names = " + ".join(item.candidate.name for item in items)
+        self._trace.add_parallel("compile", names, ended - int(spent_s * 1e9), ended)
         self._counters.add(compile_s=spent_s)
         return results
 
@@ -333,8 +345,8 @@ class Builder:
                 # Each further kernel costs a quarter of the first (CUTLASS: 33 s alone, 64 s for 8).
                 timeout_s=self._timeout_s * (3 + len(sources)) / 4,
             )
-            names = [twins[0].candidate.name for twins in by_digest.values()]
-            results = self._compile(job, names, builds[0].memory_bytes)
+            firsts = [twins[0] for twins in by_digest.values()]
+            results = self._compile(job, firsts, builds[0].memory_bytes)
             by_key = {compiled.key: compiled for compiled in results}
             published: dict[str, Path] = {}
             for digest, twins in by_digest.items():
@@ -377,6 +389,17 @@ def _spill_limit(op: str) -> int:
 def _unanswered(key: str) -> Compiled:
     """Return the result for a kernel no worker reached; ``skipped``, so it is tried again."""
     return Compiled(key, "skipped", "the compile workers did not come to it in time")
+
+
+def _urgency(items: Sequence[_Item]) -> tuple[float, Callable[[], float] | None]:
+    """Return the rank of a job among those of its budget, and what says until when it may run."""
+    task = items[0].task
+    budget = task.budget
+    if budget is None:
+        return 0.0, None
+    libraries = sum(candidate.library for candidate in task.entries)
+    measured = len(items) + libraries if task.measured else 0
+    return weight(task.problem), lambda: budget.admit(measured)
 
 
 def _over(task: Task) -> bool:

@@ -21,7 +21,14 @@ from inductor_plugin.errors import WorkerError
 from inductor_plugin.tuning import race
 from inductor_plugin.tuning.task import Task, TaskCandidate
 from inductor_plugin.tuning.trace import Trace
-from inductor_plugin.worker.jobs import BenchCandidate, FinalJob, Outcome, Sampling, ScreenJob
+from inductor_plugin.worker.jobs import (
+    OUT_OF_TIME,
+    BenchCandidate,
+    FinalJob,
+    Outcome,
+    Sampling,
+    ScreenJob,
+)
 
 if TYPE_CHECKING:
     from inductor_plugin.tuning.builder import Builder
@@ -105,6 +112,8 @@ class Pipeline:
 
     def wait(self, task: Task, limit_s: float) -> bool:
         """Wait until a task is done; False if the limit passed or the pipeline broke first."""
+        if task.budget is not None:
+            task.budget.start()
         self._build.flush()
         with self._wake:
             self._awaited.append(task)
@@ -195,8 +204,8 @@ class Pipeline:
     def _next(self) -> Task | None:
         """Return a task with something to do now; called with the lock held."""
         awaited = any(not task.done.is_set() for task in self._awaited)
-        for task in self._tasks:
-            if task.late:
+        for task in sorted(self._tasks, key=lambda task: task.precedence):
+            if task.late or task.hopeless:
                 return task
             waits = task.exclusive and (not awaited or self._build.busy())
             if waits or time.monotonic() < task.retry_at:
@@ -208,11 +217,9 @@ class Pipeline:
     def _turn(self, task: Task) -> None:
         """Advance a task by one step, or finish it if its time is over."""
         entered = self._enter(task)
-        if task.late:
+        if task.late or task.hopeless:
             for candidate in task.unscreened():
-                candidate.outcome = Outcome(
-                    candidate.candidate_id, "skipped", "the tuning budget ended"
-                )
+                candidate.outcome = Outcome(candidate.candidate_id, "skipped", OUT_OF_TIME)
             self._finish(task)
         elif not entered:
             task.retry_at = time.monotonic() + _POLL_S

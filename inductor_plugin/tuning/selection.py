@@ -14,11 +14,13 @@ from inductor_plugin.counters import Counters
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import DIRECTIONS
 from inductor_plugin.tuning import race
+from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.decision import Verdict, decide
 from inductor_plugin.tuning.offer import CandidateOffer, limited
 from inductor_plugin.tuning.pins import Pins
 from inductor_plugin.tuning.task import Task, TaskCandidate, problem_digest
 from inductor_plugin.tuning.validity import advice, checked, is_valid, limits, was_limited
+from inductor_plugin.worker.jobs import OUT_OF_TIME
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +94,7 @@ class Selection:
         offers: Sequence[CandidateOffer],
         rejected: Mapping[str, str],
         tolerance: float | None,
-        deadline: float | None,
+        budget: Budget | None,
     ) -> TuningTicket:
         """Return a ticket; it has a task to submit if something must be measured."""
         digest = problem_digest(problem)
@@ -117,13 +119,13 @@ class Selection:
             record_misses=int(not ticket.hit),
         )
         if unseen and self._config.policy in ("tune", "build"):
-            if deadline is not None and time.monotonic() > deadline:
+            if budget is not None and budget.over:
                 for offer in unseen:  # preparing them takes time, too
                     ticket.measured[offer.candidate_id] = _measured(
-                        offer, "skipped", "the tuning budget ended", {}, time.time()
+                        offer, "skipped", OUT_OF_TIME, {}, time.time()
                     )
             else:
-                ticket.task = self._task(ticket, unseen, tolerance, deadline)
+                ticket.task = self._task(ticket, unseen, tolerance, budget)
         return ticket
 
     def decide(self, ticket: TuningTicket) -> Verdict:
@@ -208,7 +210,7 @@ class Selection:
         ticket: TuningTicket,
         unseen: Sequence[CandidateOffer],
         tolerance: float | None,
-        deadline: float | None,
+        budget: Budget | None,
     ) -> Task:
         # The library kernel is measured again with the new candidates: a timing taken in another
         # clock state must not decide a race.
@@ -220,7 +222,7 @@ class Selection:
             digest=ticket.digest,
             entries=[o.entry() for o in chosen],
             tolerance=tolerance if self._config.verify_numerics else None,
-            deadline=deadline,
+            budget=budget,
             exclusive=ticket.problem.output.device == "cpu" and self._config.policy == "tune",
             refresh=lambda task: self._refresh(ticket, task),
             finish=lambda task: self._finish(ticket, task),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -13,8 +12,10 @@ from inductor_plugin.cache import KernelKey, Resources, digest_of
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import DIRECTIONS, Attention, attention_of
+from inductor_plugin.tuning import budget
+from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.candidate import CandidateId, Identified
-from inductor_plugin.worker.jobs import BenchCandidate, Outcome, TritonCompileJob
+from inductor_plugin.worker.jobs import OUT_OF_TIME, BenchCandidate, Outcome, TritonCompileJob
 
 
 @functools.lru_cache(maxsize=1024)
@@ -99,7 +100,7 @@ class Task:
         digest: Its digest, which names its record.
         entries: The candidates to measure, the library kernels first.
         tolerance: Largest accepted error; None skips the check of results.
-        deadline: ``time.monotonic()`` after which nothing more is started; None for no limit.
+        budget: The graph's tuning budget; None for no limit.
         exclusive: True if measuring and compiling disturb each other (CPU devices).
         measured: False if the candidates are only to be compiled (``policy=build``).
         refresh: Drops candidates that another process has measured meanwhile; returns how many.
@@ -116,7 +117,7 @@ class Task:
     digest: str
     entries: list[TaskCandidate]
     tolerance: float | None
-    deadline: float | None
+    budget: Budget | None
     exclusive: bool
     refresh: Callable[[Task], int]
     finish: Callable[[Task], None]
@@ -130,8 +131,23 @@ class Task:
 
     @property
     def late(self) -> bool:
-        """True if the deadline has passed."""
-        return self.deadline is not None and time.monotonic() > self.deadline
+        """True if the budget has ended."""
+        return self.budget is not None and self.budget.over
+
+    @property
+    def hopeless(self) -> bool:
+        """True if the budget left only library kernels, so that there is nothing to decide."""
+        rivals = [e for e in self.entries if not e.library]
+        return bool(rivals) and all(
+            e.outcome is not None and e.outcome.reason == OUT_OF_TIME for e in rivals
+        )
+
+    @property
+    def precedence(self) -> tuple[bool, float]:
+        """Sort key of tasks with a budget: all are screened before the first final, the heaviest first."""
+        if self.budget is None:
+            return False, 0.0
+        return not self.unscreened(), -budget.weight(self.problem)
 
     @property
     def attention(self) -> Attention | None:

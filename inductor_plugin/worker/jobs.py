@@ -31,6 +31,9 @@ Status = Literal[
 """Status of a candidate. All but ``ok``, ``skipped`` (tried again next time) and ``pruned`` (built, but
 not worth measuring on this device) put the candidate into quarantine."""
 
+OUT_OF_TIME = "the tuning budget ended"
+"""Reason of candidates that were not compiled or measured before their graph's budget ended."""
+
 
 @dataclass(frozen=True)
 class BenchCandidate:

@@ -16,11 +16,22 @@ from inductor_plugin.counters import Counters
 from inductor_plugin.errors import CacheError, WorkerError
 from inductor_plugin.problem.target import Target, target
 from inductor_plugin.tuning.batches import MAX_BATCH, cuda_batch, spread
+from inductor_plugin.tuning.budget import SHARE, Budget
 from inductor_plugin.tuning.builder import Builder
 from inductor_plugin.tuning.task import CppBuild, TaskCandidate
 from inductor_plugin.tuning.trace import Trace
 from inductor_plugin.worker.jobs import Compiled, CppCompileJob
-from tests.support.fakes import LIMIT_S, FakePool, cpp_build, entry, task, triton_job, until
+from tests.support.fakes import (
+    LIMIT_S,
+    FakePool,
+    budget,
+    cpp_build,
+    entry,
+    problem,
+    task,
+    triton_job,
+    until,
+)
 
 
 @dataclass
@@ -35,9 +46,9 @@ class Rig:
     target: Target | None = None
     op: str = "mm"
 
-    def build(self, entries: Sequence[TaskCandidate], deadline: float | None = None) -> None:
+    def build(self, entries: Sequence[TaskCandidate], limit: Budget | None = None) -> None:
         """Build entries and wait until each has an answer and nothing runs."""
-        one = task(entries, deadline=deadline)
+        one = task(entries, budget=limit)
         one.problem = replace(one.problem, target=self.target, op=self.op)
         for each in entries:
             self.builder.add(one, each, lambda: None)
@@ -174,11 +185,11 @@ def test_kernels_of_one_unit_share_the_file_of_their_library(tmp_path: Path) -> 
     one = rig(tmp_path / "cache")
     library = tmp_path / "unit.so"
 
-    def submit(job: Any, done: Any, memory_bytes: int | None = None) -> None:
+    def submit(job: Any, done: Any, *_how: Any) -> None:
         library.write_bytes(b"both")
         done([Compiled(each.key, "ok", library=str(library)) for each in job.sources])
 
-    one.pool.submit = submit
+    one.pool.submit = submit  # pyright: ignore[reportAttributeAccessIssue]
     builds = [replace(cpp_build(f"k{i}"), language="cuda") for i in range(2)]
     one.build([entry(f"k{i}", build=build) for i, build in enumerate(builds)])
     first, second = (one.store.kernel(build.key.digest) for build in builds)
@@ -424,9 +435,34 @@ def test_a_cache_that_takes_no_kernel_answers_for_every_kernel(
 def test_nothing_is_compiled_once_the_budget_has_ended(tmp_path: Path) -> None:
     one = rig(tmp_path)
     (k,) = entries = cpp_entries("k")
-    one.build(entries, deadline=time.monotonic() - 1)
+    one.build(entries, budget(0.0))
     assert status(k) == "skipped"
     assert one.pool.jobs == []
+
+
+def test_with_a_budget_each_problem_has_its_own_job_the_heaviest_first(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    limit = Budget(100.0)
+    tasks = [task(cpp_entries(f"k{i}"), budget=limit, digest=str(i)) for i in range(4)]
+    for rows, each in zip((64, 512, 128, 256), tasks, strict=True):
+        each.problem = problem(rows=rows)
+        one.builder.add(each, each.entries[0], lambda: None)
+    assert limit.ends == float("inf")
+    one.builder.flush()
+    until(lambda: all(each.entries[0].ready for each in tasks))
+    assert one.batches() == [1, 1, 1, 1]
+    ranks = {str(job): rank for job, rank in zip(one.pool.jobs, one.pool.ranks, strict=True)}
+    ordered = sorted(ranks, key=lambda job: -ranks[job])
+    assert [
+        name for job in ordered for name in ("k0", "k1", "k2", "k3") if f"// {name}" in job
+    ] == [
+        "k1",
+        "k3",
+        "k2",
+        "k0",
+    ]
+    earliest = limit.ends - SHARE * 100
+    assert all(earliest < moment < limit.ends for moment in one.pool.limits)
 
 
 def test_what_was_held_back_is_busy_from_the_moment_it_is_taken(tmp_path: Path) -> None:

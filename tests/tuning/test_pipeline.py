@@ -20,6 +20,7 @@ from inductor_plugin.tuning.pipeline import Pipeline
 from inductor_plugin.tuning.race import MAX_LEGS, ROUNDS_PER_LEG
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.tuning.trace import Trace
+from inductor_plugin.worker.jobs import OUT_OF_TIME, Outcome
 from tests.support.fakes import (
     LIMIT_S,
     FakeBench,
@@ -27,8 +28,10 @@ from tests.support.fakes import (
     FakeLocks,
     FakeMeasurement,
     FakePool,
+    budget,
     cpp_build,
     entry,
+    problem,
     task,
     triton_job,
     until,
@@ -353,7 +356,7 @@ def test_the_deadline_ends_a_task_whose_candidates_still_compile(rig: Rig) -> No
     one = task(
         [entry("library", library=True), entry("a", build=cpp_build("a"))],
         exclusive=True,
-        deadline=time.monotonic() + 0.15,
+        budget=budget(0.15),
         finish=finished.append,
     )
     started = time.monotonic()
@@ -366,18 +369,48 @@ def test_the_deadline_ends_a_task_whose_candidates_still_compile(rig: Rig) -> No
 
 
 def test_after_the_deadline_nothing_more_is_measured(rig: Rig) -> None:
-    deadline = time.monotonic() + 0.2
     rig.bench.during = lambda _name: time.sleep(0.25)
-    one = task([entry("library", library=True), *map(entry, "abc")], deadline=deadline)
+    one = task([entry("library", library=True), *map(entry, "abc")], budget=budget(0.2))
     assert rig.run(one)
     assert rig.bench.screened == ["library"]
     assert rig.bench.finals == []
     assert [e.outcome.status for e in one.entries if e.outcome] == ["ok", *["skipped"] * 3]
 
 
+def test_with_a_budget_all_are_screened_before_the_finals_the_heaviest_first(rig: Rig) -> None:
+    limit = budget(LIMIT_S)
+    tasks: list[Task] = []
+    rig.locks.elsewhere.update("012")
+    for i, rows in enumerate((64, 512, 128)):
+        each = task([entry(f"lib{i}", library=True), entry(f"a{i}")], budget=limit, digest=str(i))
+        each.problem = problem(rows=rows)
+        rig.pipeline.submit(each)
+        tasks.append(each)
+    order: list[str] = []
+    rig.bench.during = order.append
+    rig.locks.elsewhere.clear()
+    assert all(rig.pipeline.wait(each, LIMIT_S) for each in tasks)
+    screened = [name for name in order if "+" not in name]
+    assert screened == ["lib1", "a1", "lib2", "a2", "lib0", "a0"]
+    assert order[:6] == screened
+    assert "a1" in order[6]
+
+
+def test_a_library_kernel_is_not_measured_where_nothing_else_was_compiled_in_time(
+    rig: Rig,
+) -> None:
+    one = task(
+        [entry("library", library=True), entry("a", build=cpp_build("a"))], budget=budget(LIMIT_S)
+    )
+    one.entry("a").outcome = Outcome("a", "skipped", OUT_OF_TIME)
+    assert rig.run(one)
+    assert rig.bench.screened == []
+    assert [e.outcome.reason for e in one.entries if e.outcome] == [OUT_OF_TIME] * 2
+
+
 def test_a_budget_spent_elsewhere_does_not_wait_for_a_process_that_measures(rig: Rig) -> None:
     rig.locks.elsewhere.add("digest")
-    one = task([entry("library", library=True)], deadline=time.monotonic() + 0.1)
+    one = task([entry("library", library=True)], budget=budget(0.1))
     started = time.monotonic()
     assert rig.run(one)
     assert time.monotonic() - started < 2.0

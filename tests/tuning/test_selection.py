@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,13 +14,14 @@ from inductor_plugin.cache import Record, Store, open_store
 from inductor_plugin.config import Config
 from inductor_plugin.counters import Counters
 from inductor_plugin.problem import Problem
+from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.pins import Pins
 from inductor_plugin.tuning.selection import Selection, TuningTicket, quarantine_name
 from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.worker.jobs import Outcome, Status
-from tests.support.fakes import offer, problem, spread
+from tests.support.fakes import budget, offer, problem, spread
 
 ENVIRONMENT = "e" * 16
 
@@ -37,10 +37,10 @@ class Rig:
     def plan(
         self,
         offers: Sequence[CandidateOffer],
-        deadline: float | None = None,
+        limit: Budget | None = None,
         one: Problem | None = None,
     ) -> TuningTicket:
-        return self.selection.plan(one or problem(), offers, {"gemm": "too small"}, 0.01, deadline)
+        return self.selection.plan(one or problem(), offers, {"gemm": "too small"}, 0.01, limit)
 
     def record(self, ticket: TuningTicket) -> Record:
         record = self.store.record(ENVIRONMENT, ticket.problem.op, ticket.digest)
@@ -304,7 +304,7 @@ def test_after_the_deadline_no_candidate_is_prepared(tmp_path: Path) -> None:
 
     one = rig(tmp_path)
     costly = [replace(o, prepare=make) for o in offers("a")]
-    ticket = one.plan(costly, deadline=time.monotonic() - 1)
+    ticket = one.plan(costly, budget(0.0))
     assert ticket.task is None
     assert {m.reason for m in ticket.measured.values()} == {"the tuning budget ended"}
     assert one.selection.decide(ticket).winner == "library"

@@ -17,6 +17,7 @@ from inductor_plugin.worker import compile_pool
 from inductor_plugin.worker.compile_pool import CompilePool, available_bytes
 from inductor_plugin.worker.failure import last_lines
 from inductor_plugin.worker.jobs import (
+    OUT_OF_TIME,
     Compiled,
     CompileJob,
     CppCompileJob,
@@ -275,7 +276,7 @@ class Nvcc:
         self.running = self.most = self.ended = 0
         self._guard = threading.Lock()
 
-    def compile(self, process: object, job: CompileJob) -> list[Compiled]:
+    def compile(self, process: object, job: CompileJob, until: float) -> list[Compiled]:
         with self._guard:
             self.running += 1
             self.most = max(self.most, self.running)
@@ -313,11 +314,61 @@ def test_as_many_compilers_run_as_the_memory_takes(
     assert (nvcc.most, nvcc.ended) == (at_once, 6)
 
 
+def test_of_queued_jobs_the_highest_rank_is_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    gate, order = threading.Event(), list[str]()
+
+    def compile_all(process: object, job: CppCompileJob, until: float) -> list[Compiled]:
+        gate.wait(60.0)
+        order.append(job.sources[0].key)
+        return []
+
+    monkeypatch.setattr(compile_pool, "compile_all", compile_all)
+    pool = CompilePool(1, SETTINGS, 0)
+    for key, rank in (("first", 0.0), ("light", 1.0), ("heavy", 9.0), ("also light", 1.0)):
+        job = CppCompileJob((source(key, 2),), GXX, str(tmp_path), 60.0)
+        pool.submit(job, lambda _: None, None, rank)
+        while not pool.running():
+            time.sleep(0.002)
+    gate.set()
+    assert wait_idle(pool, 20.0)
+    pool.close()
+    assert order == ["first", "heavy", "light", "also light"]
+
+
+def test_a_job_ends_at_the_time_it_was_given_and_is_not_blamed(pool: CompilePool, tmp_path: Path):
+    answers: list[Compiled] = []
+    asked: list[float] = []
+
+    def until() -> float:
+        asked.append(time.monotonic())
+        return asked[-1] + 0.5
+
+    command = ("sh", "-c", "touch started; sleep 600")
+    job = CppCompileJob((source("a", 2), source("b", 3)), command, str(tmp_path), 600.0)
+    pool.submit(job, answers.extend, None, 0.0, until)
+    assert wait_idle(pool, 20.0)
+    assert {(c.key, c.status, c.reason) for c in answers} == {
+        ("a", "skipped", OUT_OF_TIME),
+        ("b", "skipped", OUT_OF_TIME),
+    }
+    assert len(asked) == 1
+    assert time.monotonic() - asked[0] < 10.0
+
+
+def test_a_job_whose_time_is_over_does_not_start(pool: CompilePool, tmp_path: Path):
+    answers: list[Compiled] = []
+    job = CppCompileJob((source("a", 2),), ("touch", "started"), str(tmp_path), 600.0)
+    pool.submit(job, answers.extend, None, 0.0, lambda: time.monotonic() - 1)
+    assert wait_idle(pool, 20.0)
+    assert [c.reason for c in answers] == [OUT_OF_TIME]
+    assert not (tmp_path / "started").exists()
+
+
 def test_memory_that_others_give_back_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     free = [6 << 30]
     started, gate = threading.Semaphore(0), threading.Event()
 
-    def compile_all(process: object, job: CompileJob) -> list[Compiled]:
+    def compile_all(process: object, job: CompileJob, until: float) -> list[Compiled]:
         started.release()
         gate.wait(60.0)
         return []

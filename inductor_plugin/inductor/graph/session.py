@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import sys
-import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -35,6 +34,7 @@ from inductor_plugin.inductor.graph.pending import PendingChoice
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.tolerance import reduction_length, tolerance
 from inductor_plugin.registry import default_registry
+from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.environment import float32_precision, provenance
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.operand_files import OperandFiles
@@ -73,7 +73,7 @@ class Session:
         self._pending: list[PendingChoice] = []
         self._by_buffer: dict[str, PendingChoice] = {}
         self._before = COUNTERS.snapshot()
-        self._deadline: float | None = None
+        self._budget = Budget(config.tune_budget_s) if config.tune_budget_s > 0 else None
         self._reported = False
         self.guard = None
         if config.check_outputs != "off":
@@ -156,7 +156,7 @@ class Session:
         )
         ticket = self._tickets.get(key)
         if ticket is None:
-            ticket = selection.plan(problem, offers, rejected, tolerance, self._budget())
+            ticket = selection.plan(problem, offers, rejected, tolerance, self._budget)
             self._tickets[key] = ticket
             ticket.epilogue = epilogue or {}
             context.submit(ticket)
@@ -216,11 +216,6 @@ class Session:
             )
             self._contexts[device.type] = (context, selection)
         return self._contexts[device.type]
-
-    def _budget(self) -> float | None:
-        if self._deadline is None and self.config.tune_budget_s > 0:
-            self._deadline = time.monotonic() + self.config.tune_budget_s
-        return self._deadline
 
     def _hold(self) -> None:
         for pending in self._pending:

@@ -1,0 +1,107 @@
+"""The time limit of one graph's tuning: what is compiled first, and when measuring has to start.
+
+    first compile ── compile, the heaviest problems first ──► compile_until ── measure ──► ends
+
+What has been compiled but not measured is lost time, so the last part of the budget is kept for measuring.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from inductor_plugin.problem import Operand, Problem
+from inductor_plugin.problem.attention import DIRECTIONS, attention_of
+from inductor_plugin.problem.contract import item_bytes
+from inductor_plugin.problem.tolerance import reduction_length
+
+SHARE = 0.4
+"""Most of the budget that is kept for measuring."""
+MEASURE_S = 0.1
+"""Seconds kept for each candidate: a screening took 0.02 to 0.25 s (two cores, quiet and busy)."""
+_FLOPS_PER_BYTE = {"cpu": 16.0}
+_FLOPS_PER_BYTE_OF_A_GPU = 200.0
+"""Operations in the time of one byte of memory: an H100 has 989 TFLOP/s in bfloat16 and 3.35 TB/s; two
+cores with AVX-512 have about 200 GFLOP/s and 12 GB/s."""
+
+_T = TypeVar("_T")
+
+
+def weight(problem: Problem) -> float:
+    """Return how much there is to gain: bytes moved, or operations in the time of one byte each.
+
+    A faster kernel saves a share of its problem's time, so the problem that takes longest comes first.
+    """
+    per_byte = _FLOPS_PER_BYTE.get(problem.output.device, _FLOPS_PER_BYTE_OF_A_GPU)
+    moved = sum(map(_bytes, (*problem.inputs, problem.output)))
+    return max(float(moved), _flops(problem) / per_byte)
+
+
+def compile_until(ends: float, total_s: float, candidates: int) -> float:
+    """Return the time after which nothing is compiled any more, so that the rest suffices to measure.
+
+    Args:
+        ends: Time at which the budget ends.
+        total_s: The whole budget in seconds.
+        candidates: Candidates that have been compiled or are being compiled, with their library kernels.
+    """
+    return ends - min(SHARE * total_s, MEASURE_S * candidates)
+
+
+def by_problem(
+    items: Sequence[_T],
+    problem: Callable[[_T], Problem],
+    split: Callable[[list[_T]], list[list[_T]]],
+) -> list[list[_T]]:
+    """Return batches that each hold candidates of one problem, those of the heaviest problem first.
+
+    Without a batch of several problems, the first problem can be measured although a later one is not
+    compiled in time.
+    """
+    groups: dict[Problem, list[_T]] = {}
+    for item in items:
+        groups.setdefault(problem(item), []).append(item)
+    heaviest = sorted(groups, key=weight, reverse=True)
+    return [batch for key in heaviest for batch in split(groups[key])]
+
+
+class Budget:
+    """The budget of one graph. It starts with the first compile, so that lowering takes nothing of it."""
+
+    def __init__(self, total_s: float) -> None:
+        """Allow ``total_s`` seconds, which do not run yet."""
+        self.total_s = total_s
+        self.ends = math.inf
+        self._expected = 0
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Let the time run, if it does not yet."""
+        with self._lock:
+            if self.ends == math.inf:
+                self.ends = time.monotonic() + self.total_s
+
+    @property
+    def over(self) -> bool:
+        """True if nothing more may be started."""
+        return time.monotonic() > self.ends
+
+    def admit(self, candidates: int) -> float:
+        """Return the time until which candidates may be compiled, and keep time to measure them."""
+        with self._lock:
+            self._expected += candidates
+            return compile_until(self.ends, self.total_s, self._expected)
+
+
+def _bytes(operand: Operand) -> int:
+    return math.prod(operand.size) * item_bytes(operand.dtype)
+
+
+def _flops(problem: Problem) -> float:
+    names_operands = any(name == "operands" for name, _ in problem.arguments)
+    if names_operands and problem.op in DIRECTIONS:
+        return float(attention_of(problem).flops)
+    return 2.0 * math.prod(problem.output.size) * max(1, reduction_length(problem))
