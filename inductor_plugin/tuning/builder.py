@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import logging
 import shutil
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,10 +22,10 @@ from inductor_plugin.cache import KernelEntry, KernelKey, Resources, Store
 from inductor_plugin.counters import Counters
 from inductor_plugin.errors import CacheError
 from inductor_plugin.kernels import triton_files
-from inductor_plugin.kernels.resources import SPILL_LIMIT_BYTES, misfit
-from inductor_plugin.kernels.unit import unique_symbol
+from inductor_plugin.kernels.resources import misfit
 from inductor_plugin.tuning.batches import MAX_BATCH, cuda_batch, spread
-from inductor_plugin.tuning.budget import by_problem, weight
+from inductor_plugin.tuning.budget import cpp_unit, heaviest_first
+from inductor_plugin.tuning.build_item import BuildItem, unanswered, urgency
 from inductor_plugin.tuning.task import CppBuild, Task, TaskCandidate
 from inductor_plugin.tuning.trace import Trace
 from inductor_plugin.worker.jobs import (
@@ -43,19 +42,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_WITHOUT_LIBRARY = "flex_"
-"""FlexAttention's operators have no library kernel to compare with: the result must not be slower than
-Inductor's default, which on an H100 spills 132 bytes backward at head dimension 128."""
-
 _TRITON_FOLDER = "TRITON_CACHE_DIR"
 _SOURCE_NAMES = {"cpp": "source.cpp", "cuda": "source.cu"}
-
-
-@dataclass
-class _Item:
-    task: Task
-    candidate: TaskCandidate
-    done: Callable[[], None]
 
 
 class Builder:
@@ -86,13 +74,13 @@ class Builder:
         self._counters = counters
         self._timeout_s = compile_timeout_s
         self._changed = threading.Condition()
-        self._pending: list[_Item] = []
+        self._pending: list[BuildItem] = []
         self._running = 0
         self._quiet = 0
 
     def add(self, task: Task, candidate: TaskCandidate, done: Callable[[], None]) -> None:
         """Queue a candidate; ``done`` is called when it is ready or has failed."""
-        item = _Item(task, candidate, done)
+        item = BuildItem(task, candidate, done)
         build = candidate.build
         if isinstance(build, TritonCompileJob):
             self._start([([item], lambda: self._build_triton(item, build))])
@@ -112,7 +100,7 @@ class Builder:
         """Start the collected builds, distributed evenly over the workers."""
         with self._changed:
             items, self._pending = self._pending, []
-            by_command: dict[tuple[str, ...], list[_Item]] = {}
+            by_command: dict[tuple[str, ...], list[BuildItem]] = {}
             for item in items:
                 assert isinstance(item.candidate.build, CppBuild)
                 by_command.setdefault(item.candidate.build.command, []).append(item)
@@ -120,16 +108,17 @@ class Builder:
             # Under the same lock as the removal: collected builds must never look finished.
             self._start([(b, lambda b=b: self._build_batch(b)) for b in batches])
 
-    def _batches(self, items: Sequence[_Item]) -> list[list[_Item]]:
-        """Return what is compiled together: candidates of one problem where a budget may end before all."""
-        if any(item.task.budget for item in items):
-            return by_problem(items, lambda item: item.task.problem, self._units)
-        return self._units(items)
-
-    def _units(self, items: Sequence[_Item]) -> list[list[_Item]]:
-        build = items[0].candidate.build
+    def _batches(self, items: Sequence[BuildItem]) -> list[list[BuildItem]]:
+        """Return what is compiled together."""
+        build, budget = items[0].candidate.build, items[0].task.budget
+        size = 0
         if isinstance(build, CppBuild) and build.language == "cuda":
-            units = -(-len(items) // cuda_batch(len(items), self._pool.workers))
+            size = cuda_batch(len(items), self._pool.workers)
+        if budget is not None:
+            size = size or cpp_unit(budget.total_s)
+            return heaviest_first(items, lambda item: item.task.problem, size)
+        if size:
+            units = -(-len(items) // size)
             return [list(items[start::units]) for start in range(units)]
         return spread(items, self._pool.workers)
 
@@ -151,7 +140,7 @@ class Builder:
                 self._quiet -= granted
                 self._changed.notify_all()
 
-    def _start(self, works: Sequence[tuple[Sequence[_Item], Callable[[], None]]]) -> None:
+    def _start(self, works: Sequence[tuple[Sequence[BuildItem], Callable[[], None]]]) -> None:
         for budget in {item.task.budget for items, _ in works for item in items}:
             if budget is not None:
                 budget.start()
@@ -162,13 +151,13 @@ class Builder:
                 target=self._run, args=(items, work), name="inductor-plugin-build", daemon=True
             ).start()
 
-    def _run(self, items: Sequence[_Item], work: Callable[[], None]) -> None:
+    def _run(self, items: Sequence[BuildItem], work: Callable[[], None]) -> None:
         """Run one build; each of its items has an outcome at the end, whatever happens."""
         reason = "the builder gave no answer"
         try:
             with self._changed:
                 self._changed.wait_for(lambda: not self._quiet, timeout=self._timeout_s)
-            if all(_over(item.task) for item in items):
+            if all(item.over for item in items):
                 reason = OUT_OF_TIME
             else:
                 work()
@@ -183,21 +172,21 @@ class Builder:
                     item.candidate.outcome = Outcome(item.candidate.candidate_id, "skipped", reason)
                 item.done()  # again: tasks that wait until nothing compiles may continue
 
-    def _ready(self, item: _Item, library: str, symbol: str) -> None:
+    def _ready(self, item: BuildItem, library: str, symbol: str) -> None:
         assert item.candidate.bench is not None
         item.candidate.candidate = item.candidate.bench(library, symbol)
         item.candidate.ready = True
         item.done()
 
-    def _take(self, item: _Item, kernel: KernelEntry) -> None:
+    def _take(self, item: BuildItem, kernel: KernelEntry) -> None:
         """Use a cached library, unless it does not fit the device."""
         if not self._pruned(item, kernel.resources):
-            self._ready(item, str(kernel.path("kernel.so")), _symbol(item))
+            self._ready(item, str(kernel.path("kernel.so")), item.symbol)
 
-    def _pruned(self, item: _Item, resources: Resources | None) -> bool:
+    def _pruned(self, item: BuildItem, resources: Resources | None) -> bool:
         """Drop a kernel that does not fit the device; return True if so."""
         problem = item.task.problem
-        reason = misfit(problem.target, resources, _spill_limit(problem.op))
+        reason = misfit(problem.target, resources, item.spill_limit)
         if reason is None and resources is not None and item.candidate.judge is not None:
             reason = item.candidate.judge(resources)
         if reason is None:
@@ -206,7 +195,7 @@ class Builder:
         item.done()
         return True
 
-    def _fail(self, item: _Item, compiled: Compiled) -> None:
+    def _fail(self, item: BuildItem, compiled: Compiled) -> None:
         item.candidate.outcome = Outcome(
             item.candidate.candidate_id,
             compiled.status,
@@ -215,7 +204,7 @@ class Builder:
         )
         item.done()
 
-    def _build_triton(self, item: _Item, job: TritonCompileJob) -> None:
+    def _build_triton(self, item: BuildItem, job: TritonCompileJob) -> None:
         """Build a Triton kernel, or copy it from the cache, into Triton's cache folder."""
         if job.kernel is None:
             self._compile_triton(item, job)
@@ -224,7 +213,7 @@ class Builder:
                 if not self._placed(item, job, job.kernel):
                     self._build_and_keep(item, job, job.kernel)
 
-    def _placed(self, item: _Item, job: TritonCompileJob, key: KernelKey) -> bool:
+    def _placed(self, item: BuildItem, job: TritonCompileJob, key: KernelKey) -> bool:
         kernel = self._store.kernel(key.digest)
         if kernel is None:
             return False
@@ -235,7 +224,7 @@ class Builder:
         self._ready(item, "", "")
         return True
 
-    def _build_and_keep(self, item: _Item, job: TritonCompileJob, key: KernelKey) -> None:
+    def _build_and_keep(self, item: BuildItem, job: TritonCompileJob, key: KernelKey) -> None:
         """Compile into a private folder, and store the files in the cache."""
         folder = Path(tempfile.mkdtemp(prefix="inductor-plugin-"))
         try:
@@ -253,10 +242,10 @@ class Builder:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _compile_triton(
-        self, item: _Item, job: TritonCompileJob, *, ready: bool = True
+        self, item: BuildItem, job: TritonCompileJob, *, ready: bool = True
     ) -> Compiled:
         results = self._compile(job, [item])
-        compiled = results[0] if results else _unanswered(job.key)
+        compiled = results[0] if results else unanswered(job.key)
         item.candidate.compile_s = compiled.elapsed_s
         if compiled.status != "ok":
             self._fail(item, compiled)
@@ -267,7 +256,7 @@ class Builder:
         return compiled
 
     def _compile(
-        self, job: CompileJob, items: Sequence[_Item], memory_bytes: int = 0
+        self, job: CompileJob, items: Sequence[BuildItem], memory_bytes: int = 0
     ) -> list[Compiled]:
         """Compile in a worker and wait: one result per kernel, none if no worker reached it in time.
 
@@ -283,7 +272,7 @@ class Builder:
             results.extend(compiled)
             finished.set()
 
-        self._pool.submit(job, done, memory_bytes or None, *_urgency(items))
+        self._pool.submit(job, done, memory_bytes or None, *urgency(items))
         # Each wait has a limit: the job's own, once for the batch and once kernel by kernel, and
         # the time it may be queued after others.
         if not finished.wait(timeout=job.timeout_s * (2 + len(items)) * 4):
@@ -294,20 +283,23 @@ class Builder:
         names = " + ".join(item.candidate.name for item in items)
         self._trace.add_parallel("compile", names, ended - int(spent_s * 1e9), ended)
         self._counters.add(compile_s=spent_s)
+        budget = items[0].task.budget
+        if budget is not None and results and results[0].status == "ok":
+            budget.compiled(spent_s / len(results))
         return results
 
-    def _build_batch(self, batch: Sequence[_Item]) -> None:
+    def _build_batch(self, batch: Sequence[BuildItem]) -> None:
         """Build a batch, then wait for kernels that another process is building."""
-        owned: list[_Item] = []
-        elsewhere: list[_Item] = []
+        owned: list[BuildItem] = []
+        elsewhere: list[BuildItem] = []
         with ExitStack() as locks:
-            for item in sorted(batch, key=_digest):
+            for item in sorted(batch, key=lambda item: item.digest):
                 try:
-                    locks.enter_context(self._store.lock_kernel(_digest(item), timeout_s=0))
+                    locks.enter_context(self._store.lock_kernel(item.digest, timeout_s=0))
                 except CacheError:
                     elsewhere.append(item)
                     continue
-                kernel = self._store.kernel(_digest(item))
+                kernel = self._store.kernel(item.digest)
                 if kernel is not None:
                     self._take(item, kernel)
                 else:
@@ -317,22 +309,22 @@ class Builder:
         for item in elsewhere:
             self._build_after_other(item)
 
-    def _build_after_other(self, item: _Item) -> None:
+    def _build_after_other(self, item: BuildItem) -> None:
         """Wait for the process that builds this key; build it here if that process failed."""
         try:
-            with self._store.lock_kernel(_digest(item), timeout_s=self._timeout_s * MAX_BATCH):
-                kernel = self._store.kernel(_digest(item))
+            with self._store.lock_kernel(item.digest, timeout_s=self._timeout_s * MAX_BATCH):
+                kernel = self._store.kernel(item.digest)
                 if kernel is not None:
                     self._take(item, kernel)
                 else:
                     self._build_cpp([item])
         except CacheError as error:  # not this kernel's fault: it may be tried again
-            self._fail(item, Compiled(_digest(item), "skipped", str(error)))
+            self._fail(item, Compiled(item.digest, "skipped", str(error)))
 
-    def _build_cpp(self, items: Sequence[_Item]) -> None:
-        by_digest: dict[str, list[_Item]] = {}  # several problems may need the same kernel
+    def _build_cpp(self, items: Sequence[BuildItem]) -> None:
+        by_digest: dict[str, list[BuildItem]] = {}  # several problems may need the same kernel
         for item in items:
-            by_digest.setdefault(_digest(item), []).append(item)
+            by_digest.setdefault(item.digest, []).append(item)
         builds = [twins[0].candidate.build for twins in by_digest.values()]
         sources = tuple(b.source for b in builds if isinstance(b, CppBuild))
         assert isinstance(builds[0], CppBuild)
@@ -350,7 +342,7 @@ class Builder:
             by_key = {compiled.key: compiled for compiled in results}
             published: dict[str, Path] = {}
             for digest, twins in by_digest.items():
-                compiled = by_key.get(digest) or _unanswered(digest)
+                compiled = by_key.get(digest) or unanswered(digest)
                 kernel = self._published(twins[0], compiled, published)
                 for item in twins:
                     item.candidate.compile_s = compiled.elapsed_s
@@ -362,7 +354,7 @@ class Builder:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _published(
-        self, item: _Item, compiled: Compiled, published: dict[str, Path]
+        self, item: BuildItem, compiled: Compiled, published: dict[str, Path]
     ) -> KernelEntry | None:
         """Store a kernel if it compiled; ``published`` maps libraries of several kernels to their copies."""
         build = item.candidate.build
@@ -379,41 +371,3 @@ class Builder:
         published[compiled.library] = kernel.path("kernel.so")
         self._counters.add(compiled=1)
         return kernel
-
-
-def _spill_limit(op: str) -> int:
-    """Return the bytes a thread may spill for its kernel to be measured."""
-    return sys.maxsize if op.startswith(_WITHOUT_LIBRARY) else SPILL_LIMIT_BYTES
-
-
-def _unanswered(key: str) -> Compiled:
-    """Return the result for a kernel no worker reached; ``skipped``, so it is tried again."""
-    return Compiled(key, "skipped", "the compile workers did not come to it in time")
-
-
-def _urgency(items: Sequence[_Item]) -> tuple[float, Callable[[], float] | None]:
-    """Return the rank of a job among those of its budget, and what says until when it may run."""
-    task = items[0].task
-    budget = task.budget
-    if budget is None:
-        return 0.0, None
-    libraries = sum(candidate.library for candidate in task.entries)
-    measured = len(items) + libraries if task.measured else 0
-    return weight(task.problem), lambda: budget.admit(measured)
-
-
-def _over(task: Task) -> bool:
-    return task.late or task.done.is_set()
-
-
-def _digest(item: _Item) -> str:
-    build = item.candidate.build
-    assert isinstance(build, CppBuild)
-    return build.key.digest
-
-
-def _symbol(item: _Item) -> str:
-    """Return the C function's name in the library, which follows from the key alone."""
-    build = item.candidate.build
-    assert isinstance(build, CppBuild)
-    return unique_symbol(build.source)

@@ -23,8 +23,8 @@ from inductor_plugin.tuning.builder import Builder
 from inductor_plugin.tuning.environment import environment, float32_precision
 from inductor_plugin.tuning.pipeline import Pipeline
 from inductor_plugin.tuning.progress import Progress
-from inductor_plugin.tuning.selection import TuningTicket
 from inductor_plugin.tuning.task import Task
+from inductor_plugin.tuning.ticket import TuningTicket
 from inductor_plugin.tuning.trace import MAIN_TRACK, Trace
 from inductor_plugin.worker.bench_worker import BenchWorker, measure_in_process
 from inductor_plugin.worker.compile_pool import CompilePool, available_bytes

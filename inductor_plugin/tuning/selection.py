@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from inductor_plugin.cache import Decision, Measured, Record, Store
@@ -19,6 +19,7 @@ from inductor_plugin.tuning.decision import Verdict, decide
 from inductor_plugin.tuning.offer import CandidateOffer, limited
 from inductor_plugin.tuning.pins import Pins
 from inductor_plugin.tuning.task import Task, TaskCandidate, problem_digest
+from inductor_plugin.tuning.ticket import TuningTicket
 from inductor_plugin.tuning.validity import advice, checked, is_valid, limits, was_limited
 from inductor_plugin.worker.jobs import OUT_OF_TIME
 
@@ -28,35 +29,6 @@ _NOT_FAILED = frozenset({"ok", "skipped", "pruned"})
 _FINAL, _BEATEN, _SCREENED = "final", "beaten", "screened"
 """The stage a candidate reached: the finals; screening only, though finals took place; screening, and
 no finals took place."""
-
-
-@dataclass
-class TuningTicket:
-    """A submitted problem, and later its decision.
-
-    Attributes:
-        selection: The selection that decides it.
-        problem: The problem.
-        digest: Its digest.
-        offers: The candidates offered.
-        measured: Measurements by candidate, from records or from this run.
-        rejected: Templates that refused the problem, and why.
-        task: The running race, None if nothing had to be measured.
-        verdict: What runs, once decided.
-        hit: True if every candidate was known.
-        epilogue: The product's epilogue, as stored in the record.
-    """
-
-    selection: Selection
-    problem: Problem
-    digest: str
-    offers: tuple[CandidateOffer, ...]
-    measured: dict[str, Measured]
-    rejected: Mapping[str, str]
-    task: Task | None = None
-    verdict: Verdict | None = None
-    hit: bool = False
-    epilogue: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class Selection:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from inductor_plugin.counters import Stats
-from inductor_plugin.tuning.selection import TuningTicket
+from inductor_plugin.tuning.ticket import TuningTicket
 
 _SHOWN = 10
 

@@ -10,11 +10,13 @@ from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.problem.attention import FORWARD, Mask, arguments
 from inductor_plugin.tuning import budget as budget_module
 from inductor_plugin.tuning.budget import (
+    MEASURE_PER_COMPILE,
     MEASURE_S,
     SHARE,
     Budget,
-    by_problem,
     compile_until,
+    cpp_unit,
+    heaviest_first,
     weight,
 )
 from tests.support.fakes import FakeClock, problem
@@ -55,20 +57,21 @@ def test_attention_weighs_by_its_scores() -> None:
 
 
 def test_measuring_is_given_time_for_each_candidate_but_never_most_of_the_budget() -> None:
-    assert compile_until(100.0, 10.0, 0) == 100.0
-    assert compile_until(100.0, 10.0, 5) == 100.0 - 5 * MEASURE_S
-    assert compile_until(100.0, 10.0, 10_000) == 100.0 - SHARE * 10.0
+    assert compile_until(100.0, 10.0, 0, 0.0) == 100.0
+    assert compile_until(100.0, 10.0, 5, 0.0) == 100.0 - 5 * MEASURE_S
+    assert compile_until(100.0, 10.0, 5, 4.0) == 100.0 - 5 * 0.4
+    assert compile_until(100.0, 10.0, 10_000, 0.0) == 100.0 - SHARE * 10.0
     assert SHARE < 0.5
 
 
-def test_batches_hold_one_problem_and_come_heaviest_first() -> None:
+def test_batches_come_heaviest_first_with_a_problem_s_candidates_together() -> None:
     rows = (64, 512, 64, 128, 512)
+    for size, expected in ((1, [[1], [4], [3], [0], [2]]), (2, [[1, 4], [3, 0], [2]])):
+        assert heaviest_first(range(5), lambda i: problem(rows=rows[i]), size) == expected
 
-    def halves(items: list[int]) -> list[list[int]]:
-        return [items[:1], items[1:]] if len(items) > 1 else [items]
 
-    batches = by_problem(range(5), lambda i: problem(rows=rows[i]), halves)
-    assert batches == [[1], [4], [3], [0], [2]]
+def test_units_are_small_where_time_is_short() -> None:
+    assert [cpp_unit(total_s) for total_s in (1.0, 3.0, 60.0)] == [1, 2, 2]
 
 
 def test_a_budget_runs_from_its_first_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +86,8 @@ def test_a_budget_runs_from_its_first_start(monkeypatch: pytest.MonkeyPatch) -> 
     one.start()
     assert one.ends == 210.0
     assert one.admit(2) == 210.0 - 2 * MEASURE_S
-    assert one.admit(3) == 210.0 - 5 * MEASURE_S
+    one.compiled(1.0)
+    one.compiled(3.0)
+    assert one.admit(3) == 210.0 - 5 * MEASURE_PER_COMPILE * 2.0
     clock.now = 210.5
     assert one.over

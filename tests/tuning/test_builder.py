@@ -440,7 +440,7 @@ def test_nothing_is_compiled_once_the_budget_has_ended(tmp_path: Path) -> None:
     assert one.pool.jobs == []
 
 
-def test_with_a_budget_each_problem_has_its_own_job_the_heaviest_first(tmp_path: Path) -> None:
+def test_with_a_budget_the_heaviest_problems_are_compiled_first(tmp_path: Path) -> None:
     one = rig(tmp_path)
     limit = Budget(100.0)
     tasks = [task(cpp_entries(f"k{i}"), budget=limit, digest=str(i)) for i in range(4)]
@@ -450,17 +450,10 @@ def test_with_a_budget_each_problem_has_its_own_job_the_heaviest_first(tmp_path:
     assert limit.ends == float("inf")
     one.builder.flush()
     until(lambda: all(each.entries[0].ready for each in tasks))
-    assert one.batches() == [1, 1, 1, 1]
-    ranks = {str(job): rank for job, rank in zip(one.pool.jobs, one.pool.ranks, strict=True)}
-    ordered = sorted(ranks, key=lambda job: -ranks[job])
-    assert [
-        name for job in ordered for name in ("k0", "k1", "k2", "k3") if f"// {name}" in job
-    ] == [
-        "k1",
-        "k3",
-        "k2",
-        "k0",
-    ]
+    assert one.batches() == [2, 2]
+    first = max(range(2), key=lambda i: one.pool.ranks[i])
+    assert "// k1" in str(one.pool.jobs[first])
+    assert "// k3" in str(one.pool.jobs[first])
     earliest = limit.ends - SHARE * 100
     assert all(earliest < moment < limit.ends for moment in one.pool.limits)
 
