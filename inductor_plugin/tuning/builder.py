@@ -8,6 +8,7 @@ spills, is stored but not measured.
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 import tempfile
 import threading
@@ -26,8 +27,10 @@ from inductor_plugin.kernels.resources import misfit
 from inductor_plugin.tuning.batches import MAX_BATCH, cuda_batch, spread
 from inductor_plugin.tuning.budget import cpp_unit, heaviest_first
 from inductor_plugin.tuning.build_item import BuildItem, unanswered, urgency
+from inductor_plugin.tuning.holder import TOUCH_S, Watch, touch
 from inductor_plugin.tuning.task import CppBuild, Task, TaskCandidate
 from inductor_plugin.tuning.trace import Trace
+from inductor_plugin.worker.compile_pool import SETUP_S
 from inductor_plugin.worker.jobs import (
     OUT_OF_TIME,
     Compiled,
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_SILENCE_S = 10.0
+"""Least seconds for which a process that builds a kernel may be silent; it touches the lock's file each second."""
 _TRITON_FOLDER = "TRITON_CACHE_DIR"
 _SOURCE_NAMES = {"cpp": "source.cpp", "cuda": "source.cu"}
 
@@ -66,13 +71,13 @@ class Builder:
             pool: The compile workers.
             counters: Counters of compiled kernels and seconds.
             trace: Receives the spans of compile jobs.
-            compile_timeout_s: Seconds one kernel may take to compile.
+            compile_timeout_s: Seconds one kernel may take to compile; 0 for no limit.
         """
         self._store = store
         self._pool = pool
         self._trace = trace
         self._counters = counters
-        self._timeout_s = compile_timeout_s
+        self._timeout_s = compile_timeout_s or math.inf
         self._changed = threading.Condition()
         self._pending: list[BuildItem] = []
         self._running = 0
@@ -156,14 +161,15 @@ class Builder:
         reason = "the builder gave no answer"
         try:
             with self._changed:
-                self._changed.wait_for(lambda: not self._quiet, timeout=self._timeout_s)
+                limit_s = None if self._timeout_s == math.inf else self._timeout_s
+                self._changed.wait_for(lambda: not self._quiet, timeout=limit_s)
             if all(item.over for item in items):
                 reason = OUT_OF_TIME
             else:
                 work()
         except Exception as error:  # noqa: BLE001  the border around one build
             reason = f"not built: {type(error).__name__}: {error}"
-            logger.warning("%d kernels are not tuned: %s", len(items), reason)
+            logger.warning("inductor-plugin: %d kernels are not tuned: %s", len(items), reason)
         finally:
             with self._changed:
                 self._running -= 1
@@ -209,7 +215,7 @@ class Builder:
         if job.kernel is None:
             self._compile_triton(item, job)
         elif not self._placed(item, job, job.kernel):
-            with self._store.lock_kernel(job.kernel.digest, timeout_s=self._timeout_s * MAX_BATCH):
+            with self._locked(item, job.kernel.digest):
                 if not self._placed(item, job, job.kernel):
                     self._build_and_keep(item, job, job.kernel)
 
@@ -275,8 +281,12 @@ class Builder:
         self._pool.submit(job, done, memory_bytes or None, *urgency(items))
         # Each wait has a limit: the job's own, once for the batch and once kernel by kernel, and
         # the time it may be queued after others.
-        if not finished.wait(timeout=job.timeout_s * (2 + len(items)) * 4):
-            return []
+        ends = time.monotonic() + SETUP_S + (job.timeout_s or math.inf) * (2 + len(items)) * 4
+        while not finished.wait(timeout=TOUCH_S):
+            if time.monotonic() > ends:
+                return []
+            for digest in filter(None, (item.candidate.kernel for item in items)):
+                touch(self._store.layout.lock(digest))
         # Only the compiler's time counts, not the time in the queue.
         spent_s = sum(compiled.elapsed_s for compiled in results)
         ended = time.perf_counter_ns()
@@ -311,15 +321,27 @@ class Builder:
 
     def _build_after_other(self, item: BuildItem) -> None:
         """Wait for the process that builds this key; build it here if that process failed."""
-        try:
-            with self._store.lock_kernel(item.digest, timeout_s=self._timeout_s * MAX_BATCH):
-                kernel = self._store.kernel(item.digest)
-                if kernel is not None:
-                    self._take(item, kernel)
-                else:
-                    self._build_cpp([item])
-        except CacheError as error:  # not this kernel's fault: it may be tried again
-            self._fail(item, Compiled(item.digest, "skipped", str(error)))
+        with self._locked(item, item.digest):
+            kernel = self._store.kernel(item.digest)
+            if kernel is not None:
+                self._take(item, kernel)
+            elif item.over:
+                self._fail(item, Compiled(item.digest, "skipped", OUT_OF_TIME))
+            else:
+                self._build_cpp([item])
+
+    @contextmanager
+    def _locked(self, item: BuildItem, digest: str) -> Generator[None]:
+        """Hold a kernel's lock inside the block; without it if its holder is silent, or time is over."""
+        watch = Watch(self._store.layout.lock(digest))
+        with ExitStack() as locks:
+            while watch.silent_s() < max(_SILENCE_S, self._timeout_s) and not item.over:
+                try:
+                    locks.enter_context(self._store.lock_kernel(digest, timeout_s=TOUCH_S))
+                    break
+                except CacheError:
+                    watch.notice(f"{item.candidate.name} of {item.task.problem.describe()}")
+            yield
 
     def _build_cpp(self, items: Sequence[BuildItem]) -> None:
         by_digest: dict[str, list[BuildItem]] = {}  # several problems may need the same kernel

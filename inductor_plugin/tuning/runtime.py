@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import logging
 import os
 import sys
@@ -21,9 +20,9 @@ from inductor_plugin.counters import COUNTERS
 from inductor_plugin.errors import CacheError
 from inductor_plugin.tuning.builder import Builder
 from inductor_plugin.tuning.environment import environment, float32_precision
+from inductor_plugin.tuning.holder import ProblemLocks, silence_s
 from inductor_plugin.tuning.pipeline import Pipeline
 from inductor_plugin.tuning.progress import Progress
-from inductor_plugin.tuning.task import Task
 from inductor_plugin.tuning.ticket import TuningTicket
 from inductor_plugin.tuning.trace import MAIN_TRACK, Trace
 from inductor_plugin.worker.bench_worker import BenchWorker, measure_in_process
@@ -120,7 +119,7 @@ class DeviceContext:
             COUNTERS,
             self.trace,
             config.bench_timeout_s,
-            functools.partial(_try_lock, self.store),
+            ProblemLocks(self.store, silence_s(config)),
             self.progress.step,
         )
         self._runtime.at_close(pipeline.close)
@@ -251,20 +250,6 @@ def _memory_limit(config: Config, device: str) -> int:
     if config.worker_memory_bytes or device != "cpu":
         return config.worker_memory_bytes
     return available_bytes() * 4 // 5
-
-
-def _try_lock(store: Store, task: Task) -> Callable[[], None] | None:
-    """Take a problem's inter-process lock; None if another process is measuring it."""
-    lock = store.lock_kernel(f"measure-{task.digest}", timeout_s=0)
-    try:
-        lock.__enter__()
-    except CacheError:
-        return None
-
-    def release() -> None:
-        lock.__exit__(None, None, None)
-
-    return release
 
 
 def _text(values: Mapping[str, Any]) -> dict[str, str]:

@@ -20,7 +20,15 @@ from inductor_plugin.tuning.offer import CandidateOffer, limited
 from inductor_plugin.tuning.pins import Pins
 from inductor_plugin.tuning.task import Task, TaskCandidate, problem_digest
 from inductor_plugin.tuning.ticket import TuningTicket
-from inductor_plugin.tuning.validity import advice, checked, is_valid, limits, was_limited
+from inductor_plugin.tuning.validity import (
+    MISHAPS,
+    advice,
+    checked,
+    condemns,
+    is_valid,
+    limits,
+    was_limited,
+)
 from inductor_plugin.worker.jobs import OUT_OF_TIME
 
 logger = logging.getLogger(__name__)
@@ -79,6 +87,7 @@ class Selection:
             for o in offered
             if o.candidate_id in recorded
             and is_valid(recorded[o.candidate_id], self._config, library=o.library)
+            and recorded[o.candidate_id].status not in MISHAPS  # the quarantine counts those
         }
         ticket = TuningTicket(self, problem, digest, tuple(offered), measured, rejected)
         unseen = [o for o in offered if o.candidate_id not in measured]
@@ -150,12 +159,13 @@ class Selection:
             return Verdict(pinned, library, "pinned")
         if library is None:
             logger.warning(
-                "neither a pinned decision nor a library kernel for %s; records decide",
+                "inductor-plugin: neither a pinned decision nor a library kernel for %s; records decide",
                 ticket.problem.describe(),
             )
             return None
         logger.warning(
-            "no pinned decision for %s; the library kernel is used", ticket.problem.describe()
+            "inductor-plugin: no pinned decision for %s; the library kernel is used",
+            ticket.problem.describe(),
         )
         return Verdict(library, library, "not in the pin file, so the library kernel runs")
 
@@ -168,7 +178,9 @@ class Selection:
             row = self._store.quarantined(
                 self._environment, quarantine_name(offer.candidate_id, ticket.digest)
             )
-            if row is None or was_limited(row.status, row.fields.get("limits"), self._config):
+            if row is None or not condemns(
+                row.status, row.count, row.fields.get("limits"), self._config
+            ):
                 remaining.append(offer)
                 continue
             self._counters.add(quarantined=1)
@@ -213,6 +225,8 @@ class Selection:
             if name in offered
             and name not in ticket.measured
             and is_valid(measured, self._config, library=offered[name].library)
+            # An older mishap is why it is measured again.
+            and (measured.status not in MISHAPS or measured.measured_at > ticket.created)
         }
         ticket.measured.update(fresh)
         before = len(task.entries)
@@ -248,23 +262,32 @@ class Selection:
         self.decide(ticket)
 
     def _quarantine(self, ticket: TuningTicket, measured: Measured) -> None:
+        """Record a failure; a count that a raised limit has made void begins anew."""
+        name = quarantine_name(measured.candidate, ticket.digest)
+        before = self._store.quarantined(self._environment, name)
+        if before and was_limited(before.status, before.fields.get("limits"), self._config):
+            self._store.release(self._environment, name)
+            before = None
+        count, then = before.count + 1 if before else 1, measured.provenance.get("limits")
+        again = not condemns(measured.status, count, then, self._config)
         self._counters.add(failed=1, quarantined=1)
         logger.warning(
-            "%s is not used for %s: %s (%s)",
+            "inductor-plugin: %s is not used for %s: %s (%s)%s",
             measured.name,
             ticket.problem.describe(),
             measured.status,
             measured.reason,
+            "; the next process tries it once more" if again else "",
         )
         self._store.quarantine(
             self._environment,
-            quarantine_name(measured.candidate, ticket.digest),
+            name,
             {
                 "candidate": measured.candidate,
                 "problem": ticket.problem.describe(),
                 "status": measured.status,
                 "reason": measured.reason,
-                "limits": measured.provenance.get("limits"),
+                "limits": then,
             },
         )
 

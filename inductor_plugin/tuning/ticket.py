@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ class TuningTicket:
         verdict: What runs, once decided.
         hit: True if every candidate was known.
         epilogue: The product's epilogue, as stored in the record.
+        created: Time of the submission, in seconds since 1970.
     """
 
     selection: Selection
@@ -43,3 +45,4 @@ class TuningTicket:
     verdict: Verdict | None = None
     hit: bool = False
     epilogue: Mapping[str, str] = field(default_factory=dict[str, str])
+    created: float = field(default_factory=time.time)

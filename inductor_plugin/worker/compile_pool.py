@@ -157,9 +157,14 @@ class CompilePool:
     def _serve(self, process: WorkerProcess, queued: _Queued) -> None:
         try:
             self._admit(queued.memory_bytes)
+            compiled = [
+                Compiled(key, "skipped", "the compile worker failed") for key in _keys(queued.job)
+            ]
             try:
                 until = queued.until() if queued.until is not None else math.inf
                 compiled = compile_all(process, queued.job, until)
+            except Exception:  # noqa: BLE001  the border around a job: whoever waits for it has to be answered
+                _LOG.exception("inductor-plugin: a compile job failed")
             finally:
                 with self._changed:
                     self._running -= 1
@@ -213,8 +218,14 @@ def compile_all(process: WorkerProcess, job: CompileJob, until: float = math.inf
 
 
 def _attempt(process: WorkerProcess, job: CompileJob, until: float) -> list[Compiled] | JobFailed:
+    """Run a job; what goes wrong before its compiler starts is not the kernels' fault: ``skipped``."""
+    started: list[Event] = []
+
     def limit(event: Event) -> float | None:
-        return min(job.timeout_s, until - time.monotonic()) if event.what == "start" else None
+        if event.what != "start":
+            return None
+        started.append(event)
+        return min(job.timeout_s or math.inf, until - time.monotonic())
 
     setup_s = min(SETUP_S, until - time.monotonic())
     if setup_s <= 0:
@@ -223,9 +234,21 @@ def _attempt(process: WorkerProcess, job: CompileJob, until: float) -> list[Comp
         result = process.attempt(job, setup_s, limit)
     except WorkerError as error:
         return JobFailed("skipped", one_line(str(error)))
-    if isinstance(result, JobFailed) and result.status == "hung" and time.monotonic() >= until:
+    if isinstance(result, JobFailed):
+        return _blamed(result, job, started=bool(started), late=time.monotonic() >= until)
+    return result
+
+
+def _blamed(result: JobFailed, job: CompileJob, *, started: bool, late: bool) -> JobFailed:
+    """Return what a failed job means for its kernels."""
+    if result.status == "hung" and late:
         return JobFailed("skipped", OUT_OF_TIME)
-    if isinstance(result, JobFailed) and result.status in ("raised", "sticky_error"):
+    if not started:
+        _LOG.warning(
+            "inductor-plugin: %d kernels are not compiled: %s", len(_keys(job)), result.reason
+        )
+        return JobFailed("skipped", f"its worker: {result.status}: {result.reason}")
+    if result.status in ("raised", "sticky_error"):
         return JobFailed("compile_failed", last_lines(result.traceback))
     return result
 

@@ -19,14 +19,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from inductor_plugin.config import process_environment
 from inductor_plugin.errors import WorkerDiedError, WorkerError, WorkerTimeoutError
 from inductor_plugin.worker.failure import one_line, says_no_memory
 from inductor_plugin.worker.jobs import Event, JobFailed, WorkerSettings
+from inductor_plugin.worker.pipe import Pipe
 
 _LOG = logging.getLogger(__name__)
 _ENTRY = Path(__file__).with_name("child") / "main.py"
@@ -80,7 +80,8 @@ class _Child:
         finally:
             theirs.close()
             os.close(lifeline)
-        self.connection: Connection[Any, Any] = Connection(ours.detach())
+        self.pipe = Pipe(ours, name)
+        self.memory_bytes = settings.memory_bytes
         threading.Thread(target=self._reap, name=f"{name} reaper", daemon=True).start()
 
     @property
@@ -115,7 +116,7 @@ class _Child:
         """Kill it, wait until it is reaped, and close our ends."""
         self.kill()
         self.ended.wait(10.0)
-        self.connection.close()
+        self.pipe.close()
         self.output.close()
 
     def _reap(self) -> None:
@@ -258,16 +259,17 @@ class WorkerProcess:
         """Send the settings to the child, and wait until it is ready."""
         ready = False
         try:
-            child.connection.send(self.settings.sys_path)
-            child.connection.send(self.settings)
-            ready = child.connection.poll(START_S) and child.connection.recv() == "ready"
+            deadline = time.monotonic() + START_S
+            child.pipe.send(self.settings.sys_path, deadline)
+            child.pipe.send(self.settings, deadline)
+            ready = child.pipe.receive(deadline) == "ready"
+        except TimeoutError as error:
+            raise WorkerError(f"{self.name} was not ready within {START_S:.0f} s") from error
         except (EOFError, OSError) as error:
             raise WorkerError(f"{self.name} does not start: {_died(child)}") from error
         finally:
             if not ready:
                 child.kill()
-        if not ready:
-            raise WorkerError(f"{self.name} was not ready within {START_S:.0f} s")
 
     def _exchange(
         self, child: _Child, job: object, timeout_s: float, on_event: EventHandler | None
@@ -276,16 +278,19 @@ class WorkerProcess:
         accepted = answered = False
         deadline = time.monotonic() + timeout_s
         try:
-            child.connection.send(job)
-            while child.connection.poll(max(0.0, deadline - time.monotonic())):
-                message = child.connection.recv()
-                if not isinstance(message, Event):
+            child.pipe.send(job, deadline)
+            while True:
+                message = child.pipe.receive(deadline)
+                if isinstance(message, tuple):
                     answered = True
-                    return True, message[0]
+                    return True, cast("tuple[Any, ...]", message)[0]
+                event = self._event(message)
                 accepted = True
-                limit_s = on_event(message) if on_event is not None else None
+                limit_s = on_event(event) if on_event is not None else None
                 if limit_s is not None:
                     deadline, timeout_s = time.monotonic() + limit_s, limit_s
+        except TimeoutError:
+            tail = child.tail()
         except (EOFError, OSError) as error:
             reason = _died(child)
             if not accepted and child.process.returncode == 0:
@@ -296,9 +301,15 @@ class WorkerProcess:
         finally:
             if not answered:  # also on KeyboardInterrupt: a late answer must not reach the next job
                 child.kill()
-        tail = child.tail()
         self._drop()
         raise WorkerTimeoutError(f"{self.name} was ended after {timeout_s:.1f} s{_quote(tail)}")
+
+    def _event(self, message: object) -> Event:
+        if not isinstance(message, Event):
+            raise WorkerDiedError(
+                f"{self.name} sent a {type(message).__name__}, which is no message"
+            )
+        return message
 
     def _drop(self) -> None:
         child, self._child = self._child, None
@@ -340,6 +351,9 @@ def _died(child: _Child) -> str:
             how = f"was killed by {signal.Signals(-code).name}"
         except ValueError:
             how = f"was killed by signal {-code}"
+    elif code and child.memory_bytes:
+        # Python ends with 1 and without a word where not even a MemoryError can be reported.
+        how += f" (option worker_memory_bytes lets it use {child.memory_bytes / 2**20:.1f} MiB)"
     return how + _quote(child.tail())
 
 

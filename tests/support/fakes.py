@@ -352,6 +352,7 @@ class FakeLocks:
     def __init__(self) -> None:
         self.elsewhere: set[str] = set()
         self.held: list[str] = []
+        self.touched: list[str] = []
         self.tried = 0
 
     def __call__(self, task: Task) -> Callable[[], None] | None:
@@ -360,6 +361,9 @@ class FakeLocks:
             return None
         self.held.append(task.digest)
         return lambda: self.held.remove(task.digest)
+
+    def touch(self, task: Task) -> None:
+        self.touched.append(task.digest)
 
 
 def until(condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:

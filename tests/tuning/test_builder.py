@@ -15,6 +15,7 @@ from inductor_plugin.cache import KernelKey, Resources, Store, open_store
 from inductor_plugin.counters import Counters
 from inductor_plugin.errors import CacheError, WorkerError
 from inductor_plugin.problem.target import Target, target
+from inductor_plugin.tuning import builder as builder_module
 from inductor_plugin.tuning.batches import MAX_BATCH, cuda_batch, spread
 from inductor_plugin.tuning.budget import SHARE, Budget
 from inductor_plugin.tuning.builder import Builder
@@ -369,6 +370,8 @@ def test_a_triton_kernel_whose_files_cannot_be_kept_is_compiled_in_its_place(
 def test_workers_that_do_not_come_to_a_kernel_do_not_blame_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(builder_module, "SETUP_S", 0.0)
+    monkeypatch.setattr(builder_module, "TOUCH_S", 0.01)
     one = rig(tmp_path, timeout_s=0.002)
     one.pool.answers = False
     (k,) = entries = cpp_entries("k")
@@ -376,12 +379,44 @@ def test_workers_that_do_not_come_to_a_kernel_do_not_blame_it(
     assert status(k) == "skipped"
 
 
-def test_a_kernel_that_another_process_builds_too_long_is_not_blamed(tmp_path: Path) -> None:
-    one = rig(tmp_path, timeout_s=0.01)
+def test_a_kernel_whose_other_builder_is_silent_is_built_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder_module, "_SILENCE_S", 0.05)
+    monkeypatch.setattr(builder_module, "TOUCH_S", 0.01)
+    one = rig(tmp_path, timeout_s=0.02)
     (k,) = entries = cpp_entries("k")
     assert isinstance(k.build, CppBuild)
     with open_store(tmp_path).lock_kernel(k.build.key.digest):
         one.build(entries)
+    assert status(k) == "ready"
+    assert len(one.pool.jobs) == 1
+
+
+def test_a_kernel_that_another_process_is_building_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder_module, "_SILENCE_S", 0.2)
+    monkeypatch.setattr(builder_module, "TOUCH_S", 0.01)
+    one, other = rig(tmp_path, timeout_s=0.2), rig(tmp_path)
+    other.pool.gate.clear()
+    (theirs,), (mine,) = cpp_entries("k"), cpp_entries("k")
+    other.builder.add(task([theirs]), theirs, lambda: None)
+    other.builder.flush()
+    until(lambda: bool(other.pool.jobs))
+    threading.Timer(1.0, other.pool.gate.set).start()  # five times the silence that is waited for
+    one.build([mine])
+    assert (status(mine), one.pool.jobs) == ("ready", [])
+
+
+def test_a_kernel_that_another_process_builds_is_not_waited_for_after_the_budget(
+    tmp_path: Path,
+) -> None:
+    one = rig(tmp_path)
+    (k,) = entries = cpp_entries("k")
+    assert isinstance(k.build, CppBuild)
+    with open_store(tmp_path).lock_kernel(k.build.key.digest):
+        one.build(entries, budget(0.1))
     assert status(k) == "skipped"
     assert one.pool.jobs == []
 

@@ -196,19 +196,20 @@ def test_a_failed_candidate_is_not_tried_again(
 ) -> None:
     one = rig(tmp_path)
     ticket = one.plan(offers("bad"))
-    race(ticket, {"library": 1.0}, {"bad": "crashed"})
+    race(ticket, {"library": 1.0}, {"bad": "raised"})
     assert "bad is not used" in caplog.text
     assert one.counters.snapshot().failed == 1
     again = one.plan(offers("bad"))
     assert again.hit
     assert again.task is None
-    assert again.measured["bad"].status == "crashed"
+    assert again.measured["bad"].status == "raised"
 
 
 def test_quarantine_outlives_the_record(tmp_path: Path) -> None:
     one = rig(tmp_path)
     ticket = one.plan(offers("bad"))
     race(ticket, {"library": 1.0}, {"bad": "hung"})
+    race(one.plan(offers("bad")), {"library": 1.0}, {"bad": "hung"})
     one.store.layout.record(ENVIRONMENT, "mm", ticket.digest).unlink()
     again = rig(tmp_path)
     ticket = again.plan(offers("bad"))

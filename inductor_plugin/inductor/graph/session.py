@@ -36,6 +36,7 @@ from inductor_plugin.problem.tolerance import reduction_length, tolerance
 from inductor_plugin.registry import default_registry
 from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.environment import float32_precision, provenance
+from inductor_plugin.tuning.holder import wait_s
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.operand_files import OperandFiles
 from inductor_plugin.tuning.pins import Pins, read_pins
@@ -193,13 +194,7 @@ class Session:
     def wait(self, ticket: TuningTicket) -> None:
         """Wait until the race of a ticket, if any, has ended."""
         context, _ = self._contexts[ticket.problem.output.device]
-        context.wait(ticket, self._limit_s())
-
-    def _limit_s(self) -> float:
-        """Return the longest time a race may take; every wait has a limit."""
-        count = sum(len(t.task.entries) for t in self._tickets.values() if t.task is not None)
-        per_candidate_s = self.config.compile_timeout_s + 2 * self.config.bench_timeout_s
-        return 60.0 + count * per_candidate_s
+        context.wait(ticket, wait_s(self.config))
 
     def context(self, device: torch.device) -> tuple[DeviceContext, Selection]:
         """Return what a device's problems are tuned on, and what decides them."""
