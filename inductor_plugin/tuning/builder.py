@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -24,6 +22,7 @@ from inductor_plugin.counters import Counters
 from inductor_plugin.errors import CacheError
 from inductor_plugin.kernels import triton_files
 from inductor_plugin.kernels.resources import misfit
+from inductor_plugin.tuning import scratch
 from inductor_plugin.tuning.batches import MAX_BATCH, cuda_batch, spread
 from inductor_plugin.tuning.budget import cpp_unit, heaviest_first
 from inductor_plugin.tuning.build_item import BuildItem, unanswered, urgency
@@ -232,8 +231,7 @@ class Builder:
 
     def _build_and_keep(self, item: BuildItem, job: TritonCompileJob, key: KernelKey) -> None:
         """Compile into a private folder, and store the files in the cache."""
-        folder = Path(tempfile.mkdtemp(prefix="inductor-plugin-"))
-        try:
+        with scratch.build_folder() as folder:
             environment = dict(job.environment) | {_TRITON_FOLDER: str(folder)}
             private = replace(job, environment=tuple(sorted(environment.items())))
             compiled = self._compile_triton(item, private, ready=False)
@@ -244,8 +242,6 @@ class Builder:
                 placed = bool(files) and self._placed(item, job, key)
                 if not placed and not self._pruned(item, compiled.resources):
                     self._compile_triton(item, job)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
     def _compile_triton(
         self, item: BuildItem, job: TritonCompileJob, *, ready: bool = True
@@ -350,12 +346,11 @@ class Builder:
         builds = [twins[0].candidate.build for twins in by_digest.values()]
         sources = tuple(b.source for b in builds if isinstance(b, CppBuild))
         assert isinstance(builds[0], CppBuild)
-        folder = tempfile.mkdtemp(prefix="inductor-plugin-")
-        try:
+        with scratch.build_folder() as folder:
             job = CppCompileJob(
                 sources=sources,
                 command=builds[0].command,
-                workdir=folder,
+                workdir=str(folder),
                 # Each further kernel costs a quarter of the first (CUTLASS: 33 s alone, 64 s for 8).
                 timeout_s=self._timeout_s * (3 + len(sources)) / 4,
             )
@@ -372,8 +367,6 @@ class Builder:
                         self._fail(item, compiled)
                     else:
                         self._take(item, kernel)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
     def _published(
         self, item: BuildItem, compiled: Compiled, published: dict[str, Path]

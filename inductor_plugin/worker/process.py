@@ -19,6 +19,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -60,6 +61,7 @@ class _Child:
             self.process = subprocess.Popen(
                 [
                     sys.executable,
+                    *_isolation(),
                     str(_ENTRY),
                     str(theirs.fileno()),
                     str(lifeline),
@@ -101,7 +103,11 @@ class _Child:
         self._doomed = True
         with self._lock:
             if not self.ended.is_set():
+                others = _descendants(self.pid)
                 _kill_group(self.pid)
+                for pid in others:  # those that have left the group
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signal.SIGKILL)
 
     def tail(self) -> str:
         """Return the end of its standard output and error."""
@@ -329,6 +335,32 @@ def _environment(settings: WorkerSettings) -> dict[str, str]:
     if settings.cache_dir:
         environment["TORCHINDUCTOR_CACHE_DIR"] = settings.cache_dir
     return environment
+
+
+def _isolation() -> list[str]:
+    """Return this interpreter's flags that keep a user's environment out of Python, for a child."""
+    if sys.flags.isolated:
+        return ["-I", "-S"] if sys.flags.no_site else ["-I"]
+    flags = {
+        "-E": sys.flags.ignore_environment,
+        "-s": sys.flags.no_user_site,
+        "-S": sys.flags.no_site,
+        "-P": getattr(sys.flags, "safe_path", False),  # from Python 3.11 on
+    }
+    return [flag for flag, is_set in flags.items() if is_set]
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return the processes that a worker has started, also those whose own parent has ended.
+
+    A worker is their "child subreaper": the system gives it the children of its ended children.
+    """
+    pids: list[int] = []
+    for listing in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, listing.read_text(encoding="ascii").split()):
+                pids += [child, *_descendants(child)]
+    return pids
 
 
 def _kill_group(pid: int) -> None:

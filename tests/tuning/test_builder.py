@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from inductor_plugin.counters import Counters
 from inductor_plugin.errors import CacheError, WorkerError
 from inductor_plugin.problem.target import Target, target
 from inductor_plugin.tuning import builder as builder_module
+from inductor_plugin.tuning import scratch
 from inductor_plugin.tuning.batches import MAX_BATCH, cuda_batch, spread
 from inductor_plugin.tuning.budget import SHARE, Budget
 from inductor_plugin.tuning.builder import Builder
@@ -100,6 +102,21 @@ def test_the_job_names_the_published_library_and_the_function_in_it(tmp_path: Pa
     assert Path(library).read_bytes() == b"// k"
     assert str(tmp_path) in library
     assert symbol
+
+
+def test_builds_happen_in_folders_that_name_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    left = scratch.make_folder(tmp_path / "temporary", scratch.BUILD)
+    dead = left.rename(left.with_name(left.name.replace(f"-{os.getpid()}-", "-4194305-")))
+    one = rig(tmp_path / "cache")
+    one.build([*cpp_entries("k"), entry("t", build=triton_job("t", tmp_path / "triton"))])
+    (cpp,) = [job.workdir for job in one.pool.jobs if isinstance(job, CppCompileJob)]
+    assert scratch.named_process(Path(cpp).name) == scratch.process_id(os.getpid())
+    assert not dead.exists()
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 def test_kernels_held_back_fill_batches_that_keep_every_worker_busy(tmp_path: Path) -> None:

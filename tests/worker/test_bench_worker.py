@@ -299,6 +299,11 @@ def test_at_home_too_a_candidate_may_raise_or_hang():
     assert time.monotonic() - started < 2
 
 
+def test_a_limit_of_zero_is_none(worker: BenchWorker):
+    assert worker.screen(job(candidate("good", timeout_s=0.0))).status == "ok"
+    assert measure_in_process(lambda: None, "here", QUICK, 0.0).status == "ok"
+
+
 @pytest.mark.compat
 def test_the_short_cuts_are_inductor_s_own_functions():
     registered = inductor.load_inductor()

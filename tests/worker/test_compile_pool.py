@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
 import sys
 import threading
 import time
@@ -24,6 +26,7 @@ from inductor_plugin.worker.jobs import (
     TritonCompileJob,
     WorkerSettings,
 )
+from inductor_plugin.worker.process import WorkerProcess
 from tests.support.fakes import wait_idle
 from tests.support.repository import REPOSITORY
 
@@ -204,6 +207,7 @@ def test_a_compiler_that_hangs_costs_its_kernel_alone(pool: CompilePool, tmp_pat
         ("kill -SEGV $PPID; sleep 600", "crashed"),
         ("kill -KILL $PPID; sleep 600", "out_of_memory"),
         ("echo 'virtual memory exhausted: Cannot allocate memory'; exit 1", "out_of_memory"),
+        ("echo 'sorry, unimplemented: PCH allocation failure'; exit 1", "out_of_memory"),
         (
             "echo 'g++: fatal error: Killed signal terminated program cc1plus'; exit 1",
             "out_of_memory",
@@ -221,6 +225,49 @@ def test_a_worker_that_dies_costs_its_kernel_alone(
     built = build(pool, tmp_path, source("a", 2), source("dies", 3, "// TRAP"), command=command)
     assert built["dies"].status == status
     assert times(built["a"], 7) == 14
+
+
+def test_who_has_not_begun_is_not_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(compile_pool, "SETUP_S", 1.0)
+    process = WorkerProcess(SETTINGS, "compile worker")
+    process.start()
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGSTOP)  # before it takes the job
+    job = CppCompileJob((source("a", 2), source("b", 3)), GXX, str(tmp_path), 60.0)
+    compiled = compile_pool.compile_all(process, job)
+    process.close()
+    assert [c.status for c in compiled] == ["skipped", "skipped"]
+    assert "hung" in compiled[0].reason
+    assert "inductor-plugin: 2 kernels are not compiled" in caplog.text
+
+
+@pytest.mark.parametrize("limit_s", [0.0, 60.0])
+def test_a_limit_of_zero_is_none(pool: CompilePool, tmp_path: Path, limit_s: float):
+    assert build(pool, tmp_path, source("a", 2), limit_s=limit_s)["a"].status == "ok"
+
+
+def test_a_worker_without_memory_for_itself_does_not_blame_the_kernel(tmp_path: Path):
+    small = WorkerSettings(SETTINGS.sys_path, "compile", memory_bytes=1024)
+    pool = CompilePool(1, small, 0)
+    compiled = build(pool, tmp_path, source("a", 2))["a"]
+    pool.close()
+    assert compiled.status == "skipped"
+
+
+def test_a_pool_answers_although_a_job_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def broken(*_arguments: object) -> list[Compiled]:
+        raise ValueError("what nobody expected")
+
+    monkeypatch.setattr(compile_pool, "compile_all", broken)
+    pool = CompilePool(1, SETTINGS, 0)
+    compiled = build(pool, tmp_path, source("a", 2))["a"]
+    pool.close()
+    assert compiled.status == "skipped"
+    assert "what nobody expected" in caplog.text
 
 
 def test_a_compiler_that_is_missing_is_a_reason(pool: CompilePool, tmp_path: Path):
