@@ -27,6 +27,7 @@ from inductor_plugin.tuning.batches import MAX_BATCH, cuda_batch, spread
 from inductor_plugin.tuning.budget import cpp_unit, heaviest_first
 from inductor_plugin.tuning.build_item import BuildItem, unanswered, urgency
 from inductor_plugin.tuning.holder import TOUCH_S, Watch, touch
+from inductor_plugin.tuning.journal import Journal
 from inductor_plugin.tuning.task import CppBuild, Task, TaskCandidate
 from inductor_plugin.tuning.trace import Trace
 from inductor_plugin.worker.compile_pool import SETUP_S
@@ -74,8 +75,7 @@ class Builder:
         """
         self._store = store
         self._pool = pool
-        self._trace = trace
-        self._counters = counters
+        self._journal = Journal(counters, trace)
         self._timeout_s = compile_timeout_s or math.inf
         self._changed = threading.Condition()
         self._pending: list[BuildItem] = []
@@ -252,7 +252,7 @@ class Builder:
         if compiled.status != "ok":
             self._fail(item, compiled)
             return compiled
-        self._counters.add(compiled=1)
+        self._journal.count(item.task, compiled=1)
         if ready and not self._pruned(item, compiled.resources):
             self._ready(item, "", "")
         return compiled
@@ -274,6 +274,7 @@ class Builder:
             results.extend(compiled)
             finished.set()
 
+        self._journal.compiling(items)
         self._pool.submit(job, done, memory_bytes or None, *urgency(items))
         # Each wait has a limit: the job's own, once for the batch and once kernel by kernel, and
         # the time it may be queued after others.
@@ -283,12 +284,7 @@ class Builder:
                 return []
             for digest in filter(None, (item.candidate.kernel for item in items)):
                 touch(self._store.layout.lock(digest))
-        # Only the compiler's time counts, not the time in the queue.
-        spent_s = sum(compiled.elapsed_s for compiled in results)
-        ended = time.perf_counter_ns()
-        names = " + ".join(item.candidate.name for item in items)
-        self._trace.add_parallel("compile", names, ended - int(spent_s * 1e9), ended)
-        self._counters.add(compile_s=spent_s)
+        spent_s = self._journal.compiled(items, results)
         budget = items[0].task.budget
         if budget is not None and results and results[0].status == "ok":
             budget.compiled(spent_s / len(results))
@@ -384,5 +380,5 @@ class Builder:
             compiled.resources,
         )
         published[compiled.library] = kernel.path("kernel.so")
-        self._counters.add(compiled=1)
+        self._journal.count(item.task, compiled=1)
         return kernel

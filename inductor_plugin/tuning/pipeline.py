@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from inductor_plugin.counters import Counters
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.tuning import race
+from inductor_plugin.tuning.journal import Journal
 from inductor_plugin.tuning.task import Task, TaskCandidate
 from inductor_plugin.tuning.trace import Trace
 from inductor_plugin.worker.jobs import (
@@ -74,8 +75,7 @@ class Pipeline:
         self._build = build
         self._bench = bench
         self._measure_in_process = measure_in_process
-        self._counters = counters
-        self._trace = trace
+        self._journal = Journal(counters, trace)
         self._bench_timeout_s = bench_timeout_s
         self._locks = locks
         self._on_measured = on_measured
@@ -185,7 +185,7 @@ class Pipeline:
         except WorkerError as error:
             self._break(str(error))
         except Exception as error:  # the border around one task's race
-            logger.exception("measuring %s failed", task.problem.describe())
+            logger.exception("inductor-plugin: measuring %s failed", task.problem.describe())
             self._end(task, f"measuring failed: {type(error).__name__}: {error}")
 
     def _break(self, reason: str) -> None:
@@ -307,9 +307,7 @@ class Pipeline:
         if reason := race.beaten(candidate.least_ms, reference.samples_ms if reference else ()):
             self._set_outcome(task, candidate, Outcome(candidate.candidate_id, "pruned", reason))
             return
-        with self._trace.span(
-            f"measure {self.device}", candidate.name, problem=task.problem.describe(), step="screen"
-        ):
+        with self._journal.measuring(task, self.device, [candidate.name], "screen"):
             outcome = self._screened(task, candidate, reference)
             if outcome is None or (
                 outcome.status == "skipped" and candidate.in_process is not None
@@ -324,7 +322,7 @@ class Pipeline:
                     self._bench_timeout_s,
                 )
         candidate.samples_ms = outcome.samples_ms
-        self._counters.add(benchmarked=1, benchmark_s=outcome.elapsed_s)
+        self._journal.count(task, benchmarked=1, benchmark_s=outcome.elapsed_s)
         self._set_outcome(task, candidate, outcome)
 
     def _screened(
@@ -361,12 +359,7 @@ class Pipeline:
             return False
         finalists = [task.entry(n) for n in task.racing]
         started = time.perf_counter()
-        with self._trace.span(
-            f"measure {self.device}",
-            f"final of {len(finalists)}",
-            problem=task.problem.describe(),
-            step="final",
-        ):
+        with self._journal.measuring(task, self.device, [e.name for e in finalists], "final"):
             outcomes = self._bench.final(
                 FinalJob(
                     problem_id=task.digest,
@@ -375,7 +368,7 @@ class Pipeline:
                     sampling=race.final_sampling(self.device),
                 )
             )
-        self._counters.add(benchmark_s=time.perf_counter() - started)
+        self._journal.count(task, benchmark_s=time.perf_counter() - started)
         for outcome in outcomes:
             candidate = task.entry(outcome.candidate_id)
             if outcome.status not in ("ok", "skipped"):  # skipped: caused by another candidate

@@ -21,6 +21,7 @@ from inductor_plugin.errors import CacheError
 from inductor_plugin.tuning.builder import Builder
 from inductor_plugin.tuning.environment import environment, float32_precision
 from inductor_plugin.tuning.holder import ProblemLocks, silence_s
+from inductor_plugin.tuning.journal import Journal
 from inductor_plugin.tuning.pipeline import Pipeline
 from inductor_plugin.tuning.progress import Progress
 from inductor_plugin.tuning.ticket import TuningTicket
@@ -95,11 +96,16 @@ class DeviceContext:
         with self.progress.shown():
             in_time = self.pipeline.wait(task, limit_s)
         ended = time.perf_counter_ns()
-        problem = ticket.problem.describe()
-        self.trace.add(MAIN_TRACK, f"wait {problem}", started, ended)
-        COUNTERS.add(wall_s=(ended - started) / 1e9)
+        problem, verdict = ticket.problem.describe(), ticket.verdict
+        decision = {"decision": verdict.winner, "reason": verdict.reason} if verdict else {}
+        self.trace.add(MAIN_TRACK, f"wait {problem}", started, ended, problem=problem, **decision)
+        Journal(COUNTERS, self.trace).count(task, wall_s=(ended - started) / 1e9)
         if not in_time:
-            logger.warning("%s was not tuned (%s); the library kernel is used", problem, task.error)
+            logger.warning(
+                "inductor-plugin: %s was not tuned (%s); the library kernel is used",
+                problem,
+                task.error,
+            )
 
     def _bench(self) -> BenchWorker:
         with self._runtime.lock:
@@ -151,7 +157,9 @@ class Runtime:
                 try:
                     opened = open_store(path, limit_bytes=config.cache_limit_bytes)
                 except CacheError as error:
-                    logger.warning("%s; nothing is remembered by this process", error)
+                    logger.warning(
+                        "inductor-plugin: %s; nothing is remembered by this process", error
+                    )
                     opened = open_store(path, memory_only=True)
                 self._stores[path] = opened
             return self._stores[path]

@@ -19,7 +19,7 @@ from inductor_plugin.tuning.decision import Verdict, decide
 from inductor_plugin.tuning.offer import CandidateOffer, limited
 from inductor_plugin.tuning.pins import Pins
 from inductor_plugin.tuning.task import Task, TaskCandidate, problem_digest
-from inductor_plugin.tuning.ticket import TuningTicket
+from inductor_plugin.tuning.ticket import TuningTicket, looked_up
 from inductor_plugin.tuning.validity import (
     MISHAPS,
     advice,
@@ -99,6 +99,7 @@ class Selection:
             record_hits=int(ticket.hit),
             record_misses=int(not ticket.hit),
         )
+        logger.info("%s", looked_up(ticket, unseen, self._config.policy))
         if unseen and self._config.policy in ("tune", "build"):
             if budget is not None and budget.over:
                 for offer in unseen:  # preparing them takes time, too
@@ -271,6 +272,8 @@ class Selection:
         count, then = before.count + 1 if before else 1, measured.provenance.get("limits")
         again = not condemns(measured.status, count, then, self._config)
         self._counters.add(failed=1, quarantined=1)
+        if ticket.task is not None:
+            ticket.task.spent.add(failed=1, quarantined=1)
         logger.warning(
             "inductor-plugin: %s is not used for %s: %s (%s)%s",
             measured.name,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from inductor_plugin.cache import KernelKey, Resources, digest_of
+from inductor_plugin.counters import Counters
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import DIRECTIONS, Attention, attention_of
@@ -111,6 +112,7 @@ class Task:
         error: Why there is no result; empty if there is one.
         retry_at: ``time.monotonic()`` before which the problem's lock is not tried again.
         steps_left: Candidates the progress bar still waits for.
+        spent: What was done for it: kernels, measurements, failures, seconds.
     """
 
     problem: Problem
@@ -128,6 +130,7 @@ class Task:
     error: str = ""
     retry_at: float = 0.0
     steps_left: int = 0
+    spent: Counters = field(default_factory=Counters)
 
     @property
     def late(self) -> bool:

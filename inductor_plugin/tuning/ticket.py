@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -46,3 +46,20 @@ class TuningTicket:
     hit: bool = False
     epilogue: Mapping[str, str] = field(default_factory=dict[str, str])
     created: float = field(default_factory=time.time)
+
+
+def looked_up(ticket: TuningTicket, unseen: Sequence[CandidateOffer], policy: str) -> str:
+    """Return the line of the log about what the cache knows of a problem."""
+    problem, count = ticket.problem.describe(), len(ticket.offers)
+    if not unseen:
+        return f"{problem}: hit, all {count} candidates are known (record {ticket.digest[:12]})"
+    what = {"tune": "measured", "build": "compiled"}.get(policy, f"not measured (policy={policy})")
+    return f"{problem}: miss, {len(unseen)} of {count} candidates are {what} (record {ticket.digest[:12]})"
+
+
+def decided(ticket: TuningTicket) -> str:
+    """Return the line of the log about what runs."""
+    problem, verdict = ticket.problem.describe(), ticket.verdict
+    if verdict is None or verdict.winner is None:
+        return f"{problem}: nothing was decided"
+    return f"{problem}: {verdict.winner} runs: {verdict.reason}"

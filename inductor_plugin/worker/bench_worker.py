@@ -92,7 +92,9 @@ class BenchWorker:
         """
         started = time.monotonic()
         candidate = job.candidate
-        _LOG.info("measuring %s", candidate.candidate_id)  # before it runs: it may end this process
+        _LOG.debug(
+            "measuring %s", candidate.candidate_id
+        )  # before it runs: it may end this process
         watch = _Watch(_limits(filter(None, (job.library, candidate))))
         result = self._run(job, watch)
         if isinstance(result, JobFailed):
@@ -113,7 +115,7 @@ class BenchWorker:
         done: dict[str, Outcome] = {}
         samples: dict[str, list[float]] = {name: [] for name in remaining}
         rounds = job.rounds
-        _LOG.info("measuring in turns: %s", ", ".join(remaining))
+        _LOG.debug("measuring in turns: %s", ", ".join(remaining))
         while remaining and rounds > 0:
             watch = _Watch(_limits(remaining.values()))
             result = self._run(
@@ -185,7 +187,7 @@ def measure_in_process(
             reason = one_line(f"{type(error).__name__}: {error}")
             outcomes.append(Outcome(candidate_id, status_of(error), reason))
 
-    _LOG.info("measuring %s in this process", candidate_id)
+    _LOG.debug("measuring %s in this process", candidate_id)
     thread = threading.Thread(target=measured, name=f"measuring {candidate_id}", daemon=True)
     thread.start()
     thread.join(timeout_s or None)

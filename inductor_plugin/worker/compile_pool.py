@@ -206,15 +206,20 @@ def compile_all(process: WorkerProcess, job: CompileJob, until: float = math.inf
         job: The job.
         until: ``time.monotonic()`` at which its kernels become ``skipped``.
     """
+    started = time.monotonic()
     result = _attempt(process, job, until)
     if not isinstance(result, JobFailed):
         return result
+    each_s = (time.monotonic() - started) / len(_keys(job))
     broken = result.status in ("hung", "crashed", "out_of_memory")
     if broken and isinstance(job, CppCompileJob) and len(job.sources) > 1:
         _LOG.info("a compile batch failed (%s); compiling its kernels one by one", result.reason)
         singles = (replace(job, sources=(source,)) for source in job.sources)
         return [compiled for single in singles for compiled in compile_all(process, single, until)]
-    return [Compiled(key=key, status=result.status, reason=result.reason) for key in _keys(job)]
+    return [
+        Compiled(key=key, status=result.status, reason=result.reason, elapsed_s=each_s)
+        for key in _keys(job)
+    ]
 
 
 def _attempt(process: WorkerProcess, job: CompileJob, until: float) -> list[Compiled] | JobFailed:

@@ -120,7 +120,7 @@ def test_a_fault_costs_that_candidate_alone(
 ):
     assert worker.screen(job(candidate("good"))).status == "ok"
     before = worker.restarts
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.DEBUG):
         outcome = worker.screen(job(candidate(fault, timeout_s=1.0)))
     assert (outcome.candidate_id, outcome.status) == (fault, status)
     assert reason in outcome.reason

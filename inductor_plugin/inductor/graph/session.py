@@ -43,8 +43,9 @@ from inductor_plugin.tuning.pins import Pins, read_pins
 from inductor_plugin.tuning.refusal import remember
 from inductor_plugin.tuning.runtime import RUNTIME, DeviceContext
 from inductor_plugin.tuning.selection import Selection, TuningTicket
-from inductor_plugin.tuning.table import summary, table
+from inductor_plugin.tuning.table import spent_on, summary, table
 from inductor_plugin.tuning.task import problem_digest
+from inductor_plugin.tuning.ticket import decided
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,6 @@ class Session:
         self._deferred: list[deferral.Deferred] = []
         self._pending: list[PendingChoice] = []
         self._by_buffer: dict[str, PendingChoice] = {}
-        self._before = COUNTERS.snapshot()
         self._budget = Budget(config.tune_budget_s) if config.tune_budget_s > 0 else None
         self._reported = False
         self.guard = None
@@ -241,9 +241,11 @@ class Session:
             context.store.add_counts(
                 hits=sum(t.hit for t in tickets), misses=sum(not t.hit for t in tickets)
             )
-        spent = COUNTERS.snapshot().since(self._before)
+        spent = spent_on(tickets)
         for observe in OBSERVERS:
             observe(tickets)
+        for ticket in tickets:
+            logger.info("%s", decided(ticket))
         line = summary(tickets, spent)
         logger.info("%s", line)
         shown = self.config.table == "on" or (
