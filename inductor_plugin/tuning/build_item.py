@@ -60,12 +60,15 @@ class BuildItem:
         return sys.maxsize if without else SPILL_LIMIT_BYTES
 
 
-def urgency(items: Sequence[BuildItem]) -> tuple[float, Callable[[], float] | None]:
-    """Return the rank of a job among those of its budget, and what says until when it may run."""
+def urgency(items: Sequence[BuildItem]) -> tuple[float, Callable[[], float]] | None:
+    """Return the rank of a job among those of its budget, and what says until when it may run.
+
+    None without a budget.
+    """
     task = items[0].task
     budget = task.budget
     if budget is None:
-        return 0.0, None
+        return None
     libraries = sum(candidate.library for candidate in task.entries)
     measured = len(items) + libraries if task.measured else 0
     return weight(task.problem), lambda: budget.admit(measured)
