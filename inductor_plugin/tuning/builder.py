@@ -8,14 +8,12 @@ spills, is stored but not measured.
 from __future__ import annotations
 
 import logging
-import shutil
-import sys
-import tempfile
+import math
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,12 +21,18 @@ from inductor_plugin.cache import KernelEntry, KernelKey, Resources, Store
 from inductor_plugin.counters import Counters
 from inductor_plugin.errors import CacheError
 from inductor_plugin.kernels import triton_files
-from inductor_plugin.kernels.resources import SPILL_LIMIT_BYTES, misfit
-from inductor_plugin.kernels.unit import unique_symbol
+from inductor_plugin.kernels.resources import misfit
+from inductor_plugin.tuning import scratch
 from inductor_plugin.tuning.batches import MAX_BATCH, cuda_batch, spread
+from inductor_plugin.tuning.budget import cpp_unit, heaviest_first
+from inductor_plugin.tuning.build_item import BuildItem, unanswered, urgency
+from inductor_plugin.tuning.holder import TOUCH_S, Watch, touch
+from inductor_plugin.tuning.journal import Journal
 from inductor_plugin.tuning.task import CppBuild, Task, TaskCandidate
 from inductor_plugin.tuning.trace import Trace
+from inductor_plugin.worker.compile_pool import SETUP_S
 from inductor_plugin.worker.jobs import (
+    OUT_OF_TIME,
     Compiled,
     CompileJob,
     CppCompileJob,
@@ -41,19 +45,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_WITHOUT_LIBRARY = "flex_"
-"""FlexAttention's operators have no library kernel to compare with: the result must not be slower than
-Inductor's default, which on an H100 spills 132 bytes backward at head dimension 128."""
-
+_SILENCE_S = 10.0
+"""Least seconds for which a process that builds a kernel may be silent; it touches the lock's file each second."""
 _TRITON_FOLDER = "TRITON_CACHE_DIR"
 _SOURCE_NAMES = {"cpp": "source.cpp", "cuda": "source.cu"}
-
-
-@dataclass
-class _Item:
-    task: Task
-    candidate: TaskCandidate
-    done: Callable[[], None]
 
 
 class Builder:
@@ -76,21 +71,20 @@ class Builder:
             pool: The compile workers.
             counters: Counters of compiled kernels and seconds.
             trace: Receives the spans of compile jobs.
-            compile_timeout_s: Seconds one kernel may take to compile.
+            compile_timeout_s: Seconds one kernel may take to compile; 0 for no limit.
         """
         self._store = store
         self._pool = pool
-        self._trace = trace
-        self._counters = counters
-        self._timeout_s = compile_timeout_s
+        self._journal = Journal(counters, trace)
+        self._timeout_s = compile_timeout_s or math.inf
         self._changed = threading.Condition()
-        self._pending: list[_Item] = []
+        self._pending: list[BuildItem] = []
         self._running = 0
         self._quiet = 0
 
     def add(self, task: Task, candidate: TaskCandidate, done: Callable[[], None]) -> None:
         """Queue a candidate; ``done`` is called when it is ready or has failed."""
-        item = _Item(task, candidate, done)
+        item = BuildItem(task, candidate, done)
         build = candidate.build
         if isinstance(build, TritonCompileJob):
             self._start([([item], lambda: self._build_triton(item, build))])
@@ -110,7 +104,7 @@ class Builder:
         """Start the collected builds, distributed evenly over the workers."""
         with self._changed:
             items, self._pending = self._pending, []
-            by_command: dict[tuple[str, ...], list[_Item]] = {}
+            by_command: dict[tuple[str, ...], list[BuildItem]] = {}
             for item in items:
                 assert isinstance(item.candidate.build, CppBuild)
                 by_command.setdefault(item.candidate.build.command, []).append(item)
@@ -118,10 +112,17 @@ class Builder:
             # Under the same lock as the removal: collected builds must never look finished.
             self._start([(b, lambda b=b: self._build_batch(b)) for b in batches])
 
-    def _batches(self, items: Sequence[_Item]) -> list[list[_Item]]:
-        build = items[0].candidate.build
+    def _batches(self, items: Sequence[BuildItem]) -> list[list[BuildItem]]:
+        """Return what is compiled together."""
+        build, budget = items[0].candidate.build, items[0].task.budget
+        size = 0
         if isinstance(build, CppBuild) and build.language == "cuda":
-            units = -(-len(items) // cuda_batch(len(items), self._pool.workers))
+            size = cuda_batch(len(items), self._pool.workers)
+        if budget is not None:
+            size = size or cpp_unit(budget.total_s)
+            return heaviest_first(items, lambda item: item.task.problem, size)
+        if size:
+            units = -(-len(items) // size)
             return [list(items[start::units]) for start in range(units)]
         return spread(items, self._pool.workers)
 
@@ -143,7 +144,10 @@ class Builder:
                 self._quiet -= granted
                 self._changed.notify_all()
 
-    def _start(self, works: Sequence[tuple[Sequence[_Item], Callable[[], None]]]) -> None:
+    def _start(self, works: Sequence[tuple[Sequence[BuildItem], Callable[[], None]]]) -> None:
+        for budget in {item.task.budget for items, _ in works for item in items}:
+            if budget is not None:
+                budget.start()
         with self._changed:
             self._running += len(works)
         for items, work in works:
@@ -151,19 +155,20 @@ class Builder:
                 target=self._run, args=(items, work), name="inductor-plugin-build", daemon=True
             ).start()
 
-    def _run(self, items: Sequence[_Item], work: Callable[[], None]) -> None:
+    def _run(self, items: Sequence[BuildItem], work: Callable[[], None]) -> None:
         """Run one build; each of its items has an outcome at the end, whatever happens."""
         reason = "the builder gave no answer"
         try:
             with self._changed:
-                self._changed.wait_for(lambda: not self._quiet, timeout=self._timeout_s)
-            if all(_over(item.task) for item in items):
-                reason = "the tuning budget ended"
+                limit_s = None if self._timeout_s == math.inf else self._timeout_s
+                self._changed.wait_for(lambda: not self._quiet, timeout=limit_s)
+            if all(item.over for item in items):
+                reason = OUT_OF_TIME
             else:
                 work()
         except Exception as error:  # noqa: BLE001  the border around one build
             reason = f"not built: {type(error).__name__}: {error}"
-            logger.warning("%d kernels are not tuned: %s", len(items), reason)
+            logger.warning("inductor-plugin: %d kernels are not tuned: %s", len(items), reason)
         finally:
             with self._changed:
                 self._running -= 1
@@ -172,21 +177,21 @@ class Builder:
                     item.candidate.outcome = Outcome(item.candidate.candidate_id, "skipped", reason)
                 item.done()  # again: tasks that wait until nothing compiles may continue
 
-    def _ready(self, item: _Item, library: str, symbol: str) -> None:
+    def _ready(self, item: BuildItem, library: str, symbol: str) -> None:
         assert item.candidate.bench is not None
         item.candidate.candidate = item.candidate.bench(library, symbol)
         item.candidate.ready = True
         item.done()
 
-    def _take(self, item: _Item, kernel: KernelEntry) -> None:
+    def _take(self, item: BuildItem, kernel: KernelEntry) -> None:
         """Use a cached library, unless it does not fit the device."""
         if not self._pruned(item, kernel.resources):
-            self._ready(item, str(kernel.path("kernel.so")), _symbol(item))
+            self._ready(item, str(kernel.path("kernel.so")), item.symbol)
 
-    def _pruned(self, item: _Item, resources: Resources | None) -> bool:
+    def _pruned(self, item: BuildItem, resources: Resources | None) -> bool:
         """Drop a kernel that does not fit the device; return True if so."""
         problem = item.task.problem
-        reason = misfit(problem.target, resources, _spill_limit(problem.op))
+        reason = misfit(problem.target, resources, item.spill_limit)
         if reason is None and resources is not None and item.candidate.judge is not None:
             reason = item.candidate.judge(resources)
         if reason is None:
@@ -195,7 +200,7 @@ class Builder:
         item.done()
         return True
 
-    def _fail(self, item: _Item, compiled: Compiled) -> None:
+    def _fail(self, item: BuildItem, compiled: Compiled) -> None:
         item.candidate.outcome = Outcome(
             item.candidate.candidate_id,
             compiled.status,
@@ -204,16 +209,16 @@ class Builder:
         )
         item.done()
 
-    def _build_triton(self, item: _Item, job: TritonCompileJob) -> None:
+    def _build_triton(self, item: BuildItem, job: TritonCompileJob) -> None:
         """Build a Triton kernel, or copy it from the cache, into Triton's cache folder."""
         if job.kernel is None:
             self._compile_triton(item, job)
         elif not self._placed(item, job, job.kernel):
-            with self._store.lock_kernel(job.kernel.digest, timeout_s=self._timeout_s * MAX_BATCH):
+            with self._locked(item, job.kernel.digest):
                 if not self._placed(item, job, job.kernel):
                     self._build_and_keep(item, job, job.kernel)
 
-    def _placed(self, item: _Item, job: TritonCompileJob, key: KernelKey) -> bool:
+    def _placed(self, item: BuildItem, job: TritonCompileJob, key: KernelKey) -> bool:
         kernel = self._store.kernel(key.digest)
         if kernel is None:
             return False
@@ -224,10 +229,9 @@ class Builder:
         self._ready(item, "", "")
         return True
 
-    def _build_and_keep(self, item: _Item, job: TritonCompileJob, key: KernelKey) -> None:
+    def _build_and_keep(self, item: BuildItem, job: TritonCompileJob, key: KernelKey) -> None:
         """Compile into a private folder, and store the files in the cache."""
-        folder = Path(tempfile.mkdtemp(prefix="inductor-plugin-"))
-        try:
+        with scratch.build_folder() as folder:
             environment = dict(job.environment) | {_TRITON_FOLDER: str(folder)}
             private = replace(job, environment=tuple(sorted(environment.items())))
             compiled = self._compile_triton(item, private, ready=False)
@@ -238,31 +242,29 @@ class Builder:
                 placed = bool(files) and self._placed(item, job, key)
                 if not placed and not self._pruned(item, compiled.resources):
                     self._compile_triton(item, job)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
     def _compile_triton(
-        self, item: _Item, job: TritonCompileJob, *, ready: bool = True
+        self, item: BuildItem, job: TritonCompileJob, *, ready: bool = True
     ) -> Compiled:
-        results = self._compile(job, [item.candidate.name])
-        compiled = results[0] if results else _unanswered(job.key)
+        results = self._compile(job, [item])
+        compiled = results[0] if results else unanswered(job.key)
         item.candidate.compile_s = compiled.elapsed_s
         if compiled.status != "ok":
             self._fail(item, compiled)
             return compiled
-        self._counters.add(compiled=1)
+        self._journal.count(item.task, compiled=1)
         if ready and not self._pruned(item, compiled.resources):
             self._ready(item, "", "")
         return compiled
 
     def _compile(
-        self, job: CompileJob, names: Sequence[str], memory_bytes: int = 0
+        self, job: CompileJob, items: Sequence[BuildItem], memory_bytes: int = 0
     ) -> list[Compiled]:
         """Compile in a worker and wait: one result per kernel, none if no worker reached it in time.
 
         Args:
             job: The job.
-            names: Names of its kernels, for the trace.
+            items: Its kernels, one of several that share one.
             memory_bytes: Memory it needs; 0 for the pool's default.
         """
         finished = threading.Event()
@@ -272,30 +274,38 @@ class Builder:
             results.extend(compiled)
             finished.set()
 
-        self._pool.submit(job, done, memory_bytes or None)
+        self._journal.compiling(items)
+        urgent = urgency(items)
+        if urgent is None:
+            self._pool.submit(job, done, memory_bytes or None)
+        else:
+            self._pool.submit(job, done, memory_bytes or None, *urgent)
         # Each wait has a limit: the job's own, once for the batch and once kernel by kernel, and
         # the time it may be queued after others.
-        if not finished.wait(timeout=job.timeout_s * (2 + len(names)) * 4):
-            return []
-        # Only the compiler's time counts, not the time in the queue.
-        spent_s = sum(compiled.elapsed_s for compiled in results)
-        ended = time.perf_counter_ns()
-        self._trace.add_parallel("compile", " + ".join(names), ended - int(spent_s * 1e9), ended)
-        self._counters.add(compile_s=spent_s)
+        ends = time.monotonic() + SETUP_S + (job.timeout_s or math.inf) * (2 + len(items)) * 4
+        while not finished.wait(timeout=TOUCH_S):
+            if time.monotonic() > ends:
+                return []
+            for digest in filter(None, (item.candidate.kernel for item in items)):
+                touch(self._store.layout.lock(digest))
+        spent_s = self._journal.compiled(items, results)
+        budget = items[0].task.budget
+        if budget is not None and results and results[0].status == "ok":
+            budget.compiled(spent_s / len(results))
         return results
 
-    def _build_batch(self, batch: Sequence[_Item]) -> None:
+    def _build_batch(self, batch: Sequence[BuildItem]) -> None:
         """Build a batch, then wait for kernels that another process is building."""
-        owned: list[_Item] = []
-        elsewhere: list[_Item] = []
+        owned: list[BuildItem] = []
+        elsewhere: list[BuildItem] = []
         with ExitStack() as locks:
-            for item in sorted(batch, key=_digest):
+            for item in sorted(batch, key=lambda item: item.digest):
                 try:
-                    locks.enter_context(self._store.lock_kernel(_digest(item), timeout_s=0))
+                    locks.enter_context(self._store.lock_kernel(item.digest, timeout_s=0))
                 except CacheError:
                     elsewhere.append(item)
                     continue
-                kernel = self._store.kernel(_digest(item))
+                kernel = self._store.kernel(item.digest)
                 if kernel is not None:
                     self._take(item, kernel)
                 else:
@@ -305,40 +315,51 @@ class Builder:
         for item in elsewhere:
             self._build_after_other(item)
 
-    def _build_after_other(self, item: _Item) -> None:
+    def _build_after_other(self, item: BuildItem) -> None:
         """Wait for the process that builds this key; build it here if that process failed."""
-        try:
-            with self._store.lock_kernel(_digest(item), timeout_s=self._timeout_s * MAX_BATCH):
-                kernel = self._store.kernel(_digest(item))
-                if kernel is not None:
-                    self._take(item, kernel)
-                else:
-                    self._build_cpp([item])
-        except CacheError as error:  # not this kernel's fault: it may be tried again
-            self._fail(item, Compiled(_digest(item), "skipped", str(error)))
+        with self._locked(item, item.digest):
+            kernel = self._store.kernel(item.digest)
+            if kernel is not None:
+                self._take(item, kernel)
+            elif item.over:
+                self._fail(item, Compiled(item.digest, "skipped", OUT_OF_TIME))
+            else:
+                self._build_cpp([item])
 
-    def _build_cpp(self, items: Sequence[_Item]) -> None:
-        by_digest: dict[str, list[_Item]] = {}  # several problems may need the same kernel
+    @contextmanager
+    def _locked(self, item: BuildItem, digest: str) -> Generator[None]:
+        """Hold a kernel's lock inside the block; without it if its holder is silent, or time is over."""
+        watch = Watch(self._store.layout.lock(digest))
+        with ExitStack() as locks:
+            while watch.silent_s() < max(_SILENCE_S, self._timeout_s) and not item.over:
+                try:
+                    locks.enter_context(self._store.lock_kernel(digest, timeout_s=TOUCH_S))
+                    break
+                except CacheError:
+                    watch.notice(f"{item.candidate.name} of {item.task.problem.describe()}")
+            yield
+
+    def _build_cpp(self, items: Sequence[BuildItem]) -> None:
+        by_digest: dict[str, list[BuildItem]] = {}  # several problems may need the same kernel
         for item in items:
-            by_digest.setdefault(_digest(item), []).append(item)
+            by_digest.setdefault(item.digest, []).append(item)
         builds = [twins[0].candidate.build for twins in by_digest.values()]
         sources = tuple(b.source for b in builds if isinstance(b, CppBuild))
         assert isinstance(builds[0], CppBuild)
-        folder = tempfile.mkdtemp(prefix="inductor-plugin-")
-        try:
+        with scratch.build_folder() as folder:
             job = CppCompileJob(
                 sources=sources,
                 command=builds[0].command,
-                workdir=folder,
+                workdir=str(folder),
                 # Each further kernel costs a quarter of the first (CUTLASS: 33 s alone, 64 s for 8).
                 timeout_s=self._timeout_s * (3 + len(sources)) / 4,
             )
-            names = [twins[0].candidate.name for twins in by_digest.values()]
-            results = self._compile(job, names, builds[0].memory_bytes)
+            firsts = [twins[0] for twins in by_digest.values()]
+            results = self._compile(job, firsts, builds[0].memory_bytes)
             by_key = {compiled.key: compiled for compiled in results}
             published: dict[str, Path] = {}
             for digest, twins in by_digest.items():
-                compiled = by_key.get(digest) or _unanswered(digest)
+                compiled = by_key.get(digest) or unanswered(digest)
                 kernel = self._published(twins[0], compiled, published)
                 for item in twins:
                     item.candidate.compile_s = compiled.elapsed_s
@@ -346,11 +367,9 @@ class Builder:
                         self._fail(item, compiled)
                     else:
                         self._take(item, kernel)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
     def _published(
-        self, item: _Item, compiled: Compiled, published: dict[str, Path]
+        self, item: BuildItem, compiled: Compiled, published: dict[str, Path]
     ) -> KernelEntry | None:
         """Store a kernel if it compiled; ``published`` maps libraries of several kernels to their copies."""
         build = item.candidate.build
@@ -365,32 +384,5 @@ class Builder:
             compiled.resources,
         )
         published[compiled.library] = kernel.path("kernel.so")
-        self._counters.add(compiled=1)
+        self._journal.count(item.task, compiled=1)
         return kernel
-
-
-def _spill_limit(op: str) -> int:
-    """Return the bytes a thread may spill for its kernel to be measured."""
-    return sys.maxsize if op.startswith(_WITHOUT_LIBRARY) else SPILL_LIMIT_BYTES
-
-
-def _unanswered(key: str) -> Compiled:
-    """Return the result for a kernel no worker reached; ``skipped``, so it is tried again."""
-    return Compiled(key, "skipped", "the compile workers did not come to it in time")
-
-
-def _over(task: Task) -> bool:
-    return task.late or task.done.is_set()
-
-
-def _digest(item: _Item) -> str:
-    build = item.candidate.build
-    assert isinstance(build, CppBuild)
-    return build.key.digest
-
-
-def _symbol(item: _Item) -> str:
-    """Return the C function's name in the library, which follows from the key alone."""
-    build = item.candidate.build
-    assert isinstance(build, CppBuild)
-    return unique_symbol(build.source)

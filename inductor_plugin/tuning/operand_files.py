@@ -23,8 +23,6 @@ from inductor_plugin.tuning import scratch
 
 _SHM = Path("/dev/shm")
 _SPARE_BYTES = 1 << 30
-_SWEPT: set[Path] = set()
-"""Folders this process has already swept; once is enough."""
 
 
 class OperandFiles:
@@ -32,7 +30,7 @@ class OperandFiles:
 
     def __init__(self) -> None:
         """Create nothing yet; the first instance of a process removes the files of killed processes."""
-        _sweep(_SHM)
+        scratch.sweep_once(_SHM)
         self._folders: dict[Path, Path] = {}
         self._removals: list[Callable[[], object]] = []
         self._kept: dict[str, TensorSpec] = {}
@@ -80,19 +78,12 @@ class OperandFiles:
         roomy = _SHM.is_dir() and shutil.disk_usage(_SHM).free > nbytes + _SPARE_BYTES
         parent = _SHM if roomy else Path(tempfile.gettempdir())
         if parent not in self._folders:
-            _sweep(parent)
+            scratch.sweep_once(parent)
             folder = scratch.make_folder(parent)
             # A compile that fails does not call `remove`.
             self._removals.append(weakref.finalize(self, _remove, folder, os.getpid()))
             self._folders[parent] = folder
         return self._folders[parent]
-
-
-def _sweep(parent: Path) -> None:
-    """Remove the folders of killed processes; 0.2 ms with twenty folders in use."""
-    if parent not in _SWEPT:
-        _SWEPT.add(parent)
-        scratch.sweep(parent)
 
 
 def _remove(folder: Path, pid: int) -> None:

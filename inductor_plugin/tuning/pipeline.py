@@ -13,19 +13,27 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from inductor_plugin.counters import Counters
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.tuning import race
+from inductor_plugin.tuning.journal import Journal
 from inductor_plugin.tuning.task import Task, TaskCandidate
 from inductor_plugin.tuning.trace import Trace
-from inductor_plugin.worker.jobs import BenchCandidate, FinalJob, Outcome, Sampling, ScreenJob
+from inductor_plugin.worker.jobs import (
+    OUT_OF_TIME,
+    BenchCandidate,
+    FinalJob,
+    Outcome,
+    ScreenJob,
+)
 
 if TYPE_CHECKING:
     from inductor_plugin.tuning.builder import Builder
-    from inductor_plugin.worker.bench_worker import BenchWorker
+    from inductor_plugin.tuning.holder import ProblemLocks
+    from inductor_plugin.worker.bench_worker import BenchWorker, MeasureInProcess
 
 logger = logging.getLogger(__name__)
 
@@ -33,10 +41,9 @@ _POLL_S = 0.05
 _RETRIED = frozenset({"skipped", "crashed", "hung", "out_of_memory", "sticky_error"})
 """Outcomes of a library kernel after which it runs once more, in a new worker if the last is gone: without
 a reference no candidate can win, and one SIGKILL of a worker that starts is no reason for that."""
-
-
-MeasureInProcess: TypeAlias = "Callable[[Callable[[], object], str, Sampling, float], Outcome]"
-"""Measures a candidate in this process: its call, its id, the sampling, its limit in seconds."""
+_GIVE_BACK_S = 1.0
+"""Seconds without a waiting thread after which a problem's lock is given back; a graph's waits follow each other
+within milliseconds."""
 
 
 class Pipeline:
@@ -51,36 +58,35 @@ class Pipeline:
         counters: Counters,
         trace: Trace,
         bench_timeout_s: float,
-        try_lock: Callable[[Task], Callable[[], None] | None],
+        locks: ProblemLocks,
         on_measured: Callable[[str], None],
     ) -> None:
-        """Start measuring for ``device``.
+        """Start measuring.
 
         Args:
             device: ``cpu`` or ``cuda:0`` ...
             build: Compiles candidates.
-            bench: The device's benchmark worker.
+            bench: Its benchmark worker.
             measure_in_process: Measures candidates that cannot be sent to the worker.
             counters: Counters of measured candidates and seconds.
             trace: Receives the spans of measurements.
-            bench_timeout_s: Seconds one candidate may run.
-            try_lock: Takes the problem's inter-process lock and returns its release, or None if
-                another process is measuring this problem.
+            bench_timeout_s: Seconds one candidate may run; 0 for no limit.
+            locks: The problems' inter-process locks.
             on_measured: Called with the name of each measured candidate.
         """
         self.device = device
         self._build = build
         self._bench = bench
         self._measure_in_process = measure_in_process
-        self._counters = counters
-        self._trace = trace
+        self._journal = Journal(counters, trace)
         self._bench_timeout_s = bench_timeout_s
-        self._try_lock = try_lock
+        self._locks = locks
         self._on_measured = on_measured
         self._wake = threading.Condition()
         self._tasks: list[Task] = []
         self._holds: dict[str, tuple[Task, Callable[[], None]]] = {}
         self._awaited: list[Task] = []
+        self._awaited_at = self._progress_at = time.monotonic()
         self._closed = False
         self._broken = ""
         self._thread = threading.Thread(
@@ -107,22 +113,34 @@ class Pipeline:
             self._end(task, refusal)
 
     def wait(self, task: Task, limit_s: float) -> bool:
-        """Wait until a task is done; False if the limit passed or the pipeline broke first."""
+        """Wait until a task is done; False if that failed.
+
+        Args:
+            task: The task.
+            limit_s: Seconds without any progress after which it is given up.
+        """
+        if task.budget is not None:
+            task.budget.start()
         self._build.flush()
         with self._wake:
             self._awaited.append(task)
             self._wake.notify_all()
         try:
-            ends = time.monotonic() + limit_s
-            while not task.done.wait(timeout=min(1.0, max(0.0, ends - time.monotonic()))):
+            started = time.monotonic()
+            while not task.done.wait(timeout=min(1.0, max(0.0, limit_s))):
+                idle_s = time.monotonic() - max(started, self._progress_at)
                 if not self._thread.is_alive():
                     self._end(task, "the thread that measures is gone")
-                elif time.monotonic() > ends:
-                    self._end(task, f"tuning did not end within its limit of {limit_s:.0f} s")
-            return not task.error
+                elif idle_s > limit_s:
+                    self._end(task, f"tuning made no progress within its limit of {limit_s:.0f} s")
+        except BaseException:  # Ctrl-C: nobody will wait for it again, and others may
+            self._end(task, "it was interrupted")
+            raise
         finally:
             with self._wake:
                 self._awaited.remove(task)
+                self._awaited_at = time.monotonic()
+        return not task.error
 
     def close(self) -> None:
         """Stop measuring; tasks still queued end undecided."""
@@ -138,6 +156,7 @@ class Pipeline:
 
     def _notify(self) -> None:
         with self._wake:
+            self._progress_at = time.monotonic()
             self._wake.notify_all()
 
     def _end(self, task: Task, error: str = "") -> None:
@@ -169,7 +188,7 @@ class Pipeline:
         except WorkerError as error:
             self._break(str(error))
         except Exception as error:  # the border around one task's race
-            logger.exception("measuring %s failed", task.problem.describe())
+            logger.exception("inductor-plugin: measuring %s failed", task.problem.describe())
             self._end(task, f"measuring failed: {type(error).__name__}: {error}")
 
     def _break(self, reason: str) -> None:
@@ -178,7 +197,7 @@ class Pipeline:
             tasks = list(self._tasks)
         if not self._closed:  # closing ends the worker, too
             logger.warning(
-                "the benchmark worker for %s is gone (%s); library kernels are used from here on",
+                "inductor-plugin: the benchmark worker for %s is gone (%s); library kernels are used from here on",
                 self.device,
                 reason,
             )
@@ -192,14 +211,29 @@ class Pipeline:
                 task = self._next()
                 if task is not None:
                     return task
+                self._keep_or_give_back()
                 self._wake.wait(timeout=_POLL_S if self._tasks else 5.0)
         return None
+
+    def _keep_or_give_back(self) -> None:
+        """Say that held problems make progress, or release them; called with the lock held.
+
+        A task that waits for a thread to wait for it (``exclusive``) makes none where that thread was
+        interrupted; other processes must not wait for this one then.
+        """
+        waiting = self._awaited or time.monotonic() - self._awaited_at < _GIVE_BACK_S
+        for digest, (task, release) in list(self._holds.items()):
+            if waiting or not task.exclusive:
+                self._locks.touch(task)
+            else:
+                del self._holds[digest]
+                release()
 
     def _next(self) -> Task | None:
         """Return a task with something to do now; called with the lock held."""
         awaited = any(not task.done.is_set() for task in self._awaited)
-        for task in self._tasks:
-            if task.late:
+        for task in sorted(self._tasks, key=lambda task: task.precedence):
+            if task.late or task.hopeless:
                 return task
             waits = task.exclusive and (not awaited or self._build.busy())
             if waits or time.monotonic() < task.retry_at:
@@ -211,14 +245,14 @@ class Pipeline:
     def _turn(self, task: Task) -> None:
         """Advance a task by one step, or finish it if its time is over."""
         entered = self._enter(task)
-        if task.late:
+        if task.late or task.hopeless:
             for candidate in task.unscreened():
-                candidate.outcome = Outcome(
-                    candidate.candidate_id, "skipped", "the tuning budget ended"
-                )
+                candidate.outcome = Outcome(candidate.candidate_id, "skipped", OUT_OF_TIME)
             self._finish(task)
         elif not entered:
             task.retry_at = time.monotonic() + _POLL_S
+            if task.digest not in self._holds:  # another process measures it, and is not silent
+                self._progress_at = time.monotonic()
         elif task.exclusive:
             with self._build.quiet() as quiet:
                 if quiet:
@@ -235,7 +269,7 @@ class Pipeline:
         hold = self._holds.get(task.digest)
         if hold is not None:
             return hold[0] is task
-        release = self._try_lock(task)
+        release = self._locks(task)
         if release is None:
             return False
         with self._wake:
@@ -251,33 +285,32 @@ class Pipeline:
     def _advance(self, task: Task) -> None:
         """Run one step of a task: screen a candidate, run one leg of the finals, or finish."""
         ready = task.screenable()
-        if ready and not task.measured:
-            self._skip(task, ready)
+        if ready and not task.measured:  # ``policy=build``
+            for candidate in ready:
+                skipped = Outcome(candidate.candidate_id, "skipped", "compiled, not measured")
+                self._set_outcome(task, candidate, skipped)
         elif ready:
             self._screen(task, ready[0])
         elif not task.unscreened() and not (task.measured and self._final(task)):
             self._finish(task)
 
-    def _skip(self, task: Task, candidates: Sequence[TaskCandidate]) -> None:
-        """Mark compiled candidates as skipped; ``policy=build`` measures nothing."""
-        for candidate in candidates:
-            skipped = Outcome(candidate.candidate_id, "skipped", "compiled, not measured")
-            self._set_outcome(task, candidate, skipped)
-
     def _set_outcome(self, task: Task, candidate: TaskCandidate, outcome: Outcome) -> None:
         """Set a candidate's outcome, and show progress."""
         candidate.outcome = outcome
+        self._progressed(task)
         task.steps_left = max(0, task.steps_left - 1)
         self._on_measured(candidate.name)
+
+    def _progressed(self, task: Task) -> None:
+        self._progress_at = time.monotonic()
+        self._locks.touch(task)
 
     def _screen(self, task: Task, candidate: TaskCandidate) -> None:
         reference = task.reference
         if reason := race.beaten(candidate.least_ms, reference.samples_ms if reference else ()):
             self._set_outcome(task, candidate, Outcome(candidate.candidate_id, "pruned", reason))
             return
-        with self._trace.span(
-            f"measure {self.device}", candidate.name, problem=task.problem.describe(), step="screen"
-        ):
+        with self._journal.measuring(task, self.device, [candidate.name], "screen"):
             outcome = self._screened(task, candidate, reference)
             if candidate.library and outcome is not None and outcome.status in _RETRIED:
                 outcome = self._screened(task, candidate, reference)
@@ -294,7 +327,7 @@ class Pipeline:
                     self._bench_timeout_s,
                 )
         candidate.samples_ms = outcome.samples_ms
-        self._counters.add(benchmarked=1, benchmark_s=outcome.elapsed_s)
+        self._journal.count(task, benchmarked=1, benchmark_s=outcome.elapsed_s)
         self._set_outcome(task, candidate, outcome)
 
     def _screened(
@@ -331,12 +364,7 @@ class Pipeline:
             return False
         finalists = [task.entry(n) for n in task.racing]
         started = time.perf_counter()
-        with self._trace.span(
-            f"measure {self.device}",
-            f"final of {len(finalists)}",
-            problem=task.problem.describe(),
-            step="final",
-        ):
+        with self._journal.measuring(task, self.device, [e.name for e in finalists], "final"):
             outcomes = self._bench.final(
                 FinalJob(
                     problem_id=task.digest,
@@ -348,7 +376,7 @@ class Pipeline:
                     attention=task.attention,
                 )
             )
-        self._counters.add(benchmark_s=time.perf_counter() - started)
+        self._journal.count(task, benchmark_s=time.perf_counter() - started)
         for outcome in outcomes:
             candidate = task.entry(outcome.candidate_id)
             if outcome.status not in ("ok", "skipped"):  # skipped: caused by another candidate
@@ -358,6 +386,7 @@ class Pipeline:
                 candidate.samples_ms = earlier + outcome.samples_ms
                 candidate.rounds += len(outcome.samples_ms)
         task.legs += 1
+        self._progressed(task)
         return True
 
     def _finish(self, task: Task) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import logging
 import os
 import sys
@@ -21,10 +20,11 @@ from inductor_plugin.counters import COUNTERS
 from inductor_plugin.errors import CacheError
 from inductor_plugin.tuning.builder import Builder
 from inductor_plugin.tuning.environment import environment, float32_precision
+from inductor_plugin.tuning.holder import ProblemLocks, silence_s
+from inductor_plugin.tuning.journal import Journal
 from inductor_plugin.tuning.pipeline import Pipeline
 from inductor_plugin.tuning.progress import Progress
-from inductor_plugin.tuning.selection import TuningTicket
-from inductor_plugin.tuning.task import Task
+from inductor_plugin.tuning.ticket import TuningTicket
 from inductor_plugin.tuning.trace import MAIN_TRACK, Trace
 from inductor_plugin.worker.bench_worker import BenchWorker, measure_in_process
 from inductor_plugin.worker.compile_pool import CompilePool, available_bytes
@@ -96,11 +96,16 @@ class DeviceContext:
         with self.progress.shown():
             in_time = self.pipeline.wait(task, limit_s)
         ended = time.perf_counter_ns()
-        problem = ticket.problem.describe()
-        self.trace.add(MAIN_TRACK, f"wait {problem}", started, ended)
-        COUNTERS.add(wall_s=(ended - started) / 1e9)
+        problem, verdict = ticket.problem.describe(), ticket.verdict
+        decision = {"decision": verdict.winner, "reason": verdict.reason} if verdict else {}
+        self.trace.add(MAIN_TRACK, f"wait {problem}", started, ended, problem=problem, **decision)
+        Journal(COUNTERS, self.trace).count(task, wall_s=(ended - started) / 1e9)
         if not in_time:
-            logger.warning("%s was not tuned (%s); the library kernel is used", problem, task.error)
+            logger.warning(
+                "inductor-plugin: %s was not tuned (%s); the library kernel is used",
+                problem,
+                task.error,
+            )
 
     def _bench(self) -> BenchWorker:
         with self._runtime.lock:
@@ -120,7 +125,7 @@ class DeviceContext:
             COUNTERS,
             self.trace,
             config.bench_timeout_s,
-            functools.partial(_try_lock, self.store),
+            ProblemLocks(self.store, silence_s(config)),
             self.progress.step,
         )
         self._runtime.at_close(pipeline.close)
@@ -152,7 +157,9 @@ class Runtime:
                 try:
                     opened = open_store(path, limit_bytes=config.cache_limit_bytes)
                 except CacheError as error:
-                    logger.warning("%s; nothing is remembered by this process", error)
+                    logger.warning(
+                        "inductor-plugin: %s; nothing is remembered by this process", error
+                    )
                     opened = open_store(path, memory_only=True)
                 self._stores[path] = opened
             return self._stores[path]
@@ -251,20 +258,6 @@ def _memory_limit(config: Config, device: str) -> int:
     if config.worker_memory_bytes or device != "cpu":
         return config.worker_memory_bytes
     return available_bytes() * 4 // 5
-
-
-def _try_lock(store: Store, task: Task) -> Callable[[], None] | None:
-    """Take a problem's inter-process lock; None if another process is measuring it."""
-    lock = store.lock_kernel(f"measure-{task.digest}", timeout_s=0)
-    try:
-        lock.__enter__()
-    except CacheError:
-        return None
-
-    def release() -> None:
-        lock.__exit__(None, None, None)
-
-    return release
 
 
 def _text(values: Mapping[str, Any]) -> dict[str, str]:

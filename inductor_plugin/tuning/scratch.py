@@ -1,7 +1,7 @@
 """Temporary folders named after their process, so that those of killed processes can be removed.
 
 A process removes its folders when it exits; a process ended by SIGKILL cannot, and its files in
-``/dev/shm`` take up memory until the machine restarts.
+``/dev/shm`` take up memory until the machine restarts, those of a build a temporary folder for good.
 """
 
 from __future__ import annotations
@@ -12,12 +12,18 @@ import os
 import re
 import shutil
 import tempfile
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-_KIND = "inductor-plugin-operands"
-_NAME = re.compile(rf"{_KIND}-([0-9a-f]{{12}})-([1-9][0-9]*)-([1-9][0-9]*)-[0-9a-z_]+")
+_OPERANDS = "inductor-plugin-operands"
+BUILD = "inductor-plugin-build"
+_NAME = re.compile(
+    rf"(?:{_OPERANDS}|{BUILD})-([0-9a-f]{{12}})-([1-9][0-9]*)-([1-9][0-9]*)-[0-9a-z_]+"
+)
+_SWEPT: set[Path] = set()
+"""Folders this process has already swept; once is enough."""
 _START = 19
 """Index of the start time among the fields after the command in ``/proc/PID/stat``: field 22 of the
 line; the command is field 2 (proc_pid_stat(5))."""
@@ -39,8 +45,12 @@ class ProcessId:
 
     @property
     def prefix(self) -> str:
-        """The prefix of the names of its folders."""
-        return f"{_KIND}-{self.place}-{self.pid}-{self.started}-"
+        """The prefix of the names of its folders of operands."""
+        return self.prefix_of(_OPERANDS)
+
+    def prefix_of(self, kind: str) -> str:
+        """Return the prefix of the names of its folders of a kind."""
+        return f"{kind}-{self.place}-{self.pid}-{self.started}-"
 
 
 def process_id(pid: int) -> ProcessId | None:
@@ -75,15 +85,39 @@ def start_ticks(pid: int) -> int | None:
         return None
 
 
-def make_folder(parent: Path) -> Path:
+def make_folder(parent: Path, kind: str = _OPERANDS) -> Path:
     """Create a folder of this process that other users cannot open.
+
+    Args:
+        parent: Where to create it.
+        kind: What it is for, the beginning of its name: operands, or `BUILD`.
 
     Raises:
         OSError: It cannot be created.
     """
     process = process_id(os.getpid())
     # Without a process in its name it is never swept.
-    return Path(tempfile.mkdtemp(prefix=process.prefix if process else f"{_KIND}-", dir=parent))
+    prefix = process.prefix_of(kind) if process else f"{kind}-"
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+
+
+@contextmanager
+def build_folder() -> Generator[Path]:
+    """Create a folder of this process for one build, and remove it after the block."""
+    parent = Path(tempfile.gettempdir())
+    sweep_once(parent)
+    folder = make_folder(parent, BUILD)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep_once(parent: Path) -> None:
+    """Sweep a folder unless this process has done so; 0.2 ms with twenty folders in use."""
+    if parent not in _SWEPT:
+        _SWEPT.add(parent)
+        sweep(parent)
 
 
 def sweep(parent: Path) -> list[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from inductor_plugin.cache import Decision, Measured, Record, Store
@@ -15,12 +15,22 @@ from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import DIRECTIONS
 from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.tuning import race
+from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.decision import Verdict, decide
 from inductor_plugin.tuning.offer import CandidateOffer, limited
 from inductor_plugin.tuning.pins import Pins
 from inductor_plugin.tuning.task import Task, TaskCandidate, problem_digest
-from inductor_plugin.tuning.validity import advice, checked, is_valid, limits, was_limited
-from inductor_plugin.worker.jobs import Outcome
+from inductor_plugin.tuning.ticket import TuningTicket, looked_up
+from inductor_plugin.tuning.validity import (
+    MISHAPS,
+    advice,
+    checked,
+    condemns,
+    is_valid,
+    limits,
+    was_limited,
+)
+from inductor_plugin.worker.jobs import OUT_OF_TIME, Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -28,35 +38,6 @@ _NOT_FAILED = frozenset({"ok", "skipped", "pruned"})
 _FINAL, _BEATEN, _SCREENED = "final", "beaten", "screened"
 """The stage a candidate reached: the finals; screening only, though finals took place; screening, and
 no finals took place."""
-
-
-@dataclass
-class TuningTicket:
-    """A submitted problem, and later its decision.
-
-    Attributes:
-        selection: The selection that decides it.
-        problem: The problem.
-        digest: Its digest.
-        offers: The candidates offered.
-        measured: Measurements by candidate, from records or from this run.
-        rejected: Templates that refused the problem, and why.
-        task: The running race, None if nothing had to be measured.
-        verdict: What runs, once decided.
-        hit: True if every candidate was known.
-        epilogue: The product's epilogue, as stored in the record.
-    """
-
-    selection: Selection
-    problem: Problem
-    digest: str
-    offers: tuple[CandidateOffer, ...]
-    measured: dict[str, Measured]
-    rejected: Mapping[str, str]
-    task: Task | None = None
-    verdict: Verdict | None = None
-    hit: bool = False
-    epilogue: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class Selection:
@@ -94,7 +75,7 @@ class Selection:
         offers: Sequence[CandidateOffer],
         rejected: Mapping[str, str],
         check: NumberCheck | None,
-        deadline: float | None,
+        budget: Budget | None,
     ) -> TuningTicket:
         """Return a ticket; it has a task to submit if something must be measured."""
         digest = problem_digest(problem)
@@ -107,6 +88,7 @@ class Selection:
             for o in offered
             if o.candidate_id in recorded
             and is_valid(recorded[o.candidate_id], self._config, library=o.library)
+            and recorded[o.candidate_id].status not in MISHAPS  # the quarantine counts those
         }
         ticket = TuningTicket(self, problem, digest, tuple(offered), measured, rejected)
         unseen = [o for o in offered if o.candidate_id not in measured]
@@ -118,14 +100,15 @@ class Selection:
             record_hits=int(ticket.hit),
             record_misses=int(not ticket.hit),
         )
+        logger.info("%s", looked_up(ticket, unseen, self._config.policy))
         if unseen and self._config.policy in ("tune", "build"):
-            if deadline is not None and time.monotonic() > deadline:
+            if budget is not None and budget.over:
                 for offer in unseen:  # preparing them takes time, too
                     ticket.measured[offer.candidate_id] = _measured(
-                        offer, "skipped", "the tuning budget ended", {}, time.time()
+                        offer, "skipped", OUT_OF_TIME, {}, time.time()
                     )
             else:
-                ticket.task = self._task(ticket, unseen, check, deadline)
+                ticket.task = self._task(ticket, unseen, check, budget)
         return ticket
 
     def decide(self, ticket: TuningTicket) -> Verdict:
@@ -178,12 +161,13 @@ class Selection:
             return Verdict(pinned, library, "pinned")
         if library is None:
             logger.warning(
-                "neither a pinned decision nor a library kernel for %s; records decide",
+                "inductor-plugin: neither a pinned decision nor a library kernel for %s; records decide",
                 ticket.problem.describe(),
             )
             return None
         logger.warning(
-            "no pinned decision for %s; the library kernel is used", ticket.problem.describe()
+            "inductor-plugin: no pinned decision for %s; the library kernel is used",
+            ticket.problem.describe(),
         )
         return Verdict(library, library, "not in the pin file, so the library kernel runs")
 
@@ -196,7 +180,9 @@ class Selection:
             row = self._store.quarantined(
                 self._environment, quarantine_name(offer.candidate_id, ticket.digest)
             )
-            if row is None or was_limited(row.status, row.fields.get("limits"), self._config):
+            if row is None or not condemns(
+                row.status, row.count, row.fields.get("limits"), self._config
+            ):
                 remaining.append(offer)
                 continue
             self._counters.add(quarantined=1)
@@ -210,7 +196,7 @@ class Selection:
         ticket: TuningTicket,
         unseen: Sequence[CandidateOffer],
         check: NumberCheck | None,
-        deadline: float | None,
+        budget: Budget | None,
     ) -> Task:
         # The library kernel is measured again with the new candidates: a timing taken in another
         # clock state must not decide a race.
@@ -224,7 +210,7 @@ class Selection:
             digest=ticket.digest,
             entries=[o.entry() for o in chosen],
             check=check if self._config.verify_numerics and has_reference else None,
-            deadline=deadline,
+            budget=budget,
             exclusive=ticket.problem.output.device == "cpu" and self._config.policy == "tune",
             refresh=lambda task: self._refresh(ticket, task),
             finish=lambda task: self._finish(ticket, task),
@@ -243,6 +229,8 @@ class Selection:
             if name in offered
             and name not in ticket.measured
             and is_valid(measured, self._config, library=offered[name].library)
+            # An older mishap is why it is measured again.
+            and (measured.status not in MISHAPS or measured.measured_at > ticket.created)
         }
         ticket.measured.update(fresh)
         before = len(task.entries)
@@ -293,23 +281,34 @@ class Selection:
         return own is None or is_valid(merged, self._config, library=offer.library)
 
     def _quarantine(self, ticket: TuningTicket, measured: Measured) -> None:
+        """Record a failure; a count that a raised limit has made void begins anew."""
+        name = quarantine_name(measured.candidate, ticket.digest)
+        before = self._store.quarantined(self._environment, name)
+        if before and was_limited(before.status, before.fields.get("limits"), self._config):
+            self._store.release(self._environment, name)
+            before = None
+        count, then = before.count + 1 if before else 1, measured.provenance.get("limits")
+        again = not condemns(measured.status, count, then, self._config)
         self._counters.add(failed=1, quarantined=1)
+        if ticket.task is not None:
+            ticket.task.spent.add(failed=1, quarantined=1)
         logger.warning(
-            "%s is not used for %s: %s (%s)",
+            "inductor-plugin: %s is not used for %s: %s (%s)%s",
             measured.name,
             ticket.problem.describe(),
             measured.status,
             measured.reason,
+            "; the next process tries it once more" if again else "",
         )
         self._store.quarantine(
             self._environment,
-            quarantine_name(measured.candidate, ticket.digest),
+            name,
             {
                 "candidate": measured.candidate,
                 "problem": ticket.problem.describe(),
                 "status": measured.status,
                 "reason": measured.reason,
-                "limits": measured.provenance.get("limits"),
+                "limits": then,
             },
         )
 

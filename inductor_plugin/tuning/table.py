@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inductor_plugin.counters import Stats
-from inductor_plugin.tuning.selection import TuningTicket
+from inductor_plugin.counters import Counters, Stats
+from inductor_plugin.tuning.ticket import TuningTicket
 
 _SHOWN = 10
 
@@ -37,12 +37,49 @@ def table(ticket: TuningTicket, shown: int = _SHOWN) -> str:
     return "\n".join(lines)
 
 
+def spent_on(tickets: Sequence[TuningTicket]) -> Stats:
+    """Return what was done for the problems of a graph, counted where ``stats()`` counts it."""
+    total = Counters()
+    for ticket in tickets:
+        if ticket.task is not None:
+            total.add(**ticket.task.spent.snapshot().to_dict())
+    return total.snapshot()
+
+
 def summary(tickets: Sequence[TuningTicket], spent: Stats) -> str:
     """Return the plugin's summary line at the end of a compile."""
     hits = sum(ticket.hit for ticket in tickets)
+    rest = [
+        f", {count} {what}"
+        for count, what in (
+            (sum(map(_quarantined, tickets)), "in quarantine"),
+            (sum(map(_not_reached, tickets)), "not reached"),
+        )
+        if count
+    ]
     return (
-        f"inductor-plugin: {len(tickets)} problems, {hits} known; "
-        f"{spent.compiled} kernels compiled, {spent.benchmarked} candidates measured, "
-        f"{spent.failed} failed; {spent.compile_s:.2f} s compiling, "
+        f"inductor-plugin: {_count(len(tickets), 'problem')}, {hits} known; "
+        f"{_count(spent.compiled, 'kernel')} compiled, "
+        f"{_count(spent.benchmarked, 'candidate')} measured, "
+        f"{spent.failed} failed{''.join(rest)}; {spent.compile_s:.2f} s compiling, "
         f"{spent.benchmark_s:.2f} s measuring, {spent.wall_s:.2f} s waited for"
     )
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _quarantined(ticket: TuningTicket) -> int:
+    """Return how many candidates were left out because they failed before."""
+    tried = {entry.candidate_id for entry in ticket.task.entries} if ticket.task else set[str]()
+    rows = ticket.measured.items()
+    return sum(
+        row.status not in ("ok", "skipped", "pruned") and name not in tried for name, row in rows
+    )
+
+
+def _not_reached(ticket: TuningTicket) -> int:
+    """Return how many candidates would be measured by the next process."""
+    measures = ticket.task is None or ticket.task.measured
+    return sum(row.status == "skipped" for row in ticket.measured.values()) if measures else 0

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import functools
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from inductor_plugin.cache import KernelKey, Resources, digest_of
+from inductor_plugin.counters import Counters
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import DIRECTIONS, Attention, attention_of
 from inductor_plugin.problem.number_check import NumberCheck
+from inductor_plugin.tuning import budget
+from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.candidate import CandidateId, Identified
-from inductor_plugin.worker.jobs import BenchCandidate, Outcome, TritonCompileJob
+from inductor_plugin.worker.jobs import OUT_OF_TIME, BenchCandidate, Outcome, TritonCompileJob
 
 
 @functools.lru_cache(maxsize=1024)
@@ -100,7 +102,7 @@ class Task:
         digest: Its digest, which names its record.
         entries: The candidates to measure, the library kernels first.
         check: How results are checked; None skips the check.
-        deadline: ``time.monotonic()`` after which nothing more is started; None for no limit.
+        budget: The graph's tuning budget; None for no limit.
         exclusive: True if measuring and compiling disturb each other (CPU devices).
         measured: False if the candidates are only to be compiled (``policy=build``).
         refresh: Drops candidates that another process has measured meanwhile; returns how many.
@@ -111,13 +113,14 @@ class Task:
         error: Why there is no result; empty if there is one.
         retry_at: ``time.monotonic()`` before which the problem's lock is not tried again.
         steps_left: Candidates the progress bar still waits for.
+        spent: What was done for it: kernels, measurements, failures, seconds.
     """
 
     problem: Problem
     digest: str
     entries: list[TaskCandidate]
     check: NumberCheck | None
-    deadline: float | None
+    budget: Budget | None
     exclusive: bool
     refresh: Callable[[Task], int]
     finish: Callable[[Task], None]
@@ -128,11 +131,27 @@ class Task:
     error: str = ""
     retry_at: float = 0.0
     steps_left: int = 0
+    spent: Counters = field(default_factory=Counters)
 
     @property
     def late(self) -> bool:
-        """True if the deadline has passed."""
-        return self.deadline is not None and time.monotonic() > self.deadline
+        """True if the budget has ended."""
+        return self.budget is not None and self.budget.over
+
+    @property
+    def hopeless(self) -> bool:
+        """True if the budget left only library kernels, so that there is nothing to decide."""
+        rivals = [e for e in self.entries if not e.library]
+        return bool(rivals) and all(
+            e.outcome is not None and e.outcome.reason == OUT_OF_TIME for e in rivals
+        )
+
+    @property
+    def precedence(self) -> tuple[bool, float]:
+        """Sort key of tasks with a budget: all are screened before the first final, the heaviest first."""
+        if self.budget is None:
+            return False, 0.0
+        return not self.unscreened(), -budget.weight(self.problem)
 
     @property
     def attention(self) -> Attention | None:

@@ -11,8 +11,14 @@ from inductor_plugin.problem.number_check import NumberCheck
 LIMITING: dict[str, tuple[str, ...]] = {
     "hung": ("compile_timeout_s", "bench_timeout_s"),
     "out_of_memory": ("worker_memory_bytes",),
+    "crashed": ("worker_memory_bytes",),  # an allocation that fails may be answered by a crash
 }
-"""Options that may have ended a candidate, by its status; 0 means no limit."""
+"""Options that may have ended a candidate, by its status; 0 means no limit, for memory the default one."""
+_ADVISED = frozenset({"hung", "out_of_memory"})
+
+MISHAPS = frozenset({"hung", "crashed", "out_of_memory", "sticky_error"})
+"""Failures that another process, or the machine, may have caused."""
+_MISHAPS_THAT_CONDEMN = 2
 
 _NUMBERS, _UNCHECKED, _LIMITS = "numbers", "unchecked", "limits"
 _NO_REFERENCE = "no reference"
@@ -36,6 +42,24 @@ def is_valid(measured: Measured, config: Config, *, library: bool) -> bool:
     return not was_limited(measured.status, measured.provenance.get(_LIMITS), config)
 
 
+def condemns(status: str, count: int, then: object, config: Config) -> bool:
+    """Return True if a candidate in quarantine is not tried again.
+
+    It stays out for what it did itself. A mishap may be the machine's doing (a process that another one
+    ended, memory that others had taken), so it takes two of them, and none counts that happened under a
+    limit which has been raised since.
+
+    Args:
+        status: How it failed last.
+        count: How often it has failed.
+        then: The limits of that time, recorded by `limits`.
+        config: The current options.
+    """
+    if was_limited(status, then, config):
+        return False
+    return status not in MISHAPS or count >= _MISHAPS_THAT_CONDEMN
+
+
 def was_limited(status: str, then: object, config: Config) -> bool:
     """Return True if a candidate failed at limits, recorded by `limits`, that have been raised since."""
     before = cast("dict[str, Any]", then) if isinstance(then, dict) else {}
@@ -45,9 +69,9 @@ def was_limited(status: str, then: object, config: Config) -> bool:
 
 
 def limits(status: str, config: Config) -> dict[str, dict[str, float]]:
-    """Return the provenance of a candidate that exceeded a limit: the limits; empty otherwise."""
+    """Return the provenance of a candidate that may have exceeded a limit: the limits; empty without any."""
     values: dict[str, float] = {name: getattr(config, name) for name in LIMITING.get(status, ())}
-    return {_LIMITS: values} if values else {}
+    return {_LIMITS: values} if any(values.values()) else {}
 
 
 def checked(check: NumberCheck | None, *, verify: bool) -> dict[str, str]:
@@ -63,8 +87,8 @@ def checked(check: NumberCheck | None, *, verify: bool) -> dict[str, str]:
 
 
 def advice(status: str) -> str:
-    """Return a hint at the options that may have ended a candidate, to append to the reason."""
-    names = LIMITING.get(status, ())
+    """Return a hint at the options that have ended a candidate, to append to the reason."""
+    names = LIMITING[status] if status in _ADVISED else ()
     return f" (option {' or '.join(names)})" if names else ""
 
 

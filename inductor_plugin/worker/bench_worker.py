@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.worker.failure import one_line, status_of
@@ -29,6 +30,10 @@ _LOG = logging.getLogger(__name__)
 SETUP_S = 60.0
 """Seconds to build the operands, before the first kernel runs."""
 _UNSAFE: frozenset[Status] = frozenset({"sticky_error", "red_zone"})
+
+
+MeasureInProcess: TypeAlias = "Callable[[Callable[[], object], str, Sampling, float], Outcome]"
+"""Measures a candidate in this process, as `measure_in_process` does."""
 
 
 class _Watch:
@@ -87,7 +92,9 @@ class BenchWorker:
         """
         started = time.monotonic()
         candidate = job.candidate
-        _LOG.info("measuring %s", candidate.candidate_id)  # before it runs: it may end this process
+        _LOG.debug(
+            "measuring %s", candidate.candidate_id
+        )  # before it runs: it may end this process
         watch = _Watch(_limits(filter(None, (job.library, candidate))))
         result = self._run(job, watch)
         if isinstance(result, JobFailed):
@@ -108,7 +115,7 @@ class BenchWorker:
         done: dict[str, Outcome] = {}
         samples: dict[str, list[float]] = {name: [] for name in remaining}
         rounds = job.rounds
-        _LOG.info("measuring in turns: %s", ", ".join(remaining))
+        _LOG.debug("measuring in turns: %s", ", ".join(remaining))
         while remaining and rounds > 0:
             watch = _Watch(_limits(remaining.values()))
             result = self._run(
@@ -180,17 +187,18 @@ def measure_in_process(
             reason = one_line(f"{type(error).__name__}: {error}")
             outcomes.append(Outcome(candidate_id, status_of(error), reason))
 
-    _LOG.info("measuring %s in this process", candidate_id)
+    _LOG.debug("measuring %s in this process", candidate_id)
     thread = threading.Thread(target=measured, name=f"measuring {candidate_id}", daemon=True)
     thread.start()
-    thread.join(timeout_s)
+    thread.join(timeout_s or None)
     hung = Outcome(candidate_id, "hung", f"gave up after {timeout_s:.1f} s; its thread is left")
     outcome = outcomes[0] if outcomes else hung
     return replace(outcome, elapsed_s=time.monotonic() - started)
 
 
 def _limits(candidates: Iterable[BenchCandidate]) -> dict[str, float]:
-    return {candidate.candidate_id: candidate.timeout_s for candidate in candidates}
+    """Return the limits by candidate; a limit of 0 is none."""
+    return {candidate.candidate_id: candidate.timeout_s or math.inf for candidate in candidates}
 
 
 def _failed(candidate: BenchCandidate, watch: _Watch, failure: JobFailed) -> Outcome:

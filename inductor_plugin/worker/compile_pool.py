@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import math
 import os
 import queue
 import re
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +17,7 @@ from pathlib import Path
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.worker.failure import last_lines, one_line
 from inductor_plugin.worker.jobs import (
+    OUT_OF_TIME,
     Compiled,
     CompileJob,
     CppCompileJob,
@@ -39,6 +43,7 @@ class _Queued:
     job: CompileJob
     done: Done
     memory_bytes: int
+    until: Callable[[], float] | None = None
 
 
 class CompilePool:
@@ -60,7 +65,8 @@ class CompilePool:
         self.workers = max(1, min(workers, len(os.sched_getaffinity(0))))
         self._settings = settings
         self._memory_bytes = memory_bytes_per_job
-        self._queue: queue.SimpleQueue[_Queued | None] = queue.SimpleQueue()
+        self._queue: queue.PriorityQueue[tuple[float, int, _Queued | None]] = queue.PriorityQueue()
+        self._numbers = itertools.count()
         self._changed = threading.Condition()
         self._processes: list[WorkerProcess] = []
         self._threads = 0
@@ -70,7 +76,14 @@ class CompilePool:
         self._room_bytes = 0
         self._closed = False
 
-    def submit(self, job: CompileJob, done: Done, memory_bytes: int | None = None) -> None:
+    def submit(
+        self,
+        job: CompileJob,
+        done: Done,
+        memory_bytes: int | None = None,
+        rank: float = 0.0,
+        until: Callable[[], float] | None = None,
+    ) -> None:
         """Queue a job.
 
         Args:
@@ -78,12 +91,16 @@ class CompilePool:
             done: Called once from a thread of the pool, with one outcome per kernel of the job. It
                 should be quick, and must not wait for another job.
             memory_bytes: Memory this job needs, if not the pool's default.
+            rank: Of the queued jobs the one with the highest rank is next; equal ones keep their order.
+            until: Called when the job's turn comes; returns the ``time.monotonic()`` at which it is
+                ended, so that its kernels are ``skipped``. None for no such time.
         """
         with self._changed:
             if self._closed:
                 raise WorkerError("the compile pool is closed")
             self._active += 1
-            self._queue.put(_Queued(job, done, memory_bytes or self._memory_bytes))
+            queued = _Queued(job, done, memory_bytes or self._memory_bytes, until)
+            self._put(queued, rank)
             self._hire()
 
     def active(self) -> int:
@@ -105,7 +122,10 @@ class CompilePool:
         for process in processes:
             process.close()
         for _ in range(threads):
-            self._queue.put(None)
+            self._put(None, -math.inf)
+
+    def _put(self, queued: _Queued | None, rank: float) -> None:
+        self._queue.put((-rank, next(self._numbers), queued))
 
     def _hire(self) -> None:
         """Start another thread if there is work for it; called with the lock held."""
@@ -123,7 +143,7 @@ class CompilePool:
         if closed:
             process.close()
         try:
-            while (queued := self._queue.get()) is not None:
+            while (queued := self._queue.get()[2]) is not None:
                 self._serve(process, queued)
         finally:  # also reached if `done` raises: another thread takes over
             process.close()
@@ -131,14 +151,20 @@ class CompilePool:
                 self._processes.remove(process)
                 self._threads -= 1
                 if self._closed:
-                    self._queue.put(None)  # for the replacement thread
+                    self._put(None, -math.inf)  # for the replacement thread
                 self._hire()
 
     def _serve(self, process: WorkerProcess, queued: _Queued) -> None:
         try:
             self._admit(queued.memory_bytes)
+            compiled = [
+                Compiled(key, "skipped", "the compile worker failed") for key in _keys(queued.job)
+            ]
             try:
-                compiled = compile_all(process, queued.job)
+                until = queued.until() if queued.until is not None else math.inf
+                compiled = compile_all(process, queued.job, until)
+            except Exception:  # noqa: BLE001  the border around a job: whoever waits for it has to be answered
+                _LOG.exception("inductor-plugin: a compile job failed")
             finally:
                 with self._changed:
                     self._running -= 1
@@ -172,28 +198,62 @@ class CompilePool:
         return memory_bytes <= min(free, self._room_bytes - self._promised_bytes)
 
 
-def compile_all(process: WorkerProcess, job: CompileJob) -> list[Compiled]:
-    """Compile a job in a worker; if the worker breaks, compile its kernels one by one."""
-    result = _attempt(process, job)
+def compile_all(process: WorkerProcess, job: CompileJob, until: float = math.inf) -> list[Compiled]:
+    """Compile a job in a worker; if the worker breaks, compile its kernels one by one.
+
+    Args:
+        process: The worker.
+        job: The job.
+        until: ``time.monotonic()`` at which its kernels become ``skipped``.
+    """
+    started = time.monotonic()
+    result = _attempt(process, job, until)
     if not isinstance(result, JobFailed):
         return result
+    each_s = (time.monotonic() - started) / len(_keys(job))
     broken = result.status in ("hung", "crashed", "out_of_memory")
     if broken and isinstance(job, CppCompileJob) and len(job.sources) > 1:
         _LOG.info("a compile batch failed (%s); compiling its kernels one by one", result.reason)
         singles = (replace(job, sources=(source,)) for source in job.sources)
-        return [compiled for single in singles for compiled in compile_all(process, single)]
-    return [Compiled(key=key, status=result.status, reason=result.reason) for key in _keys(job)]
+        return [compiled for single in singles for compiled in compile_all(process, single, until)]
+    return [
+        Compiled(key=key, status=result.status, reason=result.reason, elapsed_s=each_s)
+        for key in _keys(job)
+    ]
 
 
-def _attempt(process: WorkerProcess, job: CompileJob) -> list[Compiled] | JobFailed:
+def _attempt(process: WorkerProcess, job: CompileJob, until: float) -> list[Compiled] | JobFailed:
+    """Run a job; what goes wrong before its compiler starts is not the kernels' fault: ``skipped``."""
+    started: list[Event] = []
+
     def limit(event: Event) -> float | None:
-        return job.timeout_s if event.what == "start" else None
+        if event.what != "start":
+            return None
+        started.append(event)
+        return min(job.timeout_s or math.inf, until - time.monotonic())
 
+    setup_s = min(SETUP_S, until - time.monotonic())
+    if setup_s <= 0:
+        return JobFailed("skipped", OUT_OF_TIME)
     try:
-        result = process.attempt(job, SETUP_S, limit)
+        result = process.attempt(job, setup_s, limit)
     except WorkerError as error:
         return JobFailed("skipped", one_line(str(error)))
-    if isinstance(result, JobFailed) and result.status in ("raised", "sticky_error"):
+    if isinstance(result, JobFailed):
+        return _blamed(result, job, started=bool(started), late=time.monotonic() >= until)
+    return result
+
+
+def _blamed(result: JobFailed, job: CompileJob, *, started: bool, late: bool) -> JobFailed:
+    """Return what a failed job means for its kernels."""
+    if result.status == "hung" and late:
+        return JobFailed("skipped", OUT_OF_TIME)
+    if not started:
+        _LOG.warning(
+            "inductor-plugin: %d kernels are not compiled: %s", len(_keys(job)), result.reason
+        )
+        return JobFailed("skipped", f"its worker: {result.status}: {result.reason}")
+    if result.status in ("raised", "sticky_error"):
         return JobFailed("compile_failed", last_lines(result.traceback))
     return result
 

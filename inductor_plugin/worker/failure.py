@@ -6,7 +6,14 @@ import re
 
 from inductor_plugin.worker.jobs import Status
 
-_MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc")
+_MEMORY_WORDS = (
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "bad_alloc",
+    "memoryerror",
+    "pch allocation failure",  # g++ with a precompiled header under a memory limit
+)
 _STICKY_WORDS = (
     "CUDA error",
     "CUDA driver error",

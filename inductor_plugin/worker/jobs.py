@@ -32,6 +32,9 @@ Status = Literal[
 """Status of a candidate. All but ``ok``, ``skipped`` (tried again next time) and ``pruned`` (built, but
 not worth measuring on this device) put the candidate into quarantine."""
 
+OUT_OF_TIME = "the tuning budget ended"
+"""Reason of candidates that were not compiled or measured before their graph's budget ended."""
+
 
 @dataclass(frozen=True)
 class BenchCandidate:
@@ -42,7 +45,7 @@ class BenchCandidate:
         kernel: The kernel to call.
         inputs: Its operands; they may differ from the library kernel's (repacked weights).
         output: Its output.
-        timeout_s: Limit in seconds for all its samples together.
+        timeout_s: Limit in seconds for all its samples together; 0 for none.
     """
 
     candidate_id: str
@@ -145,7 +148,7 @@ class CppCompileJob:
         sources: The kernels.
         command: The compiler call as arguments, with ``{source}`` and ``{output}`` placeholders.
         workdir: Private folder for sources and libraries.
-        timeout_s: Seconds the whole batch may take.
+        timeout_s: Seconds the whole batch may take; 0 for no limit.
     """
 
     sources: tuple[CppSource, ...]
@@ -178,7 +181,7 @@ class TritonCompileJob:
         kernel_name: Name of the function in the source.
         source: The Python module Inductor generated.
         environment: Environment variables of the parent that Triton reads (cache directory ...).
-        timeout_s: Seconds it may take.
+        timeout_s: Seconds it may take; 0 for no limit.
         target: The device reported to code that queries it while compiling; None reports none.
         kernel: Key of the compiled kernel in the cache; None stores nothing.
     """

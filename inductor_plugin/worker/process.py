@@ -19,14 +19,15 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from inductor_plugin.config import process_environment
 from inductor_plugin.errors import WorkerDiedError, WorkerError, WorkerTimeoutError
 from inductor_plugin.worker.failure import one_line, says_no_memory
 from inductor_plugin.worker.jobs import Event, JobFailed, WorkerSettings
+from inductor_plugin.worker.pipe import Pipe
 
 _LOG = logging.getLogger(__name__)
 _ENTRY = Path(__file__).with_name("child") / "main.py"
@@ -60,6 +61,7 @@ class _Child:
             self.process = subprocess.Popen(
                 [
                     sys.executable,
+                    *_isolation(),
                     str(_ENTRY),
                     str(theirs.fileno()),
                     str(lifeline),
@@ -80,7 +82,8 @@ class _Child:
         finally:
             theirs.close()
             os.close(lifeline)
-        self.connection: Connection[Any, Any] = Connection(ours.detach())
+        self.pipe = Pipe(ours, name)
+        self.memory_bytes = settings.memory_bytes
         threading.Thread(target=self._reap, name=f"{name} reaper", daemon=True).start()
 
     @property
@@ -100,7 +103,11 @@ class _Child:
         self._doomed = True
         with self._lock:
             if not self.ended.is_set():
+                others = _descendants(self.pid)
                 _kill_group(self.pid)
+                for pid in others:  # those that have left the group
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signal.SIGKILL)
 
     def tail(self) -> str:
         """Return the end of its standard output and error."""
@@ -115,7 +122,7 @@ class _Child:
         """Kill it, wait until it is reaped, and close our ends."""
         self.kill()
         self.ended.wait(10.0)
-        self.connection.close()
+        self.pipe.close()
         self.output.close()
 
     def _reap(self) -> None:
@@ -258,16 +265,17 @@ class WorkerProcess:
         """Send the settings to the child, and wait until it is ready."""
         ready = False
         try:
-            child.connection.send(self.settings.sys_path)
-            child.connection.send(self.settings)
-            ready = child.connection.poll(START_S) and child.connection.recv() == "ready"
+            deadline = time.monotonic() + START_S
+            child.pipe.send(self.settings.sys_path, deadline)
+            child.pipe.send(self.settings, deadline)
+            ready = child.pipe.receive(deadline) == "ready"
+        except TimeoutError as error:
+            raise WorkerError(f"{self.name} was not ready within {START_S:.0f} s") from error
         except (EOFError, OSError) as error:
             raise WorkerError(f"{self.name} does not start: {_died(child)}") from error
         finally:
             if not ready:
                 child.kill()
-        if not ready:
-            raise WorkerError(f"{self.name} was not ready within {START_S:.0f} s")
 
     def _exchange(
         self, child: _Child, job: object, timeout_s: float, on_event: EventHandler | None
@@ -276,16 +284,19 @@ class WorkerProcess:
         accepted = answered = False
         deadline = time.monotonic() + timeout_s
         try:
-            child.connection.send(job)
-            while child.connection.poll(max(0.0, deadline - time.monotonic())):
-                message = child.connection.recv()
-                if not isinstance(message, Event):
+            child.pipe.send(job, deadline)
+            while True:
+                message = child.pipe.receive(deadline)
+                if isinstance(message, tuple):
                     answered = True
-                    return True, message[0]
+                    return True, cast("tuple[Any, ...]", message)[0]
+                event = self._event(message)
                 accepted = True
-                limit_s = on_event(message) if on_event is not None else None
+                limit_s = on_event(event) if on_event is not None else None
                 if limit_s is not None:
                     deadline, timeout_s = time.monotonic() + limit_s, limit_s
+        except TimeoutError:
+            tail = child.tail()
         except (EOFError, OSError) as error:
             reason = _died(child)
             if not accepted and child.process.returncode == 0:
@@ -296,9 +307,15 @@ class WorkerProcess:
         finally:
             if not answered:  # also on KeyboardInterrupt: a late answer must not reach the next job
                 child.kill()
-        tail = child.tail()
         self._drop()
         raise WorkerTimeoutError(f"{self.name} was ended after {timeout_s:.1f} s{_quote(tail)}")
+
+    def _event(self, message: object) -> Event:
+        if not isinstance(message, Event):
+            raise WorkerDiedError(
+                f"{self.name} sent a {type(message).__name__}, which is no message"
+            )
+        return message
 
     def _drop(self) -> None:
         child, self._child = self._child, None
@@ -318,6 +335,32 @@ def _environment(settings: WorkerSettings) -> dict[str, str]:
     if settings.cache_dir:
         environment["TORCHINDUCTOR_CACHE_DIR"] = settings.cache_dir
     return environment
+
+
+def _isolation() -> list[str]:
+    """Return this interpreter's flags that keep a user's environment out of Python, for a child."""
+    if sys.flags.isolated:
+        return ["-I", "-S"] if sys.flags.no_site else ["-I"]
+    flags = {
+        "-E": sys.flags.ignore_environment,
+        "-s": sys.flags.no_user_site,
+        "-S": sys.flags.no_site,
+        "-P": getattr(sys.flags, "safe_path", False),  # from Python 3.11 on
+    }
+    return [flag for flag, is_set in flags.items() if is_set]
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return the processes that a worker has started, also those whose own parent has ended.
+
+    A worker is their "child subreaper": the system gives it the children of its ended children.
+    """
+    pids: list[int] = []
+    for listing in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, listing.read_text(encoding="ascii").split()):
+                pids += [child, *_descendants(child)]
+    return pids
 
 
 def _kill_group(pid: int) -> None:
@@ -340,6 +383,9 @@ def _died(child: _Child) -> str:
             how = f"was killed by {signal.Signals(-code).name}"
         except ValueError:
             how = f"was killed by signal {-code}"
+    elif code and child.memory_bytes:
+        # Python ends with 1 and without a word where not even a MemoryError can be reported.
+        how += f" (option worker_memory_bytes lets it use {child.memory_bytes / 2**20:.1f} MiB)"
     return how + _quote(child.tail())
 
 

@@ -101,8 +101,19 @@ def test_old_records_and_pins_decide_and_nothing_is_measured(old_cache: Path) ->
 
 
 @pytest.mark.usefixtures("inductor_cache")
-def test_what_was_in_quarantine_stays_there(old_cache: Path) -> None:
+def test_what_was_in_quarantine_for_a_mishap_is_tried_once_more(old_cache: Path) -> None:
     (bad,) = open_store(old_cache).iter_quarantine()
+    assert (bad.status, bad.count) == ("crashed", 1)
+    with Lab(library_first, old_cache).open() as lab:
+        decided(make.unknown(), lab)
+    who = str(bad.fields["candidate"])
+    assert who in [one.candidate_id for task in lab.tasks for one in task.entries]
+
+
+@pytest.mark.usefixtures("inductor_cache")
+def test_what_was_in_quarantine_twice_stays_there(old_cache: Path) -> None:
+    (bad,) = open_store(old_cache).iter_quarantine()
+    open_store(old_cache).quarantine(bad.environment, bad.candidate, bad.fields)
     with Lab(library_first, old_cache).open() as lab:
         (ticket,) = decided(make.unknown(), lab)
     assert bad.candidate.endswith(f"-{ticket.digest[:12]}")

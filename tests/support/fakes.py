@@ -13,6 +13,7 @@ from inductor_plugin.cache import KernelKey, Resources
 from inductor_plugin.kernels.call import OpKernel, TensorSpec
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.problem import Operand, Problem
+from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.task import CppBuild, Task, TaskCandidate
@@ -92,7 +93,7 @@ def task(
     entries: Sequence[TaskCandidate],
     *,
     exclusive: bool = False,
-    deadline: float | None = None,
+    budget: Budget | None = None,
     digest: str = "digest",
     refresh: Callable[[Task], int] | None = None,
     finish: Callable[[Task], None] | None = None,
@@ -103,11 +104,18 @@ def task(
         digest=digest,
         entries=list(entries),
         check=None,
-        deadline=deadline,
+        budget=budget,
         exclusive=exclusive,
         refresh=refresh or (lambda _task: 0),
         finish=finish or (lambda _task: None),
     )
+
+
+def budget(total_s: float) -> Budget:
+    """Return a budget that runs."""
+    started = Budget(total_s)
+    started.start()
+    return started
 
 
 class FakeClock:
@@ -243,6 +251,8 @@ class FakePool:
     Attributes:
         jobs: The jobs that were submitted.
         memory: Bytes of memory stated for each of them.
+        ranks: Rank of each of them.
+        limits: Until when each of them may run, in the order of submission, for those with a limit.
         gate: Closed, it holds every job back.
         status: Status of kernels that do not compile, by a word in their source.
         resources: Resources of kernels, by a word in their source.
@@ -255,6 +265,8 @@ class FakePool:
         self.compile_s = compile_s
         self.jobs: list[CompileJob] = []
         self.memory: list[int | None] = []
+        self.ranks: list[float] = []
+        self.limits: list[float] = []
         self.gate = threading.Event()
         self.gate.set()
         self.status: dict[str, Status] = {}
@@ -268,7 +280,12 @@ class FakePool:
         job: CompileJob,
         done: Callable[[list[Compiled]], None],
         memory_bytes: int | None = None,
+        rank: float = 0.0,
+        until: Callable[[], float] | None = None,
     ) -> None:
+        self.ranks.append(rank)
+        if until is not None:
+            self.limits.append(until())
         if self.error is not None:
             raise self.error
         self.jobs.append(job)
@@ -335,6 +352,7 @@ class FakeLocks:
     def __init__(self) -> None:
         self.elsewhere: set[str] = set()
         self.held: list[str] = []
+        self.touched: list[str] = []
         self.tried = 0
 
     def __call__(self, task: Task) -> Callable[[], None] | None:
@@ -343,6 +361,9 @@ class FakeLocks:
             return None
         self.held.append(task.digest)
         return lambda: self.held.remove(task.digest)
+
+    def touch(self, task: Task) -> None:
+        self.touched.append(task.digest)
 
 
 def until(condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -15,12 +16,25 @@ from inductor_plugin.cache import KernelKey, Resources, Store, open_store
 from inductor_plugin.counters import Counters
 from inductor_plugin.errors import CacheError, WorkerError
 from inductor_plugin.problem.target import Target, target
+from inductor_plugin.tuning import builder as builder_module
+from inductor_plugin.tuning import scratch
 from inductor_plugin.tuning.batches import MAX_BATCH, cuda_batch, spread
+from inductor_plugin.tuning.budget import SHARE, Budget
 from inductor_plugin.tuning.builder import Builder
 from inductor_plugin.tuning.task import CppBuild, TaskCandidate
 from inductor_plugin.tuning.trace import Trace
 from inductor_plugin.worker.jobs import Compiled, CppCompileJob
-from tests.support.fakes import LIMIT_S, FakePool, cpp_build, entry, task, triton_job, until
+from tests.support.fakes import (
+    LIMIT_S,
+    FakePool,
+    budget,
+    cpp_build,
+    entry,
+    problem,
+    task,
+    triton_job,
+    until,
+)
 
 
 @dataclass
@@ -35,9 +49,9 @@ class Rig:
     target: Target | None = None
     op: str = "mm"
 
-    def build(self, entries: Sequence[TaskCandidate], deadline: float | None = None) -> None:
+    def build(self, entries: Sequence[TaskCandidate], limit: Budget | None = None) -> None:
         """Build entries and wait until each has an answer and nothing runs."""
-        one = task(entries, deadline=deadline)
+        one = task(entries, budget=limit)
         one.problem = replace(one.problem, target=self.target, op=self.op)
         for each in entries:
             self.builder.add(one, each, lambda: None)
@@ -88,6 +102,21 @@ def test_the_job_names_the_published_library_and_the_function_in_it(tmp_path: Pa
     assert Path(library).read_bytes() == b"// k"
     assert str(tmp_path) in library
     assert symbol
+
+
+def test_builds_happen_in_folders_that_name_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    left = scratch.make_folder(tmp_path / "temporary", scratch.BUILD)
+    dead = left.rename(left.with_name(left.name.replace(f"-{os.getpid()}-", "-4194305-")))
+    one = rig(tmp_path / "cache")
+    one.build([*cpp_entries("k"), entry("t", build=triton_job("t", tmp_path / "triton"))])
+    (cpp,) = [job.workdir for job in one.pool.jobs if isinstance(job, CppCompileJob)]
+    assert scratch.named_process(Path(cpp).name) == scratch.process_id(os.getpid())
+    assert not dead.exists()
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 def test_kernels_held_back_fill_batches_that_keep_every_worker_busy(tmp_path: Path) -> None:
@@ -174,11 +203,11 @@ def test_kernels_of_one_unit_share_the_file_of_their_library(tmp_path: Path) -> 
     one = rig(tmp_path / "cache")
     library = tmp_path / "unit.so"
 
-    def submit(job: Any, done: Any, memory_bytes: int | None = None) -> None:
+    def submit(job: Any, done: Any, *_how: Any) -> None:
         library.write_bytes(b"both")
         done([Compiled(each.key, "ok", library=str(library)) for each in job.sources])
 
-    one.pool.submit = submit
+    one.pool.submit = submit  # pyright: ignore[reportAttributeAccessIssue]
     builds = [replace(cpp_build(f"k{i}"), language="cuda") for i in range(2)]
     one.build([entry(f"k{i}", build=build) for i, build in enumerate(builds)])
     first, second = (one.store.kernel(build.key.digest) for build in builds)
@@ -358,6 +387,8 @@ def test_a_triton_kernel_whose_files_cannot_be_kept_is_compiled_in_its_place(
 def test_workers_that_do_not_come_to_a_kernel_do_not_blame_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(builder_module, "SETUP_S", 0.0)
+    monkeypatch.setattr(builder_module, "TOUCH_S", 0.01)
     one = rig(tmp_path, timeout_s=0.002)
     one.pool.answers = False
     (k,) = entries = cpp_entries("k")
@@ -365,12 +396,44 @@ def test_workers_that_do_not_come_to_a_kernel_do_not_blame_it(
     assert status(k) == "skipped"
 
 
-def test_a_kernel_that_another_process_builds_too_long_is_not_blamed(tmp_path: Path) -> None:
-    one = rig(tmp_path, timeout_s=0.01)
+def test_a_kernel_whose_other_builder_is_silent_is_built_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder_module, "_SILENCE_S", 0.05)
+    monkeypatch.setattr(builder_module, "TOUCH_S", 0.01)
+    one = rig(tmp_path, timeout_s=0.02)
     (k,) = entries = cpp_entries("k")
     assert isinstance(k.build, CppBuild)
     with open_store(tmp_path).lock_kernel(k.build.key.digest):
         one.build(entries)
+    assert status(k) == "ready"
+    assert len(one.pool.jobs) == 1
+
+
+def test_a_kernel_that_another_process_is_building_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder_module, "_SILENCE_S", 0.2)
+    monkeypatch.setattr(builder_module, "TOUCH_S", 0.01)
+    one, other = rig(tmp_path, timeout_s=0.2), rig(tmp_path)
+    other.pool.gate.clear()
+    (theirs,), (mine,) = cpp_entries("k"), cpp_entries("k")
+    other.builder.add(task([theirs]), theirs, lambda: None)
+    other.builder.flush()
+    until(lambda: bool(other.pool.jobs))
+    threading.Timer(1.0, other.pool.gate.set).start()  # five times the silence that is waited for
+    one.build([mine])
+    assert (status(mine), one.pool.jobs) == ("ready", [])
+
+
+def test_a_kernel_that_another_process_builds_is_not_waited_for_after_the_budget(
+    tmp_path: Path,
+) -> None:
+    one = rig(tmp_path)
+    (k,) = entries = cpp_entries("k")
+    assert isinstance(k.build, CppBuild)
+    with open_store(tmp_path).lock_kernel(k.build.key.digest):
+        one.build(entries, budget(0.1))
     assert status(k) == "skipped"
     assert one.pool.jobs == []
 
@@ -424,9 +487,27 @@ def test_a_cache_that_takes_no_kernel_answers_for_every_kernel(
 def test_nothing_is_compiled_once_the_budget_has_ended(tmp_path: Path) -> None:
     one = rig(tmp_path)
     (k,) = entries = cpp_entries("k")
-    one.build(entries, deadline=time.monotonic() - 1)
+    one.build(entries, budget(0.0))
     assert status(k) == "skipped"
     assert one.pool.jobs == []
+
+
+def test_with_a_budget_the_heaviest_problems_are_compiled_first(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    limit = Budget(100.0)
+    tasks = [task(cpp_entries(f"k{i}"), budget=limit, digest=str(i)) for i in range(4)]
+    for rows, each in zip((64, 512, 128, 256), tasks, strict=True):
+        each.problem = problem(rows=rows)
+        one.builder.add(each, each.entries[0], lambda: None)
+    assert limit.ends == float("inf")
+    one.builder.flush()
+    until(lambda: all(each.entries[0].ready for each in tasks))
+    assert one.batches() == [2, 2]
+    first = max(range(2), key=lambda i: one.pool.ranks[i])
+    assert "// k1" in str(one.pool.jobs[first])
+    assert "// k3" in str(one.pool.jobs[first])
+    earliest = limit.ends - SHARE * 100
+    assert all(earliest < moment < limit.ends for moment in one.pool.limits)
 
 
 def test_what_was_held_back_is_busy_from_the_moment_it_is_taken(tmp_path: Path) -> None:

@@ -15,12 +15,13 @@ import pytest
 from inductor_plugin.cache import open_store
 from inductor_plugin.counters import Counters
 from inductor_plugin.errors import WorkerError
+from inductor_plugin.tuning import pipeline as pipeline_module
 from inductor_plugin.tuning.builder import Builder
 from inductor_plugin.tuning.pipeline import Pipeline
 from inductor_plugin.tuning.race import MAX_LEGS, ROUNDS_PER_LEG
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.tuning.trace import Trace
-from inductor_plugin.worker.jobs import Status
+from inductor_plugin.worker.jobs import OUT_OF_TIME, Outcome, Status
 from tests.support.fakes import (
     LIMIT_S,
     FakeBench,
@@ -28,8 +29,10 @@ from tests.support.fakes import (
     FakeLocks,
     FakeMeasurement,
     FakePool,
+    budget,
     cpp_build,
     entry,
+    problem,
     task,
     triton_job,
     until,
@@ -65,8 +68,9 @@ class Rigs:
         measured, counters, trace = list[str](), Counters(), Trace("trace.json")
         builder: Any = build or fake
         worker: Any = bench
+        held: Any = locks
         pipeline = Pipeline(
-            device, builder, worker, in_process, counters, trace, 5.0, locks, measured.append
+            device, builder, worker, in_process, counters, trace, 5.0, held, measured.append
         )
         self.made.append(pipeline)
         return Rig(pipeline, fake, bench, in_process, locks, measured, counters, trace)
@@ -363,13 +367,64 @@ def test_a_wait_ends_at_its_limit_and_says_so(rig: Rig) -> None:
     assert rig.locks.held == []  # others may measure this problem now
 
 
+def test_a_limit_is_for_the_silence_and_not_for_the_whole(rig: Rig) -> None:
+    rig.bench.during = lambda _name: time.sleep(0.1)
+    rig.bench.screen_ms = {"library": 0.1}  # no finals
+    assert rig.run(task([entry("library", library=True), *map(entry, "abcdefg")]), limit_s=0.3)
+    assert len(rig.bench.screened) == 8
+
+
+def test_an_interrupted_wait_gives_the_problem_s_lock_back(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = task([entry("library", library=True), entry("a", build=cpp_build("a"))], exclusive=True)
+    rig.pipeline.submit(one)
+    real = one.done.wait
+
+    def interrupted(timeout: float | None = None) -> bool:
+        until(lambda: rig.bench.screened == ["library"])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(one.done, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rig.pipeline.wait(one, LIMIT_S)
+    assert real(0)
+    assert one.error == "it was interrupted"
+    assert rig.locks.held == []
+    assert rig.run(task([entry("x")], exclusive=True))
+
+
+def test_a_lock_is_given_back_where_nobody_waits_any_more(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline_module, "_GIVE_BACK_S", 0.05)
+    held = task([entry("library", library=True), entry("a", build=cpp_build("a"))], exclusive=True)
+    other = task([entry("x", build=cpp_build("x"))], exclusive=True, digest="other")
+    rig.pipeline.submit(held)
+    rig.pipeline.submit(other)
+    waiting = threading.Thread(target=rig.pipeline.wait, args=(other, LIMIT_S))
+    waiting.start()
+    until(lambda: rig.locks.held == ["digest"])
+    rig.build.finish("x")
+    waiting.join(LIMIT_S)
+    until(lambda: rig.locks.held == [])
+    rig.build.finish("a")  # and it goes on when somebody waits for it
+    assert rig.pipeline.wait(held, LIMIT_S)
+    assert rig.bench.screened == ["library", "x", "a"]
+
+
+def test_the_holder_of_a_lock_says_that_it_makes_progress(rig: Rig) -> None:
+    assert rig.run(task([entry("library", library=True), *map(entry, "ab")]))
+    assert rig.locks.touched.count("digest") >= 3
+
+
 def test_the_deadline_ends_a_task_whose_candidates_still_compile(rig: Rig) -> None:
     finished: list[Task] = []
     rig.build.compiling = True
     one = task(
         [entry("library", library=True), entry("a", build=cpp_build("a"))],
         exclusive=True,
-        deadline=time.monotonic() + 0.15,
+        budget=budget(0.15),
         finish=finished.append,
     )
     started = time.monotonic()
@@ -382,18 +437,48 @@ def test_the_deadline_ends_a_task_whose_candidates_still_compile(rig: Rig) -> No
 
 
 def test_after_the_deadline_nothing_more_is_measured(rig: Rig) -> None:
-    deadline = time.monotonic() + 0.2
     rig.bench.during = lambda _name: time.sleep(0.25)
-    one = task([entry("library", library=True), *map(entry, "abc")], deadline=deadline)
+    one = task([entry("library", library=True), *map(entry, "abc")], budget=budget(0.2))
     assert rig.run(one)
     assert rig.bench.screened == ["library"]
     assert rig.bench.finals == []
     assert [e.outcome.status for e in one.entries if e.outcome] == ["ok", *["skipped"] * 3]
 
 
+def test_with_a_budget_all_are_screened_before_the_finals_the_heaviest_first(rig: Rig) -> None:
+    limit = budget(LIMIT_S)
+    tasks: list[Task] = []
+    rig.locks.elsewhere.update("012")
+    for i, rows in enumerate((64, 512, 128)):
+        each = task([entry(f"lib{i}", library=True), entry(f"a{i}")], budget=limit, digest=str(i))
+        each.problem = problem(rows=rows)
+        rig.pipeline.submit(each)
+        tasks.append(each)
+    order: list[str] = []
+    rig.bench.during = order.append
+    rig.locks.elsewhere.clear()
+    assert all(rig.pipeline.wait(each, LIMIT_S) for each in tasks)
+    screened = [name for name in order if "+" not in name]
+    assert screened == ["lib1", "a1", "lib2", "a2", "lib0", "a0"]
+    assert order[:6] == screened
+    assert "a1" in order[6]
+
+
+def test_a_library_kernel_is_not_measured_where_nothing_else_was_compiled_in_time(
+    rig: Rig,
+) -> None:
+    one = task(
+        [entry("library", library=True), entry("a", build=cpp_build("a"))], budget=budget(LIMIT_S)
+    )
+    one.entry("a").outcome = Outcome("a", "skipped", OUT_OF_TIME)
+    assert rig.run(one)
+    assert rig.bench.screened == []
+    assert [e.outcome.reason for e in one.entries if e.outcome] == [OUT_OF_TIME] * 2
+
+
 def test_a_budget_spent_elsewhere_does_not_wait_for_a_process_that_measures(rig: Rig) -> None:
     rig.locks.elsewhere.add("digest")
-    one = task([entry("library", library=True)], deadline=time.monotonic() + 0.1)
+    one = task([entry("library", library=True)], budget=budget(0.1))
     started = time.monotonic()
     assert rig.run(one)
     assert time.monotonic() - started < 2.0
@@ -483,11 +568,11 @@ def test_a_cache_that_fails_ends_the_task_and_not_the_thread(rigs: Rigs, broken:
         raise OSError("the disk is gone")
 
     if broken == "lock":
-        rig.pipeline._try_lock = fail  # pyright: ignore
+        rig.pipeline._locks = fail  # pyright: ignore
     one = task([entry("x")], digest="1", refresh=fail if broken == "refresh" else None)
     assert not rig.run(one)
     assert "the disk is gone" in one.error
-    rig.pipeline._try_lock = rig.locks  # pyright: ignore
+    rig.pipeline._locks = rig.locks  # pyright: ignore
     assert rig.run(task([entry("y")], digest="2"))
     assert rig.locks.held == []
 

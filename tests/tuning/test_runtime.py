@@ -188,20 +188,3 @@ def test_a_worker_without_a_given_limit_gets_one_on_a_cpu_only(cache_dir: Path) 
     assert worker_settings(config(cache_dir), "bench", "cuda:0").memory_bytes == 0
     limited = config(cache_dir, worker_memory_bytes="1GiB")
     assert worker_settings(limited, "bench", "cuda:0").memory_bytes == 1 << 30
-
-
-def test_a_problem_is_measured_by_one_process_at_a_time(runtime: Runtime, cache_dir: Path) -> None:
-    from tests.support.fakes import task
-
-    try_lock = runtime_module._try_lock  # pyright: ignore[reportPrivateUsage]
-    store, other = runtime.store(config(cache_dir)), Runtime().store(config(cache_dir))
-    release = try_lock(store, task([], digest="d" * 64))
-    assert release is not None
-    assert try_lock(other, task([], digest="d" * 64)) is None
-    free = try_lock(other, task([], digest="e" * 64))
-    assert free is not None
-    free()
-    release()
-    again = try_lock(other, task([], digest="d" * 64))
-    assert again is not None
-    again()

@@ -36,6 +36,19 @@ def test_a_folder_names_the_process_that_made_it(tmp_path: Path) -> None:
     assert scratch.sweep(tmp_path) == []
 
 
+def test_a_build_folder_is_swept_as_one_of_operands(tmp_path: Path) -> None:
+    path = scratch.make_folder(tmp_path, scratch.BUILD)
+    assert path.name.startswith("inductor-plugin-build-")
+    assert scratch.named_process(path.name) == me()
+    left = tmp_path / f"{ProcessId(me().place, HIGHEST_PID, 1).prefix_of(scratch.BUILD)}x"
+    left.mkdir()
+    scratch.sweep_once(tmp_path)
+    assert list(tmp_path.iterdir()) == [path]
+    left.mkdir()
+    scratch.sweep_once(tmp_path)  # once a process
+    assert left.exists()
+
+
 def test_the_start_time_is_field_22_also_behind_an_awkward_command(tmp_path: Path) -> None:
     program = tmp_path / "a ) b (c"
     program.symlink_to("/bin/sleep")

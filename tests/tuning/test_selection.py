@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,13 +16,14 @@ from inductor_plugin.counters import Counters
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.problem.tolerance import Tolerance
+from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.pins import Pins
 from inductor_plugin.tuning.selection import Selection, TuningTicket, quarantine_name
 from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.worker.jobs import Outcome, Status
-from tests.support.fakes import offer, problem, spread
+from tests.support.fakes import budget, offer, problem, spread
 
 ENVIRONMENT = "e" * 16
 
@@ -39,10 +39,10 @@ class Rig:
     def plan(
         self,
         offers: Sequence[CandidateOffer],
-        deadline: float | None = None,
+        limit: Budget | None = None,
         one: Problem | None = None,
     ) -> TuningTicket:
-        return self.selection.plan(one or problem(), offers, {"gemm": "too small"}, CHECK, deadline)
+        return self.selection.plan(one or problem(), offers, {"gemm": "too small"}, CHECK, limit)
 
     def record(self, ticket: TuningTicket) -> Record:
         record = self.store.record(ENVIRONMENT, ticket.problem.op, ticket.digest)
@@ -201,19 +201,20 @@ def test_a_failed_candidate_is_not_tried_again(
 ) -> None:
     one = rig(tmp_path)
     ticket = one.plan(offers("bad"))
-    race(ticket, {"library": 1.0}, {"bad": "crashed"})
+    race(ticket, {"library": 1.0}, {"bad": "raised"})
     assert "bad is not used" in caplog.text
     assert one.counters.snapshot().failed == 1
     again = one.plan(offers("bad"))
     assert again.hit
     assert again.task is None
-    assert again.measured["bad"].status == "crashed"
+    assert again.measured["bad"].status == "raised"
 
 
 def test_quarantine_outlives_the_record(tmp_path: Path) -> None:
     one = rig(tmp_path)
     ticket = one.plan(offers("bad"))
     race(ticket, {"library": 1.0}, {"bad": "hung"})
+    race(one.plan(offers("bad")), {"library": 1.0}, {"bad": "hung"})
     one.store.layout.record(ENVIRONMENT, "mm", ticket.digest).unlink()
     again = rig(tmp_path)
     ticket = again.plan(offers("bad"))
@@ -309,7 +310,7 @@ def test_after_the_deadline_no_candidate_is_prepared(tmp_path: Path) -> None:
 
     one = rig(tmp_path)
     costly = [replace(o, prepare=make) for o in offers("a")]
-    ticket = one.plan(costly, deadline=time.monotonic() - 1)
+    ticket = one.plan(costly, budget(0.0))
     assert ticket.task is None
     assert {m.reason for m in ticket.measured.values()} == {"the tuning budget ended"}
     assert one.selection.decide(ticket).winner == "library"

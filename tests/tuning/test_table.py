@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from inductor_plugin.cache import Measured
 from inductor_plugin.counters import Stats
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.selection import TuningTicket
-from inductor_plugin.tuning.table import summary, table
-from tests.support.fakes import problem
+from inductor_plugin.tuning.table import spent_on, summary, table
+from tests.support.fakes import entry, problem, task
 
 
 def measured(name: str, median_ms: float | None, status: str = "ok") -> Measured:
@@ -58,6 +59,31 @@ def test_a_long_list_is_cut() -> None:
 
 def test_a_problem_without_timings_has_a_table() -> None:
     assert len(table(ticket()).splitlines()) == 3
+
+
+def test_the_summary_says_what_was_left_out() -> None:
+    rows = (measured("bad", None, "crashed"), measured("late", None, "skipped"))
+    line = summary([ticket(*rows)], Stats(compiled=1, benchmarked=1))
+    assert line.startswith(
+        "inductor-plugin: 1 problem, 0 known; 1 kernel compiled, 1 candidate measured, 0 failed, "
+        "1 in quarantine, 1 not reached; "
+    )
+    one = ticket(*rows)
+    one.task = task([entry("bad"), entry("late")])
+    one.task.entries[0].identity = replace(one.task.entries[0].identity, candidate_id="bad-1")
+    assert "in quarantine" not in summary([one], Stats())  # it failed now
+    one.task.measured = False  # nothing is to be reached
+    assert "not reached" not in summary([one], Stats())
+
+
+def test_the_summary_counts_what_was_counted_for_its_problems() -> None:
+    first, second = ticket(), ticket()
+    assert spent_on([first, second]) == Stats()
+    first.task, second.task = task([]), task([])
+    first.task.spent.add(compiled=2, compile_s=1.5, failed=1)
+    second.task.spent.add(compiled=1, benchmarked=3)
+    spent = spent_on([first, second])
+    assert spent == Stats(compiled=3, benchmarked=3, failed=1, compile_s=1.5)
 
 
 def test_the_summary_counts_what_was_known_and_done() -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from inductor_plugin.problem import Operand
 from inductor_plugin.problem.attention import FORWARD, Mask, arguments, attention_of
-from inductor_plugin.tuning import task as task_module
+from inductor_plugin.tuning import budget as budget_module
 from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.worker.jobs import Outcome, Status
-from tests.support.fakes import FakeClock, entry, task
+from tests.support.fakes import FakeClock, budget, entry, task
 
 
 def fared(one: TaskCandidate, status: Status) -> TaskCandidate:
@@ -71,12 +71,12 @@ def test_who_has_a_least_time_waits_for_the_library_kernels() -> None:
     assert list(one.screenable()) == [library, sure, other]
 
 
-def test_a_task_is_late_once_its_deadline_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_is_late_once_its_budget_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock(100.0)
-    monkeypatch.setattr(task_module, "time", clock)
-    one = task([], deadline=100.0)
+    monkeypatch.setattr(budget_module, "time", clock)
+    one = task([], budget=budget(5.0))
     assert not one.late
-    clock.now = 100.1
+    clock.now = 105.1
     assert one.late
     assert not task([]).late
 

@@ -54,6 +54,42 @@ def test_later_graphs_add_to_the_file(tmp_path: Path) -> None:
     assert [e["name"] for e in events(tmp_path / "t.json") if e["ph"] == "X"] == ["a", "b"]
 
 
+def test_a_process_that_tuned_nothing_leaves_the_file_alone(tmp_path: Path) -> None:
+    first = Trace(str(tmp_path / "t.json"))
+    first.add("compile 1", "k", 0, 1)
+    first.write()
+    before = (tmp_path / "t.json").read_bytes()
+    Trace(str(tmp_path / "t.json")).write()
+    assert (tmp_path / "t.json").read_bytes() == before
+    Trace(str(tmp_path / "new.json")).write()
+    assert not (tmp_path / "new.json").exists()
+
+
+def test_processes_add_to_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for pid in (11, 12):
+        monkeypatch.setattr("os.getpid", lambda pid=pid: pid)
+        trace = Trace(str(tmp_path / "t.json"))
+        for name in ("a", "b"):
+            trace.add("compile 1", name, 0, 1)
+            trace.write()
+    spans = [(e["pid"], e["name"]) for e in events(tmp_path / "t.json") if e["ph"] == "X"]
+    assert spans == [(11, "a"), (11, "b"), (12, "a"), (12, "b")]
+    processes = [e["pid"] for e in events(tmp_path / "t.json") if e["name"] == "process_name"]
+    assert processes == [11, 12]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no JSON", "[]", '{"traceEvents": 3}', '{"traceEvents": [3]}']
+)
+def test_a_file_that_is_no_trace_is_replaced(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(text)
+    trace = Trace(str(path))
+    trace.add("compile 1", "k", 0, 1)
+    trace.write()
+    assert [e["name"] for e in events(path) if e["ph"] == "X"] == ["k"]
+
+
 def test_a_path_that_cannot_be_written_is_warned_about_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

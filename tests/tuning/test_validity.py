@@ -12,7 +12,7 @@ from inductor_plugin.cache.record import failed
 from inductor_plugin.config import Config
 from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.problem.tolerance import Tolerance
-from inductor_plugin.tuning.validity import advice, checked, is_valid, limits, was_limited
+from inductor_plugin.tuning.validity import advice, checked, condemns, is_valid, limits, was_limited
 from inductor_plugin.worker.jobs import Outcome, Status
 from tests.tuning.test_selection import Rig, entries, offers, race, rig
 
@@ -66,7 +66,10 @@ def test_what_is_noted_is_what_is_compared() -> None:
     noted = limits("hung", config(bench_timeout_s=2))
     assert noted == {"limits": {"bench_timeout_s": 2.0, "compile_timeout_s": 120.0}}
     assert was_limited("hung", noted["limits"], config(bench_timeout_s=3))
-    assert limits("crashed", config()) == {}
+    assert limits("crashed", config()) == limits("out_of_memory", config()) == {}
+    assert limits("crashed", config(worker_memory_bytes=5)) == {
+        "limits": {"worker_memory_bytes": 5}
+    }
     assert "bench_timeout_s" in advice("hung")
     assert advice("crashed") == ""
 
@@ -100,11 +103,66 @@ def test_a_candidate_ended_by_the_users_limit_comes_back_with_a_higher_one(
     tmp_path: Path, status: Status
 ) -> None:
     low: dict[str, Any] = {"bench_timeout_s": 1, "worker_memory_bytes": 1 << 20}
-    ticket = rig(tmp_path, **low).plan(offers("a"))
-    fail(ticket, "a", status)
+    for _ in range(2):
+        fail(rig(tmp_path, **low).plan(offers("a")), "a", status)
     assert rig(tmp_path, **low).plan(offers("a")).task is None
     again = rig(tmp_path, worker_memory_bytes=0).plan(offers("a"))
     assert "a" in entries(again)
+    # What happened under the low limit does not count: one failure under the default is the first.
+    fail(again, "a", status)
+    assert "a" in entries(rig(tmp_path).plan(offers("a")))
+
+
+@pytest.mark.parametrize("status", ["hung", "crashed", "out_of_memory", "sticky_error"])
+def test_a_mishap_condemns_at_the_second_time(
+    tmp_path: Path, status: Status, caplog: pytest.LogCaptureFixture
+) -> None:
+    fail(rig(tmp_path).plan(offers("a")), "a", status)
+    assert "the next process tries it once more" in caplog.text
+    again = rig(tmp_path).plan(offers("a"))
+    assert entries(again) == ["library", "a"]
+    caplog.clear()
+    fail(again, "a", status)
+    assert "is not used" in caplog.text
+    assert "once more" not in caplog.text
+    known = rig(tmp_path).plan(offers("a"))
+    assert known.hit
+    assert known.measured["a"].status == status
+
+
+@pytest.mark.parametrize("status", ["wrong", "red_zone", "raised", "compile_failed"])
+def test_what_a_candidate_did_itself_condemns_at_once(tmp_path: Path, status: Status) -> None:
+    fail(rig(tmp_path).plan(offers("a")), "a", status)
+    known = rig(tmp_path).plan(offers("a"))
+    assert known.hit
+    assert known.measured["a"].status == status
+
+
+def test_a_mishap_that_went_well_the_second_time_is_forgotten(tmp_path: Path) -> None:
+    fail(rig(tmp_path).plan(offers("a")), "a", "crashed")
+    race(rig(tmp_path).plan(offers("a")), {"library": 1.0, "a": 0.5})
+    one = rig(tmp_path)
+    known = one.plan(offers("a"))
+    assert known.hit
+    assert one.selection.decide(known).winner == "a"
+
+
+@pytest.mark.parametrize(
+    ("status", "count", "then", "expected"),
+    [
+        ("wrong", 1, None, True),
+        ("failed", 1, None, True),  # an entry of an older version without a status
+        ("hung", 1, None, False),
+        ("hung", 2, None, True),
+        ("hung", 9, {"bench_timeout_s": 1.0}, False),
+        ("crashed", 9, {"worker_memory_bytes": 1 << 20}, False),
+        ("crashed", 2, {"worker_memory_bytes": 0}, True),
+    ],
+)
+def test_who_is_condemned(
+    status: str, count: int, then: dict[str, float] | None, *, expected: bool
+) -> None:
+    assert condemns(status, count, then, config()) is expected
 
 
 def test_what_does_not_fit_is_remembered_and_not_quarantined(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_fault_costs_that_candidate_alone(
 ):
     assert worker.screen(job(candidate("good"))).status == "ok"
     before = worker.restarts
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.DEBUG):
         outcome = worker.screen(job(candidate(fault, timeout_s=1.0)))
     assert (outcome.candidate_id, outcome.status) == (fault, status)
     assert reason in outcome.reason
@@ -299,6 +299,11 @@ def test_at_home_too_a_candidate_may_raise_or_hang():
     outcome = measure_in_process(lambda: time.sleep(3), "here", QUICK, 0.3)
     assert outcome == Outcome("here", "hung", outcome.reason, elapsed_s=outcome.elapsed_s)
     assert time.monotonic() - started < 2
+
+
+def test_a_limit_of_zero_is_none(worker: BenchWorker):
+    assert worker.screen(job(candidate("good", timeout_s=0.0))).status == "ok"
+    assert measure_in_process(lambda: None, "here", QUICK, 0.0).status == "ok"
 
 
 @pytest.mark.compat

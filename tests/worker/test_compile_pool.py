@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
 import sys
 import threading
 import time
@@ -17,12 +19,14 @@ from inductor_plugin.worker import compile_pool
 from inductor_plugin.worker.compile_pool import CompilePool, available_bytes
 from inductor_plugin.worker.failure import last_lines
 from inductor_plugin.worker.jobs import (
+    OUT_OF_TIME,
     Compiled,
     CompileJob,
     CppCompileJob,
     TritonCompileJob,
     WorkerSettings,
 )
+from inductor_plugin.worker.process import WorkerProcess
 from tests.support.fakes import wait_idle
 from tests.support.repository import REPOSITORY
 
@@ -203,6 +207,7 @@ def test_a_compiler_that_hangs_costs_its_kernel_alone(pool: CompilePool, tmp_pat
         ("kill -SEGV $PPID; sleep 600", "crashed"),
         ("kill -KILL $PPID; sleep 600", "out_of_memory"),
         ("echo 'virtual memory exhausted: Cannot allocate memory'; exit 1", "out_of_memory"),
+        ("echo 'sorry, unimplemented: PCH allocation failure'; exit 1", "out_of_memory"),
         (
             "echo 'g++: fatal error: Killed signal terminated program cc1plus'; exit 1",
             "out_of_memory",
@@ -220,6 +225,49 @@ def test_a_worker_that_dies_costs_its_kernel_alone(
     built = build(pool, tmp_path, source("a", 2), source("dies", 3, "// TRAP"), command=command)
     assert built["dies"].status == status
     assert times(built["a"], 7) == 14
+
+
+def test_who_has_not_begun_is_not_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(compile_pool, "SETUP_S", 1.0)
+    process = WorkerProcess(SETTINGS, "compile worker")
+    process.start()
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGSTOP)  # before it takes the job
+    job = CppCompileJob((source("a", 2), source("b", 3)), GXX, str(tmp_path), 60.0)
+    compiled = compile_pool.compile_all(process, job)
+    process.close()
+    assert [c.status for c in compiled] == ["skipped", "skipped"]
+    assert "hung" in compiled[0].reason
+    assert "inductor-plugin: 2 kernels are not compiled" in caplog.text
+
+
+@pytest.mark.parametrize("limit_s", [0.0, 60.0])
+def test_a_limit_of_zero_is_none(pool: CompilePool, tmp_path: Path, limit_s: float):
+    assert build(pool, tmp_path, source("a", 2), limit_s=limit_s)["a"].status == "ok"
+
+
+def test_a_worker_without_memory_for_itself_does_not_blame_the_kernel(tmp_path: Path):
+    small = WorkerSettings(SETTINGS.sys_path, "compile", memory_bytes=1024)
+    pool = CompilePool(1, small, 0)
+    compiled = build(pool, tmp_path, source("a", 2))["a"]
+    pool.close()
+    assert compiled.status == "skipped"
+
+
+def test_a_pool_answers_although_a_job_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def broken(*_arguments: object) -> list[Compiled]:
+        raise ValueError("what nobody expected")
+
+    monkeypatch.setattr(compile_pool, "compile_all", broken)
+    pool = CompilePool(1, SETTINGS, 0)
+    compiled = build(pool, tmp_path, source("a", 2))["a"]
+    pool.close()
+    assert compiled.status == "skipped"
+    assert "what nobody expected" in caplog.text
 
 
 def test_a_compiler_that_is_missing_is_a_reason(pool: CompilePool, tmp_path: Path):
@@ -275,7 +323,7 @@ class Nvcc:
         self.running = self.most = self.ended = 0
         self._guard = threading.Lock()
 
-    def compile(self, process: object, job: CompileJob) -> list[Compiled]:
+    def compile(self, process: object, job: CompileJob, until: float) -> list[Compiled]:
         with self._guard:
             self.running += 1
             self.most = max(self.most, self.running)
@@ -313,11 +361,61 @@ def test_as_many_compilers_run_as_the_memory_takes(
     assert (nvcc.most, nvcc.ended) == (at_once, 6)
 
 
+def test_of_queued_jobs_the_highest_rank_is_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    gate, order = threading.Event(), list[str]()
+
+    def compile_all(process: object, job: CppCompileJob, until: float) -> list[Compiled]:
+        gate.wait(60.0)
+        order.append(job.sources[0].key)
+        return []
+
+    monkeypatch.setattr(compile_pool, "compile_all", compile_all)
+    pool = CompilePool(1, SETTINGS, 0)
+    for key, rank in (("first", 0.0), ("light", 1.0), ("heavy", 9.0), ("also light", 1.0)):
+        job = CppCompileJob((source(key, 2),), GXX, str(tmp_path), 60.0)
+        pool.submit(job, lambda _: None, None, rank)
+        while not pool.running():
+            time.sleep(0.002)
+    gate.set()
+    assert wait_idle(pool, 20.0)
+    pool.close()
+    assert order == ["first", "heavy", "light", "also light"]
+
+
+def test_a_job_ends_at_the_time_it_was_given_and_is_not_blamed(pool: CompilePool, tmp_path: Path):
+    answers: list[Compiled] = []
+    asked: list[float] = []
+
+    def until() -> float:
+        asked.append(time.monotonic())
+        return asked[-1] + 0.5
+
+    command = ("sh", "-c", "touch started; sleep 600")
+    job = CppCompileJob((source("a", 2), source("b", 3)), command, str(tmp_path), 600.0)
+    pool.submit(job, answers.extend, None, 0.0, until)
+    assert wait_idle(pool, 20.0)
+    assert {(c.key, c.status, c.reason) for c in answers} == {
+        ("a", "skipped", OUT_OF_TIME),
+        ("b", "skipped", OUT_OF_TIME),
+    }
+    assert len(asked) == 1
+    assert time.monotonic() - asked[0] < 10.0
+
+
+def test_a_job_whose_time_is_over_does_not_start(pool: CompilePool, tmp_path: Path):
+    answers: list[Compiled] = []
+    job = CppCompileJob((source("a", 2),), ("touch", "started"), str(tmp_path), 600.0)
+    pool.submit(job, answers.extend, None, 0.0, lambda: time.monotonic() - 1)
+    assert wait_idle(pool, 20.0)
+    assert [c.reason for c in answers] == [OUT_OF_TIME]
+    assert not (tmp_path / "started").exists()
+
+
 def test_memory_that_others_give_back_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     free = [6 << 30]
     started, gate = threading.Semaphore(0), threading.Event()
 
-    def compile_all(process: object, job: CompileJob) -> list[Compiled]:
+    def compile_all(process: object, job: CompileJob, until: float) -> list[Compiled]:
         started.release()
         gate.wait(60.0)
         return []

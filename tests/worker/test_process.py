@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 import resource
 import signal
@@ -125,6 +126,108 @@ def test_the_last_words_of_a_worker_are_quoted(worker: WorkerProcess):
     failed = worker.attempt(job, 10.0)
     assert failed.status == "out_of_memory"
     assert "\n" not in failed.reason
+
+
+def test_a_job_that_a_stopped_worker_does_not_read_ends_at_its_limit(worker: WorkerProcess):
+    worker.start()
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGSTOP)
+    started = time.monotonic()
+    failed = worker.attempt(CallJob("builtins", "len", (b"x" * 5_000_000,)), 0.5)
+    assert failed.status == "hung"
+    assert time.monotonic() - started < 5.0
+    assert worker.run(CallJob("builtins", "len", (b"x" * 5_000_000,)), 30.0) == 5_000_000
+
+
+@pytest.mark.parametrize(
+    ("code", "limit_s", "status", "words"),
+    [
+        ("os.write(fd, struct.pack('!i', 100) + b'half'); time.sleep(600)", 1.0, "hung", "1.0 s"),
+        (
+            "os.write(fd, struct.pack('!i', 4) + b'junk'); time.sleep(600)",
+            60.0,
+            "crashed",
+            "cannot be read",
+        ),
+        (
+            "os.write(fd, struct.pack('!i', -7) + b'junk'); time.sleep(600)",
+            60.0,
+            "crashed",
+            "no message",
+        ),
+        (
+            "os.write(fd, struct.pack('!i', 5) + pickle.dumps(7)); time.sleep(600)",
+            60.0,
+            "crashed",
+            "no message",
+        ),
+        (
+            "os.write(fd, struct.pack('!i', 100) + b'half'); os.close(fd); os._exit(0)",
+            60.0,
+            "crashed",
+            "ended",
+        ),
+    ],
+)
+def test_a_broken_answer_ends_the_job_and_not_the_parent(
+    worker: WorkerProcess, code: str, limit_s: float, status: str, words: str
+):
+    text = f"import os, pickle, struct, sys, time; fd = int(sys.argv[1]); {code}"
+    started = time.monotonic()
+    failed = worker.attempt(CallJob("builtins", "exec", (text,)), limit_s)
+    assert (failed.status, words in failed.reason) == (status, True), failed.reason
+    assert time.monotonic() - started < 20.0
+    assert worker.run(CallJob("math", "sqrt", (4,)), 10.0) == 2
+
+
+def test_without_a_limit_a_job_takes_its_time(worker: WorkerProcess):
+    assert worker.run(CallJob("time", "sleep", (0.1,)), math.inf, lambda _: math.inf) is None
+
+
+def test_a_process_that_leaves_the_group_is_ended_with_its_worker(
+    worker: WorkerProcess, tmp_path: Path
+):
+    file = tmp_path / "pid"
+    # A daemon: another session, and its parent has ended.
+    command = f"(setsid sh -c 'echo $$ > {file}; exec sleep 600' &) ; true"
+    worker.run(CallJob("os", "system", (command,)), 10.0)
+    assert until(lambda: file.exists() and bool(file.read_text().strip()))
+    pid = int(file.read_text())
+    assert runs(pid)
+    assert os.getpgid(pid) == pid
+    worker.close()
+    assert until(lambda: not runs(pid))
+
+
+def test_a_worker_that_dies_by_its_memory_limit_names_the_option():
+    settings = WorkerSettings(SETTINGS.sys_path, "compile", memory_bytes=1024)
+    worker = WorkerProcess(settings, "tiny worker")
+    failed = worker.attempt(CallJob("builtins", "bytearray", (1 << 20,)), 10.0)
+    worker.close()
+    assert failed.status in ("crashed", "out_of_memory")
+    assert "worker_memory_bytes" in failed.reason or failed.status == "out_of_memory"
+
+
+def test_a_worker_is_as_isolated_as_its_parent(tmp_path: Path):
+    (tmp_path / "sitecustomize.py").write_text(
+        f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"""
+import sys
+sys.path.insert(0, {str(REPOSITORY)!r})
+from inductor_plugin.worker.jobs import CallJob, WorkerSettings
+from inductor_plugin.worker.process import WorkerProcess
+worker = WorkerProcess(WorkerSettings(tuple(sys.path), "compile"), "worker")
+assert worker.run(CallJob("math", "sqrt", (4,)), 10.0) == 2
+"""
+    )
+    variables = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    for flags, ran in (["-I"], False), (["-E"], False), ([], True):
+        command = [sys.executable, *flags, str(script)]
+        subprocess.run(command, env=variables, check=True, timeout=60)
+        assert (tmp_path / "ran").exists() is ran
 
 
 def test_what_a_worker_prints_stays_small(worker: WorkerProcess):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import sys
-import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -40,15 +39,18 @@ from inductor_plugin.problem.number_check import (
     tolerance_of,
 )
 from inductor_plugin.registry import default_registry
+from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.environment import float32_precision, provenance
+from inductor_plugin.tuning.holder import wait_s
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.operand_files import OperandFiles
 from inductor_plugin.tuning.pins import Pins, read_pins
 from inductor_plugin.tuning.refusal import remember
 from inductor_plugin.tuning.runtime import RUNTIME, DeviceContext
 from inductor_plugin.tuning.selection import Selection, TuningTicket
-from inductor_plugin.tuning.table import summary, table
+from inductor_plugin.tuning.table import spent_on, summary, table
 from inductor_plugin.tuning.task import problem_digest
+from inductor_plugin.tuning.ticket import decided
 
 logger = logging.getLogger(__name__)
 
@@ -77,8 +79,7 @@ class Session:
         self._deferred: list[deferral.Deferred] = []
         self._pending: list[PendingChoice] = []
         self._by_buffer: dict[str, PendingChoice] = {}
-        self._before = COUNTERS.snapshot()
-        self._deadline: float | None = None
+        self._budget = Budget(config.tune_budget_s) if config.tune_budget_s > 0 else None
         self._reported = False
         self.guard = None
         if config.check_outputs != "off":
@@ -162,7 +163,7 @@ class Session:
         )
         ticket = self._tickets.get(key)
         if ticket is None:
-            ticket = selection.plan(problem, offers, rejected, check, self._budget())
+            ticket = selection.plan(problem, offers, rejected, check, self._budget)
             self._tickets[key] = ticket
             ticket.epilogue = epilogue or {}
             context.submit(ticket)
@@ -199,13 +200,7 @@ class Session:
     def wait(self, ticket: TuningTicket) -> None:
         """Wait until the race of a ticket, if any, has ended."""
         context, _ = self._contexts[ticket.problem.output.device]
-        context.wait(ticket, self._limit_s())
-
-    def _limit_s(self) -> float:
-        """Return the longest time a race may take; every wait has a limit."""
-        count = sum(len(t.task.entries) for t in self._tickets.values() if t.task is not None)
-        per_candidate_s = self.config.compile_timeout_s + 2 * self.config.bench_timeout_s
-        return 60.0 + count * per_candidate_s
+        context.wait(ticket, wait_s(self.config))
 
     def context(self, device: torch.device) -> tuple[DeviceContext, Selection]:
         """Return what a device's problems are tuned on, and what decides them."""
@@ -222,11 +217,6 @@ class Session:
             )
             self._contexts[device.type] = (context, selection)
         return self._contexts[device.type]
-
-    def _budget(self) -> float | None:
-        if self._deadline is None and self.config.tune_budget_s > 0:
-            self._deadline = time.monotonic() + self.config.tune_budget_s
-        return self._deadline
 
     def _hold(self) -> None:
         for pending in self._pending:
@@ -257,9 +247,11 @@ class Session:
             context.store.add_counts(
                 hits=sum(t.hit for t in tickets), misses=sum(not t.hit for t in tickets)
             )
-        spent = COUNTERS.snapshot().since(self._before)
+        spent = spent_on(tickets)
         for observe in OBSERVERS:
             observe(tickets)
+        for ticket in tickets:
+            logger.info("%s", decided(ticket))
         line = summary(tickets, spent)
         logger.info("%s", line)
         shown = self.config.table == "on" or (

@@ -13,6 +13,7 @@ if sys.path and sys.path[0] == __file__.rpartition("/")[0]:
         0
     ]  # the package's own folder: its trace.py and others would hide the standard ones
 
+import ctypes
 import faulthandler
 import importlib
 import os
@@ -23,12 +24,15 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
 _OUTPUT_LIMIT_BYTES = 1 << 20
 _WATCH_S = 0.5
 _ORPHAN_S = 3600.0
+_PR_SET_CHILD_SUBREAPER = 36
+"""From linux/prctl.h; see PR_SET_CHILD_SUBREAPER(2const)."""
 
 
 def watch(lifeline: int, parent: int) -> None:
@@ -45,6 +49,12 @@ def watch(lifeline: int, parent: int) -> None:
             os.fstat(1).st_size > _OUTPUT_LIMIT_BYTES
         ):  # opened for appending: continues at the start
             os.ftruncate(1, 0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of processes whose parent ends, so that they can be ended with this worker."""
+    with suppress(OSError, AttributeError):  # Linux only
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def apply_settings(settings: Any) -> None:
@@ -138,6 +148,7 @@ def main() -> None:
     for handle in handles:
         os.set_inheritable(handle, False)  # noqa: FBT003
     faulthandler.enable()
+    adopt_orphans()
     threading.Thread(target=watch, args=(handles[1], int(sys.argv[3])), daemon=True).start()
     connection: Connection[Any, Any] = Connection(handles[0])
     try:

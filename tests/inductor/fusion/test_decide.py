@@ -38,6 +38,7 @@ from inductor_plugin.kernels.call import (
 from inductor_plugin.problem.epilogue import Epilogue
 from inductor_plugin.problem.tolerance import STEPPED
 from inductor_plugin.tuning.task import Task
+from inductor_plugin.tuning.validity import MISHAPS
 from inductor_plugin.worker.jobs import BenchCandidate, Compiled
 from tests.support.lowering import Arg, Lab
 
@@ -337,12 +338,14 @@ def test_a_fused_kernel_that_misbehaves_is_not_used(lab: Callable[..., Any], sta
     def behaves(candidate: BenchCandidate) -> str:
         return status if parts(candidate) == 1 else "ok"
 
-    before = COUNTERS.snapshot()
-    with lab(FUSED, status=behaves) as opened:
-        code = opened.lower(activated, A, B, C)
-    assert launches(code)[0] == "extern_kernels.mm"
-    count = len(fusions(opened)[0].entries) - 1
-    assert COUNTERS.snapshot().since(before).quarantined == count
+    code = ""
+    for _ in range(2 if status in MISHAPS else 1):
+        before = COUNTERS.snapshot()
+        with lab(FUSED, status=behaves) as opened:
+            code = opened.lower(activated, A, B, C)
+        assert launches(code)[0] == "extern_kernels.mm"
+        count = len(fusions(opened)[0].entries) - 1
+        assert COUNTERS.snapshot().since(before).quarantined == count
     # It is not tried again, and what is known decides.
     with lab(FUSED) as warm:
         again = warm.lower(activated, A, B, C)

@@ -1,0 +1,79 @@
+"""A candidate on its way through the builder, and what its compile job is told of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from inductor_plugin.kernels.resources import SPILL_LIMIT_BYTES
+from inductor_plugin.kernels.unit import unique_symbol
+from inductor_plugin.tuning.budget import weight
+from inductor_plugin.tuning.task import CppBuild, Task, TaskCandidate
+from inductor_plugin.worker.jobs import Compiled
+
+_WITHOUT_LIBRARY = "flex_"
+"""FlexAttention's operators have no library kernel to compare with: the result must not be slower than
+Inductor's default, which on an H100 spills 132 bytes backward at head dimension 128."""
+
+
+@dataclass
+class BuildItem:
+    """A candidate to build.
+
+    Attributes:
+        task: Its problem.
+        candidate: The candidate.
+        done: Called when it is ready or has failed.
+    """
+
+    task: Task
+    candidate: TaskCandidate
+    done: Callable[[], None]
+
+    @property
+    def over(self) -> bool:
+        """True if nobody waits for it any more."""
+        return self.task.late or self.task.done.is_set()
+
+    @property
+    def cpp(self) -> CppBuild:
+        """The build of a C++ or CUDA candidate."""
+        build = self.candidate.build
+        assert isinstance(build, CppBuild)
+        return build
+
+    @property
+    def digest(self) -> str:
+        """Digest of the kernel of a C++ or CUDA candidate."""
+        return self.cpp.key.digest
+
+    @property
+    def symbol(self) -> str:
+        """The C function's name in the library, which follows from the key alone."""
+        return unique_symbol(self.cpp.source)
+
+    @property
+    def spill_limit(self) -> int:
+        """Bytes a thread may spill for the kernel to be measured."""
+        without = self.task.problem.op.startswith(_WITHOUT_LIBRARY)
+        return sys.maxsize if without else SPILL_LIMIT_BYTES
+
+
+def urgency(items: Sequence[BuildItem]) -> tuple[float, Callable[[], float]] | None:
+    """Return the rank of a job among those of its budget, and what says until when it may run.
+
+    None without a budget.
+    """
+    task = items[0].task
+    budget = task.budget
+    if budget is None:
+        return None
+    libraries = sum(candidate.library for candidate in task.entries)
+    measured = len(items) + libraries if task.measured else 0
+    return weight(task.problem), lambda: budget.admit(measured)
+
+
+def unanswered(key: str) -> Compiled:
+    """Return the result for a kernel no worker reached; ``skipped``, so it is tried again."""
+    return Compiled(key, "skipped", "the compile workers did not come to it in time")

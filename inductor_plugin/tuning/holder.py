@@ -1,0 +1,160 @@
+"""Who holds a lock of the cache, and whether that process still makes progress.
+
+A holder touches the lock's file while it works. Who waits sees a stopped process (Ctrl-Z, a frozen container, a
+machine that swaps) by a file that is not touched any more, however long the holder may work in total.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from inductor_plugin.cache import Store
+from inductor_plugin.config import Config
+from inductor_plugin.errors import CacheError
+from inductor_plugin.tuning.task import Task
+
+logger = logging.getLogger(__name__)
+
+TOUCH_S = 1.0
+"""Least seconds between two touches of a file."""
+NOTICE_S = 10.0
+"""Seconds after which who waits says so, once for each lock."""
+_PROC_LOCKS = Path("/proc/locks")
+
+
+def silence_s(config: Config) -> float:
+    """Return how long who measures a problem may be silent: the longest step, and one more measurement."""
+    compile_s = config.compile_timeout_s or math.inf
+    return compile_s + 2 * (config.bench_timeout_s or math.inf)
+
+
+def wait_s(config: Config) -> float:
+    """Return how long a compile waits for tuning without any progress.
+
+    A batch of eight kernels may take 2.75 times the limit of one without a word.
+    """
+    return 60.0 + 4 * (config.compile_timeout_s or math.inf) + silence_s(config)
+
+
+def touch(path: Path) -> None:
+    """Say that the holder of a lock makes progress: set the access time of the lock's file.
+
+    The modification time stays: older versions of filelock change it whenever somebody tries the lock.
+    """
+    with suppress(OSError):
+        status = path.stat()
+        os.utime(path, ns=(time.time_ns(), status.st_mtime_ns))
+
+
+def holder_pid(path: Path, table: Path = _PROC_LOCKS) -> int | None:
+    """Return the number of the process on this machine that holds a lock; None if that is not known.
+
+    A line of the table: ``1: FLOCK  ADVISORY  WRITE 708 08:01:1234 0 EOF`` (proc_locks(5)).
+    """
+    try:
+        status = path.stat()
+        rows = [line.split() for line in table.read_text(encoding="ascii").splitlines()]
+    except (OSError, ValueError):
+        return None
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+    name = f"{device}:{status.st_ino}"
+    pids = [row[4] for row in rows if len(row) > 5 and row[1] == "FLOCK" and row[5] == name]
+    return int(pids[0]) if pids and pids[0].isdecimal() and pids[0] != "0" else None
+
+
+class Watch:
+    """How long the holder of a lock has been silent, by this process's clock."""
+
+    def __init__(self, path: Path) -> None:
+        """Watch the file of a lock."""
+        self.path = path
+        self.started = self._changed = time.monotonic()
+        self._seen = self._stamp()
+        self._noticed = False
+
+    def silent_s(self) -> float:
+        """Return the seconds since the file was touched last, as far as this object has seen."""
+        stamp, now = self._stamp(), time.monotonic()
+        if stamp != self._seen:
+            self._seen, self._changed = stamp, now
+        return now - self._changed
+
+    def notice(self, what: str) -> None:
+        """Log once who is waited for, if that has taken a while."""
+        if not self._noticed and time.monotonic() - self.started > NOTICE_S:
+            self._noticed = True
+            logger.info("inductor-plugin: %s waits for %s", what, self.holder)
+
+    @property
+    def holder(self) -> str:
+        """The holder in words."""
+        pid = holder_pid(self.path)
+        return f"process {pid}" if pid else "another process"
+
+    def _stamp(self) -> tuple[int, int] | None:
+        try:
+            status = self.path.stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_atime_ns
+
+
+class ProblemLocks:
+    """The locks of problems: one process measures each at a time."""
+
+    def __init__(self, store: Store, silence_s: float) -> None:
+        """Lock in a cache, and wait for a holder that is silent for at most ``silence_s`` seconds."""
+        self._store = store
+        self._silence_s = silence_s
+        self._watches: dict[str, Watch] = {}
+        self._touched: dict[str, float] = {}
+
+    def __call__(self, task: Task) -> Callable[[], None] | None:
+        """Take a problem's lock and return its release; None while another process measures it.
+
+        If that process has been silent for too long, the problem is measured here without the lock.
+        """
+        lock = self._store.lock_kernel(_name(task), timeout_s=0)
+        try:
+            lock.__enter__()
+        except CacheError:
+            return self._waits(task)
+        self._watches.pop(task.digest, None)
+
+        def release() -> None:
+            lock.__exit__(None, None, None)
+
+        return release
+
+    def touch(self, task: Task) -> None:
+        """Say that a problem whose lock is held here makes progress."""
+        now = time.monotonic()
+        if now - self._touched.get(task.digest, -math.inf) >= TOUCH_S:
+            self._touched[task.digest] = now
+            touch(self._store.layout.lock(_name(task)))
+
+    def _waits(self, task: Task) -> Callable[[], None] | None:
+        path = self._store.layout.lock(_name(task))
+        watch = self._watches.setdefault(task.digest, Watch(path))
+        describe = task.problem.describe()
+        watch.notice(describe)
+        if watch.silent_s() <= self._silence_s:
+            return None
+        logger.warning(
+            "inductor-plugin: %s measures %s and has been silent for %.0f s; it is measured here, too",
+            watch.holder,
+            describe,
+            watch.silent_s(),
+        )
+        del self._watches[task.digest]
+        return lambda: None
+
+
+def _name(task: Task) -> str:
+    return f"measure-{task.digest}"

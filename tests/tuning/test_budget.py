@@ -1,0 +1,93 @@
+"""What a budget compiles first, and when it stops compiling."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from inductor_plugin.problem import Operand, Problem
+from inductor_plugin.problem.attention import FORWARD, Mask, arguments
+from inductor_plugin.tuning import budget as budget_module
+from inductor_plugin.tuning.budget import (
+    MEASURE_PER_COMPILE,
+    MEASURE_S,
+    SHARE,
+    Budget,
+    compile_until,
+    cpp_unit,
+    heaviest_first,
+    weight,
+)
+from tests.support.fakes import FakeClock, problem
+
+
+def linear(rows: int, inner: int, columns: int, device: str = "cpu") -> Problem:
+    a = Operand((rows, inner), (inner, 1), "float32", device)
+    b = Operand((inner, columns), (columns, 1), "float32", device)
+    return Problem("mm", (a, b), Operand((rows, columns), (columns, 1), "float32", device))
+
+
+def test_more_work_weighs_more() -> None:
+    sizes = (64, 128, 256, 1024)
+    weights = [weight(linear(size, size, size)) for size in sizes]
+    assert weights == sorted(weights)
+    # Twice as long a dot product: twice the operations.
+    assert weight(linear(512, 2048, 512)) == pytest.approx(2 * weight(linear(512, 1024, 512)))
+
+
+def test_a_product_of_a_vector_weighs_what_it_moves() -> None:
+    moved = 4 * (4096 + 4096 * 4096 + 4096)
+    assert weight(linear(1, 4096, 4096)) == moved
+    # A square product of as many bytes is much longer.
+    assert weight(linear(2365, 2365, 2365)) > 10 * moved
+
+
+def test_a_gpu_has_more_operations_in_the_time_of_a_byte() -> None:
+    assert weight(linear(512, 512, 512, "cuda")) < weight(linear(512, 512, 512))
+
+
+def test_attention_weighs_by_its_scores() -> None:
+    def call(keys: int) -> Problem:
+        q = Operand((1, 8, keys, 64), (512 * keys, 64 * keys, 64, 1), "float16", "cuda")
+        how = arguments(scale=0.125, mask=Mask(), operands=("q", "k", "v"))
+        return Problem(FORWARD, (q, q, q), q, tuple((n, repr(v)) for n, v in how.items()))
+
+    assert weight(call(8192)) > 3 * weight(call(4096))
+
+
+def test_measuring_is_given_time_for_each_candidate_but_never_most_of_the_budget() -> None:
+    assert compile_until(100.0, 10.0, 0, 0.0) == 100.0
+    assert compile_until(100.0, 10.0, 5, 0.0) == 100.0 - 5 * MEASURE_S
+    assert compile_until(100.0, 10.0, 5, 4.0) == 100.0 - 5 * 0.4
+    assert compile_until(100.0, 10.0, 10_000, 0.0) == 100.0 - SHARE * 10.0
+    assert SHARE < 0.5
+
+
+def test_batches_come_heaviest_first_with_a_problem_s_candidates_together() -> None:
+    rows = (64, 512, 64, 128, 512)
+    for size, expected in ((1, [[1], [4], [3], [0], [2]]), (2, [[1, 4], [3, 0], [2]])):
+        assert heaviest_first(range(5), lambda i: problem(rows=rows[i]), size) == expected
+
+
+def test_units_are_small_where_time_is_short() -> None:
+    assert [cpp_unit(total_s) for total_s in (1.0, 3.0, 60.0)] == [1, 2, 2]
+
+
+def test_a_budget_runs_from_its_first_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock(100.0)
+    monkeypatch.setattr(budget_module, "time", clock)
+    one = Budget(10.0)
+    assert one.ends == math.inf
+    clock.now = 200.0  # the graph was lowered
+    assert not one.over
+    one.start()
+    clock.now = 205.0
+    one.start()
+    assert one.ends == 210.0
+    assert one.admit(2) == 210.0 - 2 * MEASURE_S
+    one.compiled(1.0)
+    one.compiled(3.0)
+    assert one.admit(3) == 210.0 - 5 * MEASURE_PER_COMPILE * 2.0
+    clock.now = 210.5
+    assert one.over

@@ -1,0 +1,34 @@
+"""The lines of the log about a problem."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inductor_plugin.tuning.decision import Verdict
+from inductor_plugin.tuning.ticket import TuningTicket, decided, looked_up
+from tests.support.fakes import offer, problem
+
+
+def ticket() -> TuningTicket:
+    selection: Any = None
+    offers = (offer("library", library=True), offer("a"))
+    return TuningTicket(selection, problem(), "d" * 64, offers, {}, {})
+
+
+def test_a_lookup_is_a_hit_or_a_miss_of_a_problem() -> None:
+    one = ticket()
+    assert looked_up(one, [], "tune") == (
+        "mm(64x32, 32x48): hit, all 2 candidates are known (record dddddddddddd)"
+    )
+    assert looked_up(one, one.offers[1:], "tune") == (
+        "mm(64x32, 32x48): miss, 1 of 2 candidates are measured (record dddddddddddd)"
+    )
+    assert "are compiled" in looked_up(one, one.offers, "build")
+    assert "not measured (policy=cached)" in looked_up(one, one.offers, "cached")
+
+
+def test_a_decision_names_the_problem_the_winner_and_why() -> None:
+    one = ticket()
+    assert decided(one) == "mm(64x32, 32x48): nothing was decided"
+    one.verdict = Verdict("a", "library", "1.5x faster than the library kernel")
+    assert decided(one) == "mm(64x32, 32x48): a runs: 1.5x faster than the library kernel"
