@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from inductor_plugin.config import (
     default_cache_dir,
     enabled_by_environment,
     process_environment,
+    unknown_variables,
 )
 from inductor_plugin.errors import CacheError, OptionError, PackError, TargetError
 from inductor_plugin.inductor.candidates.cuda import cuda_major
@@ -131,6 +133,9 @@ def options() -> Finding:
         config = Config.load()
     except OptionError as error:
         return Finding("options", "broken", str(error), "correct or unset the variable")
+    unknown = unknown_variables()
+    if unknown:
+        return Finding("options", "broken", "; ".join(unknown), "correct or unset the variable")
     changed = [
         f"{name}={value}"
         for name, value in config.to_dict().items()
@@ -185,10 +190,16 @@ def compiler() -> Finding:
         )
     if failure is None:
         return Finding(name, "ok", path)
-    remedy = "install OpenMP for the compiler (libgomp)"
+    return Finding(name, "broken", f"{path}: {_first_error(failure)}", compiler_remedy(failure))
+
+
+def compiler_remedy(failure: str) -> str:
+    """Return what to do about a compiler that failed, from all it wrote."""
     if "Python.h" in failure:
-        remedy = "install Python's headers (python3-dev)"
-    return Finding(name, "broken", f"{path}: {failure}", remedy)
+        return "install Python's headers (python3-dev)"
+    if re.search(r"omp\.h|openmp|l[gi]omp|libg?omp", failure, re.IGNORECASE):
+        return "install OpenMP for the compiler (libgomp)"
+    return "repair or reinstall this compiler, or set CXX to another one"
 
 
 def cpu() -> Finding:
@@ -328,22 +339,37 @@ def _mismatch(available: list[Pack]) -> Mismatch | None:
 
 def cache(folder: Path) -> Finding:
     """Check a cache directory: whether it can be trusted and written, and its free space."""
+    name, elsewhere = "cache", "set INDUCTOR_PLUGIN_CACHE_DIR to a folder of your own"
     existing = next(path for path in (folder, *folder.parents) if path.exists())
-    free = shutil.disk_usage(existing).free
-    detail = f"{folder}, {free / 2**30:.1f} GiB free"
+    if not existing.is_dir():
+        below = "" if existing == folder else f", so {folder} cannot be made"
+        return Finding(name, "broken", f"{existing} is not a folder{below}", elsewhere)
+    disk = shutil.disk_usage(existing)
+    detail = f"{folder}, {disk.free / 2**30:.1f} GiB free"
     if existing != folder:
         detail += ", not there yet"
-    elif not folder.is_dir():
-        remedy = "set INDUCTOR_PLUGIN_CACHE_DIR to a folder of your own"
-        return Finding("cache", "broken", f"{folder} is not a folder", remedy)
     elif refusal := reason_to_refuse(folder):
-        return Finding("cache", "broken", refusal.what, refusal.remedy)
-    if not os.access(existing, os.W_OK | os.X_OK):
-        remedy = "set INDUCTOR_PLUGIN_CACHE_DIR to a folder you can write"
-        return Finding("cache", "broken", f"{detail}; {existing} cannot be written", remedy)
-    if free < _LOW_SPACE_BYTES:
-        return Finding("cache", "broken", detail, "free some space, or move the cache")
-    return Finding("cache", "ok", detail)
+        return Finding(name, "broken", refusal.what, refusal.remedy)
+    failure = _unwritable(existing)
+    if failure is not None:
+        what = f"{detail}; {existing} cannot be written ({failure})"
+        return Finding(
+            name, "broken", what, "set INDUCTOR_PLUGIN_CACHE_DIR to a folder you can write"
+        )
+    if not disk.total:
+        return Finding(name, "broken", f"{existing} is on no disk, it keeps no files", elsewhere)
+    if disk.free < _LOW_SPACE_BYTES:
+        return Finding(name, "broken", detail, "free some space, or move the cache")
+    return Finding(name, "ok", detail)
+
+
+def _unwritable(folder: Path) -> str | None:
+    """Return why no file can be made in a folder: not even root may write to ``/proc``."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 def _nvcc_option() -> str:
@@ -361,14 +387,16 @@ def _version(name: str) -> str | None:
 
 
 def _attempt(*command: str) -> str | None:
-    """Run a command; return its last line of error output if it failed."""
+    """Run a command; return its error output if it failed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     if done.returncode == 0:
         return None
-    lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.split(
-        "\n"
-    )
-    return lines[0].strip() or f"status {done.returncode}"
+    return done.stderr.strip() or f"status {done.returncode}"
+
+
+def _first_error(text: str) -> str:
+    """Return the first line of a compiler's output that has an error, else its first line."""
+    return next((line for line in text.splitlines() if "error" in line), text.splitlines()[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -71,6 +72,46 @@ def test_an_option_that_neither_knows_is_an_error() -> None:
         activation.options(tune_bugdet_s=3)
     with pytest.raises(OptionError, match="tune_budget_s"):
         activation.options(tune_budget_s="soon")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "sentence"),
+    [
+        ({"tune_budget": 3}, "unknown option 'tune_budget'; did you mean 'tune_budget_s'? "),
+        ({"max_autotun": True}, "unknown option 'max_autotun'; did you mean 'max_autotune'? "),
+        (
+            {"max_autotune": "yes"},
+            "option max_autotune is 'yes', of type str; torch._inductor.config has bool",
+        ),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(chosen: dict[str, object], sentence: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        activation.options(**chosen)
+    assert str(caught.value).startswith(sentence)
+    assert "neither" not in str(caught.value)
+
+
+def test_a_wrong_mode_names_those_there_are() -> None:
+    with pytest.raises(OptionError, match="mode is 'nonsense'; use one of default, "):
+        activation.compile_graph(None, [], "nonsense", {})
+
+
+def test_a_bad_pin_file_is_an_error_before_anything_is_compiled(tmp_path: Path) -> None:
+    path = tmp_path / "pins.json"
+    path.write_text("{}")
+    with pytest.raises(OptionError, match="it has no list 'pins'"):
+        activation.options(policy="pinned", pin_file=str(path))
+
+
+def test_a_pin_file_that_is_not_read_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        activation.options(pin_file="pins.json")
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "inductor-plugin: option pin_file is 'pins.json', but policy is 'tune', so that file is not "
+        "read; set policy=pinned"
+    )
 
 
 def test_where_torch_lacks_the_hooks_inductors_options_come_back_as_they_are(
