@@ -52,8 +52,8 @@ def open_store(
 ) -> Store:
     """Return the cache at a path, created with mode 0700 if it does not exist.
 
-    With a read-only, full or missing disk, the store keeps new entries in memory and warns once;
-    entries on the disk can still be read.
+    With a read-only, full or missing disk, the store keeps new entries in memory and warns at the first
+    of them; entries on the disk can still be read.
 
     Args:
         path: The cache directory.
@@ -127,7 +127,7 @@ class Store:
         Raises:
             CacheError: A file does not exist, or neither the cache nor the temporary folder has room.
         """
-        self._ensure_schema()
+        self._before_writing()
         return self._kernels.put(key, files, resources)
 
     def kernels_like(self, template: str, config: str, target: str) -> list[KernelEntry]:
@@ -136,7 +136,7 @@ class Store:
 
     def put_pack(self, pack: Pack) -> bool:
         """Add a pack, the list of its kernels; return False if the cache has it already."""
-        self._ensure_schema()
+        self._before_writing()
         self._kernels.forget_index()
         return self._packs.put(pack)
 
@@ -172,7 +172,7 @@ class Store:
 
     def put_record(self, record: Record) -> Record:
         """Merge a record with the stored one, candidate by candidate, and return the result."""
-        self._ensure_schema()
+        self._before_writing()
         return self._records.put(record)
 
     def pin_record(self, record: Record, *, pinned: bool = True) -> None:
@@ -198,12 +198,12 @@ class Store:
 
     def quarantine(self, environment: str, candidate: str, fields: Mapping[str, Any]) -> None:
         """Record that a candidate misbehaved; ``fields`` should have ``status`` and ``reason``."""
-        self._ensure_schema()
+        self._before_writing()
         self._quarantine.put(environment, candidate, fields)
 
     def add_quarantined(self, entry: Quarantined) -> bool:
         """Add an entry of another cache; return False if the candidate has one already."""
-        self._ensure_schema()
+        self._before_writing()
         return self._quarantine.add(entry)
 
     def quarantined(self, environment: str, candidate: str) -> Quarantined | None:
@@ -293,6 +293,11 @@ class Store:
         if too_much:
             self._evict()
 
+    def _before_writing(self) -> None:
+        """Make the directory ready, or tell that what follows is kept in memory."""
+        self._ensure_schema()
+        self._folder.tell_of_memory()
+
     def _ensure_schema(self) -> None:
         """Write ``schema.json`` again if another process removed the directory."""
         if self.degraded is None and not self.layout.schema.exists():
@@ -320,12 +325,12 @@ def _prepare(folder: Folder, *, mend: bool) -> None:
             raise CacheRefusedError(f"the cache directory is refused: {reason}")
         atomic.make_folder(root)
         if not stat.S_ISDIR(root.stat().st_mode):
-            folder.degrade(f"{root} is no directory")
+            folder.degrade(f"{root} is no directory", quietly=True)
         elif not os.access(root, os.W_OK | os.X_OK):
-            folder.degrade("it is read-only")
+            folder.degrade("it is read-only", quietly=True)
         _check_schema(folder, mend=mend)
     except OSError as error:
-        folder.degrade(str(error))
+        folder.degrade(str(error), quietly=True)
 
 
 def _check_schema(folder: Folder, *, mend: bool) -> None:
@@ -340,5 +345,7 @@ def _check_schema(folder: Folder, *, mend: bool) -> None:
         folder.degrade(f"{reason}; name another cache directory")
         folder.layout = Layout(layout.root / f"format-{SCHEMA}")
     elif reason is not None and mend:
-        logger.warning("damaged %s: %s; it is written again", layout.schema, reason)
+        logger.warning(
+            "inductor-plugin: damaged %s: %s; it is written again", layout.schema, reason
+        )
         folder.write(layout.schema, _SCHEMA_FIELDS)

@@ -12,17 +12,18 @@ _GUARD = threading.Lock()
 _SAID: set[str] = set()
 
 
-def warn_once(logger: logging.Logger, text: str) -> None:
-    """Log a warning that names the plugin, unless this process has logged the same text.
+def warn_once(logger: logging.Logger, text: str, topic: str = "") -> None:
+    """Log a warning that names the plugin, unless this process has given it already.
 
     Args:
         logger: The logger of the module that warns.
         text: What happened and what to do, without the plugin's name.
+        topic: What is warned of once, where texts differ; by default the text.
     """
     with _GUARD:
-        if text in _SAID:
+        if (topic or text) in _SAID:
             return
-        _SAID.add(text)
+        _SAID.add(topic or text)
     logger.warning("%s%s", NAME, text, stacklevel=2)
 
 

@@ -30,6 +30,7 @@ from inductor_plugin.cache import open_store
 from inductor_plugin.config import default_cache_dir
 from inductor_plugin.errors import CacheError, CallRefusedError, KernelError
 from inductor_plugin.kernels.call import OpKernel
+from inductor_plugin.notice import NAME
 from inductor_plugin.ops.abi import Abi, KernelFunction, TensorView
 from inductor_plugin.problem import Operand
 
@@ -262,7 +263,7 @@ def _warn(family: KernelFamily[Call], kernel: str, reason: str) -> None:
         return
     _warned.add(symbol)
     warnings.warn(
-        f"{reason}, {family.fallback}; compile the model again to choose anew",
+        f"{NAME}{reason}, {family.fallback}; compile the model again to choose anew",
         RuntimeWarning,
         stacklevel=6,
     )

@@ -163,7 +163,7 @@ class Builder:
                 work()
         except Exception as error:  # noqa: BLE001  the border around one build
             reason = f"not built: {type(error).__name__}: {error}"
-            logger.warning("%d kernels are not tuned: %s", len(items), reason)
+            logger.warning("inductor-plugin: %d kernels are not tuned: %s", len(items), reason)
         finally:
             with self._changed:
                 self._running -= 1

@@ -166,7 +166,7 @@ class Pipeline:
         except WorkerError as error:
             self._break(str(error))
         except Exception as error:  # the border around one task's race
-            logger.exception("measuring %s failed", task.problem.describe())
+            logger.exception("inductor-plugin: measuring %s failed", task.problem.describe())
             self._end(task, f"measuring failed: {type(error).__name__}: {error}")
 
     def _break(self, reason: str) -> None:
@@ -175,7 +175,8 @@ class Pipeline:
             tasks = list(self._tasks)
         if not self._closed:  # closing ends the worker, too
             logger.warning(
-                "the benchmark worker for %s is gone (%s); library kernels are used from here on",
+                "inductor-plugin: the benchmark worker for %s is gone (%s); library kernels are used "
+                "from here on",
                 self.device,
                 reason,
             )

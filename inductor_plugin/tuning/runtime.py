@@ -100,7 +100,11 @@ class DeviceContext:
         self.trace.add(MAIN_TRACK, f"wait {problem}", started, ended)
         COUNTERS.add(wall_s=(ended - started) / 1e9)
         if not in_time:
-            logger.warning("%s was not tuned (%s); the library kernel is used", problem, task.error)
+            logger.warning(
+                "inductor-plugin: %s was not tuned (%s); the library kernel is used",
+                problem,
+                task.error,
+            )
 
     def _bench(self) -> BenchWorker:
         with self._runtime.lock:
@@ -152,7 +156,9 @@ class Runtime:
                 try:
                     opened = open_store(path, limit_bytes=config.cache_limit_bytes)
                 except CacheError as error:
-                    logger.warning("%s; nothing is remembered by this process", error)
+                    logger.warning(
+                        "inductor-plugin: %s; nothing is remembered by this process", error
+                    )
                     opened = open_store(path, memory_only=True)
                 self._stores[path] = opened
             return self._stores[path]

@@ -176,12 +176,13 @@ class Selection:
             return Verdict(pinned, library, "pinned")
         if library is None:
             logger.warning(
-                "neither a pinned decision nor a library kernel for %s; records decide",
+                "inductor-plugin: neither a pinned decision nor a library kernel for %s; records decide",
                 ticket.problem.describe(),
             )
             return None
         logger.warning(
-            "no pinned decision for %s; the library kernel is used", ticket.problem.describe()
+            "inductor-plugin: no pinned decision for %s; the library kernel is used",
+            ticket.problem.describe(),
         )
         return Verdict(library, library, "not in the pin file, so the library kernel runs")
 
@@ -276,7 +277,7 @@ class Selection:
     def _quarantine(self, ticket: TuningTicket, measured: Measured) -> None:
         self._counters.add(failed=1, quarantined=1)
         logger.warning(
-            "%s is not used for %s: %s (%s)",
+            "inductor-plugin: %s is not used for %s: %s (%s)",
             measured.name,
             ticket.problem.describe(),
             measured.status,

@@ -76,5 +76,7 @@ class Trace:
         try:
             Path(self.path).write_text(text, encoding="utf-8")
         except OSError as error:
-            logger.warning("the trace cannot be written to %s: %s", self.path, error)
+            logger.warning(
+                "inductor-plugin: the trace cannot be written to %s: %s", self.path, error
+            )
             self.path = ""
