@@ -19,6 +19,7 @@ from inductor_plugin.cache.guard import reason_to_refuse
 from inductor_plugin.cache.kernels import KernelShelf
 from inductor_plugin.cache.key import SCHEMA, KernelKey
 from inductor_plugin.cache.layout import Layout
+from inductor_plugin.cache.near import parse_misses
 from inductor_plugin.cache.pack import Pack, PackShelf
 from inductor_plugin.cache.quarantine import Quarantined, QuarantineShelf
 from inductor_plugin.cache.record import Record
@@ -240,6 +241,17 @@ class Store:
     def counters(self) -> dict[str, int]:
         """Return the sums over all processes."""
         return self._folder.counters()
+
+    def put_misses(self, fields: Mapping[str, Any]) -> None:
+        """Keep the misses of a process, in place of those before; dropped if writing fails."""
+        self._folder.write(self.layout.misses, {"format": SCHEMA, **fields})
+
+    def misses(self) -> dict[str, Any] | None:
+        """Return the misses of the process that had some last, or None."""
+        try:
+            return parse_misses(self.layout.misses.read_bytes())
+        except (OSError, ValueError):
+            return None
 
     def prune(self, max_bytes: int | None = None, older_than_s: float | None = None) -> Pruned:
         """Evict least recently used entries, kernels first, and sweep files of killed processes.

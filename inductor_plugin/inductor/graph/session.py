@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._inductor import config as inductor_config
 from torch._inductor import ir
 from torch._inductor.graph import GraphLowering
 
@@ -28,7 +29,7 @@ from inductor_plugin.inductor.candidates.offers import (
 from inductor_plugin.inductor.candidates.template_choice import template_choices
 from inductor_plugin.inductor.facts import toolchain
 from inductor_plugin.inductor.facts.problem import device_text
-from inductor_plugin.inductor.graph import deferral
+from inductor_plugin.inductor.graph import deferral, misses
 from inductor_plugin.inductor.graph.output_guard import OutputGuard
 from inductor_plugin.inductor.graph.packs import make_ready
 from inductor_plugin.inductor.graph.pending import PendingChoice
@@ -75,6 +76,7 @@ class Session:
         self._before = COUNTERS.snapshot()
         self._deadline: float | None = None
         self._reported = False
+        self._untuned = 0  # calls on a CPU that have one kernel
         self.guard = None
         if config.check_outputs != "off":
             self.guard = OutputGuard(graph, config.check_outputs)
@@ -159,6 +161,8 @@ class Session:
             ticket = selection.plan(problem, offers, rejected, tolerance, self._budget())
             self._tickets[key] = ticket
             ticket.epilogue = epilogue or {}
+            if not ticket.hit and self.config.policy != "build":  # which compiles what it measured
+                misses.note(ticket, context.store, context.environment)
             context.submit(ticket)
         return ticket
 
@@ -173,6 +177,7 @@ class Session:
     def note(self, call: AutotuneCall, choices: Sequence[Any], rejected: Mapping[str, str]) -> None:
         """Record why a call has only one choice, for `explain`; nothing is measured."""
         if choices:
+            self._untuned += call.layout.device.type == "cpu"
             only = offer_of(choices[0], call).candidate_id
             self.remember(call.problem, call.layout.device, only, rejected)
 
@@ -251,6 +256,10 @@ class Session:
             context.store.add_counts(
                 hits=sum(t.hit for t in tickets), misses=sum(not t.hit for t in tickets)
             )
+            misses.keep(context.store, self.config)
+            misses.warn_of_cached(tickets, self.config, context.store, context.environment)
+        if self._untuned and not tickets and not inductor_config.freezing:
+            misses.hint_of_freezing()
         spent = COUNTERS.snapshot().since(self._before)
         for observe in OBSERVERS:
             observe(tickets)
