@@ -19,7 +19,8 @@ from inductor_plugin.cache.guard import reason_to_refuse
 from inductor_plugin.cache.kernels import KernelShelf
 from inductor_plugin.cache.key import SCHEMA, KernelKey
 from inductor_plugin.cache.layout import Layout
-from inductor_plugin.cache.near import parse_misses
+from inductor_plugin.cache.lookup.near import parse_misses
+from inductor_plugin.cache.lookup.second import SecondCache, open_second
 from inductor_plugin.cache.pack import Pack, PackShelf
 from inductor_plugin.cache.quarantine import Quarantined, QuarantineShelf
 from inductor_plugin.cache.record import Record
@@ -49,7 +50,12 @@ _FILL = 0.9
 
 
 def open_store(
-    path: Path | str, *, limit_bytes: int = 0, memory_only: bool = False, create: bool = True
+    path: Path | str,
+    *,
+    limit_bytes: int = 0,
+    memory_only: bool = False,
+    create: bool = True,
+    second: Path | str = "",
 ) -> Store:
     """Return the cache at a path, created with mode 0700 if it does not exist.
 
@@ -63,6 +69,8 @@ def open_store(
         memory_only: Do not access the disk.
         create: If False, neither the directory nor ``schema.json`` is created; the store of a missing
             directory is empty, and `Store.verify` reports a missing or damaged ``schema.json``.
+        second: Another cache directory, whose records and kernels are read where this one has none;
+            nothing in it is changed. Empty for none.
 
     Raises:
         CacheRefusedError: Another user owns the directory or may write to it.
@@ -76,13 +84,15 @@ def open_store(
         folder.degraded = "it does not exist"
     else:
         _prepare(folder, mend=create)
-    return Store(root, folder, limit_bytes)
+    return Store(root, folder, limit_bytes, open_second(second))
 
 
 class Store:
     """A cache directory. All methods may be called from any thread."""
 
-    def __init__(self, root: Path, folder: Folder, limit_bytes: int = 0) -> None:
+    def __init__(
+        self, root: Path, folder: Folder, limit_bytes: int = 0, second: SecondCache | None = None
+    ) -> None:
         """Use `open_store` instead, which checks the directory."""
         self._root = root
         self._folder = folder
@@ -94,6 +104,7 @@ class Store:
         self._kernels = KernelShelf(folder, self._published)
         self._quarantine = QuarantineShelf(folder)
         self._packs = PackShelf(folder)
+        self._second = second
 
     @property
     def root(self) -> Path:
@@ -106,6 +117,11 @@ class Store:
         return self._folder.layout
 
     @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """The paths in this directory, and in the second one if there is one."""
+        return (self.layout,) if self._second is None else (self.layout, self._second.layout)
+
+    @property
     def degraded(self) -> str | None:
         """Why nothing is written to disk, or None."""
         return self._folder.degraded
@@ -115,7 +131,10 @@ class Store:
 
         A damaged kernel is reported once, removed, and treated as missing.
         """
-        return self._kernels.get(digest)
+        kernel = self._kernels.get(digest)
+        if kernel is None and self._second is not None:
+            return self._second.kernel(digest)
+        return kernel
 
     def put_kernel(
         self,
@@ -133,7 +152,9 @@ class Store:
 
     def kernels_like(self, template: str, config: str, target: str) -> list[KernelEntry]:
         """Return kernels of any compiler and flags, the newest first; their files are not checked."""
-        return self._kernels.like(template, config, target)
+        own = self._kernels.like(template, config, target)
+        second = [] if self._second is None else self._second.kernels_like(template, config, target)
+        return sorted([*own, *second], key=lambda entry: -entry.created) if second else own
 
     def put_pack(self, pack: Pack) -> bool:
         """Add a pack, the list of its kernels; return False if the cache has it already."""
@@ -143,11 +164,13 @@ class Store:
 
     def packs(self) -> list[Pack]:
         """Return the packs of the cache; damaged ones are reported and skipped."""
-        return self._packs.everything()
+        own = self._packs.everything()
+        return own if self._second is None else [*own, *self._second.packs()]
 
     def packed(self) -> frozenset[str]:
         """Return the digests of all kernels that came in packs."""
-        return self._packs.digests()
+        own = self._packs.digests()
+        return own if self._second is None else own | self._second.packed()
 
     def verify_packs(self) -> list[str]:
         """Return one line for each pack that is damaged or lacks kernels."""
@@ -165,11 +188,14 @@ class Store:
 
     def record(self, environment: str, op: str, digest: str) -> Record | None:
         """Return a problem's record, or None; a damaged record is reported once and treated as missing."""
-        return self._records.get(environment, op, digest)
+        own = self._records.get(environment, op, digest)
+        return own if self._second is None else self._second.record(environment, op, digest, own)
 
     def has_records(self, environment: str) -> bool:
         """Return True if the environment has at least one record with a measurement."""
-        return self._records.has(environment)
+        return self._records.has(environment) or (
+            self._second is not None and self._second.has_records(environment)
+        )
 
     def put_record(self, record: Record) -> Record:
         """Merge a record with the stored one, candidate by candidate, and return the result."""
@@ -195,7 +221,10 @@ class Store:
 
     def environment(self, digest: str) -> dict[str, Any] | None:
         """Return an environment's fields, or None."""
-        return self._records.environment(digest)
+        fields = self._records.environment(digest)
+        if fields is None and self._second is not None:
+            return self._second.environment(digest)
+        return fields
 
     def quarantine(self, environment: str, candidate: str, fields: Mapping[str, Any]) -> None:
         """Record that a candidate misbehaved; ``fields`` should have ``status`` and ``reason``."""

@@ -41,6 +41,12 @@ def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path:
     return Path("~/.cache/inductor_plugin").expanduser()
 
 
+def default_cache_read(environ: Mapping[str, str] | None = None) -> Path | None:
+    """Return the second cache directory that the variables name, None if they name none."""
+    named = (os.environ if environ is None else environ).get(PREFIX + "CACHE_READ")
+    return Path(named).expanduser() if named else None
+
+
 def _how(
     kind: Kind,
     sentence: str,
@@ -72,6 +78,15 @@ class Config:
     cache_dir: Path = field(
         default_factory=default_cache_dir,
         metadata=_how("folder", "Folder for kernels, timings and decisions.", code=True),
+    )
+    cache_read: str = field(
+        default="",
+        metadata=_how(
+            "text",
+            "Folder of a second cache that is only read, after `cache_dir`: an image's, a team's. You or root "
+            "must own it, and nobody else may write to it.",
+            code=True,
+        ),
     )
     gemm_backends: str = field(
         default="",
@@ -327,11 +342,7 @@ def enabled_by_environment(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Return one sentence for each variable with the plugin's prefix that it does not know.
-
-    Args:
-        environ: Environment variables; by default those of this process.
-    """
+    """Return one sentence for each variable with the plugin's prefix that it does not know."""
     names = {PREFIX + name.upper() for name in _METADATA} | {ENABLE_VARIABLE}
     variables = os.environ if environ is None else environ
     return tuple(

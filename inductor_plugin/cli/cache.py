@@ -15,7 +15,7 @@ from inductor_plugin.cache.document import load
 from inductor_plugin.cache.entry import ENTRY, KernelEntry, parse_entry
 from inductor_plugin.cache.find import Match, find
 from inductor_plugin.cache.records import parse_environment
-from inductor_plugin.cli import misses
+from inductor_plugin.cli import misses, second
 from inductor_plugin.cli.verb import (
     Verb,
     counted,
@@ -49,6 +49,7 @@ def _stats(arguments: Namespace) -> int:
         "misses": counters.get("misses", 0),
         # Damaged entries removed so far, and those on disk now.
         "corrupt": counters.get("corrupt", 0) + (usage.damaged or 0),
+        **second.counts(),
     }
     lines = (f"{name:<13}{_stat_text(name, value)}" for name, value in fields.items())
     say(arguments, fields, "\n".join(lines))

@@ -12,19 +12,20 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 
 from inductor_plugin.cache import Pack, open_store
-from inductor_plugin.cache.guard import reason_to_refuse
 from inductor_plugin.cache.transfer.installed import Mismatch, installed_packs, mismatch
 from inductor_plugin.cache.transfer.wheel import read_pack
+from inductor_plugin.cli.disk import cache, second_cache
+from inductor_plugin.cli.finding import Finding, State
 from inductor_plugin.config import (
     Config,
     default_cache_dir,
+    default_cache_read,
     enabled_by_environment,
     process_environment,
     unknown_variables,
@@ -38,32 +39,8 @@ from inductor_plugin.kernels import nvcc as cuda_toolkit
 from inductor_plugin.kernels.nvcc import NoToolkit, Toolkit
 from inductor_plugin.templates.cutlass.source import generator_reason
 
-State = Literal["ok", "off", "broken"]
-
 _BIG_GPU_SMS = 68
-_LOW_SPACE_BYTES = 2**30
 _PROBE = '#include <Python.h>\n#include <omp.h>\nextern "C" int probe() { return omp_get_max_threads(); }\n'
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The state of one dependency of the plugin.
-
-    Attributes:
-        name: Name of the dependency.
-        state: ``ok``; ``off``: missing, and everything else works without it; ``broken``: needs repair.
-        detail: Version, path or reason.
-        remedy: What to do about it; empty if nothing needs to be done.
-    """
-
-    name: str
-    state: State
-    detail: str
-    remedy: str = ""
-
-    def to_dict(self) -> dict[str, str]:
-        """Return the finding as plain JSON values."""
-        return asdict(self)
 
 
 def examine(cache_dir: Path | None = None) -> list[Finding]:
@@ -86,6 +63,7 @@ def examine(cache_dir: Path | None = None) -> list[Finding]:
         numpy(),
         packs(cache_dir or default_cache_dir()),
         cache(cache_dir or default_cache_dir()),
+        second_cache(default_cache_read()),
     ]
 
 
@@ -335,41 +313,6 @@ def _mismatch(available: list[Pack]) -> Mismatch | None:
     except TargetError:  # another finding
         return None
     return mismatch(available, host_of(gpu_target))
-
-
-def cache(folder: Path) -> Finding:
-    """Check a cache directory: whether it can be trusted and written, and its free space."""
-    name, elsewhere = "cache", "set INDUCTOR_PLUGIN_CACHE_DIR to a folder of your own"
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    if not existing.is_dir():
-        below = "" if existing == folder else f", so {folder} cannot be made"
-        return Finding(name, "broken", f"{existing} is not a folder{below}", elsewhere)
-    disk = shutil.disk_usage(existing)
-    detail = f"{folder}, {disk.free / 2**30:.1f} GiB free"
-    if existing != folder:
-        detail += ", not there yet"
-    elif refusal := reason_to_refuse(folder):
-        return Finding(name, "broken", refusal.what, refusal.remedy)
-    failure = _unwritable(existing)
-    if failure is not None:
-        what = f"{detail}; {existing} cannot be written ({failure})"
-        return Finding(
-            name, "broken", what, "set INDUCTOR_PLUGIN_CACHE_DIR to a folder you can write"
-        )
-    if not disk.total:
-        return Finding(name, "broken", f"{existing} is on no disk, it keeps no files", elsewhere)
-    if disk.free < _LOW_SPACE_BYTES:
-        return Finding(name, "broken", detail, "free some space, or move the cache")
-    return Finding(name, "ok", detail)
-
-
-def _unwritable(folder: Path) -> str | None:
-    """Return why no file can be made in a folder: not even root may write to ``/proc``."""
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            return None
-    except OSError as error:
-        return error.strerror or str(error)
 
 
 def _nvcc_option() -> str:

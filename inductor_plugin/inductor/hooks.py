@@ -8,6 +8,7 @@ import logging
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -62,7 +63,7 @@ def compile_options(
     """
     accepted = _validated(config, mode, others)
     _hook()
-    add_kernel_folder(config.cache_dir)
+    _add_kernel_folders(config)
     return _with_carrier(config, accepted, example_inputs)
 
 
@@ -76,7 +77,7 @@ def wrap_backend(config: Config, others: Mapping[str, object], stock: dict[str, 
     """
     defaults = _validated(config, None, others)
     _hook()
-    add_kernel_folder(config.cache_dir)
+    _add_kernel_folders(config)
     original = stock.setdefault("compile_fx", compile_fx_module.compile_fx)
 
     @functools.wraps(original)
@@ -173,6 +174,13 @@ def _check_pins(config: Config) -> None:
             f"option pin_file is {config.pin_file!r}, but policy is {config.policy!r}, so that file "
             "is not read; set policy=pinned",
         )
+
+
+def _add_kernel_folders(config: Config) -> None:
+    """Let generated code find libraries in both caches, in the own one first."""
+    if config.cache_read:
+        add_kernel_folder(Path(config.cache_read).expanduser(), read_only=True)
+    add_kernel_folder(config.cache_dir)
 
 
 def _carried(patches: Mapping[str, Any]) -> bool:

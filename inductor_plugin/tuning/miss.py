@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from inductor_plugin.cache import Store
-from inductor_plugin.cache.near import Near, differences_text, elsewhere, nearest
+from inductor_plugin.cache.lookup.near import Near, differences_text, elsewhere, nearest
 
 _SHOWN = 3
 _KEY = 12
@@ -71,21 +71,30 @@ def explained(
     near = None
     if record is not None:
         reason = _incomplete(unseen, len(offered))
-    elif near := elsewhere(
-        store.layout, environment, op, digest, store.environment(environment) or {}
+    elif near := _first(
+        elsewhere(layout, environment, op, digest, store.environment(environment) or {})
+        for layout in store.layouts
     ):
         reason = (
             f"recorded in environment {near.environment[:_KEY]} only, from which this one differs in "
             f"{differences_text(near.differences)}"
         )
-    elif near := nearest(store.layout, environment, op, digest, problem):
+    elif near := _first(
+        nearest(layout, environment, op, digest, problem) for layout in store.layouts
+    ):
         reason = (
             f"no record; the nearest, {near.digest[:_KEY]} of {near.describe}, differs in "
             f"{differences_text(near.differences)}"
         )
     else:
-        reason = f"no record, and {store.root} has none of another {op} for this environment"
+        roots = " and ".join(str(layout.root) for layout in store.layouts)
+        reason = f"no record, and none of another {op} for this environment in {roots}"
     return Miss(op, digest, describe, environment, unseen, reason, near)
+
+
+def _first(records: Iterable[Near | None]) -> Near | None:
+    """Return the record with the fewest differences, of those of both caches."""
+    return min(filter(None, records), key=lambda near: len(near.differences), default=None)
 
 
 def _incomplete(unseen: Sequence[str], offered: int) -> str:

@@ -155,6 +155,22 @@ def test_a_disk_that_is_almost_full_is_broken(tmp_path: Path, monkeypatch: pytes
     assert doctor.cache(tmp_path).remedy == "free some space, or move the cache"
 
 
+def test_a_second_cache_is_checked(cache_dir: Path, tmp_path: Path):
+    assert doctor.second_cache(None).state == "ok"
+    open_store(cache_dir)
+    finding = doctor.second_cache(cache_dir)
+    assert (finding.state, finding.detail) == (
+        "ok",
+        f"{cache_dir}, read only: 0 records, 0 kernels",
+    )
+    missing = doctor.second_cache(tmp_path / "none")
+    assert (missing.state, missing.remedy) == ("broken", "correct or unset cache_read")
+    cache_dir.chmod(0o777)
+    refused = doctor.second_cache(cache_dir)
+    assert refused.state == "broken"
+    assert refused.remedy.endswith(f"chmod go-w {cache_dir}")
+
+
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
 def test_a_cache_that_cannot_be_written_is_broken(tmp_path: Path):
     tmp_path.chmod(0o500)

@@ -22,6 +22,7 @@ from inductor_plugin.option_value import limit_of
 
 CODE_CHANGES: dict[str, object] = {
     "cache_dir": "/elsewhere",
+    "cache_read": "/shared",
     "gemm_backends": "ATEN",
     "attention_backends": "flash",
     "policy": "cached",

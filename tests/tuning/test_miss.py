@@ -58,6 +58,4 @@ def test_measurements_that_do_not_hold_are_told(store: Store) -> None:
 
 def test_an_empty_cache_is_named(store: Store) -> None:
     miss = why(store, problem={**NAMED, "op": "bmm"})
-    assert (
-        miss.reason == f"no record, and {store.root} has none of another bmm for this environment"
-    )
+    assert miss.reason == f"no record, and none of another bmm for this environment in {store.root}"

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from inductor_plugin.cache import digest_of, document, near, open_store
+from inductor_plugin.cache import digest_of, document, open_store
+from inductor_plugin.cache.lookup import near
 from tests.support.cache import ENVIRONMENT, measured, record
 
 HERE = digest_of(ENVIRONMENT)
