@@ -159,7 +159,8 @@ class Config:
         default=0,
         metadata=_how(
             "whole number",
-            "Most candidates per problem, the best-ranked of each family in turn; 0 for all.",
+            "Most candidates per problem besides the library kernel, the best-ranked of each family in turn; 0 "
+            "for all.",
             code=True,
         ),
     )

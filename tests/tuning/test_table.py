@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from inductor_plugin.cache import Measured
@@ -36,6 +37,13 @@ def test_candidates_are_listed_fastest_first_as_inductor_lists_them() -> None:
         "  fast 0.2500 ms 100.0% BLOCK_M=64",
         "  slow 0.5000 ms 50.0% BLOCK_M=64",
     ]
+
+
+def test_a_noisy_timing_is_marked() -> None:
+    noisy = replace(measured("fast", 0.25), spread_ms=0.3)
+    assert table(ticket(noisy)).splitlines()[-1] == (
+        "  fast 0.2500 ms 100.0% BLOCK_M=64 (noisy: the samples vary by more than their median)"
+    )
 
 
 def test_failures_are_listed_with_their_reason() -> None:
