@@ -40,6 +40,14 @@ def test_where_nothing_can_be_tuned_one_hint_says_why(
     assert "TORCHINDUCTOR_FREEZING=1" in hint
 
 
+def test_who_chose_the_library_alone_needs_no_hint(
+    cache_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    a = torch.randn(29, 29)
+    compiled(torch.mm, cache_dir, gemm_backends="ATEN")(a, a)
+    assert warnings_in(caplog) == []
+
+
 def test_a_miss_is_told_and_a_known_problem_is_not(
     cache_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

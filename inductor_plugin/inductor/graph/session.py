@@ -258,7 +258,7 @@ class Session:
             )
             misses.keep(context.store, self.config)
             misses.warn_of_cached(tickets, self.config, context.store, context.environment)
-        if self._untuned and not tickets and not inductor_config.freezing:
+        if self._untuned and not tickets and _needs_freezing():
             misses.hint_of_freezing()
         spent = COUNTERS.snapshot().since(self._before)
         for observe in OBSERVERS:
@@ -289,6 +289,12 @@ def accepted_error(problem: Problem) -> float:
         reduction_length(problem),
         tf32=problem.output.device != "cpu" and float32_precision() != "highest",
     )
+
+
+def _needs_freezing() -> bool:
+    """Return True if Inductor would offer kernels of its own on a CPU, were the weights frozen."""
+    backends = inductor_config.max_autotune_gemm_backends.upper()
+    return not inductor_config.freezing and "CPP" in backends.split(",")
 
 
 def _watch(graph: GraphLowering, before: Callable[[], None], after: Callable[[], None]) -> None:
