@@ -344,11 +344,11 @@ def enabled_by_environment(environ: Mapping[str, str] | None = None) -> bool:
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Return one sentence for each variable with the plugin's prefix that it does not know."""
-    names = {PREFIX + name.upper() for name in _METADATA} | {ENABLE_VARIABLE}
+    names = [ENABLE_VARIABLE, *(PREFIX + name.upper() for name in _METADATA)]
     variables = os.environ if environ is None else environ
     return tuple(
         f"variable {variable}={text!r} has no effect, there is none of this name; "
-        f"{suggestion(variable, names)}"
+        f"{suggestion(variable, names, brief=True)}"
         for variable, text in sorted(variables.items())
         if variable.startswith(PREFIX) and variable not in names
     )

@@ -146,9 +146,19 @@ def parse(how: Mapping[str, Any], value: object, origin: str) -> object:
     return parsed
 
 
-def suggestion(name: str, options: Iterable[str]) -> str:
-    """Return the closest name and the list of all names."""
+def suggestion(
+    name: str, options: Iterable[str], others: Iterable[str] = (), *, brief: bool = False
+) -> str:
+    """Return the closest name, and the list of names.
+
+    Args:
+        name: The name that does not exist.
+        options: Those that exist, listed.
+        others: More that exist, too many to list.
+        brief: Leave the list out where a name is close.
+    """
     names = sorted(options)
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}known are: {', '.join(names)}"
+    close = difflib.get_close_matches(name, [*names, *others], n=1)
+    hint = f"did you mean {close[0]!r}?" if close else ""
+    listed = "" if brief and close else f"known are: {', '.join(names)}"
+    return " ".join(filter(None, (hint, listed)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import logging
 import re
@@ -34,7 +33,7 @@ from inductor_plugin.inductor.graph.selector import install, installed, uninstal
 from inductor_plugin.inductor.warmup import warm_up
 from inductor_plugin.notice import warn_once
 from inductor_plugin.ops.launch import add_kernel_folder
-from inductor_plugin.option_value import limit_of
+from inductor_plugin.option_value import limit_of, suggestion
 from inductor_plugin.tuning.pins import read_pins
 from inductor_plugin.tuning.runtime import RUNTIME
 
@@ -136,12 +135,8 @@ def _validated(config: Config, mode: str | None, others: Mapping[str, object]) -
     known = inductor_config.get_config_copy()
     for name in others:
         if name.replace("-", "_") not in known:
-            close = difflib.get_close_matches(name, [*option_names(), *known], n=1)
-            hint = f"did you mean {close[0]!r}? " if close else ""
-            raise OptionError(
-                f"unknown option {name!r}; {hint}inductor-plugin knows {', '.join(option_names())}, "
-                "and all options of torch._inductor.config"
-            )
+            hint = suggestion(name, option_names(), known, brief=True)
+            raise OptionError(f"unknown option {name!r}; {hint}")
     try:
         stock: Any = torch._TorchCompileInductorWrapper  # pyright: ignore[reportPrivateUsage]
         wrapper = stock(mode, dict(others), None)

@@ -77,8 +77,9 @@ def test_an_option_that_neither_knows_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("chosen", "sentence"),
     [
-        ({"tune_budget": 3}, "unknown option 'tune_budget'; did you mean 'tune_budget_s'? "),
-        ({"max_autotun": True}, "unknown option 'max_autotun'; did you mean 'max_autotune'? "),
+        ({"tune_budget": 3}, "unknown option 'tune_budget'; did you mean 'tune_budget_s'?"),
+        ({"max_autotun": True}, "unknown option 'max_autotun'; did you mean 'max_autotune'?"),
+        ({"qqq": 1}, "unknown option 'qqq'; known are: attention_backends, "),
         (
             {"max_autotune": "yes"},
             "option max_autotune is 'yes', of type str; torch._inductor.config has bool",

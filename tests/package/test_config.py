@@ -66,7 +66,7 @@ def test_an_unknown_variable_is_one_warning(caplog: pytest.LogCaptureFixture):
         assert Config.load({}, {"INDUCTOR_PLUGIN_POLICE": "cached"}).policy == "tune"
     (record,) = caplog.records
     assert "INDUCTOR_PLUGIN_POLICE='cached' has no effect" in record.getMessage()
-    assert "did you mean 'INDUCTOR_PLUGIN_POLICY'" in record.getMessage()
+    assert "did you mean 'INDUCTOR_PLUGIN_POLICY'?" in record.getMessage()
 
 
 def test_a_list_is_taken_as_text_and_as_a_list():
