@@ -88,9 +88,9 @@ def test_stats_counts_the_second_cache_apart(
     assert "cache_read" not in told(store, capsys, "stats")
     monkeypatch.setenv("INDUCTOR_PLUGIN_CACHE_READ", str(store.root))
     own = open_store(tmp_path / "own")
-    found = told(own, capsys, "stats")
-    assert (found["records"], found["read_records"], found["read_kernels"]) == (0, 3, 1)
-    assert found["cache_read"] == str(store.root)
+    fields = told(own, capsys, "stats")
+    assert (fields["records"], fields["read_records"], fields["read_kernels"]) == (0, 3, 1)
+    assert fields["cache_read"] == str(store.root)
 
 
 def test_stats_of_no_cache_are_zeros_and_make_nothing(

@@ -20,9 +20,9 @@ def test_the_nearest_record_differs_in_the_fewest_fields(cache_dir: Path) -> Non
     far = {"op": "mm", "size": [9, 9], "strides": {"a": [9, 1]}}
     store.put_record(record(measured("a"), digest=digest_of(far), problem=2))
     sought = {"op": "mm", "size": [3, 512], "strides": {"a": [512, 1]}}
-    found = near.nearest(store.layout, HERE, "mm", digest_of(sought), sought)
-    assert found is not None
-    assert near.differences_text(found.differences) in (
+    near_record = near.nearest(store.layout, HERE, "mm", digest_of(sought), sought)
+    assert near_record is not None
+    assert near.differences_text(near_record.differences) in (
         "size: [1, 512] -> [3, 512]",
         "size: [2, 512] -> [3, 512]",
     )
@@ -44,10 +44,10 @@ def test_the_same_problem_elsewhere_tells_what_differs_of_the_machine(cache_dir:
     store.put_environment(ENVIRONMENT)
     stored = store.put_record(record(measured("a")))
     today = {**ENVIRONMENT, "software": {"torch": "2.15.0"}}
-    found = near.elsewhere(store.layout, digest_of(today), "mm", stored.digest, today)
-    assert found is not None
-    assert found.environment == HERE
-    assert near.differences_text(found.differences) == "software.torch: '2.14.1' -> '2.15.0'"
+    near_record = near.elsewhere(store.layout, digest_of(today), "mm", stored.digest, today)
+    assert near_record is not None
+    assert near_record.environment == HERE
+    assert near.differences_text(near_record.differences) == "software.torch: '2.14.1' -> '2.15.0'"
     assert near.elsewhere(store.layout, HERE, "mm", stored.digest, ENVIRONMENT) is None
 
 
