@@ -9,6 +9,7 @@ from __future__ import annotations
 from inductor_plugin.cache.entry import KernelEntry, Resources
 from inductor_plugin.cache.evict import Pruned
 from inductor_plugin.cache.key import SCHEMA, Difference, KernelKey, differences, digest_of
+from inductor_plugin.cache.lookup.second import SecondCache, open_second
 from inductor_plugin.cache.pack import Pack
 from inductor_plugin.cache.quarantine import Quarantined
 from inductor_plugin.cache.record import Decision, Measured, Record
@@ -33,9 +34,11 @@ __all__ = [
     "Quarantined",
     "Record",
     "Resources",
+    "SecondCache",
     "Store",
     "Usage",
     "differences",
     "digest_of",
+    "open_second",
     "open_store",
 ]

@@ -39,6 +39,7 @@ class Folder:
 
     layout: Layout
     degraded: str | None = None
+    _untold: str | None = None
     _locks: LockTable = field(default_factory=LockTable)
     _reported: set[str] = field(default_factory=set[str])
     _guard: threading.Lock = field(default_factory=threading.Lock)
@@ -50,14 +51,27 @@ class Folder:
         """
         return _FolderLock(self, self._locks, name, timeout_s)
 
-    def degrade(self, reason: str) -> None:
-        """Write nothing to disk from now on, and warn the first time."""
+    def degrade(self, reason: str, *, quietly: bool = False) -> None:
+        """Write nothing to disk from now on, and warn: ``quietly``, not before `tell_of_memory`."""
         with self._guard:
             if self.degraded is not None:
                 return
-            self.degraded = reason
+            self.degraded = self._untold = reason
+        if not quietly:
+            self.tell_of_memory()
+
+    def tell_of_memory(self) -> None:
+        """Warn, once, that nothing is written; called when there is something to write.
+
+        Where everything is found in a read-only directory there is nothing to warn of.
+        """
+        with self._guard:
+            reason, self._untold = self._untold, None
+        if reason is None:
+            return
         logger.warning(
-            "the cache directory %s is not written to: %s; what is tuned now is kept in memory only",
+            "inductor-plugin: the cache directory %s is not written to: %s; "
+            "what is tuned now is kept in memory only",
             self.layout.root,
             reason,
         )
@@ -90,7 +104,9 @@ class Folder:
                 return
             self._reported.add(str(path))
         logger.warning(
-            "damaged cache entry %s: %s; it is ignored and will be made again", path, reason
+            "inductor-plugin: damaged cache entry %s: %s; it is ignored and will be made again",
+            path,
+            reason,
         )
         self.add_counters({"corrupt": 1})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,10 +26,14 @@ class Refusal:
         return f"{self.what}; {self.remedy}"
 
 
-def reason_to_refuse(path: Path) -> Refusal | None:
+def reason_to_refuse(path: Path, owners: Collection[int] | None = None) -> Refusal | None:
     """Return why the directory, or a folder directly in it, cannot be trusted.
 
     None if it can be, or if it does not exist.
+
+    Args:
+        path: The directory.
+        owners: The users who may own it; by default the one of this process.
 
     Raises:
         OSError: The directory cannot be read.
@@ -37,21 +42,21 @@ def reason_to_refuse(path: Path) -> Refusal | None:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    refusal = _refusal(path, status)
+    refusal = _refusal(path, status, owners)
     if refusal is not None or not stat.S_ISDIR(status.st_mode):
         return refusal
     with os.scandir(path) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=True):
-                refusal = _refusal(Path(entry.path), entry.stat())
+                refusal = _refusal(Path(entry.path), entry.stat(), owners)
                 if refusal is not None:
                     return refusal
     return None
 
 
-def _refusal(path: Path, status: os.stat_result) -> Refusal | None:
+def _refusal(path: Path, status: os.stat_result, owners: Collection[int] | None) -> Refusal | None:
     user = os.geteuid()
-    if status.st_uid != user:
+    if status.st_uid not in (owners or {user}):
         return Refusal(
             f"{path} belongs to user {status.st_uid}, not to user {user}, who could replace the "
             "kernels in it",

@@ -32,6 +32,11 @@ class Layout:
         return self.root / "counters.json"
 
     @property
+    def misses(self) -> Path:
+        """The file with the misses of the process that had some last."""
+        return self.root / "misses.json"
+
+    @property
     def kernels(self) -> Path:
         """The folder of compiled kernels."""
         return self.root / "kernels"

@@ -72,7 +72,11 @@ class QuarantineShelf:
                         self._folder.forget_damage(path)
                         return
             except CacheError as error:
-                logger.warning("the quarantine of %s is kept in memory only: %s", candidate, error)
+                logger.warning(
+                    "inductor-plugin: the quarantine of %s is kept in memory only: %s",
+                    candidate,
+                    error,
+                )
         self._memory[environment, candidate] = self._again(environment, candidate, fields)
 
     def add(self, entry: Quarantined) -> bool:

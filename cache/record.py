@@ -49,6 +49,11 @@ class Measured:
     measured_at: float
     provenance: Mapping[str, Any]
 
+    @property
+    def noisy(self) -> bool:
+        """True if the samples' interquartile range exceeds their median: other work was measured too."""
+        return self.median_ms is not None and (self.spread_ms or 0.0) > self.median_ms
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -110,6 +115,12 @@ class Record:
     def place(self) -> str:
         """The record's full name: ``environment/op/digest``."""
         return f"{self.environment}/{self.op}/{self.digest}"
+
+    @property
+    def noisy(self) -> bool:
+        """True if a measurement that the decision compared is noisy: its speedup means little."""
+        compared = () if self.decision is None else (self.decision.winner, self.decision.library)
+        return any(measured.noisy for name, measured in self.candidates.items() if name in compared)
 
 
 def to_fields(record: Record) -> dict[str, Any]:

@@ -71,7 +71,9 @@ class RecordShelf:
                         return merged
             except CacheError as error:
                 logger.warning(
-                    "the record of %s is kept in memory only: %s", record.describe, error
+                    "inductor-plugin: the record of %s is kept in memory only: %s",
+                    record.describe,
+                    error,
                 )
         merged = self._merged(place, path, record)
         with self._guard:

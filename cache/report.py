@@ -302,7 +302,7 @@ def _candidate_row(record: Record, measured: Measured, best: float) -> tuple[str
         _number(measured.spread_ms),
         slower,
         str(len(measured.samples_ms)),
-        measured.status,
+        f"{measured.status}, noisy" if measured.noisy else measured.status,
         f"{about}: {measured.reason}" if measured.reason else about,
     )
 

@@ -19,6 +19,8 @@ from inductor_plugin.cache.guard import reason_to_refuse
 from inductor_plugin.cache.kernels import KernelShelf
 from inductor_plugin.cache.key import SCHEMA, KernelKey
 from inductor_plugin.cache.layout import Layout
+from inductor_plugin.cache.lookup.near import parse_misses
+from inductor_plugin.cache.lookup.second import SecondCache, open_second
 from inductor_plugin.cache.pack import Pack, PackShelf
 from inductor_plugin.cache.quarantine import Quarantined, QuarantineShelf
 from inductor_plugin.cache.record import Record
@@ -48,12 +50,17 @@ _FILL = 0.9
 
 
 def open_store(
-    path: Path | str, *, limit_bytes: int = 0, memory_only: bool = False, create: bool = True
+    path: Path | str,
+    *,
+    limit_bytes: int = 0,
+    memory_only: bool = False,
+    create: bool = True,
+    second: Path | str = "",
 ) -> Store:
     """Return the cache at a path, created with mode 0700 if it does not exist.
 
-    With a read-only, full or missing disk, the store keeps new entries in memory and warns once;
-    entries on the disk can still be read.
+    With a read-only, full or missing disk, the store keeps new entries in memory and warns at the first
+    of them; entries on the disk can still be read.
 
     Args:
         path: The cache directory.
@@ -62,6 +69,8 @@ def open_store(
         memory_only: Do not access the disk.
         create: If False, neither the directory nor ``schema.json`` is created; the store of a missing
             directory is empty, and `Store.verify` reports a missing or damaged ``schema.json``.
+        second: Another cache directory, whose records and kernels are read where this one has none;
+            nothing in it is changed. Empty for none.
 
     Raises:
         CacheRefusedError: Another user owns the directory or may write to it.
@@ -75,13 +84,15 @@ def open_store(
         folder.degraded = "it does not exist"
     else:
         _prepare(folder, mend=create)
-    return Store(root, folder, limit_bytes)
+    return Store(root, folder, limit_bytes, open_second(second))
 
 
 class Store:
     """A cache directory. All methods may be called from any thread."""
 
-    def __init__(self, root: Path, folder: Folder, limit_bytes: int = 0) -> None:
+    def __init__(
+        self, root: Path, folder: Folder, limit_bytes: int = 0, second: SecondCache | None = None
+    ) -> None:
         """Use `open_store` instead, which checks the directory."""
         self._root = root
         self._folder = folder
@@ -93,6 +104,7 @@ class Store:
         self._kernels = KernelShelf(folder, self._published)
         self._quarantine = QuarantineShelf(folder)
         self._packs = PackShelf(folder)
+        self._second = second
 
     @property
     def root(self) -> Path:
@@ -105,6 +117,11 @@ class Store:
         return self._folder.layout
 
     @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """The paths in this directory, and in the second one if there is one."""
+        return (self.layout,) if self._second is None else (self.layout, self._second.layout)
+
+    @property
     def degraded(self) -> str | None:
         """Why nothing is written to disk, or None."""
         return self._folder.degraded
@@ -114,7 +131,10 @@ class Store:
 
         A damaged kernel is reported once, removed, and treated as missing.
         """
-        return self._kernels.get(digest)
+        kernel = self._kernels.get(digest)
+        if kernel is None and self._second is not None:
+            return self._second.kernel(digest)
+        return kernel
 
     def put_kernel(
         self,
@@ -127,26 +147,30 @@ class Store:
         Raises:
             CacheError: A file does not exist, or neither the cache nor the temporary folder has room.
         """
-        self._ensure_schema()
+        self._before_writing()
         return self._kernels.put(key, files, resources)
 
     def kernels_like(self, template: str, config: str, target: str) -> list[KernelEntry]:
         """Return kernels of any compiler and flags, the newest first; their files are not checked."""
-        return self._kernels.like(template, config, target)
+        own = self._kernels.like(template, config, target)
+        second = [] if self._second is None else self._second.kernels_like(template, config, target)
+        return sorted([*own, *second], key=lambda entry: -entry.created) if second else own
 
     def put_pack(self, pack: Pack) -> bool:
         """Add a pack, the list of its kernels; return False if the cache has it already."""
-        self._ensure_schema()
+        self._before_writing()
         self._kernels.forget_index()
         return self._packs.put(pack)
 
     def packs(self) -> list[Pack]:
         """Return the packs of the cache; damaged ones are reported and skipped."""
-        return self._packs.everything()
+        own = self._packs.everything()
+        return own if self._second is None else [*own, *self._second.packs()]
 
     def packed(self) -> frozenset[str]:
         """Return the digests of all kernels that came in packs."""
-        return self._packs.digests()
+        own = self._packs.digests()
+        return own if self._second is None else own | self._second.packed()
 
     def verify_packs(self) -> list[str]:
         """Return one line for each pack that is damaged or lacks kernels."""
@@ -164,15 +188,18 @@ class Store:
 
     def record(self, environment: str, op: str, digest: str) -> Record | None:
         """Return a problem's record, or None; a damaged record is reported once and treated as missing."""
-        return self._records.get(environment, op, digest)
+        own = self._records.get(environment, op, digest)
+        return own if self._second is None else self._second.record(environment, op, digest, own)
 
     def has_records(self, environment: str) -> bool:
         """Return True if the environment has at least one record with a measurement."""
-        return self._records.has(environment)
+        return self._records.has(environment) or (
+            self._second is not None and self._second.has_records(environment)
+        )
 
     def put_record(self, record: Record) -> Record:
         """Merge a record with the stored one, candidate by candidate, and return the result."""
-        self._ensure_schema()
+        self._before_writing()
         return self._records.put(record)
 
     def pin_record(self, record: Record, *, pinned: bool = True) -> None:
@@ -194,16 +221,19 @@ class Store:
 
     def environment(self, digest: str) -> dict[str, Any] | None:
         """Return an environment's fields, or None."""
-        return self._records.environment(digest)
+        fields = self._records.environment(digest)
+        if fields is None and self._second is not None:
+            return self._second.environment(digest)
+        return fields
 
     def quarantine(self, environment: str, candidate: str, fields: Mapping[str, Any]) -> None:
         """Record that a candidate misbehaved; ``fields`` should have ``status`` and ``reason``."""
-        self._ensure_schema()
+        self._before_writing()
         self._quarantine.put(environment, candidate, fields)
 
     def add_quarantined(self, entry: Quarantined) -> bool:
         """Add an entry of another cache; return False if the candidate has one already."""
-        self._ensure_schema()
+        self._before_writing()
         return self._quarantine.add(entry)
 
     def quarantined(self, environment: str, candidate: str) -> Quarantined | None:
@@ -240,6 +270,17 @@ class Store:
     def counters(self) -> dict[str, int]:
         """Return the sums over all processes."""
         return self._folder.counters()
+
+    def put_misses(self, fields: Mapping[str, Any]) -> None:
+        """Keep the misses of a process, in place of those before; dropped if writing fails."""
+        self._folder.write(self.layout.misses, {"format": SCHEMA, **fields})
+
+    def misses(self) -> dict[str, Any] | None:
+        """Return the misses of the process that had some last, or None."""
+        try:
+            return parse_misses(self.layout.misses.read_bytes())
+        except (OSError, ValueError):
+            return None
 
     def prune(self, max_bytes: int | None = None, older_than_s: float | None = None) -> Pruned:
         """Evict least recently used entries, kernels first, and sweep files of killed processes.
@@ -293,6 +334,11 @@ class Store:
         if too_much:
             self._evict()
 
+    def _before_writing(self) -> None:
+        """Make the directory ready, or tell that what follows is kept in memory."""
+        self._ensure_schema()
+        self._folder.tell_of_memory()
+
     def _ensure_schema(self) -> None:
         """Write ``schema.json`` again if another process removed the directory."""
         if self.degraded is None and not self.layout.schema.exists():
@@ -320,12 +366,12 @@ def _prepare(folder: Folder, *, mend: bool) -> None:
             raise CacheRefusedError(f"the cache directory is refused: {reason}")
         atomic.make_folder(root)
         if not stat.S_ISDIR(root.stat().st_mode):
-            folder.degrade(f"{root} is no directory")
+            folder.degrade(f"{root} is no directory", quietly=True)
         elif not os.access(root, os.W_OK | os.X_OK):
-            folder.degrade("it is read-only")
+            folder.degrade("it is read-only", quietly=True)
         _check_schema(folder, mend=mend)
     except OSError as error:
-        folder.degrade(str(error))
+        folder.degrade(str(error), quietly=True)
 
 
 def _check_schema(folder: Folder, *, mend: bool) -> None:
@@ -340,5 +386,7 @@ def _check_schema(folder: Folder, *, mend: bool) -> None:
         folder.degrade(f"{reason}; name another cache directory")
         folder.layout = Layout(layout.root / f"format-{SCHEMA}")
     elif reason is not None and mend:
-        logger.warning("damaged %s: %s; it is written again", layout.schema, reason)
+        logger.warning(
+            "inductor-plugin: damaged %s: %s; it is written again", layout.schema, reason
+        )
         folder.write(layout.schema, _SCHEMA_FIELDS)

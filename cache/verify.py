@@ -30,7 +30,7 @@ class Damage:
 
     Attributes:
         kind: ``schema``, ``record``, ``environment``, ``kernel``, ``quarantine``, ``pack`` or
-            ``counters``.
+            ``counters``, ``misses``.
         path: Its file or folder.
         reason: Description of the damage.
     """
@@ -107,6 +107,7 @@ def _damages(layout: Layout) -> Iterator[Damage]:
     for path in pack_files(layout.packs):
         yield from _checked("pack", path, _raised(lambda data: parse_pack(data)))
     yield from _checked("counters", layout.counters, document.check)
+    yield from _checked("misses", layout.misses, document.check)
     yield from _schema(layout, [*records, *kernels, *quarantined])
 
 

@@ -8,11 +8,12 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from inductor_plugin.config import Config, split
 from inductor_plugin.errors import OptionError
+from inductor_plugin.notice import NAME, warn_once
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +98,6 @@ def observe(callback: Callable[[Sequence[Any]], None]) -> Generator[None]:
 
 def disable() -> None:
     """Undo `enable`: remove all hooks from torch and end the workers."""
-    _disarm()
     with _LOCK:
         stock, module = _STOCK.pop("compile_fx", None), sys.modules.get(_COMPILE_FX)
         if stock is not None and module is not None:
@@ -136,69 +136,31 @@ def _hooks() -> Any:
 @functools.cache
 def _step_aside(reason: str) -> None:
     warnings.warn(
-        f"inductor-plugin steps aside, stock Inductor is used: {reason}",
-        RuntimeWarning,
-        stacklevel=4,
+        f"{NAME}it steps aside, stock Inductor is used: {reason}", RuntimeWarning, stacklevel=4
     )
 
 
-def enable_deferred() -> None:
-    """Enable the plugin when Inductor is first imported; called at the end of ``import torch``.
+def enable_at_first_compile(module: Any) -> None:
+    """Enable the plugin at the first compile; called when Inductor's module has been executed.
 
-    Importing `torch._inductor` there would cost every process seconds, even those that never
-    compile. A bad option is an error of every compile, not of the import.
+    Not during that import: what imports Inductor may be a module of the plugin, which its hooks need
+    and which is then half executed. A bad option is an error of every compile, not of an import.
+
+    Args:
+        module: ``torch._inductor.compile_fx``.
     """
-    module = sys.modules.get(_COMPILE_FX)
-    if module is not None:
-        _enable_or_refuse(module)
-        return
-    _disarm()
-    sys.meta_path.insert(0, _Finder())
+    with _LOCK:
+        stock = _STOCK.setdefault("compile_fx", module.compile_fx)
 
+    @functools.wraps(stock)
+    def compile_fx(*args: Any, **kwargs: Any) -> Any:
+        # Who took this function while it was the module's calls it even after it was replaced.
+        if module.compile_fx is compile_fx:
+            _enable_or_warn()  # raises while an option is wrong, otherwise replaces this function
+        current = module.compile_fx
+        return (stock if current is compile_fx else current)(*args, **kwargs)
 
-class _Finder:
-    """Enables the plugin when Inductor's module is executed, not when it is only searched for."""
-
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        """Return the real spec of the module, with a loader that enables afterwards."""
-        if fullname != _COMPILE_FX:
-            return None
-        for finder in self._later():
-            spec = finder.find_spec(fullname, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader.exec_module = self._enabling(spec.loader.exec_module)
-                return spec
-        return None
-
-    def _later(self) -> list[Any]:
-        """Return the finders that come after this one."""
-        finders: list[Any] = list(sys.meta_path)
-        return finders[finders.index(self) + 1 :] if self in finders else finders
-
-    def _enabling(self, execute: Callable[[Any], None]) -> Callable[[Any], None]:
-        def exec_module(module: Any) -> None:
-            execute(module)
-            # Only after success: an import that fails may be tried again.
-            if self in sys.meta_path:
-                _disarm()
-                _enable_or_refuse(module)
-
-        return exec_module
-
-
-def _disarm() -> None:
-    for finder in [f for f in sys.meta_path if isinstance(f, _Finder)]:
-        with suppress(ValueError):  # another thread was faster
-            sys.meta_path.remove(finder)
-
-
-def _enable_or_refuse(module: Any) -> None:
-    """Enable, or make every compile report why not; never break the import of Inductor."""
-    try:
-        _enable_or_warn()
-    except OptionError:
-        _refuse(module)
+    module.compile_fx = compile_fx
 
 
 def _enable_or_warn() -> None:
@@ -206,19 +168,5 @@ def _enable_or_warn() -> None:
         enable()
     except OptionError:
         raise
-    except Exception as error:  # noqa: BLE001  the border: never break the user's import
-        warnings.warn(f"inductor-plugin is off: {error}", RuntimeWarning, stacklevel=2)
-
-
-def _refuse(module: Any) -> None:
-    """Make every compile raise the OptionError until the option is corrected."""
-    with _LOCK:
-        stock = _STOCK.setdefault("compile_fx", module.compile_fx)
-
-    @functools.wraps(stock)
-    def compile_fx(*args: Any, **kwargs: Any) -> Any:
-        _enable_or_warn()  # raises while the option is wrong, later replaces this function
-        current = module.compile_fx
-        return (stock if current is compile_fx else current)(*args, **kwargs)
-
-    module.compile_fx = compile_fx
+    except Exception as error:  # noqa: BLE001  the border: never break the user's compile
+        warn_once(logger, f"it is off: {type(error).__name__}: {error}; stock Inductor is used")

@@ -6,8 +6,8 @@ its variable ``INDUCTOR_PLUGIN_<NAME>``, and the variable overrides the default.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -16,7 +16,10 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from inductor_plugin.errors import OptionError
-from inductor_plugin.option_value import PARSERS, Kind, switch
+from inductor_plugin.notice import warn_once
+from inductor_plugin.option_value import Kind, parse, suggestion, switch
+
+logger = logging.getLogger(__name__)
 
 PREFIX = "INDUCTOR_PLUGIN_"
 ENABLE_VARIABLE = PREFIX + "ENABLE"
@@ -36,6 +39,12 @@ def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path:
     if base := variables.get("XDG_CACHE_HOME"):
         return Path(base).expanduser() / "inductor_plugin"
     return Path("~/.cache/inductor_plugin").expanduser()
+
+
+def default_cache_read(environ: Mapping[str, str] | None = None) -> Path | None:
+    """Return the second cache directory that the variables name, None if they name none."""
+    named = (os.environ if environ is None else environ).get(PREFIX + "CACHE_READ")
+    return Path(named).expanduser() if named else None
 
 
 def _how(
@@ -69,6 +78,15 @@ class Config:
     cache_dir: Path = field(
         default_factory=default_cache_dir,
         metadata=_how("folder", "Folder for kernels, timings and decisions.", code=True),
+    )
+    cache_read: str = field(
+        default="",
+        metadata=_how(
+            "text",
+            "Folder of a second cache that is only read, after `cache_dir`: an image's, a team's. You or root "
+            "must own it, and nobody else may write to it.",
+            code=True,
+        ),
     )
     gemm_backends: str = field(
         default="",
@@ -141,7 +159,8 @@ class Config:
         default=0,
         metadata=_how(
             "whole number",
-            "Most candidates per problem, the best-ranked of each family in turn; 0 for all.",
+            "Most candidates per problem besides the library kernel, the best-ranked of each family in turn; 0 "
+            "for all.",
             code=True,
         ),
     )
@@ -262,18 +281,19 @@ class Config:
             environ: Environment variables; by default those of this process.
 
         Raises:
-            OptionError: An option or a variable does not exist, or its value is invalid.
+            OptionError: An option does not exist, or a value is invalid.
         """
         variables = os.environ if environ is None else environ
+        warn_of_unknown_variables(variables)
         values: dict[str, Any] = {"cache_dir": default_cache_dir(variables)}
         for variable, text in _own_variables(variables):
             name = variable.removeprefix(PREFIX).lower()
             if text:
-                values[name] = _parse(name, text, f"variable {variable}")
+                values[name] = parse(_METADATA[name], text, f"variable {variable}")
         for name, value in options.items():
             if name not in _METADATA:
-                raise OptionError(f"unknown option {name!r}; {_suggestion(name, _METADATA)}")
-            values[name] = _parse(name, value, f"option {name}")
+                raise OptionError(f"unknown option {name!r}; {suggestion(name, _METADATA)}")
+            values[name] = parse(_METADATA[name], value, f"option {name}")
         return Config(**values)
 
     def to_dict(self) -> dict[str, str | int | float | bool]:
@@ -322,6 +342,30 @@ def enabled_by_environment(environ: Mapping[str, str] | None = None) -> bool:
     return bool(text) and switch(text, f"variable {ENABLE_VARIABLE}")
 
 
+def unknown_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return one sentence for each variable with the plugin's prefix that it does not know."""
+    names = [ENABLE_VARIABLE, *(PREFIX + name.upper() for name in _METADATA)]
+    variables = os.environ if environ is None else environ
+    return tuple(
+        f"variable {variable}={text!r} has no effect, there is none of this name; "
+        f"{suggestion(variable, names, brief=True)}"
+        for variable, text in sorted(variables.items())
+        if variable.startswith(PREFIX) and variable not in names
+    )
+
+
+def warn_of_unknown_variables(environ: Mapping[str, str] | None = None) -> None:
+    """Warn of variables with the plugin's prefix that it does not know, once a process.
+
+    They are no errors: a job's variables may be for another version. A process with
+    ``INDUCTOR_PLUGIN_ENABLE=0`` (the plugin's workers, too) is told nothing.
+    """
+    variables = os.environ if environ is None else environ
+    if variables.get(ENABLE_VARIABLE) != "0":
+        for sentence in unknown_variables(variables):
+            warn_once(logger, sentence)
+
+
 def process_environment() -> dict[str, str]:
     """Return a copy of this process's variables, to start a child with."""
     return dict(os.environ)
@@ -340,35 +384,8 @@ def restore_environment(variables: Mapping[str, str]) -> None:
 
 
 def _own_variables(variables: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-    names = {PREFIX + name.upper() for name in _METADATA} | {ENABLE_VARIABLE}
-    for variable, text in variables.items():
-        if not variable.startswith(PREFIX) or variable == ENABLE_VARIABLE:
-            continue
-        if variable not in names:
-            raise OptionError(
-                f"unknown variable {variable}={text!r}; {_suggestion(variable, names)}"
-            )
-        yield variable, text
-
-
-def _suggestion(name: str, options: Iterable[str]) -> str:
-    """Return the closest name and the list of all names."""
-    names = sorted(options)
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}known are: {', '.join(names)}"
-
-
-def _parse(name: str, value: object, origin: str) -> object:
-    how = _METADATA[name]
-    parsed = PARSERS[how["kind"]](value, origin)
-    listed = str(parsed).split(",") if parsed else []
-    words: list[object] = [*listed] if how["kind"] == "list" else [parsed]
-    if how["choices"] and any(word not in how["choices"] for word in words):
-        raise OptionError(f"{origin} is {value!r}; use one of {', '.join(how['choices'])}")
-    if isinstance(parsed, int | float) and parsed < how["minimum"]:
-        raise OptionError(f"{origin} is {value!r}; use {how['minimum']} or more")
-    return parsed
+    names = [PREFIX + name.upper() for name in _METADATA]
+    return [(name, variables[name]) for name in names if name in variables]
 
 
 def _sha256(path: str) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from inductor_plugin.errors import OptionError
 
@@ -25,7 +26,10 @@ def _text(value: object, origin: str) -> str:
 
 
 def _list(value: object, origin: str) -> str:
-    words = _text(value, origin).upper().split(",")
+    several: Any = value  # narrowing by type would leave its elements unknown
+    if isinstance(value, list | tuple) and all(isinstance(word, str) for word in several):
+        several = ",".join(several)
+    words = _text(several, origin).upper().split(",")
     return ",".join(word.strip() for word in words if word.strip())
 
 
@@ -119,3 +123,42 @@ PARSERS: Mapping[Kind, Callable[[object, str], object]] = {
     "limits": _limits,
 }
 """Parser of each kind; takes the value, and its origin for error messages."""
+
+
+def parse(how: Mapping[str, Any], value: object, origin: str) -> object:
+    """Return the value of an option.
+
+    Args:
+        how: Its metadata: ``kind``, ``choices``, ``minimum``.
+        value: The value, or its text.
+        origin: The option or variable, for error messages.
+
+    Raises:
+        OptionError: It is not a value of this option.
+    """
+    parsed = PARSERS[how["kind"]](value, origin)
+    listed = str(parsed).split(",") if parsed else []
+    words: list[object] = [*listed] if how["kind"] == "list" else [parsed]
+    if how["choices"] and any(word not in how["choices"] for word in words):
+        raise OptionError(f"{origin} is {value!r}; use one of {', '.join(how['choices'])}")
+    if isinstance(parsed, int | float) and parsed < how["minimum"]:
+        raise OptionError(f"{origin} is {value!r}; use {how['minimum']} or more")
+    return parsed
+
+
+def suggestion(
+    name: str, options: Iterable[str], others: Iterable[str] = (), *, brief: bool = False
+) -> str:
+    """Return the closest name, and the list of names.
+
+    Args:
+        name: The name that does not exist.
+        options: Those that exist, listed.
+        others: More that exist, too many to list.
+        brief: Leave the list out where a name is close.
+    """
+    names = sorted(options)
+    close = difflib.get_close_matches(name, [*names, *others], n=1)
+    hint = f"did you mean {close[0]!r}?" if close else ""
+    listed = "" if brief and close else f"known are: {', '.join(names)}"
+    return " ".join(filter(None, (hint, listed)))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import inductor_plugin
+from inductor_plugin import notice
 from tests.support import tiers
 from tests.support.repository import REPOSITORY
 
@@ -58,10 +59,11 @@ def _wants_sm90(item: pytest.Item) -> bool:
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Take the plugin's variables away and keep the default cache out of the user's home."""
+    """Take the plugin's variables away, keep its cache out of the user's home, let it warn again."""
     for variable in [one for one in os.environ if one.startswith("INDUCTOR_PLUGIN_")]:
         monkeypatch.delenv(variable)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg-cache"))
+    notice.forget()
 
 
 @pytest.fixture

@@ -98,7 +98,9 @@ def _make(make: Callable[[], ModelAndInputs], mode: FakeTensorMode) -> ModelAndI
     except OptionError:
         raise
     except Exception as error:  # noqa: BLE001  the user's code may need values
-        logger.warning("the model is made with real tensors, fake ones do not do: %s", error)
+        logger.warning(
+            "inductor-plugin: the model is made with real tensors, fake ones do not do: %s", error
+        )
         return make()
 
 

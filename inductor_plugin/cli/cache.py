@@ -15,6 +15,7 @@ from inductor_plugin.cache.document import load
 from inductor_plugin.cache.entry import ENTRY, KernelEntry, parse_entry
 from inductor_plugin.cache.find import Match, find
 from inductor_plugin.cache.records import parse_environment
+from inductor_plugin.cli import misses, second
 from inductor_plugin.cli.verb import (
     Verb,
     counted,
@@ -48,6 +49,7 @@ def _stats(arguments: Namespace) -> int:
         "misses": counters.get("misses", 0),
         # Damaged entries removed so far, and those on disk now.
         "corrupt": counters.get("corrupt", 0) + (usage.damaged or 0),
+        **second.counts(),
     }
     lines = (f"{name:<13}{_stat_text(name, value)}" for name, value in fields.items())
     say(arguments, fields, "\n".join(lines))
@@ -338,7 +340,12 @@ VERBS = (
     Verb("stats", "how much is in the cache, and how often it helped", _none, _stats),
     Verb("ls", "list records, kernels or the quarantine", _ls_arguments, _ls),
     Verb("show", "one record, kernel or environment, whole", _key_argument, _show),
-    Verb("explain", "why this winner; what would make it a miss", _key_argument, _explain),
+    Verb(
+        "explain",
+        "why this winner; what would make it a miss",
+        misses.arguments,
+        misses.explaining(_explain),
+    ),
     Verb("diff", "two records, kernels or environments, field by field", _diff_arguments, _diff),
     Verb("verify", "read everything and name what is damaged", _none, _verify),
     Verb("release", "try a candidate in quarantine again", _release_arguments, _release),

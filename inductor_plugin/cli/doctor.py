@@ -6,26 +6,29 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 
 from inductor_plugin.cache import Pack, open_store
-from inductor_plugin.cache.guard import reason_to_refuse
 from inductor_plugin.cache.transfer.installed import Mismatch, installed_packs, mismatch
 from inductor_plugin.cache.transfer.wheel import read_pack
+from inductor_plugin.cli.disk import cache, second_cache
+from inductor_plugin.cli.finding import Finding, State
 from inductor_plugin.config import (
     Config,
     default_cache_dir,
+    default_cache_read,
     enabled_by_environment,
     process_environment,
+    unknown_variables,
 )
 from inductor_plugin.errors import CacheError, OptionError, PackError, TargetError
 from inductor_plugin.inductor.candidates.cuda import cuda_major
@@ -36,32 +39,8 @@ from inductor_plugin.kernels import nvcc as cuda_toolkit
 from inductor_plugin.kernels.nvcc import NoToolkit, Toolkit
 from inductor_plugin.templates.cutlass.source import generator_reason
 
-State = Literal["ok", "off", "broken"]
-
 _BIG_GPU_SMS = 68
-_LOW_SPACE_BYTES = 2**30
 _PROBE = '#include <Python.h>\n#include <omp.h>\nextern "C" int probe() { return omp_get_max_threads(); }\n'
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The state of one dependency of the plugin.
-
-    Attributes:
-        name: Name of the dependency.
-        state: ``ok``; ``off``: missing, and everything else works without it; ``broken``: needs repair.
-        detail: Version, path or reason.
-        remedy: What to do about it; empty if nothing needs to be done.
-    """
-
-    name: str
-    state: State
-    detail: str
-    remedy: str = ""
-
-    def to_dict(self) -> dict[str, str]:
-        """Return the finding as plain JSON values."""
-        return asdict(self)
 
 
 def examine(cache_dir: Path | None = None) -> list[Finding]:
@@ -84,6 +63,7 @@ def examine(cache_dir: Path | None = None) -> list[Finding]:
         numpy(),
         packs(cache_dir or default_cache_dir()),
         cache(cache_dir or default_cache_dir()),
+        second_cache(default_cache_read()),
     ]
 
 
@@ -131,6 +111,9 @@ def options() -> Finding:
         config = Config.load()
     except OptionError as error:
         return Finding("options", "broken", str(error), "correct or unset the variable")
+    unknown = unknown_variables()
+    if unknown:
+        return Finding("options", "broken", "; ".join(unknown), "correct or unset the variable")
     changed = [
         f"{name}={value}"
         for name, value in config.to_dict().items()
@@ -185,10 +168,16 @@ def compiler() -> Finding:
         )
     if failure is None:
         return Finding(name, "ok", path)
-    remedy = "install OpenMP for the compiler (libgomp)"
+    return Finding(name, "broken", f"{path}: {_first_error(failure)}", compiler_remedy(failure))
+
+
+def compiler_remedy(failure: str) -> str:
+    """Return what to do about a compiler that failed, from all it wrote."""
     if "Python.h" in failure:
-        remedy = "install Python's headers (python3-dev)"
-    return Finding(name, "broken", f"{path}: {failure}", remedy)
+        return "install Python's headers (python3-dev)"
+    if re.search(r"omp\.h|openmp|l[gi]omp|libg?omp", failure, re.IGNORECASE):
+        return "install OpenMP for the compiler (libgomp)"
+    return "repair or reinstall this compiler, or set CXX to another one"
 
 
 def cpu() -> Finding:
@@ -326,26 +315,6 @@ def _mismatch(available: list[Pack]) -> Mismatch | None:
     return mismatch(available, host_of(gpu_target))
 
 
-def cache(folder: Path) -> Finding:
-    """Check a cache directory: whether it can be trusted and written, and its free space."""
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    free = shutil.disk_usage(existing).free
-    detail = f"{folder}, {free / 2**30:.1f} GiB free"
-    if existing != folder:
-        detail += ", not there yet"
-    elif not folder.is_dir():
-        remedy = "set INDUCTOR_PLUGIN_CACHE_DIR to a folder of your own"
-        return Finding("cache", "broken", f"{folder} is not a folder", remedy)
-    elif refusal := reason_to_refuse(folder):
-        return Finding("cache", "broken", refusal.what, refusal.remedy)
-    if not os.access(existing, os.W_OK | os.X_OK):
-        remedy = "set INDUCTOR_PLUGIN_CACHE_DIR to a folder you can write"
-        return Finding("cache", "broken", f"{detail}; {existing} cannot be written", remedy)
-    if free < _LOW_SPACE_BYTES:
-        return Finding("cache", "broken", detail, "free some space, or move the cache")
-    return Finding("cache", "ok", detail)
-
-
 def _nvcc_option() -> str:
     try:
         return Config.load().nvcc
@@ -361,14 +330,16 @@ def _version(name: str) -> str | None:
 
 
 def _attempt(*command: str) -> str | None:
-    """Run a command; return its last line of error output if it failed."""
+    """Run a command; return its error output if it failed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     if done.returncode == 0:
         return None
-    lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.split(
-        "\n"
-    )
-    return lines[0].strip() or f"status {done.returncode}"
+    return done.stderr.strip() or f"status {done.returncode}"
+
+
+def _first_error(text: str) -> str:
+    """Return the first line of a compiler's output that has an error, else its first line."""
+    return next((line for line in text.splitlines() if "error" in line), text.splitlines()[0])

@@ -97,7 +97,9 @@ def _handler(way: str, args: Sequence[Any]) -> Any:
     try:
         return FlexChoices(handler, way, args)
     except Exception:  # the border where Inductor calls us: its own configurations are used
-        logger.exception("a FlexAttention call could not be read; Inductor decides")
+        logger.exception(
+            "inductor-plugin: a FlexAttention call could not be read; Inductor decides"
+        )
         return handler
 
 
@@ -171,7 +173,7 @@ class FlexChoices:
         try:
             return self._planned(direction, offered, args, kwargs)
         except Exception:  # as in `_handler`
-            logger.exception("FlexAttention's configurations stay Inductor's")
+            logger.exception("inductor-plugin: FlexAttention's configurations stay Inductor's")
             return offered
 
     def _planned(self, direction: Direction, offered: list[Any], args: Any, kwargs: Any) -> Any:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
+import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,11 +31,16 @@ from inductor_plugin.inductor.fusion import limits as lowering_fusion_limit
 from inductor_plugin.inductor.graph.output_guard import NEEDS_PYTHON
 from inductor_plugin.inductor.graph.selector import install, installed, uninstall
 from inductor_plugin.inductor.warmup import warm_up
+from inductor_plugin.notice import warn_once
 from inductor_plugin.ops.launch import add_kernel_folder
-from inductor_plugin.option_value import limit_of
+from inductor_plugin.option_value import limit_of, suggestion
+from inductor_plugin.tuning.pins import read_pins
 from inductor_plugin.tuning.runtime import RUNTIME
 
 logger = logging.getLogger(__name__)
+
+_HOOKING = threading.Lock()
+"""Held while hooks are installed: each looks whether it is there already, and threads compile."""
 
 
 def compile_options(
@@ -50,11 +58,11 @@ def compile_options(
         example_inputs: Inputs of the graph, if there is one already; they determine the device.
 
     Raises:
-        OptionError: Inductor does not know one of ``others``.
+        OptionError: A wrong option or mode, or a pin file that cannot be read.
     """
-    accepted = _validated(mode, others)
+    accepted = _validated(config, mode, others)
     _hook()
-    add_kernel_folder(config.cache_dir)
+    _add_kernel_folders(config)
     return _with_carrier(config, accepted, example_inputs)
 
 
@@ -66,9 +74,9 @@ def wrap_backend(config: Config, others: Mapping[str, object], stock: dict[str, 
         others: Inductor's options, used where a compile does not set them.
         stock: Receives the originals that `unwrap_backend` restores.
     """
-    defaults = _validated(None, others)
+    defaults = _validated(config, None, others)
     _hook()
-    add_kernel_folder(config.cache_dir)
+    _add_kernel_folders(config)
     original = stock.setdefault("compile_fx", compile_fx_module.compile_fx)
 
     @functools.wraps(original)
@@ -117,18 +125,57 @@ def compile_graph(
     return compile_fx_module.compile_fx(model, example_inputs, config_patches=patches)
 
 
-def _validated(mode: str | None, others: Mapping[str, object]) -> dict[str, Any]:
-    """Return mode and options as Inductor's configuration, checked as `torch.compile` checks them."""
+def _validated(config: Config, mode: str | None, others: Mapping[str, object]) -> dict[str, Any]:
+    """Return mode and options as Inductor's configuration, checked as `torch.compile` checks them.
+
+    Raises:
+        OptionError: A wrong option or mode, or a pin file that cannot be read.
+    """
+    _check_pins(config)
+    known = inductor_config.get_config_copy()
+    for name in others:
+        if name.replace("-", "_") not in known:
+            hint = suggestion(name, option_names(), known, brief=True)
+            raise OptionError(f"unknown option {name!r}; {hint}")
     try:
         stock: Any = torch._TorchCompileInductorWrapper  # pyright: ignore[reportPrivateUsage]
         wrapper = stock(mode, dict(others), None)
     except RuntimeError as error:
-        text = str(error).split(", known options are", maxsplit=1)[0]
-        raise OptionError(
-            f"{text}: neither an option of inductor-plugin nor of torch._inductor.config; "
-            f"inductor-plugin knows {', '.join(option_names())}"
-        ) from error
+        raise OptionError(_reworded(str(error), mode, others)) from error
     return dict(wrapper.config)
+
+
+def _reworded(text: str, mode: str | None, others: Mapping[str, object]) -> str:
+    """Return torch's sentence about a wrong option or mode as one of ours."""
+    match = re.match(r"Unexpected type of attr (\S+), got (\S+) should be (\S+)", text)
+    if match is not None:
+        name, got, wanted = match.groups()
+        return f"option {name} is {others.get(name)!r}, of type {got}; torch._inductor.config has {wanted}"
+    _, listed, modes = text.partition("should be one of: ")
+    return f"mode is {mode!r}; use one of {modes}" if listed else text
+
+
+def _check_pins(config: Config) -> None:
+    """Read the pin file before anything is lowered: there an error would come with the whole graph.
+
+    Raises:
+        OptionError: The pin file cannot be read.
+    """
+    if config.policy == "pinned":
+        read_pins(config.pin_file)
+    elif config.pin_file:
+        warn_once(
+            logger,
+            f"option pin_file is {config.pin_file!r}, but policy is {config.policy!r}, so that file "
+            "is not read; set policy=pinned",
+        )
+
+
+def _add_kernel_folders(config: Config) -> None:
+    """Let generated code find libraries in both caches, in the own one first."""
+    if config.cache_read:
+        add_kernel_folder(Path(config.cache_read).expanduser(), read_only=True)
+    add_kernel_folder(config.cache_dir)
 
 
 def _carried(patches: Mapping[str, Any]) -> bool:
@@ -190,8 +237,8 @@ def _checked_code(accepted: Mapping[str, Any]) -> dict[str, Any]:
         raise OptionError(NEEDS_PYTHON)
     graphs = "triton.cudagraphs"
     if accepted.get(graphs, inductor_config.triton.cudagraphs):
-        logger.warning(
-            "check_outputs is on: CUDA graphs, in which nothing can be looked at, are off"
+        warn_once(
+            logger, "check_outputs is on: CUDA graphs, in which nothing can be looked at, are off"
         )
     return {graphs: False}
 
@@ -202,6 +249,11 @@ def unsupported() -> str | None:
 
 
 def _hook() -> None:
+    with _HOOKING:
+        _install()
+
+
+def _install() -> None:
     if not installed():
         compat.warn_if_untested()
         install()

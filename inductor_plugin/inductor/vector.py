@@ -8,6 +8,7 @@ new process. On a two-core AVX-512 machine this takes 9 s before the first C++ k
 from __future__ import annotations
 
 import functools
+import logging
 import platform
 import sys
 import threading
@@ -22,6 +23,8 @@ from torch._inductor import cpu_vec_isa
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from inductor_plugin.inductor.facts.toolchain import precompiled
+
+logger = logging.getLogger(__name__)
 
 _NAME = "valid_vec_isa_list"
 _PROBE = threading.RLock()
@@ -91,10 +94,16 @@ def start_probe(inputs: Sequence[Any]) -> None:
         # torch >= 2.13 keeps configuration overrides in context variables.
         context = copy_context()
         threading.Thread(
-            target=lambda: context.run(precompiled),  # it probes the instruction set first
-            name="inductor-plugin-vector",
-            daemon=True,
+            target=lambda: context.run(_probe), name="inductor-plugin-vector", daemon=True
         ).start()
+
+
+def _probe() -> None:
+    """Probe the instruction set and compile the header; what fails here, Inductor reports itself."""
+    try:
+        precompiled()  # it probes the instruction set first
+    except Exception:  # the border of a thread: without a C++ compiler the probe raises
+        logger.debug("the vector instruction set could not be probed early", exc_info=True)
 
 
 def _has_entries(folder: Path) -> bool:

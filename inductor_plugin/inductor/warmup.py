@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import Any
 
@@ -9,8 +10,11 @@ import torch
 
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.facts.problem import device_text
-from inductor_plugin.inductor.facts.toolchain import compiler_version
+from inductor_plugin.inductor.facts.toolchain import NO_COMPILER, compiler_version
+from inductor_plugin.notice import warn_once
 from inductor_plugin.tuning.runtime import RUNTIME
+
+logger = logging.getLogger(__name__)
 
 _TUNED = frozenset(
     {"mm", "addmm", "bmm", "baddbmm", "_int_mm", "_scaled_mm", "convolution"}
@@ -24,8 +28,16 @@ def warm_up(config: Config, graph: torch.fx.Graph) -> None:
     A benchmark worker takes 2.5 s to import torch. It is started here, in parallel with the probe and
     the lowering, if this environment has no record yet; otherwise most likely nothing is measured.
     """
+    devices = {device for node in graph.nodes for device in _tuned_device(node)}
+    if any(device.type == "cpu" for device in devices) and compiler_version() == NO_COMPILER:
+        # Inductor's own error comes with the operands of the first product: pages.
+        warn_once(
+            logger,
+            "there is no C++ compiler, which Inductor needs on a CPU; "
+            "`inductor-plugin doctor` says what to do",
+        )
     if config.policy == "tune":
-        for device in {device for node in graph.nodes for device in _tuned_device(node)}:
+        for device in devices:
             _start_worker(config, device)
 
 

@@ -26,10 +26,11 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from inductor_plugin.cache import open_store
-from inductor_plugin.config import default_cache_dir
+from inductor_plugin.cache import open_second, open_store
+from inductor_plugin.config import default_cache_dir, default_cache_read
 from inductor_plugin.errors import CacheError, CallRefusedError, KernelError
 from inductor_plugin.kernels.call import OpKernel
+from inductor_plugin.notice import NAME
 from inductor_plugin.ops.abi import Abi, KernelFunction, TensorView
 from inductor_plugin.problem import Operand
 
@@ -38,7 +39,9 @@ LIBRARY_FILE = "kernel.so"
 Call = TypeVar("Call", bound=ctypes.Structure)
 
 _LOG = logging.getLogger(__name__)
-_folders: list[Path] = []
+_folders: list[tuple[Path, bool]] = []
+"""Cache directories, and whether each is only read."""
+
 _warned: set[str] = set()
 
 
@@ -63,11 +66,17 @@ class KernelFamily(Generic[Call]):
     fallback: str
 
 
-def add_kernel_folder(folder: Path) -> None:
-    """Search libraries in this cache directory too; the latest is searched first."""
-    if folder in _folders:
-        _folders.remove(folder)
-    _folders.insert(0, folder)
+def add_kernel_folder(folder: Path, *, read_only: bool = False) -> None:
+    """Search libraries in this cache directory too; the latest is searched first.
+
+    Args:
+        folder: The directory.
+        read_only: True for a second cache (option ``cache_read``), which may be root's.
+    """
+    place = (folder, read_only)
+    if place in _folders:
+        _folders.remove(place)
+    _folders.insert(0, place)
 
 
 def workspace_needed(
@@ -202,15 +211,19 @@ def _names_path(kernel: str) -> bool:
 
 def _library_path(digest: str) -> Path | None:
     """Return where the library of a kernel is, or None where no cache directory has it."""
-    paths = (_library_in(folder, digest) for folder in [*_folders, default_cache_dir()])
+    places = [*_folders, (default_cache_dir(), False)]
+    if second := default_cache_read():
+        places.append((second, True))
+    paths = (_library_in(folder, digest, read_only=second) for folder, second in places)
     return next((path for path in paths if path is not None), None)
 
 
-def _library_in(folder: Path, digest: str) -> Path | None:
+def _library_in(folder: Path, digest: str, *, read_only: bool) -> Path | None:
     if not folder.is_dir():  # opening would create it
         return None
     try:
-        entry = open_store(folder).kernel(digest)
+        opened = open_second(folder) if read_only else open_store(folder)
+        entry = None if opened is None else opened.kernel(digest)
     except CacheError:
         return None
     return entry.path(LIBRARY_FILE) if entry is not None else None
@@ -262,7 +275,7 @@ def _warn(family: KernelFamily[Call], kernel: str, reason: str) -> None:
         return
     _warned.add(symbol)
     warnings.warn(
-        f"{reason}, {family.fallback}; compile the model again to choose anew",
+        f"{NAME}{reason}, {family.fallback}; compile the model again to choose anew",
         RuntimeWarning,
         stacklevel=6,
     )

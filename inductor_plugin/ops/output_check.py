@@ -119,4 +119,6 @@ def _capturing() -> bool:
 
 @functools.cache
 def _warn_of_capture() -> None:
-    logger.warning("outputs are not checked inside a CUDA graph; run without one to check them")
+    logger.warning(
+        "inductor-plugin: outputs are not checked inside a CUDA graph; run without one to check them"
+    )

@@ -58,15 +58,12 @@ def decide(
         return Verdict(library, library, "the library kernel is the fastest", 1.0)
     unsteady = 1 + sum((spreads or {}).get(name, 0.0) for name in (library, winner)) / 2
     if speedup < max(margin, unsteady):
-        limit = (
-            f"the margin of {margin:g}x"
+        why = (
+            f"below the margin of {margin:g}x"
             if unsteady <= margin
-            else f"{unsteady:.3f}x, as far as their samples are apart"
+            else f"less than the samples vary ({unsteady:.3f}x)"
         )
-        reason = (
-            f"{winner} is {speedup:.3f}x the library kernel, below {limit}, "
-            "so the library kernel stays"
-        )
+        reason = f"the library kernel stays: {winner} is {speedup:.3f}x faster, {why}"
         return Verdict(library, library, reason, speedup)
     return Verdict(winner, library, f"{speedup:.3f}x faster than the library kernel", speedup)
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 from inductor_plugin.errors import OptionError
 
@@ -57,6 +58,9 @@ def parse_pins(text: str) -> list[Pin]:
     Raises:
         ValueError: It is not a pin file.
     """
+    fields = json.loads(text)
+    if not isinstance(fields, dict) or not isinstance(cast("Any", fields).get("pins"), list):
+        raise ValueError("it has no list 'pins'")  # noqa: TRY004  the caller's kind of error
     try:
         return [
             Pin(
@@ -66,10 +70,12 @@ def parse_pins(text: str) -> list[Pin]:
                 describe=str(row.get("describe", row["digest"])),
                 winner=str(row["winner"]),
             )
-            for row in json.loads(text)["pins"]
+            for row in cast("Any", fields)["pins"]
         ]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(str(error)) from error
+    except KeyError as error:
+        raise ValueError(f"one of its pins lacks {error}") from error
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"one of its pins is no pin: {error}") from error
 
 
 def read_pins(path: str) -> Pins:

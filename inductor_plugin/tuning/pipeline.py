@@ -197,7 +197,8 @@ class Pipeline:
             tasks = list(self._tasks)
         if not self._closed:  # closing ends the worker, too
             logger.warning(
-                "inductor-plugin: the benchmark worker for %s is gone (%s); library kernels are used from here on",
+                "inductor-plugin: the benchmark worker for %s is gone (%s); library kernels are used "
+                "from here on",
                 self.device,
                 reason,
             )

@@ -138,7 +138,7 @@ class Runtime:
     def __init__(self) -> None:
         """Start with nothing."""
         self.lock = threading.RLock()
-        self._stores: dict[Path, Store] = {}
+        self._stores: dict[tuple[Path, str], Store] = {}
         self._contexts: dict[str, DeviceContext] = {}
         self._pools: dict[tuple[float, ...], CompilePool] = {}
         self._traces: dict[str, Trace] = {}
@@ -152,17 +152,18 @@ class Runtime:
         memory only, after one warning with the reason.
         """
         with self.lock:
-            path = Path(config.cache_dir)
-            if path not in self._stores:
+            path, second = Path(config.cache_dir), config.cache_read
+            if (path, second) not in self._stores:
                 try:
-                    opened = open_store(path, limit_bytes=config.cache_limit_bytes)
+                    limit = config.cache_limit_bytes
+                    opened = open_store(path, limit_bytes=limit, second=second)
                 except CacheError as error:
                     logger.warning(
                         "inductor-plugin: %s; nothing is remembered by this process", error
                     )
-                    opened = open_store(path, memory_only=True)
-                self._stores[path] = opened
-            return self._stores[path]
+                    opened = open_store(path, memory_only=True, second=second)
+                self._stores[path, second] = opened
+            return self._stores[path, second]
 
     def context(self, config: Config, device: str, software: Mapping[str, Any]) -> DeviceContext:
         """Return the context of a device; the same object for equal settings."""

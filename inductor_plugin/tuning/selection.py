@@ -11,6 +11,7 @@ from typing import Any
 from inductor_plugin.cache import Decision, Measured, Record, Store
 from inductor_plugin.config import Config
 from inductor_plugin.counters import Counters
+from inductor_plugin.notice import warn_once
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import DIRECTIONS
 from inductor_plugin.problem.number_check import NumberCheck
@@ -159,16 +160,11 @@ class Selection:
         library = next((o.candidate_id for o in ticket.offers if o.library), None)
         if pinned in {o.candidate_id for o in ticket.offers}:
             return Verdict(pinned, library, "pinned")
+        problem = ticket.problem.describe()
         if library is None:
-            logger.warning(
-                "inductor-plugin: neither a pinned decision nor a library kernel for %s; records decide",
-                ticket.problem.describe(),
-            )
+            warn_once(logger, f"no pinned decision or library kernel for {problem}; records decide")
             return None
-        logger.warning(
-            "inductor-plugin: no pinned decision for %s; the library kernel is used",
-            ticket.problem.describe(),
-        )
+        warn_once(logger, f"no pinned decision for {problem}; the library kernel is used")
         return Verdict(library, library, "not in the pin file, so the library kernel runs")
 
     def _without_quarantined(

@@ -9,6 +9,9 @@ from inductor_plugin.tuning.ticket import TuningTicket
 
 _SHOWN = 10
 
+NOISY = " (noisy: the samples vary by more than their median)"
+"""What follows a timing that other work on the machine was part of."""
+
 
 def table(ticket: TuningTicket, shown: int = _SHOWN) -> str:
     """Return one problem's table, in the format of Inductor's table (parsers exist for it)."""
@@ -24,7 +27,9 @@ def table(ticket: TuningTicket, shown: int = _SHOWN) -> str:
     for row in measured[:shown]:
         time_ms = row.median_ms or 0.0
         share = best / time_ms if time_ms else 1.0
-        lines.append(f"  {row.name} {time_ms:.4f} ms {share:.1%} {row.description}".rstrip())
+        noisy = NOISY if row.noisy else ""
+        line = f"  {row.name} {time_ms:.4f} ms {share:.1%} {row.description}".rstrip()
+        lines.append(f"{line}{noisy}")
     lines += [
         f"  {row.name} {row.status}: {row.reason}"
         for row in ticket.measured.values()

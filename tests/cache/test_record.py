@@ -17,6 +17,21 @@ def test_a_record_comes_back_from_its_document():
     assert from_fields(document.load(document.dump(to_fields(one)))) == one
 
 
+@pytest.mark.parametrize(
+    ("spread_ms", "compared", "noisy"),
+    [(1.1, "a", True), (1.0, "a", False), (None, "a", False), (9.0, "b", False)],
+)
+def test_a_record_is_noisy_where_what_decided_it_is(
+    spread_ms: float | None, compared: str, noisy: bool
+):
+    quiet, loud = measured("b", 1.0), measured("a", 1.0, spread_ms=spread_ms)
+    one = record(loud, quiet, decision=decision(compared))
+    assert one.noisy == noisy
+    assert replace(one, decision=None).noisy is False
+    assert loud.noisy == ((spread_ms or 0.0) > 1.0)
+    assert "noisy" not in to_fields(one)  # it is derived, so that old records have it too
+
+
 def test_merging_keeps_every_candidate_the_newer_measurement_and_the_newer_refusals():
     old = record(measured("a", 1.0), measured("b", 2.0), rejected={"t": "old"})
     new = record(

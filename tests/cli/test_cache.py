@@ -79,6 +79,20 @@ def test_stats_counts_everything(store: Store, capsys: pytest.CaptureFixture[str
     assert told(store, capsys, "stats")["corrupt"] == 1
 
 
+def test_stats_counts_the_second_cache_apart(
+    store: Store,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    assert "cache_read" not in told(store, capsys, "stats")
+    monkeypatch.setenv("INDUCTOR_PLUGIN_CACHE_READ", str(store.root))
+    own = open_store(tmp_path / "own")
+    fields = told(own, capsys, "stats")
+    assert (fields["records"], fields["read_records"], fields["read_kernels"]) == (0, 3, 1)
+    assert fields["cache_read"] == str(store.root)
+
+
 def test_stats_of_no_cache_are_zeros_and_make_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -79,6 +79,20 @@ def test_the_compiler_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert "Python's headers" in finding.remedy
 
 
+@pytest.mark.parametrize(
+    ("failure", "remedy"),
+    [
+        ("p.cpp:2:10: fatal error: omp.h: No such file or directory", "install OpenMP"),
+        ("/usr/bin/ld: cannot find -lgomp\ncollect2: error: ld returned 1", "install OpenMP"),
+        ("clang: error: unsupported option '-fopenmp'", "install OpenMP"),
+        ("g++: internal compiler error: Killed (program cc1plus)", "repair or reinstall"),
+        ("p.cpp:1:10: fatal error: Python.h: No such file", "install Python's headers"),
+    ],
+)
+def test_the_remedy_is_for_what_the_compiler_wrote(failure: str, remedy: str):
+    assert doctor.compiler_remedy(failure).startswith(remedy)
+
+
 def test_a_machine_without_compiler_is_told_to_install_one(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", "")
@@ -116,7 +130,45 @@ def test_a_cache_that_is_refused_when_it_is_opened_is_broken(
 def test_a_cache_that_is_no_folder_is_broken(tmp_path: Path):
     file = tmp_path / "file"
     file.touch()
-    assert "is not a folder" in doctor.cache(file).detail
+    for path in (file, file / "below"):
+        finding = doctor.cache(path)
+        assert f"{file} is not a folder" in finding.detail
+        assert finding.remedy == "set INDUCTOR_PLUGIN_CACHE_DIR to a folder of your own"
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc")
+def test_a_file_system_that_keeps_no_files_is_not_short_of_space():
+    finding = doctor.cache(Path("/proc/inductor-plugin"))
+    assert (finding.state, finding.remedy) == (
+        "broken",
+        "set INDUCTOR_PLUGIN_CACHE_DIR to a folder you can write",
+    )
+
+
+def test_a_disk_that_is_almost_full_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    full = SimpleNamespace(total=2**40, used=2**40, free=2**20)
+
+    def disk_usage(_path: Path) -> SimpleNamespace:
+        return full
+
+    monkeypatch.setattr("shutil.disk_usage", disk_usage)
+    assert doctor.cache(tmp_path).remedy == "free some space, or move the cache"
+
+
+def test_a_second_cache_is_checked(cache_dir: Path, tmp_path: Path):
+    assert doctor.second_cache(None).state == "ok"
+    open_store(cache_dir)
+    finding = doctor.second_cache(cache_dir)
+    assert (finding.state, finding.detail) == (
+        "ok",
+        f"{cache_dir}, read only: 0 records, 0 kernels",
+    )
+    missing = doctor.second_cache(tmp_path / "none")
+    assert (missing.state, missing.remedy) == ("broken", "correct or unset cache_read")
+    cache_dir.chmod(0o777)
+    refused = doctor.second_cache(cache_dir)
+    assert refused.state == "broken"
+    assert refused.remedy.endswith(f"chmod go-w {cache_dir}")
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")

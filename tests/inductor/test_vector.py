@@ -161,3 +161,20 @@ def test_the_probe_starts_early_where_it_is_needed(
         (tmp_path / "inductor" / "ab").mkdir(parents=True)
     vector.start_probe([3, *(torch.empty(1, device=one) for one in devices)])
     assert asked.wait(2 if started else 0.1) is started
+
+
+def test_a_probe_that_fails_ends_quietly(
+    monkeypatch: pytest.MonkeyPatch, inductor_cache: Path
+) -> None:
+    probed = threading.Event()
+
+    def fail() -> str:
+        probed.set()
+        raise RuntimeError("No working C++ compiler found")
+
+    monkeypatch.setattr(vector, "precompiled", fail)
+    vector.start_probe([torch.ones(1)])  # the exception of a thread fails a test
+    assert probed.wait(10)
+    for thread in threading.enumerate():
+        if thread.name == "inductor-plugin-vector":
+            thread.join(10)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import warnings
 from collections.abc import Callable
 from enum import IntEnum
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from inductor_plugin.cache.lookup import second
 from inductor_plugin.errors import CallRefusedError, KernelError
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.ops import launch
@@ -125,9 +127,27 @@ def test_the_folder_that_was_added_last_is_looked_into_first(library: Path, tmp_
     first, second = tmp_path / "first", tmp_path / "second"
     for folder in (first, second, first):
         launch.add_kernel_folder(folder)
-    assert launch._folders == [first, second]
+    assert launch._folders == [(first, False), (second, False)]
     kernel = host_kernels.stored(second, library, "ones")
     assert torch.equal(run(kernel), ONES)
+
+
+@pytest.mark.parametrize("named_by", ["option", "variable"])
+def test_a_second_cache_is_looked_into_without_writing_there(
+    named_by: str, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = tmp_path / "shared"
+    kernel = host_kernels.stored(shared, library, "ones")
+    # As in an image: the files are root's, and this process is another user's.
+    monkeypatch.setattr(second, "_ROOT", os.geteuid())
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    before = {path: path.stat().st_mtime_ns for path in [shared, *shared.rglob("*")]}
+    if named_by == "option":
+        launch.add_kernel_folder(shared, read_only=True)
+    else:
+        monkeypatch.setenv("INDUCTOR_PLUGIN_CACHE_READ", str(shared))
+    assert torch.equal(run(kernel), ONES)
+    assert {path: path.stat().st_mtime_ns for path in [shared, *shared.rglob("*")]} == before
 
 
 def test_a_kernel_gets_the_workspace_it_asks_for(library: Path) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +74,47 @@ def test_an_option_that_neither_knows_is_an_error() -> None:
         activation.options(tune_budget_s="soon")
 
 
+@pytest.mark.parametrize(
+    ("chosen", "sentence"),
+    [
+        ({"tune_budget": 3}, "unknown option 'tune_budget'; did you mean 'tune_budget_s'?"),
+        ({"max_autotun": True}, "unknown option 'max_autotun'; did you mean 'max_autotune'?"),
+        ({"qqq": 1}, "unknown option 'qqq'; known are: attention_backends, "),
+        (
+            {"max_autotune": "yes"},
+            "option max_autotune is 'yes', of type str; torch._inductor.config has bool",
+        ),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(chosen: dict[str, object], sentence: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        activation.options(**chosen)
+    assert str(caught.value).startswith(sentence)
+    assert "neither" not in str(caught.value)
+
+
+def test_a_wrong_mode_names_those_there_are() -> None:
+    with pytest.raises(OptionError, match="mode is 'nonsense'; use one of default, "):
+        activation.compile_graph(None, [], "nonsense", {})
+
+
+def test_a_bad_pin_file_is_an_error_before_anything_is_compiled(tmp_path: Path) -> None:
+    path = tmp_path / "pins.json"
+    path.write_text("{}")
+    with pytest.raises(OptionError, match="it has no list 'pins'"):
+        activation.options(policy="pinned", pin_file=str(path))
+
+
+def test_a_pin_file_that_is_not_read_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        activation.options(pin_file="pins.json")
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "inductor-plugin: option pin_file is 'pins.json', but policy is 'tune', so that file is not "
+        "read; set policy=pinned"
+    )
+
+
 def test_where_torch_lacks_the_hooks_inductors_options_come_back_as_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -93,131 +133,94 @@ def test_a_bad_option_is_an_error_even_where_torch_lacks_the_hooks(
         activation.options(policy="guess")
 
 
-class Late:
-    """A module that stands for Inductor's, not imported yet, and how often `enable` was called."""
+def compile_with(name: str, graph: str) -> tuple[str, str]:
+    return name, graph
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self.enabled = 0
-        self.error: Exception | None = None
 
-    def enable(self) -> None:
-        if self.error is not None:
-            raise self.error
-        self.enabled += 1
+class Inductor(ModuleType):
+    """Stands for ``torch._inductor.compile_fx``, which a compile calls by the module's name."""
 
-    def load(self) -> ModuleType:
-        return importlib.import_module(self.file.stem)
+    def __init__(self) -> None:
+        super().__init__("late_compile_fx")
+        self.compile_fx: Any = functools.partial(compile_with, "stock")
+        self.stock = self.compile_fx
 
 
 @pytest.fixture
-def late(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Late]:
-    found = Late(tmp_path / "late_compile_fx.py")
-    found.file.write_text("def compile_fx(graph):\n    return 'stock', graph\n")
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.setattr(activation, "_COMPILE_FX", found.file.stem)
-    monkeypatch.setattr(activation, "_STOCK", {})
-    monkeypatch.setattr(activation, "enable", found.enable)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    before = list(sys.meta_path)
-    yield found
-    sys.modules.pop(found.file.stem, None)
-    assert sys.meta_path == before
-
-
-def test_it_is_enabled_once_when_the_module_is_executed(late: Late) -> None:
-    activation.enable_deferred()
-    activation.enable_deferred()
-    assert late.enabled == 0
-    assert late.load() is late.load()
-    assert late.enabled == 1
-
-
-def test_looking_for_the_module_does_not_disarm(late: Late) -> None:
-    activation.enable_deferred()
-    for _ in range(2):
-        spec = importlib.util.find_spec(late.file.stem)
-        assert spec is not None
-        assert spec.origin == str(late.file)
-    assert late.enabled == 0
-    late.load()
-    assert late.enabled == 1
-
-
-def test_an_import_that_fails_does_not_disarm(late: Late) -> None:
-    text = late.file.read_text()
-    late.file.write_text("raise ImportError('half installed')")
-    activation.enable_deferred()
-    with pytest.raises(ImportError, match="half installed"):
-        late.load()
-    assert late.enabled == 0
-    late.file.write_text(text)
-    importlib.invalidate_caches()
-    late.load()
-    assert late.enabled == 1
-
-
-def test_disabled_before_the_module_is_executed_it_stays_off(late: Late) -> None:
-    activation.enable_deferred()
-    assert importlib.util.find_spec(late.file.stem) is not None
-    activation.disable()
-    late.load()
-    assert late.enabled == 0
-
-
-def test_a_bad_option_is_raised_by_every_compile_until_it_is_corrected(late: Late) -> None:
-    late.error = OptionError("unknown variable X=1; known are: Y")
-    activation.enable_deferred()
-    module = late.load()
-    for _ in range(2):
-        with pytest.raises(OptionError, match="unknown variable X=1; known are: Y"):
-            module.compile_fx("graph")
-    late.error = None
-    assert module.compile_fx("graph") == ("stock", "graph")
-    assert late.enabled == 1
-
-
-def test_a_corrected_option_puts_the_compile_under_the_plugin(
-    late: Late, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    late.error = OptionError("bad")
-    activation.enable_deferred()
-    module = late.load()
+def inductor(monkeypatch: pytest.MonkeyPatch) -> Inductor:
+    """Return a module that `enable` puts under the plugin."""
+    module = Inductor()
 
     def enable() -> None:
-        module.compile_fx = lambda graph: ("plugin", graph)  # type: ignore[attr-defined]
+        module.compile_fx = functools.partial(compile_with, "plugin")
+
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(activation, "_COMPILE_FX", module.__name__)
+    monkeypatch.setattr(activation, "_STOCK", {})
+    monkeypatch.setattr(activation, "enable", enable)
+    return module
+
+
+def fail_with(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def enable() -> None:
+        raise error
 
     monkeypatch.setattr(activation, "enable", enable)
-    assert module.compile_fx("graph") == ("plugin", "graph")
+
+
+def test_it_is_enabled_by_the_first_compile_not_by_the_import(inductor: Inductor) -> None:
+    activation.enable_at_first_compile(inductor)
+    waiting = inductor.compile_fx
+    assert inductor.compile_fx("graph") == ("plugin", "graph")
+    assert inductor.compile_fx is not waiting
+
+
+def test_who_took_the_function_before_the_first_compile_gets_the_one_of_today(
+    inductor: Inductor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    activation.enable_at_first_compile(inductor)
+    taken = inductor.compile_fx
+    activation.enable()  # by hand, with options of its own
+    again: list[str] = []
+    monkeypatch.setattr(activation, "enable", lambda: again.append("enabled"))
+    assert taken("graph") == ("plugin", "graph")
+    assert again == []
     activation.disable()
-    assert module.compile_fx("graph") == ("stock", "graph")
+    assert taken("graph") == ("stock", "graph")
 
 
-def test_disable_takes_the_refusal_away(late: Late) -> None:
-    late.error = OptionError("bad")
-    activation.enable_deferred()
-    module = late.load()
+def test_disabled_before_the_first_compile_it_stays_off(inductor: Inductor) -> None:
+    activation.enable_at_first_compile(inductor)
     activation.disable()
-    assert module.compile_fx("graph") == ("stock", "graph")
+    assert inductor.compile_fx is inductor.stock
 
 
-def test_a_module_that_is_there_already_is_enabled_or_refuses(late: Late) -> None:
-    module = late.load()
-    activation.enable_deferred()
-    assert late.enabled == 1
-    late.error = OptionError("bad")
-    activation.enable_deferred()
-    with pytest.raises(OptionError, match="bad"):
-        module.compile_fx("graph")
+def test_a_bad_option_is_raised_by_every_compile_until_it_is_corrected(
+    inductor: Inductor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enable = activation.enable
+    fail_with(monkeypatch, OptionError("variable X is 17; use text"))
+    activation.enable_at_first_compile(inductor)
+    for _ in range(2):
+        with pytest.raises(OptionError, match="variable X is 17; use text"):
+            inductor.compile_fx("graph")
+    monkeypatch.setattr(activation, "enable", enable)
+    assert inductor.compile_fx("graph") == ("plugin", "graph")
     activation.disable()
+    assert inductor.compile_fx("graph") == ("stock", "graph")
 
 
-def test_any_other_failure_is_a_warning_and_leaves_the_stock_function(late: Late) -> None:
-    late.error = RuntimeError("the hook is gone")
-    activation.enable_deferred()
-    with pytest.warns(RuntimeWarning, match="inductor-plugin is off: the hook is gone"):
-        module = late.load()
-    assert module.compile_fx("graph") == ("stock", "graph")
+def test_any_other_failure_is_one_warning_and_leaves_the_stock_function(
+    inductor: Inductor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fail_with(monkeypatch, RuntimeError("the hook is gone"))
+    activation.enable_at_first_compile(inductor)
+    for _ in range(2):
+        assert inductor.compile_fx("graph") == ("stock", "graph")
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "inductor-plugin: it is off: RuntimeError: the hook is gone; stock Inductor is used"
+    )
 
 
 def test_a_callback_observes_within_the_block_alone() -> None:

@@ -22,6 +22,7 @@ from inductor_plugin.option_value import limit_of
 
 CODE_CHANGES: dict[str, object] = {
     "cache_dir": "/elsewhere",
+    "cache_read": "/shared",
     "gemm_backends": "ATEN",
     "attention_backends": "flash",
     "policy": "cached",
@@ -60,9 +61,19 @@ def test_an_unknown_option_names_the_closest_and_all_that_are_known():
     assert all(name in str(caught.value) for name in option_names())
 
 
-def test_an_unknown_variable_is_an_error():
-    with pytest.raises(OptionError, match="did you mean 'INDUCTOR_PLUGIN_POLICY'"):
-        Config.load({}, {"INDUCTOR_PLUGIN_POLICE": "tune"})
+def test_an_unknown_variable_is_one_warning(caplog: pytest.LogCaptureFixture):
+    for _ in range(2):
+        assert Config.load({}, {"INDUCTOR_PLUGIN_POLICE": "cached"}).policy == "tune"
+    (record,) = caplog.records
+    assert "INDUCTOR_PLUGIN_POLICE='cached' has no effect" in record.getMessage()
+    assert "did you mean 'INDUCTOR_PLUGIN_POLICY'?" in record.getMessage()
+
+
+def test_a_list_is_taken_as_text_and_as_a_list():
+    for value in ("aten, cpp", ["ATEN", "CPP"], ("ATEN", "CPP")):
+        assert Config.load({"gemm_backends": value}, {}).gemm_backends == "ATEN,CPP"
+    with pytest.raises(OptionError, match="use text"):
+        Config.load({"gemm_backends": [1]}, {})
 
 
 def test_the_switch_is_no_unknown_variable():

@@ -61,3 +61,12 @@ def test_the_users_home_is_understood(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("HOME", str(tmp_path))
     written(tmp_path, {"pins": [ONE]})
     assert read_pins("~/pins.json").winner("e", "mm", "d") == "triton_mm-12"
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [({}, "it has no list 'pins'"), ({"pins": [{"op": "mm"}]}, "one of its pins lacks 'env")],
+)
+def test_what_a_pin_file_lacks_is_named(tmp_path: Path, content: Any, what: str) -> None:
+    with pytest.raises(OptionError, match=what):
+        read_pins(written(tmp_path, content))

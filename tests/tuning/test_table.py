@@ -39,6 +39,13 @@ def test_candidates_are_listed_fastest_first_as_inductor_lists_them() -> None:
     ]
 
 
+def test_a_noisy_timing_is_marked() -> None:
+    noisy = replace(measured("fast", 0.25), spread_ms=0.3)
+    assert table(ticket(noisy)).splitlines()[-1] == (
+        "  fast 0.2500 ms 100.0% BLOCK_M=64 (noisy: the samples vary by more than their median)"
+    )
+
+
 def test_failures_are_listed_with_their_reason() -> None:
     text = table(ticket(measured("fast", 0.25), measured("bad", None, "crashed")))
     assert text.splitlines()[-1] == "  bad crashed: segmentation fault"

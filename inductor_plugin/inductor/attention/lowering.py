@@ -74,7 +74,7 @@ def _lowering(op: Any) -> Callable[..., Any]:
         except OptionError:
             raise
         except Exception:  # the border where Inductor calls us: Inductor's call is used
-            logger.exception("the plugin could not tune %s; Inductor calls it", op)
+            logger.exception("inductor-plugin: could not tune %s; Inductor calls it", op)
             provisional.drop()
             return None
 

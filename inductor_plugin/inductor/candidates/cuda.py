@@ -171,4 +171,4 @@ def warn_without_cutlass(config: Config, *, some: bool = False) -> None:
         _WARNED.add(reason)
     if is_new:
         what = "the CUTLASS kernels that no pack has" if some else "CUTLASS kernels"
-        logger.warning("the compile goes on without %s: %s", what, reason)
+        logger.warning("inductor-plugin: the compile goes on without %s: %s", what, reason)

@@ -206,4 +206,4 @@ def _text(stride: Sequence[Any]) -> str:
 @functools.cache
 def warn_once(text: str) -> None:
     """Warn once per process about each problem whose layouts have changed."""
-    logger.warning("%s", text)
+    logger.warning("inductor-plugin: %s", text)

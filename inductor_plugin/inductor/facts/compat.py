@@ -15,6 +15,8 @@ from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.nn.attention import SDPBackend
 
+from inductor_plugin.notice import NAME
+
 OLDEST = (2, 11)
 NEWEST = (2, 15)
 
@@ -52,7 +54,7 @@ def warn_if_untested() -> None:
     """Warn once about a torch newer than the newest tested one."""
     if torch_version() > NEWEST:
         warnings.warn(
-            f"inductor-plugin is tested up to torch {NEWEST[0]}.{NEWEST[1]}, this is "
+            f"{NAME}it is tested up to torch {NEWEST[0]}.{NEWEST[1]}, this is "
             f"{torch.__version__}; where its hooks changed, stock Inductor is used",
             RuntimeWarning,
             stacklevel=3,

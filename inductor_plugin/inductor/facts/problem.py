@@ -97,7 +97,7 @@ def device_text(device: torch.device | None) -> str:
 @functools.cache
 def _warn_of_unknown(reason: str) -> None:
     """Log what is not available on an unknown GPU: once per process and reason."""
-    logger.warning("%s; %s", reason, UNKNOWN_GPU)
+    logger.warning("inductor-plugin: %s; %s", reason, UNKNOWN_GPU)
 
 
 def _operand(node: Any) -> Operand:

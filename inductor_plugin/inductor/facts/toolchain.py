@@ -28,6 +28,9 @@ from torch._inductor.runtime.hints import DeviceProperties
 from inductor_plugin.config import process_environment
 from inductor_plugin.worker.jobs import TritonTarget
 
+NO_COMPILER = "none"
+"""The version of a C++ compiler that is not there."""
+
 _SOURCE = "inductor_plugin_source.cpp"
 _FOLDER = "/inductor_plugin_output"
 
@@ -86,7 +89,7 @@ def compiler_version() -> str:
     try:
         version = get_compiler_version_info(get_cpp_compiler()).strip().splitlines()
     except (RuntimeError, OSError):
-        return "none"
+        return NO_COMPILER
     return version[0] if version else "unknown"
 
 

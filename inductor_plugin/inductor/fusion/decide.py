@@ -60,7 +60,7 @@ def install() -> None:
             try:
                 result = _decided(fusion)
             except Exception:  # the border where Inductor calls us: its own decision is used
-                logger.exception("the plugin could not price a fusion; Inductor decides it")
+                logger.exception("inductor-plugin: could not price a fusion; Inductor decides it")
         return stock(scheduler, node1, node2) if result is None else result
 
     Scheduler.speedup_by_fusion = speedup_by_fusion  # type: ignore[method-assign]
@@ -115,7 +115,7 @@ def _decided(fusion: Fusion) -> Any:
         try:
             return fusion.settled == settled and _fuses(fusion, *submitted())
         except Exception:  # the border, as in `speedup_by_fusion`; two kernels are always correct
-            logger.exception("the plugin could not decide a fusion; two kernels run")
+            logger.exception("inductor-plugin: could not decide a fusion; two kernels run")
             return False
 
     if after not in fusion.state.submitted:

@@ -37,7 +37,7 @@ def make_ready(config: Config, gpu: Target | None) -> None:
     except Exception as error:  # noqa: BLE001  the border: no compile fails for a pack's sake
         problems = [f"installed packs cannot be used: {type(error).__name__}: {error}"]
     for problem in problems:
-        logger.warning("%s", problem)
+        logger.warning("inductor-plugin: %s", problem)
 
 
 def host_of(gpu: Target) -> Host:

@@ -76,7 +76,9 @@ class PluginSelector(select_algorithm.AlgorithmSelectorCache):
         except Exception:  # the border where Inductor calls us: its own choices are used
             if name in DIRECTIONS:
                 raise  # not a call of Inductor's: the attention lowering then falls back to it
-            logger.exception("the plugin could not tune %s; Inductor's own selection is used", name)
+            logger.exception(
+                "inductor-plugin: could not tune %s; Inductor's own selection is used", name
+            )
             return stock(offered)
 
     def _only(self, name: str, choices: list[Any], kwargs: dict[str, Any]) -> Any:

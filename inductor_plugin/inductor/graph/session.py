@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._inductor import config as inductor_config
 from torch._inductor import ir
 from torch._inductor.graph import GraphLowering
 
@@ -27,7 +28,7 @@ from inductor_plugin.inductor.candidates.offers import (
 from inductor_plugin.inductor.candidates.template_choice import template_choices
 from inductor_plugin.inductor.facts import toolchain
 from inductor_plugin.inductor.facts.problem import device_text
-from inductor_plugin.inductor.graph import deferral
+from inductor_plugin.inductor.graph import deferral, misses
 from inductor_plugin.inductor.graph.output_guard import OutputGuard
 from inductor_plugin.inductor.graph.packs import make_ready
 from inductor_plugin.inductor.graph.pending import PendingChoice
@@ -81,6 +82,7 @@ class Session:
         self._by_buffer: dict[str, PendingChoice] = {}
         self._budget = Budget(config.tune_budget_s) if config.tune_budget_s > 0 else None
         self._reported = False
+        self._untuned = 0  # calls on a CPU that have one kernel
         self.guard = None
         if config.check_outputs != "off":
             self.guard = OutputGuard(graph, config.check_outputs)
@@ -166,6 +168,8 @@ class Session:
             ticket = selection.plan(problem, offers, rejected, check, self._budget)
             self._tickets[key] = ticket
             ticket.epilogue = epilogue or {}
+            if not ticket.hit and self.config.policy != "build":  # which compiles what it measured
+                misses.note(ticket, context.store, context.environment)
             context.submit(ticket)
         return ticket
 
@@ -180,6 +184,7 @@ class Session:
     def note(self, call: AutotuneCall, choices: Sequence[Any], rejected: Mapping[str, str]) -> None:
         """Record why a call has only one choice, for `explain`; nothing is measured."""
         if choices:
+            self._untuned += call.layout.device.type == "cpu"
             only = offer_of(choices[0], call).candidate_id
             self.remember(call.problem, call.layout.device, only, rejected)
 
@@ -247,6 +252,10 @@ class Session:
             context.store.add_counts(
                 hits=sum(t.hit for t in tickets), misses=sum(not t.hit for t in tickets)
             )
+            misses.keep(context.store, self.config)
+            misses.warn_of_cached(tickets, self.config, context.store, context.environment)
+        if self._untuned and not tickets and _needs_freezing():
+            misses.hint_of_freezing()
         spent = spent_on(tickets)
         for observe in OBSERVERS:
             observe(tickets)
@@ -286,6 +295,12 @@ def number_check(problem: Problem, names: Sequence[str], seeds: dict[str, int]) 
         tuple((seeds.setdefault(name, len(seeds) + 1), factor) for name in added),
         large_values=not problem.epilogue,
     )
+
+
+def _needs_freezing() -> bool:
+    """Return True if Inductor would offer kernels of its own on a CPU, were the weights frozen."""
+    backends = inductor_config.max_autotune_gemm_backends.upper()
+    return not inductor_config.freezing and "CPP" in backends.split(",")
 
 
 def _watch(graph: GraphLowering, before: Callable[[], None], after: Callable[[], None]) -> None:

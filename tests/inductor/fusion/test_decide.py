@@ -581,7 +581,7 @@ def test_where_the_plugin_fails_inductor_decides(
     finally:
         decide.uninstall()
     assert asked
-    assert "the plugin could not price a fusion; Inductor decides it" in caplog.text
+    assert "inductor-plugin: could not price a fusion; Inductor decides it" in caplog.text
     assert "as the test says" in caplog.text
     assert launches(code)[0] == "extern_kernels.mm"
 

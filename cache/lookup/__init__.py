@@ -1,0 +1,1 @@
+"""Looking beside the own entry: in a second cache, and among records that are near."""

@@ -1,0 +1,106 @@
+"""A second cache that is only read: a container image's, or a team's on a network disk."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from inductor_plugin.cache.entry import KernelEntry
+from inductor_plugin.cache.folder import Folder
+from inductor_plugin.cache.guard import reason_to_refuse
+from inductor_plugin.cache.kernels import KernelShelf
+from inductor_plugin.cache.layout import Layout
+from inductor_plugin.cache.pack import Pack, PackShelf
+from inductor_plugin.cache.record import Record, merge
+from inductor_plugin.cache.records import RecordShelf
+from inductor_plugin.cache.usage import Usage, usage
+from inductor_plugin.cache.verify import schema_reason
+from inductor_plugin.notice import warn_once
+
+logger = logging.getLogger(__name__)
+
+_ROOT = 0
+
+
+class SecondCache:
+    """The records and kernels of a directory that is never written to.
+
+    It takes no locks, removes nothing that is damaged, and notes no time of use; its quarantine is not
+    read, since what is in it cannot be released.
+    """
+
+    def __init__(self, root: Path) -> None:
+        """Use `open_second` instead, which checks the directory."""
+        self.root = root
+        self.layout = Layout(root)
+        folder = Folder(self.layout)
+        folder.degraded = "it is a second cache, which is only read"
+        self._records = RecordShelf(folder)
+        self._kernels = KernelShelf(folder, lambda _bytes: None)
+        self._packs = PackShelf(folder)
+
+    def record(self, environment: str, op: str, digest: str, own: Record | None) -> Record | None:
+        """Return a problem's record, merged with the one of the own cache, which may be None."""
+        record = self._records.get(environment, op, digest)
+        return own if record is None else record if own is None else merge(record, own)
+
+    def has_records(self, environment: str) -> bool:
+        """Return True if the environment has at least one record with a measurement."""
+        return self._records.has(environment)
+
+    def environment(self, digest: str) -> dict[str, Any] | None:
+        """Return an environment's fields, or None."""
+        return self._records.environment(digest)
+
+    def kernel(self, digest: str) -> KernelEntry | None:
+        """Return a kernel whose files are as published, or None."""
+        return self._kernels.get(digest)
+
+    def kernels_like(self, template: str, config: str, target: str) -> list[KernelEntry]:
+        """Return kernels of any compiler and flags, the newest first; their files are not checked."""
+        return self._kernels.like(template, config, target)
+
+    def packs(self) -> list[Pack]:
+        """Return the packs; damaged ones are reported and skipped."""
+        return self._packs.everything()
+
+    def packed(self) -> frozenset[str]:
+        """Return the digests of all kernels that came in packs."""
+        return self._packs.digests()
+
+    def usage(self) -> Usage:
+        """Return number and size of the entries."""
+        return usage(self.layout)
+
+
+def open_second(path: Path | str) -> SecondCache | None:
+    """Return the second cache at a path; None, after one warning, if it cannot be used.
+
+    Args:
+        path: Its directory; empty for none.
+    """
+    if not str(path):
+        return None
+    root = Path(path).expanduser().absolute()
+    reason = reason_not_to_read(root)
+    if reason is None:
+        return SecondCache(root)
+    warn_once(logger, f"the second cache (option cache_read) is not used: {reason}")
+    return None
+
+
+def reason_not_to_read(root: Path) -> str | None:
+    """Return why a directory cannot be a second cache, with what to do; None if it can.
+
+    Root may own it, for root could change this process anyway; nobody else may write to it.
+    """
+    try:
+        refusal = reason_to_refuse(root, owners=frozenset({os.geteuid(), _ROOT}))
+        if refusal is not None:
+            return str(refusal)
+        reason = schema_reason(Layout(root).schema.read_bytes())
+    except OSError as error:
+        return f"{root} is no cache: {error.strerror}; correct or unset cache_read"
+    return None if reason is None else f"{root}: {reason}; name another directory"

@@ -1,0 +1,63 @@
+"""What `doctor` finds of the cache directories: whether they can be trusted, read and written."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from inductor_plugin.cache import SecondCache
+from inductor_plugin.cache.guard import reason_to_refuse
+from inductor_plugin.cache.lookup.second import reason_not_to_read
+from inductor_plugin.cli.finding import Finding
+
+_LOW_SPACE_BYTES = 2**30
+
+
+def cache(folder: Path) -> Finding:
+    """Check a cache directory: whether it can be trusted and written, and its free space."""
+    name, elsewhere = "cache", "set INDUCTOR_PLUGIN_CACHE_DIR to a folder of your own"
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir():
+        below = "" if existing == folder else f", so {folder} cannot be made"
+        return Finding(name, "broken", f"{existing} is not a folder{below}", elsewhere)
+    disk = shutil.disk_usage(existing)
+    detail = f"{folder}, {disk.free / 2**30:.1f} GiB free"
+    if existing != folder:
+        detail += ", not there yet"
+    elif refusal := reason_to_refuse(folder):
+        return Finding(name, "broken", refusal.what, refusal.remedy)
+    failure = _unwritable(existing)
+    if failure is not None:
+        what = f"{detail}; {existing} cannot be written ({failure})"
+        return Finding(
+            name, "broken", what, "set INDUCTOR_PLUGIN_CACHE_DIR to a folder you can write"
+        )
+    if not disk.total:
+        return Finding(name, "broken", f"{existing} is on no disk, it keeps no files", elsewhere)
+    if disk.free < _LOW_SPACE_BYTES:
+        return Finding(name, "broken", detail, "free some space, or move the cache")
+    return Finding(name, "ok", detail)
+
+
+def second_cache(folder: Path | None) -> Finding:
+    """Check the second cache, which is only read."""
+    name = "cache_read"
+    if folder is None:
+        return Finding(name, "ok", "no second cache is named")
+    reason = reason_not_to_read(folder)
+    if reason is not None:
+        what, _, remedy = reason.rpartition("; ")
+        return Finding(name, "broken", what, remedy)
+    content = SecondCache(folder).usage()
+    detail = f"{folder}, read only: {content.records} records, {content.kernels} kernels"
+    return Finding(name, "ok", detail)
+
+
+def _unwritable(folder: Path) -> str | None:
+    """Return why no file can be made in a folder: not even root may write to ``/proc``."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        return error.strerror or str(error)

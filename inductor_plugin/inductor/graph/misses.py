@@ -1,0 +1,95 @@
+"""The misses of this process: told when they happen, and kept for ``explain --last``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from inductor_plugin.cache import Store
+from inductor_plugin.config import Config
+from inductor_plugin.notice import warn_once
+from inductor_plugin.tuning.miss import Miss, explained
+from inductor_plugin.tuning.selection import TuningTicket
+
+logger = logging.getLogger(__name__)
+
+_MOST = 1000
+"""Misses that are kept of one process and cache, the last ones."""
+
+_GUARD = threading.Lock()
+_MISSES: dict[Path, list[Miss]] = {}
+
+
+def note(ticket: TuningTicket, store: Store, environment: str) -> None:
+    """Tell why a ticket was a miss, in one line."""
+    problem = ticket.problem
+    miss = explained(
+        store,
+        environment,
+        problem.op,
+        ticket.digest,
+        problem.describe(),
+        problem.fields(),
+        [offer.candidate_id for offer in ticket.offers],
+    )
+    logger.info("%s", miss.text())
+    with _GUARD:
+        kept = _MISSES.setdefault(store.root, [])
+        kept.append(miss)
+        del kept[:-_MOST]
+
+
+def keep(store: Store, config: Config) -> None:
+    """Write the misses of this process into the cache, for ``explain --last``."""
+    with _GUARD:
+        kept = list(_MISSES.get(store.root, ()))
+    if kept:
+        store.put_misses(
+            {
+                "pid": os.getpid(),
+                "time": time.time(),
+                "program": sys.argv[0] if sys.argv else "",
+                "policy": config.policy,
+                "misses": [miss.to_dict() for miss in kept],
+            }
+        )
+
+
+def warn_of_cached(
+    tickets: Sequence[TuningTicket], config: Config, store: Store, environment: str
+) -> None:
+    """Warn, once a process and cache, of misses for which nothing is measured.
+
+    Args:
+        tickets: The problems of a graph.
+        config: Its options.
+        store: The cache.
+        environment: Digest of the environment.
+    """
+    missing = sum(not ticket.hit for ticket in tickets)
+    if config.policy != "cached" or not missing:
+        return
+    if store.has_records(environment):
+        where = f"{missing} of {len(tickets)} problems have no record in {config.cache_dir}"
+    else:
+        where = f"{config.cache_dir} has no record of this machine and software"
+    warn_once(
+        logger,
+        f"policy is 'cached', and {where}; library kernels run there; "
+        "`inductor-plugin explain --last` says what differs",
+        topic=f"cached {config.cache_dir}",
+    )
+
+
+def hint_of_freezing() -> None:
+    """Say, once a process, why nothing is tuned on a CPU whose weights are not frozen."""
+    warn_once(
+        logger,
+        "nothing was tuned: on a CPU other kernels than the library's need frozen weights; for "
+        "inference set TORCHINDUCTOR_FREEZING=1 and compile under torch.no_grad()",
+    )

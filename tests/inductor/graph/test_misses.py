@@ -1,0 +1,104 @@
+"""Misses are told when they happen, and kept for the process that had them last."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from inductor_plugin.cache import Store, open_store
+from inductor_plugin.config import Config
+from inductor_plugin.counters import Counters
+from inductor_plugin.inductor.graph import misses
+from inductor_plugin.tuning.selection import Selection, TuningTicket
+from tests.support.cache import ENVIRONMENT, measured, record
+from tests.support.fakes import offer, problem
+
+
+@pytest.fixture(autouse=True)
+def none_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(misses, "_MISSES", {})
+
+
+@pytest.fixture
+def store(cache_dir: Path) -> Store:
+    store = open_store(cache_dir)
+    store.put_environment(ENVIRONMENT)
+    return store
+
+
+def config(store: Store, policy: str = "cached") -> Config:
+    return Config.load({"cache_dir": str(store.root), "policy": policy}, {})
+
+
+def plan(store: Store, rows: int = 64) -> TuningTicket:
+    environment = record().environment
+    selection = Selection(config(store), store, environment, dict, Counters())
+    offers = [offer("library", library=True), offer("a")]
+    ticket = selection.plan(problem(rows=rows), offers, {}, None, None)
+    assert not ticket.hit
+    return ticket
+
+
+def test_a_miss_is_one_line_that_names_the_problem_and_why(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    known = problem(rows=32)
+    store.put_record(record(measured("a"), problem=1))
+    near = record(measured("a"), digest="d" * 64)
+    store.put_record(replace(near, problem=known.fields(), describe=known.describe()))
+    caplog.set_level("INFO", "inductor_plugin")
+    misses.note(plan(store), store, record().environment)
+    (line,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("miss")]
+    assert line.startswith(
+        f"miss: {problem().describe()}: no record; the nearest, dddddddddddd of "
+    )
+    assert "inputs.0.size: [32, 32] -> [64, 32]" in line
+
+
+def test_all_misses_of_a_process_are_kept(store: Store) -> None:
+    for rows in (64, 65):
+        misses.note(plan(store, rows), store, record().environment)
+        misses.keep(store, config(store))
+    kept = store.misses()
+    assert kept is not None
+    assert [m["describe"] for m in kept["misses"]] == [
+        problem(rows=rows).describe() for rows in (64, 65)
+    ]
+    assert kept["policy"] == "cached"
+
+
+def test_a_process_without_misses_leaves_those_before(store: Store) -> None:
+    misses.keep(store, config(store))
+    assert not store.layout.misses.exists()
+
+
+def test_with_cached_alone_misses_are_one_warning(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    environment = record().environment
+    ticket = plan(store)
+    misses.warn_of_cached([ticket], config(store, "tune"), store, environment)
+    misses.warn_of_cached([], config(store), store, environment)
+    assert caplog.records == []
+    for _ in range(2):
+        misses.warn_of_cached([ticket], config(store), store, environment)
+    (warning,) = caplog.records
+    assert f"{store.root} has no record of this machine" in warning.getMessage()
+    assert "explain --last" in warning.getMessage()
+
+
+def test_a_missing_record_is_told_from_a_wrong_cache(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.put_record(record(measured("a")))
+    misses.warn_of_cached([plan(store)], config(store), store, record().environment)
+    assert "1 of 1 problems have no record in" in caplog.text
+
+
+def test_the_hint_of_freezing_is_given_once(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        misses.hint_of_freezing()
+    assert "TORCHINDUCTOR_FREEZING=1" in caplog.text
+    assert len(caplog.records) == 1

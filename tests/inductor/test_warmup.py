@@ -1,0 +1,44 @@
+"""What is told and started before the first call of a graph is lowered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from inductor_plugin.config import Config
+from inductor_plugin.inductor import warmup
+
+pytestmark = pytest.mark.compat
+
+
+def product() -> torch.fx.Graph:
+    """Return a graph with one matrix product."""
+    graph = torch.fx.Graph()
+    a = graph.placeholder("a")
+    a.meta["val"] = torch.ones(2, 2)
+    graph.call_function(torch.ops.aten.mm.default, (a, a)).meta["val"] = torch.ones(2, 2)
+    return graph
+
+
+def test_without_a_compiler_one_line_names_doctor(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, cache_dir: Path
+) -> None:
+    config = Config(cache_dir=cache_dir, policy="cached")
+    monkeypatch.setattr(warmup, "compiler_version", lambda: warmup.NO_COMPILER)
+    warmup.warm_up(config, torch.fx.Graph())
+    assert caplog.records == []
+    for _ in range(2):
+        warmup.warm_up(config, product())
+    (record,) = caplog.records
+    assert record.getMessage().startswith("inductor-plugin: there is no C++ compiler")
+    assert "`inductor-plugin doctor`" in record.getMessage()
+
+
+def test_with_a_compiler_nothing_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, cache_dir: Path
+) -> None:
+    monkeypatch.setattr(warmup, "compiler_version", lambda: "g++ 12")
+    warmup.warm_up(Config(cache_dir=cache_dir, policy="cached"), product())
+    assert caplog.records == []

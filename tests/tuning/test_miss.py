@@ -1,0 +1,61 @@
+"""Why a problem was a miss, in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from inductor_plugin.cache import Store, digest_of, open_store
+from inductor_plugin.tuning.miss import Miss, explained
+from tests.support.cache import ENVIRONMENT, measured, record
+
+NAMED = {"op": "mm", "size": [1, 512], "strides": {"a": [512, 1]}}
+
+
+@pytest.fixture
+def store(cache_dir: Path) -> Store:
+    store = open_store(cache_dir)
+    store.put_environment(ENVIRONMENT)
+    store.put_record(record(measured("a")))
+    return store
+
+
+def why(
+    store: Store,
+    environment: Mapping[str, object] = ENVIRONMENT,
+    problem: Mapping[str, object] = NAMED,
+    offered: tuple[str, ...] = ("a",),
+) -> Miss:
+    digest = store.put_environment(environment)
+    op = str(problem["op"])
+    return explained(store, digest, op, digest_of(problem), "mm(..)", problem, offered)
+
+
+def test_a_new_shape_names_the_nearest_record_and_what_differs(store: Store) -> None:
+    miss = why(store, problem={**NAMED, "size": [2, 512]})
+    assert "no record; the nearest, " in miss.text()
+    assert miss.text().endswith("differs in size: [1, 512] -> [2, 512]")
+    assert miss.near is not None
+    assert miss.to_dict()["near"]["digest"] == digest_of(NAMED)
+
+
+def test_another_environment_names_what_differs_of_it(store: Store) -> None:
+    miss = why(store, {**ENVIRONMENT, "device": {"name": "cpu", "threads": 4}})
+    assert "only, from which this one differs in device.threads: '(absent)' -> 4" in miss.text()
+
+
+def test_a_record_without_some_candidates_names_them(store: Store) -> None:
+    miss = why(store, offered=("a", "b", "c"))
+    assert miss.reason == "its record lacks 2 of 3 candidates: b, c"
+    assert miss.near is None
+
+
+def test_measurements_that_do_not_hold_are_told(store: Store) -> None:
+    assert "do not hold for today's options" in why(store).reason
+
+
+def test_an_empty_cache_is_named(store: Store) -> None:
+    miss = why(store, problem={**NAMED, "op": "bmm"})
+    assert miss.reason == f"no record, and none of another bmm for this environment in {store.root}"
