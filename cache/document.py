@@ -5,13 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
+
+from inductor_plugin.cache.fields import typed, whole
 
 _HEAD = b'{\n  "sha256": "'
 _TAIL = b'",\n'
 _REST = len(_HEAD) + 64 + len(_TAIL)
 _WIDTH = 96
+_MAX_DEPTH = 64
+"""Nesting up to which a document is read: half of what fits the stack of `plain` and `differences`."""
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+class ForeignError(ValueError):
+    """A sound document of another format: another version's, which is neither read nor removed."""
 
 
 def dump(fields: Mapping[str, Any]) -> bytes:
@@ -40,8 +51,27 @@ def load(data: bytes) -> dict[str, Any]:
     reason = check(data)
     if reason is not None:
         raise ValueError(reason)
-    fields: dict[str, Any] = json.loads(b"{" + data[_REST:])
+    try:
+        fields: dict[str, Any] = json.loads(b"{" + data[_REST:], parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("its fields are nested too deeply") from None
+    if _too_deep(fields):
+        raise ValueError(f"its fields are nested more than {_MAX_DEPTH} deep")
+    if _SURROGATE.search(data):
+        json.dumps(fields, ensure_ascii=False).encode()  # half of a character: UnicodeEncodeError
     return fields
+
+
+def check_format(fields: Mapping[str, Any], number: int) -> None:
+    """Check that the fields of a document are of a format.
+
+    Raises:
+        ForeignError: They are of another format.
+        ValueError: They name no format.
+    """
+    stated = typed(fields, {"format": whole})["format"]
+    if stated != number:
+        raise ForeignError(f"its format is {stated}, not {number}")
 
 
 def plain(value: Any) -> Any:
@@ -55,6 +85,27 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(v) for v in cast("Sequence[Any]", value)]
     return str(value)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"it holds {name}, which is no number")
+
+
+def _too_deep(fields: dict[str, Any]) -> bool:
+    """Return True if lists and objects are nested more than `_MAX_DEPTH` deep."""
+    level: list[Any] = [fields]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in (
+                cast("dict[str, Any]", outer).values() if isinstance(outer, dict) else outer
+            )
+            if isinstance(inner, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _pretty(value: Any, indent: str) -> str:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inductor_plugin.cache import atomic
+from inductor_plugin.cache.document import ForeignError
+from inductor_plugin.cache.file import read
 from inductor_plugin.cache.folder import Folder
 from inductor_plugin.cache.lock import remove_unused
 from inductor_plugin.cache.records import parse_record, record_files
@@ -133,17 +135,20 @@ def pinned(paths: Iterable[Path]) -> tuple[set[str], set[str]]:
     records: set[str] = set()
     kernels: set[str] = set()
     for path in paths:
-        with suppress(OSError, ValueError):
-            data = path.read_bytes()
-            if _PINNED not in data:
-                continue
-            record = parse_record(data, path)
-            if not record.pinned:
-                continue
-            records.add(record.digest)
-            winner = record.decision and record.candidates.get(record.decision.winner)
-            if winner and winner.kernel:
-                kernels.add(winner.kernel)
+        try:
+            data = read(path)
+            record = parse_record(data, path) if _PINNED in data else None
+        except (OSError, ForeignError):
+            records.add(path.stem)  # it may be pinned
+            continue
+        except ValueError:
+            continue
+        if record is None or not record.pinned:
+            continue
+        records.add(record.digest)
+        winner = record.decision and record.candidates.get(record.decision.winner)
+        if winner and winner.kernel:
+            kernels.add(winner.kernel)
     return records, kernels
 
 

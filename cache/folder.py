@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import math
 import os
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import atomic, document
+from inductor_plugin.cache.file import MISSING, read
 from inductor_plugin.cache.key import SCHEMA
 from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cache.lock import Held, LockTable
@@ -22,26 +24,52 @@ logger = logging.getLogger(__name__)
 TOUCH_S = 60.0
 """Least interval between updates of an entry's time of use, in seconds."""
 
-MISSING = (FileNotFoundError, NotADirectoryError)
-"""Errors of opening a missing file; the second is raised if a parent is not a folder."""
+RETRY_S = 60.0
+"""Seconds for which nothing is written after an error that may pass."""
+
+_PASSING = frozenset(
+    {
+        errno.EAGAIN,
+        errno.EDQUOT,
+        errno.EINTR,
+        errno.EIO,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ENOSPC,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+    }
+)
+"""Errors that pass when a disk has room again, or a process has closed files."""
 
 Signature = tuple[int, int, int]
 
 
-@dataclass
 class Folder:
     """A cache directory, or the memory that replaces it.
 
     Attributes:
         layout: Its paths.
-        degraded: Why nothing is written to disk, or None.
     """
 
-    layout: Layout
-    degraded: str | None = None
-    _locks: LockTable = field(default_factory=LockTable)
-    _reported: set[str] = field(default_factory=set[str])
-    _guard: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, layout: Layout) -> None:
+        """Use the directory of ``layout``."""
+        self.layout = layout
+        self._reason: str | None = None
+        self._retry_at = math.inf
+        self._warned = False
+        self._locks = LockTable()
+        self._reported: set[tuple[str, str]] = set()
+        self._guard = threading.Lock()
+
+    @property
+    def degraded(self) -> str | None:
+        """Why nothing is written to disk, or None."""
+        if self._reason is not None and time.monotonic() >= self._retry_at:
+            with self._guard:
+                self._reason, self._retry_at = None, math.inf
+        return self._reason
 
     def lock(self, name: str, timeout_s: float) -> Held:
         """Return the lock of a key, to be used in a `with` statement.
@@ -50,16 +78,31 @@ class Folder:
         """
         return _FolderLock(self, self._locks, name, timeout_s)
 
-    def degrade(self, reason: str) -> None:
-        """Write nothing to disk from now on, and warn the first time."""
+    def close(self, reason: str) -> None:
+        """Write nothing to disk for the life of this object, without a warning."""
         with self._guard:
-            if self.degraded is not None:
+            self._reason, self._retry_at, self._warned = reason, math.inf, True
+
+    def degrade(self, cause: str | Exception) -> None:
+        """Write nothing to disk from now on, and warn the first time.
+
+        After an error that may pass, writing is tried again `RETRY_S` later.
+        """
+        passing = isinstance(cause, OSError) and cause.errno in _PASSING
+        with self._guard:
+            if self._reason is not None:
                 return
-            self.degraded = reason
+            self._reason = str(cause)
+            self._retry_at = time.monotonic() + RETRY_S if passing else math.inf
+            if self._warned:
+                return
+            self._warned = True
         logger.warning(
-            "the cache directory %s is not written to: %s; what is tuned now is kept in memory only",
+            "inductor-plugin: the cache directory %s is not written to: %s; "
+            "what is tuned now is kept in memory only%s",
             self.layout.root,
-            reason,
+            cause,
+            f", and writing is tried again in {RETRY_S:.0f} s" if passing else "",
         )
 
     def write(self, path: Path, fields: dict[str, Any]) -> bool:
@@ -68,8 +111,11 @@ class Folder:
             return False
         try:
             atomic.write(path, document.dump(fields), self.layout.private)
+        except IsADirectoryError as error:  # a folder in the place of this one file
+            self.report(path, error)
+            return False
         except OSError as error:
-            self.degrade(str(error))
+            self.degrade(error)
             return False
         return True
 
@@ -83,21 +129,40 @@ class Folder:
             if now - status.st_atime > TOUCH_S:
                 os.utime(path, ns=(int(now * 1e9), status.st_mtime_ns))
 
-    def report_damage(self, path: Path, reason: str) -> None:
-        """Warn of a damaged entry, once for each path."""
+    def report(self, path: Path, error: OSError | ValueError) -> None:
+        """Log why an entry is not used, once for each path and kind of reason.
+
+        Only damage is counted: a file that cannot be read, and one of another version, may be sound.
+        """
+        if isinstance(error, OSError):
+            if self._is_new("unreadable", path):
+                logger.warning(
+                    "inductor-plugin: the cache entry %s cannot be read: %s; "
+                    "it counts as missing until it can be, and is not removed",
+                    path,
+                    error,
+                )
+        elif not is_damage(error):
+            if self._is_new("foreign", path):
+                logger.info("%s is another version's: %s; it is left alone", path, error)
+        elif self._is_new("damaged", path):
+            logger.warning(
+                "inductor-plugin: damaged cache entry %s: %s; it is ignored and will be made again",
+                path,
+                error,
+            )
+            self.add_counters({"corrupt": 1})
+
+    def _is_new(self, kind: str, path: Path) -> bool:
         with self._guard:
-            if str(path) in self._reported:
-                return
-            self._reported.add(str(path))
-        logger.warning(
-            "damaged cache entry %s: %s; it is ignored and will be made again", path, reason
-        )
-        self.add_counters({"corrupt": 1})
+            known = (kind, str(path)) in self._reported
+            self._reported.add((kind, str(path)))
+        return not known
 
     def forget_damage(self, path: Path) -> None:
         """Report the next damage of a path again, after it has been replaced."""
         with self._guard:
-            self._reported.discard(str(path))
+            self._reported.discard(("damaged", str(path)))
 
     def add_counters(self, sums: dict[str, int]) -> None:
         """Add to the sums over all processes; they are dropped if writing fails."""
@@ -105,19 +170,31 @@ class Folder:
             return
         try:
             with self.lock("counters", 5.0):
-                before = self.counters()
-                total = {n: before.get(n, 0) + sums.get(n, 0) for n in sorted({*before, *sums})}
-                self.write(self.layout.counters, {"format": SCHEMA, **total})
+                before = self._counters()
+                if before is None:
+                    return
+                counts = _counts(before)
+                total = {n: counts.get(n, 0) + sums.get(n, 0) for n in sorted({*counts, *sums})}
+                self.write(self.layout.counters, {**before, "format": SCHEMA, **total})
         except CacheError as error:
             logger.debug("counters were not written: %s", error)
 
     def counters(self) -> dict[str, int]:
         """Return the sums over all processes; empty if there are none or they are damaged."""
+        return _counts(self._counters() or {})
+
+    def _counters(self) -> dict[str, Any] | None:
+        """Return the fields of the sums, None if they are not to be replaced; damaged ones are lost."""
         try:
-            fields = document.load(self.layout.counters.read_bytes())
-        except (OSError, ValueError):
+            fields = document.load(read(self.layout.counters))
+            document.check_format(fields, SCHEMA)
+        except MISSING:
             return {}
-        return {n: v for n, v in fields.items() if isinstance(v, int) and n != "format"}
+        except (OSError, document.ForeignError):
+            return None
+        except ValueError:
+            return {}
+        return fields
 
 
 class _FolderLock(Held):
@@ -135,8 +212,21 @@ class _FolderLock(Held):
                 atomic.make_folder(path.parent)
             self._table.acquire(self._name, path, self._timeout_s)
         except OSError as error:
-            folder.degrade(f"no lock file: {error}")
+            folder.degrade(error)
             self._table.acquire(self._name, None, self._timeout_s)
+
+
+def is_damage(error: OSError | ValueError) -> bool:
+    """Return True if an error in reading an entry says that its content is damaged."""
+    return isinstance(error, ValueError) and not isinstance(error, document.ForeignError)
+
+
+def _counts(fields: dict[str, Any]) -> dict[str, int]:
+    return {
+        name: value
+        for name, value in fields.items()
+        if isinstance(value, int) and not isinstance(value, bool) and name != "format"
+    }
 
 
 def signature(path: str) -> Signature | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from inductor_plugin.cache.entry import KernelEntry
@@ -109,7 +109,7 @@ def kernel_row(entry: KernelEntry) -> dict[str, Any]:
 
 def kernel_fields(entry: KernelEntry) -> dict[str, Any]:
     """Return the resources of a kernel as plain values."""
-    return {"key": entry.digest, **asdict(entry.resources)}
+    return {"key": entry.digest, **entry.resources.fields()}
 
 
 def kernel_text(fields: Mapping[str, Any]) -> str:

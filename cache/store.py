@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import atomic, evict
+from inductor_plugin.cache.document import ForeignError
 from inductor_plugin.cache.entry import KernelEntry, Resources
 from inductor_plugin.cache.evict import GRACE_S, Pruned
+from inductor_plugin.cache.file import MISSING, exists, read
 from inductor_plugin.cache.folder import Folder
 from inductor_plugin.cache.guard import reason_to_refuse
 from inductor_plugin.cache.kernels import KernelShelf
@@ -24,7 +26,7 @@ from inductor_plugin.cache.quarantine import Quarantined, QuarantineShelf
 from inductor_plugin.cache.record import Record
 from inductor_plugin.cache.records import RecordShelf
 from inductor_plugin.cache.usage import Usage, kernel_stamps, record_stamps, usage
-from inductor_plugin.cache.verify import Damage, schema_reason, verify
+from inductor_plugin.cache.verify import Damage, check_schema, verify
 from inductor_plugin.errors import CacheError, CacheRefusedError
 
 logger = logging.getLogger(__name__)
@@ -70,9 +72,9 @@ def open_store(
     folder = Folder(Layout(root))
     if memory_only:
         folder.layout = Layout(_NOWHERE)
-        folder.degraded = "it is kept in memory only, as asked"
-    elif not create and not root.exists():
-        folder.degraded = "it does not exist"
+        folder.close("it is kept in memory only, as asked")
+    elif not create and not exists(root):
+        folder.close("it does not exist")
     else:
         _prepare(folder, mend=create)
     return Store(root, folder, limit_bytes)
@@ -121,14 +123,21 @@ class Store:
         key: KernelKey,
         files: Mapping[str, Path | bytes],
         resources: Resources | None = None,
+        extra: Mapping[str, Any] | None = None,
     ) -> KernelEntry:
         """Publish built files; a valid kernel of the same key stays.
+
+        Args:
+            key: What the kernel depends on.
+            files: A path or the content of each file, by name.
+            resources: What it takes on the device.
+            extra: `KernelEntry.extra` of the kernel in another cache.
 
         Raises:
             CacheError: A file does not exist, or neither the cache nor the temporary folder has room.
         """
         self._ensure_schema()
-        return self._kernels.put(key, files, resources)
+        return self._kernels.put(key, files, resources, extra)
 
     def kernels_like(self, template: str, config: str, target: str) -> list[KernelEntry]:
         """Return kernels of any compiler and flags, the newest first; their files are not checked."""
@@ -196,18 +205,28 @@ class Store:
         """Return an environment's fields, or None."""
         return self._records.environment(digest)
 
-    def quarantine(self, environment: str, candidate: str, fields: Mapping[str, Any]) -> None:
-        """Record that a candidate misbehaved; ``fields`` should have ``status`` and ``reason``."""
+    def quarantine(
+        self, environment: str, candidate: str, fields: Mapping[str, Any], *, counts: bool = True
+    ) -> Quarantined:
+        """Record that a candidate misbehaved, and return its entry.
+
+        Args:
+            environment: Digest of the environment.
+            candidate: Its name in the quarantine.
+            fields: Details; they should have ``status`` and ``reason``.
+            counts: Whether a mishap counts towards `Quarantined.condemned`: the candidate was alone, and
+                no limit was below its default.
+        """
         self._ensure_schema()
-        self._quarantine.put(environment, candidate, fields)
+        return self._quarantine.put(environment, candidate, fields, counts=counts)
 
     def add_quarantined(self, entry: Quarantined) -> bool:
-        """Add an entry of another cache; return False if the candidate has one already."""
+        """Add an entry of another cache; return False if the candidate's own says as much."""
         self._ensure_schema()
         return self._quarantine.add(entry)
 
     def quarantined(self, environment: str, candidate: str) -> Quarantined | None:
-        """Return a candidate's entry, or None if it may be tried."""
+        """Return a candidate's entry, or None; one that is not `condemned` may be tried."""
         return self._quarantine.get(environment, candidate)
 
     def release(self, environment: str, candidate: str) -> bool:
@@ -295,7 +314,7 @@ class Store:
 
     def _ensure_schema(self) -> None:
         """Write ``schema.json`` again if another process removed the directory."""
-        if self.degraded is None and not self.layout.schema.exists():
+        if self.degraded is None and not exists(self.layout.schema):
             self._folder.write(self.layout.schema, _SCHEMA_FIELDS)
 
     def _evict(self) -> None:
@@ -325,20 +344,27 @@ def _prepare(folder: Folder, *, mend: bool) -> None:
             folder.degrade("it is read-only")
         _check_schema(folder, mend=mend)
     except OSError as error:
-        folder.degrade(str(error))
+        folder.degrade(error)
 
 
 def _check_schema(folder: Folder, *, mend: bool) -> None:
     layout = folder.layout
     try:
-        reason = schema_reason(layout.schema.read_bytes())
-    except FileNotFoundError:
+        check_schema(read(layout.schema))
+    except MISSING:
         if mend:
             folder.write(layout.schema, _SCHEMA_FIELDS)
-        return
-    if reason is not None and "format" in reason:
-        folder.degrade(f"{reason}; name another cache directory")
+    except ForeignError as error:
+        folder.close(f"{error}; name another cache directory")
+        logger.warning(
+            "inductor-plugin: the cache directory %s is not used: %s",
+            layout.root,
+            folder.degraded,
+        )
         folder.layout = Layout(layout.root / f"format-{SCHEMA}")
-    elif reason is not None and mend:
-        logger.warning("damaged %s: %s; it is written again", layout.schema, reason)
-        folder.write(layout.schema, _SCHEMA_FIELDS)
+    except ValueError as error:
+        if mend:
+            logger.warning(
+                "inductor-plugin: damaged %s: %s; it is written again", layout.schema, error
+            )
+            folder.write(layout.schema, _SCHEMA_FIELDS)

@@ -10,7 +10,7 @@ from typing import Any
 
 from inductor_plugin.cache import document
 from inductor_plugin.cache.entry import ENTRY
-from inductor_plugin.cache.folder import MISSING
+from inductor_plugin.cache.file import MISSING, read
 from inductor_plugin.cache.kernels import kernel_folders
 from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cache.quarantine import quarantine_files
@@ -153,8 +153,8 @@ def _size(path: Path) -> int:
 
 def _is_damaged(path: Path) -> bool:
     try:
-        return document.check(path.read_bytes()) is not None
+        return document.check(read(path)) is not None
     except MISSING:
         return path.parent.exists() and path.name == ENTRY
-    except OSError:
+    except (OSError, ValueError):
         return True

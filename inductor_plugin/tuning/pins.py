@@ -6,7 +6,11 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
+from inductor_plugin.cache.fields import list_of, typed
+from inductor_plugin.cache.fields import text as as_text
+from inductor_plugin.cache.file import read
 from inductor_plugin.errors import OptionError
 
 
@@ -58,18 +62,16 @@ def parse_pins(text: str) -> list[Pin]:
         ValueError: It is not a pin file.
     """
     try:
-        return [
-            Pin(
-                environment=row["environment"],
-                op=row["op"],
-                digest=row["digest"],
-                describe=str(row.get("describe", row["digest"])),
-                winner=str(row["winner"]),
-            )
-            for row in json.loads(text)["pins"]
-        ]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(str(error)) from error
+        fields = json.loads(text)
+    except RecursionError:
+        raise ValueError("its fields are nested too deeply") from None
+    return list(typed(fields, {"pins": list_of(_pin)})["pins"])
+
+
+def _pin(row: Any) -> Pin:
+    values = typed(row, dict.fromkeys(("environment", "op", "digest", "winner"), as_text))
+    described = typed({"describe": values["digest"], **row}, {"describe": as_text})
+    return Pin(**values, **described)
 
 
 def read_pins(path: str) -> Pins:
@@ -79,7 +81,7 @@ def read_pins(path: str) -> Pins:
         OptionError: There is no such file, or it is not a pin file.
     """
     try:
-        pins = parse_pins(Path(path).expanduser().read_text(encoding="utf-8"))
+        pins = parse_pins(read(Path(path).expanduser()).decode("utf-8"))
     except FileNotFoundError:
         raise OptionError(
             f"policy='pinned' needs pin_file, and {path!r} does not exist; "

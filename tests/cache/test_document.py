@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 
 import pytest
@@ -36,3 +37,36 @@ def test_what_json_lacks_becomes_text():
         "1": [1, 2],
         "o": "(1+0j)",
     }
+
+
+def signed(body: str) -> bytes:
+    """Return a document with this text after its checksum."""
+    rest = body.encode()
+    return b'{\n  "sha256": "' + hashlib.sha256(rest).hexdigest().encode() + b'",\n' + rest
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ('"a": NaN}', "NaN"),
+        ('"a": -Infinity}', "Infinity"),
+        ('"a": "\\ud800"}', "surrogate"),
+        ('"a": ' + "[" * 70 + "]" * 70 + "}", "nested more than 64"),
+        ('"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
+        ('"a": [1, 2', "delimiter"),
+    ],
+)
+def test_a_document_that_only_its_checksum_speaks_for_is_damaged(body: str, reason: str):
+    assert document.check(signed(body)) is None
+    with pytest.raises(ValueError, match=reason):
+        document.load(signed(body))
+
+
+def test_another_format_is_foreign_and_no_format_is_damage():
+    document.check_format({"format": 1}, 1)
+    with pytest.raises(document.ForeignError, match="format is 2, not 1"):
+        document.check_format({"format": 2}, 1)
+    for odd in ({}, {"format": "2"}, {"format": True}, {"format": -1}):
+        with pytest.raises(ValueError, match="format") as caught:
+            document.check_format(odd, 1)
+        assert not isinstance(caught.value, document.ForeignError)
