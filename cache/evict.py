@@ -17,7 +17,6 @@ from inductor_plugin.cache.folder import Folder
 from inductor_plugin.cache.lock import remove_unused
 from inductor_plugin.cache.records import parse_record, record_files
 from inductor_plugin.cache.usage import (
-    LEFTOVER_S,
     Stamp,
     kernel_stamps,
     leftovers,
@@ -124,7 +123,7 @@ def prune(
         kernels=len(evicted_kernels),
         records=len(evicted_records),
         bytes=removed,
-        leftovers=sweep(leftovers(layout, LEFTOVER_S)),
+        leftovers=sweep(leftovers(layout)),
         locks=_remove_locks(layout.locks, now - LOCK_AGE_S),
         bytes_left=total - removed,
     )
@@ -156,12 +155,12 @@ def sweep(paths: Iterable[Path]) -> int:
     """Delete files and folders; return how many are gone."""
     gone = 0
     for path in paths:
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
             with suppress(OSError):
                 path.unlink()
-        gone += not path.exists()
+        gone += not path.is_symlink() and not path.exists()
     return gone
 
 

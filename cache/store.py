@@ -25,7 +25,7 @@ from inductor_plugin.cache.pack import Pack, PackShelf
 from inductor_plugin.cache.quarantine import Quarantined, QuarantineShelf
 from inductor_plugin.cache.record import Record
 from inductor_plugin.cache.records import RecordShelf
-from inductor_plugin.cache.usage import Usage, kernel_stamps, record_stamps, usage
+from inductor_plugin.cache.usage import Usage, kernel_stamps, leftovers, record_stamps, usage
 from inductor_plugin.cache.verify import Damage, check_schema, verify
 from inductor_plugin.errors import CacheError, CacheRefusedError
 
@@ -91,6 +91,7 @@ class Store:
         self._guard = threading.Lock()
         self._size_bytes: int | None = None
         self._unscanned = 0
+        self._swept = False
         self._records = RecordShelf(folder)
         self._kernels = KernelShelf(folder, self._published)
         self._quarantine = QuarantineShelf(folder)
@@ -136,7 +137,7 @@ class Store:
         Raises:
             CacheError: A file does not exist, or neither the cache nor the temporary folder has room.
         """
-        self._ensure_schema()
+        self._before_write()
         return self._kernels.put(key, files, resources, extra)
 
     def kernels_like(self, template: str, config: str, target: str) -> list[KernelEntry]:
@@ -145,7 +146,7 @@ class Store:
 
     def put_pack(self, pack: Pack) -> bool:
         """Add a pack, the list of its kernels; return False if the cache has it already."""
-        self._ensure_schema()
+        self._before_write()
         self._kernels.forget_index()
         return self._packs.put(pack)
 
@@ -181,7 +182,7 @@ class Store:
 
     def put_record(self, record: Record) -> Record:
         """Merge a record with the stored one, candidate by candidate, and return the result."""
-        self._ensure_schema()
+        self._before_write()
         return self._records.put(record)
 
     def pin_record(self, record: Record, *, pinned: bool = True) -> None:
@@ -198,7 +199,7 @@ class Store:
         Raises:
             TypeError: A field has no stable form.
         """
-        self._ensure_schema()
+        self._before_write()
         return self._records.put_environment(fields)
 
     def environment(self, digest: str) -> dict[str, Any] | None:
@@ -217,12 +218,12 @@ class Store:
             counts: Whether a mishap counts towards `Quarantined.condemned`: the candidate was alone, and
                 no limit was below its default.
         """
-        self._ensure_schema()
+        self._before_write()
         return self._quarantine.put(environment, candidate, fields, counts=counts)
 
     def add_quarantined(self, entry: Quarantined) -> bool:
         """Add an entry of another cache; return False if the candidate's own says as much."""
-        self._ensure_schema()
+        self._before_write()
         return self._quarantine.add(entry)
 
     def quarantined(self, environment: str, candidate: str) -> Quarantined | None:
@@ -297,7 +298,7 @@ class Store:
 
     def _published(self, size_bytes: int) -> None:
         """Count the published bytes, and evict if the limit is exceeded."""
-        self._ensure_schema()
+        self._before_write()
         if not self._limit_bytes:
             return
         with self._guard:
@@ -312,9 +313,16 @@ class Store:
         if too_much:
             self._evict()
 
-    def _ensure_schema(self) -> None:
-        """Write ``schema.json`` again if another process removed the directory."""
-        if self.degraded is None and not exists(self.layout.schema):
+    def _before_write(self) -> None:
+        """Sweep files of killed processes once; write ``schema.json`` again if it was removed."""
+        if self.degraded is not None:
+            return
+        if not self._swept:
+            self._swept = True
+            gone = evict.sweep(leftovers(self.layout))
+            if gone:
+                logger.info("removed %d unfinished files of processes that were killed", gone)
+        if not exists(self.layout.schema):
             self._folder.write(self.layout.schema, _SCHEMA_FIELDS)
 
     def _evict(self) -> None:
