@@ -28,6 +28,7 @@ from inductor_plugin.cache.entry import (
 )
 from inductor_plugin.cache.file import MISSING, exists, is_folder
 from inductor_plugin.cache.folder import TOUCH_S, Folder, Signature, is_damage, signature
+from inductor_plugin.cache.guard import kernel_refusal
 from inductor_plugin.cache.key import KernelKey
 from inductor_plugin.cache.layout import part
 from inductor_plugin.errors import CacheError
@@ -147,11 +148,15 @@ class KernelShelf:
         try:
             entry = read_entry(folder)
             reason = damage(entry) if entry.digest == digest else "it is another kernel's"
+            refusal = kernel_refusal(self._folder.layout.root, folder, (ENTRY, *entry.files))
         except (OSError, ValueError) as error:
             self._unused(folder, digest, error)
             return None
         if reason is not None:
             self._unused(folder, digest, ValueError(reason))
+            return None
+        if refusal is not None:
+            self._unused(folder, digest, PermissionError(f"it is not trusted: {refusal}"))
             return None
         self._folder.touch(str(folder / ENTRY))
         self._remember(entry)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import stat
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -15,7 +14,7 @@ from inductor_plugin.cache import atomic, evict
 from inductor_plugin.cache.document import ForeignError
 from inductor_plugin.cache.entry import KernelEntry, Resources
 from inductor_plugin.cache.evict import GRACE_S, Pruned
-from inductor_plugin.cache.file import MISSING, exists, read
+from inductor_plugin.cache.file import MISSING, exists, is_folder, read
 from inductor_plugin.cache.folder import Folder
 from inductor_plugin.cache.guard import reason_to_refuse
 from inductor_plugin.cache.kernels import KernelShelf
@@ -342,17 +341,24 @@ def _prepare(folder: Folder, *, mend: bool) -> None:
     """Create and check the directory; degrade if the disk does not allow it."""
     root = folder.layout.root
     try:
-        reason = reason_to_refuse(root)
-        if reason is not None:
-            raise CacheRefusedError(f"the cache directory is refused: {reason}")
-        atomic.make_folder(root)
-        if not stat.S_ISDIR(root.stat().st_mode):
+        _refuse(root)
+        if exists(root) and not is_folder(root):
             folder.degrade(f"{root} is no directory")
-        elif not os.access(root, os.W_OK | os.X_OK):
+            folder.layout = Layout(_NOWHERE)
+            return
+        atomic.make_folder(root)
+        _refuse(root)  # somebody else may have made it in between
+        if not os.access(root, os.W_OK | os.X_OK):
             folder.degrade("it is read-only")
         _check_schema(folder, mend=mend)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         folder.degrade(error)
+
+
+def _refuse(root: Path) -> None:
+    reason = reason_to_refuse(root)
+    if reason is not None:
+        raise CacheRefusedError(f"the cache directory is refused: {reason}")
 
 
 def _check_schema(folder: Folder, *, mend: bool) -> None:

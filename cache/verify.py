@@ -12,6 +12,7 @@ from inductor_plugin.cache import document
 from inductor_plugin.cache.document import ForeignError
 from inductor_plugin.cache.entry import ENTRY, content_damage, read_entry
 from inductor_plugin.cache.file import MISSING, exists, read
+from inductor_plugin.cache.guard import kernel_refusal
 from inductor_plugin.cache.kernels import kernel_folders
 from inductor_plugin.cache.key import SCHEMA
 from inductor_plugin.cache.layout import Layout
@@ -99,7 +100,7 @@ def _damages(layout: Layout) -> Iterator[Damage]:
     kernels = kernel_folders(layout.kernels)
     for folder in kernels:
         # Checked twice: it may have been evicted and built again during the first check.
-        reason = _kernel_reason(folder) and _kernel_reason(folder)
+        reason = _kernel_reason(layout, folder) and _kernel_reason(layout, folder)
         if reason is not None:
             yield Damage("kernel", folder, reason)
     quarantined = quarantine_files(layout.quarantined)
@@ -125,15 +126,23 @@ def _unexplained(layout: Layout, records: Sequence[Path]) -> Iterator[Damage]:
             yield Damage("environment", path, reason)
 
 
-def _kernel_reason(folder: Path) -> str | None:
+def _kernel_reason(layout: Layout, folder: Path) -> str | None:
     if folder.is_symlink():
         return "it is a link to another place"
     try:
-        return content_damage(folder) or unlisted(folder)
+        return content_damage(folder) or unlisted(folder) or _untrusted(layout, folder)
     except ForeignError:
         return None
     except OSError as error:
         return f"it cannot be read: {error}" if exists(folder) else None
+
+
+def _untrusted(layout: Layout, folder: Path) -> str | None:
+    try:
+        refusal = kernel_refusal(layout.root, folder, (ENTRY, *read_entry(folder).files))
+    except MISSING:
+        return None
+    return str(refusal) if refusal is not None else None
 
 
 def _schema(layout: Layout, content: Sequence[Path]) -> Iterator[Damage]:

@@ -10,7 +10,15 @@ import pytest
 
 from inductor_plugin.cache import Store, digest_of, document, open_store
 from inductor_plugin.errors import CacheError, CacheRefusedError
-from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, put_library, record
+from tests.support.cache import (
+    ENVIRONMENT,
+    decision,
+    give_away,
+    kernel_key,
+    measured,
+    put_library,
+    record,
+)
 
 
 def flip_byte(path: Path) -> None:
@@ -43,7 +51,7 @@ def test_a_folder_inside_that_others_may_write_is_refused(cache_dir: Path):
 
 def test_a_directory_of_someone_else_is_refused(cache_dir: Path, monkeypatch: pytest.MonkeyPatch):
     open_store(cache_dir)
-    monkeypatch.setattr(os, "geteuid", lambda: cache_dir.stat().st_uid + 1)
+    give_away(cache_dir, monkeypatch)
     with pytest.raises(CacheRefusedError, match="belongs to user"):
         open_store(cache_dir)
 
