@@ -6,6 +6,7 @@ import errno
 import logging
 import math
 import os
+import stat
 import threading
 import time
 from contextlib import suppress
@@ -211,9 +212,19 @@ class _FolderLock(Held):
             if path is not None:
                 atomic.make_folder(path.parent)
             self._table.acquire(self._name, path, self._timeout_s)
-        except OSError as error:
+        except (OSError, NotImplementedError) as error:
+            if path is not None and not _may_be_locked(path):
+                raise CacheError(f"the lock {path} is not a file; remove it") from error
             folder.degrade(error)
             self._table.acquire(self._name, None, self._timeout_s)
+
+
+def _may_be_locked(path: Path) -> bool:
+    """Return False if something that is not a file lies in the place of this one lock file."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return True
 
 
 def is_damage(error: OSError | ValueError) -> bool:

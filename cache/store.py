@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -40,6 +41,9 @@ _SCHEMA_FIELDS = {
 
 _NOWHERE = Path("/dev/null/inductor_plugin")
 """A path below which nothing exists and nothing can be created."""
+
+_LONGEST_ROOT_BYTES = 3600
+"""Length up to which the paths below the directory, of up to 400 bytes, are within Linux's 4096."""
 
 _RESCAN = 32
 """Publications after which the size of the directory is computed again: other processes publish too."""
@@ -340,19 +344,32 @@ class Store:
 def _prepare(folder: Folder, *, mend: bool) -> None:
     """Create and check the directory; degrade if the disk does not allow it."""
     root = folder.layout.root
+    if len(os.fsencode(root)) > _LONGEST_ROOT_BYTES:
+        _leave(folder, f"its path is longer than {_LONGEST_ROOT_BYTES} bytes; name another one")
+        return
     try:
         _refuse(root)
         if exists(root) and not is_folder(root):
-            folder.degrade(f"{root} is no directory")
-            folder.layout = Layout(_NOWHERE)
+            _leave(folder, f"{root} is no directory")
             return
         atomic.make_folder(root)
         _refuse(root)  # somebody else may have made it in between
         if not os.access(root, os.W_OK | os.X_OK):
             folder.degrade("it is read-only")
         _check_schema(folder, mend=mend)
-    except (OSError, ValueError) as error:
-        folder.degrade(error)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            _leave(folder, f"a part of its path is too long: {error}; name another one")
+        else:
+            folder.degrade(error)
+    except ValueError as error:  # a zero byte in the path
+        _leave(folder, str(error))
+
+
+def _leave(folder: Folder, reason: str) -> None:
+    """Neither read nor write a directory that cannot be one, for one reason instead of one an entry."""
+    folder.degrade(reason)
+    folder.layout = Layout(_NOWHERE)
 
 
 def _refuse(root: Path) -> None:

@@ -292,6 +292,25 @@ def test_a_place_where_nothing_can_be_made_degrades_with_one_warning(
     assert len(caplog.records) == 1
 
 
+@pytest.mark.parametrize("odd", ["component", "path", "zero byte", "file"])
+def test_a_path_that_can_be_no_cache_is_one_warning(
+    tmp_path: Path, odd: str, caplog: pytest.LogCaptureFixture
+):
+    root = {
+        "component": tmp_path / ("n" * 300),
+        "path": Path(str(tmp_path), *(["n" * 200] * 19)),
+        "zero byte": tmp_path / "a\0b",
+        "file": tmp_path / "file",
+    }[odd]
+    if odd == "file":
+        root.touch()
+    store = open_store(root)
+    use_everything(store)
+    assert store.verify() == []
+    assert store.usage().records == 0
+    assert [r.message.count("is not written to") for r in caplog.records] == [1]
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
 def test_a_disk_that_fails_later_degrades_with_one_warning(
     cache_dir: Path, code: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
