@@ -136,7 +136,7 @@ def kernels_text(rows: Iterable[Mapping[str, Any]]) -> str:
                 size_text(row["bytes"]),
                 *(_number(row[name]) for name in ("registers", "spills", "shared_bytes")),
                 row["target"],
-                f"{row['template']} {row['config']}",
+                _template_text(row["template"], row["config"]),
             )
             for row in rows
         ),
@@ -307,5 +307,12 @@ def _candidate_row(record: Record, measured: Measured, best: float) -> tuple[str
     )
 
 
+def _template_text(template: str, config: str) -> str:
+    """Return a kernel's template and configuration, which may begin with the template's name."""
+    return config if config.startswith(template) else f"{template} {config}"
+
+
 def _number(value: float | None, unit: str = "") -> str:
+    if isinstance(value, int):
+        return f"{value}{unit}"
     return "-" if value is None else f"{value:.4g}{unit}"
