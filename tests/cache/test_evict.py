@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from inductor_plugin.cache import Store, atomic, open_store
+from inductor_plugin.cache import Store, atomic, document, open_store
 from inductor_plugin.cache.evict import choose
 from inductor_plugin.cache.owner import prefix
 from inductor_plugin.cache.usage import Stamp
@@ -80,6 +80,27 @@ def test_what_is_pinned_stays(cache_dir: Path):
     assert digests(store) == {kernel}
     store.pin_record(one, pinned=False)
     assert store.prune(max_bytes=0).records == 1
+
+
+@pytest.mark.parametrize("why", ["unreadable", "foreign"])
+def test_a_record_that_may_be_pinned_stays(
+    cache_dir: Path, why: str, monkeypatch: pytest.MonkeyPatch
+):
+    store = open_store(cache_dir)
+    written = store.put_record(record(measured("a"), decision=decision("a")))
+    store.pin_record(written)
+    path = store.layout.record(written.environment, written.op, written.digest)
+    if why == "foreign":
+        fields = {**document.load(path.read_bytes()), "format": 2}
+        path.write_bytes(document.dump(fields))
+    else:
+
+        def fails(_: Path) -> bytes:
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr("inductor_plugin.cache.evict.read", fails)
+    assert store.prune(max_bytes=0).records == 0
+    assert path.exists()
 
 
 def test_a_kernel_somebody_works_on_stays(cache_dir: Path):

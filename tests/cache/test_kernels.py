@@ -52,6 +52,25 @@ def test_a_kernel_that_cannot_be_read_now_is_not_removed(
     assert "corrupt" not in store.counters()
 
 
+def test_a_kernel_that_seems_damaged_is_not_removed_if_a_second_look_fails(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = put_library(open_store(cache_dir)).folder
+    store = open_store(cache_dir)
+    looks: list[str] = []
+
+    def looked_at(*_: object) -> str:
+        looks.append("")
+        if len(looks) == 1:
+            return "0" * 64
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr("inductor_plugin.cache.entry.file_sha256", looked_at)
+    assert store.kernel(DIGEST) is None
+    assert len(looks) == 2
+    assert folder.is_dir()
+
+
 @pytest.mark.parametrize(("at", "name", "value"), [("", "format", 2), ("key", "extension", "x")])
 def test_another_versions_kernel_is_left_alone(
     cache_dir: Path, at: str, name: str, value: object, caplog: pytest.LogCaptureFixture

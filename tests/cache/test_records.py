@@ -116,6 +116,17 @@ def test_a_folder_in_the_place_of_a_record_does_not_degrade_the_cache(cache_dir:
     assert len(list(open_store(cache_dir).iter_records())) == 1
 
 
+def test_a_folder_in_the_place_of_an_environment_does_not_degrade_the_cache(cache_dir: Path):
+    path, stored = written(open_store(cache_dir))
+    path = open_store(cache_dir).layout.environment(stored.environment)
+    path.unlink()
+    path.mkdir()
+    store = open_store(cache_dir)
+    assert store.put_environment(ENVIRONMENT) == stored.environment
+    assert store.degraded is None
+    assert store.environment(stored.environment) == ENVIRONMENT  # in memory
+
+
 @pytest.mark.parametrize("fields", [None, [], "x", 3, {"a": 1e999}])
 def test_an_environment_whose_fields_are_odd_is_damaged(fields: Any):
     text = document.dump({"format": 1, "fields": fields})
