@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import document
-from inductor_plugin.cache.fields import (
+from inductor_plugin.cache.document import (
     moment,
     optional,
     table,
@@ -21,7 +21,7 @@ from inductor_plugin.cache.fields import (
     unknown,
     whole,
 )
-from inductor_plugin.cache.file import MISSING, exists, open_regular, read
+from inductor_plugin.cache.guard import MISSING, exists, open_regular, read
 from inductor_plugin.cache.key import SCHEMA, KernelKey
 
 ENTRY = "entry.json"
@@ -43,7 +43,7 @@ class Resources:
     spills: int | None = None
     shared_bytes: int | None = None
     threads: int | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     def fields(self) -> dict[str, Any]:
         """Return the resources by name, those of a newer version among them."""
@@ -74,7 +74,7 @@ class KernelEntry:
     resources: Resources
     created: float
     folder: Path = field(compare=False)
-    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     def path(self, name: str) -> Path:
         """Return the path of one of the files.

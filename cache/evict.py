@@ -12,8 +12,8 @@ from pathlib import Path
 
 from inductor_plugin.cache import atomic
 from inductor_plugin.cache.document import ForeignError
-from inductor_plugin.cache.file import read
 from inductor_plugin.cache.folder import Folder
+from inductor_plugin.cache.guard import read
 from inductor_plugin.cache.lock import remove_unused
 from inductor_plugin.cache.records import parse_record, record_files
 from inductor_plugin.cache.usage import (

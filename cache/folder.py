@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import atomic, document
-from inductor_plugin.cache.file import MISSING, read
+from inductor_plugin.cache.guard import MISSING, read
 from inductor_plugin.cache.key import SCHEMA
 from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cache.lock import Held, LockTable

@@ -1,4 +1,4 @@
-"""Whether what lies in a cache can be trusted with code that this process will load. Pure but for `stat`.
+"""What may be read and loaded: files of a limited size, no pipes or devices, that nobody else may change.
 
 The directory and the folders in it are checked when a cache is opened, a kernel's folders and files
 again when it is loaded: whoever may rename a folder above the cache can put another one in its place,
@@ -7,12 +7,24 @@ but not one of this user. So the folders above are not checked.
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
+
+MAX_DOCUMENT_BYTES = 8 << 20
+"""Size up to which a document is read: 17,000 candidates, or a pack of 120,000 kernels. Parsing that takes
+less than a second."""
+
+MISSING = (FileNotFoundError, NotADirectoryError)
+"""Errors of opening a missing file; the second is raised if a parent is not a folder."""
+
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a named pipe would wait for a writer
+_LIMIT = "it has more than {} bytes, which no file of its kind has"
 
 _OWN = ("kernels", "locks", "packs", "packs-installed", "private", "quarantine", "records")
 """The folders in a cache directory. Others, as in ``/``, are none of its business."""
@@ -86,6 +98,60 @@ def kernel_refusal(root: Path, folder: Path, names: Iterable[str]) -> Refusal | 
         if stat.S_ISDIR(status.st_mode):
             is_open = is_open and bool(status.st_mode & 0o011)
     return None
+
+
+def read(path: Path | str, limit_bytes: int = MAX_DOCUMENT_BYTES) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        OSError: The file does not exist, cannot be read, or is a folder.
+        ValueError: It is a pipe or a device, or larger than ``limit_bytes``.
+    """
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > limit_bytes:
+            raise ValueError(_LIMIT.format(limit_bytes))
+        data = file.read(limit_bytes + 1)
+    if len(data) > limit_bytes:
+        raise ValueError(_LIMIT.format(limit_bytes))
+    return data
+
+
+def open_regular(path: Path | str, *, follow: bool = True) -> BinaryIO:
+    """Open a file for reading.
+
+    Args:
+        path: The file.
+        follow: Whether the path may be a link to the file.
+
+    Raises:
+        OSError: The file does not exist, cannot be read, or is a folder.
+        ValueError: It is a pipe or a device, or a link that is not to be followed.
+    """
+    try:
+        descriptor = os.open(path, _FLAGS | (0 if follow else os.O_NOFOLLOW))
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ValueError("it is a link" if not follow else "it is a link to itself") from None
+        if error.errno == errno.ENXIO:  # a socket
+            raise ValueError("it is a socket, not a file") from None
+        raise
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise ValueError("it is a pipe or a device, not a file")
+
+
+def exists(path: Path | str) -> bool:
+    """Return True if there is something at a path; False also where this process may not look."""
+    return os.path.exists(path)  # noqa: PTH110 - Path.exists raises PermissionError
+
+
+def is_folder(path: Path | str) -> bool:
+    """Return True if there is a folder at a path; False also where this process may not look."""
+    return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises PermissionError
 
 
 def _refusal(path: Path, status: os.stat_result, *, is_open: bool = True) -> Refusal | None:

@@ -26,9 +26,8 @@ from inductor_plugin.cache.entry import (
     parse_entry,
     read_entry,
 )
-from inductor_plugin.cache.file import MISSING, exists, is_folder
 from inductor_plugin.cache.folder import TOUCH_S, Folder, Signature, is_damage, signature
-from inductor_plugin.cache.guard import kernel_refusal
+from inductor_plugin.cache.guard import MISSING, exists, is_folder, kernel_refusal
 from inductor_plugin.cache.key import KernelKey
 from inductor_plugin.cache.layout import part
 from inductor_plugin.errors import CacheError

@@ -8,11 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import atomic, document
-from inductor_plugin.cache.document import ForeignError
+from inductor_plugin.cache.document import (
+    ForeignError,
+    list_of,
+    moment,
+    table_of,
+    text,
+    typed,
+    unknown,
+)
 from inductor_plugin.cache.entry import damage_of_folder
-from inductor_plugin.cache.fields import list_of, moment, table_of, text, typed, unknown
-from inductor_plugin.cache.file import MISSING, is_folder, read
 from inductor_plugin.cache.folder import Folder, Signature, is_damage, signature
+from inductor_plugin.cache.guard import MISSING, is_folder, read
 from inductor_plugin.cache.key import SCHEMA, digest_of
 
 _NAME_DIGITS = 16
@@ -41,7 +48,7 @@ class Pack:
     models: tuple[str, ...]
     problems: tuple[str, ...]
     kernels: tuple[str, ...]
-    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     @property
     def name(self) -> str:

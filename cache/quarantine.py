@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import document
-from inductor_plugin.cache.fields import moment, table, text, typed, unknown, whole
-from inductor_plugin.cache.file import MISSING, is_folder, read
+from inductor_plugin.cache.document import moment, table, text, typed, unknown, whole
 from inductor_plugin.cache.folder import Folder, is_damage
+from inductor_plugin.cache.guard import MISSING, is_folder, read
 from inductor_plugin.cache.key import SCHEMA
 from inductor_plugin.cache.layout import part
 from inductor_plugin.errors import CacheError
@@ -55,7 +55,7 @@ class Quarantined:
     updated: float
     count: int
     fields: Mapping[str, Any]
-    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     @property
     def condemned(self) -> bool:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
-from inductor_plugin.cache.document import check_format
-from inductor_plugin.cache.fields import (
+from inductor_plugin.cache.document import (
     amount,
+    check_format,
     flag,
     list_of,
     moment,
@@ -72,7 +72,7 @@ class Measured:
     kernel: str | None
     measured_at: float
     provenance: Mapping[str, Any]
-    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Decision:
     speedup: float | None
     decided_at: float
     candidates: int
-    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Record:
     updated: float = 0.0
     pinned: bool = False
     epilogue: Mapping[str, str] = field(default_factory=dict[str, str])
-    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     @property
     def place(self) -> str:

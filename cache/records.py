@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import document
-from inductor_plugin.cache.fields import table, typed
-from inductor_plugin.cache.file import MISSING, exists, read
+from inductor_plugin.cache.document import table, typed
 from inductor_plugin.cache.folder import TOUCH_S, Folder, Signature, is_damage, signature
+from inductor_plugin.cache.guard import MISSING, exists, read
 from inductor_plugin.cache.key import SCHEMA, digest_of
 from inductor_plugin.cache.layout import part
 from inductor_plugin.cache.record import Record, failed, from_fields, merge, to_fields

@@ -15,9 +15,8 @@ from inductor_plugin.cache import atomic, evict
 from inductor_plugin.cache.document import ForeignError
 from inductor_plugin.cache.entry import KernelEntry, Resources
 from inductor_plugin.cache.evict import GRACE_S, Pruned
-from inductor_plugin.cache.file import MISSING, exists, is_folder, read
 from inductor_plugin.cache.folder import Folder
-from inductor_plugin.cache.guard import reason_to_refuse
+from inductor_plugin.cache.guard import MISSING, exists, is_folder, read, reason_to_refuse
 from inductor_plugin.cache.kernels import KernelShelf
 from inductor_plugin.cache.key import SCHEMA, KernelKey
 from inductor_plugin.cache.layout import Layout

@@ -10,7 +10,7 @@ from typing import Any
 
 from inductor_plugin.cache import document
 from inductor_plugin.cache.entry import ENTRY
-from inductor_plugin.cache.file import MISSING, read
+from inductor_plugin.cache.guard import MISSING, read
 from inductor_plugin.cache.kernels import kernel_folders
 from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cache.owner import has_ended

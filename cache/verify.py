@@ -11,8 +11,7 @@ from pathlib import Path
 from inductor_plugin.cache import document
 from inductor_plugin.cache.document import ForeignError
 from inductor_plugin.cache.entry import ENTRY, content_damage, read_entry
-from inductor_plugin.cache.file import MISSING, exists, read
-from inductor_plugin.cache.guard import kernel_refusal
+from inductor_plugin.cache.guard import MISSING, exists, kernel_refusal, read
 from inductor_plugin.cache.kernels import kernel_folders
 from inductor_plugin.cache.key import SCHEMA
 from inductor_plugin.cache.layout import Layout

@@ -13,8 +13,8 @@ from typing import Any
 from inductor_plugin.cache import Quarantined, Record, Store, differences, report
 from inductor_plugin.cache.document import load
 from inductor_plugin.cache.entry import ENTRY, KernelEntry, read_entry
-from inductor_plugin.cache.file import read
 from inductor_plugin.cache.find import Match, find
+from inductor_plugin.cache.guard import read
 from inductor_plugin.cache.record import to_fields
 from inductor_plugin.cache.records import parse_environment, parse_record
 from inductor_plugin.cli.verb import (

@@ -13,8 +13,8 @@ from typing import Any
 
 from inductor_plugin.cache import Record, Store, open_store, report
 from inductor_plugin.cache.document import ForeignError
-from inductor_plugin.cache.file import read
 from inductor_plugin.cache.find import Match, find
+from inductor_plugin.cache.guard import read
 from inductor_plugin.cache.records import parse_record
 from inductor_plugin.config import default_cache_dir
 from inductor_plugin.errors import CacheError

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from inductor_plugin.cache.fields import list_of, typed
-from inductor_plugin.cache.fields import text as as_text
-from inductor_plugin.cache.file import read
+from inductor_plugin.cache.document import list_of, typed
+from inductor_plugin.cache.document import text as as_text
+from inductor_plugin.cache.guard import read
 from inductor_plugin.errors import OptionError
 
 
