@@ -323,7 +323,7 @@ class Store:
             self._swept = True
             gone = evict.sweep(leftovers(self.layout))
             if gone:
-                logger.info("removed %d unfinished files of processes that were killed", gone)
+                logger.info("removed %d unfinished files of killed processes", gone)
         if not exists(self.layout.schema):
             self._folder.write(self.layout.schema, _SCHEMA_FIELDS)
 

@@ -146,3 +146,26 @@ def test_an_entry_that_cannot_be_read_is_not_replaced(
         patched.setattr("inductor_plugin.cache.quarantine.read", fails)
         store.quarantine("e", "c", {"status": "hung"})
     assert store.layout.quarantine("e", "c").read_bytes() == before
+
+
+def test_quarantine_counts_and_releases(cache_dir: Path):
+    store = open_store(cache_dir)
+    assert store.quarantined("e", "c") is None
+    for reason in ("first", "second"):
+        store.quarantine("e", "c", {"status": "hung", "reason": reason})
+    entry = open_store(cache_dir).quarantined("e", "c")
+    assert entry is not None
+    assert (entry.status, entry.reason, entry.count) == ("hung", "second", 2)
+    assert entry.created <= entry.updated
+    assert store.usage().quarantined == 1
+    assert store.release("e", "c")
+    assert not store.release("e", "c")
+    assert store.quarantined("e", "c") is None
+
+
+def test_a_candidates_name_cannot_leave_the_quarantine(cache_dir: Path):
+    store = open_store(cache_dir)
+    store.quarantine("e", "../../../evil", {"status": "hung"})
+    assert store.quarantined("e", "../../../evil") is not None
+    assert [path.suffix for path in (cache_dir / "quarantine" / "e").iterdir()] == [".json"]
+    assert store.verify() == []

@@ -181,21 +181,6 @@ def test_environments_keep_their_fields(cache_dir: Path):
     assert open_store(cache_dir).environment("0" * 64) is None
 
 
-def test_quarantine_counts_and_releases(cache_dir: Path):
-    store = open_store(cache_dir)
-    assert store.quarantined("e", "c") is None
-    for reason in ("first", "second"):
-        store.quarantine("e", "c", {"status": "hung", "reason": reason})
-    found = open_store(cache_dir).quarantined("e", "c")
-    assert found is not None
-    assert (found.status, found.reason, found.count) == ("hung", "second", 2)
-    assert found.created <= found.updated
-    assert store.usage().quarantined == 1
-    assert store.release("e", "c")
-    assert not store.release("e", "c")
-    assert store.quarantined("e", "c") is None
-
-
 def test_a_retried_candidate_is_unseen_again_and_only_there(cache_dir: Path):
     store = open_store(cache_dir)
     one = record(measured("good"), measured("bad", None, status="hung"), pinned=True)
@@ -249,14 +234,6 @@ def test_a_read_only_cache_releases_nothing(cache_dir: Path, monkeypatch: pytest
     with pytest.raises(CacheError, match="stays in quarantine: it is read-only"):
         store.retry(found)
     assert writable.quarantined(one.environment, name) is not None
-
-
-def test_a_candidates_name_cannot_leave_the_quarantine(cache_dir: Path):
-    store = open_store(cache_dir)
-    store.quarantine("e", "../../../evil", {"status": "hung"})
-    assert store.quarantined("e", "../../../evil") is not None
-    assert [path.suffix for path in (cache_dir / "quarantine" / "e").iterdir()] == [".json"]
-    assert store.verify() == []
 
 
 def test_counters_add_up(cache_dir: Path):
