@@ -13,13 +13,15 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from inductor_plugin.cache import owner
+
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 
 
 def private_path(private: Path) -> Path:
-    """Return an unused path in a folder, which is created if needed."""
+    """Return an unused path in a folder, which is created if needed; its name tells this process."""
     make_folder(private)
-    return private / f"{os.getpid()}-{secrets.token_hex(8)}"
+    return private / f"{owner.prefix()}{secrets.token_hex(8)}"
 
 
 def write(path: Path, data: bytes, private: Path) -> None:

@@ -1,17 +1,39 @@
-"""The cache's file format: readable JSON whose first field is the SHA-256 of what follows it."""
+"""The cache's file format: readable JSON whose first field is the SHA-256 of what follows it.
+
+What lies in a cache may have been written by another version, by hand, or by someone else's export. So
+each field is read by a reader of its type: a value of another one must not get further than the parser.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
 
 _HEAD = b'{\n  "sha256": "'
 _TAIL = b'",\n'
 _REST = len(_HEAD) + 64 + len(_TAIL)
 _WIDTH = 96
+_MAX_DEPTH = 64
+"""Nesting up to which a document is read, as in keys; `plain` and `differences` recurse."""
+
+_LATEST = 253402300799.0
+"""The last second of the year 9999, as far as `time.localtime` goes."""
+
+_SHOWN = 60
+"""Characters of a value that an error shows."""
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+class ForeignError(ValueError):
+    """A sound document of another format: another version's, which is neither read nor removed."""
 
 
 def dump(fields: Mapping[str, Any]) -> bytes:
@@ -40,8 +62,27 @@ def load(data: bytes) -> dict[str, Any]:
     reason = check(data)
     if reason is not None:
         raise ValueError(reason)
-    fields: dict[str, Any] = json.loads(b"{" + data[_REST:])
+    try:
+        fields: dict[str, Any] = json.loads(b"{" + data[_REST:], parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("its fields are nested too deeply") from None
+    if _too_deep(fields):
+        raise ValueError(f"its fields are nested more than {_MAX_DEPTH} deep")
+    if _SURROGATE.search(data):
+        json.dumps(fields, ensure_ascii=False).encode()  # half of a character: UnicodeEncodeError
     return fields
+
+
+def check_format(fields: Mapping[str, Any], number: int) -> None:
+    """Check that the fields of a document are of a format.
+
+    Raises:
+        ForeignError: They are of another format.
+        ValueError: They name no format.
+    """
+    stated = typed(fields, {"format": whole})["format"]
+    if stated != number:
+        raise ForeignError(f"its format is {stated}, not {number}")
 
 
 def plain(value: Any) -> Any:
@@ -55,6 +96,27 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(v) for v in cast("Sequence[Any]", value)]
     return str(value)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"it holds {name}, which is no number")
+
+
+def _too_deep(fields: dict[str, Any]) -> bool:
+    """Return True if lists and objects are nested more than `_MAX_DEPTH` deep."""
+    level: list[Any] = [fields]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in (
+                cast("dict[str, Any]", outer).values() if isinstance(outer, dict) else outer
+            )
+            if isinstance(inner, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _pretty(value: Any, indent: str) -> str:
@@ -75,3 +137,135 @@ def _pretty(value: Any, indent: str) -> str:
         items = (inner + _pretty(v, inner) for v in cast("list[Any]", value))
         return "[\n" + ",\n".join(items) + f"\n{indent}]"
     return json.dumps(value, allow_nan=False)
+
+
+def typed(fields: Any, readers: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
+    """Return the named fields, each as its reader returns it.
+
+    Raises:
+        ValueError: The fields are no object, one is missing, or one has another type.
+    """
+    named = table(fields)
+    values: dict[str, Any] = {}
+    for name, reader in readers.items():
+        if name not in named:
+            raise ValueError(f"its {name} is missing")
+        try:
+            values[name] = reader(named[name])
+        except ValueError as error:
+            raise ValueError(f"its {name}: {error}") from None
+    return values
+
+
+def unknown(fields: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return the fields that this version does not know; a newer one may have written them."""
+    return {name: value for name, value in fields.items() if name not in names}
+
+
+def text(value: Any) -> str:
+    """Return text.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    if isinstance(value, str):
+        return value
+    raise ValueError(f"{_short(value)} is not text")
+
+
+def number(value: Any) -> float:
+    """Return a finite number.
+
+    Raises:
+        ValueError: It is something else, True and False included.
+    """
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        with suppress(OverflowError):  # 10**400 is a whole number in JSON, and no float
+            if math.isfinite(value):
+                return float(value)
+    raise ValueError(f"{_short(value)} is not a finite number")
+
+
+def amount(value: Any) -> float:
+    """Return a finite number that is not negative: milliseconds, seconds, an error.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    if type(value) is float and 0.0 <= value < math.inf:  # a record has a thousand samples
+        return value
+    result = number(value)
+    if result < 0:
+        raise ValueError(f"{_short(value)} is negative")
+    return result
+
+
+def moment(value: Any) -> float:
+    """Return a time in seconds since 1970, before the year 10000.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    result = amount(value)
+    if result > _LATEST:
+        raise ValueError(f"{_short(value)} is no time")
+    return result
+
+
+def whole(value: Any) -> int:
+    """Return a whole number from 0 to 2^63 - 1.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
+        return value
+    raise ValueError(f"{_short(value)} is not a whole number from 0 to 2^63 - 1")
+
+
+def flag(value: Any) -> bool:
+    """Return True or False.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    if isinstance(value, bool):
+        return value
+    raise ValueError(f"{_short(value)} is neither true nor false")
+
+
+def table(value: Any) -> dict[str, Any]:
+    """Return values by name.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    if isinstance(value, Mapping):
+        return {text(name): content for name, content in cast("Mapping[Any, Any]", value).items()}
+    raise ValueError(f"{_short(value)} is not an object with names")
+
+
+def table_of(reader: Callable[[Any], T]) -> Callable[[Any], dict[str, T]]:
+    """Return a reader of values by name, each read by ``reader``."""
+    return lambda value: {name: reader(content) for name, content in table(value).items()}
+
+
+def list_of(reader: Callable[[Any], T]) -> Callable[[Any], tuple[T, ...]]:
+    """Return a reader of a list whose elements are read by ``reader``."""
+
+    def read(value: Any) -> tuple[T, ...]:
+        if isinstance(value, (list, tuple)):
+            return tuple(map(reader, cast("list[Any]", value)))
+        raise ValueError(f"{_short(value)} is not a list")
+
+    return read
+
+
+def optional(reader: Callable[[Any], T]) -> Callable[[Any], T | None]:
+    """Return a reader that takes None as well."""
+    return lambda value: None if value is None else reader(value)
+
+
+def _short(value: Any) -> str:
+    form = repr(value)
+    return form if len(form) <= _SHOWN else f"{form[:_SHOWN]}..."

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from inductor_plugin.cache import document
+from inductor_plugin.cache.document import (
+    moment,
+    optional,
+    table,
+    table_of,
+    text,
+    typed,
+    unknown,
+    whole,
+)
+from inductor_plugin.cache.guard import MISSING, exists, open_regular, read
 from inductor_plugin.cache.key import SCHEMA, KernelKey
 
 ENTRY = "entry.json"
@@ -23,12 +36,20 @@ class Resources:
         spills: Bytes spilled per thread.
         shared_bytes: Shared memory per block.
         threads: Threads per block.
+        extra: Fields of a newer version; they are written back as they were read.
     """
 
     registers: int | None = None
     spills: int | None = None
     shared_bytes: int | None = None
     threads: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the resources by name, those of a newer version among them."""
+        fields = asdict(self)
+        extra = fields.pop("extra")
+        return {**fields, **unknown(extra, fields)}
 
 
 @dataclass(frozen=True)
@@ -43,6 +64,7 @@ class KernelEntry:
         resources: Its resources on the device.
         created: Time of publication, in seconds since 1970.
         folder: The folder of its files.
+        extra: Fields of a newer version, as in `Resources`.
     """
 
     digest: str
@@ -52,6 +74,7 @@ class KernelEntry:
     resources: Resources
     created: float
     folder: Path = field(compare=False)
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     def path(self, name: str) -> Path:
         """Return the path of one of the files.
@@ -67,86 +90,155 @@ class KernelEntry:
 
 
 def make_entry(
-    folder: Path, key: KernelKey, names: list[str], resources: Resources | None
+    folder: Path,
+    key: KernelKey,
+    names: list[str],
+    resources: Resources | None,
+    extra: Mapping[str, Any] | None = None,
 ) -> bytes:
     """Return the text of ``entry.json`` for files in ``folder``.
 
     Raises:
         OSError: A file cannot be read.
+        ValueError: One is not a file.
     """
-    return document.dump(
-        {
-            "format": SCHEMA,
-            "digest": key.digest,
-            "created": round(time.time(), 3),
-            "bytes": sum((folder / name).stat().st_size for name in names),
-            "resources": asdict(resources or Resources()),
-            "key": key.fields(),
-            "files": {name: file_sha256(folder / name) for name in sorted(names)},
-        }
-    )
+    fields = {
+        "format": SCHEMA,
+        "digest": key.digest,
+        "created": round(time.time(), 3),
+        "bytes": sum((folder / name).stat().st_size for name in names),
+        "resources": (resources or Resources()).fields(),
+        "key": key.fields(),
+        "files": {name: file_sha256(folder / name) for name in sorted(names)},
+    }
+    return document.dump({**fields, **unknown(extra or {}, fields)})
 
 
 def parse_entry(data: bytes, folder: Path) -> KernelEntry:
-    """Return the entry described by the text of an ``entry.json``.
+    """Return the entry described by the text of an ``entry.json``; every field's type was checked.
 
     Raises:
-        ValueError: The text is damaged, of another format, or has another kernel's digest.
+        ForeignError: The text is of another format, or its key has fields this version does not know.
+        ValueError: It is damaged, or has another kernel's digest.
     """
     fields = document.load(data)
-    if fields.get("format") != SCHEMA:
-        raise ValueError(f"its format is {fields.get('format')!r}, not {SCHEMA}")
+    document.check_format(fields, SCHEMA)
     try:
-        key = KernelKey(**fields["key"])
-        entry = KernelEntry(
-            digest=fields["digest"],
-            key=key,
-            files={str(name): str(sha256) for name, sha256 in fields["files"].items()},
-            bytes=int(fields["bytes"]),
-            resources=Resources(**fields["resources"]),
-            created=float(fields["created"]),
-            folder=folder,
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"it is not a kernel entry: {type(error).__name__}: {error}") from error
+        values = typed(fields, _ENTRY)
+        key = KernelKey(**typed(values["key"], _KEY))
+        resources = typed(values["resources"], _RESOURCES)
+    except ValueError as error:
+        raise ValueError(f"it is not a kernel entry: {error}") from error
+    names = unknown(values["key"], _KEY)
+    if names:
+        raise document.ForeignError(f"its key has the unknown fields {sorted(names)}")
+    entry = KernelEntry(
+        digest=values["digest"],
+        key=key,
+        files=values["files"],
+        bytes=values["bytes"],
+        resources=Resources(**resources, extra=unknown(values["resources"], _RESOURCES)),
+        created=values["created"],
+        folder=folder,
+        extra=unknown(fields, {"format", *_ENTRY}),
+    )
     if key.digest != entry.digest:
         raise ValueError(f"its digest {entry.digest[:12]} is not that of its key {key.digest[:12]}")
-    if any("/" in name or name in ("", ".", "..", ENTRY) for name in entry.files):
+    if any("/" in name or "\0" in name or name in ("", ".", "..", ENTRY) for name in entry.files):
         raise ValueError(f"it names files outside its folder: {sorted(entry.files)}")
     return entry
 
 
+def read_entry(folder: Path) -> KernelEntry:
+    """Return the entry in a kernel's folder.
+
+    Raises:
+        OSError: It does not exist or cannot be read.
+        ForeignError: It is another version's.
+        ValueError: It is damaged.
+    """
+    return parse_entry(read(folder / ENTRY), folder)
+
+
 def damage(entry: KernelEntry) -> str | None:
-    """Return the damage of a kernel's files, or None if all checksums match."""
+    """Return the damage of a kernel's files, or None if all checksums match.
+
+    Raises:
+        OSError: A file cannot be read, which says nothing of its content.
+    """
+    reasons = (_damage_of_file(entry, name, sha256) for name, sha256 in entry.files.items())
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _damage_of_file(entry: KernelEntry, name: str, sha256: str) -> str | None:
     try:
-        for name, sha256 in entry.files.items():
-            if file_sha256(entry.folder / name) != sha256:
-                return f"the checksum of {name} does not match"
-    except OSError as error:
-        return f"a file cannot be read: {error}"
+        if file_sha256(entry.folder / name, entry.bytes) != sha256:
+            return f"the checksum of {name} does not match"
+    except MISSING:
+        return f"{name} is missing"
+    except ValueError as error:
+        return f"{name}: {error}"
     return None
 
 
-def damage_of_folder(folder: Path) -> str | None:
-    """Return the damage of a kernel's folder, or None if it is valid or does not exist."""
+def content_damage(folder: Path) -> str | None:
+    """Return what is wrong with the content of a kernel's folder; None if it is valid or not there.
+
+    Raises:
+        OSError: A file cannot be read, which says nothing of its content.
+        ForeignError: The kernel is another version's.
+    """
     try:
-        entry = parse_entry((folder / ENTRY).read_bytes(), folder)
+        entry = read_entry(folder)
         reason = damage(entry)
         if reason is None and entry.digest != folder.name:
             reason = f"it lies under the name of another kernel ({entry.digest[:12]})"
-    except (OSError, ValueError) as error:
+    except document.ForeignError:
+        raise
+    except ValueError as error:
         reason = str(error)
-    return reason if folder.exists() else None
+    except MISSING:
+        reason = f"{ENTRY} is missing"
+    return reason if exists(folder) else None
 
 
-def file_sha256(path: Path) -> str:
+def damage_of_folder(folder: Path) -> str | None:
+    """Return why a kernel's folder cannot be used, or None if it can be or does not exist."""
+    try:
+        return content_damage(folder)
+    except OSError as error:
+        return f"it cannot be read: {error}" if exists(folder) else None
+    except document.ForeignError as error:
+        return f"it is another version's: {error}"
+
+
+def file_sha256(path: Path, limit_bytes: int | None = None) -> str:
     """Return the SHA-256 of a file in hexadecimal.
 
     Raises:
         OSError: The file cannot be read.
+        ValueError: It is a link, a pipe or a device, or has more than ``limit_bytes``.
     """
     sha256 = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_regular(path, follow=False) as file:
+        if limit_bytes is not None and os.fstat(file.fileno()).st_size > limit_bytes:
+            raise ValueError(f"it is larger than its kernel, {limit_bytes} bytes")
         while block := file.read(1 << 20):
             sha256.update(block)
     return sha256.hexdigest()
+
+
+_KEY: dict[str, Callable[[Any], Any]] = dict.fromkeys(
+    ("template", "source", "config", "target", "toolchain", "flags"), text
+)
+_RESOURCES: dict[str, Callable[[Any], Any]] = dict.fromkeys(
+    ("registers", "spills", "shared_bytes", "threads"), optional(whole)
+)
+_ENTRY: dict[str, Callable[[Any], Any]] = {
+    "digest": text,
+    "key": table,
+    "files": table_of(text),
+    "bytes": whole,
+    "resources": table,
+    "created": moment,
+}

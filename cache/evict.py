@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inductor_plugin.cache import atomic
+from inductor_plugin.cache.document import ForeignError
 from inductor_plugin.cache.folder import Folder
+from inductor_plugin.cache.guard import read
 from inductor_plugin.cache.lock import remove_unused
 from inductor_plugin.cache.records import parse_record, record_files
 from inductor_plugin.cache.usage import (
-    LEFTOVER_S,
     Stamp,
     kernel_stamps,
     leftovers,
@@ -122,7 +123,7 @@ def prune(
         kernels=len(evicted_kernels),
         records=len(evicted_records),
         bytes=removed,
-        leftovers=sweep(leftovers(layout, LEFTOVER_S)),
+        leftovers=sweep(leftovers(layout)),
         locks=_remove_locks(layout.locks, now - LOCK_AGE_S),
         bytes_left=total - removed,
     )
@@ -133,17 +134,20 @@ def pinned(paths: Iterable[Path]) -> tuple[set[str], set[str]]:
     records: set[str] = set()
     kernels: set[str] = set()
     for path in paths:
-        with suppress(OSError, ValueError):
-            data = path.read_bytes()
-            if _PINNED not in data:
-                continue
-            record = parse_record(data, path)
-            if not record.pinned:
-                continue
-            records.add(record.digest)
-            winner = record.decision and record.candidates.get(record.decision.winner)
-            if winner and winner.kernel:
-                kernels.add(winner.kernel)
+        try:
+            data = read(path)
+            record = parse_record(data, path) if _PINNED in data else None
+        except (OSError, ForeignError):
+            records.add(path.stem)  # it may be pinned
+            continue
+        except ValueError:
+            continue
+        if record is None or not record.pinned:
+            continue
+        records.add(record.digest)
+        winner = record.decision and record.candidates.get(record.decision.winner)
+        if winner and winner.kernel:
+            kernels.add(winner.kernel)
     return records, kernels
 
 
@@ -151,12 +155,12 @@ def sweep(paths: Iterable[Path]) -> int:
     """Delete files and folders; return how many are gone."""
     gone = 0
     for path in paths:
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
             with suppress(OSError):
                 path.unlink()
-        gone += not path.exists()
+        gone += not path.is_symlink() and not path.exists()
     return gone
 
 

@@ -82,4 +82,6 @@ def _matches(name: list[str], key: list[str]) -> bool:
 
 
 def _short(name: str) -> str:
-    return "/".join(part[:12] for part in name.split("/"))
+    """Return a name with its digests cut, an operator's name whole."""
+    parts = name.split("/")
+    return "/".join(part if index == 1 else part[:12] for index, part in enumerate(parts))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import math
 import os
+import stat
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import atomic, document
+from inductor_plugin.cache.guard import MISSING, read
 from inductor_plugin.cache.key import SCHEMA
 from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cache.lock import Held, LockTable
@@ -22,27 +25,53 @@ logger = logging.getLogger(__name__)
 TOUCH_S = 60.0
 """Least interval between updates of an entry's time of use, in seconds."""
 
-MISSING = (FileNotFoundError, NotADirectoryError)
-"""Errors of opening a missing file; the second is raised if a parent is not a folder."""
+RETRY_S = 60.0
+"""Seconds for which nothing is written after an error that may pass."""
+
+_PASSING = frozenset(
+    {
+        errno.EAGAIN,
+        errno.EDQUOT,
+        errno.EINTR,
+        errno.EIO,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ENOSPC,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+    }
+)
+"""Errors that pass when a disk has room again, or a process has closed files."""
 
 Signature = tuple[int, int, int]
 
 
-@dataclass
 class Folder:
     """A cache directory, or the memory that replaces it.
 
     Attributes:
         layout: Its paths.
-        degraded: Why nothing is written to disk, or None.
     """
 
-    layout: Layout
-    degraded: str | None = None
-    _untold: str | None = None
-    _locks: LockTable = field(default_factory=LockTable)
-    _reported: set[str] = field(default_factory=set[str])
-    _guard: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, layout: Layout) -> None:
+        """Use the directory of ``layout``."""
+        self.layout = layout
+        self._reason: str | None = None
+        self._retry_at = math.inf
+        self._warned = False
+        self._untold: str | None = None
+        self._locks = LockTable()
+        self._reported: set[tuple[str, str]] = set()
+        self._guard = threading.Lock()
+
+    @property
+    def degraded(self) -> str | None:
+        """Why nothing is written to disk, or None."""
+        if self._reason is not None and time.monotonic() >= self._retry_at:
+            with self._guard:
+                self._reason, self._retry_at = None, math.inf
+        return self._reason
 
     def lock(self, name: str, timeout_s: float) -> Held:
         """Return the lock of a key, to be used in a `with` statement.
@@ -51,12 +80,27 @@ class Folder:
         """
         return _FolderLock(self, self._locks, name, timeout_s)
 
-    def degrade(self, reason: str, *, quietly: bool = False) -> None:
-        """Write nothing to disk from now on, and warn: ``quietly``, not before `tell_of_memory`."""
+    def close(self, reason: str) -> None:
+        """Write nothing to disk for the life of this object, without a warning."""
         with self._guard:
-            if self.degraded is not None:
+            self._reason, self._retry_at, self._warned = reason, math.inf, True
+
+    def degrade(self, cause: str | Exception, *, quietly: bool = False) -> None:
+        """Write nothing to disk from now on, and warn the first time: ``quietly``, not before `tell_of_memory`.
+
+        After an error that may pass, writing is tried again `RETRY_S` later.
+        """
+        passing = isinstance(cause, OSError) and cause.errno in _PASSING
+        with self._guard:
+            if self._reason is not None:
                 return
-            self.degraded = self._untold = reason
+            self._reason = str(cause)
+            self._retry_at = time.monotonic() + RETRY_S if passing else math.inf
+            if self._warned:
+                return
+            self._warned = True
+            again = f", and writing is tried again in {RETRY_S:.0f} s" if passing else ""
+            self._untold = f"{cause}; what is tuned now is kept in memory only{again}"
         if not quietly:
             self.tell_of_memory()
 
@@ -67,14 +111,12 @@ class Folder:
         """
         with self._guard:
             reason, self._untold = self._untold, None
-        if reason is None:
-            return
-        logger.warning(
-            "inductor-plugin: the cache directory %s is not written to: %s; "
-            "what is tuned now is kept in memory only",
-            self.layout.root,
-            reason,
-        )
+        if reason is not None:
+            logger.warning(
+                "inductor-plugin: the cache directory %s is not written to: %s",
+                self.layout.root,
+                reason,
+            )
 
     def write(self, path: Path, fields: dict[str, Any]) -> bool:
         """Write a document with a checksum; if that fails, degrade and return False."""
@@ -82,8 +124,11 @@ class Folder:
             return False
         try:
             atomic.write(path, document.dump(fields), self.layout.private)
+        except IsADirectoryError as error:  # a folder in the place of this one file
+            self.report(path, error)
+            return False
         except OSError as error:
-            self.degrade(str(error))
+            self.degrade(error)
             return False
         return True
 
@@ -97,23 +142,40 @@ class Folder:
             if now - status.st_atime > TOUCH_S:
                 os.utime(path, ns=(int(now * 1e9), status.st_mtime_ns))
 
-    def report_damage(self, path: Path, reason: str) -> None:
-        """Warn of a damaged entry, once for each path."""
+    def report(self, path: Path, error: OSError | ValueError) -> None:
+        """Log why an entry is not used, once for each path and kind of reason.
+
+        Only damage is counted: a file that cannot be read, and one of another version, may be sound.
+        """
+        if isinstance(error, OSError):
+            if self._is_new("unreadable", path):
+                logger.warning(
+                    "inductor-plugin: the cache entry %s cannot be read: %s; "
+                    "it counts as missing until it can be, and is not removed",
+                    path,
+                    error,
+                )
+        elif not is_damage(error):
+            if self._is_new("foreign", path):
+                logger.info("%s is another version's: %s; it is left alone", path, error)
+        elif self._is_new("damaged", path):
+            logger.warning(
+                "inductor-plugin: damaged cache entry %s: %s; it is ignored and will be made again",
+                path,
+                error,
+            )
+            self.add_counters({"corrupt": 1})
+
+    def _is_new(self, kind: str, path: Path) -> bool:
         with self._guard:
-            if str(path) in self._reported:
-                return
-            self._reported.add(str(path))
-        logger.warning(
-            "inductor-plugin: damaged cache entry %s: %s; it is ignored and will be made again",
-            path,
-            reason,
-        )
-        self.add_counters({"corrupt": 1})
+            known = (kind, str(path)) in self._reported
+            self._reported.add((kind, str(path)))
+        return not known
 
     def forget_damage(self, path: Path) -> None:
         """Report the next damage of a path again, after it has been replaced."""
         with self._guard:
-            self._reported.discard(str(path))
+            self._reported.discard(("damaged", str(path)))
 
     def add_counters(self, sums: dict[str, int]) -> None:
         """Add to the sums over all processes; they are dropped if writing fails."""
@@ -121,19 +183,31 @@ class Folder:
             return
         try:
             with self.lock("counters", 5.0):
-                before = self.counters()
-                total = {n: before.get(n, 0) + sums.get(n, 0) for n in sorted({*before, *sums})}
-                self.write(self.layout.counters, {"format": SCHEMA, **total})
+                before = self._counters()
+                if before is None:
+                    return
+                counts = _counts(before)
+                total = {n: counts.get(n, 0) + sums.get(n, 0) for n in sorted({*counts, *sums})}
+                self.write(self.layout.counters, {**before, "format": SCHEMA, **total})
         except CacheError as error:
             logger.debug("counters were not written: %s", error)
 
     def counters(self) -> dict[str, int]:
         """Return the sums over all processes; empty if there are none or they are damaged."""
+        return _counts(self._counters() or {})
+
+    def _counters(self) -> dict[str, Any] | None:
+        """Return the fields of the sums, None if they are not to be replaced; damaged ones are lost."""
         try:
-            fields = document.load(self.layout.counters.read_bytes())
-        except (OSError, ValueError):
+            fields = document.load(read(self.layout.counters))
+            document.check_format(fields, SCHEMA)
+        except MISSING:
             return {}
-        return {n: v for n, v in fields.items() if isinstance(v, int) and n != "format"}
+        except (OSError, document.ForeignError):
+            return None
+        except ValueError:
+            return {}
+        return fields
 
 
 class _FolderLock(Held):
@@ -150,9 +224,32 @@ class _FolderLock(Held):
             if path is not None:
                 atomic.make_folder(path.parent)
             self._table.acquire(self._name, path, self._timeout_s)
-        except OSError as error:
-            folder.degrade(f"no lock file: {error}")
+        except (OSError, NotImplementedError) as error:
+            if path is not None and not _may_be_locked(path):
+                raise CacheError(f"the lock {path} is not a file; remove it") from error
+            folder.degrade(error)
             self._table.acquire(self._name, None, self._timeout_s)
+
+
+def _may_be_locked(path: Path) -> bool:
+    """Return False if something that is not a file lies in the place of this one lock file."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return True
+
+
+def is_damage(error: OSError | ValueError) -> bool:
+    """Return True if an error in reading an entry says that its content is damaged."""
+    return isinstance(error, ValueError) and not isinstance(error, document.ForeignError)
+
+
+def _counts(fields: dict[str, Any]) -> dict[str, int]:
+    return {
+        name: value
+        for name, value in fields.items()
+        if isinstance(value, int) and not isinstance(value, bool) and name != "format"
+    }
 
 
 def signature(path: str) -> Signature | None:

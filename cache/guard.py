@@ -1,12 +1,33 @@
-"""Whether a directory can be trusted with code that this process will load. Pure but for `stat`."""
+"""What may be read and loaded: files of a limited size, no pipes or devices, that nobody else may change.
+
+The directory and the folders in it are checked when a cache is opened, a kernel's folders and files
+again when it is loaded: whoever may rename a folder above the cache can put another one in its place,
+but not one of this user. So the folders above are not checked.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import shlex
 import stat
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
+
+MAX_DOCUMENT_BYTES = 8 << 20
+"""Size up to which a document is read: 17,000 candidates, or a pack of 120,000 kernels. Parsing that takes
+less than a second."""
+
+MISSING = (FileNotFoundError, NotADirectoryError)
+"""Errors of opening a missing file; the second is raised if a parent is not a folder."""
+
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a named pipe would wait for a writer
+_LIMIT = "it has more than {} bytes, which no file of its kind has"
+
+_OWN = ("kernels", "locks", "packs", "packs-installed", "private", "quarantine", "records")
+"""The folders in a cache directory. Others, as in ``/``, are none of its business."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +47,10 @@ class Refusal:
         return f"{self.what}; {self.remedy}"
 
 
-def reason_to_refuse(path: Path, owners: Collection[int] | None = None) -> Refusal | None:
-    """Return why the directory, or a folder directly in it, cannot be trusted.
+def reason_to_refuse(path: Path) -> Refusal | None:
+    """Return why a directory, or one of a cache's folders in it, cannot be trusted.
 
-    None if it can be, or if it does not exist.
+    None if it can be, if it does not exist, or if it is no directory and so can hold no kernels.
 
     Args:
         path: The directory.
@@ -38,35 +59,122 @@ def reason_to_refuse(path: Path, owners: Collection[int] | None = None) -> Refus
     Raises:
         OSError: The directory cannot be read.
     """
+    if path == path.parent:
+        return Refusal(f"{path} is the root of the file system", "name a folder of its own")
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    refusal = _refusal(path, status, owners)
-    if refusal is not None or not stat.S_ISDIR(status.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
+        return None
+    refusal = _refusal(path, status)
+    if refusal is not None:
         return refusal
     with os.scandir(path) as entries:
         for entry in entries:
-            if entry.is_dir(follow_symlinks=True):
-                refusal = _refusal(Path(entry.path), entry.stat(), owners)
+            if entry.name in _OWN and entry.is_dir(follow_symlinks=True):
+                refusal = _refusal(Path(entry.path), entry.stat())
                 if refusal is not None:
                     return refusal
     return None
 
 
-def _refusal(path: Path, status: os.stat_result, owners: Collection[int] | None) -> Refusal | None:
+def kernel_refusal(root: Path, folder: Path, names: Iterable[str]) -> Refusal | None:
+    """Return why a kernel's folder, one above it, or one of its files cannot be trusted.
+
+    In a folder that only its owner may enter, as a new cache is, the modes of what lies below do not
+    matter: under a umask of 002 files are writable by the group.
+
+    Args:
+        root: The cache directory.
+        folder: The kernel's folder in it.
+        names: Its files.
+
+    Raises:
+        OSError: One of them does not exist or cannot be read.
+    """
+    is_open = True
+    for path in (root, folder.parent, folder, *(folder / name for name in names)):
+        status = path.stat() if path == root else path.lstat()
+        refusal = _refusal(path, status, is_open=is_open)
+        if refusal is not None:
+            return refusal
+        if stat.S_ISDIR(status.st_mode):
+            is_open = is_open and bool(status.st_mode & 0o011)
+    return None
+
+
+def read(path: Path | str, limit_bytes: int = MAX_DOCUMENT_BYTES) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        OSError: The file does not exist, cannot be read, or is a folder.
+        ValueError: It is a pipe or a device, or larger than ``limit_bytes``.
+    """
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > limit_bytes:
+            raise ValueError(_LIMIT.format(limit_bytes))
+        data = file.read(limit_bytes + 1)
+    if len(data) > limit_bytes:
+        raise ValueError(_LIMIT.format(limit_bytes))
+    return data
+
+
+def open_regular(path: Path | str, *, follow: bool = True) -> BinaryIO:
+    """Open a file for reading.
+
+    Args:
+        path: The file.
+        follow: Whether the path may be a link to the file.
+
+    Raises:
+        OSError: The file does not exist, cannot be read, or is a folder.
+        ValueError: It is a pipe or a device, or a link that is not to be followed.
+    """
+    try:
+        descriptor = os.open(path, _FLAGS | (0 if follow else os.O_NOFOLLOW))
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ValueError("it is a link" if not follow else "it is a link to itself") from None
+        if error.errno == errno.ENXIO:  # a socket
+            raise ValueError("it is a socket, not a file") from None
+        raise
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise ValueError("it is a pipe or a device, not a file")
+
+
+def exists(path: Path | str) -> bool:
+    """Return True if there is something at a path; False also where this process may not look."""
+    return os.path.exists(path)  # noqa: PTH110 - Path.exists raises PermissionError
+
+
+def is_folder(path: Path | str) -> bool:
+    """Return True if there is a folder at a path; False also where this process may not look."""
+    return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises PermissionError
+
+
+def _refusal(path: Path, status: os.stat_result, *, is_open: bool = True) -> Refusal | None:
+    """Return why a file or folder cannot be trusted, which others may reach if ``is_open``."""
     user = os.geteuid()
-    if status.st_uid not in (owners or {user}):
+    if status.st_uid not in (user, 0):  # root could replace this program as well
         return Refusal(
             f"{path} belongs to user {status.st_uid}, not to user {user}, who could replace the "
             "kernels in it",
             "choose another cache directory, or copy it and own the copy",
         )
     mode = stat.S_IMODE(status.st_mode)
-    if mode & 0o022:
+    if mode & 0o022 and is_open and not stat.S_ISLNK(status.st_mode):
         writers = "everyone" if mode & 0o002 else "its group"
+        shared = status.st_uid != user or mode & stat.S_ISVTX  # /tmp: others need its mode
         return Refusal(
             f"{path} may be written by {writers} (mode {mode:04o}), who could replace the kernels in it",
-            f"if you trust its content, run: chmod go-w {path}",
+            "choose another cache directory"
+            if shared
+            else f"if you trust its content, run: chmod go-w {shlex.quote(str(path))}",
         )
     return None

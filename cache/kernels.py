@@ -12,18 +12,22 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from inductor_plugin.cache import atomic
+from inductor_plugin.cache.document import ForeignError
 from inductor_plugin.cache.entry import (
     ENTRY,
     KernelEntry,
     Resources,
+    content_damage,
     damage,
-    damage_of_folder,
     make_entry,
     parse_entry,
+    read_entry,
 )
-from inductor_plugin.cache.folder import MISSING, TOUCH_S, Folder, Signature, signature
+from inductor_plugin.cache.folder import TOUCH_S, Folder, Signature, is_damage, signature
+from inductor_plugin.cache.guard import MISSING, exists, is_folder, kernel_refusal
 from inductor_plugin.cache.key import KernelKey
 from inductor_plugin.cache.layout import part
 from inductor_plugin.errors import CacheError
@@ -59,7 +63,11 @@ class KernelShelf:
         return self._memory.get(digest) or self._on_disk(digest)
 
     def put(
-        self, key: KernelKey, files: Mapping[str, Path | bytes], resources: Resources | None
+        self,
+        key: KernelKey,
+        files: Mapping[str, Path | bytes],
+        resources: Resources | None,
+        extra: Mapping[str, Any] | None = None,
     ) -> KernelEntry:
         """Publish built files; a valid kernel of the same key stays.
 
@@ -71,11 +79,11 @@ class KernelShelf:
             raise CacheError(f"a kernel cannot have files named {names}; use plain file names")
         if self._folder.degraded is None:
             try:
-                return self._publish(key, files, resources)
+                return self._publish(key, files, resources, extra)
             except OSError as error:
                 self._blame(error, files)
         try:
-            return self._keep(key, files, resources)
+            return self._keep(key, files, resources, extra)
         except OSError as error:
             raise CacheError(
                 f"kernel {key.digest[:12]} fits neither the cache {self._folder.layout.root} nor "
@@ -113,11 +121,17 @@ class KernelShelf:
 
     def _described(self, folder: Path) -> KernelEntry | None:
         try:
-            return parse_entry((folder / ENTRY).read_bytes(), folder)
+            return read_entry(folder)
         except (OSError, ValueError) as error:
-            if folder.exists():
-                self._folder.report_damage(folder, str(error))
+            self._report(folder, error)
             return None
+
+    def _report(self, folder: Path, error: OSError | ValueError) -> None:
+        """Log why a kernel is not used, unless its folder is gone."""
+        if isinstance(error, MISSING):
+            error = ValueError(f"{ENTRY} is missing")
+        if exists(folder):
+            self._folder.report(folder, error)
 
     def _on_disk(self, digest: str) -> KernelEntry | None:
         cached = self._cached.get(digest)
@@ -128,23 +142,20 @@ class KernelShelf:
                 self._folder.touch(str(cached.entry.folder / ENTRY))
             return cached.entry
         folder = self._folder.layout.kernel(digest)
-        try:
-            data = (folder / ENTRY).read_bytes()
-        except MISSING:
-            if folder.exists():
-                self._damaged(folder, digest, f"{ENTRY} is missing")
-            return None
-        except OSError as error:
-            self._folder.report_damage(folder, str(error))
+        if not exists(folder):
             return None
         try:
-            entry = parse_entry(data, folder)
+            entry = read_entry(folder)
             reason = damage(entry) if entry.digest == digest else "it is another kernel's"
-        except ValueError as error:
-            self._damaged(folder, digest, str(error))
+            refusal = kernel_refusal(self._folder.layout.root, folder, (ENTRY, *entry.files))
+        except (OSError, ValueError) as error:
+            self._unused(folder, digest, error)
             return None
         if reason is not None:
-            self._damaged(folder, digest, reason)
+            self._unused(folder, digest, ValueError(reason))
+            return None
+        if refusal is not None:
+            self._unused(folder, digest, PermissionError(f"it is not trusted: {refusal}"))
             return None
         self._folder.touch(str(folder / ENTRY))
         self._remember(entry)
@@ -157,29 +168,40 @@ class KernelShelf:
                 del self._cached[next(iter(self._cached))]
             self._cached[entry.digest] = cached
 
-    def _damaged(self, folder: Path, digest: str, reason: str) -> None:
-        """Report a damaged kernel and remove it, unless another process holds its lock or has replaced it."""
-        if damage_of_folder(folder) is None:
+    def _unused(self, folder: Path, digest: str, error: OSError | ValueError) -> None:
+        """Report why a kernel is not used, and remove it if its content is damaged.
+
+        It stays if it cannot be read, is another version's, or another process holds its lock or has
+        replaced it: a kernel of a pack cannot be built again without a compiler.
+        """
+        if not (isinstance(error, MISSING) or is_damage(error)):
+            self._report(folder, error)
             return
-        self._folder.report_damage(folder, reason)
+        if not _is_damaged(folder):
+            return
+        self._report(folder, error)
         if self._folder.degraded is not None:
             return
         try:
             with self._folder.lock(digest, 0):
-                if damage_of_folder(folder) is not None:
+                if _is_damaged(folder):
                     atomic.remove_folder(folder, self._folder.layout.private)
-        except (CacheError, OSError) as error:
-            logger.debug("damaged kernel %s stays: %s", folder, error)
+        except (CacheError, OSError) as caught:
+            logger.debug("damaged kernel %s stays: %s", folder, caught)
 
     def _publish(
-        self, key: KernelKey, files: Mapping[str, Path | bytes], resources: Resources | None
+        self,
+        key: KernelKey,
+        files: Mapping[str, Path | bytes],
+        resources: Resources | None,
+        extra: Mapping[str, Any] | None,
     ) -> KernelEntry:
         layout = self._folder.layout
         target = layout.kernel(key.digest)
         draft = atomic.private_path(layout.private)
         draft.mkdir(mode=0o700)
         try:
-            entry = _fill(draft, target, key, files, resources, shared=layout.kernels)
+            entry = _fill(draft, target, key, files, resources, extra, shared=layout.kernels)
             for _ in range(_ATTEMPTS):
                 if atomic.publish_folder(draft, target):
                     self._folder.forget_damage(target)
@@ -189,20 +211,26 @@ class KernelShelf:
                 existing = self._on_disk(key.digest)
                 if existing is not None:
                     return existing
+                if _is_foreign(target):
+                    return self._keep(key, files, resources, extra)
                 atomic.remove_folder(target, layout.private)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         raise OSError(f"{target} keeps coming back damaged")
 
     def _keep(
-        self, key: KernelKey, files: Mapping[str, Path | bytes], resources: Resources | None
+        self,
+        key: KernelKey,
+        files: Mapping[str, Path | bytes],
+        resources: Resources | None,
+        extra: Mapping[str, Any] | None,
     ) -> KernelEntry:
         """Keep a kernel in a private folder that is removed when the process ends."""
         existing = self._memory.get(key.digest) or self._on_disk(key.digest)
         if existing is not None:
             return existing
         folder = Path(tempfile.mkdtemp(dir=self._private_scratch()))
-        entry = _fill(folder, folder, key, files, resources)
+        entry = _fill(folder, folder, key, files, resources, extra)
         return self._memory.setdefault(key.digest, entry)
 
     def _private_scratch(self) -> Path:
@@ -219,12 +247,32 @@ class KernelShelf:
                 raise CacheError(
                     f"the built file {name} is not at {content}; publish it before it is removed"
                 ) from error
-        self._folder.degrade(str(error))
+        self._folder.degrade(error)
 
 
 def kernel_folders(kernels: Path) -> list[Path]:
     """Return the folders of kernels, sorted; empty if the folder does not exist."""
-    return sorted(path for path in kernels.glob("*/*") if path.is_dir()) if kernels.is_dir() else []
+    return (
+        sorted(path for path in kernels.glob("*/*") if is_folder(path))
+        if is_folder(kernels)
+        else []
+    )
+
+
+def _is_damaged(folder: Path) -> bool:
+    """Return True if the content of a kernel's folder is certainly damaged."""
+    try:
+        return content_damage(folder) is not None
+    except (OSError, ForeignError):
+        return False
+
+
+def _is_foreign(folder: Path) -> bool:
+    try:
+        read_entry(folder)
+    except (OSError, ValueError) as error:
+        return isinstance(error, ForeignError)
+    return False
 
 
 def _fill(
@@ -233,6 +281,7 @@ def _fill(
     key: KernelKey,
     files: Mapping[str, Path | bytes],
     resources: Resources | None,
+    extra: Mapping[str, Any] | None,
     shared: Path | None = None,
 ) -> KernelEntry:
     """Write a kernel's files into a folder; return its entry as it will be at ``target``.
@@ -247,7 +296,7 @@ def _fill(
                 (folder / name).chmod(0o700 if content.suffix == ".so" else 0o600)
         else:
             (folder / name).write_bytes(content)
-    text = make_entry(folder, key, list(files), resources)
+    text = make_entry(folder, key, list(files), resources, extra)
     (folder / ENTRY).write_bytes(text)
     return parse_entry(text, target)
 

@@ -102,7 +102,7 @@ class Held:
 
         Raises:
             CacheError: The lock was not free in time.
-            OSError: The lock file cannot be created.
+            OSError: The lock file cannot be created, or the file system has no locks.
         """
         self._table.acquire(self._name, self._path, self._timeout_s)
 
@@ -122,10 +122,10 @@ def remove_unused(path: Path) -> bool:
     Acquiring a lock checks that its file still has a name, so that a lock on a file that was deleted
     meanwhile is not mistaken for a lock on the file that replaced it.
     """
-    lock = FileLock(path, thread_local=False)
+    lock = _native(path)
     try:
         lock.acquire(timeout=0)  # pyright: ignore[reportUnknownMemberType] - a generic proxy
-    except (Timeout, OSError):
+    except (Timeout, OSError, NotImplementedError):
         return False
     try:
         with suppress(FileNotFoundError):
@@ -135,10 +135,19 @@ def remove_unused(path: Path) -> bool:
     return True
 
 
+def _native(path: Path) -> FileLock:
+    """Return a lock of the operating system, which ends with its process.
+
+    Where a file system has none, filelock would tell by the existence of a file, which a killed process
+    leaves behind.
+    """
+    return FileLock(path, thread_local=False, fallback_to_soft=False)
+
+
 def _lock_file(path: Path, deadline: float) -> FileLock:
     """Return the acquired lock of a file that still exists."""
     while True:
-        lock = FileLock(path, thread_local=False)
+        lock = _native(path)
         remaining_s = max(0.0, deadline - time.monotonic())
         lock.acquire(remaining_s, _POLL_S)  # pyright: ignore[reportUnknownMemberType] - a generic proxy
         if path.exists():

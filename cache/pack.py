@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import atomic, document
+from inductor_plugin.cache.document import (
+    ForeignError,
+    list_of,
+    moment,
+    table_of,
+    text,
+    typed,
+    unknown,
+)
 from inductor_plugin.cache.entry import damage_of_folder
-from inductor_plugin.cache.folder import MISSING, Folder, Signature, signature
+from inductor_plugin.cache.folder import Folder, Signature, is_damage, signature
+from inductor_plugin.cache.guard import MISSING, is_folder, read
 from inductor_plugin.cache.key import SCHEMA, digest_of
 
 _NAME_DIGITS = 16
@@ -28,6 +38,7 @@ class Pack:
         models: Origin of their problems: ``module:function``, or the name of a standard set.
         problems: The problems they serve, each in one line.
         kernels: Digests of the kernels, sorted.
+        extra: Fields of a newer version; they are written back as they were read.
     """
 
     target: str
@@ -37,6 +48,7 @@ class Pack:
     models: tuple[str, ...]
     problems: tuple[str, ...]
     kernels: tuple[str, ...]
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     @property
     def name(self) -> str:
@@ -52,7 +64,9 @@ class Pack:
 
     def fields(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        return asdict(self)
+        fields = asdict(self)
+        extra = fields.pop("extra")
+        return {**fields, **unknown(extra, {"format", "name", *fields})}
 
 
 def dump_pack(pack: Pack) -> bytes:
@@ -64,23 +78,15 @@ def parse_pack(data: bytes) -> Pack:
     """Return the pack that a file describes.
 
     Raises:
-        ValueError: The file is damaged or of another format.
+        ForeignError: The file is of another format.
+        ValueError: It is damaged.
     """
     fields = document.load(data)
-    if fields.get("format") != SCHEMA:
-        raise ValueError(f"its format is {fields.get('format')!r}, not {SCHEMA}")
+    document.check_format(fields, SCHEMA)
     try:
-        pack = Pack(
-            target=str(fields["target"]),
-            arch=str(fields["arch"]),
-            created=float(fields["created"]),
-            software={str(k): str(v) for k, v in fields["software"].items()},
-            models=tuple(map(str, fields["models"])),
-            problems=tuple(map(str, fields["problems"])),
-            kernels=tuple(map(str, fields["kernels"])),
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"it is not a pack: {type(error).__name__}: {error}") from error
+        pack = Pack(**typed(fields, _PACK), extra=unknown(fields, {"format", "name", *_PACK}))
+    except ValueError as error:
+        raise ValueError(f"it is not a pack: {error}") from error
     if fields.get("name") != pack.name:
         raise ValueError(f"its name {fields.get('name')!r} is not that of its kernels")
     return pack
@@ -88,7 +94,7 @@ def parse_pack(data: bytes) -> Pack:
 
 def pack_files(packs: Path) -> list[Path]:
     """Return the files of packs, sorted; empty if the folder does not exist."""
-    return sorted(packs.glob("*.json")) if packs.is_dir() else []
+    return sorted(packs.glob("*.json")) if is_folder(packs) else []
 
 
 class PackShelf:
@@ -103,16 +109,18 @@ class PackShelf:
     def put(self, pack: Pack) -> bool:
         """Add a pack; return False if the cache has it already."""
         path = self._folder.layout.pack(pack.name)
-        if pack.name in self._memory or isinstance(_pack_of(path), Pack):
+        stored = _pack_of(path)
+        if pack.name in self._memory or isinstance(stored, Pack):
             return False
         self._folder.forget_damage(path)
         self._memory[pack.name] = pack
         self._digests = None
-        if self._folder.degraded is None:
+        replaceable = stored is None or is_damage(stored)
+        if self._folder.degraded is None and replaceable:
             try:
                 atomic.write(path, dump_pack(pack), self._folder.layout.private)
             except OSError as error:
-                self._folder.degrade(str(error))
+                self._folder.degrade(error)
         return True
 
     def digests(self) -> frozenset[str]:
@@ -127,11 +135,15 @@ class PackShelf:
         """Return one line for each pack that is damaged or lacks kernels."""
         problems: list[str] = []
         for path, pack in self._read():
-            if isinstance(pack, str):
+            if isinstance(pack, ForeignError):
+                continue
+            if not isinstance(pack, Pack):
                 problems.append(f"pack {path.stem} is damaged: {pack}")
                 continue
             folders = [self._folder.layout.kernel(digest) for digest in pack.kernels]
-            lost = sum(damage_of_folder(path) is not None or not path.is_dir() for path in folders)
+            lost = sum(
+                damage_of_folder(path) is not None or not is_folder(path) for path in folders
+            )
             if lost:
                 problems.append(f"pack {pack.name} has lost {lost} of its {len(folders)} kernels")
         return problems
@@ -140,13 +152,13 @@ class PackShelf:
         """Return all packs; damaged ones are reported and skipped."""
         packs: dict[str, Pack] = {}
         for path, pack in self._read():
-            if isinstance(pack, str):
-                self._folder.report_damage(path, pack)
-            else:
+            if isinstance(pack, Pack):
                 packs[pack.name] = pack
+            else:
+                self._folder.report(path, pack)
         return list({**packs, **self._memory}.values())
 
-    def _read(self) -> Iterator[tuple[Path, Pack | str]]:
+    def _read(self) -> Iterator[tuple[Path, Pack | OSError | ValueError]]:
         """Yield each file with its pack, or with the reason why it is damaged."""
         for path in pack_files(self._folder.layout.packs):
             pack = _pack_of(path)
@@ -154,11 +166,22 @@ class PackShelf:
                 yield path, pack
 
 
-def _pack_of(path: Path) -> Pack | str | None:
-    """Return the pack in a file, the reason why it is damaged, or None if the file does not exist."""
+def _pack_of(path: Path) -> Pack | OSError | ValueError | None:
+    """Return the pack in a file, why it cannot be used, or None if the file does not exist."""
     try:
-        return parse_pack(path.read_bytes())
+        return parse_pack(read(path))
     except MISSING:
         return None
     except (OSError, ValueError) as error:
-        return str(error)
+        return error
+
+
+_PACK: dict[str, Callable[[Any], Any]] = {
+    "target": text,
+    "arch": text,
+    "created": moment,
+    "software": table_of(text),
+    "models": list_of(text),
+    "problems": list_of(text),
+    "kernels": list_of(text),
+}

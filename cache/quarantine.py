@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import document
-from inductor_plugin.cache.folder import MISSING, Folder
+from inductor_plugin.cache.document import moment, table, text, typed, unknown, whole
+from inductor_plugin.cache.folder import Folder, is_damage
+from inductor_plugin.cache.guard import MISSING, is_folder, read
 from inductor_plugin.cache.key import SCHEMA
+from inductor_plugin.cache.layout import part
 from inductor_plugin.errors import CacheError
 
 logger = logging.getLogger(__name__)
@@ -19,9 +22,18 @@ logger = logging.getLogger(__name__)
 _LOCK_S = 30.0
 
 
+MISHAPS = frozenset({"hung", "crashed", "out_of_memory", "sticky_error"})
+"""Failures that a busy machine, a full memory or another process may have caused."""
+
+_CONDEMNING = 2
+"""Mishaps alone and with default limits after which a candidate is not tried again."""
+
+_MISHAPS = "mishaps"
+
+
 @dataclass(frozen=True)
 class Quarantined:
-    """One candidate that is not tried again.
+    """One candidate that misbehaved.
 
     Attributes:
         environment: Digest of the environment it misbehaved in.
@@ -32,6 +44,7 @@ class Quarantined:
         updated: Time of the last failure, in seconds since 1970.
         count: Number of failures.
         fields: All recorded details.
+        extra: Fields of a newer version; they are written back as they were read.
     """
 
     environment: str
@@ -42,6 +55,18 @@ class Quarantined:
     updated: float
     count: int
     fields: Mapping[str, Any]
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+
+    @property
+    def condemned(self) -> bool:
+        """True if the candidate is not tried again; see `is_condemned`."""
+        return is_condemned(self.status, self.fields.get(_MISHAPS))
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain JSON values, the unknown fields among them."""
+        fields = asdict(self)
+        extra = fields.pop("extra")
+        return {**fields, **unknown(extra, fields)}
 
     def failure(self) -> tuple[str, str] | None:
         """Return the failed candidate, and the prefix of the digest of its problem.
@@ -53,6 +78,22 @@ class Quarantined:
         return (candidate, start) if candidate and start and start != self.candidate else None
 
 
+def is_condemned(status: str, mishaps: object) -> bool:
+    """Return True if a candidate is not tried again. Pure.
+
+    What a candidate did by itself (``wrong``, ``red_zone``, ``raised``, ``compile_failed`` ...) condemns
+    it at once; a mishap condemns it when it has happened twice, alone and with default limits.
+
+    Args:
+        status: The last failure.
+        mishaps: Number of mishaps, alone and with default limits. Anything else than a number condemns:
+            entries of earlier versions have none, and a condemned candidate gets none.
+    """
+    if status not in MISHAPS or isinstance(mishaps, bool) or not isinstance(mishaps, int):
+        return True
+    return not 0 <= mishaps < _CONDEMNING
+
+
 class QuarantineShelf:
     """The quarantine of one cache directory."""
 
@@ -61,33 +102,61 @@ class QuarantineShelf:
         self._folder = folder
         self._memory: dict[tuple[str, str], Quarantined] = {}
 
-    def put(self, environment: str, candidate: str, fields: Mapping[str, Any]) -> None:
-        """Record that a candidate misbehaved; ``fields`` should have ``status`` and ``reason``."""
+    def put(
+        self, environment: str, candidate: str, fields: Mapping[str, Any], *, counts: bool = True
+    ) -> Quarantined:
+        """Record that a candidate misbehaved, and return its entry.
+
+        Args:
+            environment: Digest of the environment.
+            candidate: Its name in the quarantine.
+            fields: Details; they should have ``status`` and ``reason``.
+            counts: Whether a mishap counts towards `Quarantined.condemned`: the candidate was alone, and
+                no limit was below its default.
+        """
+        path = self._folder.layout.quarantine(environment, candidate)
         if self._folder.degraded is None:
             try:
                 with self._folder.lock(f"quarantine-{environment[:8]}", _LOCK_S):
-                    entry = self._again(environment, candidate, fields)
-                    path = self._folder.layout.quarantine(environment, candidate)
-                    if self._folder.write(path, {"format": SCHEMA, **asdict(entry)}):
+                    entry = self._again(environment, candidate, fields, counts=counts)
+                    if self._is_replaceable(path) and self._write(entry):
                         self._folder.forget_damage(path)
-                        return
+                        self._memory.pop((environment, candidate), None)
+                        return entry
             except CacheError as error:
                 logger.warning(
                     "inductor-plugin: the quarantine of %s is kept in memory only: %s",
                     candidate,
                     error,
                 )
-        self._memory[environment, candidate] = self._again(environment, candidate, fields)
+        entry = self._again(environment, candidate, fields, counts=counts)
+        self._memory[environment, candidate] = entry
+        return entry
 
     def add(self, entry: Quarantined) -> bool:
-        """Add an entry of another cache; return False if the candidate has one already."""
-        if self.get(entry.environment, entry.candidate) is not None:
+        """Add an entry of another cache; return False if the candidate's own says as much."""
+        own = self.get(entry.environment, entry.candidate)
+        if own is not None and (own.condemned or not entry.condemned):
             return False
         path = self._folder.layout.quarantine(entry.environment, entry.candidate)
-        return self._folder.write(path, {"format": SCHEMA, **asdict(entry)})
+        return self._is_replaceable(path) and self._write(entry)
+
+    def _write(self, entry: Quarantined) -> bool:
+        path = self._folder.layout.quarantine(entry.environment, entry.candidate)
+        return self._folder.write(path, {"format": SCHEMA, **entry.plain()})
+
+    def _is_replaceable(self, path: Path) -> bool:
+        """Return False for a file that cannot be read or is another version's; it may be sound."""
+        try:
+            parse_quarantined(read(path))
+        except MISSING:
+            return True
+        except (OSError, ValueError) as error:
+            return is_damage(error)
+        return True
 
     def get(self, environment: str, candidate: str) -> Quarantined | None:
-        """Return a candidate's entry, or None if it may be tried."""
+        """Return a candidate's entry, or None; one that is not `condemned` may be tried."""
         if self._memory and (environment, candidate) in self._memory:
             return self._memory[environment, candidate]
         return self._read(self._folder.layout.quarantine(environment, candidate))
@@ -100,7 +169,7 @@ class QuarantineShelf:
         except MISSING:
             return removed
         except OSError as error:
-            self._folder.degrade(str(error))
+            self._folder.degrade(error)
             return removed
         return True
 
@@ -112,45 +181,74 @@ class QuarantineShelf:
                 yield entry
         yield from list(self._memory.values())
 
-    def _again(self, environment: str, candidate: str, fields: Mapping[str, Any]) -> Quarantined:
+    def _again(
+        self, environment: str, candidate: str, fields: Mapping[str, Any], *, counts: bool
+    ) -> Quarantined:
         before = self.get(environment, candidate)
         now = round(time.time(), 3)
+        plain = document.plain(dict(fields))
+        status = str(fields.get("status", "failed"))
+        if status in MISHAPS and not (before and before.condemned):
+            mishaps = before.fields[_MISHAPS] if before else 0
+            plain[_MISHAPS] = mishaps + int(counts)
         return Quarantined(
             environment=environment,
             candidate=candidate,
-            status=str(fields.get("status", "failed")),
+            status=status,
             reason=str(fields.get("reason", "")),
             created=before.created if before else now,
             updated=now,
             count=before.count + 1 if before else 1,
-            fields=document.plain(dict(fields)),
+            fields=plain,
+            extra=before.extra if before else {},
         )
 
     def _read(self, path: Path) -> Quarantined | None:
         try:
-            return parse_quarantined(path.read_bytes())
+            return parse_quarantined(read(path), path)
         except MISSING:
             return None
         except (OSError, ValueError) as error:
-            self._folder.report_damage(path, str(error))
+            self._folder.report(path, error)
             return None
 
 
-def parse_quarantined(data: bytes) -> Quarantined:
-    """Return the entry in a file's bytes.
+def parse_quarantined(data: bytes, path: Path | None = None) -> Quarantined:
+    """Return the entry in a file's bytes; every field's type was checked.
+
+    Args:
+        data: The bytes.
+        path: The file, whose name must be the entry's; None if it lies elsewhere.
 
     Raises:
-        ValueError: The file is damaged or of another format.
+        ForeignError: The file is of another format.
+        ValueError: It is damaged, or has another candidate's name.
     """
     fields = document.load(data)
-    if fields.pop("format", None) != SCHEMA:
-        raise ValueError(f"it is not of format {SCHEMA}")
+    document.check_format(fields, SCHEMA)
     try:
-        return Quarantined(**fields)
-    except TypeError as error:
+        values = typed(fields, _QUARANTINED)
+    except ValueError as error:
         raise ValueError(f"it is not a quarantine entry: {error}") from error
+    entry = Quarantined(**values, extra=unknown(fields, {"format", *_QUARANTINED}))
+    name = (part(entry.environment), part(entry.candidate))
+    if path is not None and name != (path.parent.name, path.stem):
+        raise ValueError(f"it lies under another name ({entry.candidate})")
+    return entry
 
 
 def quarantine_files(quarantined: Path) -> list[Path]:
     """Return the files of the quarantine, sorted; empty if the folder does not exist."""
-    return sorted(quarantined.glob("*/*.json")) if quarantined.is_dir() else []
+    return sorted(quarantined.glob("*/*.json")) if is_folder(quarantined) else []
+
+
+_QUARANTINED: dict[str, Callable[[Any], Any]] = {
+    "environment": text,
+    "candidate": text,
+    "status": text,
+    "reason": text,
+    "created": moment,
+    "updated": moment,
+    "count": whole,
+    "fields": table,
+}

@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
+from inductor_plugin.cache.document import (
+    amount,
+    check_format,
+    flag,
+    list_of,
+    moment,
+    optional,
+    table,
+    table_of,
+    text,
+    typed,
+    unknown,
+    whole,
+)
 from inductor_plugin.cache.key import SCHEMA
 
+T = TypeVar("T")
+
 _DIGITS = 6
+
+AHEAD_S = 300.0
+"""Seconds by which clocks of machines that share a cache may differ."""
+
+_EVIDENT = frozenset({"pruned", "wrong", "red_zone", "raised", "compile_failed"})
+"""Results that do not depend on whether numbers are compared, nor on the machine's load."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +55,7 @@ class Measured:
         kernel: Digest of its compiled kernel in the cache.
         measured_at: Time of the measurement, in seconds since 1970.
         provenance: Machine, clocks and versions of the measurement.
+        extra: Fields of a newer version; they are written back as they were read.
     """
 
     candidate: str
@@ -48,6 +72,7 @@ class Measured:
     kernel: str | None
     measured_at: float
     provenance: Mapping[str, Any]
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     @property
     def noisy(self) -> bool:
@@ -67,6 +92,7 @@ class Decision:
         speedup: Library time over winner time, where both are known.
         decided_at: Time of the decision, in seconds since 1970.
         candidates: Number of candidates known at that time.
+        extra: Fields of a newer version, as in `Measured`.
     """
 
     winner: str
@@ -76,6 +102,7 @@ class Decision:
     speedup: float | None
     decided_at: float
     candidates: int
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
 
 @dataclass(frozen=True)
@@ -96,6 +123,7 @@ class Record:
         pinned: True if it and its winner's kernel must not be evicted.
         epilogue: The epilogue of a product in full (`epilogue_text.dump`), for people and for `repro`;
             the problem's signature identifies it. Empty without an epilogue, and in older records.
+        extra: Fields of a newer version, as in `Measured`.
     """
 
     environment: str
@@ -110,6 +138,7 @@ class Record:
     updated: float = 0.0
     pinned: bool = False
     epilogue: Mapping[str, str] = field(default_factory=dict[str, str])
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     @property
     def place(self) -> str:
@@ -126,39 +155,36 @@ class Record:
 def to_fields(record: Record) -> dict[str, Any]:
     """Return the record as the fields of a document, the most useful fields first."""
     fields = asdict(rounded(record))
+    fields["candidates"] = {n: _flat(entry) for n, entry in fields["candidates"].items()}
+    fields["decision"] = fields["decision"] and _flat(fields["decision"])
     order = ("environment", "op", "digest", "describe", "created", "updated", "pinned", "decision")
     rest = ("rejected", "candidates", "problem")
     if record.epilogue:  # keeps the format of all other records unchanged
         rest = (*rest, "epilogue")
-    return {"format": SCHEMA, **{name: fields[name] for name in (*order, *rest)}}
+    known = {"format": SCHEMA, **{name: fields[name] for name in (*order, *rest)}}
+    return {**known, **unknown(record.extra, known)}
 
 
-def from_fields(fields: Mapping[str, Any]) -> Record:
-    """Return the record in a document's fields.
+def from_fields(fields: Mapping[str, Any], now: float | None = None) -> Record:
+    """Return the record in a document's fields; every field has been checked for its type.
+
+    Times more than `AHEAD_S` after ``now`` are not believed: see `_believed`.
+
+    Args:
+        fields: The fields.
+        now: The time, in seconds since 1970; None for this machine's.
 
     Raises:
-        ValueError: The fields are of another format or not a record's.
+        ForeignError: The fields are of another format.
+        ValueError: They are not a record's.
     """
-    if fields.get("format") != SCHEMA:
-        raise ValueError(f"its format is {fields.get('format')!r}, not {SCHEMA}")
+    check_format(fields, SCHEMA)
     try:
-        decision = fields["decision"]
-        return Record(
-            environment=_text(fields["environment"]),
-            op=_text(fields["op"]),
-            digest=_text(fields["digest"]),
-            problem=dict(fields["problem"]),
-            describe=_text(fields["describe"]),
-            candidates={n: _measured(entry) for n, entry in fields["candidates"].items()},
-            rejected={n: _text(why) for n, why in fields["rejected"].items()},
-            decision=None if decision is None else _decision(decision),
-            created=float(fields["created"]),
-            updated=float(fields["updated"]),
-            pinned=bool(fields["pinned"]),
-            epilogue={n: _text(line) for n, line in fields.get("epilogue", {}).items()},
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"it is not a record: {type(error).__name__}: {error}") from error
+        values = typed({"epilogue": {}, **fields}, _RECORD)
+    except ValueError as error:
+        raise ValueError(f"it is not a record: {error}") from error
+    extra = unknown(fields, {"format", *_RECORD})
+    return _believed(Record(**values, extra=extra), time.time() if now is None else now)
 
 
 def failed(measured: Measured) -> bool:
@@ -167,17 +193,19 @@ def failed(measured: Measured) -> bool:
 
 
 def merge(old: Record, new: Record) -> Record:
-    """Return one record with every candidate of both.
+    """Return one record with every candidate of both; the order of many merges does not matter.
 
-    Of two measurements of a candidate the newer is kept, but ``skipped`` never replaces another result.
-    Of two decisions the one based on more candidates is kept, then the newer; a pinned record keeps its
-    decision. Refusals are those of the later record, since each record has all of them. The epilogue is
-    also that of the later record, unless an earlier version wrote that without one.
+    Of two measurements of a candidate the better is kept (`_standing`). Of two decisions the one based
+    on more candidates is kept, then the newer; a pinned record keeps its decision. Refusals are those
+    of the later record, since each record has all of them. The epilogue is also that of the later
+    record, unless an earlier version wrote that without one.
     """
     candidates = dict(old.candidates)
     for name, measured in new.candidates.items():
-        candidates[name] = _better(candidates.get(name), measured)
-    later, earlier = (new, old) if new.updated >= old.updated else (old, new)
+        before = candidates.get(name)
+        candidates[name] = measured if before is None else _greater(before, measured, _standing)
+    later = _greater(old, new, lambda record: (record.updated,), _head)
+    earlier = old if later is new else new
     # The epilogue has the measured sizes, so it must match the record's description.
     described = earlier if earlier.describe == later.describe and not later.epilogue else later
     return replace(
@@ -188,6 +216,7 @@ def merge(old: Record, new: Record) -> Record:
         updated=max(old.updated, new.updated),
         pinned=old.pinned or new.pinned,
         epilogue=described.epilogue,
+        extra={**old.extra, **new.extra, **_disputed(old.extra, new.extra)},
     )
 
 
@@ -207,12 +236,20 @@ def rounded(record: Record) -> Record:
     )
 
 
-def _better(old: Measured | None, new: Measured) -> Measured:
-    if old is None:
-        return new
-    if (old.status == "skipped") != (new.status == "skipped"):
-        return new if old.status == "skipped" else old
-    return new if new.measured_at >= old.measured_at else old
+def _standing(measured: Measured) -> tuple[int, float]:
+    """Return how much a measurement is worth beside another one of the same candidate.
+
+    ``skipped`` never replaces another result. Otherwise the newer one is worth more, unless the numbers
+    of just one of them were checked: a later timing does not make a wrong kernel right. A run without
+    the check still finds what shows by itself (`_EVIDENT`).
+    """
+    if measured.status == "skipped":
+        rank = 0
+    elif measured.provenance.get("numbers") == "unchecked" and measured.status not in _EVIDENT:
+        rank = 1
+    else:
+        rank = 2
+    return rank, measured.measured_at
 
 
 def _decided(old: Record, new: Record) -> Decision | None:
@@ -220,9 +257,50 @@ def _decided(old: Record, new: Record) -> Decision | None:
         return old.decision or new.decision
     if old.pinned != new.pinned:
         return old.decision if old.pinned else new.decision
-    weight_old = (old.decision.candidates, old.decision.decided_at)
-    weight_new = (new.decision.candidates, new.decision.decided_at)
-    return new.decision if weight_new >= weight_old else old.decision
+    return _greater(old.decision, new.decision, lambda made: (made.candidates, made.decided_at))
+
+
+def _greater(
+    old: T,
+    new: T,
+    key: Callable[[T], tuple[float, ...]],
+    content: Callable[[T], str] = repr,
+) -> T:
+    """Return the value with the greater key; of two with the same key the one with the greater content."""
+    if key(old) != key(new):
+        return new if key(new) > key(old) else old
+    return old if old == new else max((old, new), key=content)
+
+
+def _head(record: Record) -> str:
+    """Return what a merge takes of the later record as a whole."""
+    tables = (sorted(table.items()) for table in (record.rejected, record.epilogue))
+    return repr((record.describe, *tables))
+
+
+def _disputed(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Return unknown fields that both have, the greater by its text: what they mean is not known."""
+    return {name: max(old[name], new[name], key=repr) for name in old.keys() & new.keys()}
+
+
+def _believed(record: Record, now: float) -> Record:
+    """Return the record without times in the future, from a machine whose clock was ahead.
+
+    A measurement or decision from the future would never give way to a later one; it counts as the
+    oldest. The times that people are shown become ``now``.
+    """
+    latest = now + AHEAD_S
+    if record.updated > latest or record.created > latest:
+        record = replace(record, created=min(record.created, now), updated=min(record.updated, now))
+    if any(measured.measured_at > latest for measured in record.candidates.values()):
+        candidates = {
+            name: replace(measured, measured_at=0.0) if measured.measured_at > latest else measured
+            for name, measured in record.candidates.items()
+        }
+        record = replace(record, candidates=candidates)
+    if record.decision is not None and record.decision.decided_at > latest:
+        record = replace(record, decision=replace(record.decision, decided_at=0.0))
+    return record
 
 
 def _rounded(measured: Measured) -> Measured:
@@ -243,16 +321,56 @@ def _digits(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(f"{value:.{_DIGITS}g}")
 
 
-def _measured(fields: Mapping[str, Any]) -> Measured:
-    values: dict[str, Any] = {**fields, "samples_ms": tuple(map(float, fields["samples_ms"]))}
-    return Measured(**values)
+def _measured(fields: Any) -> Measured:
+    return Measured(**typed(fields, _MEASURED), extra=unknown(fields, _MEASURED))
 
 
-def _decision(fields: Mapping[str, Any]) -> Decision:
-    return Decision(**fields)
+def _decision(fields: Any) -> Decision:
+    return Decision(**typed(fields, _DECISION), extra=unknown(fields, _DECISION))
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    raise TypeError(f"{value!r} is not text")
+def _flat(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields with the unknown ones among them, as they were read."""
+    extra = fields.pop("extra")
+    return {**fields, **unknown(extra, fields)}
+
+
+_MEASURED: dict[str, Callable[[Any], Any]] = {
+    "candidate": text,
+    "name": text,
+    "kind": text,
+    "description": text,
+    "status": text,
+    "reason": text,
+    "samples_ms": list_of(amount),
+    "median_ms": optional(amount),
+    "spread_ms": optional(amount),
+    "error": optional(amount),
+    "compile_s": optional(amount),
+    "kernel": optional(text),
+    "measured_at": moment,
+    "provenance": table,
+}
+_DECISION: dict[str, Callable[[Any], Any]] = {
+    "winner": text,
+    "library": optional(text),
+    "reason": text,
+    "margin": amount,
+    "speedup": optional(amount),
+    "decided_at": moment,
+    "candidates": whole,
+}
+_RECORD: dict[str, Callable[[Any], Any]] = {
+    "environment": text,
+    "op": text,
+    "digest": text,
+    "problem": table,
+    "describe": text,
+    "candidates": table_of(_measured),
+    "rejected": table_of(text),
+    "decision": optional(_decision),
+    "created": moment,
+    "updated": moment,
+    "pinned": flag,
+    "epilogue": table_of(text),
+}

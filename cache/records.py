@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import document
-from inductor_plugin.cache.folder import MISSING, TOUCH_S, Folder, Signature, signature
+from inductor_plugin.cache.document import table, typed
+from inductor_plugin.cache.folder import TOUCH_S, Folder, Signature, is_damage, signature
+from inductor_plugin.cache.guard import MISSING, exists, read
 from inductor_plugin.cache.key import SCHEMA, digest_of
 from inductor_plugin.cache.layout import part
 from inductor_plugin.cache.record import Record, failed, from_fields, merge, to_fields
@@ -64,10 +66,11 @@ class RecordShelf:
                 # Records share 256 lock files: a write takes about a millisecond.
                 with self._folder.lock(f"records-{record.digest[:2]}", _LOCK_S):
                     self._restate(record.environment)
-                    merged = self._merged(place, path, record)
+                    merged = self._merged(place, self._stored(path), record)
                     if self._folder.write(path, to_fields(merged)):
                         self._folder.forget_damage(path)
                         self._remember(place, path, merged)
+                        self._memory.pop(place, None)
                         return merged
             except CacheError as error:
                 logger.warning(
@@ -75,7 +78,10 @@ class RecordShelf:
                     record.describe,
                     error,
                 )
-        merged = self._merged(place, path, record)
+        stored = None
+        with suppress(CacheError):
+            stored = self._stored(path)
+        merged = self._merged(place, stored, record)
         with self._guard:
             self._memory[place] = merged
         return merged
@@ -96,7 +102,7 @@ class RecordShelf:
     def _restate(self, digest: str) -> None:
         """Write an environment again, before a record, if another process removed the cache directory."""
         fields = self._environments.get(digest)
-        if fields is not None and not self._folder.layout.environment(digest).exists():
+        if fields is not None and not exists(self._folder.layout.environment(digest)):
             self._write_environment(digest, fields)
 
     def _write_environment(self, digest: str, fields: Mapping[str, Any]) -> None:
@@ -112,11 +118,11 @@ class RecordShelf:
         """Return the fields in an environment's file; None if it is missing or damaged."""
         path = self._folder.layout.environment(digest)
         try:
-            return parse_environment(path.read_bytes(), path.parent.name)
+            return parse_environment(read(path), path.parent.name)
         except MISSING:
             return None
         except (OSError, ValueError) as error:
-            self._folder.report_damage(path, str(error))
+            self._folder.report(path, error)
             return None
 
     def pin(self, record: Record, *, pinned: bool) -> None:
@@ -181,8 +187,8 @@ class RecordShelf:
             return True
         ops = self._folder.layout.environment(environment).parent
         try:
-            return any(_MEASURED in path.read_bytes() for path in ops.glob("*/*.json"))
-        except OSError:
+            return any(_MEASURED in read(path) for path in ops.glob("*/*.json"))
+        except (OSError, ValueError):
             return False
 
     def forget(self) -> None:
@@ -219,21 +225,38 @@ class RecordShelf:
                 del self._cached[next(iter(self._cached))]
             self._cached[place] = cached
 
-    def _merged(self, place: _Place, path: Path, record: Record) -> Record:
-        for stored in (self._read(path, place), self._memory.get(place)):
-            if stored is not None:
-                record = merge(stored, record)
+    def _merged(self, place: _Place, stored: Record | None, record: Record) -> Record:
+        for other in (stored, self._memory.get(place)):
+            if other is not None:
+                record = merge(other, record)
         return record
+
+    def _stored(self, path: Path) -> Record | None:
+        """Return the record in a file; None if it is missing or damaged, and may be replaced.
+
+        Raises:
+            CacheError: It cannot be read, or is another version's; it may be sound.
+        """
+        try:
+            return parse_record(read(path), path)
+        except MISSING:
+            return None
+        except (OSError, ValueError) as error:
+            self._folder.report(path, error)
+            if is_damage(error):
+                return None
+            raise CacheError(f"{path} is there and is not replaced: {error}") from error
 
     def _read(self, path: Path, place: _Place) -> Record | None:
         """Return the record in a file; report and remove a damaged one."""
         try:
-            return parse_record(path.read_bytes(), path)
+            return parse_record(read(path), path)
         except MISSING:
             return None
         except (OSError, ValueError) as error:
-            self._folder.report_damage(path, str(error))
-            self._remove_damaged(path, place)
+            self._folder.report(path, error)
+            if is_damage(error):
+                self._remove_damaged(path, place)
             return None
 
     def _remove_damaged(self, path: Path, place: _Place) -> None:
@@ -242,11 +265,11 @@ class RecordShelf:
             return
         try:
             with self._folder.lock(f"records-{place[2][:2]}", 1.0):
-                data = path.read_bytes()
-                with suppress(ValueError):
-                    parse_record(data, path)
-                    return
-                path.unlink()
+                try:
+                    parse_record(read(path), path)
+                except ValueError as error:
+                    if is_damage(error):
+                        path.unlink()
         except (OSError, CacheError) as error:
             logger.debug("damaged record %s stays: %s", path, error)
 
@@ -260,7 +283,8 @@ def parse_record(data: bytes, path: Path) -> Record:
     """Return the record in a file's bytes.
 
     Raises:
-        ValueError: The file is damaged, of another format, or has another record's name.
+        ForeignError: The file is of another format.
+        ValueError: It is damaged, or has another record's name.
     """
     record = from_fields(document.load(data))
     place = (path.parent.parent.name, path.parent.name, path.stem)
@@ -273,15 +297,19 @@ def parse_environment(data: bytes, digest: str) -> dict[str, Any]:
     """Return the environment's fields in a file's bytes.
 
     Raises:
-        ValueError: The file is damaged, or has another environment's name.
+        ForeignError: The file is of another format.
+        ValueError: It is damaged, or has another environment's name.
     """
     fields = document.load(data)
-    content = fields.get("fields")
-    if not isinstance(content, dict) or fields.get("format") != SCHEMA:
-        raise ValueError("it is not an environment of this format")
-    if digest_of(fields["fields"]) != digest:
+    document.check_format(fields, SCHEMA)
+    content = typed(fields, {"fields": table})["fields"]
+    try:
+        stated = digest_of(content)
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+    if stated != digest:
         raise ValueError("its digest is not that of its fields")
-    return fields["fields"]
+    return content
 
 
 def record_files(records: Path) -> Iterator[Path]:
@@ -298,7 +326,7 @@ def environment_files(records: Path) -> Iterator[Path]:
     """Yield the files with environments' fields, sorted."""
     for environment in _sorted(records):
         path = Path(environment) / _ENVIRONMENT
-        if path.exists():
+        if exists(path):
             yield path
 
 
@@ -306,5 +334,5 @@ def _sorted(folder: Path | str) -> list[str]:
     try:
         with os.scandir(folder) as entries:
             return sorted(entry.path for entry in entries)
-    except MISSING:
+    except OSError:
         return []

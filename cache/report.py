@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from inductor_plugin.cache.entry import KernelEntry
@@ -109,7 +109,7 @@ def kernel_row(entry: KernelEntry) -> dict[str, Any]:
 
 def kernel_fields(entry: KernelEntry) -> dict[str, Any]:
     """Return the resources of a kernel as plain values."""
-    return {"key": entry.digest, **asdict(entry.resources)}
+    return {"key": entry.digest, **entry.resources.fields()}
 
 
 def kernel_text(fields: Mapping[str, Any]) -> str:
@@ -136,7 +136,7 @@ def kernels_text(rows: Iterable[Mapping[str, Any]]) -> str:
                 size_text(row["bytes"]),
                 *(_number(row[name]) for name in ("registers", "spills", "shared_bytes")),
                 row["target"],
-                f"{row['template']} {row['config']}",
+                _template_text(row["template"], row["config"]),
             )
             for row in rows
         ),
@@ -307,5 +307,12 @@ def _candidate_row(record: Record, measured: Measured, best: float) -> tuple[str
     )
 
 
+def _template_text(template: str, config: str) -> str:
+    """Return a kernel's template and configuration, which may begin with the template's name."""
+    return config if config.startswith(template) else f"{template} {config}"
+
+
 def _number(value: float | None, unit: str = "") -> str:
+    if isinstance(value, int):
+        return f"{value}{unit}"
     return "-" if value is None else f"{value:.4g}{unit}"

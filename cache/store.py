@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
-import stat
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import atomic, evict
+from inductor_plugin.cache.document import ForeignError
 from inductor_plugin.cache.entry import KernelEntry, Resources
 from inductor_plugin.cache.evict import GRACE_S, Pruned
 from inductor_plugin.cache.folder import Folder
-from inductor_plugin.cache.guard import reason_to_refuse
+from inductor_plugin.cache.guard import MISSING, exists, is_folder, read, reason_to_refuse
 from inductor_plugin.cache.kernels import KernelShelf
 from inductor_plugin.cache.key import SCHEMA, KernelKey
 from inductor_plugin.cache.layout import Layout
@@ -25,8 +26,8 @@ from inductor_plugin.cache.pack import Pack, PackShelf
 from inductor_plugin.cache.quarantine import Quarantined, QuarantineShelf
 from inductor_plugin.cache.record import Record
 from inductor_plugin.cache.records import RecordShelf
-from inductor_plugin.cache.usage import Usage, kernel_stamps, record_stamps, usage
-from inductor_plugin.cache.verify import Damage, schema_reason, verify
+from inductor_plugin.cache.usage import Usage, kernel_stamps, leftovers, record_stamps, usage
+from inductor_plugin.cache.verify import Damage, check_schema, verify
 from inductor_plugin.errors import CacheError, CacheRefusedError
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,9 @@ _SCHEMA_FIELDS = {
 
 _NOWHERE = Path("/dev/null/inductor_plugin")
 """A path below which nothing exists and nothing can be created."""
+
+_LONGEST_ROOT_BYTES = 3600
+"""Length up to which the paths below the directory, of up to 400 bytes, are within Linux's 4096."""
 
 _RESCAN = 32
 """Publications after which the size of the directory is computed again: other processes publish too."""
@@ -79,9 +83,9 @@ def open_store(
     folder = Folder(Layout(root))
     if memory_only:
         folder.layout = Layout(_NOWHERE)
-        folder.degraded = "it is kept in memory only, as asked"
-    elif not create and not root.exists():
-        folder.degraded = "it does not exist"
+        folder.close("it is kept in memory only, as asked")
+    elif not create and not exists(root):
+        folder.close("it does not exist")
     else:
         _prepare(folder, mend=create)
     return Store(root, folder, limit_bytes, open_second(second))
@@ -100,6 +104,7 @@ class Store:
         self._guard = threading.Lock()
         self._size_bytes: int | None = None
         self._unscanned = 0
+        self._swept = False
         self._records = RecordShelf(folder)
         self._kernels = KernelShelf(folder, self._published)
         self._quarantine = QuarantineShelf(folder)
@@ -141,14 +146,21 @@ class Store:
         key: KernelKey,
         files: Mapping[str, Path | bytes],
         resources: Resources | None = None,
+        extra: Mapping[str, Any] | None = None,
     ) -> KernelEntry:
         """Publish built files; a valid kernel of the same key stays.
+
+        Args:
+            key: What the kernel depends on.
+            files: A path or the content of each file, by name.
+            resources: What it takes on the device.
+            extra: `KernelEntry.extra` of the kernel in another cache.
 
         Raises:
             CacheError: A file does not exist, or neither the cache nor the temporary folder has room.
         """
-        self._before_writing()
-        return self._kernels.put(key, files, resources)
+        self._before_write()
+        return self._kernels.put(key, files, resources, extra)
 
     def kernels_like(self, template: str, config: str, target: str) -> list[KernelEntry]:
         """Return kernels of any compiler and flags, the newest first; their files are not checked."""
@@ -158,7 +170,7 @@ class Store:
 
     def put_pack(self, pack: Pack) -> bool:
         """Add a pack, the list of its kernels; return False if the cache has it already."""
-        self._before_writing()
+        self._before_write()
         self._kernels.forget_index()
         return self._packs.put(pack)
 
@@ -199,7 +211,7 @@ class Store:
 
     def put_record(self, record: Record) -> Record:
         """Merge a record with the stored one, candidate by candidate, and return the result."""
-        self._before_writing()
+        self._before_write()
         return self._records.put(record)
 
     def pin_record(self, record: Record, *, pinned: bool = True) -> None:
@@ -216,7 +228,7 @@ class Store:
         Raises:
             TypeError: A field has no stable form.
         """
-        self._ensure_schema()
+        self._before_write()
         return self._records.put_environment(fields)
 
     def environment(self, digest: str) -> dict[str, Any] | None:
@@ -226,18 +238,28 @@ class Store:
             return self._second.environment(digest)
         return fields
 
-    def quarantine(self, environment: str, candidate: str, fields: Mapping[str, Any]) -> None:
-        """Record that a candidate misbehaved; ``fields`` should have ``status`` and ``reason``."""
-        self._before_writing()
-        self._quarantine.put(environment, candidate, fields)
+    def quarantine(
+        self, environment: str, candidate: str, fields: Mapping[str, Any], *, counts: bool = True
+    ) -> Quarantined:
+        """Record that a candidate misbehaved, and return its entry.
+
+        Args:
+            environment: Digest of the environment.
+            candidate: Its name in the quarantine.
+            fields: Details; they should have ``status`` and ``reason``.
+            counts: Whether a mishap counts towards `Quarantined.condemned`: the candidate was alone, and
+                no limit was below its default.
+        """
+        self._before_write()
+        return self._quarantine.put(environment, candidate, fields, counts=counts)
 
     def add_quarantined(self, entry: Quarantined) -> bool:
-        """Add an entry of another cache; return False if the candidate has one already."""
-        self._before_writing()
+        """Add an entry of another cache; return False if the candidate's own says as much."""
+        self._before_write()
         return self._quarantine.add(entry)
 
     def quarantined(self, environment: str, candidate: str) -> Quarantined | None:
-        """Return a candidate's entry, or None if it may be tried."""
+        """Return a candidate's entry, or None; one that is not `condemned` may be tried."""
         return self._quarantine.get(environment, candidate)
 
     def release(self, environment: str, candidate: str) -> bool:
@@ -319,7 +341,7 @@ class Store:
 
     def _published(self, size_bytes: int) -> None:
         """Count the published bytes, and evict if the limit is exceeded."""
-        self._ensure_schema()
+        self._before_write()
         if not self._limit_bytes:
             return
         with self._guard:
@@ -334,14 +356,17 @@ class Store:
         if too_much:
             self._evict()
 
-    def _before_writing(self) -> None:
-        """Make the directory ready, or tell that what follows is kept in memory."""
-        self._ensure_schema()
-        self._folder.tell_of_memory()
-
-    def _ensure_schema(self) -> None:
-        """Write ``schema.json`` again if another process removed the directory."""
-        if self.degraded is None and not self.layout.schema.exists():
+    def _before_write(self) -> None:
+        """Sweep files of killed processes once; write ``schema.json`` again if it was removed."""
+        if self.degraded is not None:
+            self._folder.tell_of_memory()
+            return
+        if not self._swept:
+            self._swept = True
+            gone = evict.sweep(leftovers(self.layout))
+            if gone:
+                logger.info("removed %d unfinished files of killed processes", gone)
+        if not exists(self.layout.schema):
             self._folder.write(self.layout.schema, _SCHEMA_FIELDS)
 
     def _evict(self) -> None:
@@ -360,33 +385,58 @@ class Store:
 def _prepare(folder: Folder, *, mend: bool) -> None:
     """Create and check the directory; degrade if the disk does not allow it."""
     root = folder.layout.root
+    if len(os.fsencode(root)) > _LONGEST_ROOT_BYTES:
+        _leave(folder, f"its path is longer than {_LONGEST_ROOT_BYTES} bytes; name another one")
+        return
     try:
-        reason = reason_to_refuse(root)
-        if reason is not None:
-            raise CacheRefusedError(f"the cache directory is refused: {reason}")
+        _refuse(root)
+        if exists(root) and not is_folder(root):
+            _leave(folder, f"{root} is no directory")
+            return
         atomic.make_folder(root)
-        if not stat.S_ISDIR(root.stat().st_mode):
-            folder.degrade(f"{root} is no directory", quietly=True)
-        elif not os.access(root, os.W_OK | os.X_OK):
+        _refuse(root)  # somebody else may have made it in between
+        if not os.access(root, os.W_OK | os.X_OK):
             folder.degrade("it is read-only", quietly=True)
         _check_schema(folder, mend=mend)
     except OSError as error:
-        folder.degrade(str(error), quietly=True)
+        if error.errno == errno.ENAMETOOLONG:
+            _leave(folder, f"a part of its path is too long: {error}; name another one")
+        else:
+            folder.degrade(error, quietly=True)
+    except ValueError as error:  # a zero byte in the path
+        _leave(folder, str(error))
+
+
+def _leave(folder: Folder, reason: str) -> None:
+    """Neither read nor write a directory that cannot be one, for one reason instead of one an entry."""
+    folder.degrade(reason)
+    folder.layout = Layout(_NOWHERE)
+
+
+def _refuse(root: Path) -> None:
+    reason = reason_to_refuse(root)
+    if reason is not None:
+        raise CacheRefusedError(f"the cache directory is refused: {reason}")
 
 
 def _check_schema(folder: Folder, *, mend: bool) -> None:
     layout = folder.layout
     try:
-        reason = schema_reason(layout.schema.read_bytes())
-    except FileNotFoundError:
+        check_schema(read(layout.schema))
+    except MISSING:
         if mend:
             folder.write(layout.schema, _SCHEMA_FIELDS)
-        return
-    if reason is not None and "format" in reason:
-        folder.degrade(f"{reason}; name another cache directory")
-        folder.layout = Layout(layout.root / f"format-{SCHEMA}")
-    elif reason is not None and mend:
+    except ForeignError as error:
+        folder.close(f"{error}; name another cache directory")
         logger.warning(
-            "inductor-plugin: damaged %s: %s; it is written again", layout.schema, reason
+            "inductor-plugin: the cache directory %s is not used: %s",
+            layout.root,
+            folder.degraded,
         )
-        folder.write(layout.schema, _SCHEMA_FIELDS)
+        folder.layout = Layout(layout.root / f"format-{SCHEMA}")
+    except ValueError as error:
+        if mend:
+            logger.warning(
+                "inductor-plugin: damaged %s: %s; it is written again", layout.schema, error
+            )
+            folder.write(layout.schema, _SCHEMA_FIELDS)

@@ -10,14 +10,16 @@ from typing import Any
 
 from inductor_plugin.cache import document
 from inductor_plugin.cache.entry import ENTRY
-from inductor_plugin.cache.folder import MISSING
+from inductor_plugin.cache.guard import MISSING, read
 from inductor_plugin.cache.kernels import kernel_folders
 from inductor_plugin.cache.layout import Layout
+from inductor_plugin.cache.owner import has_ended
 from inductor_plugin.cache.quarantine import quarantine_files
 from inductor_plugin.cache.records import environment_files, record_files
 
-LEFTOVER_S = 3600.0
-"""An unfinished file of this age in seconds belongs to a process that was killed."""
+LEFTOVER_S = 86400.0
+"""An unfinished file of this age in seconds is a leftover, unless its process is known to run: it may
+be of another machine, where a suspended import may go on after hours."""
 
 
 @dataclass(frozen=True)
@@ -123,14 +125,17 @@ def record_stamps(layout: Layout) -> list[Stamp]:
     return stamps
 
 
-def leftovers(layout: Layout, older_than_s: float = LEFTOVER_S) -> list[Path]:
-    """Return the unfinished files and folders older than ``older_than_s`` seconds."""
-    limit = time.time() - older_than_s
+def leftovers(layout: Layout) -> list[Path]:
+    """Return the unfinished files and folders of processes that have ended.
+
+    Where the process cannot be told, those older than `LEFTOVER_S`.
+    """
+    limit = time.time() - LEFTOVER_S
     paths: list[Path] = []
     for name in _names(layout.private):
-        path = layout.private / name
+        path, ended = layout.private / name, has_ended(name)
         try:
-            if path.stat().st_mtime <= limit:
+            if ended or (ended is None and path.lstat().st_mtime <= limit):
                 paths.append(path)
         except OSError:
             continue
@@ -153,8 +158,8 @@ def _size(path: Path) -> int:
 
 def _is_damaged(path: Path) -> bool:
     try:
-        return document.check(path.read_bytes()) is not None
+        return document.check(read(path)) is not None
     except MISSING:
         return path.parent.exists() and path.name == ENTRY
-    except OSError:
+    except (OSError, ValueError):
         return True

@@ -9,11 +9,12 @@ from itertools import groupby
 from pathlib import Path
 
 from inductor_plugin.cache import document
-from inductor_plugin.cache.entry import ENTRY, damage_of_folder, parse_entry
-from inductor_plugin.cache.folder import MISSING
+from inductor_plugin.cache.document import ForeignError
+from inductor_plugin.cache.entry import ENTRY, content_damage, read_entry
+from inductor_plugin.cache.guard import MISSING, exists, kernel_refusal, read
 from inductor_plugin.cache.kernels import kernel_folders
 from inductor_plugin.cache.key import SCHEMA
-from inductor_plugin.cache.layout import Layout, part
+from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cache.pack import pack_files, parse_pack
 from inductor_plugin.cache.quarantine import parse_quarantined, quarantine_files
 from inductor_plugin.cache.records import (
@@ -49,15 +50,20 @@ def verify(layout: Layout) -> list[Damage]:
     return list(_damages(layout))
 
 
-def schema_reason(data: bytes) -> str | None:
-    """Return why a ``schema.json`` is not this format's, or None if it is."""
+def check_schema(data: bytes) -> None:
+    """Check that a ``schema.json`` is this format's.
+
+    Raises:
+        ForeignError: It is another format's.
+        ValueError: It is damaged.
+    """
+    fields = document.load(data)
     try:
-        number = document.load(data).get("format")
-    except ValueError as error:
-        return str(error)
-    if number != SCHEMA:
-        return f"the cache has format {number!r}, this version reads {SCHEMA}"
-    return None
+        document.check_format(fields, SCHEMA)
+    except ForeignError as error:
+        raise ForeignError(
+            f"the cache has format {fields['format']!r}, this version reads {SCHEMA}"
+        ) from error
 
 
 def unlisted(folder: Path) -> str | None:
@@ -66,7 +72,7 @@ def unlisted(folder: Path) -> str | None:
     A link counts as not listed: its target may change unnoticed.
     """
     try:
-        entry = parse_entry((folder / ENTRY).read_bytes(), folder)
+        entry = read_entry(folder)
         with os.scandir(folder) as files:
             names = sorted(
                 file.name
@@ -83,31 +89,28 @@ def unlisted(folder: Path) -> str | None:
 def _damages(layout: Layout) -> Iterator[Damage]:
     records = list(record_files(layout.records))
     for path in records:
-        yield from _checked(
-            "record", path, _raised(lambda data, path=path: parse_record(data, path))
-        )
+        yield from _checked("record", path, lambda data, path=path: parse_record(data, path))
     for path in environment_files(layout.records):
+        name = path.parent.name
         yield from _checked(
-            "environment",
-            path,
-            _raised(lambda data, path=path: parse_environment(data, path.parent.name)),
+            "environment", path, lambda data, name=name: parse_environment(data, name)
         )
     yield from _unexplained(layout, records)
     kernels = kernel_folders(layout.kernels)
     for folder in kernels:
         # Checked twice: it may have been evicted and built again during the first check.
-        reason = _kernel_reason(folder) and _kernel_reason(folder)
+        reason = _kernel_reason(layout, folder) and _kernel_reason(layout, folder)
         if reason is not None:
             yield Damage("kernel", folder, reason)
     quarantined = quarantine_files(layout.quarantined)
     for path in quarantined:
         yield from _checked(
-            "quarantine", path, _raised(lambda data, path=path: _quarantined(data, path))
+            "quarantine", path, lambda data, path=path: parse_quarantined(data, path)
         )
     for path in pack_files(layout.packs):
-        yield from _checked("pack", path, _raised(lambda data: parse_pack(data)))
-    yield from _checked("counters", layout.counters, document.check)
-    yield from _checked("misses", layout.misses, document.check)
+        yield from _checked("pack", path, parse_pack)
+    yield from _checked("counters", layout.counters, document.load)
+    yield from _checked("misses", layout.misses, document.load)
     yield from _schema(layout, [*records, *kernels, *quarantined])
 
 
@@ -118,49 +121,44 @@ def _unexplained(layout: Layout, records: Sequence[Path]) -> Iterator[Damage]:
     """
     for folder, paths in groupby(records, lambda path: path.parent.parent):
         path = layout.environment(folder.name)
-        if not path.exists() and any(record.exists() for record in list(paths)):
+        if not exists(path) and any(map(exists, list(paths))):
             reason = "it is missing, so nothing says what the records beside it depend on"
             yield Damage("environment", path, reason)
 
 
-def _kernel_reason(folder: Path) -> str | None:
+def _kernel_reason(layout: Layout, folder: Path) -> str | None:
     if folder.is_symlink():
         return "it is a link to another place"
-    return damage_of_folder(folder) or unlisted(folder)
+    try:
+        return content_damage(folder) or unlisted(folder) or _untrusted(layout, folder)
+    except ForeignError:
+        return None
+    except OSError as error:
+        return f"it cannot be read: {error}" if exists(folder) else None
+
+
+def _untrusted(layout: Layout, folder: Path) -> str | None:
+    try:
+        refusal = kernel_refusal(layout.root, folder, (ENTRY, *read_entry(folder).files))
+    except MISSING:
+        return None
+    return str(refusal) if refusal is not None else None
 
 
 def _schema(layout: Layout, content: Sequence[Path]) -> Iterator[Damage]:
     """Yield a damaged or missing ``schema.json``; it is written before any content."""
-    yield from _checked("schema", layout.schema, schema_reason)
-    if not layout.schema.exists() and any(path.exists() for path in content):
+    yield from _checked("schema", layout.schema, check_schema)
+    if not exists(layout.schema) and any(map(exists, content)):
         yield Damage("schema", layout.schema, "it is missing, though the cache is not empty")
 
 
-def _checked(kind: str, path: Path, reason_of: Callable[[bytes], str | None]) -> Iterator[Damage]:
+def _checked(kind: str, path: Path, parse: Callable[[bytes], object]) -> Iterator[Damage]:
+    """Yield the damage of a file that a parser refuses; another version's file is not damage."""
     try:
-        reason = reason_of(path.read_bytes())
-    except MISSING:
+        parse(read(path))
+    except (*MISSING, ForeignError):
         return
     except OSError as error:
-        reason = f"it cannot be read: {error.strerror}"
-    if reason is not None:
-        yield Damage(kind, path, reason)
-
-
-def _raised(parse: Callable[[bytes], object]) -> Callable[[bytes], str | None]:
-    """Return a function that returns a parser's ValueError as a reason."""
-
-    def reason_of(data: bytes) -> str | None:
-        try:
-            parse(data)
-        except ValueError as error:
-            return str(error)
-        return None
-
-    return reason_of
-
-
-def _quarantined(data: bytes, path: Path) -> None:
-    entry = parse_quarantined(data)
-    if (part(entry.environment), part(entry.candidate)) != (path.parent.name, path.stem):
-        raise ValueError(f"it lies under another name ({entry.candidate})")
+        yield Damage(kind, path, f"it cannot be read: {error.strerror}")
+    except ValueError as error:
+        yield Damage(kind, path, str(error))

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache.entry import KernelEntry
 from inductor_plugin.cache.folder import Folder
-from inductor_plugin.cache.guard import reason_to_refuse
+from inductor_plugin.cache.guard import read, reason_to_refuse
 from inductor_plugin.cache.kernels import KernelShelf
 from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cache.pack import Pack, PackShelf
 from inductor_plugin.cache.record import Record, merge
 from inductor_plugin.cache.records import RecordShelf
 from inductor_plugin.cache.usage import Usage, usage
-from inductor_plugin.cache.verify import schema_reason
+from inductor_plugin.cache.verify import check_schema
 from inductor_plugin.notice import warn_once
 
 logger = logging.getLogger(__name__)
@@ -36,7 +35,7 @@ class SecondCache:
         self.root = root
         self.layout = Layout(root)
         folder = Folder(self.layout)
-        folder.degraded = "it is a second cache, which is only read"
+        folder.close("it is a second cache, which is only read")
         self._records = RecordShelf(folder)
         self._kernels = KernelShelf(folder, lambda _bytes: None)
         self._packs = PackShelf(folder)
@@ -97,10 +96,12 @@ def reason_not_to_read(root: Path) -> str | None:
     Root may own it, for root could change this process anyway; nobody else may write to it.
     """
     try:
-        refusal = reason_to_refuse(root, owners=frozenset({os.geteuid(), _ROOT}))
+        refusal = reason_to_refuse(root)
         if refusal is not None:
             return str(refusal)
-        reason = schema_reason(Layout(root).schema.read_bytes())
+        check_schema(read(Layout(root).schema))
     except OSError as error:
         return f"{root} is no cache: {error.strerror}; correct or unset cache_read"
-    return None if reason is None else f"{root}: {reason}; name another directory"
+    except ValueError as error:
+        return f"{root}: {error}; name another directory"
+    return None

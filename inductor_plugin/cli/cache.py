@@ -12,9 +12,11 @@ from typing import Any
 
 from inductor_plugin.cache import Quarantined, Record, Store, differences, report
 from inductor_plugin.cache.document import load
-from inductor_plugin.cache.entry import ENTRY, KernelEntry, parse_entry
+from inductor_plugin.cache.entry import ENTRY, KernelEntry, read_entry
 from inductor_plugin.cache.find import Match, find
-from inductor_plugin.cache.records import parse_environment
+from inductor_plugin.cache.guard import read
+from inductor_plugin.cache.record import to_fields
+from inductor_plugin.cache.records import parse_environment, parse_record
 from inductor_plugin.cli import misses, second
 from inductor_plugin.cli.verb import (
     Verb,
@@ -99,8 +101,8 @@ def _ls(arguments: Namespace) -> int:
 
 def _row(path: Path) -> dict[str, Any] | None:
     try:
-        return report.record_row(load(path.read_bytes()))
-    except (OSError, ValueError, KeyError) as error:
+        return report.record_row(to_fields(parse_record(read(path), path)))
+    except (OSError, ValueError) as error:
         print(f"inductor-plugin ls: {path} is damaged ({error}); see `verify`", file=sys.stderr)
         return None
 
@@ -183,16 +185,16 @@ def _winner_kernel(store: Store, record: Record) -> KernelEntry | None:
         return None
     folder = store.layout.kernel(winner.kernel)
     try:
-        return parse_entry((folder / ENTRY).read_bytes(), folder)
+        return read_entry(folder)
     except (OSError, ValueError):
         return None  # `verify` reports a damaged entry
 
 
 def _outline(path: Path) -> report.Outline | None:
     try:
-        fields = load(path.read_bytes())
-        return report.Outline(fields["digest"], fields["describe"], fields["problem"])
-    except (OSError, ValueError, KeyError):
+        record = parse_record(read(path), path)
+        return report.Outline(record.digest, record.describe, record.problem)
+    except (OSError, ValueError):
         return None  # `verify` reports it
 
 
@@ -243,11 +245,11 @@ def _fields(match: Match) -> dict[str, Any]:
     """Return the fields of an entry; raise CacheError if it is damaged."""
     with undamaged(match):
         if match.kind == "record":
-            return load(match.path.read_bytes())
+            return to_fields(parse_record(read(match.path), match.path))
         if match.kind == "environment":
-            return parse_environment(match.path.read_bytes(), match.name)
-        entry = parse_entry((match.path / ENTRY).read_bytes(), match.path)
-        return {**load((match.path / ENTRY).read_bytes()), "folder": str(entry.folder)}
+            return parse_environment(read(match.path), match.name)
+        entry = read_entry(match.path)
+        return {**load(read(match.path / ENTRY)), "folder": str(entry.folder)}
 
 
 def _verify(arguments: Namespace) -> int:

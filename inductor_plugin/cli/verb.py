@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import Record, Store, open_store, report
+from inductor_plugin.cache.document import ForeignError
 from inductor_plugin.cache.find import Match, find
+from inductor_plugin.cache.guard import read
 from inductor_plugin.cache.records import parse_record
 from inductor_plugin.config import default_cache_dir
 from inductor_plugin.errors import CacheError
@@ -61,13 +63,17 @@ def open_cache(arguments: Namespace, *, must_exist: bool = True, create: bool = 
 
 @contextmanager
 def undamaged(match: Match) -> Generator[None]:
-    """Convert a parser's ValueError into a CacheError that names the damaged entry.
+    """Convert a parser's error into a CacheError that names the entry.
 
     Raises:
-        CacheError: The entry is damaged.
+        CacheError: The entry is damaged, another version's, or cannot be read.
     """
     try:
         yield
+    except OSError as error:
+        raise CacheError(f"{match.path} cannot be read: {error}") from error
+    except ForeignError as error:
+        raise CacheError(f"{match.path} is another version's: {error}") from error
     except ValueError as error:
         raise CacheError(
             f"{match.path} is damaged: {error}; see `inductor-plugin verify`"
@@ -81,7 +87,7 @@ def read_record(match: Match) -> Record:
         CacheError: The record is damaged.
     """
     with undamaged(match):
-        return parse_record(match.path.read_bytes(), match.path)
+        return parse_record(read(match.path), match.path)
 
 
 def find_record(store: Store, key: str, hint: str) -> tuple[Match, Record]:

@@ -6,8 +6,11 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+from inductor_plugin.cache.document import list_of, typed
+from inductor_plugin.cache.document import text as as_text
+from inductor_plugin.cache.guard import read
 from inductor_plugin.errors import OptionError
 
 
@@ -58,24 +61,19 @@ def parse_pins(text: str) -> list[Pin]:
     Raises:
         ValueError: It is not a pin file.
     """
-    fields = json.loads(text)
-    if not isinstance(fields, dict) or not isinstance(cast("Any", fields).get("pins"), list):
-        raise ValueError("it has no list 'pins'")  # noqa: TRY004  the caller's kind of error
     try:
-        return [
-            Pin(
-                environment=row["environment"],
-                op=row["op"],
-                digest=row["digest"],
-                describe=str(row.get("describe", row["digest"])),
-                winner=str(row["winner"]),
-            )
-            for row in cast("Any", fields)["pins"]
-        ]
-    except KeyError as error:
-        raise ValueError(f"one of its pins lacks {error}") from error
-    except (TypeError, AttributeError) as error:
-        raise ValueError(f"one of its pins is no pin: {error}") from error
+        fields: Any = json.loads(text)
+    except RecursionError:
+        raise ValueError("its fields are nested too deeply") from None
+    if not isinstance(fields, dict) or "pins" not in fields:
+        raise ValueError("it has no list 'pins'")
+    return list(typed(fields, {"pins": list_of(_pin)})["pins"])
+
+
+def _pin(row: Any) -> Pin:
+    values = typed(row, dict.fromkeys(("environment", "op", "digest", "winner"), as_text))
+    described = typed({"describe": values["digest"], **row}, {"describe": as_text})
+    return Pin(**values, **described)
 
 
 def read_pins(path: str) -> Pins:
@@ -85,7 +83,7 @@ def read_pins(path: str) -> Pins:
         OptionError: There is no such file, or it is not a pin file.
     """
     try:
-        pins = parse_pins(Path(path).expanduser().read_text(encoding="utf-8"))
+        pins = parse_pins(read(Path(path).expanduser()).decode("utf-8"))
     except FileNotFoundError:
         raise OptionError(
             f"policy='pinned' needs pin_file, and {path!r} does not exist; "

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from inductor_plugin.counters import Counters
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.tuning import race
-from inductor_plugin.tuning.journal import Journal
+from inductor_plugin.tuning.report.journal import Journal
+from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import Task, TaskCandidate
-from inductor_plugin.tuning.trace import Trace
 from inductor_plugin.worker.jobs import (
     OUT_OF_TIME,
     BenchCandidate,
@@ -31,7 +31,7 @@ from inductor_plugin.worker.jobs import (
 )
 
 if TYPE_CHECKING:
-    from inductor_plugin.tuning.builder import Builder
+    from inductor_plugin.tuning.build.builder import Builder
     from inductor_plugin.tuning.holder import ProblemLocks
     from inductor_plugin.worker.bench_worker import BenchWorker, MeasureInProcess
 

@@ -6,8 +6,6 @@ A process removes its folders when it exits; a process ended by SIGKILL cannot, 
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import os
 import re
 import shutil
@@ -17,6 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from inductor_plugin.cache.owner import boot_and_namespace, start_ticks
+
 _OPERANDS = "inductor-plugin-operands"
 BUILD = "inductor-plugin-build"
 _NAME = re.compile(
@@ -24,9 +24,6 @@ _NAME = re.compile(
 )
 _SWEPT: set[Path] = set()
 """Folders this process has already swept; once is enough."""
-_START = 19
-"""Index of the start time among the fields after the command in ``/proc/PID/stat``: field 22 of the
-line; the command is field 2 (proc_pid_stat(5))."""
 
 
 @dataclass(frozen=True)
@@ -57,32 +54,6 @@ def process_id(pid: int) -> ProcessId | None:
     """Return the process that has a number now; None if there is none, or no ``/proc``."""
     place, started = boot_and_namespace(), start_ticks(pid)
     return None if place is None or started is None else ProcessId(place, pid, started)
-
-
-@functools.cache
-def boot_and_namespace() -> str | None:
-    """Return a name for this boot of the machine and this PID namespace; None without ``/proc``.
-
-    Containers may share ``/dev/shm``, and machines a temporary folder, but not their processes: a
-    number that is unused here may be a running process there.
-    """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        space = Path("/proc/self/ns/pid").readlink()
-    except OSError:
-        return None
-    return hashlib.sha256(f"{boot} {space}".encode()).hexdigest()[:12]
-
-
-def start_ticks(pid: int) -> int | None:
-    """Return the start time of a process in clock ticks; None if it has ended or cannot be read."""
-    try:
-        line = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        fields = line.rpartition(")")[2].split()  # the command may hold blanks and brackets
-        # A zombie has no memory and no open files; its parent may never wait for it.
-        return None if fields[0] in "ZX" else int(fields[_START])
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def make_folder(parent: Path, kind: str = _OPERANDS) -> Path:

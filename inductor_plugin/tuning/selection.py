@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from inductor_plugin.cache import Decision, Measured, Record, Store
@@ -15,30 +14,33 @@ from inductor_plugin.notice import warn_once
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import DIRECTIONS
 from inductor_plugin.problem.number_check import NumberCheck
-from inductor_plugin.tuning import race
 from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.decision import Verdict, decide
+from inductor_plugin.tuning.measurement import (
+    BEATEN,
+    FINAL,
+    NOT_FAILED,
+    measurement,
+    require_reference,
+    stage,
+    unmeasured,
+)
 from inductor_plugin.tuning.offer import CandidateOffer, limited
 from inductor_plugin.tuning.pins import Pins
-from inductor_plugin.tuning.task import Task, TaskCandidate, problem_digest
+from inductor_plugin.tuning.task import Task, problem_digest
 from inductor_plugin.tuning.ticket import TuningTicket, looked_up
 from inductor_plugin.tuning.validity import (
     MISHAPS,
-    advice,
     checked,
-    condemns,
+    is_strict,
     is_valid,
+    keeps_out,
     limits,
     was_limited,
 )
-from inductor_plugin.worker.jobs import OUT_OF_TIME, Outcome
+from inductor_plugin.worker.jobs import OUT_OF_TIME
 
 logger = logging.getLogger(__name__)
-
-_NOT_FAILED = frozenset({"ok", "skipped", "pruned"})
-_FINAL, _BEATEN, _SCREENED = "final", "beaten", "screened"
-"""The stage a candidate reached: the finals; screening only, though finals took place; screening, and
-no finals took place."""
 
 
 class Selection:
@@ -105,7 +107,7 @@ class Selection:
         if unseen and self._config.policy in ("tune", "build"):
             if budget is not None and budget.over:
                 for offer in unseen:  # preparing them takes time, too
-                    ticket.measured[offer.candidate_id] = _measured(
+                    ticket.measured[offer.candidate_id] = unmeasured(
                         offer, "skipped", OUT_OF_TIME, {}, time.time()
                     )
             else:
@@ -149,9 +151,9 @@ class Selection:
         medians = self.medians(ticket)
         libraries = {o.candidate_id for o in ticket.offers if o.library}
         stage = {name: ticket.measured[name].provenance.get("race") for name in medians}
-        if not any(stage[name] == _FINAL for name in medians.keys() - libraries):
+        if not any(stage[name] == FINAL for name in medians.keys() - libraries):
             return medians
-        return {name: ms for name, ms in medians.items() if stage[name] != _BEATEN}
+        return {name: ms for name, ms in medians.items() if stage[name] != BEATEN}
 
     def _pinned(self, ticket: TuningTicket) -> Verdict | None:
         if self._pins is None:
@@ -176,13 +178,11 @@ class Selection:
             row = self._store.quarantined(
                 self._environment, quarantine_name(offer.candidate_id, ticket.digest)
             )
-            if row is None or not condemns(
-                row.status, row.count, row.fields.get("limits"), self._config
-            ):
+            if row is None or not keeps_out(row, self._config):
                 remaining.append(offer)
                 continue
             self._counters.add(quarantined=1)
-            ticket.measured[offer.candidate_id] = _measured(
+            ticket.measured[offer.candidate_id] = unmeasured(
                 offer, row.status, row.reason, {}, row.created
             )
         return remaining
@@ -241,16 +241,16 @@ class Selection:
         offers = {o.candidate_id: o for o in ticket.offers}
         common = dict(self._provenance())
         for candidate in task.entries:
-            _require_reference(task, candidate)
-            own: dict[str, Any] = {"race": _stage(task, candidate)} if candidate.alive else {}
+            require_reference(task, candidate)
+            own: dict[str, Any] = {"race": stage(task, candidate)} if candidate.alive else {}
             if not candidate.library:
                 own |= checked(task.check, verify=self._config.verify_numerics)
             if candidate.outcome is not None:
                 own |= limits(candidate.outcome.status, self._config)
-            measured = _measurement(offers[candidate.candidate_id], candidate, common | own)
+            measured = measurement(offers[candidate.candidate_id], candidate, common | own)
             ticket.measured[candidate.candidate_id] = measured
             # A library kernel is tried again: without it there is no reference and no guard.
-            if measured.status not in _NOT_FAILED and not candidate.library:
+            if measured.status not in NOT_FAILED and not candidate.library:
                 self._quarantine(ticket, measured)
         verdict = self.decide(ticket) if task.measured else None
         fresh = {e.candidate_id for e in task.entries}
@@ -271,8 +271,8 @@ class Selection:
         makes an old measurement the newer.
         """
         own = ticket.measured.get(offer.candidate_id)
-        failed_here = own is not None and own.status not in _NOT_FAILED
-        if merged.status == "skipped" or (failed_here and merged.status in _NOT_FAILED):
+        failed_here = own is not None and own.status not in NOT_FAILED
+        if merged.status == "skipped" or (failed_here and merged.status in NOT_FAILED):
             return False
         return own is None or is_valid(merged, self._config, library=offer.library)
 
@@ -282,9 +282,19 @@ class Selection:
         before = self._store.quarantined(self._environment, name)
         if before and was_limited(before.status, before.fields.get("limits"), self._config):
             self._store.release(self._environment, name)
-            before = None
-        count, then = before.count + 1 if before else 1, measured.provenance.get("limits")
-        again = not condemns(measured.status, count, then, self._config)
+        entry = self._store.quarantine(
+            self._environment,
+            name,
+            {
+                "candidate": measured.candidate,
+                "problem": ticket.problem.describe(),
+                "status": measured.status,
+                "reason": measured.reason,
+                "limits": measured.provenance.get("limits"),
+            },
+            counts=not is_strict(measured.status, self._config),
+        )
+        again = not keeps_out(entry, self._config)
         self._counters.add(failed=1, quarantined=1)
         if ticket.task is not None:
             ticket.task.spent.add(failed=1, quarantined=1)
@@ -295,17 +305,6 @@ class Selection:
             measured.status,
             measured.reason,
             "; the next process tries it once more" if again else "",
-        )
-        self._store.quarantine(
-            self._environment,
-            name,
-            {
-                "candidate": measured.candidate,
-                "problem": ticket.problem.describe(),
-                "status": measured.status,
-                "reason": measured.reason,
-                "limits": then,
-            },
         )
 
     def _record(self, ticket: TuningTicket, verdict: Verdict | None, fresh: set[str]) -> Record:
@@ -345,23 +344,6 @@ def quarantine_name(candidate_id: str, problem_digest: str) -> str:
     return f"{candidate_id}-{problem_digest[:12]}"
 
 
-def _require_reference(task: Task, candidate: TaskCandidate) -> None:
-    """Skip a candidate whose numbers should have been compared and were not: it must not win."""
-    outcome = candidate.outcome
-    compared = candidate.library or outcome is None or outcome.error is not None
-    if task.check is None or compared or outcome is None or outcome.status != "ok":
-        return
-    reason = "its numbers were not compared: no library kernel ran in the benchmark worker"
-    candidate.outcome = Outcome(candidate.candidate_id, "skipped", reason)
-
-
-def _stage(task: Task, candidate: TaskCandidate) -> str:
-    if candidate.rounds:
-        return _FINAL
-    # Candidates measured in this process take no part in finals, so they cannot be beaten there.
-    return _BEATEN if task.legs and candidate.bench is not None else _SCREENED
-
-
 def _spreads(ticket: TuningTicket) -> dict[str, float]:
     """Return the relative spread of each candidate's samples on a CPU, where other work adds noise.
 
@@ -378,46 +360,4 @@ def _spreads(ticket: TuningTicket) -> dict[str, float]:
 
 def _usable(ticket: TuningTicket, offer: CandidateOffer) -> bool:
     measured = ticket.measured.get(offer.candidate_id)
-    return measured is None or measured.status in _NOT_FAILED
-
-
-def _measurement(
-    offer: CandidateOffer, candidate: TaskCandidate, provenance: Mapping[str, Any]
-) -> Measured:
-    outcome = candidate.outcome
-    status = outcome.status if outcome else "skipped"
-    reason = outcome.reason if outcome else "not reached"
-    reason += advice(status)
-    measured = _measured(offer, status, reason, provenance, time.time())
-    samples_ms = tuple(candidate.samples_ms)
-    stats = race.sample_stats(samples_ms) if status == "ok" and samples_ms else None
-    return replace(
-        measured,
-        samples_ms=samples_ms,
-        median_ms=stats.median_ms if stats else None,
-        spread_ms=stats.spread_ms if stats else None,
-        error=outcome.error if outcome else None,
-        compile_s=candidate.compile_s,
-        kernel=candidate.kernel,
-    )
-
-
-def _measured(
-    offer: CandidateOffer, status: str, reason: str, provenance: Mapping[str, Any], at: float
-) -> Measured:
-    return Measured(
-        candidate=offer.candidate_id,
-        name=offer.name,
-        kind=offer.kind,
-        description=offer.description,
-        status=status,
-        reason=reason,
-        samples_ms=(),
-        median_ms=None,
-        spread_ms=None,
-        error=None,
-        compile_s=None,
-        kernel=None,
-        measured_at=at,
-        provenance=provenance,
-    )
+    return measured is None or measured.status in NOT_FAILED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from inductor_plugin.cache import Measured
+from inductor_plugin.cache import Measured, Quarantined
 from inductor_plugin.config import Config
 from inductor_plugin.problem.number_check import NumberCheck
 
@@ -42,22 +42,24 @@ def is_valid(measured: Measured, config: Config, *, library: bool) -> bool:
     return not was_limited(measured.status, measured.provenance.get(_LIMITS), config)
 
 
-def condemns(status: str, count: int, then: object, config: Config) -> bool:
-    """Return True if a candidate in quarantine is not tried again.
+def keeps_out(entry: Quarantined, config: Config) -> bool:
+    """Return True if a candidate in quarantine is not tried again under the current options.
 
     It stays out for what it did itself. A mishap may be the machine's doing (a process that another one
-    ended, memory that others had taken), so it takes two of them, and none counts that happened under a
-    limit which has been raised since.
-
-    Args:
-        status: How it failed last.
-        count: How often it has failed.
-        then: The limits of that time, recorded by `limits`.
-        config: The current options.
+    ended, memory that others had taken), so it takes two of them. Those under limits that are stricter
+    than the default condemn nobody (`Quarantined.condemned`), but they count while the limits stay.
     """
-    if was_limited(status, then, config):
+    if was_limited(entry.status, entry.fields.get(_LIMITS), config):
         return False
-    return status not in MISHAPS or count >= _MISHAPS_THAT_CONDEMN
+    return entry.condemned or entry.count >= _MISHAPS_THAT_CONDEMN
+
+
+def is_strict(status: str, config: Config) -> bool:
+    """Return True if a limit that may end a candidate so is stricter than the default."""
+    usual = Config()
+    return any(
+        _raised(getattr(config, name), getattr(usual, name)) for name in LIMITING.get(status, ())
+    )
 
 
 def was_limited(status: str, then: object, config: Config) -> bool:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from inductor_plugin.cache import Store, open_store
+from inductor_plugin.cache import Store, atomic, document, open_store
 from inductor_plugin.cache.evict import choose
+from inductor_plugin.cache.owner import prefix
 from inductor_plugin.cache.usage import Stamp
 from inductor_plugin.errors import CacheError
 from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, record
@@ -81,6 +82,27 @@ def test_what_is_pinned_stays(cache_dir: Path):
     assert store.prune(max_bytes=0).records == 1
 
 
+@pytest.mark.parametrize("why", ["unreadable", "foreign"])
+def test_a_record_that_may_be_pinned_stays(
+    cache_dir: Path, why: str, monkeypatch: pytest.MonkeyPatch
+):
+    store = open_store(cache_dir)
+    written = store.put_record(record(measured("a"), decision=decision("a")))
+    store.pin_record(written)
+    path = store.layout.record(written.environment, written.op, written.digest)
+    if why == "foreign":
+        fields = {**document.load(path.read_bytes()), "format": 2}
+        path.write_bytes(document.dump(fields))
+    else:
+
+        def fails(_: Path) -> bytes:
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr("inductor_plugin.cache.evict.read", fails)
+    assert store.prune(max_bytes=0).records == 0
+    assert path.exists()
+
+
 def test_a_kernel_somebody_works_on_stays(cache_dir: Path):
     store = open_store(cache_dir)
     digest = put_kernel(store, "k", 9000)
@@ -113,7 +135,7 @@ def test_leftovers_are_counted_and_swept_but_not_called_broken(cache_dir: Path):
     store = open_store(cache_dir)
     store.put_environment(ENVIRONMENT)
     store.put_record(record(measured("a")))
-    for name, age_s in (("old", 7200), ("young", 10)):
+    for name, age_s in (("old", 2 * 86400), ("young", 7200)):
         (cache_dir / "private" / name).mkdir()
         (cache_dir / "private" / name / "half").write_bytes(b"x")
         age(cache_dir / "private" / name, age_s)
@@ -121,6 +143,32 @@ def test_leftovers_are_counted_and_swept_but_not_called_broken(cache_dir: Path):
     assert store.usage().leftovers == 1
     assert store.prune().leftovers == 1
     assert [path.name for path in (cache_dir / "private").iterdir()] == ["young"]
+
+
+def test_a_folder_of_a_running_process_stays_however_old_it_is(cache_dir: Path):
+    store = open_store(cache_dir)
+    store.put_record(record(measured("a")))
+    staging = atomic.private_path(store.layout.private)
+    staging.mkdir()
+    age(staging, 30 * 86400)
+    assert store.usage().leftovers == 0
+    assert store.prune(max_bytes=0).leftovers == 0
+    open_store(cache_dir).put_record(record(measured("b")))
+    assert staging.is_dir()
+
+
+def test_folders_of_processes_that_were_killed_go_with_the_first_write(cache_dir: Path):
+    first = open_store(cache_dir)
+    first.put_record(record(measured("a")))
+    place, pid, started = prefix().split("-")[:3]
+    dead = cache_dir / "private" / f"{place}-{pid}-{int(started) + 1}-ab"
+    dead.mkdir()
+    (dead / "library").write_bytes(b"x")
+    assert open_store(cache_dir, create=False).usage().leftovers == 1
+    first.put_record(record(measured("b")))
+    assert dead.is_dir()  # once per process: a scan for each record would be too much
+    open_store(cache_dir).put_record(record(measured("c")))
+    assert not dead.exists()
 
 
 def test_old_lock_files_go_unless_held(cache_dir: Path):

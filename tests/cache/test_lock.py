@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import fcntl
 import subprocess
 import sys
 import threading
@@ -13,6 +15,7 @@ from filelock import BaseFileLock, FileLock
 from inductor_plugin.cache import open_store
 from inductor_plugin.cache.lock import remove_unused
 from inductor_plugin.errors import CacheError
+from tests.support.cache import measured, record
 from tests.support.repository import REPOSITORY
 
 CHILDREN = REPOSITORY / "tests" / "support" / "processes" / "cache.py"
@@ -120,3 +123,55 @@ def test_a_memory_store_locks_between_threads(cache_dir: Path):
         assert taken.wait(10)
     assert refused == [True]
     assert not cache_dir.exists()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSYS, "not implemented"),
+        OSError(errno.ENOLCK, "no locks"),
+        OSError(errno.EOPNOTSUPP, "not supported"),
+        OSError(errno.EIO, "input/output error"),
+    ],
+    ids=lambda error: errno.errorcode[error.errno],
+)
+def test_without_locks_of_the_file_system_the_cache_is_kept_in_memory(
+    cache_dir: Path, error: OSError, monkeypatch: pytest.MonkeyPatch
+):
+    def flock(*_: object) -> None:
+        raise error
+
+    store = open_store(cache_dir)
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with store.lock_kernel("k", 60):
+        pass
+    assert str(error.strerror) in str(store.degraded)
+    assert store.put_record(record(measured("a"))).candidates.keys() == {"a"}
+    assert list(store.layout.records.glob("*/*/*.json")) == []
+    assert not remove_unused(store.layout.lock("k"))
+
+
+def test_a_lock_that_filelock_does_not_implement_is_an_error_of_the_disk(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def acquire(*_: object, **__: object) -> None:
+        raise NotImplementedError("FileSystem does not appear to support flock")
+
+    store = open_store(cache_dir)
+    monkeypatch.setattr(FileLock, "acquire", acquire)
+    with store.lock_kernel("k", 60):
+        pass
+    assert "does not appear to support flock" in str(store.degraded)
+
+
+@pytest.mark.parametrize("odd", ["folder", "link"])
+def test_something_odd_in_the_place_of_one_lock_concerns_that_lock_alone(cache_dir: Path, odd: str):
+    store = open_store(cache_dir)
+    path = store.layout.lock("k")
+    path.parent.mkdir(mode=0o700)
+    path.mkdir() if odd == "folder" else path.symlink_to("k.lock")
+    with pytest.raises(CacheError, match="is not a file; remove it"), store.lock_kernel("k", 0):
+        pass
+    assert store.degraded is None
+    with store.lock_kernel("other", 0):
+        pass

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import copy
+import functools
 import math
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given, settings, strategies
 
-from inductor_plugin.cache import document
+from inductor_plugin.cache import Decision, Measured, Record, document
 from inductor_plugin.cache.record import from_fields, merge, rounded, to_fields
 from tests.support.cache import decision, measured, record
 
@@ -93,13 +98,191 @@ def test_samples_keep_the_digits_that_mean_something():
 
 
 def test_fields_of_another_format_are_refused():
-    with pytest.raises(ValueError, match="format"):
+    with pytest.raises(document.ForeignError, match="format"):
         from_fields({**to_fields(record()), "format": 99})
     fields = to_fields(record(measured("a")))
     del fields["candidates"]["a"]["status"]
-    with pytest.raises(ValueError, match="not a record"):
+    with pytest.raises(ValueError, match="not a record: its candidates: its status is missing"):
         from_fields(fields)
     assert replace(record(), op="x").place.split("/")[1] == "x"
+
+
+ODD: tuple[Any, ...] = (None, True, -1.0, math.nan, 1e300, "abc", [], ["x"], {"a": 1})
+
+
+def variants() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the fields of a record in which one has an odd value."""
+    sound = to_fields(record(measured("a"), decision=decision("a"), epilogue={"v": "1"}))
+    for place in ("", "candidates.a", "decision"):
+        for name in functools.reduce(
+            lambda at, part: at[part], filter(None, place.split(".")), sound
+        ):
+            for value in ODD:
+                fields = copy.deepcopy(sound)
+                at = functools.reduce(
+                    lambda at, part: at[part], filter(None, place.split(".")), fields
+                )
+                at[name] = value
+                yield f"{place}.{name}={value!r}", fields
+
+
+def test_a_field_of_another_type_never_gets_past_the_parser():
+    """Each value that is read has the type its annotation promises; all else is a ValueError."""
+    refused = 0
+    for name, fields in variants():
+        try:
+            parsed = from_fields(fields)
+        except ValueError:
+            refused += 1
+            continue
+        assert sound_types(parsed), name
+    assert refused > 100
+
+
+def sound_types(parsed: Record) -> bool:
+    rows, chosen = list(parsed.candidates.values()), parsed.decision
+    texts = [
+        parsed.environment,
+        parsed.op,
+        parsed.digest,
+        parsed.describe,
+        *parsed.rejected.values(),
+    ]
+    texts += [
+        t for row in rows for t in (row.candidate, row.name, row.kind, row.status, row.reason)
+    ]
+    texts += [t for row in rows for t in (row.description, row.kernel or "")]
+    numbers = [parsed.created, parsed.updated]
+    for row in rows:
+        numbers += [row.measured_at, *row.samples_ms]
+        rest = (row.median_ms, row.spread_ms, row.error, row.compile_s)
+        numbers += [value for value in rest if value is not None]
+        if not isinstance(row.provenance, dict):
+            return False
+    if chosen is not None:
+        texts += [chosen.winner, chosen.reason, chosen.library or ""]
+        numbers += [chosen.margin, chosen.decided_at, chosen.speedup or 0.0]
+    return all(type(t) is str for t in texts) and all(
+        type(n) is float and math.isfinite(n) and n >= 0 for n in numbers
+    )
+
+
+def test_fields_of_a_newer_version_are_kept_and_written_back():
+    fields = to_fields(record(measured("a"), decision=decision("a")))
+    fields["energy_j"] = {"extra": 1}
+    fields["candidates"]["a"]["energy_j"] = 1.5
+    fields["decision"]["because"] = ["x"]
+    parsed = from_fields(fields)
+    assert to_fields(parsed) == fields
+    older = record(measured("b"), updated=3000.0)
+    for both in (merge(parsed, older), merge(older, parsed)):
+        again = to_fields(both)
+        assert again["energy_j"] == {"extra": 1}
+        assert again["candidates"]["a"]["energy_j"] == 1.5
+        assert again["decision"]["because"] == ["x"]
+
+
+def test_times_of_a_clock_that_was_ahead_are_not_believed():
+    now = 2_000_000.0
+    ahead = record(
+        measured("a", measured_at=now + 4e9),
+        measured("b", measured_at=now + 10),
+        decision=decision("a", decided_at=now + 4e9),
+        updated=now + 4e9,
+    )
+    read = from_fields(to_fields(ahead), now)
+    assert read.candidates["a"].measured_at == 0.0
+    assert read.candidates["b"].measured_at == now + 10  # clocks may differ a little
+    assert read.decision is not None
+    assert (read.decision.decided_at, read.updated, read.created) == (0.0, now, 1000.0)
+    fresh = record(measured("a", 7.0, measured_at=now - 60), updated=now - 60)
+    assert merge(read, fresh).candidates["a"].median_ms == 7.0
+
+
+UNCHECKED = {"numbers": "unchecked"}
+
+
+@pytest.mark.parametrize(
+    ("better", "worse"),
+    [
+        (measured("a", measured_at=1.0), measured("a", measured_at=2.0, provenance=UNCHECKED)),
+        (
+            measured("a", None, status="wrong", measured_at=1.0, provenance=UNCHECKED),
+            measured("a", measured_at=2.0, provenance=UNCHECKED),
+        ),
+        (
+            measured("a", None, status="red_zone", measured_at=1.0),
+            measured("a", measured_at=2.0, provenance=UNCHECKED),
+        ),
+        # With raised limits, and still without the check, it came through.
+        (
+            measured("a", measured_at=2.0, provenance=UNCHECKED),
+            measured("a", None, status="hung", measured_at=1.0, provenance=UNCHECKED),
+        ),
+        (measured("a", None, status="hung", measured_at=2.0), measured("a", measured_at=1.0)),
+    ],
+)
+def test_checked_numbers_and_failures_found_beat_unchecked_ones(better: Measured, worse: Measured):
+    for both in (merge(record(better), record(worse)), merge(record(worse), record(better))):
+        assert both.candidates["a"] == better
+
+
+def row(name: str, status: str, checked: bool, when: float, ms: float | None) -> Measured:
+    provenance = {} if checked else UNCHECKED
+    return measured(name, ms, status=status, measured_at=when, provenance=provenance)
+
+
+def whole(
+    rows: list[Measured],
+    chosen: Decision | None,
+    when: float,
+    pinned: bool,
+    line: str,
+    extra: dict[str, int],
+) -> Record:
+    """Return a record; an epilogue is in all of them or, in those of an earlier version, in none."""
+    return record(
+        *rows,
+        decision=chosen,
+        updated=when,
+        pinned=pinned and chosen is not None,  # who pins has decided
+        describe=f"mm({line})",
+        rejected={"t": line},
+        epilogue={"step 0": line},
+        extra=extra,
+    )
+
+
+times = strategies.sampled_from([0.0, 1.0, 2.0])
+rows = strategies.builds(
+    row,
+    strategies.sampled_from("ab"),
+    strategies.sampled_from(["ok", "skipped", "pruned", "hung", "wrong", "crashed"]),
+    strategies.booleans(),
+    times,
+    strategies.sampled_from([None, 1.0, 2.0]),
+)
+decisions = strategies.builds(
+    decision, strategies.sampled_from("ab"), strategies.integers(1, 2), times
+)
+records = strategies.builds(
+    whole,
+    strategies.lists(rows, max_size=2),
+    strategies.none() | decisions,
+    times,
+    strategies.booleans(),
+    strategies.sampled_from("xy"),
+    strategies.dictionaries(strategies.sampled_from("pq"), strategies.integers(0, 2)),
+)
+
+
+@settings(max_examples=300, deadline=None, database=None)
+@given(records, records, records)
+def test_the_order_in_which_records_merge_does_not_matter(a: Record, b: Record, c: Record):
+    assert merge(a, b) == merge(b, a)
+    assert merge(a, merge(b, c)) == merge(merge(a, b), c)
+    assert merge(a, a) == a
+    assert merge(merge(a, b), b) == merge(a, b)
 
 
 NOTE = {

@@ -10,7 +10,15 @@ import pytest
 
 from inductor_plugin.cache import Store, digest_of, document, open_store
 from inductor_plugin.errors import CacheError, CacheRefusedError
-from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, put_library, record
+from tests.support.cache import (
+    ENVIRONMENT,
+    decision,
+    give_away,
+    kernel_key,
+    measured,
+    put_library,
+    record,
+)
 
 
 def flip_byte(path: Path) -> None:
@@ -43,7 +51,7 @@ def test_a_folder_inside_that_others_may_write_is_refused(cache_dir: Path):
 
 def test_a_directory_of_someone_else_is_refused(cache_dir: Path, monkeypatch: pytest.MonkeyPatch):
     open_store(cache_dir)
-    monkeypatch.setattr(os, "geteuid", lambda: cache_dir.stat().st_uid + 1)
+    give_away(cache_dir, monkeypatch)
     with pytest.raises(CacheRefusedError, match="belongs to user"):
         open_store(cache_dir)
 
@@ -173,21 +181,6 @@ def test_environments_keep_their_fields(cache_dir: Path):
     assert open_store(cache_dir).environment("0" * 64) is None
 
 
-def test_quarantine_counts_and_releases(cache_dir: Path):
-    store = open_store(cache_dir)
-    assert store.quarantined("e", "c") is None
-    for reason in ("first", "second"):
-        store.quarantine("e", "c", {"status": "hung", "reason": reason})
-    found = open_store(cache_dir).quarantined("e", "c")
-    assert found is not None
-    assert (found.status, found.reason, found.count) == ("hung", "second", 2)
-    assert found.created <= found.updated
-    assert store.usage().quarantined == 1
-    assert store.release("e", "c")
-    assert not store.release("e", "c")
-    assert store.quarantined("e", "c") is None
-
-
 def test_a_retried_candidate_is_unseen_again_and_only_there(cache_dir: Path):
     store = open_store(cache_dir)
     one = record(measured("good"), measured("bad", None, status="hung"), pinned=True)
@@ -243,14 +236,6 @@ def test_a_read_only_cache_releases_nothing(cache_dir: Path, monkeypatch: pytest
     assert writable.quarantined(one.environment, name) is not None
 
 
-def test_a_candidates_name_cannot_leave_the_quarantine(cache_dir: Path):
-    store = open_store(cache_dir)
-    store.quarantine("e", "../../../evil", {"status": "hung"})
-    assert store.quarantined("e", "../../../evil") is not None
-    assert [path.suffix for path in (cache_dir / "quarantine" / "e").iterdir()] == [".json"]
-    assert store.verify() == []
-
-
 def test_counters_add_up(cache_dir: Path):
     open_store(cache_dir).add_counts(hits=2, misses=1)
     open_store(cache_dir).add_counts(hits=3)
@@ -284,6 +269,25 @@ def test_a_place_where_nothing_can_be_made_degrades_with_one_warning(
     use_everything(store)
     (record,) = caplog.records
     assert record.getMessage().startswith("inductor-plugin: the cache directory ")
+
+
+@pytest.mark.parametrize("odd", ["component", "path", "zero byte", "file"])
+def test_a_path_that_can_be_no_cache_is_one_warning(
+    tmp_path: Path, odd: str, caplog: pytest.LogCaptureFixture
+):
+    root = {
+        "component": tmp_path / ("n" * 300),
+        "path": Path(str(tmp_path), *(["n" * 200] * 19)),
+        "zero byte": tmp_path / "a\0b",
+        "file": tmp_path / "file",
+    }[odd]
+    if odd == "file":
+        root.touch()
+    store = open_store(root)
+    use_everything(store)
+    assert store.verify() == []
+    assert store.usage().records == 0
+    assert [r.message.count("is not written to") for r in caplog.records] == [1]
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])

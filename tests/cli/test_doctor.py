@@ -18,6 +18,7 @@ from inductor_plugin.cli import doctor
 from inductor_plugin.errors import CacheRefusedError
 from inductor_plugin.kernels.nvcc import NoToolkit, Toolkit
 from inductor_plugin.problem.target import Target, target
+from tests.support.cache import give_away
 from tests.support.packs import install, pack_file, stale
 
 
@@ -117,7 +118,7 @@ def test_a_cache_that_is_refused_when_it_is_opened_is_broken(
     open_store(cache_dir).layout.kernels.mkdir(mode=0o700)
     assert doctor.cache(cache_dir).state == "ok"
     if how == "owner":
-        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        give_away(cache_dir / folder, monkeypatch)
     else:
         (cache_dir / folder).chmod(0o770 if how == "group" else 0o707)
     with pytest.raises(CacheRefusedError) as refused:

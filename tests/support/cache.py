@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from inductor_plugin.cache import (
     Decision,
@@ -25,6 +29,14 @@ def put_library(store: Store) -> KernelEntry:
     """Publish a kernel of two files."""
     files = {"kernel.so": b"library", "source.cpp": b"int f();"}
     return store.put_kernel(kernel_key(), files)
+
+
+def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a file belong to a user who is neither this one nor root."""
+    if os.geteuid() == 0:
+        os.chown(path, 65534, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
 
 
 def measured(candidate: str, median_ms: float | None = 1.0, **fields: Any) -> Measured:

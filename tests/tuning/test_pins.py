@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,22 @@ def test_a_file_that_is_not_json_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe{")
     with pytest.raises(OptionError, match="not a pin file"):
         read_pins(str(path))
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"pins": ' + "[" * 900 + "]" * 900 + "}", '{"pins": [{"op": ["x"]}]}']
+)
+def test_a_file_that_is_nested_deeply_or_of_odd_types_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "pins.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(OptionError, match="not a pin file"):
+        read_pins(str(path))
+
+
+def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OptionError, match="not a file"):
+        read_pins(str(tmp_path / "pipe"))
 
 
 def test_a_file_that_cannot_be_read_is_an_error_of_the_option(tmp_path: Path) -> None:

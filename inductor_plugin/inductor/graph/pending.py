@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch._inductor import ir, select_algorithm
 
+from inductor_plugin.errors import OptionError
 from inductor_plugin.inductor.candidates.call import AutotuneCall
 from inductor_plugin.inductor.candidates.layouts import Layouts
 from inductor_plugin.inductor.candidates.offers import is_library
 from inductor_plugin.tuning.decision import guarded
 from inductor_plugin.tuning.selection import TuningTicket
+
+logger = logging.getLogger(__name__)
 
 
 class PendingChoice:
@@ -36,6 +40,7 @@ class PendingChoice:
         self.choices = choices
         self.call = call
         self._wait = wait
+        self._undecidable = False
         self._libraries = [choice for choice in choices.values() if is_library(choice)]
         self._layouts = Layouts(call)
         if not self._libraries:
@@ -57,8 +62,7 @@ class PendingChoice:
         Raises:
             NoValidChoicesError: Nothing could be measured and there is no library kernel.
         """
-        self._wait(self.ticket)
-        winner = self.ticket.selection.decide(self.ticket).winner
+        winner = self._decided()
         if winner is not None and winner in self.choices:
             return self._layouts.kept(self.choices[winner], self._libraries)
         if self._libraries:
@@ -72,11 +76,29 @@ class PendingChoice:
             f"no candidate for {self.ticket.problem.describe()} could be used"
         )
 
+    def _decided(self) -> str | None:
+        """Return the candidate that the selection decides for, or None."""
+        if self._undecidable:
+            return None
+        try:
+            self._wait(self.ticket)
+            return self.ticket.selection.decide(self.ticket).winner
+        except OptionError:
+            raise
+        except Exception:  # the border where Inductor asks for the decision: a library kernel runs
+            logger.exception(
+                "inductor-plugin: nothing could be decided for %s; Inductor's own kernel is used",
+                self.ticket.problem.describe(),
+            )
+            self._undecidable = True
+            return None
+
     def timings(self, _hint_override: int | None = None) -> dict[Any, float]:
         """Return milliseconds by choice, the winner the fastest, as Inductor's scheduler asks."""
         winner, selection = self.winner(), self.ticket.selection
-        medians = selection.medians(self.ticket)
-        values = guarded(medians, selection.decide(self.ticket))
+        values: dict[str, float] = {}
+        if not self._undecidable:
+            values = guarded(selection.medians(self.ticket), selection.decide(self.ticket))
         timed = {self.choices[n]: t for n, t in values.items() if n in self.choices}
         # Without timings (a lost worker, a tight budget) the scheduler still needs one entry.
         timed = timed if winner in timed and not self._layouts.moved() else {winner: 1.0}

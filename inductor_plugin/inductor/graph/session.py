@@ -47,9 +47,9 @@ from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.operand_files import OperandFiles
 from inductor_plugin.tuning.pins import Pins, read_pins
 from inductor_plugin.tuning.refusal import remember
+from inductor_plugin.tuning.report.table import spent_on, summary, table
 from inductor_plugin.tuning.runtime import RUNTIME, DeviceContext
 from inductor_plugin.tuning.selection import Selection, TuningTicket
-from inductor_plugin.tuning.table import spent_on, summary, table
 from inductor_plugin.tuning.task import problem_digest
 from inductor_plugin.tuning.ticket import decided
 

@@ -22,9 +22,9 @@ from inductor_plugin.counters import Counters
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.kernels.nvcc import NoToolkit, find
 from inductor_plugin.ops import gemm, gemm_abi, launch
-from inductor_plugin.tuning.builder import Builder
+from inductor_plugin.tuning.build.builder import Builder
+from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import CppBuild
-from inductor_plugin.tuning.trace import Trace
 from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.jobs import BenchCandidate, WorkerSettings
 from tests.support.fakes import task, until

@@ -22,12 +22,12 @@ from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.problem.target import target
 from inductor_plugin.templates.cutlass.config import GemmConfig
 from inductor_plugin.templates.cutlass.source import source
-from inductor_plugin.tuning.builder import Builder
+from inductor_plugin.tuning.build.builder import Builder
 from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.offer import CandidateOffer
+from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.selection import Selection
 from inductor_plugin.tuning.task import CppBuild, TaskCandidate
-from inductor_plugin.tuning.trace import Trace
 from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.jobs import Outcome, WorkerSettings
 from tests.support.fakes import bench_candidate, problem, spread, until

@@ -16,13 +16,13 @@ from inductor_plugin.cache import KernelKey, Resources, Store, open_store
 from inductor_plugin.counters import Counters
 from inductor_plugin.errors import CacheError, WorkerError
 from inductor_plugin.problem.target import Target, target
-from inductor_plugin.tuning import builder as builder_module
+from inductor_plugin.tuning.build import builder as builder_module
 from inductor_plugin.tuning import scratch
-from inductor_plugin.tuning.batches import MAX_BATCH, cuda_batch, spread
+from inductor_plugin.tuning.build.batches import MAX_BATCH, cuda_batch, spread
 from inductor_plugin.tuning.budget import SHARE, Budget
-from inductor_plugin.tuning.builder import Builder
+from inductor_plugin.tuning.build.builder import Builder
+from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import CppBuild, TaskCandidate
-from inductor_plugin.tuning.trace import Trace
 from inductor_plugin.worker.jobs import Compiled, CppCompileJob
 from tests.support.fakes import (
     LIMIT_S,

@@ -7,9 +7,9 @@ import logging
 import pytest
 
 from inductor_plugin.counters import Counters
-from inductor_plugin.tuning.build_item import BuildItem
-from inductor_plugin.tuning.journal import Journal
-from inductor_plugin.tuning.trace import Trace
+from inductor_plugin.tuning.build.item import BuildItem
+from inductor_plugin.tuning.report.journal import Journal
+from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.worker.jobs import Compiled
 from tests.support.fakes import cpp_build, entry, problem, task
 

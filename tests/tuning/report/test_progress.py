@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from inductor_plugin.tuning.progress import Progress
+from inductor_plugin.tuning.report.progress import Progress
 
 
 class Terminal(io.StringIO):

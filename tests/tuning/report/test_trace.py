@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from inductor_plugin.tuning.trace import Trace
+from inductor_plugin.tuning.report.trace import Trace
 
 
 def events(path: Path) -> list[dict[str, Any]]:

@@ -23,13 +23,13 @@ from inductor_plugin.errors import CacheError
 from inductor_plugin.kernels import triton_files
 from inductor_plugin.kernels.resources import misfit
 from inductor_plugin.tuning import scratch
-from inductor_plugin.tuning.batches import MAX_BATCH, cuda_batch, spread
+from inductor_plugin.tuning.build.batches import MAX_BATCH, cuda_batch, spread
 from inductor_plugin.tuning.budget import cpp_unit, heaviest_first
-from inductor_plugin.tuning.build_item import BuildItem, unanswered, urgency
+from inductor_plugin.tuning.build.item import BuildItem, unanswered, urgency
 from inductor_plugin.tuning.holder import TOUCH_S, Watch, touch
-from inductor_plugin.tuning.journal import Journal
+from inductor_plugin.tuning.report.journal import Journal
+from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import CppBuild, Task, TaskCandidate
-from inductor_plugin.tuning.trace import Trace
 from inductor_plugin.worker.compile_pool import SETUP_S
 from inductor_plugin.worker.jobs import (
     OUT_OF_TIME,

@@ -11,9 +11,9 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from inductor_plugin.counters import Counters
-from inductor_plugin.tuning.build_item import BuildItem
+from inductor_plugin.tuning.build.item import BuildItem
+from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import Task
-from inductor_plugin.tuning.trace import Trace
 from inductor_plugin.worker.jobs import Compiled
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,163 @@
+"""Which files are read, whose files a cache may hold, and what is advised where it may not."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from inductor_plugin.cache import atomic, open_store
+from inductor_plugin.cache.guard import exists, is_folder, open_regular, read, reason_to_refuse
+from inductor_plugin.errors import CacheRefusedError
+from tests.support.cache import kernel_key, put_library
+
+DIGEST = kernel_key().digest
+
+
+def owned_by(monkeypatch: pytest.MonkeyPatch, uids: dict[str, int]) -> None:
+    """Pretend that files of these names belong to other users, and that this user is not root."""
+
+    def pretend(real: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
+        def stat(path: Path, *args: object, **options: object) -> os.stat_result:
+            values = list(real(path, *args, **options))
+            values[4] = uids.get(path.name, 1000)
+            return os.stat_result(values)
+
+        return stat
+
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(Path, "stat", pretend(Path.stat))
+    monkeypatch.setattr(Path, "lstat", pretend(Path.lstat))
+
+
+def test_a_cache_that_belongs_to_root_is_accepted(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache_dir.mkdir(mode=0o755)
+    owned_by(monkeypatch, {cache_dir.name: 0})
+    assert reason_to_refuse(cache_dir) is None
+    owned_by(monkeypatch, {cache_dir.name: 65534})
+    assert "belongs to user 65534, not to user 1000" in str(reason_to_refuse(cache_dir))
+
+
+def test_a_directory_that_another_user_makes_just_before_is_refused(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_folder = atomic.make_folder
+
+    def late(path: Path) -> None:
+        if path == cache_dir:
+            path.mkdir()
+            path.chmod(0o777)
+        make_folder(path)
+
+    monkeypatch.setattr(atomic, "make_folder", late)
+    with pytest.raises(CacheRefusedError, match="may be written by everyone"):
+        open_store(cache_dir)
+
+
+@pytest.mark.parametrize("what", ["above", "folder", "kernel.so", "entry.json"])
+def test_a_kernel_that_others_may_replace_is_not_loaded_and_not_removed(
+    cache_dir: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = put_library(open_store(cache_dir)).folder
+    path = {"above": folder.parent, "folder": folder}.get(what, folder / what)
+    path.chmod(0o777)
+    assert open_store(cache_dir).kernel(DIGEST) is not None  # nobody else gets into the directory
+    for reached in (cache_dir, folder.parent.parent, folder.parent, folder):
+        reached.chmod(reached.stat().st_mode | 0o055)
+    store = open_store(cache_dir)
+    assert store.kernel(DIGEST) is None
+    assert "not trusted" in caplog.text
+    assert f"chmod go-w {path}" in caplog.text
+    assert [damage.kind for damage in store.verify()] == ["kernel"]
+    assert folder.is_dir()
+    path.chmod(0o755)
+    assert store.kernel(DIGEST) is not None
+    assert store.verify() == []
+
+
+def test_a_kernel_of_another_user_is_not_loaded(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_library(open_store(cache_dir))
+    for name in (DIGEST, DIGEST[:2], "kernel.so"):
+        with monkeypatch.context() as patched:
+            owned_by(patched, {name: 65534})
+            assert open_store(cache_dir).kernel(DIGEST) is None
+            owned_by(patched, {name: 0})
+            assert open_store(cache_dir).kernel(DIGEST) is not None
+
+
+@pytest.mark.parametrize("path", ["/", "/tmp", "/dev/null", "/dev"])
+def test_no_mode_of_the_systems_folders_is_to_be_changed(path: str) -> None:
+    refusal = reason_to_refuse(Path(path))
+    assert "chmod" not in str(refusal)
+    if path in ("/", "/tmp"):
+        assert refusal is not None
+
+
+def test_folders_of_others_beside_the_caches_own_do_not_matter(cache_dir: Path) -> None:
+    open_store(cache_dir)
+    (cache_dir / "shared").mkdir()
+    (cache_dir / "shared").chmod(0o777)
+    assert reason_to_refuse(cache_dir) is None
+
+
+def test_a_path_with_blanks_is_quoted_in_the_advice(tmp_path: Path) -> None:
+    folder = tmp_path / "a b; c"
+    folder.mkdir()
+    folder.chmod(0o777)
+    assert str(reason_to_refuse(folder)).endswith(f"run: chmod go-w '{folder}'")
+
+
+def test_a_file_is_read_up_to_its_limit(tmp_path: Path):
+    path = tmp_path / "file"
+    path.write_bytes(b"12345")
+    assert read(path, 5) == b"12345"
+    with pytest.raises(ValueError, match="more than 4 bytes"):
+        read(path, 4)
+
+
+def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path):
+    path = tmp_path / "sparse"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ValueError, match="more than"):
+        read(path)
+
+
+def test_what_has_no_content_of_its_own_is_refused_at_once(tmp_path: Path):
+    pipe, door, link = tmp_path / "pipe", tmp_path / "socket", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(door))
+        for path in (pipe, door, link):
+            with pytest.raises(ValueError, match="not a file"):
+                read(path)
+    with pytest.raises(IsADirectoryError):
+        read(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        read(tmp_path / "none")
+
+
+def test_a_link_is_followed_only_if_it_may_be(tmp_path: Path):
+    (tmp_path / "file").write_bytes(b"content")
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "loop").symlink_to("loop")
+    assert read(tmp_path / "link") == b"content"
+    with pytest.raises(ValueError, match="it is a link"):
+        open_regular(tmp_path / "link", follow=False)
+    with pytest.raises(ValueError, match="link to itself"):
+        read(tmp_path / "loop")
+
+
+def test_looking_where_one_may_not_look_is_no_error(tmp_path: Path):
+    assert exists(tmp_path)
+    assert is_folder(tmp_path)
+    assert not exists(tmp_path / ("n" * 300))  # ENAMETOOLONG, which Path.exists raises
+    assert not is_folder(tmp_path / ("n" * 300))

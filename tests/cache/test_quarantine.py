@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inductor_plugin.cache import Quarantined, document, open_store
+from inductor_plugin.cache.quarantine import MISHAPS, is_condemned, parse_quarantined
+
+ENTRY: dict[str, Any] = {
+    "format": 1,
+    "environment": "e",
+    "candidate": "c",
+    "status": "hung",
+    "reason": "r",
+    "created": 1.0,
+    "updated": 2.0,
+    "count": 1,
+    "fields": {"candidate": "c"},
+}
+
+
+def put(folder: Path, status: str, **options: bool) -> Quarantined:
+    return open_store(folder).quarantine("e", "c", {"status": status, "reason": "x"}, **options)
+
+
+@pytest.mark.parametrize("status", ["wrong", "red_zone", "raised", "compile_failed", "failed"])
+def test_what_a_candidate_did_by_itself_condemns_it_at_once(cache_dir: Path, status: str):
+    assert put(cache_dir, status).condemned
+    assert is_condemned(status, 0)
+
+
+@pytest.mark.parametrize("status", sorted(MISHAPS))
+def test_a_mishap_condemns_the_second_time(cache_dir: Path, status: str):
+    assert not put(cache_dir, status).condemned
+    stored = open_store(cache_dir).quarantined("e", "c")
+    assert stored is not None
+    assert (stored.condemned, stored.count) == (False, 1)
+    assert put(cache_dir, status).condemned
+    third = put(cache_dir, status)
+    assert (third.condemned, third.count) == (True, 3)
+
+
+def test_a_mishap_in_company_or_under_tight_limits_does_not_count(cache_dir: Path):
+    for _ in range(4):
+        assert not put(cache_dir, "hung", counts=False).condemned
+    assert not put(cache_dir, "crashed").condemned
+    assert not put(cache_dir, "hung", counts=False).condemned
+    assert put(cache_dir, "out_of_memory").condemned
+    assert put(cache_dir, "hung", counts=False).condemned
+
+
+def test_who_was_condemned_stays_so_after_a_mishap(cache_dir: Path):
+    assert put(cache_dir, "wrong").condemned
+    assert put(cache_dir, "hung", counts=False).condemned
+
+
+@pytest.mark.parametrize("mishaps", [None, "1", True, 1.0, -1, [1]])
+def test_an_entry_that_does_not_count_mishaps_condemns_as_it_always_did(mishaps: Any):
+    data = document.dump({**ENTRY, "fields": {} if mishaps is None else {"mishaps": mishaps}})
+    assert parse_quarantined(data).condemned
+
+
+def test_an_entry_of_another_cache_replaces_one_that_does_not_condemn(
+    cache_dir: Path, tmp_path: Path
+):
+    mishap, condemned = put(cache_dir, "hung"), put(tmp_path / "other", "wrong")
+    store = open_store(cache_dir)
+    assert not store.add_quarantined(mishap)
+    assert store.add_quarantined(condemned)
+    assert not store.add_quarantined(mishap)
+    stored = store.quarantined("e", "c")
+    assert stored is not None
+    assert stored.status == "wrong"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"candidate": 5},
+        {"environment": None},
+        {"fields": []},
+        {"count": "x"},
+        {"count": -1},
+        {"updated": "x"},
+        {"created": float("1e300")},
+        {"status": ["hung"]},
+        {"reason": None},
+    ],
+)
+def test_an_entry_with_an_odd_field_is_damaged(cache_dir: Path, odd: dict[str, Any]):
+    with pytest.raises(ValueError, match="not a quarantine entry"):
+        parse_quarantined(document.dump({**ENTRY, **odd}))
+    store = open_store(cache_dir)
+    path = store.layout.quarantine("e", "c")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(document.dump({**ENTRY, **odd}))
+    assert store.quarantined("e", "c") is None
+    assert list(store.iter_quarantine()) == []
+    assert [damage.kind for damage in store.verify() if damage.path == path] == ["quarantine"]
+
+
+def test_an_entry_under_another_name_is_damaged(tmp_path: Path):
+    data = document.dump({**ENTRY, "environment": "../../x", "candidate": "../evil"})
+    assert parse_quarantined(data).candidate == "../evil"
+    with pytest.raises(ValueError, match="another name"):
+        parse_quarantined(data, tmp_path / "e" / "c.json")
+
+
+def test_fields_of_a_newer_version_are_kept(cache_dir: Path):
+    put(cache_dir, "hung")
+    store = open_store(cache_dir)
+    path = store.layout.quarantine("e", "c")
+    path.write_bytes(document.dump({**document.load(path.read_bytes()), "seen_by": ["x"]}))
+    assert store.quarantine("e", "c", {"status": "hung"}).condemned
+    assert document.load(path.read_bytes())["seen_by"] == ["x"]
+
+
+def test_another_versions_entry_is_neither_read_nor_replaced(cache_dir: Path):
+    put(cache_dir, "hung")
+    path = open_store(cache_dir).layout.quarantine("e", "c")
+    path.write_bytes(document.dump({**ENTRY, "format": 2}))
+    before = path.read_bytes()
+    store = open_store(cache_dir)
+    assert store.quarantined("e", "c") is None
+    assert store.quarantine("e", "c", {"status": "wrong"}).condemned
+    assert store.quarantined("e", "c") is not None  # in memory
+    assert path.read_bytes() == before
+    assert "corrupt" not in store.counters()
+
+
+def test_an_entry_that_cannot_be_read_is_not_replaced(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    put(cache_dir, "wrong")
+    store = open_store(cache_dir)
+    before = store.layout.quarantine("e", "c").read_bytes()
+
+    def fails(*_: object) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("inductor_plugin.cache.quarantine.read", fails)
+        store.quarantine("e", "c", {"status": "hung"})
+    assert store.layout.quarantine("e", "c").read_bytes() == before
+
+
+def test_quarantine_counts_and_releases(cache_dir: Path):
+    store = open_store(cache_dir)
+    assert store.quarantined("e", "c") is None
+    for reason in ("first", "second"):
+        store.quarantine("e", "c", {"status": "hung", "reason": reason})
+    entry = open_store(cache_dir).quarantined("e", "c")
+    assert entry is not None
+    assert (entry.status, entry.reason, entry.count) == ("hung", "second", 2)
+    assert entry.created <= entry.updated
+    assert store.usage().quarantined == 1
+    assert store.release("e", "c")
+    assert not store.release("e", "c")
+    assert store.quarantined("e", "c") is None
+
+
+def test_a_candidates_name_cannot_leave_the_quarantine(cache_dir: Path):
+    store = open_store(cache_dir)
+    store.quarantine("e", "../../../evil", {"status": "hung"})
+    assert store.quarantined("e", "../../../evil") is not None
+    assert [path.suffix for path in (cache_dir / "quarantine" / "e").iterdir()] == [".json"]
+    assert store.verify() == []

@@ -1,0 +1,136 @@
+"""What the shelf of records does with files that it cannot use."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inductor_plugin.cache import Record, Store, document, open_store
+from inductor_plugin.cache.record import to_fields
+from inductor_plugin.cache.records import parse_environment
+from tests.support.cache import ENVIRONMENT, measured, record
+
+
+def written(store: Store, **changes: Any) -> tuple[Path, Record]:
+    """Write a record to disk whose document differs in some fields."""
+    store.put_environment(ENVIRONMENT)
+    stored = store.put_record(record(measured("a")))
+    path = store.layout.record(stored.environment, stored.op, stored.digest)
+    path.write_bytes(document.dump({**to_fields(stored), **changes}))
+    return path, stored
+
+
+def look_up(store: Store) -> Record | None:
+    wanted = record()
+    return store.record(wanted.environment, wanted.op, wanted.digest)
+
+
+def test_a_record_of_another_format_is_neither_read_nor_counted_nor_touched(
+    cache_dir: Path, caplog: pytest.LogCaptureFixture
+):
+    path, _ = written(open_store(cache_dir), format=2)
+    before = path.read_bytes()
+    store = open_store(cache_dir)
+    assert look_up(store) is None
+    assert list(store.iter_records()) == []
+    assert store.verify() == []
+    assert store.put_record(record(measured("b"))).candidates.keys() == {"b"}
+    kept = look_up(store)
+    assert kept is not None  # in memory
+    assert path.read_bytes() == before
+    assert "corrupt" not in store.counters()
+    assert "another version" not in "".join(r.message for r in caplog.records if r.levelno < 30)
+    assert ["kept in memory" in r.message for r in caplog.records if r.levelno >= 30] == [True]
+
+
+def test_fields_of_a_newer_version_survive_a_merge_on_disk(cache_dir: Path):
+    path, _ = written(open_store(cache_dir), energy_j=1.5)
+    store = open_store(cache_dir)
+    store.put_record(record(measured("b"), updated=3000.0))
+    fields = document.load(path.read_bytes())
+    assert fields["energy_j"] == 1.5
+    assert set(fields["candidates"]) == {"a", "b"}
+    store.pin_record(record())
+    assert document.load(path.read_bytes())["energy_j"] == 1.5
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO, errno.ESTALE, errno.EACCES])
+def test_a_record_that_cannot_be_read_now_is_not_removed_and_not_replaced(
+    cache_dir: Path, code: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    path, _ = written(open_store(cache_dir))
+    before = path.read_bytes()
+    store = open_store(cache_dir)
+
+    def fails(*_: object) -> bytes:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("inductor_plugin.cache.records.read", fails)
+        assert look_up(store) is None
+        assert look_up(store) is None
+        store.put_record(record(measured("b")))
+    messages = [r.message for r in caplog.records]
+    assert ["cannot be read" in text for text in messages] == [True, False]
+    assert "kept in memory only" in messages[1]
+    assert "damaged" not in "".join(messages)
+    assert path.read_bytes() == before
+    assert store.degraded is None
+    assert "corrupt" not in store.counters()
+    # It is read as soon as it can be; what was kept in memory is written with the next measurement.
+    assert {r.describe for r in open_store(cache_dir).iter_records()} == {"mm(1x512)"}
+    merged = store.put_record(record(measured("c")))
+    assert set(merged.candidates) == {"a", "b", "c"}
+    assert look_up(open_store(cache_dir)) == merged == look_up(store)
+
+
+@pytest.mark.parametrize("place", ["record", "environment"])
+def test_a_pipe_in_the_place_of_a_file_hangs_nobody(cache_dir: Path, place: str):
+    store = open_store(cache_dir)
+    path, stored = written(store)
+    if place == "environment":
+        path = store.layout.environment(stored.environment)
+    path.unlink()
+    os.mkfifo(path)
+    store = open_store(cache_dir)
+    assert [damage.reason for damage in store.verify()] == ["it is a pipe or a device, not a file"]
+    assert (look_up(store) is None) == (place == "record")
+    assert store.environment(stored.environment) in (None, ENVIRONMENT)
+    assert store.usage(look=True).damaged == int(path.exists())
+    store.prune(max_bytes=10**9)
+
+
+def test_a_folder_in_the_place_of_a_record_does_not_degrade_the_cache(cache_dir: Path):
+    path, _ = written(open_store(cache_dir))
+    path.unlink()
+    path.mkdir()
+    store = open_store(cache_dir)
+    assert look_up(store) is None
+    assert set(store.put_record(record(measured("b"))).candidates) == {"b"}
+    assert store.degraded is None
+    assert store.put_record(record(measured("c"), problem=2)).candidates.keys() == {"c"}
+    assert len(list(open_store(cache_dir).iter_records())) == 1
+
+
+def test_a_folder_in_the_place_of_an_environment_does_not_degrade_the_cache(cache_dir: Path):
+    path, stored = written(open_store(cache_dir))
+    path = open_store(cache_dir).layout.environment(stored.environment)
+    path.unlink()
+    path.mkdir()
+    store = open_store(cache_dir)
+    assert store.put_environment(ENVIRONMENT) == stored.environment
+    assert store.degraded is None
+    assert store.environment(stored.environment) == ENVIRONMENT  # in memory
+
+
+@pytest.mark.parametrize("fields", [None, [], "x", 3, {"a": 1e999}])
+def test_an_environment_whose_fields_are_odd_is_damaged(fields: Any):
+    text = document.dump({"format": 1, "fields": fields})
+    with pytest.raises(ValueError, match="its"):
+        parse_environment(text, "0" * 64)
+    with pytest.raises(document.ForeignError):
+        parse_environment(document.dump({"format": 2, "fields": fields}), "0" * 64)
