@@ -328,7 +328,7 @@ class Pipeline:
                     self._bench_timeout_s,
                 )
         candidate.samples_ms = outcome.samples_ms
-        self._journal.count(task, benchmarked=1, benchmark_s=outcome.elapsed_s)
+        self._journal.measured(task, candidate.name, outcome)
         self._set_outcome(task, candidate, outcome)
 
     def _screened(

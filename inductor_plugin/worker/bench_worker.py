@@ -102,7 +102,7 @@ class BenchWorker:
             result = replace(outcome, elapsed_s=time.monotonic() - started)
         self._after(result.status)
         if result.status != "ok":
-            _LOG.info("%s: %s: %s", candidate.candidate_id, result.status, result.reason)
+            _LOG.debug("%s: %s: %s", candidate.candidate_id, result.status, result.reason)
         return result
 
     def final(self, job: FinalJob) -> tuple[Outcome, ...]:

@@ -34,6 +34,7 @@ Done = Callable[[list[Compiled]], None]
 
 SETUP_S = 120.0
 """Seconds until a job reports its start: a worker's first Triton job imports torch."""
+_WARNED: set[str] = set()
 _MEMORY_POLL_S = 0.2
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -249,8 +250,12 @@ def _blamed(result: JobFailed, job: CompileJob, *, started: bool, late: bool) ->
     if result.status == "hung" and late:
         return JobFailed("skipped", OUT_OF_TIME)
     if not started:
-        _LOG.warning(
-            "inductor-plugin: %d kernels are not compiled: %s", len(_keys(job)), result.reason
+        # Once a process for each kind: a worker that cannot run fails for all kernels alike.
+        level = logging.DEBUG if result.status in _WARNED else logging.WARNING
+        _WARNED.add(result.status)
+        what = "kernels are" if len(_keys(job)) > 1 else "kernel is"
+        _LOG.log(
+            level, "inductor-plugin: %d %s not compiled: %s", len(_keys(job)), what, result.reason
         )
         return JobFailed("skipped", f"its worker: {result.status}: {result.reason}")
     if result.status in ("raised", "sticky_error"):

@@ -385,7 +385,7 @@ def _died(child: _Child) -> str:
             how = f"was killed by signal {-code}"
     elif code and child.memory_bytes:
         # Python ends with 1 and without a word where not even a MemoryError can be reported.
-        how += f" (option worker_memory_bytes lets it use {child.memory_bytes / 2**20:.1f} MiB)"
+        how += f" (option worker_memory_bytes lets it use {child.memory_bytes:,} bytes)"
     return how + _quote(child.tail())
 
 

@@ -231,6 +231,7 @@ def test_who_has_not_begun_is_not_blamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(compile_pool, "SETUP_S", 1.0)
+    monkeypatch.setattr(compile_pool, "_WARNED", set[str]())
     process = WorkerProcess(SETTINGS, "compile worker")
     process.start()
     assert process.pid is not None

@@ -14,7 +14,7 @@ from inductor_plugin.counters import Counters
 from inductor_plugin.tuning.build.item import BuildItem
 from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import Task
-from inductor_plugin.worker.jobs import Compiled
+from inductor_plugin.worker.jobs import Compiled, Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +44,13 @@ class Journal:
             f"measure {device}", title, problem=problem, step=step, candidates=list(names)
         ):
             yield
+
+    def measured(self, task: Task, name: str, outcome: Outcome) -> None:
+        """Count a screened candidate, and log why it is out."""
+        self.count(task, benchmarked=1, benchmark_s=outcome.elapsed_s)
+        if outcome.status != "ok":
+            problem = task.problem.describe()
+            logger.info("%s for %s: %s: %s", name, problem, outcome.status, outcome.reason)
 
     def compiling(self, items: Sequence[BuildItem]) -> None:
         """Log what is compiled together."""

@@ -10,7 +10,7 @@ from inductor_plugin.counters import Counters
 from inductor_plugin.tuning.build.item import BuildItem
 from inductor_plugin.tuning.report.journal import Journal
 from inductor_plugin.tuning.report.trace import Trace
-from inductor_plugin.worker.jobs import Compiled
+from inductor_plugin.worker.jobs import Compiled, Outcome
 from tests.support.fakes import cpp_build, entry, problem, task
 
 
@@ -39,6 +39,18 @@ def test_what_is_measured_is_logged_with_its_problem_before_it_runs(
     assert (first["name"], second["name"]) == ("a", "final of 2")
     assert second["args"]["candidates"] == ["a", "b"]
     assert second["args"]["problem"] == "mm(64x32, 32x48)"
+
+
+def test_what_fails_is_logged_with_its_problem_and_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    journal, one = Journal(Counters(), Trace()), task([])
+    journal.measured(one, "a", Outcome("a-1", "ok", elapsed_s=0.5))
+    journal.measured(one, "b", Outcome("b-1", "wrong", "error 2", elapsed_s=0.5))
+    assert caplog.messages == ["b for mm(64x32, 32x48): wrong: error 2"]
+    assert one.spent.snapshot().benchmarked == 2
+    assert one.spent.snapshot().benchmark_s == 1.0
 
 
 def test_a_compile_names_its_problems_and_counts_for_each(caplog: pytest.LogCaptureFixture) -> None:
