@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 from inductor_plugin.cache.entry import KernelEntry
 from inductor_plugin.cache.key import Difference, differences
@@ -29,9 +31,39 @@ class Outline:
     problem: Mapping[str, Any]
 
 
+def printable(text: str) -> str:
+    """Return a text on one line, without characters that a terminal obeys: those are shown by their codes.
+
+    Records may be someone else's: an escape sequence in one would move the cursor, and a newline would
+    forge a line of the report.
+    """
+    return text if text.isprintable() else "".join(map(_shown_character, text))
+
+
+def _shown_character(character: str) -> str:
+    return character if character.isprintable() else repr(character)[1:-1]
+
+
+def plain_text(text: str) -> str:
+    """Return several lines as `printable` does, with their newlines and tabs."""
+    return re.sub(r"[^\n\t]+", lambda match: printable(match[0]), text)
+
+
+def shown(value: Any) -> Any:
+    """Return plain values with every text in them made `printable`, names included."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        fields = cast("Mapping[Any, Any]", value)
+        return {shown(name): shown(inner) for name, inner in fields.items()}
+    if isinstance(value, list | tuple):
+        return [shown(inner) for inner in cast("Sequence[Any]", value)]
+    return value
+
+
 def columns(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return aligned columns; the last is not padded, and nothing is truncated."""
-    lines = [list(heads), *(list(row) for row in rows)]
+    """Return aligned columns of `printable` cells; the last is not padded, and nothing is truncated."""
+    lines = [list(heads), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
     widths[-1] = 0
     padded = ("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in lines)
@@ -82,8 +114,8 @@ def records_text(rows: Iterable[Mapping[str, Any]]) -> str:
                 row["key"][:12],
                 row["environment"][:8],
                 time_text(row["updated"]),
-                _number(row["median_ms"]),
-                _number(row["speedup"], "x"),
+                number_text(row["median_ms"]),
+                number_text(row["speedup"], "x"),
                 f"{row['candidates']}{' pinned' if row['pinned'] else ''}",
                 row["winner"] or "-",
                 row["describe"],
@@ -134,7 +166,7 @@ def kernels_text(rows: Iterable[Mapping[str, Any]]) -> str:
                 row["key"][:12],
                 time_text(row["created"]),
                 size_text(row["bytes"]),
-                *(_number(row[name]) for name in ("registers", "spills", "shared_bytes")),
+                *(number_text(row[name]) for name in ("registers", "spills", "shared_bytes")),
                 row["target"],
                 f"{row['template']} {row['config']}",
             )
@@ -213,9 +245,10 @@ def explanation(
 
 def explanation_text(record: Record, explained: Mapping[str, Any]) -> str:
     """Return an `explanation` as text."""
+    explained = shown(explained)
     lines = [
-        f"{record.describe}   {record.op}, key {record.digest[:12]}",
-        f"environment {record.environment[:12]}",
+        f"{explained['describe']}   {explained['op']}, key {explained['key'][:12]}",
+        f"environment {explained['environment'][:12]}",
         "",
         f"Runs: {explained['winner'] or 'nothing decided'}",
         f"Why:  {explained['reason']}{_decided_from(explained['decided_from'])}",
@@ -232,7 +265,7 @@ def explanation_text(record: Record, explained: Mapping[str, Any]) -> str:
     ]
     near = explained["nearest"]
     if near is None:
-        lines.append(f"There is no other record of {record.op} in this environment.")
+        lines.append(f"There is no other record of {explained['op']} in this environment.")
     else:
         lines.append(f"Nearest other problem here, {near['describe']} ({near['key'][:12]}):")
         lines += _difference_lines(near["differences"])
@@ -276,16 +309,16 @@ def _plain(changed: Iterable[Difference]) -> list[dict[str, Any]]:
 
 def _ranked(record: Record) -> list[Measured]:
     def rank(measured: Measured) -> tuple[bool, float, str]:
-        usable = measured.status == "ok" and measured.median_ms is not None
-        return not usable, measured.median_ms or 0.0, measured.candidate
+        median = number(measured.median_ms)
+        usable = measured.status == "ok" and median is not None
+        return not usable, median or 0.0, measured.candidate
 
     return sorted(record.candidates.values(), key=rank)
 
 
 def _best(record: Record) -> float:
-    medians = [
-        measured.median_ms for measured in record.candidates.values() if measured.status == "ok"
-    ]
+    measured = record.candidates.values()
+    medians = [number(candidate.median_ms) for candidate in measured if candidate.status == "ok"]
     return min((value for value in medians if value is not None), default=0.0)
 
 
@@ -294,12 +327,13 @@ def _candidate_row(record: Record, measured: Measured, best: float) -> tuple[str
     mark = "runs" if decision and decision.winner == measured.candidate else ""
     if decision and decision.library == measured.candidate:
         mark = f"{mark} lib".strip()
-    slower = f"{measured.median_ms / best:.2f}x" if measured.median_ms and best else "-"
+    median = number(measured.median_ms)
+    slower = f"{median / best:.2f}x" if median and best else "-"
     about = " ".join(text for text in (measured.candidate, measured.description) if text)
     return (
         mark,
-        _number(measured.median_ms),
-        _number(measured.spread_ms),
+        number_text(measured.median_ms),
+        number_text(measured.spread_ms),
         slower,
         str(len(measured.samples_ms)),
         measured.status,
@@ -307,5 +341,14 @@ def _candidate_row(record: Record, measured: Measured, best: float) -> tuple[str
     )
 
 
-def _number(value: float | None, unit: str = "") -> str:
-    return "-" if value is None else f"{value:.4g}{unit}"
+def number(value: object) -> float | None:
+    """Return a finite number of a document, None for anything else: no field has to be what it should be."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return value
+    return None
+
+
+def number_text(value: object, unit: str = "") -> str:
+    """Return a number of a document with four digits and its unit; ``-`` if it is none."""
+    digits = number(value)
+    return "-" if digits is None else f"{digits:.4g}{unit}"

@@ -155,13 +155,27 @@ def main():
     import argparse
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cache-dir", help=f"the plugin's cache; {CACHE_DIR} by default")
-    parser.add_argument("--policy", default="cached", help="cached: as recorded; tune: anew")
+    folder = CACHE_DIR.replace("%", "%%")
+    parser.add_argument("--cache-dir", help=f"the plugin's cache; {folder} by default")
+    parser.add_argument(
+        "--policy",
+        choices=("cached", "tune"),
+        default="cached",
+        help="cached: as recorded; tune: measured again, in an empty cache that is removed "
+        "afterwards, unless --cache-dir names one",
+    )
     parser.add_argument("--register", action="append", default=[], metavar="MODULE:CLASS")
     parser.add_argument("--stock", action="store_true", help="compile with Inductor alone")
     arguments = parser.parse_args()
     for spec in arguments.register:
         register(spec)
+    if arguments.policy == "tune" and not arguments.cache_dir:
+        import atexit
+        import shutil
+        import tempfile
+
+        arguments.cache_dir = tempfile.mkdtemp(prefix="inductor-plugin-repro-")
+        atexit.register(shutil.rmtree, arguments.cache_dir, ignore_errors=True)
     if THREADS:
         torch.set_num_threads(THREADS)
     torch.set_float32_matmul_precision(PRECISION)
