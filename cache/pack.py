@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from inductor_plugin.cache.folder import MISSING, Folder, Signature, signature
 from inductor_plugin.cache.key import SCHEMA, digest_of
 
 _NAME_DIGITS = 16
+_PLAIN = re.compile(r"[A-Za-z0-9][\w .+-]{0,63}", re.ASCII)
+"""A GPU, an architecture or a processor: they become file names and lines of a wheel's metadata."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,9 @@ def parse_pack(data: bytes) -> Pack:
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"it is not a pack: {type(error).__name__}: {error}") from error
+    for name in ("target", "arch", "machine"):
+        if not _PLAIN.fullmatch(getattr(pack, name)):
+            raise ValueError(f"its {name} is {getattr(pack, name)!r}, which is no name of one")
     if fields.get("name") != pack.name:
         raise ValueError(f"its name {fields.get('name')!r} is not that of its kernels")
     return pack

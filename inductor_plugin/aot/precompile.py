@@ -24,9 +24,10 @@ from inductor_plugin.aot.fake_device import as_target
 from inductor_plugin.aot.lower import Lowered, ModelAndInputs, lower_model
 from inductor_plugin.cache import KernelEntry, Pack, Store, open_store
 from inductor_plugin.cache.transfer.archive import export_archive, import_archive
+from inductor_plugin.cache.transfer.draft import draft_of
 from inductor_plugin.config import Config
 from inductor_plugin.counters import COUNTERS, Stats
-from inductor_plugin.errors import KernelError, OptionError, PackError, TargetError
+from inductor_plugin.errors import ArchiveError, KernelError, OptionError, PackError, TargetError
 from inductor_plugin.inductor.facts.problem import target_of
 from inductor_plugin.kernels.sass import instructions
 from inductor_plugin.kernels.unit import CppSource, namespace, unique_symbol
@@ -199,14 +200,12 @@ def _gpu(name: str) -> Target:
 
 def _write_pack(store: Store, pack: Pack, file: Path) -> tuple[PackedKernel, ...]:
     """Write a pack and return its kernels; an existing file is replaced only after the check."""
-    draft = file.with_name(f".{file.name}.unchecked")
     try:
-        export_archive(store, draft, pack=pack)
-        kernels = check(draft)
-        draft.replace(file)
-    finally:
-        draft.unlink(missing_ok=True)
-    return kernels
+        with draft_of(file) as draft:
+            export_archive(store, draft, pack=pack)
+            return check(draft)
+    except OSError as error:
+        raise ArchiveError(f"cannot write {file}: {error}; name another file") from error
 
 
 def check(file: Path) -> tuple[PackedKernel, ...]:
