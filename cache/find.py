@@ -82,4 +82,6 @@ def _matches(name: list[str], key: list[str]) -> bool:
 
 
 def _short(name: str) -> str:
-    return "/".join(part[:12] for part in name.split("/"))
+    """Return a name with its digests cut, but not the operator."""
+    *environment, last = name.split("/")
+    return "/".join([*(part[:12] for part in environment[:1]), *environment[1:], last[:12]])

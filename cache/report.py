@@ -63,7 +63,7 @@ def shown(value: Any) -> Any:
 
 def columns(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return aligned columns of `printable` cells; the last is not padded, and nothing is truncated."""
-    lines = [list(heads), *([printable(cell) for cell in row] for row in rows)]
+    lines = [list(heads), *([printable(str(cell)) for cell in row] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
     widths[-1] = 0
     padded = ("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in lines)
@@ -81,62 +81,11 @@ def size_text(size_bytes: int) -> str:
 
 
 def time_text(when: float) -> str:
-    """Return a time in seconds since 1970 as local date and time."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
-
-
-def record_row(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one line of the list of records from the fields of its document."""
-    decision: dict[str, Any] = fields["decision"] or {}
-    candidates: dict[str, dict[str, Any]] = fields["candidates"]
-    winner = candidates.get(decision.get("winner", ""), {})
-    return {
-        "key": fields["digest"],
-        "op": fields["op"],
-        "describe": fields["describe"],
-        "winner": decision.get("winner"),
-        "median_ms": winner.get("median_ms"),
-        "speedup": decision.get("speedup"),
-        "candidates": len(candidates),
-        "environment": fields["environment"],
-        "updated": fields["updated"],
-        "pinned": fields["pinned"],
-    }
-
-
-def records_text(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the list of records as text."""
-    heads = ("KEY", "ENVIRONMENT", "UPDATED", "MS", "SPEEDUP", "CANDIDATES", "WINNER", "PROBLEM")
-    return columns(
-        heads,
-        (
-            (
-                row["key"][:12],
-                row["environment"][:8],
-                time_text(row["updated"]),
-                number_text(row["median_ms"]),
-                number_text(row["speedup"], "x"),
-                f"{row['candidates']}{' pinned' if row['pinned'] else ''}",
-                row["winner"] or "-",
-                row["describe"],
-            )
-            for row in rows
-        ),
-    )
-
-
-def kernel_row(entry: KernelEntry) -> dict[str, Any]:
-    """Return one line of the list of kernels."""
-    return {
-        "key": entry.digest,
-        **entry.key.fields(),
-        "files": sorted(entry.files),
-        "bytes": entry.bytes,
-        "registers": entry.resources.registers,
-        "spills": entry.resources.spills,
-        "shared_bytes": entry.resources.shared_bytes,
-        "created": entry.created,
-    }
+    """Return a time in seconds since 1970 as local date and time; ``-`` for what is none."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
+    except (OverflowError, ValueError, OSError, TypeError):
+        return "-"
 
 
 def kernel_fields(entry: KernelEntry) -> dict[str, Any]:
@@ -153,25 +102,8 @@ def kernel_text(fields: Mapping[str, Any]) -> str:
         ("threads", "{} threads a block"),
     )
     texts = [form.format(fields[name]) for name, form in forms if fields[name] is not None]
-    return f"{fields['key'][:12]}, " + (", ".join(texts) or "what it takes is not known")
-
-
-def kernels_text(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the list of kernels as text."""
-    heads = ("KEY", "CREATED", "SIZE", "REGISTERS", "SPILLS", "SHARED", "TARGET", "TEMPLATE")
-    return columns(
-        heads,
-        (
-            (
-                row["key"][:12],
-                time_text(row["created"]),
-                size_text(row["bytes"]),
-                *(number_text(row[name]) for name in ("registers", "spills", "shared_bytes")),
-                row["target"],
-                f"{row['template']} {row['config']}",
-            )
-            for row in rows
-        ),
+    return f"{fields['key'][:12]}, " + (
+        ", ".join(texts) or "its registers and memory are not known"
     )
 
 
@@ -247,7 +179,7 @@ def explanation_text(record: Record, explained: Mapping[str, Any]) -> str:
     """Return an `explanation` as text."""
     explained = shown(explained)
     lines = [
-        f"{explained['describe']}   {explained['op']}, key {explained['key'][:12]}",
+        f"{explained.get('problem', explained['describe'])}   {explained['op']}, key {explained['key'][:12]}",
         f"environment {explained['environment'][:12]}",
         "",
         f"Runs: {explained['winner'] or 'nothing decided'}",

@@ -24,7 +24,7 @@ from inductor_plugin.cache.quarantine import Quarantined, QuarantineShelf
 from inductor_plugin.cache.record import Record
 from inductor_plugin.cache.records import RecordShelf
 from inductor_plugin.cache.usage import Usage, kernel_stamps, record_stamps, usage
-from inductor_plugin.cache.verify import Damage, schema_reason, verify
+from inductor_plugin.cache.verify import Damage, schema_reason, set_aside, verify
 from inductor_plugin.errors import CacheError, CacheRefusedError
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,12 @@ _FILL = 0.9
 
 
 def open_store(
-    path: Path | str, *, limit_bytes: int = 0, memory_only: bool = False, create: bool = True
+    path: Path | str,
+    *,
+    limit_bytes: int = 0,
+    memory_only: bool = False,
+    create: bool = True,
+    read_only: bool = False,
 ) -> Store:
     """Return the cache at a path, created with mode 0700 if it does not exist.
 
@@ -62,12 +67,17 @@ def open_store(
         memory_only: Do not access the disk.
         create: If False, neither the directory nor ``schema.json`` is created; the store of a missing
             directory is empty, and `Store.verify` reports a missing or damaged ``schema.json``.
+        read_only: Change nothing on the disk: damaged entries stay, and nothing is counted. Implies
+            ``create=False``.
 
     Raises:
         CacheRefusedError: Another user owns the directory or may write to it.
     """
     root = Path(path).expanduser().absolute()
     folder = Folder(Layout(root))
+    create = create and not read_only
+    if read_only:
+        folder.degraded = "it is only read"
     if memory_only:
         folder.layout = Layout(_NOWHERE)
         folder.degraded = "it is kept in memory only, as asked"
@@ -241,14 +251,55 @@ class Store:
         """Return the sums over all processes."""
         return self._folder.counters()
 
-    def prune(self, max_bytes: int | None = None, older_than_s: float | None = None) -> Pruned:
+    def zero_counters(self) -> None:
+        """Begin to count anew.
+
+        Raises:
+            CacheError: The lock was not free within five seconds.
+        """
+        with self._folder.lock("counters", 5.0):
+            self.layout.counters.unlink(missing_ok=True)
+
+    def remove_record(self, environment: str, op: str, digest: str) -> bool:
+        """Remove a record; return False if there is none, or its lock is not free."""
+        return evict.remove_record(self._folder, self.layout.record(environment, op, digest))
+
+    def remove_kernel(self, digest: str) -> bool:
+        """Remove a kernel; return False if there is none, or a process builds it."""
+        return evict.remove_kernel(self._folder, self.layout.kernel(digest))
+
+    def clear(self) -> dict[str, int]:
+        """Remove everything but the counters, pinned entries included; return how much, by kind."""
+        removed = evict.clear(self._folder)
+        self._records.forget()
+        return removed
+
+    def repair(self, damage: Damage) -> str:
+        """Set a damaged entry aside, or write it again; return what was done, empty if it is sound now.
+
+        Raises:
+            CacheError: Nothing can be done here; the message says what can.
+        """
+        if damage.kind == "schema":
+            _check_schema(self._folder, mend=True)
+            return "written again"
+        return set_aside(self._folder, damage)
+
+    def prune(
+        self,
+        max_bytes: int | None = None,
+        older_than_s: float | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> Pruned:
         """Evict least recently used entries, kernels first, and sweep files of killed processes.
 
         Args:
             max_bytes: Largest size of kernels and records.
             older_than_s: Also evict entries not used for this many seconds.
+            dry_run: Remove nothing, and return what would be removed.
         """
-        pruned = evict.prune(self._folder, max_bytes, older_than_s)
+        pruned = evict.prune(self._folder, max_bytes, older_than_s, dry_run=dry_run)
         self._records.forget()
         return pruned
 

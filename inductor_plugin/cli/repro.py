@@ -6,7 +6,8 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from inductor_plugin.cli.verb import Verb, find_record, open_cache, say
+from inductor_plugin.cache import report
+from inductor_plugin.cli.verb import Verb, find_record, force_argument, open_cache, output_file, say
 from inductor_plugin.repro.script import script
 
 
@@ -14,12 +15,16 @@ def _repro_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "key", metavar="KEY", help="start of a record's key, or environment/key; `ls` shows them"
     )
-    parser.add_argument("--out", metavar="FILE", help="write the script there; else it is printed")
+    parser.add_argument(
+        "--out", metavar="FILE", type=Path, help="write the script there; else it is printed"
+    )
+    force_argument(parser)
 
 
 def _repro(arguments: Namespace) -> int:
     """Print the script of one record, or write it to a file and print the path."""
     store = open_cache(arguments)
+    path = output_file(arguments.out, force=arguments.force) if arguments.out else None
     _, record = find_record(store, arguments.key, "are of one call; see `ls`")
     rendered = script(
         record, store.environment(record.environment) or {}, str(store.root.resolve())
@@ -34,13 +39,13 @@ def _repro(arguments: Namespace) -> int:
         "script": rendered.text,
     }
     text = rendered.text.rstrip("\n")
-    if arguments.out:
-        path = Path(arguments.out).expanduser()
+    if path is not None:
         path.write_text(rendered.text, encoding="utf-8")
         fields |= {"file": str(path), "script": None}
         text = f"{record.describe}: python {path}"
     if rendered.refused:
-        print(f"inductor-plugin repro: metadata only: {rendered.refused}", file=sys.stderr)
+        reason = report.printable(rendered.refused)
+        print(f"inductor-plugin repro: metadata only: {reason}", file=sys.stderr)
     say(arguments, fields, text)
     return 0
 

@@ -247,8 +247,12 @@ def test_a_library_of_many_kernels_is_hashed_once_when_it_is_checked(
     export_archive(source, tmp_path / "x")
     staging = tmp_path / "staging"
     hashes = tape.unpack(tmp_path / "x", staging)
+
+    def read(path: Path) -> str:
+        pytest.fail(f"{path} is read")
+
     with monkeypatch.context() as patched:
-        patched.setattr("inductor_plugin.cache.entry.file_sha256", lambda _: pytest.fail("read"))
+        patched.setattr("inductor_plugin.cache.entry.file_sha256", read)
         archive._check(Layout(staging), "x", hashes)  # pyright: ignore[reportPrivateUsage]
     assert import_archive(open_store(tmp_path / "b"), tmp_path / "x").libraries == 1
 
