@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,9 +13,7 @@ def operand(*size: int, dtype: str = "float32", **fields: Any) -> Operand:
     stride, inner = [0] * len(size), 1
     for dim in reversed(range(len(size))):
         stride[dim], inner = inner, inner * size[dim]
-    return Operand(
-        **{"size": size, "stride": tuple(stride), "dtype": dtype, "device": "cpu"} | fields
-    )
+    return replace(Operand(size, tuple(stride), dtype, "cpu"), **fields)
 
 
 def attention(dtype: str = "float32", **changed: str) -> Problem:
