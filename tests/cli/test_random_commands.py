@@ -10,7 +10,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -116,12 +116,11 @@ def commands() -> st.SearchStrategy[tuple[str, list[str]]]:
     }
     flags = st.lists(st.sampled_from(FLAGS), max_size=3)
 
+    def joined(verb: str, rest: list[str], options: list[tuple[str, ...]]) -> list[str]:
+        return [verb, *rest, *(word for option in options for word in option)]
+
     def command(verb: str) -> st.SearchStrategy[list[str]]:
-        return st.builds(
-            lambda rest, given: [verb, *rest, *(word for flag in given for word in flag)],
-            words[verb],
-            flags,
-        )
+        return st.builds(joined, st.just(verb), words[verb], flags)
 
     return st.tuples(st.sampled_from(CACHES), st.sampled_from(sorted(words)).flatmap(command))
 
@@ -140,7 +139,7 @@ def contents(folder: Path) -> dict[str, tuple[int, int, bytes]]:
 
 
 @contextlib.contextmanager
-def copied(templates: Path, kind: str, folder: Path) -> Iterator[Path]:
+def copied(templates: Path, kind: str, folder: Path) -> Generator[Path]:
     """Put a cache and the files into an empty folder, go there, and return the cache."""
     shutil.copytree(templates / "files", folder, symlinks=True)
     cache, source = folder / "cache", templates / kind
@@ -190,10 +189,7 @@ def check(templates: Path, folder: Path, kind: str, words: list[str]) -> None:
             assert contents(cache) == before
 
 
-Checked = Callable[[tuple[str, list[str]]], None]
-
-
-def checked(templates: Path, folder: Path, examples: int) -> Checked:
+def checked(templates: Path, folder: Path, examples: int) -> Callable[[], None]:
     """Return a test of so many commands, the same in each run."""
 
     @settings(
@@ -201,7 +197,7 @@ def checked(templates: Path, folder: Path, examples: int) -> Checked:
         deadline=None,
         database=None,
         derandomize=True,
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=[HealthCheck.too_slow],
     )
     @given(commands())
     def run(command: tuple[str, list[str]]) -> None:
