@@ -213,7 +213,7 @@ def _check(staged: Layout, file: str, hashes: Mapping[str, str]) -> None:
             parse_quarantined(path.read_bytes())
         for path in pack_files(staged.packs):
             _check_pack(staged, parse_pack(path.read_bytes()))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ArchiveError(f"{file} holds a damaged entry: {error}; export it again") from error
     for folder in kernel_folders(staged.kernels):
         reason = _damage_of_staged(folder, staged.root, hashes) or unlisted(folder)
@@ -229,7 +229,7 @@ def _damage_of_staged(folder: Path, root: Path, hashes: Mapping[str, str]) -> st
     """
     try:
         entry = parse_entry((folder / ENTRY).read_bytes(), folder)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return str(error)
     if entry.digest != folder.name:
         return f"it lies under the name of another kernel ({entry.digest[:12]})"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from argparse import SUPPRESS, ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 
 from inductor_plugin.cache import report
 from inductor_plugin.cli import cache, listing, pack, pins, removal, repair, repro, run, transfer
@@ -43,19 +45,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments.cache_dir and not arguments.uses_cache:
             raise OptionError("--cache-dir has no meaning here; name the directories or files")
-        status: int = arguments.run(arguments)
+        with _printable_warnings():
+            status: int = arguments.run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader (`| head`) closed the pipe; without this the interpreter complains at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (InductorPluginError, OSError) as error:
+    except (InductorPluginError, OSError, UnicodeError) as error:
         reason = report.printable(str(error))
         print(f"inductor-plugin {arguments.verb}: {reason}", file=sys.stderr)
         return _REFUSED
     except KeyboardInterrupt:
         return 130
     return status
+
+
+class _Printable(logging.Formatter):
+    """Warnings on one line: they quote what is in the cache, which may be someone else's."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
+        return report.printable(super().formatMessage(record))
+
+
+@contextmanager
+def _printable_warnings() -> Generator[None]:
+    """Write the plugin's warnings to standard error, unless logging is set up."""
+    logger = logging.getLogger("inductor_plugin")
+    if logger.hasHandlers():
+        yield
+        return
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(_Printable())
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def _parser() -> ArgumentParser:

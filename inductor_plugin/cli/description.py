@@ -27,6 +27,8 @@ _USUAL: Mapping[str, tuple[str, ...]] = {
     "stride": ("[1]", "[1, 1]", "[1, 1, 1]", "(1,)", "(1, 1)", "(1, 1, 1)"),
 }
 """Arguments that say nothing, beside those of `_NOTHING`."""
+_ELSEWHERE = frozenset(("out_dtype", "batch_size"))
+"""Arguments that the operands and the output have anyway."""
 _NOTHING = frozenset(
     ("None", "False", "''", "'none'", "[]", "()", "[0]", "[0, 0]", "[0, 0, 0]", "(0,)", "(0, 0)")
 )
@@ -103,13 +105,11 @@ def _flags(problem: Mapping[str, Any]) -> list[str]:
         return _attention_flags(arguments, problem)
     named = cast("list[str]", [])
     for name, text in arguments.items():
-        if text in _NOTHING or text in _USUAL.get(name, ()):
+        if text in _NOTHING or text in _USUAL.get(name, ()) or name in _ELSEWHERE:
             continue
         value = text.strip("'").removeprefix("torch.")
         if name in ("attr", "algorithm"):
             named.append(value)
-        elif name == "out_dtype":
-            continue  # the output has it
         else:
             named.append(name if text == "True" else f"{name}={value}")
     return named

@@ -107,7 +107,7 @@ def _check(arguments: Namespace) -> int:
         raise CacheError(
             f"there is no file {arguments.file}; write one with `inductor-plugin pin FILE`"
         ) from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise CacheError(f"{arguments.file} is not a pin file: {error}; write one again") from error
     different: list[dict[str, Any]] = []
     for pin in pins:

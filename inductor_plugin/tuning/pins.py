@@ -60,16 +60,24 @@ def parse_pins(text: str) -> list[Pin]:
     try:
         return [
             Pin(
-                environment=row["environment"],
-                op=row["op"],
-                digest=row["digest"],
+                environment=_text(row["environment"]),
+                op=_text(row["op"]),
+                digest=_text(row["digest"]),
                 describe=str(row.get("describe", row["digest"])),
                 winner=str(row["winner"]),
             )
             for row in json.loads(text)["pins"]
         ]
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(str(error)) from error
+
+
+def _text(value: object) -> str:
+    """Return a name, which becomes part of a path; raise TypeError or ValueError if it is none."""
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not text")
+    value.encode()  # half of a surrogate pair is no text either
+    return value
 
 
 def read_pins(path: str) -> Pins:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import KernelKey, Resources, Store, open_store
-from tests.support.cache import decision, kernel_key, measured, record
+from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, record
 from tests.support.command import OTHER, key, run, told
 
 
@@ -45,6 +45,11 @@ def test_a_key_that_is_not_unique_names_what_it_could_be(
     said = capsys.readouterr().err
     assert "not unique" in said
     assert record().environment[:12] in said
+    for environment in (ENVIRONMENT, OTHER):
+        digest = store.put_environment(environment)
+        store.put_record(record(environment=digest, op="packed_linear_unary", problem=9))
+    run(store, "show", record(problem=9).digest, status=2)
+    assert "/packed_linear_unary/" in capsys.readouterr().err
 
 
 def test_explain_tells_why_and_what_would_be_a_miss(

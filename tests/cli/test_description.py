@@ -64,7 +64,7 @@ PROBLEMS = [
             "linear_unary",
             (operand(3000, 64), operand(layout="mkldnn"), operand(32)),
             operand(3000, 32),
-            (("attr", "'relu'"), ("scalars", "[]"), ("algorithm", "''")),
+            (("attr", "'relu'"), ("batch_size", "3000"), ("scalars", "[]"), ("algorithm", "''")),
             dynamic=(SizeClass(0, 0, 2049, 4096, 3000),),
         ),
         "linear_unary(2049..4096x64, packed, 32) fp32 relu",

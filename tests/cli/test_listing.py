@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from inductor_plugin.cache import Store
+from inductor_plugin.cache import KernelKey, Resources, Store
 from inductor_plugin.cli import main, table
 from inductor_plugin.tuning.environment import environment
 from tests.support.cache import decision, kernel_key, measured, record
@@ -160,3 +160,14 @@ def test_ls_filters_and_limits(store: Store, capsys: pytest.CaptureFixture[str])
     assert "2 more" in capsys.readouterr().out
     assert [row["key"] for row in told(store, capsys, "ls", "--kernels")] == [kernel_key().digest]
     assert [row["candidate"] for row in told(store, capsys, "ls", "--quarantine")] == ["bad-1"]
+
+
+def test_kernels_are_listed_with_whole_numbers_and_each_name_once(
+    store: Store, capsys: pytest.CaptureFixture[str]
+):
+    key = KernelKey("triton_mm", "s", "triton_mm", "sm_90a", "t", "")
+    store.put_kernel(key, {"kernel.cubin": b"x"}, Resources(168, 0, 228_100, 384))
+    run(store, "ls", "--kernels")
+    said = capsys.readouterr().out
+    assert " 228100 " in said
+    assert said.count("triton_mm") == 1

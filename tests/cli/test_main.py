@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin import cli
+from inductor_plugin.cache import document, open_store
 from inductor_plugin.cli.verb import Verb
 from inductor_plugin.errors import CacheError
 
@@ -89,6 +91,22 @@ def test_an_error_cannot_write_to_the_terminal(tmp_path: Path, capsys: pytest.Ca
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "\x1b" not in said
+
+
+def test_a_warning_cannot_write_to_the_terminal(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    store = open_store(cache_dir)
+    store.quarantine("e", "bad", {"status": "hung", "reason": "r"})
+    (path,) = store.layout.quarantined.rglob("*.json")
+    path.write_bytes(document.dump({"format": 1, "\x1b[2J\nFAKE": 1}))
+    monkeypatch.setattr(logging.getLogger("inductor_plugin"), "propagate", False)
+    assert cli.main(["ls", "--quarantine", "--cache-dir", str(cache_dir)]) == 0
+    said = capsys.readouterr().err
+    assert "damaged cache entry" in said
+    assert said.count("\n") == 1
+    assert "\x1b" not in said
+    assert not logging.getLogger("inductor_plugin").handlers
 
 
 def test_the_package_can_be_run(repository: Path):

@@ -78,7 +78,14 @@ def test_an_operator_without_records_is_named(
     assert not (tmp_path / "x").exists()
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"pins": [{}]}', "null"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "[]", '{"pins": [{}]}', "null", "[" * 100_000),
+        '{"pins": [{"environment": [], "op": "mm", "digest": "d", "winner": "w"}]}',
+        '{"pins": [{"environment": "e", "op": "\\ud800", "digest": "d", "winner": "w"}]}',
+    ],
+)
 def test_a_file_that_is_no_pin_file_is_named(
     store: Store, tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
 ):

@@ -33,7 +33,19 @@ WRITING = ("retune", "rm", "unpin", "release", "import", "merge", "prune", "clea
 CHANGING = ("-z", "--zero", "--repair", "--keep")
 """Flags with which verbs that read change the cache."""
 
-FILES = ("new", "pack", "cut.pack", "pins", "folder", "none/x", "-", "link", f"x{ODD}", "y" * 300)
+FILES = (
+    "new",
+    "pack",
+    "cut.pack",
+    "pins",
+    "folder",
+    "none/x",
+    "-",
+    "link",
+    f"x{ODD}",
+    "y" * 300,
+    "z\udcff",
+)
 KEYS = (
     record().digest,
     record().digest[:8],
@@ -49,7 +61,8 @@ KEYS = (
     "//",
     "a",
     "../..",
-    f"{ODD}",
+    ODD,
+    "\udcff",  # a byte that is no UTF-8
 )
 FLAGS: tuple[tuple[str, ...], ...] = (
     *((flag,) for flag in ("--json", "--force", "-y", "--all", "--dry-run", "--keep", "--repair")),
@@ -60,7 +73,7 @@ FLAGS: tuple[tuple[str, ...], ...] = (
     *(("--limit", text) for text in ("0", "1", "-1", "x")),
     *(("--sort", text) for text in ("ms", "speedup", "size", "op", "problem", "x")),
     *(("--filter", text) for text in ("mm", "FAST", "", ODD)),
-    *(("--op", text) for text in ("mm", "typo", "", "../..")),
+    *(("--op", text) for text in ("mm", "typo", "", "../..", "\udcff")),
     *(("--environment", text) for text in (record().environment[:6], "0", "")),
     *(("--max-bytes", text) for text in ("0", "1.5GiB", "20k", "-1", "nan", "much")),
     *(("--older-than", text) for text in ("0", "30d", "1e9", "x")),

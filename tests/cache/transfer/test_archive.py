@@ -213,6 +213,11 @@ def test_a_consistent_archive_with_an_invalid_entry_is_refused(tmp_path: Path):
     write_archive(tmp_path / "x", [(tarfile.TarInfo("records/e/mm/x.json"), b"no record")])
     with pytest.raises(ArchiveError, match="damaged entry"):
         import_archive(open_store(tmp_path / "b"), tmp_path / "x")
+    rest = b'  "format": 1, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"\n}\n"
+    deep = b'{\n  "sha256": "' + hashlib.sha256(rest).hexdigest().encode() + b'",\n' + rest
+    write_archive(tmp_path / "x", [(tarfile.TarInfo("records/e/mm/x.json"), deep)])
+    with pytest.raises(ArchiveError, match="damaged entry"):
+        import_archive(open_store(tmp_path / "b"), tmp_path / "x")
 
 
 def test_an_archive_that_is_not_there_is_named(tmp_path: Path):
