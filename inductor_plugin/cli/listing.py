@@ -301,9 +301,14 @@ def _this_machine() -> list[Mapping[str, Any]]:
 
 
 def _same_machine(fields: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
-    """Return whether an environment is this machine's with these libraries; threads may differ."""
+    """Return whether an environment is this machine's with these libraries; threads may differ.
+
+    A record's environment may have more, such as the C++ compiler, which is found when it is needed.
+    """
     devices = [{**_mapping(facts, "device"), "threads": None} for facts in (fields, here)]
-    return devices[0] == devices[1] and _mapping(fields, "software") == _mapping(here, "software")
+    software = _mapping(fields, "software")
+    same = all(software.get(name) == text for name, text in _mapping(here, "software").items())
+    return devices[0] == devices[1] and same
 
 
 def _mapping(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:

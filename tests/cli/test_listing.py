@@ -124,6 +124,7 @@ def test_ls_lists_environments_and_marks_this_machine_s(
 ):
     here = environment("cpu")
     here["device"] = {**here["device"], "threads": here["device"]["threads"] + 1}
+    here["software"] = {**here["software"], "cpp": "gcc version 12"}
     mine = store.put_environment(here)
     rows = {row["key"]: row for row in told(store, capsys, "ls", "--environments")}
     assert len(rows) == 3

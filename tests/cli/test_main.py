@@ -32,6 +32,7 @@ VERBS = [
     "rm",
     "clear",
     "unpin",
+    "bench",
 ]
 
 
