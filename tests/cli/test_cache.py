@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -172,6 +173,21 @@ def test_a_record_cannot_write_to_the_terminal(
         assert said
         assert all(text.isprintable() or text in "\n\t" for text in said), verb
         assert not any(line.startswith("FAKE") for line in said.splitlines()), verb
+
+
+def test_show_writes_no_control_characters_that_json_allows(
+    store: Store, capsys: pytest.CaptureFixture[str]
+):
+    one = record(op="raw", describe="mm(1x512)")
+    store.put_record(one)
+    path = store.layout.record(one.environment, one.op, one.digest)
+    rest = path.read_bytes().split(b"\n", 2)[2].replace(b"mm(1x512)", "mm(1x512)\x9b2J".encode())
+    checksum = hashlib.sha256(rest).hexdigest().encode()
+    path.write_bytes(b'{\n  "sha256": "' + checksum + b'",\n' + rest)
+    run(store, "show", f"{one.environment}/raw/{one.digest}")
+    said = capsys.readouterr().out
+    assert "\x9b" not in said
+    assert "mm(1x512)\\x9b2J" in said
 
 
 def test_show_cuts_what_a_compiler_says_of_itself(store: Store, capsys: pytest.CaptureFixture[str]):

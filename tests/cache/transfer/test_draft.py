@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import zipfile
 from pathlib import Path
 
@@ -77,6 +78,22 @@ def test_a_link_with_the_name_of_an_old_draft_is_not_followed(tmp_path: Path) ->
     assert zipfile.is_zipfile(write_wheel(pack, shared).file)
     assert victim.read_bytes() == b"precious"
     assert not (shared / "x.pack").is_symlink()
+
+
+def _zero(length: int) -> str:
+    del length
+    return "0"
+
+
+def test_a_link_with_the_name_of_a_draft_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "victim").write_bytes(b"precious")
+    (tmp_path / ".x.0.part").symlink_to(tmp_path / "victim")
+    monkeypatch.setattr(secrets, "token_hex", _zero)  # as if the name were guessed
+    with pytest.raises(FileExistsError), draft_of(tmp_path / "x"):
+        pass
+    assert (tmp_path / "victim").read_bytes() == b"precious"
 
 
 def test_a_device_is_not_replaced(tmp_path: Path) -> None:
