@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from argparse import ArgumentParser, Namespace
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from inductor_plugin.cache import open_store
+from inductor_plugin.cache import Store, open_store
 from inductor_plugin.cache.transfer.archive import (
     Imported,
     export_archive,
@@ -16,6 +18,7 @@ from inductor_plugin.cache.transfer.archive import (
 from inductor_plugin.cache.transfer.tape import check_start
 from inductor_plugin.cli.verb import (
     Verb,
+    cache_dir,
     check_op,
     counted,
     force_argument,
@@ -58,9 +61,23 @@ def _import_arguments(parser: ArgumentParser) -> None:
 
 def _import(arguments: Namespace) -> int:
     check_start(arguments.file)  # before a cache directory is created for it
-    imported = import_archive(open_to_write(arguments, create=True), arguments.file)
+    fresh = not cache_dir(arguments).exists()
+    store = open_to_write(arguments, create=True)
+    try:
+        imported = import_archive(store, arguments.file)
+    except CacheError:
+        if fresh:
+            _remove_empty(store)
+        raise
     say(arguments, asdict(imported), _imported_text(imported))
     return 0
+
+
+def _remove_empty(store: Store) -> None:
+    """Remove a cache directory that was created for an import in vain."""
+    with suppress(OSError):
+        if {path.name for path in store.root.iterdir()} <= {"schema.json", "private", "locks"}:
+            shutil.rmtree(store.root)
 
 
 def _imported_text(imported: Imported) -> str:

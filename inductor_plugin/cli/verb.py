@@ -60,7 +60,7 @@ def open_cache(arguments: Namespace, *, must_exist: bool = True) -> Store:
         CacheError: The cache does not exist.
         CacheRefusedError: Another user owns the directory or may write to it.
     """
-    path = _cache_dir(arguments)
+    path = cache_dir(arguments)
     if not path.is_dir() and (must_exist or arguments.cache_dir or path.exists()):
         what = "is no directory" if path.exists() else "does not exist"
         raise CacheError(f"there is no cache at {path}, which {what}; name one with --cache-dir")
@@ -74,7 +74,7 @@ def open_to_write(arguments: Namespace, *, create: bool = False) -> Store:
         CacheError: The cache does not exist and ``create`` is False, or it cannot be written to.
         CacheRefusedError: Another user owns the directory or may write to it.
     """
-    path = _cache_dir(arguments)
+    path = cache_dir(arguments)
     if not create:
         open_cache(arguments)
     store = open_store(path, create=create)
@@ -83,7 +83,8 @@ def open_to_write(arguments: Namespace, *, create: bool = False) -> Store:
     return store
 
 
-def _cache_dir(arguments: Namespace) -> Path:
+def cache_dir(arguments: Namespace) -> Path:
+    """Return the cache directory that the arguments name, or the default one."""
     path = Path(arguments.cache_dir) if arguments.cache_dir else default_cache_dir()
     return path.expanduser()
 

@@ -220,7 +220,7 @@ def checked(templates: Path, folder: Path, examples: int) -> Callable[[], None]:
 
 
 def test_random_commands_end_as_documented(templates: Path, tmp_path: Path) -> None:
-    checked(templates, tmp_path / "here", 250)()
+    checked(templates, tmp_path / "here", 200)()
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 
 from inductor_plugin.cache import Store, open_store
 from inductor_plugin.cli import main
-from tests.support.command import run, told
+from tests.support.command import filled, run, told
 
 
 def test_export_import_and_merge(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -40,7 +40,14 @@ def test_an_import_that_fails_makes_no_directory(
         file = str(tmp_path / name)
         assert main(["import", file, "--cache-dir", str(tmp_path / "cache")]) == 2
         assert reason in capsys.readouterr().err
+    store = filled(tmp_path / "full")
+    run(store, "export", tmp_path / "whole")
+    (tmp_path / "cut").write_bytes((tmp_path / "whole").read_bytes()[:-30])
+    assert main(["import", str(tmp_path / "cut"), "--cache-dir", str(tmp_path / "cache")]) == 2
     assert not (tmp_path / "cache").exists()
+    (tmp_path / "cache").mkdir(mode=0o700)
+    assert main(["import", str(tmp_path / "cut"), "--cache-dir", str(tmp_path / "cache")]) == 2
+    assert (tmp_path / "cache").exists()
 
 
 def test_import_says_that_code_will_be_loaded(capsys: pytest.CaptureFixture[str]):
