@@ -125,7 +125,7 @@ def chosen(tickets):
     for ticket in tickets:
         if ticket.digest == DIGEST and ticket.verdict is not None:
             winner = ticket.verdict.winner
-            same = "as recorded" if winner == WINNER else f"the record says {WINNER}"
+            same = "as recorded" if winner == WINNER else f"the record says {WINNER!r}"
             how = "two kernels, not fused" if "unfused" in winner else "one kernel, fused"
             how = "two kernels, fused in part" if "+rest-" in winner else how
             how = f"; {how}" if EPILOGUE else ""

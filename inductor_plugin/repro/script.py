@@ -81,9 +81,10 @@ def script(record: Record, environment: Mapping[str, Any], cache_dir: str) -> Sc
                 (_operands(record, inputs, call), _calls(record, inputs, call), RUN)
             )
     except _ODD as error:
-        call = f"its fields are not those of {record.op}: {report.printable(str(error))}"
+        call = f"its fields are not those of {record.op}: {error}"
     if isinstance(call, str):
-        refused, rebuilt = call, _metadata(record, inputs, call)
+        refused = report.printable(call)
+        rebuilt = _metadata(record, inputs, refused)
     parts = (_head(record, environment, refused), _facts(record, environment, cache_dir, dynamic))
     return Script("\n".join((*parts, rebuilt)), refused)
 
@@ -190,7 +191,7 @@ def _facts(
     numerics = _mapping(environment, "numerics")
     threads = _mapping(environment, "device").get("threads", 0)
     facts = {
-        "DESCRIBE": record.describe,
+        "DESCRIBE": report.printable(record.describe),
         "DIGEST": record.digest,
         "WINNER": decision.winner if decision else None,
         "CACHE_DIR": cache_dir,

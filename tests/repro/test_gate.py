@@ -171,6 +171,14 @@ def test_a_script_that_is_refused_says_why_and_runs_nothing() -> None:
     written = script(odd, ENVIRONMENT, "/cache")
     assert "describes no call" in written.refused
     assert "metadata only" in written.text
+    terminal = script(replace(odd, describe="x\x1b[2J\nFAKE", op="\x1b[2J"), {}, "/cache")
+    facts = {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in ast.parse(terminal.text).body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    assert facts["DESCRIBE"].isprintable()
+    assert facts["REASON"].isprintable()
     many = fused()
     product = many.epilogue["product"].replace("readers=0", "readers=1000000000")
     odd = replace(many, epilogue={**many.epilogue, "product": product})
