@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +14,12 @@ from inductor_plugin.cache import atomic
 from inductor_plugin.cache.document import ForeignError
 from inductor_plugin.cache.folder import Folder
 from inductor_plugin.cache.guard import read
+from inductor_plugin.cache.kernels import kernel_folders
+from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cache.lock import remove_unused
-from inductor_plugin.cache.records import parse_record, record_files
+from inductor_plugin.cache.pack import pack_files
+from inductor_plugin.cache.quarantine import quarantine_files
+from inductor_plugin.cache.records import environment_files, parse_record, record_files
 from inductor_plugin.cache.usage import (
     Stamp,
     kernel_stamps,
@@ -47,6 +51,8 @@ class Pruned:
         leftovers: Unfinished files of killed processes.
         locks: Lock files that no process held.
         bytes_left: Size of the remaining kernels and records.
+        pinned: Entries that had to go and stayed because they are pinned.
+        in_use: Entries that had to go and stayed because a process holds their lock.
     """
 
     kernels: int
@@ -55,23 +61,25 @@ class Pruned:
     leftovers: int
     locks: int
     bytes_left: int
+    pinned: int = 0
+    in_use: int = 0
 
 
 def choose(
-    stamps: Iterable[Stamp], spared: set[str], excess_bytes: int, used_before: float | None
+    stamps: Iterable[Stamp], spared: Collection[Path], excess_bytes: int, used_before: float | None
 ) -> list[Stamp]:
     """Return the entries to evict, least recently used first. Pure.
 
     Args:
         stamps: All entries.
-        spared: Names of entries that must stay.
+        spared: Entries that must stay.
         excess_bytes: Bytes to free.
         used_before: Entries last used before this time are evicted in any case; in seconds since 1970.
     """
     evicted: list[Stamp] = []
     for stamp in sorted(stamps, key=lambda stamp: stamp.used_at):
         stale = used_before is not None and stamp.used_at < used_before
-        if stamp.path.stem in spared or (excess_bytes <= 0 and not stale):
+        if stamp.path in spared or (excess_bytes <= 0 and not stale):
             continue
         evicted.append(stamp)
         excess_bytes -= stamp.bytes
@@ -83,6 +91,8 @@ def prune(
     max_bytes: int | None,
     older_than_s: float | None,
     grace_s: float = 0.0,
+    *,
+    dry_run: bool = False,
 ) -> Pruned:
     """Evict least recently used entries until the rest fits, and sweep files of killed processes.
 
@@ -93,61 +103,93 @@ def prune(
         max_bytes: Largest size of kernels and records; None for no limit.
         older_than_s: Also remove entries not used for this many seconds; None for no limit.
         grace_s: Spare entries used within this many seconds.
+        dry_run: Remove nothing, and return what would be removed.
     """
     layout, now = folder.layout, time.time()
     kernels, records = kernel_stamps(layout), record_stamps(layout)
     total = sum(stamp.bytes for stamp in [*kernels, *records])
     excess = 0 if max_bytes is None else total - max_bytes
     before = None if older_than_s is None else now - older_than_s
-    evicted_kernels: list[Stamp] = []
-    evicted_records: list[Stamp] = []
+    removed: dict[str, list[Stamp]] = {"kernels": [], "records": []}
+    chosen = spared = 0
     if excess > 0 or before is not None:
-        pinned_records, pinned_kernels = pinned(record_files(layout.records))
-        kernels, records = (
-            [stamp for stamp in stamps if stamp.used_at <= now - grace_s]
-            for stamps in (kernels, records)
-        )
-        evicted_kernels = [
-            stamp
-            for stamp in choose(kernels, pinned_kernels, excess, before)
-            if _remove_kernel(folder, stamp.path)
-        ]
-        excess -= sum(stamp.bytes for stamp in evicted_kernels)
-        evicted_records = [
-            stamp
-            for stamp in choose(records, pinned_records, excess, before)
-            if _remove_record(folder, stamp.path)
-        ]
-    removed = sum(stamp.bytes for stamp in [*evicted_kernels, *evicted_records])
+        pinned_records, pinned_kernels = pinned(layout)
+        for kind, stamps, kept, remove in (
+            ("kernels", kernels, pinned_kernels, remove_kernel),
+            ("records", records, pinned_records, remove_record),
+        ):
+            idle = [stamp for stamp in stamps if stamp.used_at <= now - grace_s]
+            doomed = choose(idle, kept, excess, before)
+            spared += len(choose(idle, (), excess, before)) - len(doomed)
+            chosen += len(doomed)
+            removed[kind] = [stamp for stamp in doomed if dry_run or remove(folder, stamp.path)]
+            excess -= sum(stamp.bytes for stamp in removed[kind])
+    gone = [*removed["kernels"], *removed["records"]]
+    old = list(leftovers(layout))
     return Pruned(
-        kernels=len(evicted_kernels),
-        records=len(evicted_records),
-        bytes=removed,
-        leftovers=sweep(leftovers(layout)),
-        locks=_remove_locks(layout.locks, now - LOCK_AGE_S),
-        bytes_left=total - removed,
+        kernels=len(removed["kernels"]),
+        records=len(removed["records"]),
+        bytes=sum(stamp.bytes for stamp in gone),
+        leftovers=len(old) if dry_run else sweep(old),
+        locks=0 if dry_run else _remove_locks(layout.locks, now - LOCK_AGE_S),
+        bytes_left=total - sum(stamp.bytes for stamp in gone),
+        pinned=spared,
+        in_use=chosen - len(gone),
     )
 
 
-def pinned(paths: Iterable[Path]) -> tuple[set[str], set[str]]:
-    """Return the digests of pinned records, and of the kernels of their winners."""
-    records: set[str] = set()
-    kernels: set[str] = set()
-    for path in paths:
+def clear(folder: Folder) -> dict[str, int]:
+    """Remove everything but lock files and counters, pinned entries included; return how much, by kind.
+
+    Entries whose lock is held stay, and are not counted.
+    """
+    layout = folder.layout
+    packs = _unlinked(pack_files(layout.packs))
+    records = sum(remove_record(folder, path) for path in list(record_files(layout.records)))
+    kernels = sum(remove_kernel(folder, path) for path in kernel_folders(layout.kernels))
+    quarantined = _unlinked(quarantine_files(layout.quarantined))
+    environments = _unlinked(
+        path for path in environment_files(layout.records) if not any(path.parent.glob("*/*.json"))
+    )
+    sweep([*leftovers(layout), layout.damaged, layout.installed])
+    return {
+        "records": records,
+        "kernels": kernels,
+        "environments": environments,
+        "quarantined": quarantined,
+        "packs": packs,
+    }
+
+
+def _unlinked(paths: Iterable[Path]) -> int:
+    """Remove files; return how many."""
+    gone = 0
+    for path in list(paths):
+        with suppress(OSError):
+            path.unlink()
+            gone += 1
+    return gone
+
+
+def pinned(layout: Layout) -> tuple[set[Path], set[Path]]:
+    """Return the files of pinned records, and the folders of the kernels of their winners."""
+    records: set[Path] = set()
+    kernels: set[Path] = set()
+    for path in record_files(layout.records):
         try:
             data = read(path)
             record = parse_record(data, path) if _PINNED in data else None
         except (OSError, ForeignError):
-            records.add(path.stem)  # it may be pinned
+            records.add(path)  # it may be pinned
             continue
         except ValueError:
             continue
         if record is None or not record.pinned:
             continue
-        records.add(record.digest)
+        records.add(path)
         winner = record.decision and record.candidates.get(record.decision.winner)
         if winner and winner.kernel:
-            kernels.add(winner.kernel)
+            kernels.add(layout.kernel(winner.kernel))
     return records, kernels
 
 
@@ -164,7 +206,8 @@ def sweep(paths: Iterable[Path]) -> int:
     return gone
 
 
-def _remove_kernel(folder: Folder, path: Path) -> bool:
+def remove_kernel(folder: Folder, path: Path) -> bool:
+    """Remove a kernel's folder; return False if it is gone already, or a process holds its lock."""
     try:
         with folder.lock(path.name, 0):
             return atomic.remove_folder(path, folder.layout.private)
@@ -173,7 +216,8 @@ def _remove_kernel(folder: Folder, path: Path) -> bool:
         return False
 
 
-def _remove_record(folder: Folder, path: Path) -> bool:
+def remove_record(folder: Folder, path: Path) -> bool:
+    """Remove a record's file; return False if it is gone already, or its lock is not free in 5 s."""
     try:
         with folder.lock(f"records-{path.stem[:2]}", 5.0):
             path.unlink()

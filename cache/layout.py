@@ -57,6 +57,16 @@ class Layout:
         return self.root / "packs"
 
     @property
+    def installed(self) -> Path:
+        """The folder of markers: packs from wheels that were imported."""
+        return self.root / "packs-installed"
+
+    @property
+    def damaged(self) -> Path:
+        """The folder of damaged entries that `verify --repair` has set aside."""
+        return self.root / "damaged"
+
+    @property
     def locks(self) -> Path:
         """The folder of lock files."""
         return self.root / "locks"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,6 +24,8 @@ from inductor_plugin.cache.guard import MISSING, is_folder, read
 from inductor_plugin.cache.key import SCHEMA, digest_of
 
 _NAME_DIGITS = 16
+_PLAIN = re.compile(r"[A-Za-z0-9][\w .+-]{0,63}", re.ASCII)
+"""A GPU, an architecture or a processor: they become file names and lines of a wheel's metadata."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,9 @@ def parse_pack(data: bytes) -> Pack:
         pack = Pack(**typed(fields, _PACK), extra=unknown(fields, {"format", "name", *_PACK}))
     except ValueError as error:
         raise ValueError(f"it is not a pack: {error}") from error
+    for name in ("target", "arch", "machine"):
+        if not _PLAIN.fullmatch(getattr(pack, name)):
+            raise ValueError(f"its {name} is {getattr(pack, name)!r}, which is no name of one")
     if fields.get("name") != pack.name:
         raise ValueError(f"its name {fields.get('name')!r} is not that of its kernels")
     return pack

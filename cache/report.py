@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from inductor_plugin.cache.entry import KernelEntry
 from inductor_plugin.cache.key import Difference, differences
@@ -29,9 +31,39 @@ class Outline:
     problem: Mapping[str, Any]
 
 
+def printable(text: str) -> str:
+    """Return a text on one line, without characters that a terminal obeys: those are shown by their codes.
+
+    Records may be someone else's: an escape sequence in one would move the cursor, and a newline would
+    forge a line of the report.
+    """
+    return text if text.isprintable() else "".join(map(_shown_character, text))
+
+
+def _shown_character(character: str) -> str:
+    return character if character.isprintable() else repr(character)[1:-1]
+
+
+def plain_text(text: str) -> str:
+    """Return several lines as `printable` does, with their newlines and tabs."""
+    return re.sub(r"[^\n\t]+", lambda match: printable(match[0]), text)
+
+
+def shown(value: Any) -> Any:
+    """Return plain values with every text in them made `printable`, names included."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        fields = cast("Mapping[Any, Any]", value)
+        return {shown(name): shown(inner) for name, inner in fields.items()}
+    if isinstance(value, list | tuple):
+        return [shown(inner) for inner in cast("Sequence[Any]", value)]
+    return value
+
+
 def columns(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return aligned columns; the last is not padded, and nothing is truncated."""
-    lines = [list(heads), *(list(row) for row in rows)]
+    """Return aligned columns of `printable` cells; the last is not padded, and nothing is truncated."""
+    lines = [list(heads), *([printable(str(cell)) for cell in row] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
     widths[-1] = 0
     padded = ("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in lines)
@@ -49,62 +81,11 @@ def size_text(size_bytes: int) -> str:
 
 
 def time_text(when: float) -> str:
-    """Return a time in seconds since 1970 as local date and time."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
-
-
-def record_row(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one line of the list of records from the fields of its document."""
-    decision: dict[str, Any] = fields["decision"] or {}
-    candidates: dict[str, dict[str, Any]] = fields["candidates"]
-    winner = candidates.get(decision.get("winner", ""), {})
-    return {
-        "key": fields["digest"],
-        "op": fields["op"],
-        "describe": fields["describe"],
-        "winner": decision.get("winner"),
-        "median_ms": winner.get("median_ms"),
-        "speedup": decision.get("speedup"),
-        "candidates": len(candidates),
-        "environment": fields["environment"],
-        "updated": fields["updated"],
-        "pinned": fields["pinned"],
-    }
-
-
-def records_text(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the list of records as text."""
-    heads = ("KEY", "ENVIRONMENT", "UPDATED", "MS", "SPEEDUP", "CANDIDATES", "WINNER", "PROBLEM")
-    return columns(
-        heads,
-        (
-            (
-                row["key"][:12],
-                row["environment"][:8],
-                time_text(row["updated"]),
-                _number(row["median_ms"]),
-                _number(row["speedup"], "x"),
-                f"{row['candidates']}{' pinned' if row['pinned'] else ''}",
-                row["winner"] or "-",
-                row["describe"],
-            )
-            for row in rows
-        ),
-    )
-
-
-def kernel_row(entry: KernelEntry) -> dict[str, Any]:
-    """Return one line of the list of kernels."""
-    return {
-        "key": entry.digest,
-        **entry.key.fields(),
-        "files": sorted(entry.files),
-        "bytes": entry.bytes,
-        "registers": entry.resources.registers,
-        "spills": entry.resources.spills,
-        "shared_bytes": entry.resources.shared_bytes,
-        "created": entry.created,
-    }
+    """Return a time in seconds since 1970 as local date and time; ``-`` for what is none."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
+    except (OverflowError, ValueError, OSError, TypeError):
+        return "-"
 
 
 def kernel_fields(entry: KernelEntry) -> dict[str, Any]:
@@ -121,25 +102,8 @@ def kernel_text(fields: Mapping[str, Any]) -> str:
         ("threads", "{} threads a block"),
     )
     texts = [form.format(fields[name]) for name, form in forms if fields[name] is not None]
-    return f"{fields['key'][:12]}, " + (", ".join(texts) or "what it takes is not known")
-
-
-def kernels_text(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the list of kernels as text."""
-    heads = ("KEY", "CREATED", "SIZE", "REGISTERS", "SPILLS", "SHARED", "TARGET", "TEMPLATE")
-    return columns(
-        heads,
-        (
-            (
-                row["key"][:12],
-                time_text(row["created"]),
-                size_text(row["bytes"]),
-                *(_number(row[name]) for name in ("registers", "spills", "shared_bytes")),
-                row["target"],
-                _template_text(row["template"], row["config"]),
-            )
-            for row in rows
-        ),
+    return f"{fields['key'][:12]}, " + (
+        ", ".join(texts) or "its registers and memory are not known"
     )
 
 
@@ -213,9 +177,10 @@ def explanation(
 
 def explanation_text(record: Record, explained: Mapping[str, Any]) -> str:
     """Return an `explanation` as text."""
+    explained = shown(explained)
     lines = [
-        f"{record.describe}   {record.op}, key {record.digest[:12]}",
-        f"environment {record.environment[:12]}",
+        f"{explained.get('problem', explained['describe'])}   {explained['op']}, key {explained['key'][:12]}",
+        f"environment {explained['environment'][:12]}",
         "",
         f"Runs: {explained['winner'] or 'nothing decided'}",
         f"Why:  {explained['reason']}{_decided_from(explained['decided_from'])}",
@@ -232,7 +197,7 @@ def explanation_text(record: Record, explained: Mapping[str, Any]) -> str:
     ]
     near = explained["nearest"]
     if near is None:
-        lines.append(f"There is no other record of {record.op} in this environment.")
+        lines.append(f"There is no other record of {explained['op']} in this environment.")
     else:
         lines.append(f"Nearest other problem here, {near['describe']} ({near['key'][:12]}):")
         lines += _difference_lines(near["differences"])
@@ -276,16 +241,16 @@ def _plain(changed: Iterable[Difference]) -> list[dict[str, Any]]:
 
 def _ranked(record: Record) -> list[Measured]:
     def rank(measured: Measured) -> tuple[bool, float, str]:
-        usable = measured.status == "ok" and measured.median_ms is not None
-        return not usable, measured.median_ms or 0.0, measured.candidate
+        median = number(measured.median_ms)
+        usable = measured.status == "ok" and median is not None
+        return not usable, median or 0.0, measured.candidate
 
     return sorted(record.candidates.values(), key=rank)
 
 
 def _best(record: Record) -> float:
-    medians = [
-        measured.median_ms for measured in record.candidates.values() if measured.status == "ok"
-    ]
+    measured = record.candidates.values()
+    medians = [number(candidate.median_ms) for candidate in measured if candidate.status == "ok"]
     return min((value for value in medians if value is not None), default=0.0)
 
 
@@ -294,12 +259,13 @@ def _candidate_row(record: Record, measured: Measured, best: float) -> tuple[str
     mark = "runs" if decision and decision.winner == measured.candidate else ""
     if decision and decision.library == measured.candidate:
         mark = f"{mark} lib".strip()
-    slower = f"{measured.median_ms / best:.2f}x" if measured.median_ms and best else "-"
+    median = number(measured.median_ms)
+    slower = f"{median / best:.2f}x" if median and best else "-"
     about = " ".join(text for text in (measured.candidate, measured.description) if text)
     return (
         mark,
-        _number(measured.median_ms),
-        _number(measured.spread_ms),
+        number_text(measured.median_ms),
+        number_text(measured.spread_ms),
         slower,
         str(len(measured.samples_ms)),
         f"{measured.status}, noisy" if measured.noisy else measured.status,
@@ -307,12 +273,14 @@ def _candidate_row(record: Record, measured: Measured, best: float) -> tuple[str
     )
 
 
-def _template_text(template: str, config: str) -> str:
-    """Return a kernel's template and configuration, which may begin with the template's name."""
-    return config if config.startswith(template) else f"{template} {config}"
+def number(value: object) -> float | None:
+    """Return a finite number of a document, None for anything else: no field has to be what it should be."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return value
+    return None
 
 
-def _number(value: float | None, unit: str = "") -> str:
-    if isinstance(value, int):
-        return f"{value}{unit}"
-    return "-" if value is None else f"{value:.4g}{unit}"
+def number_text(value: object, unit: str = "") -> str:
+    """Return a number of a document with four digits and its unit; ``-`` if it is none."""
+    digits = number(value)
+    return "-" if digits is None else f"{digits:.4g}{unit}"

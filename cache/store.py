@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from inductor_plugin.cache import atomic, evict
-from inductor_plugin.cache.document import ForeignError
+from inductor_plugin.cache import evict
+from inductor_plugin.cache.directory import NOWHERE, SCHEMA_FIELDS, mend_schema, prepare
 from inductor_plugin.cache.entry import KernelEntry, Resources
 from inductor_plugin.cache.evict import GRACE_S, Pruned
 from inductor_plugin.cache.folder import Folder
-from inductor_plugin.cache.guard import MISSING, exists, is_folder, read, reason_to_refuse
+from inductor_plugin.cache.guard import exists
 from inductor_plugin.cache.kernels import KernelShelf
 from inductor_plugin.cache.key import SCHEMA, KernelKey
 from inductor_plugin.cache.layout import Layout
@@ -27,24 +25,13 @@ from inductor_plugin.cache.quarantine import Quarantined, QuarantineShelf
 from inductor_plugin.cache.record import Record
 from inductor_plugin.cache.records import RecordShelf
 from inductor_plugin.cache.usage import Usage, kernel_stamps, leftovers, record_stamps, usage
-from inductor_plugin.cache.verify import Damage, check_schema, verify
-from inductor_plugin.errors import CacheError, CacheRefusedError
+from inductor_plugin.cache.verify import Damage, set_aside, verify
+from inductor_plugin.errors import CacheError
 
 logger = logging.getLogger(__name__)
 
 LOCK_TIMEOUT_S = 600.0
 """Seconds to wait for another process that builds the same kernel."""
-
-_SCHEMA_FIELDS = {
-    "format": SCHEMA,
-    "about": "cache of inductor-plugin: kernels, timings and decisions",
-}
-
-_NOWHERE = Path("/dev/null/inductor_plugin")
-"""A path below which nothing exists and nothing can be created."""
-
-_LONGEST_ROOT_BYTES = 3600
-"""Length up to which the paths below the directory, of up to 400 bytes, are within Linux's 4096."""
 
 _RESCAN = 32
 """Publications after which the size of the directory is computed again: other processes publish too."""
@@ -60,6 +47,7 @@ def open_store(
     memory_only: bool = False,
     create: bool = True,
     second: Path | str = "",
+    read_only: bool = False,
 ) -> Store:
     """Return the cache at a path, created with mode 0700 if it does not exist.
 
@@ -75,19 +63,24 @@ def open_store(
             directory is empty, and `Store.verify` reports a missing or damaged ``schema.json``.
         second: Another cache directory, whose records and kernels are read where this one has none;
             nothing in it is changed. Empty for none.
+        read_only: Change nothing on the disk: damaged entries stay, and nothing is counted. Implies
+            ``create=False``.
 
     Raises:
         CacheRefusedError: Another user owns the directory or may write to it.
     """
     root = Path(path).expanduser().absolute()
     folder = Folder(Layout(root))
+    create = create and not read_only
+    if read_only:
+        folder.close("it is only read")
     if memory_only:
-        folder.layout = Layout(_NOWHERE)
+        folder.layout = Layout(NOWHERE)
         folder.close("it is kept in memory only, as asked")
     elif not create and not exists(root):
         folder.close("it does not exist")
     else:
-        _prepare(folder, mend=create)
+        prepare(folder, mend=create)
     return Store(root, folder, limit_bytes, open_second(second))
 
 
@@ -304,14 +297,55 @@ class Store:
         except (OSError, ValueError):
             return None
 
-    def prune(self, max_bytes: int | None = None, older_than_s: float | None = None) -> Pruned:
+    def zero_counters(self) -> None:
+        """Begin to count anew.
+
+        Raises:
+            CacheError: The lock was not free within five seconds.
+        """
+        with self._folder.lock("counters", 5.0):
+            self.layout.counters.unlink(missing_ok=True)
+
+    def remove_record(self, environment: str, op: str, digest: str) -> bool:
+        """Remove a record; return False if there is none, or its lock is not free."""
+        return evict.remove_record(self._folder, self.layout.record(environment, op, digest))
+
+    def remove_kernel(self, digest: str) -> bool:
+        """Remove a kernel; return False if there is none, or a process builds it."""
+        return evict.remove_kernel(self._folder, self.layout.kernel(digest))
+
+    def clear(self) -> dict[str, int]:
+        """Remove everything but the counters, pinned entries included; return how much, by kind."""
+        removed = evict.clear(self._folder)
+        self._records.forget()
+        return removed
+
+    def repair(self, damage: Damage) -> str:
+        """Set a damaged entry aside, or write it again; return what was done, empty if it is sound now.
+
+        Raises:
+            CacheError: Nothing can be done here; the message says what can.
+        """
+        if damage.kind == "schema":
+            mend_schema(self._folder, mend=True)
+            return "written again"
+        return set_aside(self._folder, damage)
+
+    def prune(
+        self,
+        max_bytes: int | None = None,
+        older_than_s: float | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> Pruned:
         """Evict least recently used entries, kernels first, and sweep files of killed processes.
 
         Args:
             max_bytes: Largest size of kernels and records.
             older_than_s: Also evict entries not used for this many seconds.
+            dry_run: Remove nothing, and return what would be removed.
         """
-        pruned = evict.prune(self._folder, max_bytes, older_than_s)
+        pruned = evict.prune(self._folder, max_bytes, older_than_s, dry_run=dry_run)
         self._records.forget()
         return pruned
 
@@ -367,7 +401,7 @@ class Store:
             if gone:
                 logger.info("removed %d unfinished files of killed processes", gone)
         if not exists(self.layout.schema):
-            self._folder.write(self.layout.schema, _SCHEMA_FIELDS)
+            self._folder.write(self.layout.schema, SCHEMA_FIELDS)
 
     def _evict(self) -> None:
         limit = int(self._limit_bytes * _FILL)
@@ -380,63 +414,3 @@ class Store:
             self._size_bytes = pruned.bytes_left
         if pruned.kernels or pruned.records:
             logger.info("evicted %d kernels, %d records", pruned.kernels, pruned.records)
-
-
-def _prepare(folder: Folder, *, mend: bool) -> None:
-    """Create and check the directory; degrade if the disk does not allow it."""
-    root = folder.layout.root
-    if len(os.fsencode(root)) > _LONGEST_ROOT_BYTES:
-        _leave(folder, f"its path is longer than {_LONGEST_ROOT_BYTES} bytes; name another one")
-        return
-    try:
-        _refuse(root)
-        if exists(root) and not is_folder(root):
-            _leave(folder, f"{root} is no directory")
-            return
-        atomic.make_folder(root)
-        _refuse(root)  # somebody else may have made it in between
-        if not os.access(root, os.W_OK | os.X_OK):
-            folder.degrade("it is read-only", quietly=True)
-        _check_schema(folder, mend=mend)
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            _leave(folder, f"a part of its path is too long: {error}; name another one")
-        else:
-            folder.degrade(error, quietly=True)
-    except ValueError as error:  # a zero byte in the path
-        _leave(folder, str(error))
-
-
-def _leave(folder: Folder, reason: str) -> None:
-    """Neither read nor write a directory that cannot be one, for one reason instead of one an entry."""
-    folder.degrade(reason)
-    folder.layout = Layout(_NOWHERE)
-
-
-def _refuse(root: Path) -> None:
-    reason = reason_to_refuse(root)
-    if reason is not None:
-        raise CacheRefusedError(f"the cache directory is refused: {reason}")
-
-
-def _check_schema(folder: Folder, *, mend: bool) -> None:
-    layout = folder.layout
-    try:
-        check_schema(read(layout.schema))
-    except MISSING:
-        if mend:
-            folder.write(layout.schema, _SCHEMA_FIELDS)
-    except ForeignError as error:
-        folder.close(f"{error}; name another cache directory")
-        logger.warning(
-            "inductor-plugin: the cache directory %s is not used: %s",
-            layout.root,
-            folder.degraded,
-        )
-        folder.layout = Layout(layout.root / f"format-{SCHEMA}")
-    except ValueError as error:
-        if mend:
-            logger.warning(
-                "inductor-plugin: damaged %s: %s; it is written again", layout.schema, error
-            )
-            folder.write(layout.schema, _SCHEMA_FIELDS)

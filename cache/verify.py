@@ -1,16 +1,18 @@
-"""Checks everything in a cache directory, changing nothing."""
+"""Checks everything in a cache directory, changing nothing; and sets aside what is damaged."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from inductor_plugin.cache import document
+from inductor_plugin.cache import atomic, document
 from inductor_plugin.cache.document import ForeignError
 from inductor_plugin.cache.entry import ENTRY, content_damage, read_entry
+from inductor_plugin.cache.folder import Folder
 from inductor_plugin.cache.guard import MISSING, exists, kernel_refusal, read
 from inductor_plugin.cache.kernels import kernel_folders
 from inductor_plugin.cache.key import SCHEMA
@@ -23,6 +25,7 @@ from inductor_plugin.cache.records import (
     parse_record,
     record_files,
 )
+from inductor_plugin.errors import CacheError
 
 
 @dataclass(frozen=True)
@@ -86,31 +89,54 @@ def unlisted(folder: Path) -> str | None:
     return f"its entry does not list {', '.join(names)}" if names else None
 
 
+def set_aside(folder: Folder, damage: Damage) -> str:
+    """Move a damaged entry to the folder ``damaged`` of its cache; return what was done.
+
+    It is checked again under its lock: empty if it has been replaced by a valid one meanwhile.
+
+    Raises:
+        CacheError: It must not be moved, since it may be sound, or cannot be.
+    """
+    layout, path = folder.layout, damage.path
+    locks = {
+        "record": f"records-{path.stem[:2]}",
+        "kernel": path.name,
+        "quarantine": f"quarantine-{path.parent.name[:8]}",
+    }
+    with folder.lock(locks.get(damage.kind, damage.kind), 5.0):
+        reason = _reason(layout, damage.kind, path)
+        if reason is None and (path.exists() or damage.kind != "environment"):
+            return ""
+        reason = reason or damage.reason
+        if not path.exists():
+            raise CacheError(f"{reason}; the next compile in this environment writes it")
+        if "cannot be read" in reason:
+            raise CacheError(f"{reason}; it stays, for it may be sound")
+        target = layout.damaged / f"{damage.kind}-{path.name}-{secrets.token_hex(4)}"
+        try:
+            atomic.make_folder(target.parent)
+            path.rename(target)
+        except OSError as error:
+            raise CacheError(f"it cannot be moved: {error}") from error
+    return f"moved to {target}"
+
+
 def _damages(layout: Layout) -> Iterator[Damage]:
     records = list(record_files(layout.records))
-    for path in records:
-        yield from _checked("record", path, lambda data, path=path: parse_record(data, path))
-    for path in environment_files(layout.records):
-        name = path.parent.name
-        yield from _checked(
-            "environment", path, lambda data, name=name: parse_environment(data, name)
-        )
-    yield from _unexplained(layout, records)
+    quarantined = quarantine_files(layout.quarantined)
     kernels = kernel_folders(layout.kernels)
+    yield from _checked(layout, "record", records)
+    yield from _checked(layout, "environment", environment_files(layout.records))
+    yield from _unexplained(layout, records)
     for folder in kernels:
         # Checked twice: it may have been evicted and built again during the first check.
         reason = _kernel_reason(layout, folder) and _kernel_reason(layout, folder)
         if reason is not None:
             yield Damage("kernel", folder, reason)
-    quarantined = quarantine_files(layout.quarantined)
-    for path in quarantined:
-        yield from _checked(
-            "quarantine", path, lambda data, path=path: parse_quarantined(data, path)
-        )
-    for path in pack_files(layout.packs):
-        yield from _checked("pack", path, parse_pack)
-    yield from _checked("counters", layout.counters, document.load)
-    yield from _checked("misses", layout.misses, document.load)
+    yield from _checked(layout, "quarantine", quarantined)
+    yield from _checked(layout, "pack", pack_files(layout.packs))
+    yield from _checked(layout, "counters", [layout.counters])
+    yield from _checked(layout, "misses", [layout.misses])
     yield from _schema(layout, [*records, *kernels, *quarantined])
 
 
@@ -147,18 +173,40 @@ def _untrusted(layout: Layout, folder: Path) -> str | None:
 
 def _schema(layout: Layout, content: Sequence[Path]) -> Iterator[Damage]:
     """Yield a damaged or missing ``schema.json``; it is written before any content."""
-    yield from _checked("schema", layout.schema, check_schema)
+    yield from _checked(layout, "schema", [layout.schema])
     if not exists(layout.schema) and any(map(exists, content)):
         yield Damage("schema", layout.schema, "it is missing, though the cache is not empty")
 
 
-def _checked(kind: str, path: Path, parse: Callable[[bytes], object]) -> Iterator[Damage]:
-    """Yield the damage of a file that a parser refuses; another version's file is not damage."""
+def _checked(layout: Layout, kind: str, paths: Iterable[Path]) -> Iterator[Damage]:
+    for path in paths:
+        reason = _reason(layout, kind, path)
+        if reason is not None:
+            yield Damage(kind, path, reason)
+
+
+def _reason(layout: Layout, kind: str, path: Path) -> str | None:
+    """Return the damage of an entry of a kind; None if it is sound, another version's, or gone."""
+    if kind == "kernel":
+        return _kernel_reason(layout, path)
     try:
-        parse(read(path))
+        _PARSERS[kind](read(path), path)
     except (*MISSING, ForeignError):
-        return
+        return None
     except OSError as error:
-        yield Damage(kind, path, f"it cannot be read: {error.strerror}")
+        return f"it cannot be read: {error.strerror}"
     except ValueError as error:
-        yield Damage(kind, path, str(error))
+        return str(error)
+    return None
+
+
+_PARSERS: Mapping[str, Callable[[bytes, Path], object]] = {
+    "record": parse_record,
+    "environment": lambda data, path: parse_environment(data, path.parent.name),
+    "quarantine": parse_quarantined,
+    "pack": lambda data, _: parse_pack(data),
+    "counters": lambda data, _: document.load(data),
+    "misses": lambda data, _: document.load(data),
+    "schema": lambda data, _: check_schema(data),
+}
+"""How a file of each kind is read; a ValueError says why it is no valid entry."""

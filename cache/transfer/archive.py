@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from inductor_plugin.cache import atomic
-from inductor_plugin.cache.entry import ENTRY, damage_of_folder, parse_entry
+from inductor_plugin.cache.entry import ENTRY, KernelEntry, damage_of_folder, parse_entry
 from inductor_plugin.cache.kernels import kernel_folders
 from inductor_plugin.cache.layout import Layout, part
 from inductor_plugin.cache.pack import Pack, pack_files, parse_pack
@@ -24,6 +24,7 @@ from inductor_plugin.cache.records import (
 )
 from inductor_plugin.cache.store import Store
 from inductor_plugin.cache.transfer import tape
+from inductor_plugin.cache.transfer.draft import draft_of
 from inductor_plugin.cache.verify import unlisted
 from inductor_plugin.errors import ArchiveError, CacheError
 
@@ -40,6 +41,8 @@ class Imported:
         merged: Existing records that changed.
         unchanged: Existing entries of every kind that did not change.
         packs: The imported packs, also those that existed before.
+        libraries: Different native libraries that the source holds, also those that existed before.
+            Processes load them: whoever wrote them runs code in these processes.
     """
 
     records: int = 0
@@ -49,6 +52,7 @@ class Imported:
     merged: int = 0
     unchanged: int = 0
     packs: tuple[Pack, ...] = ()
+    libraries: int = 0
 
 
 def export_archive(
@@ -78,13 +82,14 @@ def export_archive(
     layout = store.layout
     selected = _selected(layout, environment, op) if pack is None else _packed(store, pack)
     names = [str(path.relative_to(layout.root)) for path in selected]
-    draft = file.with_name(f".{file.name}.part")
     try:
-        with draft.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
+        with (
+            draft_of(file) as draft,
+            draft.open("wb") as raw,
+            gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
+        ):
             tape.write(layout.root, sorted(names), packed)
-        draft.replace(file)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise ArchiveError(f"cannot write {file}: {error}; name another file") from error
     return {
         "records": sum(name.startswith("records/") and name.count("/") == 3 for name in names),
@@ -112,10 +117,10 @@ def import_archive(store: Store, file: Path) -> Imported:
     staging = atomic.private_path(store.layout.private)
     try:
         staging.mkdir(mode=0o700)
-        tape.unpack(file, staging)
+        hashes = tape.unpack(file, staging)
         staged = Layout(staging)
-        _check(staged, str(file))
-        return _copy_entries(store, staged)
+        _check(staged, str(file), hashes)
+        return _copy_entries(store, staged, _staged_kernels(staged))
     except OSError as error:
         raise CacheError(f"cannot import {file} into {store.root}: {error}") from error
     finally:
@@ -130,7 +135,7 @@ def merge_stores(target: Store, source: Store) -> Imported:
     """
     if target.degraded is not None:
         raise CacheError(f"cannot merge into {target.root}: {target.degraded}")
-    return _copy_entries(target, source.layout)
+    return _copy_entries(target, source.layout, _sound_kernels(source.layout))
 
 
 def _selected(layout: Layout, environment: str | None, op: str | None) -> Iterator[Path]:
@@ -191,8 +196,14 @@ def _sound_environment(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _check(staged: Layout, file: str) -> None:
-    """Raise ArchiveError unless every staged file is valid and matches its path."""
+def _check(staged: Layout, file: str, hashes: Mapping[str, str]) -> None:
+    """Raise ArchiveError unless every staged file is valid and matches its path.
+
+    Args:
+        staged: The unpacked archive.
+        file: Its name, for messages.
+        hashes: The SHA-256 of each staged file, which was computed when it was written.
+    """
     try:
         for path in record_files(staged.records):
             parse_record(path.read_bytes(), path)
@@ -202,12 +213,41 @@ def _check(staged: Layout, file: str) -> None:
             parse_quarantined(path.read_bytes())
         for path in pack_files(staged.packs):
             _check_pack(staged, parse_pack(path.read_bytes()))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ArchiveError(f"{file} holds a damaged entry: {error}; export it again") from error
     for folder in kernel_folders(staged.kernels):
-        reason = damage_of_folder(folder) or unlisted(folder)
+        reason = _damage_of_staged(folder, staged.root, hashes) or unlisted(folder)
         if reason is not None:
             raise ArchiveError(f"{file} holds a damaged kernel {folder.name}: {reason}")
+
+
+def _damage_of_staged(folder: Path, root: Path, hashes: Mapping[str, str]) -> str | None:
+    """Return the damage of an unpacked kernel, or None.
+
+    A library of many kernels is in the archive once and under many names here: hashing it for each
+    name would read it as often.
+    """
+    try:
+        entry = parse_entry((folder / ENTRY).read_bytes(), folder)
+    except (OSError, ValueError, RecursionError) as error:
+        return str(error)
+    if entry.digest != folder.name:
+        return f"it lies under the name of another kernel ({entry.digest[:12]})"
+    for name, sha256 in entry.files.items():
+        if hashes.get(str((folder / name).relative_to(root))) != sha256:
+            return f"the checksum of {name} does not match"
+    return None
+
+
+def _staged_kernels(staged: Layout) -> Iterator[KernelEntry]:
+    for folder in kernel_folders(staged.kernels):
+        yield parse_entry((folder / ENTRY).read_bytes(), folder)
+
+
+def _sound_kernels(layout: Layout) -> Iterator[KernelEntry]:
+    for folder in kernel_folders(layout.kernels):
+        if damage_of_folder(folder) is None and folder.exists():
+            yield parse_entry((folder / ENTRY).read_bytes(), folder)
 
 
 def _check_pack(staged: Layout, pack: Pack) -> None:
@@ -218,7 +258,7 @@ def _check_pack(staged: Layout, pack: Pack) -> None:
         )
 
 
-def _copy_entries(store: Store, source: Layout) -> Imported:
+def _copy_entries(store: Store, source: Layout, entries: Iterable[KernelEntry]) -> Imported:
     environments = [
         _is_new_environment(store, path.parent.name, fields)
         for path in environment_files(source.records)
@@ -229,7 +269,7 @@ def _copy_entries(store: Store, source: Layout) -> Imported:
         for path in record_files(source.records)
         if (record := _sound_record(path)) is not None
     ]
-    kernels, kernels_unchanged = _copy_kernels(store, kernel_folders(source.kernels))
+    kernels, kernels_unchanged, libraries = _copy_kernels(store, entries)
     quarantined = [store.add_quarantined(entry) for entry in _sound_quarantine(source)]
     packs = [pack for path in pack_files(source.packs) if (pack := _sound_pack(path)) is not None]
     new_packs = [store.put_pack(pack) for pack in packs]
@@ -249,6 +289,7 @@ def _copy_entries(store: Store, source: Layout) -> Imported:
         merged=records.count("merged"),
         unchanged=kernels_unchanged + sum(unchanged),
         packs=tuple(packs),
+        libraries=libraries,
     )
 
 
@@ -267,14 +308,14 @@ def _placed(store: Store, record: Record) -> Literal["new", "merged", "unchanged
     return "unchanged" if after == before else "merged"
 
 
-def _copy_kernels(store: Store, folders: Iterable[Path]) -> tuple[int, int]:
-    """Publish kernels; return the numbers of new and of existing ones."""
+def _copy_kernels(store: Store, entries: Iterable[KernelEntry]) -> tuple[int, int, int]:
+    """Publish kernels; return the numbers of new and of existing ones, and of different libraries."""
     new = existing = 0
+    libraries: set[str] = set()
     published: dict[str, Path] = {}
-    for folder in folders:
-        if damage_of_folder(folder) is not None or not folder.exists():
-            continue
-        entry = parse_entry((folder / ENTRY).read_bytes(), folder)
+    for entry in entries:
+        folder = entry.folder
+        libraries.update(sha256 for name, sha256 in entry.files.items() if name.endswith(".so"))
         if store.kernel(entry.digest) is not None:
             existing += 1
             continue
@@ -284,7 +325,7 @@ def _copy_kernels(store: Store, folders: Iterable[Path]) -> tuple[int, int]:
         stored = store.put_kernel(entry.key, files, entry.resources)
         published.update((sha256, stored.path(name)) for name, sha256 in stored.files.items())
         new += 1
-    return new, existing
+    return new, existing, len(libraries)
 
 
 def _sound_quarantine(source: Layout) -> Iterator[Quarantined]:

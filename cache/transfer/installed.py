@@ -90,7 +90,7 @@ def take_installed(store: Store) -> list[str]:
         try:
             status = file.stat()
             stamp = f"{name}-{status.st_size}-{status.st_mtime_ns}"
-            marker = store.layout.root / _MARK / part(stamp)
+            marker = store.layout.installed / part(stamp)
             if _is_whole(store, marker):
                 continue
             with store.lock_kernel(_MARK, timeout_s=600):

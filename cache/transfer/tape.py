@@ -14,12 +14,13 @@ import os
 import re
 import shutil
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from inductor_plugin.cache import atomic
 from inductor_plugin.cache.key import SCHEMA
+from inductor_plugin.cache.transfer.member import Member, members
 from inductor_plugin.errors import ArchiveError
 
 MANIFEST = "manifest.json"
@@ -27,12 +28,13 @@ MAX_MEMBER_BYTES = 1 << 30
 MAX_TOTAL_BYTES = 64 << 30
 MAX_MEMBERS = 1_000_000
 _MAX_MANIFEST_BYTES = 256 << 20
-_BLOCK = 1 << 20
 
 _PART = r"[0-9A-Za-z_][0-9A-Za-z_.+-]{0,134}"
 _MEMBER = re.compile(
     rf"records/{_PART}/environment\.json|records/{_PART}/{_PART}/{_PART}\.json"
-    rf"|kernels/[0-9A-Za-z_.+-]{{2}}/{_PART}/{_PART}|quarantine/{_PART}/{_PART}\.json"
+    # The folder of a kernel is named by the first two characters of its digest.
+    rf"|kernels/(?P<start>[0-9A-Za-z_][0-9A-Za-z_+-])/(?P=start)[0-9A-Za-z_.+-]{{0,133}}/{_PART}"
+    rf"|quarantine/{_PART}/{_PART}\.json"
     rf"|packs/{_PART}\.json"
 )
 
@@ -66,62 +68,58 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
     archive.addfile(member, io.BytesIO(data))
 
 
-def unpack(file: Path, staging: Path) -> None:
+def unpack(file: Path, staging: Path) -> dict[str, str]:
     """Write an archive's members into a private folder, each checked against the manifest.
+
+    Returns:
+        The SHA-256 of each written file by its name.
 
     Raises:
         ArchiveError: The file is missing, damaged, of another format, or unsafe.
+        OSError: The folder cannot be written to.
     """
-    placed: dict[str, Path] = {}
-    try:
-        with tarfile.open(file, mode="r|gz") as archive:
-            hashes: dict[str, str] | None = None
-            total = 0
-            for member in archive:
-                _refuse_unsafe(member, str(file))
-                if hashes is None:
-                    hashes = _manifest(archive, member, file)
-                    continue
-                total += member.size
-                if total > MAX_TOTAL_BYTES:
-                    raise ArchiveError(f"{file} holds more than {MAX_TOTAL_BYTES} bytes; split it")
-                sha256 = hashes.pop(member.name, None)
-                if sha256 is None:
-                    raise ArchiveError(
-                        f"{file} holds {member.name!r} twice or outside its manifest; export it again"
-                    )
-                _place(archive, member, staging / member.name, sha256)
-                placed.setdefault(sha256, staging / member.name)
-    except FileNotFoundError:
-        raise ArchiveError(f"there is no file {file}; name one written by `export`") from None
-    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
-        raise ArchiveError(
-            f"{file} is damaged or no export file: {error}; export it again"
-        ) from error
-    if hashes is None:
-        raise ArchiveError(f"{file} is empty; export it again")
-    for name in [name for name, sha256 in hashes.items() if sha256 in placed]:
+    placed: dict[str, Member] = {}
+    total = 0
+    archive = members(file)
+    hashes = _manifest(archive, file)
+    missing = dict(hashes)
+    for member in archive:
+        _refuse_foreign(member.name, str(file))
+        total = _within(total, member, file)
+        sha256 = missing.pop(member.name, None)
+        if sha256 is None:
+            raise ArchiveError(
+                f"{file} holds {member.name!r} twice or outside its manifest; export it again"
+            )
+        _place(member, staging / member.name, sha256)
+        placed.setdefault(sha256, member)
+    repeated = [name for name, sha256 in missing.items() if sha256 in placed]
+    for name in repeated:  # all are counted before the first is written
         _refuse_foreign(name, str(file))
-        _repeat(placed[hashes.pop(name)], staging / name)
-    if hashes:
+        total = _within(total, placed[missing[name]], file)
+    for name in repeated:
+        _repeat(staging / placed[missing.pop(name)].name, staging / name)
+    if missing:
         raise ArchiveError(
-            f"{file} lacks {len(hashes)} members, {min(hashes)!r} first; export it again"
+            f"{file} lacks {len(missing)} members, {min(missing)!r} first; export it again"
         )
+    return hashes
 
 
-def _refuse_unsafe(member: tarfile.TarInfo, file: str) -> None:
-    if not member.isreg():
+def check_start(file: Path) -> None:
+    """Raise ArchiveError unless the file starts as an archive of this format does."""
+    _manifest(members(file), file)
+
+
+def _within(total: int, member: Member, file: Path) -> int:
+    """Return the bytes of an archive with one more member; raise ArchiveError if they are too many."""
+    if member.size > MAX_MEMBER_BYTES:
         raise ArchiveError(
-            f"{file} holds {member.name!r}, which is no plain file (a link, device or folder); "
-            "it was not written by `export`, do not use it"
+            f"{file} holds {member.name!r} of {member.size} bytes; the limit is {MAX_MEMBER_BYTES}"
         )
-    if member.name != MANIFEST:
-        _refuse_foreign(member.name, file)
-    limit = _MAX_MANIFEST_BYTES if member.name == MANIFEST else MAX_MEMBER_BYTES
-    if member.size > limit:
-        raise ArchiveError(
-            f"{file} holds {member.name!r} of {member.size} bytes; the limit is {limit}"
-        )
+    if total + member.size > MAX_TOTAL_BYTES:
+        raise ArchiveError(f"{file} holds more than {MAX_TOTAL_BYTES} bytes; split it")
+    return total + member.size
 
 
 def _refuse_foreign(name: str, file: str) -> None:
@@ -141,11 +139,19 @@ def _repeat(source: Path, path: Path) -> None:
         shutil.copy2(source, path)
 
 
-def _manifest(archive: tarfile.TarFile, member: tarfile.TarInfo, file: Path) -> dict[str, str]:
-    stream = archive.extractfile(member)
-    if member.name != MANIFEST or stream is None:
+def _manifest(archive: Iterator[Member], file: Path) -> dict[str, str]:
+    """Return the SHA-256 of each member, from the first one."""
+    member = next(archive, None)
+    if member is None:
+        raise ArchiveError(f"{file} is empty; export it again")
+    if member.name != MANIFEST or member.size > _MAX_MANIFEST_BYTES:
         raise ArchiveError(f"{file} does not start with {MANIFEST}; it was not written by `export`")
-    fields = json.loads(stream.read())
+    try:
+        fields = json.loads(b"".join(member.blocks()))
+    except (ValueError, RecursionError) as error:
+        raise ArchiveError(
+            f"{file} has a damaged manifest: {type(error).__name__}: {error}; export it again"
+        ) from error
     if not isinstance(fields, dict) or not isinstance(cast("Any", fields).get("members"), dict):
         raise ArchiveError(f"{file} has a manifest without members; export it again")
     manifest = cast("dict[str, Any]", fields)
@@ -160,14 +166,12 @@ def _manifest(archive: tarfile.TarFile, member: tarfile.TarInfo, file: Path) -> 
     return {name: str(sha256) for name, sha256 in members.items()}
 
 
-def _place(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path, sha256: str) -> None:
+def _place(member: Member, path: Path, sha256: str) -> None:
     """Write one member; raise ArchiveError if its checksum differs from the manifest."""
-    stream = archive.extractfile(member)
-    assert stream is not None
     actual = hashlib.sha256()
     atomic.make_folder(path.parent)
     with path.open("xb") as file:
-        while block := stream.read(_BLOCK):
+        for block in member.blocks():
             actual.update(block)
             file.write(block)
     path.chmod(0o700 if path.suffix == ".so" else 0o600)

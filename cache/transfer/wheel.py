@@ -17,6 +17,7 @@ from pathlib import Path
 
 from inductor_plugin.cache import Pack, open_store
 from inductor_plugin.cache.transfer.archive import import_archive
+from inductor_plugin.cache.transfer.draft import draft_of
 from inductor_plugin.errors import PackError
 
 ENTRY_POINTS = "inductor_plugin.packs"
@@ -70,11 +71,15 @@ def write_wheel(pack: Path, folder: Path, *, name: str | None = None, version: s
     stem = f"{_slug(name)}-{version}"
     tag = f"py3-none-linux_{_slug(contents.machine)}"
     package = f"{_slug(name)}_kernels"
-    metadata = (
-        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-        f"Summary: Kernels for {contents.target}, compiled ahead of time for inductor-plugin\n"
-        f"Keywords: {contents.name}\n"
-        "Requires-Dist: inductor-plugin\n"
+    metadata = _headers(
+        {
+            "Metadata-Version": "2.1",
+            "Name": name,
+            "Version": version,
+            "Summary": f"Kernels for {contents.target}, compiled ahead of time for inductor-plugin",
+            "Keywords": contents.name,
+            "Requires-Dist": "inductor-plugin",
+        }
     )
     members: dict[str, bytes] = {
         f"{package}/__init__.py": b'"""Kernels compiled ahead of time for inductor-plugin."""\n',
@@ -118,6 +123,18 @@ def _default_name(pack: Pack) -> str:
     return f"inductor-plugin-pack-{_slug(pack.target)}-{kernels}"
 
 
+def _headers(fields: Mapping[str, str]) -> str:
+    """Return headers of a wheel's metadata, one line each.
+
+    Raises:
+        PackError: A value has a line break: pip would read what follows it as another header.
+    """
+    for name, value in fields.items():
+        if not value.isprintable():
+            raise PackError(f"{name} of the wheel would be {value!r}; use the pack of someone else")
+    return "".join(f"{name}: {value}\n" for name, value in fields.items())
+
+
 def _holds(wheel: Path, member: str, content: bytes) -> bool:
     """Return True if a file is a wheel with a member of this content."""
     try:
@@ -128,18 +145,13 @@ def _holds(wheel: Path, member: str, content: bytes) -> bool:
 
 
 def _write(file: Path, members: Mapping[str, bytes], record: str) -> None:
-    draft = file.with_name(f".{file.name}.part")
-    try:
-        with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as wheel:
-            lines: list[str] = []
-            for name, content in members.items():
-                wheel.writestr(_info(name), content)
-                digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
-                lines.append(f"{name},sha256={digest.decode()},{len(content)}\n")
-            wheel.writestr(_info(record), "".join([*lines, f"{record},,\n"]))
-        draft.replace(file)
-    finally:
-        draft.unlink(missing_ok=True)
+    with draft_of(file) as draft, zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as wheel:
+        lines: list[str] = []
+        for name, content in members.items():
+            wheel.writestr(_info(name), content)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
+            lines.append(f"{name},sha256={digest.decode()},{len(content)}\n")
+        wheel.writestr(_info(record), "".join([*lines, f"{record},,\n"]))
 
 
 def _info(name: str) -> zipfile.ZipInfo:

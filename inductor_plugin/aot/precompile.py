@@ -7,12 +7,15 @@ model, target ─► fake lowering ─► problems ─► candidates, ranked ─
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import platform
+import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +27,17 @@ from inductor_plugin.aot.fake_device import as_target
 from inductor_plugin.aot.lower import Lowered, ModelAndInputs, lower_model
 from inductor_plugin.cache import KernelEntry, Pack, Store, open_store
 from inductor_plugin.cache.transfer.archive import export_archive, import_archive
+from inductor_plugin.cache.transfer.draft import draft_of
 from inductor_plugin.config import Config
 from inductor_plugin.counters import COUNTERS, Stats
-from inductor_plugin.errors import KernelError, OptionError, PackError, TargetError
+from inductor_plugin.errors import (
+    ArchiveError,
+    InductorPluginError,
+    KernelError,
+    OptionError,
+    PackError,
+    TargetError,
+)
 from inductor_plugin.inductor.facts.problem import target_of
 from inductor_plugin.kernels.sass import instructions
 from inductor_plugin.kernels.unit import CppSource, namespace, unique_symbol
@@ -34,6 +45,8 @@ from inductor_plugin.ops.gemm_abi import load
 from inductor_plugin.problem.target import Target, names, target
 from inductor_plugin.tuning.runtime import RUNTIME
 from inductor_plugin.version import __version__
+
+logger = logging.getLogger(__name__)
 
 HERE = "here"
 """As a target: this machine's GPU."""
@@ -141,7 +154,7 @@ def precompile(request: Request, say: Callable[[str], None] = print) -> PackRepo
     Raises:
         OptionError: A model is not found, or no model is named.
         TargetError: The GPU is not known, or this torch cannot compile for it.
-        PackError: Nothing was compiled, or the written file is not sound.
+        PackError: A model raises, nothing was compiled, or the written file is not sound.
         ArchiveError: The file cannot be written.
     """
     started, before = time.perf_counter(), COUNTERS.snapshot()
@@ -199,14 +212,12 @@ def _gpu(name: str) -> Target:
 
 def _write_pack(store: Store, pack: Pack, file: Path) -> tuple[PackedKernel, ...]:
     """Write a pack and return its kernels; an existing file is replaced only after the check."""
-    draft = file.with_name(f".{file.name}.unchecked")
     try:
-        export_archive(store, draft, pack=pack)
-        kernels = check(draft)
-        draft.replace(file)
-    finally:
-        draft.unlink(missing_ok=True)
-    return kernels
+        with draft_of(file) as draft:
+            export_archive(store, draft, pack=pack)
+            return check(draft)
+    except OSError as error:
+        raise ArchiveError(f"cannot write {file}: {error}; name another file") from error
 
 
 def check(file: Path) -> tuple[PackedKernel, ...]:
@@ -245,8 +256,48 @@ def _lower(
     with as_target(gpu):
         for name, make, options in makers:
             say(f"{name} for {gpu.name} ({gpu.arch})")
-            lowered += lower_model(make, options, dynamic=request.dynamic)
+            with _reported(say):
+                lowered += _lower_model(name, make, options, dynamic=request.dynamic)
     return lowered
+
+
+def _lower_model(
+    name: str, make: Callable[[], ModelAndInputs], config: Config, *, dynamic: bool
+) -> list[Lowered]:
+    """Lower one model; what its own code raises becomes one line."""
+    try:
+        return lower_model(make, config, dynamic=dynamic)
+    except InductorPluginError:
+        raise
+    except Exception as error:  # the model's code may raise anything
+        logger.debug("model %s", name, exc_info=True)
+        first = str(error).strip().partition("\n")[0]
+        raise PackError(
+            f"model {name!r} cannot be compiled: {type(error).__name__}: {first}; call it in Python, or "
+            "set TORCH_LOGS=+inductor_plugin for the traceback"
+        ) from error
+
+
+@contextmanager
+def _reported(say: Callable[[str], None], interval_s: float = 30.0) -> Generator[None]:
+    """Say now and then how many kernels are compiled, where no progress bar shows it."""
+    if sys.stderr.isatty():
+        yield
+        return
+    started, before, done = time.perf_counter(), COUNTERS.snapshot(), threading.Event()
+
+    def report() -> None:
+        while not done.wait(interval_s):
+            compiled = COUNTERS.snapshot().since(before).compiled
+            say(f"{compiled} kernels compiled, {time.perf_counter() - started:.0f} s")
+
+    thread = threading.Thread(target=report, name="inductor-plugin-precompile", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def _software(store: Store, digests: Sequence[str]) -> dict[str, str]:

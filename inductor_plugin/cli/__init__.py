@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from argparse import ArgumentParser
-from collections.abc import Sequence
+from argparse import SUPPRESS, ArgumentParser
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 
-from inductor_plugin.cli import cache, pack, repro, run, transfer
+from inductor_plugin.cache import report
+from inductor_plugin.cli import cache, listing, pack, pins, removal, repair, repro, run, transfer
 from inductor_plugin.cli.verb import Verb
-from inductor_plugin.errors import InductorPluginError
+from inductor_plugin.errors import InductorPluginError, OptionError
 from inductor_plugin.version import __version__
 
 VERBS: tuple[Verb, ...] = (
     *run.VERBS,
+    *listing.VERBS,
     *cache.VERBS,
-    *transfer.VERBS,
-    *pack.VERBS,
     *repro.VERBS,
+    *removal.VERBS,
+    *repair.VERBS,
+    *transfer.VERBS,
+    *pins.VERBS,
+    *pack.VERBS,
 )
 """Every verb. A verb imports heavy packages only when it runs."""
 
@@ -30,34 +37,80 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: The arguments; this process's own by default.
     """
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.verb is None:
+        parser.print_help(sys.stderr)
+        return _REFUSED
     try:
-        status: int = arguments.run(arguments)
+        if arguments.cache_dir and not arguments.uses_cache:
+            raise OptionError("--cache-dir has no meaning here; name the directories or files")
+        with _printable_warnings():
+            status: int = arguments.run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader (`| head`) closed the pipe; without this the interpreter complains at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (InductorPluginError, OSError) as error:
-        print(f"inductor-plugin {arguments.verb}: {error}", file=sys.stderr)
+    except (InductorPluginError, OSError, UnicodeError) as error:
+        reason = report.printable(str(error))
+        print(f"inductor-plugin {arguments.verb}: {reason}", file=sys.stderr)
         return _REFUSED
     except KeyboardInterrupt:
         return 130
     return status
 
 
+class _Printable(logging.Formatter):
+    """Warnings on one line: they quote what is in the cache, which may be someone else's."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
+        return report.printable(super().formatMessage(record))
+
+
+@contextmanager
+def _printable_warnings() -> Generator[None]:
+    """Write the plugin's warnings to standard error, unless logging is set up."""
+    logger = logging.getLogger("inductor_plugin")
+    if logger.hasHandlers():
+        yield
+        return
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(_Printable())
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(
-        prog="inductor-plugin", description="Look at, check and move what tuning has learnt."
+        prog="inductor-plugin",
+        description="Look at, check and move what tuning has learnt.",
+        epilog="Exit status: 0 done, 1 something is wrong, 2 could not be done.",
     )
     parser.add_argument("--version", action="version", version=f"inductor-plugin {__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    _shared_arguments(parser, default=None)
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     for verb in VERBS:
         subparser = verbs.add_parser(verb.name, help=verb.help, description=verb.help)
-        subparser.add_argument(
-            "--cache-dir", metavar="DIR", help="cache directory; the default one if unset"
-        )
-        subparser.add_argument("--json", action="store_true", help="write JSON instead of text")
+        # Not set there, they keep what was given before the verb.
+        _shared_arguments(subparser, default=SUPPRESS, cache=verb.cache)
         verb.add_arguments(subparser)
-        subparser.set_defaults(run=verb.run)
+        subparser.set_defaults(run=verb.run, uses_cache=verb.cache)
     return parser
+
+
+def _shared_arguments(parser: ArgumentParser, *, default: str | None, cache: bool = True) -> None:
+    if cache:
+        parser.add_argument(
+            "--cache-dir",
+            metavar="DIR",
+            default=default,
+            help="cache directory; the default one if unset",
+        )
+    parser.add_argument(
+        "--json", action="store_true", default=default or False, help="write JSON instead of text"
+    )

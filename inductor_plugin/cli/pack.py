@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inductor_plugin.cache import report
-from inductor_plugin.cli.verb import Verb, lines_to, say
+from inductor_plugin.cli.verb import Verb, force_argument, lines_to, output_file, say
 from inductor_plugin.config import Config, default_cache_dir
 
 if TYPE_CHECKING:
@@ -20,7 +20,8 @@ def _precompile_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         metavar="GPU",
-        help="the GPU to compile for: H100, H200, A100, B200 ...; `here` for this machine's",
+        help="the GPU to compile for: H100, H200, A100, B200 ...; `here` for this machine's; by default "
+        "that of --standard, else H100",
     )
     parser.add_argument(
         "--model",
@@ -39,6 +40,7 @@ def _precompile_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="FILE", type=Path, help="the file to write; GPU.pack by default"
     )
+    force_argument(parser)
     parser.add_argument(
         "--backends",
         default="ATEN,TRITON,CUTLASS",
@@ -55,6 +57,8 @@ def _precompile(arguments: Namespace) -> int:
     from inductor_plugin.aot.standard import for_arch  # noqa: PLC0415
 
     gpu = arguments.target or (for_arch(arguments.standard).name if arguments.standard else "H100")
+    out = arguments.out or Path(f"{gpu.replace(' ', '_')}.pack")
+    output_file(out, force=arguments.force)  # before minutes of compiling
     folder = Path(arguments.cache_dir).expanduser() if arguments.cache_dir else default_cache_dir()
     config = Config.load(
         {
@@ -69,7 +73,7 @@ def _precompile(arguments: Namespace) -> int:
     request = Request(
         target=gpu,
         models=tuple(arguments.model),
-        out=arguments.out or Path(f"{gpu.replace(' ', '_')}.pack"),
+        out=out,
         config=config,
         dynamic=arguments.dynamic,
         standard=arguments.standard or "",
@@ -137,5 +141,5 @@ VERBS = (
         _precompile_arguments,
         _precompile,
     ),
-    Verb("wheel", "make a pack installable with pip", _wheel_arguments, _wheel),
+    Verb("wheel", "make a pack installable with pip", _wheel_arguments, _wheel, cache=False),
 )

@@ -1,25 +1,48 @@
-"""The verb that writes one problem as a script: ``repro``. It starts without torch; the script needs it."""
+"""The verbs of one recorded call, alone: as a script, and timed. They start without torch; the script needs it."""
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
+import tempfile
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from inductor_plugin.cli.verb import Verb, find_record, open_cache, say
+from inductor_plugin.cache import report
+from inductor_plugin.cli.verb import (
+    Verb,
+    find_record,
+    force_argument,
+    open_cache,
+    output_file,
+    say,
+    seconds,
+)
+from inductor_plugin.config import process_environment
+from inductor_plugin.errors import CacheError
 from inductor_plugin.repro.script import script
+
+_START_S = 900.0
+"""Longest time for starting a process and compiling a graph twice."""
 
 
 def _repro_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "key", metavar="KEY", help="start of a record's key, or environment/key; `ls` shows them"
     )
-    parser.add_argument("--out", metavar="FILE", help="write the script there; else it is printed")
+    parser.add_argument(
+        "--out", metavar="FILE", type=Path, help="write the script there; else it is printed"
+    )
+    force_argument(parser)
 
 
 def _repro(arguments: Namespace) -> int:
     """Print the script of one record, or write it to a file and print the path."""
     store = open_cache(arguments)
+    path = output_file(arguments.out, force=arguments.force) if arguments.out else None
     _, record = find_record(store, arguments.key, "are of one call; see `ls`")
     rendered = script(
         record, store.environment(record.environment) or {}, str(store.root.resolve())
@@ -34,17 +57,98 @@ def _repro(arguments: Namespace) -> int:
         "script": rendered.text,
     }
     text = rendered.text.rstrip("\n")
-    if arguments.out:
-        path = Path(arguments.out).expanduser()
+    if path is not None:
         path.write_text(rendered.text, encoding="utf-8")
         fields |= {"file": str(path), "script": None}
         text = f"{record.describe}: python {path}"
     if rendered.refused:
-        print(f"inductor-plugin repro: metadata only: {rendered.refused}", file=sys.stderr)
+        reason = report.printable(rendered.refused)
+        print(f"inductor-plugin repro: metadata only: {reason}", file=sys.stderr)
     say(arguments, fields, text)
     return 0
 
 
+def _bench_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "key", metavar="KEY", help="start of a record's key, or environment/key; `ls` shows them"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=seconds,
+        default=5.0,
+        metavar="TIME",
+        help="how long to measure, at least ten rounds; 5s by default",
+    )
+    parser.add_argument(
+        "--register",
+        metavar="MODULE:CLASS",
+        action="append",
+        default=[],
+        help="template that is no part of the plugin",
+    )
+
+
+def _bench(arguments: Namespace) -> int:
+    """Run the script of a record, which times the winner and the library kernel in turns."""
+    store = open_cache(arguments)
+    _, record = find_record(store, arguments.key, "are of one call; see `ls`")
+    environment = store.environment(record.environment) or {}
+    rendered = script(record, environment, str(store.root.resolve()))
+    if rendered.refused:
+        raise CacheError(f"{record.describe} cannot be run alone: {rendered.refused}")
+    with tempfile.TemporaryDirectory(prefix="inductor-plugin-bench-") as folder:
+        path, times = Path(folder) / "bench.py", Path(folder) / "times.json"
+        path.write_text(rendered.text, encoding="utf-8")
+        command = [
+            sys.executable,
+            str(path),
+            "--bench",
+            str(arguments.seconds),
+            "--json",
+            str(times),
+        ]
+        command += [word for spec in arguments.register for word in ("--register", spec)]
+        fields = _times(command, times, arguments.seconds + _START_S)
+    fields |= {"key": record.digest, "recorded": record.decision and record.decision.speedup}
+    slower = fields["high"] < 1.0
+    text = (
+        f"{record.describe}\n"
+        f"winner {fields['winner_ms']:.4g} ms, library kernel {fields['library_ms']:.4g} ms a call, with what "
+        f"the compiled graph does around it\n"
+        f"{fields['speedup']:.3f}x, with 95 % between {fields['low']:.3f}x and {fields['high']:.3f}x "
+        f"({fields['rounds']} rounds of {fields['calls']} calls in turns)"
+    )
+    if slower:
+        text += "\nslower than the library kernel; `inductor-plugin retune` measures it again"
+    say(arguments, fields, text)
+    return 1 if slower else 0
+
+
+def _times(command: Sequence[str], times: Path, timeout_s: float) -> dict[str, Any]:
+    """Run a script and return the times it writes.
+
+    Raises:
+        CacheError: It failed; the message has its last line.
+    """
+    try:
+        done = subprocess.run(
+            command,
+            env=process_environment(),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CacheError(f"the call did not end within {timeout_s:.0f} s") from error
+    if done.returncode or not times.exists():
+        said = (done.stdout.strip() if done.returncode == 2 else "") or done.stderr.strip()
+        raise CacheError(f"the call could not be timed: {said[-300:] or done.returncode}")
+    return json.loads(times.read_bytes())
+
+
 VERBS = (
     Verb("repro", "one recorded call as a Python script that runs alone", _repro_arguments, _repro),
+    Verb("bench", "time a record's winner against the library kernel", _bench_arguments, _bench),
 )

@@ -13,26 +13,30 @@ from typing import Any
 
 from inductor_plugin.cache import Record, Store, open_store, report
 from inductor_plugin.cache.document import ForeignError
-from inductor_plugin.cache.find import Match, find
 from inductor_plugin.cache.guard import read
+from inductor_plugin.cache.layout import part
+from inductor_plugin.cache.lookup.find import Match, find
 from inductor_plugin.cache.records import parse_record
 from inductor_plugin.config import default_cache_dir
-from inductor_plugin.errors import CacheError
+from inductor_plugin.errors import CacheError, OptionError
+from inductor_plugin.option_value import PARSERS
 
-_SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _TIMES = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def size_bytes(text: str) -> int:
-    """Return the bytes in ``500``, ``20M`` or ``1.5GB``.
+    """Return the bytes in ``500``, ``20M``, ``1.5GB`` or ``1.5GiB``, as the option ``cache_limit_bytes`` does.
 
     Raises:
         ArgumentTypeError: The text is not a size.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", text.strip().lower())
-    if not match:
-        raise ArgumentTypeError(f"{text!r} is no size; write bytes, or 20M, 1.5G")
-    return int(float(match[1]) * _SIZES[match[2]])
+    try:
+        size = PARSERS["size"](text, "size")
+    except OptionError:
+        size = -1
+    if not isinstance(size, int) or size < 0:
+        raise ArgumentTypeError(f"{text!r} is no size; write bytes, or 20M, 1.5GiB")
+    return size
 
 
 def seconds(text: str) -> float:
@@ -47,18 +51,76 @@ def seconds(text: str) -> float:
     return float(match[1]) * _TIMES[match[2]]
 
 
-def open_cache(arguments: Namespace, *, must_exist: bool = True, create: bool = False) -> Store:
-    """Return the cache that the arguments name.
+def open_cache(arguments: Namespace, *, must_exist: bool = True) -> Store:
+    """Return the cache that the arguments name, to be read: nothing in it changes.
+
+    Args:
+        arguments: With ``cache_dir``; the default directory if it is empty.
+        must_exist: Whether the default directory has to exist; a named one always has to.
 
     Raises:
-        CacheError: The cache does not exist, and this verb does not create it.
+        CacheError: The cache does not exist.
         CacheRefusedError: Another user owns the directory or may write to it.
     """
+    path = cache_dir(arguments)
+    if not path.is_dir() and (must_exist or arguments.cache_dir or path.exists()):
+        what = "is no directory" if path.exists() else "does not exist"
+        raise CacheError(f"there is no cache at {path}, which {what}; name one with --cache-dir")
+    return open_store(path, read_only=True)
+
+
+def open_to_write(arguments: Namespace, *, create: bool = False) -> Store:
+    """Return the cache that the arguments name, to be changed.
+
+    Raises:
+        CacheError: The cache does not exist and ``create`` is False, or it cannot be written to.
+        CacheRefusedError: Another user owns the directory or may write to it.
+    """
+    path = cache_dir(arguments)
+    if not create:
+        open_cache(arguments)
+    store = open_store(path, create=create)
+    if store.degraded is not None:
+        raise CacheError(f"{path} cannot be changed: {store.degraded}")
+    return store
+
+
+def cache_dir(arguments: Namespace) -> Path:
+    """Return the cache directory that the arguments name, or the default one."""
     path = Path(arguments.cache_dir) if arguments.cache_dir else default_cache_dir()
-    path = path.expanduser()
-    if must_exist and not create and not path.is_dir():
-        raise CacheError(f"there is no cache at {path}; name one with --cache-dir")
-    return open_store(path, create=create)
+    return path.expanduser()
+
+
+def force_argument(parser: ArgumentParser, what: str = "replace a file that is there") -> None:
+    """Add ``--force`` and ``-y``, which say the same."""
+    parser.add_argument("--force", "-y", action="store_true", help=what)
+
+
+def output_file(file: Path, *, force: bool) -> Path:
+    """Return the path of a file to write.
+
+    Raises:
+        CacheError: Its folder does not exist, it is no plain file, or it exists and ``force`` is False.
+    """
+    path = file.expanduser()
+    if str(file) == "-":
+        raise CacheError("'-' is no file; name one")
+    if not path.parent.is_dir():
+        raise CacheError(
+            f"cannot write {path}: there is no folder {path.parent}; make it or name another file"
+        )
+    if path.exists() and not path.is_file():
+        raise CacheError(f"cannot write {path}: it is no plain file; name another")
+    if path.exists() and not force:
+        raise CacheError(f"{path} is there already; replace it with --force, or name another file")
+    return path
+
+
+def check_op(store: Store, op: str | None) -> None:
+    """Raise CacheError if an operator is named that no record has."""
+    ops = sorted({path.parent.name for path in store.record_paths()})
+    if op is not None and part(op) not in ops:
+        raise CacheError(f"no record is of operator {op!r}; there are {', '.join(ops) or 'none'}")
 
 
 @contextmanager
@@ -108,8 +170,8 @@ def find_record(store: Store, key: str, hint: str) -> tuple[Match, Record]:
 
 
 def say(arguments: Namespace, fields: Any, text: str) -> None:
-    """Print the fields as JSON, or the text."""
-    print(json.dumps(fields, indent=2) if arguments.json else text)
+    """Print the fields as JSON, or the text without characters that a terminal obeys."""
+    print(json.dumps(fields, indent=2) if arguments.json else report.plain_text(text))
 
 
 def lines_to(arguments: Namespace) -> Callable[[str], None]:
@@ -144,9 +206,11 @@ class Verb:
         help: One line for ``--help``.
         add_arguments: Adds the verb's own arguments to its parser.
         run: Does the work and returns the exit status.
+        cache: Whether it works on the cache that ``--cache-dir`` names.
     """
 
     name: str
     help: str
     add_arguments: Callable[[ArgumentParser], None]
     run: Callable[[Namespace], int]
+    cache: bool = True

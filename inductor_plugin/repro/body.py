@@ -90,21 +90,24 @@ def mark(inputs):
         torch._dynamo.maybe_mark_dynamic(tensor, at)
 
 
-def compiled(arguments, module, inputs, step):
-    """Run the compiled call; return its results and what was decided meanwhile."""
+def compiled(arguments, module, inputs, step, cache_dir):
+    """Run the compiled call; return its results, what was decided meanwhile, and how to run it again."""
     tickets = []
-    with torch._inductor.config.patch(freezing=FREEZING, fx_graph_cache=False):
-        with torch.set_grad_enabled(GRADIENT):
-            if arguments.stock:
-                run = torch.compile(module, mode="max-autotune-no-cudagraphs")
-                return results(run, inputs, step), tickets
-            import inductor_plugin
 
-            options = {**OPTIONS, "policy": arguments.policy}
-            options["cache_dir"] = arguments.cache_dir or CACHE_DIR
-            run = torch.compile(module, backend="inductor_plugin", options=options)
-            with inductor_plugin.observe(tickets.extend):
-                return results(run, inputs, step), tickets
+    def again():
+        with torch.set_grad_enabled(GRADIENT):
+            return results(run, inputs, step)
+
+    with torch._inductor.config.patch(freezing=FREEZING, fx_graph_cache=False):
+        if arguments.stock:
+            run = torch.compile(module, mode="max-autotune-no-cudagraphs")
+            return again(), tickets, again
+        import inductor_plugin
+
+        options = {**OPTIONS, "policy": arguments.policy, "cache_dir": cache_dir}
+        run = torch.compile(module, backend="inductor_plugin", options=options)
+        with inductor_plugin.observe(tickets.extend):
+            return again(), tickets, again
 
 
 def register(spec):
@@ -122,7 +125,7 @@ def chosen(tickets):
     for ticket in tickets:
         if ticket.digest == DIGEST and ticket.verdict is not None:
             winner = ticket.verdict.winner
-            same = "as recorded" if winner == WINNER else f"the record says {WINNER}"
+            same = "as recorded" if winner == WINNER else f"the record says {WINNER!r}"
             how = "two kernels, not fused" if "unfused" in winner else "one kernel, fused"
             how = "two kernels, fused in part" if "+rest-" in winner else how
             how = f"; {how}" if EPILOGUE else ""
@@ -151,17 +154,88 @@ def error(values, wanted):
     return worst
 
 
+def interval(values):
+    """Return the median, and the bounds that hold it with a probability of 95 %."""
+    values, half = sorted(values), 0.98 * len(values) ** 0.5
+    low, high = int(len(values) / 2 - half), int(len(values) / 2 + half + 1)
+    middle = (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2
+    return middle, values[max(low, 0)], values[min(high, len(values) - 1)]
+
+
+def timed(call, count):
+    """Return the milliseconds of a call, of so many."""
+    import time
+
+    device = OPERANDS[0]["device"]
+    if device != "cpu":
+        torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(count):
+        call()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - started) * 1e3 / count
+
+
+def bench(ours, library, seconds):
+    """Time two calls in turns, so that both meet the same disturbances; return the report."""
+    import time
+
+    for _ in range(3):
+        ours(), library()
+    # A millisecond is long for the clock and short for the scheduler; the least of some calls, since
+    # one may meet a disturbance.
+    once = max(min(timed(call, 1) for _ in range(10)) for call in (ours, library))
+    count = max(1, int(1.0 / max(once, 1e-3)))
+    times, end = [], time.perf_counter() + seconds
+    while len(times) < 10 or (time.perf_counter() < end and len(times) < 1000):
+        order = (ours, library) if len(times) % 2 else (library, ours)
+        pair = {call: timed(call, count) for call in order}
+        times.append((pair[ours], pair[library]))
+    ratio, low, high = interval([b / a for a, b in times])
+    return {
+        "winner_ms": interval([a for a, _ in times])[0],
+        "library_ms": interval([b for _, b in times])[0],
+        "speedup": ratio,
+        "low": low,
+        "high": high,
+        "rounds": len(times),
+        "calls": count,
+    }
+
+
 def main():
     import argparse
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cache-dir", help=f"the plugin's cache; {CACHE_DIR} by default")
-    parser.add_argument("--policy", default="cached", help="cached: as recorded; tune: anew")
+    folder = CACHE_DIR.replace("%", "%%")
+    parser.add_argument("--cache-dir", help=f"the plugin's cache; {folder} by default")
+    parser.add_argument(
+        "--policy",
+        choices=("cached", "tune"),
+        default="cached",
+        help="cached: as recorded; tune: measured again, in an empty cache that is removed "
+        "afterwards, unless --cache-dir names one",
+    )
+    parser.add_argument(
+        "--bench",
+        type=float,
+        metavar="SECONDS",
+        help="time the call against the one with the library kernel, in turns",
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the times there, as JSON")
     parser.add_argument("--register", action="append", default=[], metavar="MODULE:CLASS")
     parser.add_argument("--stock", action="store_true", help="compile with Inductor alone")
     arguments = parser.parse_args()
     for spec in arguments.register:
         register(spec)
+    if arguments.policy == "tune" and not arguments.cache_dir:
+        import atexit
+        import shutil
+        import tempfile
+
+        arguments.cache_dir = tempfile.mkdtemp(prefix="inductor-plugin-repro-")
+        atexit.register(shutil.rmtree, arguments.cache_dir, ignore_errors=True)
     if THREADS:
         torch.set_num_threads(THREADS)
     torch.set_float32_matmul_precision(PRECISION)
@@ -172,9 +246,31 @@ def main():
     module = Call(values).eval()
     inputs = [value for operand, value in zip(OPERANDS, values) if not operand["constant"]]
     mark(inputs)
-    ours, tickets = compiled(arguments, module, inputs, step)
-    if not arguments.stock:
-        chosen(tickets)
+    folder = arguments.cache_dir or CACHE_DIR
+    ours, tickets, again = compiled(arguments, module, inputs, step, folder)
+    winner = None if arguments.stock else chosen(tickets)
+    if arguments.bench is not None and winner is None:
+        print("nothing to compare with the library kernel")
+        return 2
+    if arguments.bench is not None:
+        import json
+        import tempfile
+
+        with tempfile.TemporaryDirectory(prefix="inductor-plugin-repro-") as empty:
+            arguments.policy = "cached"  # without a record, the library kernel runs
+            module = Call(values).eval()
+            _, tickets, library = compiled(arguments, module, inputs, step, empty)
+            for ticket in tickets:
+                print(f"compared with: {ticket.verdict.winner if ticket.verdict else 'stock'}")
+            times = bench(again, library, arguments.bench)
+        print(
+            "winner {winner_ms:.4g} ms, library kernel {library_ms:.4g} ms a call: {speedup:.3f}x, with "
+            "95 % between {low:.3f}x and {high:.3f}x ({rounds} rounds)".format(**times)
+        )
+        if arguments.json:
+            with open(arguments.json, "w") as file:
+                json.dump(times, file)
+        return 0
     with torch.set_grad_enabled(GRADIENT):
         eager = results(Call(values), inputs, step)
         wide = [exactly(operand, flat) for operand, flat in zip(OPERANDS, flats)]

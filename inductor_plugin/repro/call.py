@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from inductor_plugin.repro import gate
 from inductor_plugin.repro.operand import OperandText
 
 
@@ -44,6 +45,10 @@ class CallText:
 
 _Arguments = Mapping[str, Any]
 
+_ATTENTION_OPERANDS = frozenset(
+    ("q", "k", "v", "bias", "cu_q", "cu_k", "lse", "do", "out", "delta", "dq", "dk", "dv")
+)
+
 _UNARY = {
     "none": "{}",
     "relu": "torch.relu({})",
@@ -56,7 +61,12 @@ _UNARY = {
 
 
 def call_of(problem: Mapping[str, Any], operands: list[OperandText]) -> CallText | str:
-    """Return the call of a problem's fields without its epilogue, or why it cannot be written."""
+    """Return the call of a problem's fields without its epilogue, or why it cannot be written.
+
+    Raises:
+        ValueError: An argument is not one that may become code (`gate`).
+        SyntaxError: An argument is no Python.
+    """
     op = str(problem["op"])
     write = CALLS.get(op)
     if write is None:
@@ -65,8 +75,30 @@ def call_of(problem: Mapping[str, Any], operands: list[OperandText]) -> CallText
 
 
 def _argument(text: str) -> Any:
-    """Return a scalar argument; a dtype stays text."""
-    return text if text.startswith("torch.") else ast.literal_eval(text)
+    """Return a scalar argument; a dtype becomes its name in Python.
+
+    Raises:
+        ValueError: It is neither.
+        SyntaxError: It is no Python.
+    """
+    if text.startswith("torch."):
+        return _Code(f"torch.{gate.dtype(text.removeprefix('torch.'))}")
+    return ast.literal_eval(text)
+
+
+class _Code(str):
+    """A text that passed the gate and is written as it is."""
+
+    __slots__ = ()
+
+
+def _text(value: Any) -> str:
+    """Return an argument in Python.
+
+    Raises:
+        ValueError: It is neither a dtype nor a number.
+    """
+    return str(value) if isinstance(value, _Code) else gate.literal(value)
 
 
 def _product(function: str) -> Callable[[_Arguments, list[OperandText]], CallText | str]:
@@ -76,7 +108,7 @@ def _product(function: str) -> Callable[[_Arguments, list[OperandText]], CallTex
         plain = f"{function}(a, b)"
         if wide is None:
             return CallText(plain, ("a", "b"))
-        return CallText(f"{function}(a, b, out_dtype={wide})", ("a", "b"), plain)
+        return CallText(f"{function}(a, b, out_dtype={_text(wide)})", ("a", "b"), plain)
 
     return write
 
@@ -94,7 +126,7 @@ def _plain(body: str, *names: str) -> Callable[[_Arguments, list[OperandText]], 
 def _scaled(function: str) -> Callable[[_Arguments, list[OperandText]], CallText | str]:
     def write(arguments: _Arguments, operands: list[OperandText]) -> CallText | str:
         del operands
-        alpha, beta = arguments.get("alpha", 1), arguments.get("beta", 1)
+        alpha, beta = (_text(arguments.get(name, 1)) for name in ("alpha", "beta"))
         return CallText(f"{function}(bias, a, b, alpha={alpha}, beta={beta})", ("bias", "a", "b"))
 
     return write
@@ -102,9 +134,9 @@ def _scaled(function: str) -> Callable[[_Arguments, list[OperandText]], CallText
 
 def _scaled_mm(arguments: _Arguments, operands: list[OperandText]) -> CallText | str:
     names = ("a", "b", "scale_a", "scale_b", "bias")[: len(operands)]
-    fast, out = arguments.get("use_fast_accum", False), arguments.get("out_dtype")
+    fast, out = _text(arguments.get("use_fast_accum", False)), arguments.get("out_dtype")
     bias = "bias" if len(operands) > 4 else "None"
-    dtype = "OUTPUT" if out is None else str(out)
+    dtype = "OUTPUT" if out is None else _text(out)
     body = f"torch._scaled_mm(a, b, scale_a, scale_b, {bias}, None, {dtype}, {fast})"
     exact = "(a * scale_a) @ (b * scale_b)" + (" + bias" if len(operands) > 4 else "")
     return CallText(body, names, exact)
@@ -115,7 +147,7 @@ def _convolution(arguments: _Arguments, operands: list[OperandText]) -> CallText
     keywords = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
     if missing := [name for name in keywords if name not in arguments]:
         return f"its record lacks {', '.join(missing)}"
-    rest = ", ".join(repr(arguments[name]) for name in keywords)
+    rest = ", ".join(_text(arguments[name]) for name in keywords)
     bias = "bias" if len(operands) > 2 else "None"
     return CallText(f"torch.convolution(x, weight, {bias}, {rest})", names)
 
@@ -153,7 +185,10 @@ def _linear_binary(arguments: _Arguments, operands: list[OperandText]) -> CallTe
 
 
 def _attention(arguments: _Arguments, operands: list[OperandText]) -> CallText | str:
-    names = tuple(str(arguments["operands"]).split(","))
+    names = tuple(
+        gate.word(name, _ATTENTION_OPERANDS, "operand of an attention")
+        for name in str(arguments["operands"]).split(",")
+    )
     if "cu_q" in names:
         return "sequences of their own lengths, packed, need ends that a record does not keep"
     if arguments["softcap"] or arguments["left"] >= 0 or arguments["right"] > 0:
@@ -166,7 +201,7 @@ def _attention(arguments: _Arguments, operands: list[OperandText]) -> CallText |
     mask = "bias" if "bias" in names else "None"
     body = (
         f"F.scaled_dot_product_attention(q, k, v, attn_mask={mask}, is_causal={causal}, "
-        f"scale={arguments['scale']!r}, enable_gqa={gqa})"
+        f"scale={_text(arguments['scale'])}, enable_gqa={gqa})"
     )
     return CallText(body, names, gradient="do" in names or "lse" in names)
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
-from inductor_plugin.problem.epilogue import STRUCTURE, Access, Epilogue, Step
+from inductor_plugin.problem.epilogue import STRUCTURE, Access, Epilogue, Pattern, Step
 from inductor_plugin.problem.epilogue_text import ParsedEpilogue
+from inductor_plugin.repro import gate
 from inductor_plugin.repro.call import CallText
 from inductor_plugin.repro.operand import OperandText
 
@@ -28,6 +29,8 @@ _JUMPS = frozenset(f"{_TRUTH} {_STEPPED}".split())
 REPLAYED = _JUMPS.union(_SMOOTH.split())
 """Steps that `inductor_plugin.replay` supports."""
 
+_READERS = 64
+"""Each reader is a line of the script; a graph has a handful."""
 
 Parts: TypeAlias = tuple[tuple[int, int], ...]
 
@@ -46,6 +49,9 @@ def with_epilogue(
         operands: All operands; those of the epilogue are the last.
         recorded: The epilogue, as in the record.
         dynamic: Whether a size is unknown when the call is compiled.
+
+    Raises:
+        ValueError: A dtype or pattern is not one that may become code (`gate`).
     """
     epilogue = recorded.epilogue
     if reason := _refused(epilogue):
@@ -55,7 +61,10 @@ def with_epilogue(
     whole = "shaped" if view else "product"
     more = operands[len(product.names) :]
     patterns = {access.buffer: access.pattern for access in reversed(epilogue.reads)}
-    kinds = [patterns[f"operand{index}"] for index in range(len(more))]
+    kinds = [
+        gate.word(patterns[f"operand{index}"], get_args(Pattern), "pattern")
+        for index in range(len(more))
+    ]
     names = [f"{'operand' if kind == 'other' else kind}{i}" for i, kind in enumerate(kinds)]
     arguments = [whole]
     for access in epilogue.reads:
@@ -85,8 +94,8 @@ def with_epilogue(
         exact_lines=(*views, f"{call}, wide=WIDE)", last),
         readers=epilogue.readers,
         jumps=_jumps(epilogue),
-        outputs=tuple(access.dtype for access in epilogue.writes),
-        dtype=epilogue.dtype,
+        outputs=tuple(gate.dtype(access.dtype) for access in epilogue.writes),
+        dtype=gate.dtype(epilogue.dtype),
     )
 
 
@@ -98,6 +107,7 @@ def _refused(epilogue: Epilogue) -> str | None:
         "its epilogue changes a tensor that was there before": epilogue.atomic or epilogue.mutates,
         "its epilogue reads the product in another order than it has": epilogue.product != "full",
         "its epilogue writes nothing that is known": not epilogue.writes,
+        f"its product has {epilogue.readers} other readers": epilogue.readers > _READERS,
         "its epilogue has an index that strides do not say: a gather, a pad, a copy turned": any(
             not access.stride for access in accesses
         ),
@@ -109,6 +119,8 @@ def _refused(epilogue: Epilogue) -> str | None:
 def _refused_step(step: Step) -> str | None:
     if step.op == "to_dtype_rounded":
         return "its epilogue rounds in between (emulate_precision_casts)"
+    if step.op == "to_dtype" and step.value not in gate.DTYPES:
+        return f"its epilogue casts to {step.value!r}, which is no dtype that this version knows"
     if step.op == "constant" and isinstance(step.value, str):
         return f"its epilogue has the number {step.value}, which is known at run time only"
     if step.op in STRUCTURE or step.op in REPLAYED:

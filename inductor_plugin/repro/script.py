@@ -6,19 +6,23 @@
 Inductor compiles it without this plugin, so that faults of PyTorch can be reported there |
 | a product with an epilogue | the call, and the epilogue replayed from the record (`inductor_plugin.replay`): \
 the plugin decides on the fusion, so the script needs it anyway |
-| a call that cannot be rebuilt | metadata only, and the reason |
+| a call that cannot be rebuilt, or whose record has texts that are no sizes, dtypes or numbers | metadata \
+only, and the reason |
+
+What comes from the record is data: only what `gate` returns becomes code.
 """
 
 from __future__ import annotations
 
 import pprint
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from inductor_plugin.cache import Record, report
 from inductor_plugin.problem.epilogue_text import load
 from inductor_plugin.problem.tolerance import tolerance
+from inductor_plugin.repro import gate
 from inductor_plugin.repro.body import BARE, READ, RUN
 from inductor_plugin.repro.call import CallText, call_of
 from inductor_plugin.repro.epilogue import with_epilogue
@@ -36,6 +40,9 @@ between as eager does, and an exponential may amplify that without bound."""
 _JUMPING = 1e-2
 """Accepted error if a value next to a threshold may fall on either side: errors are then root mean squares,
 to which few elements contribute little. If all elements are off by one step, int8 has more than 0.03."""
+
+_ODD = (KeyError, ValueError, TypeError, AttributeError, IndexError, SyntaxError, RecursionError)
+"""Errors of reading fields that are not those of the operator: a record can hold anything."""
 
 
 @dataclass(frozen=True)
@@ -59,25 +66,43 @@ def script(record: Record, environment: Mapping[str, Any], cache_dir: str) -> Sc
         environment: The fields of its environment.
         cache_dir: The cache of the record, in which the script looks for it.
     """
-    refused = ""
+    refused = rebuilt = ""
     inputs: list[OperandText] = []
-    call: CallText | str
+    dynamic: list[tuple[int, ...]] = []
+    call: CallText | str = ""
     try:
+        gate.describe(record.describe)
+        dynamic = _dynamic(record.problem)
         inputs = operands(record.problem, record.describe)
         call = _call(record, inputs)
         if not isinstance(call, str):
             inputs = _with_weight(inputs, call, record.problem)
-    except (KeyError, ValueError, TypeError) as error:
+            rebuilt = "\n".join(
+                (_operands(record, inputs, call), _calls(record, inputs, call), RUN)
+            )
+    except _ODD as error:
         call = f"its fields are not those of {record.op}: {error}"
     if isinstance(call, str):
-        refused, call = call, CallText("None", tuple(f"operand_{i}" for i in range(len(inputs))))
-    parts = [_head(record, environment, refused), _facts(record, environment, cache_dir)]
-    parts.append(_operands(record, inputs, call))
-    if refused:
-        parts += [f"REASON = {refused!r}\n", BARE]
-    else:
-        parts += [_calls(record, inputs, call), RUN]
-    return Script("\n".join(parts), refused)
+        refused = report.printable(call)
+        rebuilt = _metadata(record, inputs, refused)
+    parts = (_head(record, environment, refused), _facts(record, environment, cache_dir, dynamic))
+    return Script("\n".join((*parts, rebuilt)), refused)
+
+
+def _metadata(record: Record, inputs: list[OperandText], refused: str) -> str:
+    """Return the end of a script that only prints what the record has of the call."""
+    nameless = CallText("None", tuple(f"operand_{index}" for index in range(len(inputs))))
+    try:
+        known = _operands(record, inputs, nameless)
+    except _ODD:
+        known = "OPERANDS = []\n"
+    return "\n".join((known, f"REASON = {refused!r}\n", BARE))
+
+
+def _dynamic(problem: Mapping[str, Any]) -> list[tuple[int, ...]]:
+    """Return (operand, dimension, smallest, largest size) of each dynamic dimension."""
+    names = ("operand", "dim", "low", "high")
+    return [tuple(int(size[name]) for name in names) for size in problem.get("dynamic", ())]
 
 
 def _call(record: Record, inputs: list[OperandText]) -> CallText | str:
@@ -125,7 +150,7 @@ def _with_weight(
 
 def _head(record: Record, environment: Mapping[str, Any], refused: str) -> str:
     lines = [
-        f'"""One call, alone: {record.describe}.',
+        f"One call, alone: {record.describe}.",
         "",
         f"Written by inductor-plugin {__version__} from record {record.place}.",
     ]
@@ -139,40 +164,45 @@ def _head(record: Record, environment: Mapping[str, Any], refused: str) -> str:
             "`--register module:Class` adds a template that is no part of the plugin, `--stock` compiles",
             "with Inductor alone.",
         ]
-    device = environment.get("device", {})
-    lines += ["", f"Measured on {device.get('name', 'an unknown device')}:", ""]
+    device = _mapping(environment, "device").get("name", "an unknown device")
+    lines += ["", f"Measured on {device}:", ""]
     lines += [f"    {line}" for line in report.candidates_text(record).splitlines()]
     if record.rejected:
         lines += ["", "Not offered:", ""]
         lines += [f"    {name}: {why}" for name, why in sorted(record.rejected.items())]
-    text = "\n".join(line.replace("\\", "\\\\").replace('"""', "'''") for line in lines[1:])
-    return (
-        f'{lines[0]}\n{text}\n"""\n\nimport sys\n\nimport torch\nimport torch.nn.functional as F\n'
-    )
+    text = "\n".join(map(gate.prose, lines))
+    return f'"""{text}\n"""\n\nimport sys\n\nimport torch\nimport torch.nn.functional as F\n'
 
 
-def _facts(record: Record, environment: Mapping[str, Any], cache_dir: str) -> str:
+def _mapping(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return fields inside others; none if they are something else."""
+    inner = fields.get(name)
+    return cast("Mapping[str, Any]", inner) if isinstance(inner, Mapping) else {}
+
+
+def _facts(
+    record: Record,
+    environment: Mapping[str, Any],
+    cache_dir: str,
+    dynamic: Sequence[tuple[int, ...]],
+) -> str:
     decision = record.decision
     options: dict[str, object] = {"never_slower_margin": decision.margin} if decision else {}
-    numerics: Mapping[str, Any] = environment.get("numerics", {})
-    device: Mapping[str, Any] = environment.get("device", {})
-    dynamic = [
-        (size["operand"], size["dim"], size["low"], size["high"])
-        for size in record.problem.get("dynamic", ())
-    ]
+    numerics = _mapping(environment, "numerics")
+    threads = _mapping(environment, "device").get("threads", 0)
     facts = {
-        "DESCRIBE": record.describe,
+        "DESCRIBE": report.printable(record.describe),
         "DIGEST": record.digest,
         "WINNER": decision.winner if decision else None,
         "CACHE_DIR": cache_dir,
         "OPTIONS": options,
-        "THREADS": int(device.get("threads", 0)),
+        "THREADS": threads if isinstance(threads, int) else 0,
         "PRECISION": str(numerics.get("float32_matmul_precision", "highest")),
     }
     lines = [f"{name} = {value!r}" for name, value in facts.items()]
     lines += [
         "# (operand, dimension, smallest, largest size of the class the measurement stands for)",
-        f"DYNAMIC = {dynamic!r}",
+        f"DYNAMIC = {list(dynamic)!r}",
         f"# All that the record keeps of the problem:\nPROBLEM = {_shown(record.problem)}",
     ]
     if record.problem.get("epilogue"):
@@ -187,7 +217,8 @@ def _operands(record: Record, inputs: list[OperandText], call: CallText) -> str:
     for index, (name, operand) in enumerate(zip(call.names, inputs, strict=True)):
         if call.gradient and name not in _PASSED:
             continue
-        lines.append(f"    # {name}: {size_text(record.problem['inputs'][index])}")
+        size = gate.prose(size_text(record.problem["inputs"][index]))
+        lines.append(f"    # {name}: {size}")
         fields = _operand(name, operand, index)
         if call.lines and name in ("b", "d") and operand.dtype in _SCALED:
             fields["scale"] = round(operand.size[-2] ** -0.5, 6)
@@ -216,7 +247,7 @@ def _operand(name: str, operand: OperandText, index: int) -> dict[str, Any]:
 def _calls(record: Record, inputs: list[OperandText], call: CallText) -> str:
     names = [name for name in call.names if not call.gradient or name in _PASSED]
     parameters = ", ".join(names)
-    output = str(record.problem["output"]["dtype"])
+    output = gate.dtype(record.problem["output"]["dtype"])
     integers = not (call.dtype or output).startswith(("float", "bfloat", "complex"))
     longest = max((operand.size[-1] for operand in inputs if operand.size), default=1)
     tf32 = inputs[0].device != "cpu"
@@ -239,7 +270,7 @@ def _calls(record: Record, inputs: list[OperandText], call: CallText) -> str:
     if call.lines:
         lines += ["", "import inductor_plugin", "", "epilogue = inductor_plugin.replay(EPILOGUE)"]
     if call.readers > 1:
-        lines.append(READ.replace("DIGEST", record.digest[:12]).rstrip("\n"))
+        lines.append(READ.replace("DIGEST", gate.digest(record.digest[:12])).rstrip("\n"))
     for name, text, rest in (("call", call.body, call.lines), ("exact", body, call.exact_lines)):
         first = f"product = {text}" if rest else f"return {text}"
         lines += ["", "", f"def {name}({parameters}):"]

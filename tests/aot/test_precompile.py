@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +58,44 @@ def request_(
 
 def quiet(text: str) -> None:
     del text
+
+
+def broken() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    raise ZeroDivisionError("first line\nsecond line")
+
+
+class Branching(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if bool(x.sum() > 0) else -x
+
+
+def branching() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    return Branching(), (torch.ones(2),)
+
+
+@pytest.mark.parametrize(("name", "said"), [("broken", "first line; call it"), ("branching", "")])
+def test_a_model_that_raises_is_one_line(request_: Request, name: str, said: str) -> None:
+    spec = f"tests.aot.test_precompile:{name}"
+    with pytest.raises(
+        PackError, match=rf"model '{spec}' cannot be compiled: \w+: .*{said}"
+    ) as raised:
+        run(replace(request_, models=(spec,)), quiet)
+    assert "\n" not in str(raised.value)
+    assert not request_.out.exists()
+
+
+def test_what_is_compiled_is_said_where_there_is_no_bar() -> None:
+    lines: list[str] = []
+    said = threading.Event()
+
+    def say(text: str) -> None:
+        lines.append(text)
+        said.set()
+
+    with precompile._reported(say, interval_s=0.001):  # pyright: ignore[reportPrivateUsage]
+        assert said.wait(10)
+    assert lines[0] == "0 kernels compiled, 0 s"
+    assert not any(thread.name == "inductor-plugin-precompile" for thread in threading.enumerate())
 
 
 def command(*arguments: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def digests(store: Store) -> set[str]:
 def test_the_least_recently_used_goes_first():
     stamps = [Stamp(Path(name), 10, used) for name, used in (("a", 3), ("b", 1), ("c", 2))]
     assert [one.path.name for one in choose(stamps, set(), 15, None)] == ["b", "c"]
-    assert [one.path.name for one in choose(stamps, {"b"}, 15, None)] == ["c", "a"]
+    assert [one.path.name for one in choose(stamps, {Path("b")}, 15, None)] == ["c", "a"]
     assert [one.path.name for one in choose(stamps, set(), 0, 2.5)] == ["b", "c"]
     assert choose(stamps, set(), 0, None) == []
 

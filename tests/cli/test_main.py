@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin import cli
+from inductor_plugin.cache import document, open_store
 from inductor_plugin.cli.verb import Verb
 from inductor_plugin.errors import CacheError
 
@@ -25,6 +28,11 @@ VERBS = [
     "check",
     "demo",
     "doctor",
+    "retune",
+    "rm",
+    "clear",
+    "unpin",
+    "bench",
 ]
 
 
@@ -36,6 +44,7 @@ def test_every_verb_is_there_once():
 
 @pytest.mark.parametrize("code", ["import inductor_plugin.cli", "STATS"])
 def test_the_command_line_starts_without_torch(code: str, cache_dir: Path, repository: Path):
+    cache_dir.mkdir(mode=0o700)
     stats = (
         "from inductor_plugin.cli import main; "
         f"assert main(['stats', '--json', '--cache-dir', {str(cache_dir)!r}]) == 0"
@@ -54,7 +63,57 @@ def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str
     assert ended.value.code == 0
     said = capsys.readouterr().out
     assert "--json" in said
-    assert "--cache-dir" in said
+    assert ("--cache-dir" in said) == (verb not in ("merge", "wheel"))
+
+
+def test_help_is_shown_where_no_verb_is_given(capsys: pytest.CaptureFixture[str]):
+    assert cli.main([]) == 2
+    said = capsys.readouterr().err
+    assert all(f"    {verb}" in said for verb in VERBS)
+
+
+def test_options_may_stand_before_the_verb(
+    cache_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    cache_dir.mkdir(mode=0o700)
+    assert cli.main(["--cache-dir", str(cache_dir), "--json", "stats"]) == 0
+    assert json.loads(capsys.readouterr().out)["cache_dir"] == str(cache_dir)
+    here, there = tmp_path / "here", tmp_path / "there"
+    assert cli.main(["--cache-dir", str(here), "merge", str(there), str(cache_dir)]) == 2
+    assert "--cache-dir has no meaning here" in capsys.readouterr().err
+    assert not here.exists()
+    assert not there.exists()
+
+
+def test_an_error_cannot_write_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["check", str(tmp_path / "x\x1b[2J\nFAKE")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert cli.main(["import", str(tmp_path / "x\x1b[2J\nFAKE")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "\x1b" not in said
+
+
+def test_a_warning_cannot_write_to_the_terminal(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    store = open_store(cache_dir)
+    store.quarantine("e", "bad", {"status": "hung", "reason": "r"})
+    (path,) = store.layout.quarantined.rglob("*.json")
+    path.write_bytes(document.dump({"format": 1, "\x1b[2J\nFAKE": 1}))
+    monkeypatch.setattr(logging.getLogger("inductor_plugin"), "propagate", False)
+    assert cli.main(["ls", "--quarantine", "--cache-dir", str(cache_dir)]) == 0
+    said = capsys.readouterr().err
+    assert "damaged cache entry" in said
+    assert said.count("\n") == 1
+    assert "\x1b" not in said
+    assert not logging.getLogger("inductor_plugin").handlers
+
+
+def test_the_package_can_be_run(repository: Path):
+    command = [sys.executable, "-m", "inductor_plugin", "--version"]
+    done = subprocess.run(command, cwd=repository, capture_output=True, check=True)
+    assert done.stdout.startswith(b"inductor-plugin ")
 
 
 def test_a_word_that_is_no_verb_ends_with_2(capsys: pytest.CaptureFixture[str]):

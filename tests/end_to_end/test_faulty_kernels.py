@@ -138,4 +138,4 @@ def test_nor_from_a_record_that_was_not_checked(cache_dir: Path, ahead: float) -
         for _ in range(2):
             error, winner = ran(cache_dir)
             assert error < 1e-3
-        assert winner.startswith("mm-")
+            assert winner.startswith("mm-")

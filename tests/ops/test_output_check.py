@@ -21,7 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import inductor_plugin
 from inductor_plugin.cache import open_store
-from inductor_plugin.cache.find import find
+from inductor_plugin.cache.lookup.find import find
 from inductor_plugin.config import Config
 from inductor_plugin.errors import OptionError, OutputError
 from inductor_plugin.inductor.hooks import compile_options

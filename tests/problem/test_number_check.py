@@ -1,3 +1,5 @@
+"""What the worker is asked to check."""
+
 from __future__ import annotations
 
 import pytest

@@ -221,6 +221,19 @@ def test_a_script_of_a_bare_call_runs_where_there_is_no_plugin(
     assert done.stdout.decode().splitlines()[-1] == "right"
 
 
+@pytest.mark.slow
+def test_a_record_is_timed_against_the_library_kernel(
+    filled: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = next(r for r in records(filled) if r.op == "attention")
+    command = ["bench", one.digest, "--seconds", "0.1", "--json", "--cache-dir", str(filled)]
+    assert main(command) in (0, 1)
+    times = json.loads(capsys.readouterr().out)
+    assert times["low"] <= times["speedup"] <= times["high"]
+    assert times["rounds"] >= 10
+    assert min(times["winner_ms"], times["library_ms"]) > 0
+
+
 def test_what_cannot_be_rebuilt_keeps_its_metadata_and_says_so(
     cache_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -250,6 +263,8 @@ def test_what_cannot_be_rebuilt_keeps_its_metadata_and_says_so(
     assert main(["repro", one.digest, "--cache-dir", str(cache_dir), "--out", str(path)]) == 0
     said = capsys.readouterr()
     assert "metadata only: this version cannot rebuild a call of grouped_mm" in said.err
+    assert main(["bench", one.digest, "--cache-dir", str(cache_dir)]) == 2
+    assert "cannot be run alone" in capsys.readouterr().err
     found = subprocess.run(
         [sys.executable, str(path)], capture_output=True, timeout=120, check=False
     )

@@ -7,12 +7,19 @@ from typing import Any
 
 import pytest
 
-from inductor_plugin.cache import Measured
+from inductor_plugin.cache import Measured, Quarantined
 from inductor_plugin.cache.record import failed
 from inductor_plugin.config import Config
 from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.problem.tolerance import Tolerance
-from inductor_plugin.tuning.validity import advice, checked, condemns, is_valid, limits, was_limited
+from inductor_plugin.tuning.validity import (
+    advice,
+    checked,
+    is_valid,
+    keeps_out,
+    limits,
+    was_limited,
+)
 from inductor_plugin.worker.jobs import Outcome, Status
 from tests.tuning.test_selection import Rig, entries, offers, race, rig
 
@@ -159,10 +166,12 @@ def test_a_mishap_that_went_well_the_second_time_is_forgotten(tmp_path: Path) ->
         ("crashed", 2, {"worker_memory_bytes": 0}, True),
     ],
 )
-def test_who_is_condemned(
+def test_who_stays_out(
     status: str, count: int, then: dict[str, float] | None, *, expected: bool
 ) -> None:
-    assert condemns(status, count, then, config()) is expected
+    fields = {"limits": then, "mishaps": 0 if then else count}
+    entry = Quarantined("environment", "candidate", status, "", 0.0, 0.0, count, fields)
+    assert keeps_out(entry, config()) is expected
 
 
 def test_what_does_not_fit_is_remembered_and_not_quarantined(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import Store, open_store
-from inductor_plugin.cache.transfer import tape
+from inductor_plugin.cache.layout import Layout
+from inductor_plugin.cache.transfer import archive, tape
 from inductor_plugin.cache.transfer.archive import (
     Imported,
     export_archive,
@@ -73,7 +74,7 @@ def test_what_is_exported_comes_back_byte_for_byte(tmp_path: Path):
     assert target.verify() == []
     assert list((tmp_path / "b" / "private").iterdir()) == []
     again = import_archive(target, tmp_path / "x.tar.gz")
-    assert again == Imported(unchanged=2 + 2 + 1 + 1)
+    assert again == Imported(unchanged=2 + 2 + 1 + 1, libraries=2)
     assert contents(target) == theirs
 
 
@@ -84,7 +85,7 @@ def test_an_import_tells_new_from_merged_from_unchanged(tmp_path: Path):
     target.put_kernel(kernel_key("unused"), {"kernel.so": b"other"})
     taken = import_archive(target, tmp_path / "x")
     assert taken == Imported(
-        records=1, kernels=1, quarantined=1, environments=1, merged=1, unchanged=1
+        records=1, kernels=1, quarantined=1, environments=1, merged=1, unchanged=1, libraries=2
     )
 
 
@@ -142,6 +143,8 @@ def test_an_import_does_not_lose_newer_timings(tmp_path: Path):
         "/etc/evil",
         "records/../../evil",
         "kernels/ab/x/../../../evil",
+        "kernels/../evil/kernel.so",
+        "kernels/ab/cdevil/kernel.so",
         "evil",
         "locks/x.lock",
     ],
@@ -210,11 +213,68 @@ def test_a_consistent_archive_with_an_invalid_entry_is_refused(tmp_path: Path):
     write_archive(tmp_path / "x", [(tarfile.TarInfo("records/e/mm/x.json"), b"no record")])
     with pytest.raises(ArchiveError, match="damaged entry"):
         import_archive(open_store(tmp_path / "b"), tmp_path / "x")
+    rest = b'  "format": 1, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"\n}\n"
+    deep = b'{\n  "sha256": "' + hashlib.sha256(rest).hexdigest().encode() + b'",\n' + rest
+    write_archive(tmp_path / "x", [(tarfile.TarInfo("records/e/mm/x.json"), deep)])
+    with pytest.raises(ArchiveError, match="damaged entry"):
+        import_archive(open_store(tmp_path / "b"), tmp_path / "x")
 
 
 def test_an_archive_that_is_not_there_is_named(tmp_path: Path):
     with pytest.raises(ArchiveError, match="there is no file"):
         import_archive(open_store(tmp_path / "b"), tmp_path / "nothing")
+
+
+def test_repeated_members_count_before_any_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    library = b"x" * 1000
+    names = [f"kernels/ab/ab{number}/kernel.so" for number in range(50)]
+    hashes = dict.fromkeys(names, hashlib.sha256(library).hexdigest())
+    manifest = json.dumps({"format": 1, "members": hashes}).encode()
+    with tarfile.open(tmp_path / "x", "w:gz") as out:
+        for name, data in ((tape.MANIFEST, manifest), (names[0], library)):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            out.addfile(info, io.BytesIO(data))
+    monkeypatch.setattr(tape, "MAX_TOTAL_BYTES", 40_000)
+    with pytest.raises(ArchiveError, match="more than 40000 bytes"):
+        tape.unpack(tmp_path / "x", tmp_path / "staging")
+    assert len(list((tmp_path / "staging").rglob("kernel.so"))) == 1
+
+
+def test_a_library_of_many_kernels_is_hashed_once_when_it_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    source = open_store(tmp_path / "a")
+    for number in range(4):
+        source.put_kernel(kernel_key(str(number)), {"kernel.so": b"library"})
+    export_archive(source, tmp_path / "x")
+    staging = tmp_path / "staging"
+    hashes = tape.unpack(tmp_path / "x", staging)
+
+    def read(path: Path) -> str:
+        pytest.fail(f"{path} is read")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("inductor_plugin.cache.entry.file_sha256", read)
+        archive._check(Layout(staging), "x", hashes)  # pyright: ignore[reportPrivateUsage]
+    assert import_archive(open_store(tmp_path / "b"), tmp_path / "x").libraries == 1
+
+
+def test_a_full_disk_is_not_the_fault_of_the_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    export_archive(filled(tmp_path / "a"), tmp_path / "x")
+    store = open_store(tmp_path / "b")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tape, "_place", full)
+    with pytest.raises(CacheError, match=r"cannot import .*No space left") as raised:
+        import_archive(store, tmp_path / "x")
+    assert not isinstance(raised.value, ArchiveError)
 
 
 def test_two_caches_merge(tmp_path: Path):

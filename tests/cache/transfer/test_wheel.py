@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import Pack, open_store
+from inductor_plugin.cache.transfer import wheel
 from inductor_plugin.cache.transfer.archive import export_archive
 from inductor_plugin.cache.transfer.wheel import PACK_FILE, write_wheel
 from inductor_plugin.errors import ArchiveError, PackError
@@ -44,8 +45,8 @@ def test_equal_packs_give_equal_wheels(tmp_path: Path) -> None:
 def test_a_wheel_is_for_the_machine_its_pack_was_made_on(tmp_path: Path) -> None:
     made = write_wheel(pack_file(tmp_path, machine="aarch64"), tmp_path)
     assert made.file.name.endswith("-1-py3-none-linux_aarch64.whl")
-    with zipfile.ZipFile(made.file) as wheel:
-        facts = wheel.read(next(n for n in wheel.namelist() if n.endswith("/WHEEL"))).decode()
+    with zipfile.ZipFile(made.file) as zipped:
+        facts = zipped.read(next(n for n in zipped.namelist() if n.endswith("/WHEEL"))).decode()
     assert "Tag: py3-none-linux_aarch64\n" in facts
     # Packs from before it was noted.
     assert Pack("H200", "sm_90a", 1.0, {}, (), (), ()).machine == "x86_64"
@@ -72,9 +73,9 @@ def test_a_wheel_of_another_pack_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_the_pack_is_stored_and_listed(tmp_path: Path) -> None:
     made = write_wheel(pack_file(tmp_path), tmp_path, name="Our.Kernels")
-    with zipfile.ZipFile(made.file) as wheel:
-        names = wheel.namelist()
-        record = wheel.read(next(n for n in names if n.endswith("RECORD"))).decode()
+    with zipfile.ZipFile(made.file) as zipped:
+        names = zipped.namelist()
+        record = zipped.read(next(n for n in names if n.endswith("RECORD"))).decode()
     assert all(f"{name}," in record for name in names)
     assert f"our_kernels_kernels/{PACK_FILE}" in names
 
@@ -91,6 +92,28 @@ def test_what_no_wheel_can_be_called_is_refused(
 ) -> None:
     with pytest.raises(PackError, match=said):
         write_wheel(pack_file(tmp_path), tmp_path, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("target", "software"),
+    [
+        ("H200\nRequires-Dist: evil-package\nClassifier: x", {}),
+        ("\x1b[2J", {}),
+        ("", {}),
+        ("H200", {"machine": "x86_64\nTag: py3-none-any"}),
+    ],
+)
+def test_a_pack_cannot_write_headers_of_its_wheel(
+    tmp_path: Path, target: str, software: dict[str, str]
+) -> None:
+    with pytest.raises(ArchiveError, match="which is no name of one"):
+        write_wheel(pack_file(tmp_path, target, **software), tmp_path)
+    assert not list(tmp_path.glob("*.whl"))
+
+
+def test_a_header_of_a_wheel_is_one_line() -> None:
+    with pytest.raises(PackError, match="Summary of the wheel"):
+        wheel._headers({"Summary": "x\nRequires-Dist: y"})  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from inductor_plugin.kernels.call import (
     SequenceStep,
 )
 from inductor_plugin.problem.epilogue import Epilogue
-from inductor_plugin.problem.tolerance import STEPPED
+from inductor_plugin.problem.tolerance import STEPPED, Tolerance
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.tuning.validity import MISHAPS
 from inductor_plugin.worker.jobs import BenchCandidate, Compiled
@@ -194,7 +194,8 @@ def test_what_ends_in_integers_is_checked_and_remembered(
     with lab() as cold:
         first = cold.lower(graph, A, B, C)
     (task,) = fusions(cold)
-    assert task.tolerance == STEPPED
+    assert task.check is not None
+    assert task.check.tolerance == Tolerance(STEPPED, STEPPED)
     with lab(APART) as warm:  # the record decides, not what would be measured now
         assert warm.lower(graph, A, B, C) == first
     assert warm.screens == []

@@ -90,7 +90,7 @@ def main() -> None:
     if arguments.forget:
         store.layout.record(ENVIRONMENT, bare.op, digest_of(bare.fields())).unlink()
     offers = [offer(name, nvcc) for name in ("library", *KERNELS)]
-    ticket = selection.plan(bare, offers, {}, 0.01, None)
+    ticket = selection.plan(bare, offers, {}, None, None)
     task = ticket.task
     if task is not None:
         settings = WorkerSettings(sys_path=tuple(sys.path), kind="compile")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+import torch
 
 from inductor_plugin.cost import nvidia
 from inductor_plugin.cost.gemm import ranked
@@ -26,7 +27,10 @@ from inductor_plugin.templates.triton.order import (
     room_of,
 )
 
-pytestmark = pytest.mark.compat
+pytestmark = [
+    pytest.mark.compat,
+    pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
+]
 
 SHAPE = GemmShape(4096, 4096, 4096)
 TILES = (

@@ -1,3 +1,5 @@
+"""New memory holds garbage while a candidate is checked."""
+
 from __future__ import annotations
 
 import ctypes

@@ -1,3 +1,8 @@
+"""Changes of operands that show what random numbers hide."""
+
+# torch types these partly; what it leaves open says nothing about the tests.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from dataclasses import replace

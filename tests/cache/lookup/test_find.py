@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import open_store
-from inductor_plugin.cache.find import find
+from inductor_plugin.cache.lookup.find import find
 from inductor_plugin.errors import CacheError
 from tests.support.cache import measured, record
 

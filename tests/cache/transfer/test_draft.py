@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import os
+import secrets
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from inductor_plugin.cache import open_store
+from inductor_plugin.cache.transfer import tape
+from inductor_plugin.cache.transfer.archive import export_archive
+from inductor_plugin.cache.transfer.draft import draft_of
+from inductor_plugin.cache.transfer.wheel import write_wheel
+from inductor_plugin.errors import ArchiveError
+from tests.support.cache import kernel_key
+from tests.support.packs import pack_file
+
+
+def test_a_file_appears_whole_with_the_mode_of_any_file(tmp_path: Path) -> None:
+    file = tmp_path / "x"
+    with draft_of(file) as draft:
+        draft.write_bytes(b"new")
+        assert not file.exists()
+    assert file.read_bytes() == b"new"
+    (tmp_path / "y").touch()
+    assert file.stat().st_mode == (tmp_path / "y").stat().st_mode
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x", "y"]
+
+
+def test_two_drafts_of_a_file_are_two_files(tmp_path: Path) -> None:
+    with draft_of(tmp_path / "x") as first, draft_of(tmp_path / "x") as second:
+        assert first != second
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError, SystemExit])
+def test_nothing_is_left_of_a_draft_that_was_interrupted(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
+    def write() -> None:
+        with draft_of(tmp_path / "x") as draft:
+            draft.write_bytes(b"new")
+            raise error
+
+    (tmp_path / "x").write_bytes(b"old")
+    with pytest.raises(error):
+        write()
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    assert (tmp_path / "x").read_bytes() == b"old"
+
+
+def test_an_export_that_was_interrupted_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path / "cache")
+    store.put_kernel(kernel_key(), {"kernel.so": b"library"})
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tape, "write", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        export_archive(store, tmp_path / "x")
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+
+
+def test_a_link_with_the_name_of_an_old_draft_is_not_followed(tmp_path: Path) -> None:
+    victim, shared = tmp_path / "victim", tmp_path / "shared"
+    victim.write_bytes(b"precious")
+    shared.mkdir()
+    store = open_store(tmp_path / "cache")
+    store.put_kernel(kernel_key(), {"kernel.so": b"library"})
+    (shared / ".x.pack.part").symlink_to(victim)
+    export_archive(store, shared / "x.pack")
+    pack = pack_file(tmp_path)
+    name = write_wheel(pack, tmp_path).file.name
+    (shared / f".{name}.part").symlink_to(victim)
+    assert zipfile.is_zipfile(write_wheel(pack, shared).file)
+    assert victim.read_bytes() == b"precious"
+    assert not (shared / "x.pack").is_symlink()
+
+
+def _zero(length: int) -> str:
+    del length
+    return "0"
+
+
+def test_a_link_with_the_name_of_a_draft_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "victim").write_bytes(b"precious")
+    (tmp_path / ".x.0.part").symlink_to(tmp_path / "victim")
+    monkeypatch.setattr(secrets, "token_hex", _zero)  # as if the name were guessed
+    with pytest.raises(FileExistsError), draft_of(tmp_path / "x"):
+        pass
+    assert (tmp_path / "victim").read_bytes() == b"precious"
+
+
+def test_a_device_is_not_replaced(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "cache")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ArchiveError, match="no plain file"):
+        export_archive(store, tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from inductor_plugin.cache import Store, open_store
+from inductor_plugin.tuning.pins import read_pins
+from tests.support.cache import decision, measured, record
+from tests.support.command import key, run, told
+
+
+def test_pinned_decisions_can_be_checked_and_used(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "pins.json"
+    assert told(store, capsys, "pin", file)["pins"] == 3
+    one = record()
+    assert read_pins(str(file)).winner(one.environment, one.op, one.digest) == "fast"
+    assert told(store, capsys, "check", file)["different"] == []
+    store.put_record(record(measured("new", 0.5), decision=decision("new", 9), updated=3000.0))
+    (found,) = told(store, capsys, "check", file, status=1)["different"]
+    assert (found["pinned"], found["found"]) == ("fast", "new")
+    empty = open_store(tmp_path / "empty")
+    assert len(told(empty, capsys, "check", file, status=1)["different"]) == 3
+
+
+def test_pin_can_keep_records_from_being_pruned(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    run(store, "pin", tmp_path / "pins.json", "--op", "mm", "--keep")
+    capsys.readouterr()
+    pruned = told(store, capsys, "prune", "--max-bytes", "0")
+    assert (pruned["kernels"], pruned["records"]) == (0, 0)
+
+
+def test_unpin_lets_records_go(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run(store, "pin", tmp_path / "pins.json", "--keep")
+    capsys.readouterr()
+    assert told(store, capsys, "stats")["pinned"] == 3
+    assert all(row["pinned"] for row in told(store, capsys, "ls"))
+    run(store, "ls")
+    assert capsys.readouterr().out.count(" pinned") == 3
+    assert len(told(store, capsys, "unpin", key())["unpinned"]) == 1
+    assert told(store, capsys, "unpin", key())["unpinned"] == []
+    assert len(told(store, capsys, "unpin", "--all")["unpinned"]) == 2
+    run(store, "unpin", status=2)
+    run(store, "unpin", "--all", key(), status=2)
+    capsys.readouterr()
+    assert told(store, capsys, "prune", "--max-bytes", "0")["records"] == 3
+
+
+def test_a_file_is_replaced_only_by_force(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "there"
+    for verb in (("pin", file), ("export", file), ("repro", key(), "--out", file)):
+        file.write_text("precious")
+        run(store, *verb, status=2)
+        assert "is there already; replace it with --force" in capsys.readouterr().err
+        assert file.read_text() == "precious"
+        run(store, *verb, "--force")
+        assert file.read_bytes() != b"precious"
+        run(store, *verb[:-1], tmp_path / "none" / "x", status=2)
+        assert "there is no folder" in capsys.readouterr().err
+        run(store, *verb[:-1], tmp_path, status=2)
+        assert "no plain file" in capsys.readouterr().err
+        run(store, *verb[:-1], "-", status=2)
+        assert "is no file; name one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["pin", "export"])
+def test_an_operator_without_records_is_named(
+    store: Store, tmp_path: Path, verb: str, capsys: pytest.CaptureFixture[str]
+):
+    run(store, verb, tmp_path / "x", "--op", "typo", status=2)
+    assert "no record is of operator 'typo'; there are mm" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "[]", '{"pins": [{}]}', "null", "[" * 100_000),
+        '{"pins": [{"environment": [], "op": "mm", "digest": "d", "winner": "w"}]}',
+        '{"pins": [{"environment": "e", "op": "\\ud800", "digest": "d", "winner": "w"}]}',
+    ],
+)
+def test_a_file_that_is_no_pin_file_is_named(
+    store: Store, tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "pins.json").write_text(content)
+    run(store, "check", tmp_path / "pins.json", status=2)
+    assert "is not a pin file" in capsys.readouterr().err
+    run(store, "check", tmp_path / "nothing", status=2)

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from inductor_plugin.cache import Store, open_store
+from inductor_plugin.cli import main
+from tests.support.command import filled, run, told
+
+
+def test_export_import_and_merge(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert told(store, capsys, "export", tmp_path / "x.tar.gz")["records"] == 3
+    other = open_store(tmp_path / "other")
+    assert told(other, capsys, "import", tmp_path / "x.tar.gz")["records"] == 3
+    assert told(other, capsys, "verify")["damaged"] == []
+    assert main(["merge", str(tmp_path / "third"), str(store.root), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kernels"] == 1
+    assert told(open_store(tmp_path / "third"), capsys, "stats")["records"] == 3
+    run(other, "import", tmp_path / "x.tar.gz")
+    assert capsys.readouterr().out == (
+        "new: records 0, kernels 0, quarantined 0, environments 0; "
+        "records that were there and changed: 0; there already and unchanged: 7\n"
+        "It holds 1 libraries of native code, which your processes will load.\n"
+    )
+    run(store, "import", tmp_path / "nothing", status=2)
+    capsys.readouterr()
+    run(store, "export", tmp_path / "none" / "x.tgz", status=2)
+    assert f"there is no folder {tmp_path / 'none'}; make it" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+    assert main(["merge", str(tmp_path / "third"), str(tmp_path / "nothing")]) == 2
+
+
+def test_an_import_that_fails_makes_no_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "text").write_text("no archive")
+    for name, reason in (("none", "there is no file"), ("", "no plain file"), ("text", "damaged")):
+        file = str(tmp_path / name)
+        assert main(["import", file, "--cache-dir", str(tmp_path / "cache")]) == 2
+        assert reason in capsys.readouterr().err
+    store = filled(tmp_path / "full")
+    run(store, "export", tmp_path / "whole")
+    (tmp_path / "cut").write_bytes((tmp_path / "whole").read_bytes()[:-30])
+    assert main(["import", str(tmp_path / "cut"), "--cache-dir", str(tmp_path / "cache")]) == 2
+    assert not (tmp_path / "cache").exists()
+    (tmp_path / "cache").mkdir(mode=0o700)
+    assert main(["import", str(tmp_path / "cut"), "--cache-dir", str(tmp_path / "cache")]) == 2
+    assert (tmp_path / "cache").exists()
+
+
+def test_import_says_that_code_will_be_loaded(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main(["import", "--help"])
+    assert "whose code you would run" in " ".join(capsys.readouterr().out.split())

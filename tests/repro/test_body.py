@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from inductor_plugin.repro.body import RUN
+
+Call = Callable[[], None]
+
+
+@pytest.fixture
+def body() -> dict[str, Any]:
+    """The functions of a script."""
+    names: dict[str, Any] = {"__name__": "script", "OPERANDS": [{"device": "cpu"}]}
+    exec(compile(RUN.replace("torch.nn.Module", "object"), "body", "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("length", [1, 2, 10, 11, 100])
+def test_an_interval_holds_the_median(body: dict[str, Any], length: int) -> None:
+    values = [float((7 * number) % 101) for number in range(length)]
+    middle, low, high = body["interval"](values)
+    assert middle == statistics.median(values)
+    assert min(values) <= low <= middle <= high <= max(values)
+
+
+def test_an_interval_has_ranks_of_the_binomial_distribution(body: dict[str, Any]) -> None:
+    # Of 100 values, the ranks 41 and 60 (1-based, outward) hold the median with 95 %.
+    assert body["interval"](range(1, 101)) == (50.5, 41, 61)
+
+
+def test_two_calls_are_timed_in_turns(body: dict[str, Any]) -> None:
+    turns: list[str] = []
+    drift: Iterator[int] = count(1)
+
+    def ours() -> None:
+        turns.append("ours")
+
+    def library() -> None:
+        turns.append("library")
+
+    def timed(call: Call, calls: int) -> float:
+        del calls
+        call()
+        # The machine gets slower all the time: in turns, the ratio is not moved by that.
+        return next(drift) ** 0.1 * (2.0 if call is library else 1.0)
+
+    body["timed"] = timed
+    report = body["bench"](ours, library, 0.0)
+    assert report["rounds"] == 10
+    assert report["low"] <= 2.0 <= report["high"]
+    assert report["speedup"] == pytest.approx(2.0, rel=0.05)
+    first = turns[-20::2]
+    assert first.count("ours") == first.count("library") == 5

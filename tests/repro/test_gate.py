@@ -1,0 +1,199 @@
+"""What a record says never becomes code of its script, wherever it stands."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from inductor_plugin.cache.record import Record, from_fields, to_fields
+from inductor_plugin.problem.epilogue import Access, Epilogue, Step
+from inductor_plugin.problem.epilogue_text import dump
+from inductor_plugin.repro import gate
+from inductor_plugin.repro.body import BARE, RUN
+from inductor_plugin.repro.script import script
+from tests.support.cache import ENVIRONMENT, decision, measured, record
+
+PAYLOADS = (
+    "PWNED()",
+    "x=PWNED()",
+    "torch.float32) + PWNED(",
+    repr("1) + PWNED("),
+    'mm(2x2, 2x2)"""\nPWNED()\n"""',
+    "2\nPWNED(),#",
+    "' + PWNED() + '",
+)
+OPERAND: dict[str, Any] = {
+    "size": [2, 2],
+    "stride": [2, 1],
+    "dtype": "float32",
+    "device": "cpu",
+    "offset": 0,
+    "layout": "strided",
+    "constant": False,
+}
+QKV = {**OPERAND, "size": [1, 2, 2, 2], "stride": [8, 4, 2, 1]}
+ATTENTION = {
+    "operands": "'q,k,v'",
+    "softcap": "0.0",
+    "left": "-1",
+    "right": "0",
+    "bottom_right": "False",
+    "scale": "0.5",
+}
+CONVOLUTION = {
+    "stride": "[1, 1]",
+    "padding": "[0, 0]",
+    "dilation": "[1, 1]",
+    "transposed": "False",
+    "output_padding": "[0, 0]",
+    "groups": "1",
+}
+
+
+def known(op: str, count: int, operand: dict[str, Any] = OPERAND, **arguments: str) -> Record:
+    """Return a record whose call can be rebuilt."""
+    problem = {
+        "schema": 2,
+        "op": op,
+        "inputs": [operand] * count,
+        "output": operand,
+        "arguments": [[name, text] for name, text in arguments.items()],
+        "epilogue": "",
+        "dynamic": [],
+    }
+    shape = "x".join(map(str, operand["size"]))
+    bare = record(measured("fast", 1.0), op=op, decision=decision("fast"))
+    describe = f"{op}({', '.join([shape] * count)})"
+    return replace(bare, problem=problem, describe=describe, rejected={"cutlass": "no"})
+
+
+def fused() -> Record:
+    row = Access("row", "float32", 2, (0, 1), 0, "operand0")
+    epilogue = Epilogue(
+        size=(2, 2),
+        dtype="float32",
+        steps=(
+            Step("product", (), None),
+            Step("load", (), 0),
+            Step("add", (0, 1), None),
+            Step("to_dtype", (2,), "float16"),
+            Step("store", (3,), 0),
+        ),
+        reads=(row,),
+        writes=(Access("full", "float16", 4, (2, 1), 0),),
+        readers=0,
+    )
+    bare = known("mm", 3)
+    inputs = [OPERAND, OPERAND, {**OPERAND, "size": [2], "stride": [1]}]
+    problem = {**bare.problem, "inputs": inputs, "epilogue": "add-1"}
+    written = dump(epilogue, [(2, 2)])
+    return replace(bare, problem=problem, describe="mm(2x2, 2x2, 2) + add", epilogue=written)
+
+
+RECORDS = {
+    "mm": known("mm", 2, out_dtype="torch.float32"),
+    "addmm": known("addmm", 3, alpha="0.5", beta="1"),
+    "scaled_mm": known("scaled_mm", 4, use_fast_accum="True", out_dtype="torch.bfloat16"),
+    "convolution": known("convolution", 2, QKV, **CONVOLUTION),
+    "linear_unary": known("linear_unary", 2, attr="'gelu'", algorithm="'tanh'"),
+    "attention": known("attention", 3, QKV, **ATTENTION),
+    "fused": fused(),
+}
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of each text and number, and of each name."""
+    if isinstance(value, dict):
+        for name, inner in cast("dict[str, Any]", value).items():
+            yield from leaves(inner, (*path, name))
+    elif isinstance(value, list):
+        for place, inner in enumerate(cast("list[Any]", value)):
+            yield from leaves(inner, (*path, place))
+    else:
+        yield path
+
+
+def changed(fields: Any, path: tuple[Any, ...], text: str) -> Any:
+    """Return fields with one leaf replaced: a text, and a text behind what was there."""
+    inner = fields = copy.deepcopy(fields)
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = text
+    return fields
+
+
+def runs(text: str) -> set[str]:
+    """Return the names in the code of a script, without the part that all scripts have."""
+    text = text.replace(RUN, "").replace(BARE, "")
+    return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_text_of_a_record_never_becomes_code(name: str) -> None:
+    fields = json.loads(json.dumps(to_fields(RECORDS[name])))
+    sound = script(from_fields(fields), ENVIRONMENT, "/cache")
+    assert not sound.refused
+    for path in leaves({name: value for name, value in fields.items() if name != "format"}):
+        before: Any = fields
+        for part in path:
+            before = before[part]
+        for payload in PAYLOADS:
+            for text in (payload, f"{before}{payload}"):
+                try:
+                    odd = from_fields(changed(fields, path, text))
+                except ValueError:
+                    continue  # it cannot be read
+                written = script(odd, ENVIRONMENT, "/cache").text
+                assert "PWNED" not in runs(written), (path, text)
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_a_text_of_an_environment_never_becomes_code(payload: str) -> None:
+    facts = {"name": payload, "threads": payload}
+    for environment in (
+        {"device": facts, "numerics": {"float32_matmul_precision": payload}},
+        {"device": payload, "numerics": [payload]},
+    ):
+        written = script(RECORDS["mm"], environment, f"/cache{payload}")
+        assert not written.refused
+        assert "PWNED" not in runs(written.text)
+
+
+def test_a_script_that_is_refused_says_why_and_runs_nothing() -> None:
+    odd = replace(RECORDS["mm"], describe='mm(2x2, 2x2)"""\nPWNED()\n"""')
+    written = script(odd, ENVIRONMENT, "/cache")
+    assert "describes no call" in written.refused
+    assert "metadata only" in written.text
+    terminal = script(replace(odd, describe="x\x1b[2J\nFAKE", op="\x1b[2J"), {}, "/cache")
+    facts = {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in ast.parse(terminal.text).body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    assert facts["DESCRIBE"].isprintable()
+    assert facts["REASON"].isprintable()
+    many = fused()
+    product = many.epilogue["product"].replace("readers=0", "readers=1000000000")
+    odd = replace(many, epilogue={**many.epilogue, "product": product})
+    assert "1000000000 other readers" in script(odd, ENVIRONMENT, "/cache").refused
+
+
+def test_dtypes_are_those_of_torch() -> None:
+    assert all(isinstance(getattr(torch, name), torch.dtype) for name in gate.DTYPES)
+    for name in ("float33", "hub", "", "float32)"):
+        with pytest.raises(ValueError, match="no dtype"):
+            gate.dtype(name)
+
+
+@pytest.mark.parametrize("value", ["1", float("nan"), float("inf"), {}, [["x"]], [[[[[1]]]]]])
+def test_what_is_no_number_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="no number"):
+        gate.literal(value)
+    assert gate.literal([1, (True, None), 0.5]) == "[1, (True, None), 0.5]"
