@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
+_SURROGATES = re.compile("[\ud800-\udfff]")
 _HEAD = b'{\n  "sha256": "'
 _TAIL = b'",\n'
 _REST = len(_HEAD) + 64 + len(_TAIL)
@@ -166,9 +167,11 @@ def text(value: Any) -> str:
     """Return text.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: It is something else, or half of a surrogate pair, which no file name can have.
     """
-    if isinstance(value, str):
+    if isinstance(value, str) and value.isascii():
+        return value
+    if isinstance(value, str) and not _SURROGATES.search(value):
         return value
     raise ValueError(f"{_short(value)} is not text")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import threading
 import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
@@ -38,6 +39,14 @@ LOCK_AGE_S = 86400.0
 """A lock file of this age in seconds is deleted if no process holds it."""
 
 _PINNED = b'"pinned": true'
+
+logger = logging.getLogger(__name__)
+
+_RESCAN = 32
+"""Publications after which the size of the directory is computed again: other processes publish too."""
+
+_FILL = 0.9
+"""Size after an eviction as a fraction of the limit, so that not every publication evicts."""
 
 
 @dataclass(frozen=True)
@@ -234,3 +243,43 @@ def _remove_locks(locks: Path, before: float) -> int:
             if path.stat().st_mtime < before:
                 gone += remove_unused(path)
     return gone
+
+
+class SizeLimit:
+    """Evicts the least recently used entries when publications exceed a limit."""
+
+    def __init__(self, folder: Folder, limit_bytes: int) -> None:
+        """Keep ``folder`` below ``limit_bytes``; 0 for no limit."""
+        self._folder = folder
+        self._limit_bytes = limit_bytes
+        self._guard = threading.Lock()
+        self._size_bytes: int | None = None
+        self._unscanned = 0
+
+    def published(self, size_bytes: int) -> None:
+        """Count the published bytes, and evict if the limit is exceeded."""
+        if not self._limit_bytes:
+            return
+        with self._guard:
+            self._unscanned += 1
+            if self._size_bytes is not None:
+                self._size_bytes += size_bytes
+            if self._size_bytes is None or self._unscanned >= _RESCAN:
+                layout, self._unscanned = self._folder.layout, 0
+                stamps = [*kernel_stamps(layout), *record_stamps(layout)]
+                self._size_bytes = sum(stamp.bytes for stamp in stamps)
+            too_much = self._size_bytes > self._limit_bytes
+        if too_much:
+            self._evict()
+
+    def _evict(self) -> None:
+        limit = int(self._limit_bytes * _FILL)
+        try:
+            with self._folder.lock("prune", 0):
+                pruned = prune(self._folder, limit, None, GRACE_S)
+        except CacheError:
+            return  # another process is evicting
+        with self._guard:
+            self._size_bytes = pruned.bytes_left
+        if pruned.kernels or pruned.records:
+            logger.info("evicted %d kernels, %d records", pruned.kernels, pruned.records)

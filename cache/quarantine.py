@@ -60,7 +60,12 @@ class Quarantined:
     @property
     def condemned(self) -> bool:
         """True if the candidate is not tried again; see `is_condemned`."""
-        return is_condemned(self.status, self.fields.get(_MISHAPS))
+        return is_condemned(self.status, self.mishaps)
+
+    @property
+    def mishaps(self) -> object:
+        """Number of mishaps, alone and with default limits; all failures of an entry that does not count them."""
+        return self.fields.get(_MISHAPS, self.count)
 
     def plain(self) -> dict[str, Any]:
         """Return it as plain JSON values, the unknown fields among them."""
@@ -86,8 +91,7 @@ def is_condemned(status: str, mishaps: object) -> bool:
 
     Args:
         status: The last failure.
-        mishaps: Number of mishaps, alone and with default limits. Anything else than a number condemns:
-            entries of earlier versions have none, and a condemned candidate gets none.
+        mishaps: Number of mishaps, alone and with default limits. Anything else than a number condemns.
     """
     if status not in MISHAPS or isinstance(mishaps, bool) or not isinstance(mishaps, int):
         return True
@@ -189,8 +193,8 @@ class QuarantineShelf:
         plain = document.plain(dict(fields))
         status = str(fields.get("status", "failed"))
         if status in MISHAPS and not (before and before.condemned):
-            mishaps = before.fields[_MISHAPS] if before else 0
-            plain[_MISHAPS] = mishaps + int(counts)
+            mishaps = before.mishaps if before else 0
+            plain[_MISHAPS] = (mishaps if isinstance(mishaps, int) else 0) + int(counts)
         return Quarantined(
             environment=environment,
             candidate=candidate,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from inductor_plugin.cache import evict
 from inductor_plugin.cache.directory import NOWHERE, SCHEMA_FIELDS, mend_schema, prepare
 from inductor_plugin.cache.entry import KernelEntry, Resources
-from inductor_plugin.cache.evict import GRACE_S, Pruned
+from inductor_plugin.cache.evict import Pruned, SizeLimit
 from inductor_plugin.cache.folder import Folder
 from inductor_plugin.cache.guard import exists
 from inductor_plugin.cache.kernels import KernelShelf
@@ -24,7 +23,7 @@ from inductor_plugin.cache.pack import Pack, PackShelf
 from inductor_plugin.cache.quarantine import Quarantined, QuarantineShelf
 from inductor_plugin.cache.record import Record
 from inductor_plugin.cache.records import RecordShelf
-from inductor_plugin.cache.usage import Usage, kernel_stamps, leftovers, record_stamps, usage
+from inductor_plugin.cache.usage import Usage, leftovers, usage
 from inductor_plugin.cache.verify import Damage, set_aside, verify
 from inductor_plugin.errors import CacheError
 
@@ -32,12 +31,6 @@ logger = logging.getLogger(__name__)
 
 LOCK_TIMEOUT_S = 600.0
 """Seconds to wait for another process that builds the same kernel."""
-
-_RESCAN = 32
-"""Publications after which the size of the directory is computed again: other processes publish too."""
-
-_FILL = 0.9
-"""Size after an eviction as a fraction of the limit, so that not every publication evicts."""
 
 
 def open_store(
@@ -93,10 +86,7 @@ class Store:
         """Use `open_store` instead, which checks the directory."""
         self._root = root
         self._folder = folder
-        self._limit_bytes = limit_bytes
-        self._guard = threading.Lock()
-        self._size_bytes: int | None = None
-        self._unscanned = 0
+        self._size = SizeLimit(folder, limit_bytes)
         self._swept = False
         self._records = RecordShelf(folder)
         self._kernels = KernelShelf(folder, self._published)
@@ -221,7 +211,8 @@ class Store:
         Raises:
             TypeError: A field has no stable form.
         """
-        self._before_write()
+        if self.degraded is None:  # else there is a warning when something is measured
+            self._before_write()
         return self._records.put_environment(fields)
 
     def environment(self, digest: str) -> dict[str, Any] | None:
@@ -376,19 +367,7 @@ class Store:
     def _published(self, size_bytes: int) -> None:
         """Count the published bytes, and evict if the limit is exceeded."""
         self._before_write()
-        if not self._limit_bytes:
-            return
-        with self._guard:
-            self._unscanned += 1
-            if self._size_bytes is not None:
-                self._size_bytes += size_bytes
-            if self._size_bytes is None or self._unscanned >= _RESCAN:
-                layout, self._unscanned = self._folder.layout, 0
-                stamps = [*kernel_stamps(layout), *record_stamps(layout)]
-                self._size_bytes = sum(stamp.bytes for stamp in stamps)
-            too_much = self._size_bytes > self._limit_bytes
-        if too_much:
-            self._evict()
+        self._size.published(size_bytes)
 
     def _before_write(self) -> None:
         """Sweep files of killed processes once; write ``schema.json`` again if it was removed."""
@@ -402,15 +381,3 @@ class Store:
                 logger.info("removed %d unfinished files of killed processes", gone)
         if not exists(self.layout.schema):
             self._folder.write(self.layout.schema, SCHEMA_FIELDS)
-
-    def _evict(self) -> None:
-        limit = int(self._limit_bytes * _FILL)
-        try:
-            with self._folder.lock("prune", 0):
-                pruned = evict.prune(self._folder, limit, None, GRACE_S)
-        except CacheError:
-            return  # another process is evicting
-        with self._guard:
-            self._size_bytes = pruned.bytes_left
-        if pruned.kernels or pruned.records:
-            logger.info("evicted %d kernels, %d records", pruned.kernels, pruned.records)

@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from inductor_plugin.config import Config, split
-from inductor_plugin.errors import OptionError
-from inductor_plugin.notice import NAME, warn_once
+from inductor_plugin.errors import NAME, OptionError, warn_once
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from inductor_plugin.errors import OptionError
-from inductor_plugin.notice import warn_once
+from inductor_plugin.errors import OptionError, warn_once
 from inductor_plugin.option_value import Kind, parse, suggestion, switch
 
 logger = logging.getLogger(__name__)
@@ -130,7 +129,7 @@ class Config:
     )
     compile_timeout_s: float = field(
         default=120.0,
-        metadata=_how("number", "Time limit of one compile.", unit="s"),
+        metadata=_how("number", "Time limit of one compile; 0 for no limit.", unit="s"),
     )
     nvcc: str = field(
         default="",
@@ -143,14 +142,14 @@ class Config:
     bench_timeout_s: float = field(
         default=30.0,
         metadata=_how(
-            "number", "Time limit of measuring one candidate; it is dropped after that.", unit="s"
+            "number", "Time limit of measuring one candidate; it is dropped after that. 0 for no limit.", unit="s"
         ),
     )
     tune_budget_s: float = field(
         default=0.0,
         metadata=_how(
             "number",
-            "Tuning time limit of one compiled graph; 0 for no limit.",
+            "Tuning time limit of one graph from its first compile; the heaviest problems first. 0 for no limit.",
             unit="s",
             code=True,
         ),

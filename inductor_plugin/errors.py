@@ -1,4 +1,4 @@
-"""Every error of the package.
+"""Every error of the package, and its warnings: each names the plugin, and comes once a process.
 
 InductorPluginError
 ├── OptionError            an unknown option or an invalid value
@@ -17,6 +17,9 @@ InductorPluginError
 """
 
 from __future__ import annotations
+
+import logging
+import threading
 
 
 class InductorPluginError(Exception):
@@ -73,3 +76,31 @@ class WorkerTimeoutError(WorkerError):
 
 class WorkerDiedError(WorkerError):
     """A worker died: it crashed, was killed, or ran out of memory."""
+
+
+NAME = "inductor-plugin: "
+"""Beginning of every warning: in the log of a training nobody knows otherwise who speaks."""
+
+_GUARD = threading.Lock()
+_SAID: set[str] = set()
+
+
+def warn_once(logger: logging.Logger, text: str, topic: str = "") -> None:
+    """Log a warning that names the plugin, unless this process has given it already.
+
+    Args:
+        logger: The logger of the module that warns.
+        text: What happened and what to do, without the plugin's name.
+        topic: What is warned of once, where texts differ; by default the text.
+    """
+    with _GUARD:
+        if (topic or text) in _SAID:
+            return
+        _SAID.add(topic or text)
+    logger.warning("%s%s", NAME, text, stacklevel=2)
+
+
+def forget() -> None:
+    """Let every warning be given again; for tests."""
+    with _GUARD:
+        _SAID.clear()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import inductor_plugin
-from inductor_plugin import notice
+from inductor_plugin import errors as notice
 from tests.support import tiers
 from tests.support.repository import REPOSITORY
 

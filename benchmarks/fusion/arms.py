@@ -29,13 +29,13 @@ from inductor_plugin.aot.fake_device import as_target, replaced
 from inductor_plugin.aot.lower import lower_model
 from inductor_plugin.cache import Resources
 from inductor_plugin.config import Config
-from inductor_plugin.counters import COUNTERS
 from inductor_plugin.inductor.fusion import decide as lowering_fusion
 from inductor_plugin.inductor.graph import session
 from inductor_plugin.kernels import triton_files
 from inductor_plugin.kernels.call import ModuleKernel, SequenceKernel
 from inductor_plugin.tuning import runtime
 from inductor_plugin.tuning.pipeline import Pipeline
+from inductor_plugin.tuning.report.counters import COUNTERS
 from inductor_plugin.tuning.selection import TuningTicket
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.worker.jobs import (

@@ -16,11 +16,9 @@ from inductor_plugin.cache.record import Record, merge
 from inductor_plugin.cache.records import RecordShelf
 from inductor_plugin.cache.usage import Usage, usage
 from inductor_plugin.cache.verify import check_schema
-from inductor_plugin.notice import warn_once
+from inductor_plugin.errors import warn_once
 
 logger = logging.getLogger(__name__)
-
-_ROOT = 0
 
 
 class SecondCache:

@@ -29,7 +29,6 @@ from inductor_plugin.cache import KernelEntry, Pack, Store, open_store
 from inductor_plugin.cache.transfer.archive import export_archive, import_archive
 from inductor_plugin.cache.transfer.draft import draft_of
 from inductor_plugin.config import Config
-from inductor_plugin.counters import COUNTERS, Stats
 from inductor_plugin.errors import (
     ArchiveError,
     InductorPluginError,
@@ -43,6 +42,7 @@ from inductor_plugin.kernels.sass import instructions
 from inductor_plugin.kernels.unit import CppSource, namespace, unique_symbol
 from inductor_plugin.ops.gemm_abi import load
 from inductor_plugin.problem.target import Target, names, target
+from inductor_plugin.tuning.report.counters import COUNTERS, Stats
 from inductor_plugin.tuning.runtime import RUNTIME
 from inductor_plugin.version import __version__
 

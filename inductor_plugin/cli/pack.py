@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inductor_plugin.cache import report
+from inductor_plugin.cache.report import printable
 from inductor_plugin.cli.verb import Verb, force_argument, lines_to, output_file, say
 from inductor_plugin.config import Config, default_cache_dir
 
@@ -129,7 +130,7 @@ def _wheel(arguments: Namespace) -> int:
     say(
         arguments,
         json.loads(json.dumps(fields)),
-        f"{wheel.file}: pip install it beside the plugin",
+        f"{printable(str(wheel.file))}: pip install it beside the plugin",
     )
     return 0
 

@@ -120,10 +120,13 @@ def kernels_text(rows: Iterable[Mapping[str, Any]]) -> str:
                     for name in ("registers", "spills", "shared_bytes")
                 ),
                 row["target"],
-                row["template"]
-                if row["template"] == row["config"]
-                else f"{row['template']} {row['config']}",
+                _template_text(row["template"], row["config"]),
             )
             for row in rows
         ),
     )
+
+
+def _template_text(template: str, config: str) -> str:
+    """Return a kernel's template and configuration, which may begin with the template's name."""
+    return config if config.startswith(template) else f"{template} {config}"

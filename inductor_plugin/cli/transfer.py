@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from inductor_plugin.cache import Store, open_store
+from inductor_plugin.cache.report import printable
 from inductor_plugin.cache.transfer.archive import (
     Imported,
     export_archive,
@@ -45,7 +46,7 @@ def _export(arguments: Namespace) -> int:
     store, file = open_cache(arguments), output_file(arguments.file, force=arguments.force)
     check_op(store, arguments.op)
     counts = export_archive(store, file, environment=arguments.environment, op=arguments.op)
-    say(arguments, {"file": str(file), **counts}, f"{file}: {counted(counts)}")
+    say(arguments, {"file": str(file), **counts}, f"{printable(str(file))}: {counted(counts)}")
     return 0
 
 

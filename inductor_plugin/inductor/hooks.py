@@ -15,7 +15,7 @@ from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
 
 from inductor_plugin.config import Config, option_names
-from inductor_plugin.errors import OptionError
+from inductor_plugin.errors import OptionError, warn_once
 from inductor_plugin.inductor import flex, int4, jinja, vector
 from inductor_plugin.inductor.attention import lowering
 from inductor_plugin.inductor.facts import compat
@@ -31,7 +31,6 @@ from inductor_plugin.inductor.fusion import limits as lowering_fusion_limit
 from inductor_plugin.inductor.graph.output_guard import NEEDS_PYTHON
 from inductor_plugin.inductor.graph.selector import install, installed, uninstall
 from inductor_plugin.inductor.warmup import warm_up
-from inductor_plugin.notice import warn_once
 from inductor_plugin.ops.launch import add_kernel_folder
 from inductor_plugin.option_value import limit_of, suggestion
 from inductor_plugin.tuning.pins import read_pins

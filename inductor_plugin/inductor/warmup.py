@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from inductor_plugin.config import Config
+from inductor_plugin.errors import warn_once
 from inductor_plugin.inductor.facts.problem import device_text
 from inductor_plugin.inductor.facts.toolchain import NO_COMPILER, compiler_version
-from inductor_plugin.notice import warn_once
 from inductor_plugin.tuning.runtime import RUNTIME
 
 logger = logging.getLogger(__name__)

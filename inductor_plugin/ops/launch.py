@@ -28,9 +28,8 @@ import torch
 
 from inductor_plugin.cache import open_second, open_store
 from inductor_plugin.config import default_cache_dir, default_cache_read
-from inductor_plugin.errors import CacheError, CallRefusedError, KernelError
+from inductor_plugin.errors import NAME, CacheError, CallRefusedError, KernelError
 from inductor_plugin.kernels.call import OpKernel
-from inductor_plugin.notice import NAME
 from inductor_plugin.ops.abi import Abi, KernelFunction, TensorView
 from inductor_plugin.problem import Operand
 

@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from inductor_plugin.counters import Counters
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.tuning import race
+from inductor_plugin.tuning.report.counters import Counters
 from inductor_plugin.tuning.report.journal import Journal
 from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import Task, TaskCandidate
@@ -39,8 +39,7 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.05
 _RETRIED = frozenset({"skipped", "crashed", "hung", "out_of_memory", "sticky_error"})
-"""Outcomes of a library kernel after which it runs once more, in a new worker if the last is gone: without
-a reference no candidate can win, and one SIGKILL of a worker that starts is no reason for that."""
+"""Outcomes of a library kernel after which it runs once more: without a reference no candidate can win."""
 _GIVE_BACK_S = 1.0
 """Seconds without a waiting thread after which a problem's lock is given back; a graph's waits follow each other
 within milliseconds."""
@@ -197,8 +196,7 @@ class Pipeline:
             tasks = list(self._tasks)
         if not self._closed:  # closing ends the worker, too
             logger.warning(
-                "inductor-plugin: the benchmark worker for %s is gone (%s); library kernels are used "
-                "from here on",
+                "inductor-plugin: the benchmark worker for %s is gone (%s); library kernels are used",
                 self.device,
                 reason,
             )

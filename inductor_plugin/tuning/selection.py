@@ -9,8 +9,7 @@ from typing import Any
 
 from inductor_plugin.cache import Decision, Measured, Record, Store
 from inductor_plugin.config import Config
-from inductor_plugin.counters import Counters
-from inductor_plugin.notice import warn_once
+from inductor_plugin.errors import warn_once
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import DIRECTIONS
 from inductor_plugin.problem.number_check import NumberCheck
@@ -27,6 +26,7 @@ from inductor_plugin.tuning.measurement import (
 )
 from inductor_plugin.tuning.offer import CandidateOffer, limited
 from inductor_plugin.tuning.pins import Pins
+from inductor_plugin.tuning.report.counters import Counters
 from inductor_plugin.tuning.task import Task, problem_digest
 from inductor_plugin.tuning.ticket import TuningTicket, looked_up
 from inductor_plugin.tuning.validity import (

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from inductor_plugin.cache import KernelKey, Resources, digest_of
-from inductor_plugin.counters import Counters
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import DIRECTIONS, Attention, attention_of
@@ -17,6 +16,7 @@ from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.tuning import budget
 from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.candidate import CandidateId, Identified
+from inductor_plugin.tuning.report.counters import Counters
 from inductor_plugin.worker.jobs import OUT_OF_TIME, BenchCandidate, Outcome, TritonCompileJob
 
 

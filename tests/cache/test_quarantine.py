@@ -59,9 +59,15 @@ def test_who_was_condemned_stays_so_after_a_mishap(cache_dir: Path):
 
 
 @pytest.mark.parametrize("mishaps", [None, "1", True, 1.0, -1, [1]])
-def test_an_entry_that_does_not_count_mishaps_condemns_as_it_always_did(mishaps: Any):
-    data = document.dump({**ENTRY, "fields": {} if mishaps is None else {"mishaps": mishaps}})
+def test_an_odd_number_of_mishaps_condemns(mishaps: Any):
+    data = document.dump({**ENTRY, "fields": {"mishaps": mishaps}})
     assert parse_quarantined(data).condemned
+
+
+@pytest.mark.parametrize(("count", "condemned"), [(1, False), (2, True)])
+def test_of_an_older_entry_each_failure_is_a_mishap(count: int, *, condemned: bool):
+    data = document.dump({**ENTRY, "status": "hung", "count": count, "fields": {}})
+    assert parse_quarantined(data).condemned == condemned
 
 
 def test_an_entry_of_another_cache_replaces_one_that_does_not_condemn(

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from inductor_plugin.cli import demo
-from inductor_plugin.counters import Stats
 from inductor_plugin.errors import WorkerDiedError, WorkerTimeoutError
+from inductor_plugin.tuning.report.counters import Stats
 
 USERS_MODEL = """
 import torch

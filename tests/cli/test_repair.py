@@ -89,8 +89,8 @@ def test_repair_leaves_what_another_version_wrote_or_cannot_be_read(
     blocked.unlink()
     blocked.mkdir()
     rows = told(store, capsys, "verify", "--repair", status=1)["damaged"]
-    assert len(rows) == 2
-    assert all("it stays, for it may be sound" in row["repair"] for row in rows)
+    (row,) = rows  # another version's is no damage
+    assert "it stays, for it may be sound" in row["repair"]
     assert path.exists()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from inductor_plugin import notice
+from inductor_plugin import errors as notice
 from inductor_plugin.cache import open_store
 from tests.end_to_end.test_cpu import compiled, fresh
 from tests.support.candidates.providers import offered

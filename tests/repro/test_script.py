@@ -98,7 +98,16 @@ def records(cache_dir: Path) -> list[Record]:
 
 def written(cache_dir: Path, one: Record, path: Path, capsys: Any) -> dict[str, Any]:
     status = main(
-        ["repro", one.digest, "--cache-dir", str(cache_dir), "--json", "--out", str(path)]
+        [
+            "repro",
+            one.digest,
+            "--cache-dir",
+            str(cache_dir),
+            "--json",
+            "--force",
+            "--out",
+            str(path),
+        ]
     )
     assert status == 0
     return json.loads(capsys.readouterr().out)

@@ -82,7 +82,7 @@ def test_the_users_home_is_understood(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("content", "what"),
-    [({}, "it has no list 'pins'"), ({"pins": [{"op": "mm"}]}, "one of its pins lacks 'env")],
+    [({}, "it has no list 'pins'"), ({"pins": [{"op": "mm"}]}, "its environment is missing")],
 )
 def test_what_a_pin_file_lacks_is_named(tmp_path: Path, content: Any, what: str) -> None:
     with pytest.raises(OptionError, match=what):

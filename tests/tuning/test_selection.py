@@ -12,7 +12,6 @@ import pytest
 
 from inductor_plugin.cache import Record, Store, open_store
 from inductor_plugin.config import Config
-from inductor_plugin.counters import Counters
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.problem.tolerance import Tolerance
@@ -20,6 +19,7 @@ from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.pins import Pins
+from inductor_plugin.tuning.report.counters import Counters
 from inductor_plugin.tuning.selection import Selection, TuningTicket, quarantine_name
 from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.worker.jobs import Outcome, Status

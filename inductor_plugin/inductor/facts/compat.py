@@ -15,7 +15,7 @@ from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.nn.attention import SDPBackend
 
-from inductor_plugin.notice import NAME
+from inductor_plugin.errors import NAME
 
 OLDEST = (2, 11)
 NEWEST = (2, 15)

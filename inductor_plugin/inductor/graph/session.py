@@ -15,7 +15,6 @@ from torch._inductor import ir
 from torch._inductor.graph import GraphLowering
 
 from inductor_plugin.config import Config
-from inductor_plugin.counters import COUNTERS
 from inductor_plugin.inductor.candidates.call import AutotuneCall
 from inductor_plugin.inductor.candidates.layouts import before_layouts
 from inductor_plugin.inductor.candidates.offers import (
@@ -47,6 +46,7 @@ from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.operand_files import OperandFiles
 from inductor_plugin.tuning.pins import Pins, read_pins
 from inductor_plugin.tuning.refusal import remember
+from inductor_plugin.tuning.report.counters import COUNTERS
 from inductor_plugin.tuning.report.table import spent_on, summary, table
 from inductor_plugin.tuning.runtime import RUNTIME, DeviceContext
 from inductor_plugin.tuning.selection import Selection, TuningTicket

@@ -10,8 +10,8 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
-from inductor_plugin.counters import Counters
 from inductor_plugin.tuning.build.item import BuildItem
+from inductor_plugin.tuning.report.counters import Counters
 from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.worker.jobs import Compiled, Outcome

@@ -10,8 +10,8 @@ import functools
 import gc
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -20,8 +20,9 @@ from inductor_plugin.kernels.call import ExternKernel, TensorSpec
 from inductor_plugin.worker.child.attention import AttentionVerifier, verifier_of
 from inductor_plugin.worker.child.garbage import garbage_in_new_memory
 from inductor_plugin.worker.child.launch import Call, bind
-from inductor_plugin.worker.child.operands import Guarded, build, checksum
+from inductor_plugin.worker.child.operands import Guarded
 from inductor_plugin.worker.child.product import ProductVerifier
+from inductor_plugin.worker.child.state import ProblemState
 from inductor_plugin.worker.child.stress import Stress
 from inductor_plugin.worker.jobs import BenchCandidate, Event, FinalJob, Outcome, ScreenJob
 from inductor_plugin.worker.timer import repeats_for, take_samples, timer_for
@@ -35,56 +36,7 @@ _CALLS_ALONE = 12
 """Calls in which a candidate that changes its operands now and then is to show it."""
 
 
-@dataclass
-class _Problem:
-    """State shared by the jobs of one problem."""
-
-    tensors: dict[TensorSpec, torch.Tensor] = field(default_factory=dict[TensorSpec, torch.Tensor])
-    sums: dict[TensorSpec, int] = field(default_factory=dict[TensorSpec, int])
-    product: ProductVerifier | None = None
-    attention: AttentionVerifier | None = None
-
-    def operand(self, spec: TensorSpec) -> torch.Tensor:
-        if spec not in self.tensors:
-            factor = self.product.amplitude(spec) if self.product is not None else 1.0
-            self.tensors[spec] = build(spec, factor)
-            self.sums.pop(spec, None)
-            verifier = self.attention or self.product
-            if verifier is not None:
-                verifier.fill(spec, self.tensors[spec])
-        return self.tensors[spec]
-
-    @property
-    def known(self) -> bool:
-        """Whether the library kernel has run."""
-        verifier = self.attention or self.product
-        return verifier is not None and verifier.known
-
-    @property
-    def comparable(self) -> bool:
-        """Whether there is a reference to compare candidates with; of an attention there is one in float64."""
-        return self.attention is not None or self.known
-
-    def look(self, specs: Iterable[TensorSpec]) -> None:
-        """Keep the checksums of operands as they are now."""
-        for spec in specs:
-            if spec in self.tensors and spec not in self.sums:
-                self.sums[spec] = checksum(self.tensors[spec])
-
-    def changed(self, specs: Sequence[TensorSpec]) -> str:
-        """Return which operands are not as they were any more, empty if none; they are built again."""
-        indices = [
-            index
-            for index, spec in enumerate(specs)
-            if spec in self.sums and checksum(self.tensors[spec]) != self.sums[spec]
-        ]
-        if indices:
-            self.tensors.clear()
-            self.sums.clear()
-        return f"it changed its operand {indices[0]}" if indices else ""
-
-
-_kept: OrderedDict[str, _Problem] = OrderedDict()
+_kept: OrderedDict[str, ProblemState] = OrderedDict()
 
 
 def run(job: ScreenJob | FinalJob, emit: Emit) -> Outcome | tuple[Outcome, ...]:
@@ -112,25 +64,20 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
         _reference(job, problem, emit)
         if not problem.comparable:
             return outcome("skipped", "there is no library kernel to compare its numbers with")
-    running = _first_run(candidate, problem, emit)
-    verdict = CheckResult(None)
-    if is_library:
-        verdict = _keep(running, problem, emit)
-    elif checked:
-        verdict = _judged(running, problem, emit)
-    damage = running.damage(problem)
-    if checked and verdict.reason and not damage:
-        problem.tensors.clear()  # another candidate may have damaged the operands
+    if checked:
+        running, verdict = _first_verdict(candidate, problem, emit)
+    else:
         running = _first_run(candidate, problem, emit)
-        verdict = _judged(running, problem, emit)
-        damage = running.damage(problem)
+        verdict = _keep(running, problem, emit) if is_library else CheckResult(None)
+    # Without a check it is not known which inputs an attention kernel may write.
+    damage = running.damage(problem) if checked else running.overrun()
     samples: tuple[float, ...] = ()
     if not damage and (is_library or not verdict.reason):
         emit(Event("start", candidate.candidate_id))
         samples = take_samples(timer_for(candidate.output.device), running.call, job.sampling)
         if checked:
             verdict = _judged_again(running, problem, verdict, emit)
-        damage = running.damage(problem)
+        damage = running.damage(problem) if checked else running.overrun()
     outcome = functools.partial(outcome, error=verdict.error, elapsed_s=time.monotonic() - started)
     if damage:
         return outcome("red_zone", damage)
@@ -138,6 +85,20 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
         problem.tensors.clear()  # it may have damaged its operands, too: the next gets fresh ones
         return outcome("wrong", verdict.reason)
     return outcome("ok", verdict.reason, samples_ms=samples)
+
+
+def _first_verdict(
+    candidate: BenchCandidate, problem: ProblemState, emit: Emit
+) -> tuple[_Running, CheckResult]:
+    """Run a candidate and judge its results, again on fresh operands if they are wrong."""
+    running = _first_run(candidate, problem, emit)
+    verdict = _judged(running, problem, emit)
+    if verdict.reason and not running.writes(problem):
+        problem.tensors.clear()  # another candidate may have damaged the operands
+        problem.sums.clear()
+        running = _first_run(candidate, problem, emit)
+        verdict = _judged(running, problem, emit)
+    return running, verdict
 
 
 def final(job: FinalJob, emit: Emit) -> tuple[Outcome, ...]:
@@ -166,7 +127,7 @@ def final(job: FinalJob, emit: Emit) -> tuple[Outcome, ...]:
     elapsed_s = (time.monotonic() - started) / len(job.candidates)
     library = job.library.candidate_id if job.library is not None else ""
     rivals = {name: running for name, (running, _) in calls.items() if name != library}
-    damage = _dirty(rivals, problem, emit)
+    damage = _dirty(rivals, problem, emit) if job.check is not None else {}
     outcomes: list[Outcome] = []
     for name, (first, _) in calls.items():
         running = rivals.get(name, first)
@@ -180,7 +141,7 @@ def final(job: FinalJob, emit: Emit) -> tuple[Outcome, ...]:
     return tuple(outcomes)
 
 
-def _dirty(rivals: dict[str, _Running], problem: _Problem, emit: Emit) -> dict[str, str]:
+def _dirty(rivals: dict[str, _Running], problem: ProblemState, emit: Emit) -> dict[str, str]:
     """Return which candidates changed which operand while they were measured in turns.
 
     If an operand has changed, each is called again alone on fresh operands, and its call in ``rivals`` is
@@ -202,7 +163,7 @@ def _dirty(rivals: dict[str, _Running], problem: _Problem, emit: Emit) -> dict[s
     )
 
 
-def _compared(outcome: Outcome, running: _Running, problem: _Problem, emit: Emit) -> Outcome:
+def _compared(outcome: Outcome, running: _Running, problem: ProblemState, emit: Emit) -> Outcome:
     """Return the outcome of a candidate after its numbers have been compared once more."""
     verdict = _judged_again(running, problem, CheckResult(None), emit)
     damage = running.damage(problem)
@@ -239,9 +200,13 @@ class _Running:
         """Return what was written outside of the outputs, empty if nothing was."""
         return next(filter(None, (zone.overrun() for zone in self._zones())), "")
 
-    def damage(self, problem: _Problem) -> str:
+    def damage(self, problem: ProblemState) -> str:
         """Return what was written that is not an output, empty if nothing was."""
         return self.overrun() or problem.changed(self.read())
+
+    def writes(self, problem: ProblemState) -> bool:
+        """Return True if it has written anything that is not an output."""
+        return bool(self.overrun()) or problem.first_changed(self.read()) is not None
 
     def read(self) -> list[TensorSpec]:
         """Return the operands that it may not write."""
@@ -251,9 +216,9 @@ class _Running:
         return [*([self.guarded] if self.guarded else ()), *self.written.values()]
 
 
-def _prepared(job: ScreenJob | FinalJob, candidate: BenchCandidate, emit: Emit) -> _Problem:
+def _prepared(job: ScreenJob | FinalJob, candidate: BenchCandidate, emit: Emit) -> ProblemState:
     """Return the state of a problem; compute the float64 reference of an attention, if there is none yet."""
-    problem = _kept.pop(job.problem_id, None) or _Problem()
+    problem = _kept.pop(job.problem_id, None) or ProblemState()
     _kept[job.problem_id] = problem
     while len(_kept) > KEPT_PROBLEMS:
         _kept.popitem(last=False)
@@ -272,13 +237,13 @@ def _prepared(job: ScreenJob | FinalJob, candidate: BenchCandidate, emit: Emit) 
     return problem
 
 
-def _reference(job: ScreenJob | FinalJob, problem: _Problem, emit: Emit) -> None:
+def _reference(job: ScreenJob | FinalJob, problem: ProblemState, emit: Emit) -> None:
     """Run the library kernel, if there is no reference yet."""
     if job.library is not None and not problem.known:
         _keep(_first_run(job.library, problem, emit), problem, emit)
 
 
-def _first_run(candidate: BenchCandidate, problem: _Problem, emit: Emit) -> _Running:
+def _first_run(candidate: BenchCandidate, problem: ProblemState, emit: Emit) -> _Running:
     """Build the operands, report the candidate to the parent, and run it once."""
     emit(Event("build", candidate.candidate_id))
     views = problem.attention.written(candidate) if problem.attention is not None else {}
@@ -321,7 +286,7 @@ def _poisoned(running: _Running, trial: AttentionVerifier, emit: Emit, *, librar
     return trial.poisoned(running.candidate, running.inputs, run, library=library)
 
 
-def _keep(running: _Running, problem: _Problem, emit: Emit) -> CheckResult:
+def _keep(running: _Running, problem: ProblemState, emit: Emit) -> CheckResult:
     """Keep the results of the library kernel; the judgement's reason says what is wrong with them."""
     candidate, trial = running.candidate, problem.attention
     if problem.product is not None:
@@ -348,7 +313,7 @@ def _stressed(running: _Running, stress: Stress, emit: Emit) -> torch.Tensor:
         return running.repeat(emit)
 
 
-def _judged(running: _Running, problem: _Problem, emit: Emit) -> CheckResult:
+def _judged(running: _Running, problem: ProblemState, emit: Emit) -> CheckResult:
     """Return whether a candidate's first results are right, and those on changed operands."""
     emit(Event("build", running.candidate.candidate_id))
     if problem.attention is not None:
@@ -367,7 +332,7 @@ def _judged(running: _Running, problem: _Problem, emit: Emit) -> CheckResult:
 
 
 def _judged_again(
-    running: _Running, problem: _Problem, before: CheckResult, emit: Emit
+    running: _Running, problem: ProblemState, before: CheckResult, emit: Emit
 ) -> CheckResult:
     """Run a candidate once more after its samples; return whether its results are still right."""
     result = running.repeat(emit)

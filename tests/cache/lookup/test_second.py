@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from inductor_plugin.cache import Store, open_second, open_store
-from inductor_plugin.cache.lookup import second
 from tests.support.cache import ENVIRONMENT, kernel_key, measured, put_library, record
 
 PLACE = (record().environment, record().op, record().digest)
@@ -117,14 +115,6 @@ def test_a_directory_others_may_write_to_is_not_read_and_told_once(
         "inductor-plugin: the second cache (option cache_read) is not used: "
     )
     assert "may be written by everyone" in warning.getMessage()
-
-
-@pytest.mark.parametrize("owner", ["root", "me", "another"])
-def test_it_may_be_roots_or_mine(owner: str, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    user = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: user if owner == "me" else user + 7)
-    monkeypatch.setattr(second, "_ROOT", user if owner == "root" else user + 8)
-    assert (open_second(shared) is None) == (owner == "another")
 
 
 @pytest.mark.parametrize("content", ["nothing", "no schema", "another format"])

@@ -23,7 +23,6 @@ import inductor_plugin
 from inductor_plugin.cache import Resources
 from inductor_plugin.cost import shortlist
 from inductor_plugin.cost.shortlist import FusionEstimate
-from inductor_plugin.counters import COUNTERS
 from inductor_plugin.inductor.facts.compat import torch_version
 from inductor_plugin.inductor.fusion import decide, pair
 from inductor_plugin.inductor.fusion.nodes import epilogue_of
@@ -37,6 +36,7 @@ from inductor_plugin.kernels.call import (
 )
 from inductor_plugin.problem.epilogue import Epilogue
 from inductor_plugin.problem.tolerance import STEPPED, Tolerance
+from inductor_plugin.tuning.report.counters import COUNTERS
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.tuning.validity import MISHAPS
 from inductor_plugin.worker.jobs import BenchCandidate, Compiled

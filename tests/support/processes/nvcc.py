@@ -16,7 +16,6 @@ from pathlib import Path
 
 from inductor_plugin.cache import KernelKey, digest_of, open_store
 from inductor_plugin.config import Config, process_environment
-from inductor_plugin.counters import Counters
 from inductor_plugin.kernels.nvcc import Toolkit, command, find
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.problem.target import target
@@ -25,6 +24,7 @@ from inductor_plugin.templates.cutlass.source import source
 from inductor_plugin.tuning.build.builder import Builder
 from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.offer import CandidateOffer
+from inductor_plugin.tuning.report.counters import Counters
 from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.selection import Selection
 from inductor_plugin.tuning.task import CppBuild, TaskCandidate

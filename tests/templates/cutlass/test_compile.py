@@ -17,7 +17,7 @@ from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.kernels.cuobjdump import usage
 from inductor_plugin.kernels.nvcc import Toolkit
 from inductor_plugin.kernels.unit import CppSource
-from inductor_plugin.ops import gemm, gemm_abi
+from inductor_plugin.ops import gemm, gemm_abi, launch
 from inductor_plugin.ops.gemm_abi import GemmCall, GemmFunction
 from inductor_plugin.problem import Operand
 from inductor_plugin.templates.cutlass.config import GemmConfig
@@ -269,7 +269,7 @@ def test_grouped_kernels_compile(
         return 132
 
     # What generated code allocates is what the kernel asks for, by the operands' sizes and strides.
-    monkeypatch.setattr(gemm, "_multiprocessors", processors)
+    monkeypatch.setattr(launch, "multiprocessors", processors)
     a = Operand((M, K), (K, 1), "bfloat16", "cuda")
     b = Operand((8, K, N), (K * N, 1, K), "bfloat16", "cuda")
     ends, d = Operand((8,), (1,), "int32", "cuda"), Operand((M, N), (N, 1), "bfloat16", "cuda")

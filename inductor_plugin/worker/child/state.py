@@ -1,0 +1,71 @@
+"""What the benchmark worker keeps of a problem between its jobs: operands, their checksums, the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from inductor_plugin.kernels.call import TensorSpec
+from inductor_plugin.worker.child.attention import AttentionVerifier
+from inductor_plugin.worker.child.operands import build, checksum
+from inductor_plugin.worker.child.product import ProductVerifier
+
+
+@dataclass
+class ProblemState:
+    """State shared by the jobs of one problem."""
+
+    tensors: dict[TensorSpec, torch.Tensor] = field(default_factory=dict[TensorSpec, torch.Tensor])
+    sums: dict[TensorSpec, int] = field(default_factory=dict[TensorSpec, int])
+    product: ProductVerifier | None = None
+    attention: AttentionVerifier | None = None
+
+    def operand(self, spec: TensorSpec) -> torch.Tensor:
+        """Return an operand, built if it is not there."""
+        if spec not in self.tensors:
+            factor = self.product.amplitude(spec) if self.product is not None else 1.0
+            self.tensors[spec] = build(spec, factor)
+            self.sums.pop(spec, None)
+            verifier = self.attention or self.product
+            if verifier is not None:
+                verifier.fill(spec, self.tensors[spec])
+        return self.tensors[spec]
+
+    @property
+    def known(self) -> bool:
+        """Whether the library kernel has run."""
+        verifier = self.attention or self.product
+        return verifier is not None and verifier.known
+
+    @property
+    def comparable(self) -> bool:
+        """Whether there is a reference to compare candidates with; of an attention there is one in float64."""
+        return self.attention is not None or self.known
+
+    def look(self, specs: Iterable[TensorSpec]) -> None:
+        """Keep the checksums of operands as they are now."""
+        for spec in specs:
+            if spec in self.tensors and spec not in self.sums:
+                self.sums[spec] = checksum(self.tensors[spec])
+
+    def changed(self, specs: Sequence[TensorSpec]) -> str:
+        """Return which operand is not as it was any more, empty if none; then all are built again."""
+        index = self.first_changed(specs)
+        if index is None:
+            return ""
+        self.tensors.clear()
+        self.sums.clear()
+        return f"it changed its operand {index}"
+
+    def first_changed(self, specs: Sequence[TensorSpec]) -> int | None:
+        """Return the index of the first operand that is not as it was any more."""
+        return next(
+            (
+                index
+                for index, spec in enumerate(specs)
+                if spec in self.sums and checksum(self.tensors[spec]) != self.sums[spec]
+            ),
+            None,
+        )
