@@ -142,7 +142,9 @@ class Config:
     bench_timeout_s: float = field(
         default=30.0,
         metadata=_how(
-            "number", "Time limit of measuring one candidate; it is dropped after that. 0 for no limit.", unit="s"
+            "number",
+            "Time limit of measuring one candidate; it is dropped after that. 0 for no limit.",
+            unit="s",
         ),
     )
     tune_budget_s: float = field(
