@@ -269,7 +269,7 @@ def test_grouped_kernels_compile(
         return 132
 
     # What generated code allocates is what the kernel asks for, by the operands' sizes and strides.
-    monkeypatch.setattr(launch, "multiprocessors", processors)
+    monkeypatch.setattr(launch, "multiprocessors_now", processors)
     a = Operand((M, K), (K, 1), "bfloat16", "cuda")
     b = Operand((8, K, N), (K * N, 1, K), "bfloat16", "cuda")
     ends, d = Operand((8,), (1,), "int32", "cuda"), Operand((M, N), (N, 1), "bfloat16", "cuda")
