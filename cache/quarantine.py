@@ -25,7 +25,7 @@ _LOCK_S = 30.0
 MISHAPS = frozenset({"hung", "crashed", "out_of_memory", "sticky_error"})
 """Failures that a busy machine, a full memory or another process may have caused."""
 
-_CONDEMNING = 2
+CONDEMNING = 2
 """Mishaps alone and with default limits after which a candidate is not tried again."""
 
 _MISHAPS = "mishaps"
@@ -95,7 +95,7 @@ def is_condemned(status: str, mishaps: object) -> bool:
     """
     if status not in MISHAPS or isinstance(mishaps, bool) or not isinstance(mishaps, int):
         return True
-    return not 0 <= mishaps < _CONDEMNING
+    return not 0 <= mishaps < CONDEMNING
 
 
 class QuarantineShelf:

@@ -13,7 +13,7 @@ from inductor_plugin.cache.directory import NOWHERE, SCHEMA_FIELDS, mend_schema,
 from inductor_plugin.cache.entry import KernelEntry, Resources
 from inductor_plugin.cache.evict import Pruned, SizeLimit
 from inductor_plugin.cache.folder import Folder
-from inductor_plugin.cache.guard import exists
+from inductor_plugin.cache.guard import exists, read
 from inductor_plugin.cache.kernels import KernelShelf
 from inductor_plugin.cache.key import SCHEMA, KernelKey
 from inductor_plugin.cache.layout import Layout
@@ -284,7 +284,7 @@ class Store:
     def misses(self) -> dict[str, Any] | None:
         """Return the misses of the process that had some last, or None."""
         try:
-            return parse_misses(self.layout.misses.read_bytes())
+            return parse_misses(read(self.layout.misses))
         except (OSError, ValueError):
             return None
 

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from inductor_plugin.cache import document
+from inductor_plugin.cache.guard import read
 from inductor_plugin.cache.key import Difference, differences
 from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cache.record import Record
 from inductor_plugin.cache.records import environment_files, parse_environment, parse_record
 
-NEWEST = 64
-"""Most records that are compared with a problem: reading and comparing one takes 0.2 ms."""
+NEWEST = 16
+"""Most records that are compared with a problem: reading and comparing one takes 0.2 ms, and the first compile of 200
+products explains 200 misses."""
 
 _SHOWN = 4
 _TEXTS = ("op", "digest", "describe", "environment", "reason")
@@ -70,8 +72,8 @@ def elsewhere(
             continue
         path = layout.record(other, op, digest)
         with suppress(OSError, ValueError):
-            record = parse_record(path.read_bytes(), path)
-            content = parse_environment(file.read_bytes(), other)
+            record = parse_record(read(path), path)
+            content = parse_environment(read(file), other)
             changed = tuple(differences(content, fields))
             others.append(Near(other, digest, record.describe, changed))
     return min(others, key=lambda near: (len(near.differences), near.environment), default=None)
@@ -114,4 +116,4 @@ def _newest(folder: Path) -> Iterator[Record]:
                     files.append((entry.stat().st_mtime, Path(entry.path)))
     for _, path in sorted(files, reverse=True)[:NEWEST]:
         with suppress(OSError, ValueError):  # damaged: `verify` names it
-            yield parse_record(path.read_bytes(), path)
+            yield parse_record(read(path), path)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from inductor_plugin.cache import atomic
 from inductor_plugin.cache.entry import ENTRY, KernelEntry, damage_of_folder, parse_entry
+from inductor_plugin.cache.guard import read
 from inductor_plugin.cache.kernels import kernel_folders
 from inductor_plugin.cache.layout import Layout, part
 from inductor_plugin.cache.pack import Pack, pack_files, parse_pack
@@ -159,7 +160,7 @@ def _selected(layout: Layout, environment: str | None, op: str | None) -> Iterat
             yield path
     for folder in kernel_folders(layout.kernels):
         if (everything or folder.name in kernels) and damage_of_folder(folder) is None:
-            entry = parse_entry((folder / ENTRY).read_bytes(), folder)
+            entry = parse_entry(read(folder / ENTRY), folder)
             yield from (folder / name for name in (ENTRY, *entry.files))
     for path in quarantine_files(layout.quarantined):
         if everything or path.parent.name in environments:
@@ -184,14 +185,14 @@ def _packed(store: Store, pack: Pack) -> Iterator[Path]:
 
 def _sound_record(path: Path) -> Record | None:
     try:
-        return parse_record(path.read_bytes(), path)
+        return parse_record(read(path), path)
     except (OSError, ValueError):
         return None
 
 
 def _sound_environment(path: Path) -> dict[str, Any] | None:
     try:
-        return parse_environment(path.read_bytes(), path.parent.name)
+        return parse_environment(read(path), path.parent.name)
     except (OSError, ValueError):
         return None
 
@@ -206,13 +207,13 @@ def _check(staged: Layout, file: str, hashes: Mapping[str, str]) -> None:
     """
     try:
         for path in record_files(staged.records):
-            parse_record(path.read_bytes(), path)
+            parse_record(read(path), path)
         for path in environment_files(staged.records):
-            parse_environment(path.read_bytes(), path.parent.name)
+            parse_environment(read(path), path.parent.name)
         for path in quarantine_files(staged.quarantined):
-            parse_quarantined(path.read_bytes())
+            parse_quarantined(read(path))
         for path in pack_files(staged.packs):
-            _check_pack(staged, parse_pack(path.read_bytes()))
+            _check_pack(staged, parse_pack(read(path)))
     except (ValueError, RecursionError) as error:
         raise ArchiveError(f"{file} holds a damaged entry: {error}; export it again") from error
     for folder in kernel_folders(staged.kernels):
@@ -228,7 +229,7 @@ def _damage_of_staged(folder: Path, root: Path, hashes: Mapping[str, str]) -> st
     name would read it as often.
     """
     try:
-        entry = parse_entry((folder / ENTRY).read_bytes(), folder)
+        entry = parse_entry(read(folder / ENTRY), folder)
     except (OSError, ValueError, RecursionError) as error:
         return str(error)
     if entry.digest != folder.name:
@@ -241,13 +242,13 @@ def _damage_of_staged(folder: Path, root: Path, hashes: Mapping[str, str]) -> st
 
 def _staged_kernels(staged: Layout) -> Iterator[KernelEntry]:
     for folder in kernel_folders(staged.kernels):
-        yield parse_entry((folder / ENTRY).read_bytes(), folder)
+        yield parse_entry(read(folder / ENTRY), folder)
 
 
 def _sound_kernels(layout: Layout) -> Iterator[KernelEntry]:
     for folder in kernel_folders(layout.kernels):
         if damage_of_folder(folder) is None and folder.exists():
-            yield parse_entry((folder / ENTRY).read_bytes(), folder)
+            yield parse_entry(read(folder / ENTRY), folder)
 
 
 def _check_pack(staged: Layout, pack: Pack) -> None:
@@ -322,7 +323,7 @@ def _copy_kernels(store: Store, entries: Iterable[KernelEntry]) -> tuple[int, in
         files: dict[str, Path | bytes] = {
             name: published.get(sha256, folder / name) for name, sha256 in entry.files.items()
         }
-        stored = store.put_kernel(entry.key, files, entry.resources)
+        stored = store.put_kernel(entry.key, files, entry.resources, entry.extra)
         published.update((sha256, stored.path(name)) for name, sha256 in stored.files.items())
         new += 1
     return new, existing, len(libraries)
@@ -335,7 +336,7 @@ def _sound_quarantine(source: Layout) -> Iterator[Quarantined]:
 
 def _sound_quarantined(path: Path) -> Quarantined | None:
     try:
-        return parse_quarantined(path.read_bytes())
+        return parse_quarantined(read(path))
     except (OSError, ValueError):
         return None
 
@@ -347,6 +348,6 @@ def _is_whole(layout: Layout, path: Path) -> bool:
 
 def _sound_pack(path: Path) -> Pack | None:
     try:
-        return parse_pack(path.read_bytes())
+        return parse_pack(read(path))
     except (OSError, ValueError):
         return None

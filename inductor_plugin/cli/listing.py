@@ -15,6 +15,7 @@ from typing import Any, cast
 from inductor_plugin.cache import Store, report
 from inductor_plugin.cache.document import load
 from inductor_plugin.cache.evict import pinned
+from inductor_plugin.cache.guard import read
 from inductor_plugin.cli import second, table
 from inductor_plugin.cli.description import described
 from inductor_plugin.cli.verb import Verb, in_environment, open_cache, open_to_write, say
@@ -190,7 +191,7 @@ def _written_at(path: Path) -> int:
 
 def _row(path: Path) -> dict[str, Any] | None:
     try:
-        fields = load(path.read_bytes())
+        fields = load(read(path))
         return table.record_row(fields, described(fields["problem"], str(fields["describe"])))
     except _UNREADABLE as error:
         reason = report.printable(f"{path} is damaged ({error})")

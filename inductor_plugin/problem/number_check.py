@@ -1,8 +1,8 @@
 """How the benchmark worker checks a candidate's numbers. Pure.
 
 With random operands of one magnitude a product of ``k`` terms is ``sqrt(k)`` times as large as a bias: at
-k = 4096 a missing bias is 1.6 % of the output, twice the rounding of bfloat16. So operands that are added to the product are
-made as large as the product.
+k = 65,536 a missing bias is 0.4 % of the output, half of what the rounding of bfloat16 is allowed. So operands
+that are added to the product are made as large as the product.
 """
 
 from __future__ import annotations

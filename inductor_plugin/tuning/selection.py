@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from inductor_plugin.cache import Decision, Measured, Record, Store
+from inductor_plugin.cache.quarantine import MISHAPS
 from inductor_plugin.config import Config
 from inductor_plugin.errors import warn_once
 from inductor_plugin.problem import Problem
@@ -30,7 +31,6 @@ from inductor_plugin.tuning.report.counters import Counters
 from inductor_plugin.tuning.task import Task, problem_digest
 from inductor_plugin.tuning.ticket import TuningTicket, looked_up
 from inductor_plugin.tuning.validity import (
-    MISHAPS,
     checked,
     is_strict,
     is_valid,
@@ -103,7 +103,8 @@ class Selection:
             record_hits=int(ticket.hit),
             record_misses=int(not ticket.hit),
         )
-        logger.info("%s", looked_up(ticket, unseen, self._config.policy))
+        if logger.isEnabledFor(logging.INFO):  # a warm compile plans each of its problems here
+            logger.info("%s", looked_up(ticket, unseen, self._config.policy))
         if unseen and self._config.policy in ("tune", "build"):
             if budget is not None and budget.over:
                 for offer in unseen:  # preparing them takes time, too
@@ -180,6 +181,8 @@ class Selection:
             )
             if row is None or not keeps_out(row, self._config):
                 remaining.append(offer)
+                if row is not None:
+                    ticket.on_probation.add(offer.candidate_id)
                 continue
             self._counters.add(quarantined=1)
             ticket.measured[offer.candidate_id] = unmeasured(
@@ -252,6 +255,9 @@ class Selection:
             # A library kernel is tried again: without it there is no reference and no guard.
             if measured.status not in NOT_FAILED and not candidate.library:
                 self._quarantine(ticket, measured)
+            elif measured.status == "ok" and measured.candidate in ticket.on_probation:
+                name = quarantine_name(measured.candidate, ticket.digest)
+                self._store.release(self._environment, name)
         verdict = self.decide(ticket) if task.measured else None
         fresh = {e.candidate_id for e in task.entries}
         merged = self._store.put_record(self._record(ticket, verdict, fresh))

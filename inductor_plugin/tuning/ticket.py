@@ -33,6 +33,7 @@ class TuningTicket:
         hit: True if every candidate was known.
         epilogue: The product's epilogue, as stored in the record.
         created: Time of the submission, in seconds since 1970.
+        on_probation: Candidates that are tried again though they are in quarantine; a success releases them.
     """
 
     selection: Selection
@@ -46,6 +47,7 @@ class TuningTicket:
     hit: bool = False
     epilogue: Mapping[str, str] = field(default_factory=dict[str, str])
     created: float = field(default_factory=time.time)
+    on_probation: set[str] = field(default_factory=set[str])
 
 
 def looked_up(ticket: TuningTicket, unseen: Sequence[CandidateOffer], policy: str) -> str:

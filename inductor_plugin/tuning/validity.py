@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from inductor_plugin.cache import Measured, Quarantined
+from inductor_plugin.cache.quarantine import CONDEMNING
 from inductor_plugin.config import Config
 from inductor_plugin.problem.number_check import NumberCheck
 
@@ -15,10 +16,6 @@ LIMITING: dict[str, tuple[str, ...]] = {
 }
 """Options that may have ended a candidate, by its status; 0 means no limit, for memory the default one."""
 _ADVISED = frozenset({"hung", "out_of_memory"})
-
-MISHAPS = frozenset({"hung", "crashed", "out_of_memory", "sticky_error"})
-"""Failures that another process, or the machine, may have caused."""
-_MISHAPS_THAT_CONDEMN = 2
 
 _NUMBERS, _UNCHECKED, _LIMITS = "numbers", "unchecked", "limits"
 _NO_REFERENCE = "no reference"
@@ -51,7 +48,7 @@ def keeps_out(entry: Quarantined, config: Config) -> bool:
     """
     if was_limited(entry.status, entry.fields.get(_LIMITS), config):
         return False
-    return entry.condemned or entry.count >= _MISHAPS_THAT_CONDEMN
+    return entry.condemned or entry.count >= CONDEMNING
 
 
 def is_strict(status: str, config: Config) -> bool:

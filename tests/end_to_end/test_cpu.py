@@ -21,10 +21,10 @@ from torch._inductor import select_algorithm
 
 import inductor_plugin
 from inductor_plugin.cache import open_store
+from inductor_plugin.cache.quarantine import MISHAPS
 from inductor_plugin.inductor import jinja, vector
 from inductor_plugin.tuning.report.counters import Stats
 from inductor_plugin.tuning.runtime import RUNTIME
-from inductor_plugin.tuning.validity import MISHAPS
 from tests.support.candidates import faults
 from tests.support.candidates.providers import offered
 

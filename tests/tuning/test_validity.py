@@ -149,6 +149,7 @@ def test_a_mishap_that_went_well_the_second_time_is_forgotten(tmp_path: Path) ->
     fail(rig(tmp_path).plan(offers("a")), "a", "crashed")
     race(rig(tmp_path).plan(offers("a")), {"library": 1.0, "a": 0.5})
     one = rig(tmp_path)
+    assert list(one.store.iter_quarantine()) == []
     known = one.plan(offers("a"))
     assert known.hit
     assert one.selection.decide(known).winner == "a"

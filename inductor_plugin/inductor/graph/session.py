@@ -252,15 +252,17 @@ class Session:
             context.store.add_counts(
                 hits=sum(t.hit for t in tickets), misses=sum(not t.hit for t in tickets)
             )
-            misses.keep(context.store, self.config)
+            if not all(ticket.hit for ticket in tickets):
+                misses.keep(context.store, self.config)
             misses.warn_of_cached(tickets, self.config, context.store, context.environment)
         if self._untuned and not tickets and _needs_freezing():
             misses.hint_of_freezing()
         spent = spent_on(tickets)
         for observe in OBSERVERS:
             observe(tickets)
-        for ticket in tickets:
-            logger.info("%s", decided(ticket))
+        if logger.isEnabledFor(logging.INFO):
+            for ticket in tickets:
+                logger.info("%s", decided(ticket))
         line = summary(tickets, spent)
         logger.info("%s", line)
         shown = self.config.table == "on" or (

@@ -64,7 +64,6 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
         _reference(job, problem, emit)
         if not problem.comparable:
             return outcome("skipped", "there is no library kernel to compare its numbers with")
-    if checked:
         running, verdict = _first_verdict(candidate, problem, emit)
     else:
         running = _first_run(candidate, problem, emit)
@@ -82,7 +81,7 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
     if damage:
         return outcome("red_zone", damage)
     if verdict.reason and not is_library:
-        problem.tensors.clear()  # it may have damaged its operands, too: the next gets fresh ones
+        problem.forget_operands()  # it may have damaged its operands, too: the next gets fresh ones
         return outcome("wrong", verdict.reason)
     return outcome("ok", verdict.reason, samples_ms=samples)
 
@@ -94,8 +93,7 @@ def _first_verdict(
     running = _first_run(candidate, problem, emit)
     verdict = _judged(running, problem, emit)
     if verdict.reason and not running.writes(problem):
-        problem.tensors.clear()  # another candidate may have damaged the operands
-        problem.sums.clear()
+        problem.forget_operands()  # another candidate may have damaged them
         running = _first_run(candidate, problem, emit)
         verdict = _judged(running, problem, emit)
     return running, verdict
@@ -226,7 +224,7 @@ def _prepared(job: ScreenJob | FinalJob, candidate: BenchCandidate, emit: Emit) 
         return problem
     if job.attention is None:
         problem.product = ProductVerifier(job.check)
-        problem.tensors.clear()
+        problem.forget_operands()
         return problem
     emit(Event("build", candidate.candidate_id))
     problem.attention = verifier_of(job, candidate, problem.operand)

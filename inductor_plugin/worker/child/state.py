@@ -55,9 +55,13 @@ class ProblemState:
         index = self.first_changed(specs)
         if index is None:
             return ""
+        self.forget_operands()
+        return f"it changed its operand {index}"
+
+    def forget_operands(self) -> None:
+        """Let all operands be built again."""
         self.tensors.clear()
         self.sums.clear()
-        return f"it changed its operand {index}"
 
     def first_changed(self, specs: Sequence[TensorSpec]) -> int | None:
         """Return the index of the first operand that is not as it was any more."""

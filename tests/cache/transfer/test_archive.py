@@ -56,6 +56,16 @@ def write_archive(file: Path, members: list[tuple[tarfile.TarInfo, bytes]], *, l
             out.addfile(info, io.BytesIO(data))
 
 
+def test_fields_of_a_newer_version_are_imported_too(tmp_path: Path):
+    source = open_store(tmp_path / "a")
+    source.put_kernel(kernel_key(), {"kernel.so": b"library"}, None, {"newer": [1]})
+    export_archive(source, tmp_path / "x.tar.gz")
+    target = open_store(tmp_path / "b")
+    import_archive(target, tmp_path / "x.tar.gz")
+    (kernel,) = target.iter_kernels()
+    assert kernel.extra == {"newer": [1]}
+
+
 def test_what_is_exported_comes_back_byte_for_byte(tmp_path: Path):
     source = filled(tmp_path / "a")
     counts = export_archive(source, tmp_path / "x.tar.gz")

@@ -21,6 +21,7 @@ from torch.nn import functional
 
 import inductor_plugin
 from inductor_plugin.cache import Resources
+from inductor_plugin.cache.quarantine import MISHAPS
 from inductor_plugin.cost import shortlist
 from inductor_plugin.cost.shortlist import FusionEstimate
 from inductor_plugin.inductor.facts.compat import torch_version
@@ -38,7 +39,6 @@ from inductor_plugin.problem.epilogue import Epilogue
 from inductor_plugin.problem.tolerance import STEPPED, Tolerance
 from inductor_plugin.tuning.report.counters import COUNTERS
 from inductor_plugin.tuning.task import Task
-from inductor_plugin.tuning.validity import MISHAPS
 from inductor_plugin.worker.jobs import BenchCandidate, Compiled
 from tests.support.lowering import Arg, Lab
 

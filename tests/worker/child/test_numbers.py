@@ -5,6 +5,7 @@ The jobs run in this process: none of these kernels breaks it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -94,6 +95,19 @@ def test_an_honest_kernel_is_accepted(honest: wrong_numbers.Fault, dtype: str, o
 @pytest.mark.parametrize("fault", wrong_numbers.OF_C, ids=lambda fault: fault.__name__)
 def test_a_missing_bias_is_seen_in_every_type(fault: wrong_numbers.Fault, dtype: str) -> None:
     assert screened(jobs(fault, dtype, "addmm")[0]).status == "wrong"
+
+
+def test_a_missing_bias_is_seen_beside_the_longest_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 65,536 terms a bias of the operands' size is 0.4 % of the product, below what bfloat16 is allowed."""
+    monkeypatch.setattr(sys.modules[__name__], "K", 1 << 16)
+    screen, _ = jobs(wrong_numbers.forgets_c, "bfloat16", "addmm")
+    assert screened(screen).status == "wrong"
+    assert (
+        screened(
+            replace(screen, candidate=jobs(wrong_numbers.exact, "bfloat16", "addmm")[0].candidate)
+        ).status
+        == "ok"
+    )
 
 
 @pytest.mark.parametrize("fault", wrong_numbers.OF_LAYOUTS, ids=lambda fault: fault.__name__)
