@@ -23,11 +23,11 @@ SHARE = 0.4
 """Most of the budget that is kept for measuring."""
 MEASURE_S = 0.05
 """Least seconds kept for each candidate."""
-MEASURE_PER_COMPILE = 0.1
-"""Seconds of a screening in those of a compile: 0.39 s and 3.7 s on two cores with eight processes, 0.05 s
-and 0.9 s on quiet ones. So what a compile takes tells how busy the machine is."""
-_PAIRS_S = 2.5
-"""Least budget in which a unit of two C++ kernels can be compiled and measured."""
+MEASURE_PER_COMPILE = 0.025
+"""Seconds of a screening in those of the compile of a unit: 0.05 s and 2 s on two quiet cores. So what a compile takes
+tells how busy the machine is."""
+UNIT_S = 2.5
+"""Least budget in which a unit of several C++ kernels can be compiled and measured; with less each is compiled alone."""
 _FLOPS_PER_BYTE = {"cpu": 16.0}
 _FLOPS_PER_BYTE_OF_A_GPU = 200.0
 """Operations in the time of one byte of memory: an H100 has 989 TFLOP/s in bfloat16 and 3.35 TB/s; two
@@ -71,12 +71,12 @@ def heaviest_first(
     return [ordered[start : start + size] for start in range(0, len(ordered), size)]
 
 
-def cpp_unit(total_s: float) -> int:
-    """Return how many C++ kernels are compiled together within a budget.
-
-    A unit shares its headers, 1.8 s of a compile (`CppCompileJob`); all of a unit is lost that is not compiled in time.
-    """
-    return 2 if total_s >= _PAIRS_S else 1
+def heaviest_unit_first(
+    units: Sequence[Sequence[_T]], problem: Callable[[_T], Problem]
+) -> list[list[_T]]:
+    """Return the units by their heaviest problem, and the kernels of each by theirs."""
+    ordered = [sorted(unit, key=lambda item: -weight(problem(item))) for unit in units]
+    return sorted(ordered, key=lambda unit: -weight(problem(unit[0])))
 
 
 class Budget:
@@ -109,7 +109,7 @@ class Budget:
             return compile_until(self.ends, self.total_s, self._expected, compile_s)
 
     def compiled(self, elapsed_s: float) -> None:
-        """Note what the compile of a kernel took."""
+        """Note what the compile of a unit took."""
         with self._lock:
             self._compile_s.append(elapsed_s)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.tuning import race
+from inductor_plugin.tuning.ends import with_ends
 from inductor_plugin.tuning.report.counters import Counters
 from inductor_plugin.tuning.report.journal import Journal
 from inductor_plugin.tuning.report.trace import Trace
@@ -335,16 +336,15 @@ class Pipeline:
         """Return the worker's outcome, None if the candidate cannot be sent to it."""
         if candidate.bench is None:
             return None
-        return self._bench.screen(
-            ScreenJob(
-                problem_id=task.digest,
-                library=reference.candidate if reference is not None else None,
-                candidate=_argument(candidate),
-                sampling=race.screening(self.device),
-                check=task.check,
-                attention=task.attention,
-            )
+        job = ScreenJob(
+            problem_id=task.digest,
+            library=reference.candidate if reference is not None else None,
+            candidate=_argument(candidate),
+            sampling=race.screening(self.device),
+            check=task.check,
+            attention=task.attention,
         )
+        return self._bench.screen(with_ends(job, task.ends))
 
     def _final(self, task: Task) -> bool:
         """Run one leg of interleaved rounds; False when no candidate can catch up any more."""

@@ -16,6 +16,7 @@ from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.tuning import budget
 from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.candidate import CandidateId, Identified
+from inductor_plugin.tuning.ends import SizeEnd
 from inductor_plugin.tuning.report.counters import Counters
 from inductor_plugin.worker.jobs import OUT_OF_TIME, BenchCandidate, Outcome, TritonCompileJob
 
@@ -113,6 +114,7 @@ class Task:
         error: Why there is no result; empty if there is one.
         retry_at: ``time.monotonic()`` before which the problem's lock is not tried again.
         steps_left: Candidates the progress bar still waits for.
+        ends: The ends of a dynamic problem's size class, at which candidates are checked, too.
         spent: What was done for it: kernels, measurements, failures, seconds.
     """
 
@@ -131,6 +133,7 @@ class Task:
     error: str = ""
     retry_at: float = 0.0
     steps_left: int = 0
+    ends: tuple[SizeEnd, ...] = ()
     spent: Counters = field(default_factory=Counters)
 
     @property

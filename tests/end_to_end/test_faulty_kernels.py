@@ -91,6 +91,26 @@ def test_a_faulty_kernel_does_not_win(cache_dir: Path, fault: wrong_numbers.Faul
     assert numbers(record, fault.__name__).status in ("wrong", "red_zone")
 
 
+@pytest.mark.parametrize("fault", wrong_numbers.OF_SIZES, ids=lambda fault: fault.__name__)
+def test_nor_one_that_is_right_only_at_the_size_it_is_measured_at(
+    cache_dir: Path, fault: wrong_numbers.Fault
+) -> None:
+    """Measured with 64 rows; the record holds for 33 to 64."""
+    with offered(fault.__name__, namespace="numbers"):
+        function = torch.compile(
+            torch.mm, backend="inductor_plugin", options={"cache_dir": str(cache_dir)}
+        )
+        for rows in (64, 33, 47):
+            a, b = torch.randn(rows, 96), torch.randn(96, 48)
+            torch._dynamo.mark_dynamic(a, 0)
+            assert float((function(a, b) - a @ b).abs().max()) < 1e-3
+    (record,) = open_store(cache_dir).iter_records()
+    assert record.problem["dynamic"]
+    refused = numbers(record, fault.__name__)
+    assert refused.status in ("wrong", "red_zone")
+    assert refused.reason.endswith("(at size 33 instead of 64)")
+
+
 def test_nor_after_the_worker_was_killed(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library kernel's worker gets one SIGKILL as it starts, as the OOM killer sends it."""
     screen, killed = BenchWorker.screen, list[str]()

@@ -15,8 +15,8 @@ from inductor_plugin.tuning.budget import (
     SHARE,
     Budget,
     compile_until,
-    cpp_unit,
     heaviest_first,
+    heaviest_unit_first,
     weight,
 )
 from tests.support.fakes import FakeClock, problem
@@ -59,7 +59,7 @@ def test_attention_weighs_by_its_scores() -> None:
 def test_measuring_is_given_time_for_each_candidate_but_never_most_of_the_budget() -> None:
     assert compile_until(100.0, 10.0, 0, 0.0) == 100.0
     assert compile_until(100.0, 10.0, 5, 0.0) == 100.0 - 5 * MEASURE_S
-    assert compile_until(100.0, 10.0, 5, 4.0) == 100.0 - 5 * 0.4
+    assert compile_until(100.0, 10.0, 5, 8.0) == 100.0 - 5 * 8.0 * MEASURE_PER_COMPILE
     assert compile_until(100.0, 10.0, 10_000, 0.0) == 100.0 - SHARE * 10.0
     assert SHARE < 0.5
 
@@ -70,8 +70,10 @@ def test_batches_come_heaviest_first_with_a_problem_s_candidates_together() -> N
         assert heaviest_first(range(5), lambda i: problem(rows=rows[i]), size) == expected
 
 
-def test_units_are_small_where_time_is_short() -> None:
-    assert [cpp_unit(total_s) for total_s in (1.0, 3.0, 60.0)] == [1, 2, 2]
+def test_units_and_the_kernels_in_them_come_heaviest_first() -> None:
+    rows = {"a": 64, "b": 512, "c": 128, "d": 1024}
+    units = heaviest_unit_first(["ab", "cd"], lambda name: problem(rows=rows[name]))
+    assert units == [["d", "c"], ["b", "a"]]
 
 
 def test_a_budget_runs_from_its_first_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,21 @@ def test_a_batch_becomes_one_library_with_one_function_each(pool: CompilePool, t
     assert len({compiled.library for compiled in built.values()}) == 1
     assert [times(built[key * 64], 7) for key in "abc"] == [14, 21, 35]
     assert all(compiled.elapsed_s > 0 for compiled in built.values())
+
+
+def test_kernels_that_begin_alike_share_it_in_one_library(pool: CompilePool, tmp_path: Path):
+    """A counter that all share shows that its text is compiled once."""
+    counter = "static int64_t count() { static int64_t calls = 0; return ++calls; }"
+
+    def counting(key: str, factor: int, text: str = counter) -> CppSource:
+        one = source(key, factor, text)
+        body = one.source.replace("(x, y);", "(x, y); *y += 100 * count();")
+        return replace(one, source=body, shares=True)
+
+    sources = [counting("a", 2), counting("b", 3), counting("c", 5, f"{counter}\n// another")]
+    built = build(pool, tmp_path, *sources)
+    assert {compiled.status for compiled in built.values()} == {"ok"}
+    assert [times(built[key], 7) for key in "abc"] == [114, 221, 135]
 
 
 def test_one_bad_source_does_not_take_its_batch_down(pool: CompilePool, tmp_path: Path):

@@ -58,6 +58,12 @@ class AutotuneCall:
         """Seed of each input by name."""
         return self.operands.seeds
 
+    def at_other_sizes(self) -> AutotuneCall:
+        """Return the call as it is inside `compat.at_sizes`, with the same seeds of operands."""
+        call = replace(self)
+        call.operands.seeds = self.seeds
+        return call
+
     def read_again(self) -> AutotuneCall:
         """Return the call with its inputs' current layouts; no input is generated."""
         return replace(self, input_gen_fns={})

@@ -241,7 +241,7 @@ def _cpp_candidate(
         toolchain=toolchain.compiler,
         flags=toolchain.flags,
     )
-    source = CppSource(key.digest, request.source_code, request.kernel_name)
+    source = CppSource(key.digest, request.source_code, request.kernel_name, shares=True)
     inputs = _cpp_inputs(choice, call)
     output = output_tensor(inner.layout)
     return TaskCandidate(

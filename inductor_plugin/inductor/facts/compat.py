@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
+import sympy  # pyright: ignore[reportMissingTypeStubs]
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import ir, select_algorithm
@@ -16,6 +20,9 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.nn.attention import SDPBackend
 
 from inductor_plugin.errors import NAME
+
+_ALGEBRA: Any = sympy  # untyped
+_SIZES: ContextVar[dict[Any, int] | None] = ContextVar("sizes", default=None)
 
 OLDEST = (2, 11)
 NEWEST = (2, 15)
@@ -72,8 +79,36 @@ def selected(node: ir.TensorBox, choice: ir.ChoiceCaller | None, kwargs: dict[st
 
 
 def hints(expressions: Sequence[Any]) -> tuple[int, ...]:
-    """Return the sizes to measure for possibly symbolic expressions."""
+    """Return the sizes to measure for possibly symbolic expressions; inside `at_sizes` those sizes."""
+    sizes = _SIZES.get()
+    if sizes:
+        expressions = [_ALGEBRA.sympify(expression).subs(sizes) for expression in expressions]
     return tuple(int(x) for x in V.graph.sizevars.optimization_hints(expressions))
+
+
+@contextmanager
+def at_sizes(sizes: Mapping[Any, int]) -> Generator[None]:
+    """Make `hints` return other sizes inside the block.
+
+    Args:
+        sizes: Symbols and the sizes they have there.
+    """
+    token = _SIZES.set(dict(sizes))
+    try:
+        yield
+    finally:
+        _SIZES.reset(token)
+
+
+def bounds(symbol: Any) -> tuple[int, int]:
+    """Return the smallest and the largest size that a symbol may have."""
+    sizevars: Any = V.graph.sizevars
+    known: Any = sizevars.shape_env.bound_sympy(symbol)
+    low, high = (
+        int(bound) if isinstance(bound, _ALGEBRA.Integer) else None
+        for bound in (known.lower, known.upper)
+    )
+    return low or 0, sys.maxsize if high is None else high
 
 
 def strides(node: Any) -> Sequence[Any]:

@@ -16,6 +16,7 @@ from torch._inductor.graph import GraphLowering
 
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.candidates.call import AutotuneCall
+from inductor_plugin.inductor.candidates.check import number_check, size_ends
 from inductor_plugin.inductor.candidates.layouts import before_layouts
 from inductor_plugin.inductor.candidates.offers import (
     is_cpp,
@@ -32,15 +33,11 @@ from inductor_plugin.inductor.graph.output_guard import OutputGuard
 from inductor_plugin.inductor.graph.packs import make_ready
 from inductor_plugin.inductor.graph.pending import PendingChoice
 from inductor_plugin.problem import Problem
-from inductor_plugin.problem.number_check import (
-    NumberCheck,
-    added_operands,
-    amplitude,
-    tolerance_of,
-)
+from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.registry import default_registry
 from inductor_plugin.tuning.budget import Budget
-from inductor_plugin.tuning.environment import float32_precision, provenance
+from inductor_plugin.tuning.ends import SizeEnd
+from inductor_plugin.tuning.environment import provenance
 from inductor_plugin.tuning.holder import wait_s
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.operand_files import OperandFiles
@@ -140,7 +137,8 @@ class Session:
         by_id = {name: choice for name, (_, choice) in distinct.items()}
         names = [node.get_name() for node in call.nodes]
         check = number_check(call.problem, names, call.seeds)
-        ticket = self.enqueue(call.problem, call.layout.device, offers, rejected, check)
+        ends = size_ends(call)
+        ticket = self.enqueue(call.problem, call.layout.device, offers, rejected, check, ends=ends)
         if self.guard is not None:
             context, _ = self.context(call.layout.device)
             self.guard.follow(by_id, ticket, context.environment)
@@ -155,6 +153,7 @@ class Session:
         rejected: Mapping[str, str],
         check: NumberCheck | None,
         epilogue: Mapping[str, str] | None = None,
+        ends: Sequence[SizeEnd] = (),
     ) -> TuningTicket:
         """Submit a problem; ``epilogue`` is the text of `epilogue_text` that the record keeps."""
         context, selection = self.context(device)
@@ -165,7 +164,7 @@ class Session:
         )
         ticket = self._tickets.get(key)
         if ticket is None:
-            ticket = selection.plan(problem, offers, rejected, check, self._budget)
+            ticket = selection.plan(problem, offers, rejected, check, self._budget, ends)
             self._tickets[key] = ticket
             ticket.epilogue = epilogue or {}
             if not ticket.hit and self.config.policy != "build":  # which compiles what it measured
@@ -279,24 +278,6 @@ def session_of(graph: GraphLowering, config: Config) -> Session:
     if session is None:
         session = _SESSIONS[graph] = Session(graph, config)
     return session
-
-
-def number_check(problem: Problem, names: Sequence[str], seeds: dict[str, int]) -> NumberCheck:
-    """Return how a candidate's numbers are compared with the library kernel's.
-
-    Args:
-        problem: The problem.
-        names: Names of its inputs in the graph; fewer if the others are not added to the product.
-        seeds: Seeds of the random values of inputs, by name; missing ones are added.
-    """
-    added = dict.fromkeys(names[i] for i in added_operands(problem) if i < len(names))
-    factor = amplitude(problem)
-    tf32 = problem.output.device != "cpu" and float32_precision() != "highest"
-    return NumberCheck(
-        tolerance_of(problem, tf32=tf32),
-        tuple((seeds.setdefault(name, len(seeds) + 1), factor) for name in added),
-        large_values=not problem.epilogue,
-    )
 
 
 def _needs_freezing() -> bool:

@@ -21,11 +21,12 @@ from inductor_plugin.cache import KernelEntry, KernelKey, Resources, Store
 from inductor_plugin.tuning.report.counters import Counters
 from inductor_plugin.errors import CacheError
 from inductor_plugin.kernels import triton_files
+from inductor_plugin.kernels.unit import head
 from inductor_plugin.kernels.resources import misfit
 from inductor_plugin.tuning import scratch
 from inductor_plugin.tuning.build.batches import MAX_BATCH, cuda_batch, spread
-from inductor_plugin.tuning.budget import cpp_unit, heaviest_first
-from inductor_plugin.tuning.build.item import BuildItem, unanswered, urgency
+from inductor_plugin.tuning.budget import UNIT_S, heaviest_first, heaviest_unit_first
+from inductor_plugin.tuning.build.item import BuildItem, problem_of, unanswered, urgency
 from inductor_plugin.tuning.holder import TOUCH_S, Watch, touch
 from inductor_plugin.tuning.report.journal import Journal
 from inductor_plugin.tuning.report.trace import Trace
@@ -114,17 +115,17 @@ class Builder:
 
     def _batches(self, items: Sequence[BuildItem]) -> list[list[BuildItem]]:
         """Return what is compiled together."""
-        build, budget = items[0].candidate.build, items[0].task.budget
-        size = 0
-        if isinstance(build, CppBuild) and build.language == "cuda":
-            size = cuda_batch(len(items), self._pool.workers)
-        if budget is not None:
-            size = size or cpp_unit(budget.total_s)
-            return heaviest_first(items, lambda item: item.task.problem, size)
-        if size:
-            units = -(-len(items) // size)
-            return [list(items[start::units]) for start in range(units)]
-        return spread(items, self._pool.workers)
+        budget, workers = items[0].task.budget, self._pool.workers
+        if items[0].cpp.language == "cuda":
+            size = cuda_batch(len(items), workers)
+            if budget is not None:
+                return heaviest_first(items, problem_of, size)
+            count = -(-len(items) // size)
+            return [list(items[start::count]) for start in range(count)]
+        if budget is not None and budget.total_s < UNIT_S:
+            return heaviest_first(items, problem_of, 1)
+        units = spread(items, workers, lambda item: head(item.cpp.source))
+        return units if budget is None else heaviest_unit_first(units, problem_of)
 
     def busy(self) -> bool:
         """Return True while something compiles or is about to; collected builds do not count."""
@@ -291,7 +292,7 @@ class Builder:
         spent_s = self._journal.compiled(items, results)
         budget = items[0].task.budget
         if budget is not None and results and results[0].status == "ok":
-            budget.compiled(spent_s / len(results))
+            budget.compiled(spent_s)
         return results
 
     def _build_batch(self, batch: Sequence[BuildItem]) -> None:

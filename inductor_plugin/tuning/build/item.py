@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from inductor_plugin.kernels.resources import SPILL_LIMIT_BYTES
 from inductor_plugin.kernels.unit import unique_symbol
+from inductor_plugin.problem import Problem
 from inductor_plugin.tuning.budget import weight
 from inductor_plugin.tuning.task import CppBuild, Task, TaskCandidate
 from inductor_plugin.worker.jobs import Compiled
@@ -58,6 +59,11 @@ class BuildItem:
         """Bytes a thread may spill for the kernel to be measured."""
         without = self.task.problem.op.startswith(_WITHOUT_LIBRARY)
         return sys.maxsize if without else SPILL_LIMIT_BYTES
+
+
+def problem_of(item: BuildItem) -> Problem:
+    """Return the problem of an item."""
+    return item.task.problem
 
 
 def urgency(items: Sequence[BuildItem]) -> tuple[float, Callable[[], float]] | None:

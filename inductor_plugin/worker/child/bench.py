@@ -70,6 +70,9 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
         verdict = _keep(running, problem, emit) if is_library else CheckResult(None)
     # Without a check it is not known which inputs an attention kernel may write.
     damage = running.damage(problem) if checked else running.overrun()
+    if checked and not damage and not verdict.reason:
+        damage, reason = _wrong_at_ends(job, problem, emit)
+        verdict = replace(verdict, reason=reason)
     samples: tuple[float, ...] = ()
     if not damage and (is_library or not verdict.reason):
         emit(Event("start", candidate.candidate_id))
@@ -97,6 +100,31 @@ def _first_verdict(
         running = _first_run(candidate, problem, emit)
         verdict = _judged(running, problem, emit)
     return running, verdict
+
+
+def _wrong_at_ends(job: ScreenJob, problem: ProblemState, emit: Emit) -> tuple[str, str]:
+    """Run a candidate at the ends of its size class; return what it damaged there, and what is wrong with its results."""
+    for end in job.ends:
+        state = problem.ends.setdefault(end.problem_id, ProblemState())
+        if not _comparable_at(end, state, emit):
+            continue
+        running, verdict = _first_verdict(end.candidate, state, emit)
+        damage = running.damage(state)
+        if damage or verdict.reason:
+            state.forget_operands()
+            where = f" (at size {end.problem_id})"
+            return damage and damage + where, verdict.reason and verdict.reason + where
+    return "", ""
+
+
+def _comparable_at(end: ScreenJob, state: ProblemState, emit: Emit) -> bool:
+    """Return whether there is a reference at an end of the size class."""
+    _prepare(end, state, end.candidate, emit)
+    try:
+        _reference(end, state, emit)
+    except Exception:  # noqa: BLE001  the library kernel cannot be called there: nothing to compare with
+        state.forget_operands()
+    return state.comparable
 
 
 def final(job: FinalJob, emit: Emit) -> tuple[Outcome, ...]:
@@ -220,19 +248,25 @@ def _prepared(job: ScreenJob | FinalJob, candidate: BenchCandidate, emit: Emit) 
     _kept[job.problem_id] = problem
     while len(_kept) > KEPT_PROBLEMS:
         _kept.popitem(last=False)
+    _prepare(job, problem, candidate, emit)
+    return problem
+
+
+def _prepare(
+    job: ScreenJob | FinalJob, problem: ProblemState, candidate: BenchCandidate, emit: Emit
+) -> None:
     if job.check is None or problem.attention is not None or problem.product is not None:
-        return problem
+        return
     if job.attention is None:
         problem.product = ProductVerifier(job.check)
         problem.forget_operands()
-        return problem
+        return
     emit(Event("build", candidate.candidate_id))
     problem.attention = verifier_of(job, candidate, problem.operand)
     for spec, tensor in problem.tensors.items():
         if problem.attention is not None:
             problem.attention.fill(spec, tensor)
     problem.sums.clear()
-    return problem
 
 
 def _reference(job: ScreenJob | FinalJob, problem: ProblemState, emit: Emit) -> None:

@@ -21,6 +21,7 @@ class ProblemState:
     sums: dict[TensorSpec, int] = field(default_factory=dict[TensorSpec, int])
     product: ProductVerifier | None = None
     attention: AttentionVerifier | None = None
+    ends: dict[str, ProblemState] = field(default_factory=dict[str, "ProblemState"])
 
     def operand(self, spec: TensorSpec) -> torch.Tensor:
         """Return an operand, built if it is not there."""

@@ -138,6 +138,20 @@ def reads_padding(out: Tensor, operands: Sequence[Tensor]) -> None:
     out.copy_(right(operands) + 0.0 * behind.double())
 
 
+def last_tile_missing(out: Tensor, operands: Sequence[Tensor]) -> None:
+    """Leave out the rows after the last multiple of 8."""
+    out.copy_(right(operands))
+    out[out.size(0) // 8 * 8 :] = 0.0
+
+
+def last_tile_overruns(out: Tensor, operands: Sequence[Tensor]) -> None:
+    """Write whole tiles of 8 rows."""
+    out.copy_(right(operands))
+    rows = -(-out.size(0) // 8) * 8
+    torch.as_strided(out, (rows, out.size(1)), out.stride(), out.storage_offset())[-1].zero_()
+    out.copy_(right(operands))
+
+
 def too_large(out: Tensor, operands: Sequence[Tensor]) -> None:
     factor = 1.1 if out.dtype.itemsize == 1 else 1.01
     out.copy_(right(operands) * factor)
@@ -179,6 +193,8 @@ WRONG: tuple[Fault, ...] = (
 )
 OF_LAYOUTS: tuple[Fault, ...] = (fills_gaps, reads_padding)
 OF_C: tuple[Fault, ...] = (forgets_c, halves_c)
+OF_SIZES: tuple[Fault, ...] = (last_tile_missing, last_tile_overruns)
+"""Right where the rows are a multiple of 8."""
 
 library: Any = torch.library.Library("numbers", "FRAGMENT")
 
@@ -201,5 +217,5 @@ def _define(fault: Fault) -> None:
     library.impl(f"{name}.c", three, "CPU")
 
 
-for each in (*HONEST, *WRONG, *OF_LAYOUTS, *OF_C, times_0, finishes_later):
+for each in (*HONEST, *WRONG, *OF_LAYOUTS, *OF_C, *OF_SIZES, times_0, finishes_later):
     _define(each)

@@ -186,9 +186,27 @@ def test_batches_are_even_and_as_few_as_keep_workers_busy(
     count: int, workers: int, sizes: list[int]
 ) -> None:
     items = list(range(count))
-    batches = spread(items, workers)  # pyright: ignore
+    batches = spread(items, workers, lambda _item: "")
     assert [len(batch) for batch in batches] == sizes
-    assert sorted(i for batch in batches for i in batch) == items  # pyright: ignore
+    assert sorted(i for batch in batches for i in batch) == items
+
+
+@pytest.mark.parametrize(
+    ("heads", "workers", "units"),
+    [
+        ("aaaaaabbbb", 2, ["aaaaaa", "bbbb"]),
+        ("aaaaaabbbb", 1, ["aaaaaabbbb"]),
+        ("abababab", 2, ["aaaa", "bbbb"]),
+        ("a" * 9, 2, ["a" * 8, "a"]),
+        ("a" * 40, 1, ["a" * 32, "a" * 8]),
+        ("aab", 4, ["aa", "b"]),
+    ],
+)
+def test_kernels_that_begin_alike_are_compiled_together(
+    heads: str, workers: int, units: list[str]
+) -> None:
+    batches = spread(list(heads), workers, lambda item: item)
+    assert ["".join(batch) for batch in batches] == units
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,50 @@ def test_what_lies_between_rows_is_neither_read_nor_written(fault: wrong_numbers
     assert outcome.status in ("wrong", "red_zone")
 
 
+def with_end(job: ScreenJob, rows: int, dtype: str) -> ScreenJob:
+    """Return a screening that runs the candidate with another number of rows, too."""
+    assert job.library is not None
+    a, b = operands(dtype, "mm")
+    moved = {
+        a: replace(a, size=(rows, K), storage=rows * K),
+        job.candidate.output: replace(job.candidate.output, size=(rows, N)),
+    }
+
+    def there(candidate: BenchCandidate) -> BenchCandidate:
+        return replace(candidate, inputs=(moved[a], b), output=moved[candidate.output])
+
+    end = replace(
+        job,
+        problem_id=f"{rows} rows",
+        library=there(job.library),
+        candidate=there(job.candidate),
+    )
+    return replace(job, ends=(end,))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("fault", wrong_numbers.OF_SIZES, ids=lambda fault: fault.__name__)
+def test_what_is_right_at_the_measured_size_alone_is_refused(
+    fault: wrong_numbers.Fault, dtype: str
+) -> None:
+    job = jobs(fault, dtype, "mm")[0]
+    assert screened(job).status == "ok"
+    outcome = screened(with_end(job, M - 7, dtype))
+    assert outcome.status in ("wrong", "red_zone")
+    assert outcome.reason.endswith("(at size 17 rows)")
+    assert not outcome.samples_ms
+    honest = jobs(wrong_numbers.exact, dtype, "mm")[0]
+    assert screened(with_end(honest, M - 7, dtype)).status == "ok"
+
+
+def test_a_size_at_which_the_library_kernel_fails_is_not_compared() -> None:
+    job = with_end(jobs(wrong_numbers.exact, "float32", "mm")[0], M - 7, "float32")
+    (end,) = job.ends
+    assert end.library is not None
+    broken = replace(end.library, inputs=end.library.inputs[::-1])
+    assert screened(replace(job, ends=(replace(end, library=broken),))).status == "ok"
+
+
 @pytest.mark.parametrize("fault", [wrong_numbers.every_10th_call, wrong_numbers.second_call])
 def test_the_finals_compare_again(fault: wrong_numbers.Fault) -> None:
     _, final = jobs(fault, "float32", "mm")
