@@ -1,0 +1,53 @@
+"""The figures of the benchmark of whole networks, and its networks."""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.models.__main__ import interval, ratios, summary
+from benchmarks.models.networks import NETWORKS
+
+
+def report(*samples_ms: float) -> dict[str, object]:
+    return {"samples_ms": list(samples_ms)}
+
+
+def test_ratios_are_those_of_each_round() -> None:
+    """The machine was slower in the second round, for all alike."""
+    row = ratios({"plain": report(2, 20, 2), "stock": report(1, 10, 1), "ours": report(1, 10, 1)})
+    assert row["to_plain"] == {"median": 0.5, "low": 0.5, "high": 0.5}
+    assert row["to_stock"]["median"] == 1.0
+
+
+def test_an_arm_that_failed_has_no_ratio() -> None:
+    row = ratios(
+        {"plain": report(2.0), "stock": {"failed": "it ended with 1"}, "ours": report(1.0)}
+    )
+    assert list(row) == ["to_plain"]
+
+
+def test_an_interval_holds_the_median_and_grows_with_the_spread() -> None:
+    calm, wild = interval([1.0, 1.01, 0.99] * 5), interval([1.0, 1.5, 0.5] * 5)
+    for each in (calm, wild):
+        assert each["low"] <= each["median"] <= each["high"]
+    assert wild["high"] - wild["low"] > calm["high"] - calm["low"]
+
+
+def test_a_summary_has_geometric_means_and_the_worst() -> None:
+    rows = [{"to_plain": {"median": 0.5}}, {"to_plain": {"median": 2.0}}]
+    assert summary(rows) == {"to_plain": 1.0, "largest_to_plain": 2.0}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_is_finite_and_the_same_every_time(name: str) -> None:
+    results: list[torch.Tensor] = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        model, inputs = NETWORKS[name]()
+        with torch.no_grad():
+            results.append(model.eval()(*inputs))
+    assert bool(results[0].isfinite().all())
+    assert torch.equal(results[0], results[1])
