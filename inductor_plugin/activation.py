@@ -69,8 +69,33 @@ def enable(**chosen: object) -> None:
     config, others = _loaded(chosen)
     hooks = _hooks()
     if hooks is not None:
+        accept_options(chosen)
         with _LOCK:
             hooks.wrap_backend(config, others, _STOCK)
+
+
+def accept_options(chosen: Mapping[str, object]) -> None:
+    """Let ``torch.compile(model, options=...)`` take the plugin's options, where the plugin is on for the process.
+
+    torch checks the names of options before it compiles, and ends with a list of Inductor's.
+
+    Args:
+        chosen: Options that such a compile does not have to repeat.
+    """
+    import torch  # noqa: PLC0415  loaded already: this is called by its import, or by a compile
+
+    wrapper: Any = getattr(torch, "_TorchCompileInductorWrapper", None)
+    with _LOCK:
+        stock = _STOCK.setdefault("apply_options", getattr(wrapper, "apply_options", None))
+    if stock is None:
+        return
+
+    @functools.wraps(stock)
+    def apply_options(wrapped: Any, given: Mapping[str, object] | None) -> None:
+        ours = split(given or {})[0]
+        stock(wrapped, options(**{**chosen, **(given or {})}) if ours else given)
+
+    wrapper.apply_options = apply_options
 
 
 @contextmanager
@@ -98,6 +123,10 @@ def observe(callback: Callable[[Sequence[Any]], None]) -> Generator[None]:
 def disable() -> None:
     """Undo `enable`: remove all hooks from torch and end the workers."""
     with _LOCK:
+        apply_options = _STOCK.pop("apply_options", None)
+        if apply_options is not None:
+            wrapper: Any = sys.modules["torch"]._TorchCompileInductorWrapper
+            wrapper.apply_options = apply_options
         stock, module = _STOCK.pop("compile_fx", None), sys.modules.get(_COMPILE_FX)
         if stock is not None and module is not None:
             vars(module)["compile_fx"] = stock

@@ -26,6 +26,12 @@ from benchmarks.harness.sources import PLUGIN
 from benchmarks.models.networks import NETWORKS
 
 ARMS = ("plain", "stock", "ours")
+_RATIOS = {
+    "to_plain": ("ours", "plain"),
+    "to_stock": ("ours", "stock"),
+    "stock_to_plain": ("stock", "plain"),
+}
+"""Ratios by name: an arm's time in that of another."""
 _DRAWS = 2000
 _LONGEST_S = 600.0
 
@@ -57,12 +63,12 @@ def main() -> int:
 
 
 def ratios(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the plugin's time in that of the other arms: median of the rounds, and its interval."""
-    ours = reports["ours"].get("samples_ms", ())
+    """Return the time of one arm in that of another: median of the rounds, and its interval."""
+    samples = {name: report.get("samples_ms", ()) for name, report in reports.items()}
     return {
-        f"to_{other}": interval([a / b for a, b in zip(ours, theirs, strict=False)])
-        for other in ("plain", "stock")
-        if (theirs := reports[other].get("samples_ms", ())) and ours
+        name: interval([a / b for a, b in zip(samples[arm], samples[other], strict=False)])
+        for name, (arm, other) in _RATIOS.items()
+        if samples[arm] and samples[other]
     }
 
 
@@ -78,7 +84,7 @@ def interval(values: Sequence[float]) -> dict[str, float]:
 def summary(rows: Any) -> dict[str, float]:
     """Return the geometric means of the ratios of all networks, and the largest."""
     means: dict[str, float] = {}
-    for name in ("to_plain", "to_stock"):
+    for name in _RATIOS:
         medians = [row[name]["median"] for row in rows if name in row]
         if medians:
             means[name] = round(math.exp(statistics.fmean(map(math.log, medians))), 4)
@@ -94,7 +100,7 @@ def line(network: str, row: Mapping[str, Any]) -> str:
     )
     shown = "  ".join(
         f"{name} {row[name]['median']:.3f} ({row[name]['low']:.3f}..{row[name]['high']:.3f})"
-        for name in ("to_plain", "to_stock")
+        for name in _RATIOS
         if name in row
     )
     return f"{network:10s} {times}  {shown}"

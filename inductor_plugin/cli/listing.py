@@ -200,7 +200,8 @@ def _row(path: Path) -> dict[str, Any] | None:
 
 
 def _matches(row: Mapping[str, Any], texts: Sequence[str]) -> bool:
-    values = [str(value).casefold() for value in row.values()]
+    flags = [name for name, value in row.items() if value is True]  # ``noisy``, ``pinned``
+    values = [str(value).casefold() for value in (*row.values(), *flags)]
     return all(any(text in value for value in values) for text in texts)
 
 

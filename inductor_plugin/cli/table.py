@@ -39,7 +39,20 @@ def record_row(fields: Mapping[str, Any], problem: str = "") -> dict[str, Any]:
         "environment": str(fields["environment"]),
         "updated": report.number(fields["updated"]) or 0.0,
         "pinned": fields["pinned"] is True,
+        "noisy": any(
+            _is_noisy(candidates.get(str(decision.get(name)), {})) for name in ("winner", "library")
+        ),
     }
+
+
+def _is_noisy(measured: Mapping[str, Any]) -> bool:
+    """Return `Measured.noisy` of the fields of a measurement."""
+    median_ms, spread_ms = (report.number(measured.get(f"{n}_ms")) for n in ("median", "spread"))
+    return median_ms is not None and (spread_ms or 0.0) > median_ms
+
+
+def _marks(row: Mapping[str, Any]) -> str:
+    return "".join(f" {mark}" for mark in ("pinned", "noisy") if row[mark])
 
 
 def records_text(rows: Iterable[Mapping[str, Any]], width: int = 0) -> str:
@@ -62,7 +75,7 @@ def records_text(rows: Iterable[Mapping[str, Any]], width: int = 0) -> str:
                 report.time_text(row["updated"]),
                 report.number_text(row["median_ms"]),
                 report.number_text(row["speedup"], "x"),
-                f"{row['candidates']}{' pinned' if row['pinned'] else ''}",
+                f"{row['candidates']}{_marks(row)}",
                 f"{row['winner'] or '-'}{' (library)' if row['library_stays'] else ''}",
                 row["problem"],
             )
@@ -79,7 +92,7 @@ def _narrow(rows: Sequence[Mapping[str, Any]], width: int) -> str:
             report.number_text(row["median_ms"]),
             report.number_text(row["speedup"], "x"),
             "library" if row["library_stays"] else str(row["kind"] or "-")[:8],
-            report.printable(f"{row['problem']}{' pinned' if row['pinned'] else ''}"),
+            report.printable(f"{row['problem']}{_marks(row)}"),
         )
         for row in rows
     ]

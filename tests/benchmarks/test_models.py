@@ -20,6 +20,7 @@ def test_ratios_are_those_of_each_round() -> None:
     row = ratios({"plain": report(2, 20, 2), "stock": report(1, 10, 1), "ours": report(1, 10, 1)})
     assert row["to_plain"] == {"median": 0.5, "low": 0.5, "high": 0.5}
     assert row["to_stock"]["median"] == 1.0
+    assert row["stock_to_plain"]["median"] == 0.5
 
 
 def test_an_arm_that_failed_has_no_ratio() -> None:

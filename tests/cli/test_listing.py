@@ -83,6 +83,22 @@ def test_a_library_kernel_that_stays_is_not_faster_than_itself(
     assert "2.209" not in said
 
 
+@pytest.mark.parametrize(("noise", "marked"), [("win", True), ("lib", True), ("other", False)])
+def test_a_record_whose_samples_vary_by_more_than_their_median_is_marked(
+    store: Store, capsys: pytest.CaptureFixture[str], noise: str, marked: bool
+):
+    rows = [measured(name, 1.0) for name in ("win", "lib", "other")]
+    loud = [replace(row, spread_ms=1.5) if row.candidate == noise else row for row in rows]
+    chosen = replace(decision("win"), library="lib", speedup=9.0)
+    store.put_record(record(*loud, problem=9, decision=chosen))
+    (row,) = told(store, capsys, "ls", "--filter", "mm(9x512)")
+    assert row["noisy"] is marked
+    assert len(told(store, capsys, "ls", "--filter", "noisy")) == marked
+    run(store, "ls", "--filter", "mm(9x512)")
+    assert ("3 noisy" in capsys.readouterr().out) is marked
+    assert (" noisy" in table.records_text([row], 80)) is marked
+
+
 def test_ls_sorts(store: Store, capsys: pytest.CaptureFixture[str]):
     def medians(*arguments: str) -> list[float]:
         return [row["median_ms"] for row in told(store, capsys, "ls", *arguments)]

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 from torch._inductor import config as inductor_config
 
 import inductor_plugin
@@ -49,6 +50,19 @@ def test_tuning_is_on_unless_the_user_says_otherwise() -> None:
     assert activation.options()["max_autotune"] is True
     assert activation.options(max_autotune=False)["max_autotune"] is False
     assert "max_autotune" not in activation.options(max_autotune_gemm=True)
+
+
+def test_a_compile_of_the_stock_backend_takes_own_options_while_the_plugin_is_on() -> None:
+    wrapper: Any = torch._TorchCompileInductorWrapper  # pyright: ignore[reportPrivateUsage]
+    activation.enable(policy="cached")
+    config = carried(wrapper(None, {"tune_budget_s": 5, "epilogue_fusion": False}, None).config)
+    assert (config.tune_budget_s, config.policy) == (5.0, "cached")
+    assert wrapper(None, {"epilogue_fusion": False}, None).config == {"epilogue_fusion": False}
+    with pytest.raises(OptionError, match="tune_budget_s is 'long'"):
+        wrapper(None, {"tune_budget_s": "long"}, None)
+    activation.disable()
+    with pytest.raises(RuntimeError, match="Unexpected optimization option tune_budget_s"):
+        wrapper(None, {"tune_budget_s": 5}, None)
 
 
 def test_backends_are_handed_on_to_inductor_unless_the_user_names_them_there() -> None:

@@ -62,6 +62,15 @@ inductor_plugin.enable(policy="cached")
 torch.compile(lambda x: x + 2)(torch.ones(3))
 print(compile_fx.compile_fx.__code__.co_filename)
 """
+OWN_OPTIONS = """
+import torch
+
+options = {"tune_budget_s": 5}
+config = torch._TorchCompileInductorWrapper(None, options, None).config
+carrier = config["post_grad_custom_post_pass"]
+print(carrier.config.tune_budget_s, carrier.config.policy)
+print(torch.compile(lambda x: x + 1, options=options)(torch.zeros(1)).item())
+"""
 THREADS = """
 import sys, threading
 import torch
@@ -165,6 +174,7 @@ def fake_activation(monkeypatch: pytest.MonkeyPatch, error: BaseException | None
 
     module = ModuleType("inductor_plugin.activation")
     module.enable_at_first_compile = enable  # type: ignore[attr-defined]
+    module.accept_options = lambda _chosen: None  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "inductor_plugin.activation", module)
     monkeypatch.setitem(sys.modules, "torch._inductor.compile_fx", ModuleType("compile_fx"))
     registry = ModuleType("registry")
@@ -267,6 +277,12 @@ def test_the_variable_holds_where_the_plugins_own_functions_load_inductor_first(
     assert Path(by_variable).name == "hooks.py"
     assert Path(by_hand).name == "hooks.py"
     assert "inductor-plugin" not in done.stderr
+
+
+def test_a_compile_may_have_options_of_its_own_where_the_variable_is_set(tmp_path: Path):
+    done = run(OWN_OPTIONS, tmp_path, INDUCTOR_PLUGIN_ENABLE="1", INDUCTOR_PLUGIN_POLICY="cached")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["5.0", "cached", "1.0"]
 
 
 def test_threads_that_look_the_backend_up_first_do_not_register_it_twice(tmp_path: Path):
