@@ -53,12 +53,15 @@ class Tolerance:
     """Largest accepted errors, relative to the root mean square of the reference.
 
     Attributes:
-        largest: Of any number.
+        largest: Of any number, beyond ``rounding``.
         spread: Of all numbers: the root mean square of their errors.
+        rounding: Relative to each number: as much as its two roundings to the output's type may differ. With a scale
+            for each row, some numbers of a product are 30 times as large as their root mean square.
     """
 
     largest: float
     spread: float
+    rounding: float = 0.0
 
 
 def product_tolerance(
@@ -75,7 +78,9 @@ def product_tolerance(
         operand = _NARROW_SUMS_SPREAD
     summed = 2.0 * max(reduction, 1) ** 0.5 * _UNIT_ROUNDOFF["float32"]
     return Tolerance(
-        largest, (_NARROW_OUTPUT_SPREAD if narrow else _OUTPUT_SPREAD) * unit + operand + summed
+        largest,
+        (_NARROW_OUTPUT_SPREAD if narrow else _OUTPUT_SPREAD) * unit + operand + summed,
+        rounding=2.0 * unit,
     )
 
 

@@ -187,7 +187,7 @@ def values(argument: Arg, seed: int) -> torch.Tensor:
     return tensor.copy_((torch.randn(size, generator=generator) * 2).round() / 8)
 
 
-def _float(tensor: torch.Tensor) -> torch.Tensor:
+def as_float(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if tensor.dtype.is_floating_point else tensor
 
 
@@ -231,9 +231,9 @@ def check(template: Template, kernel: str, cases: Mapping[str, Case]) -> None:
     check_all([(template, name, case) for name, case in cases.items()])
 
 
-def check_all(cases: Sequence[tuple[Template, str, Case]]) -> None:
-    """Do as `check` for (template, name, case), all in one process, which takes seconds to start."""
-    modules: list[tuple[str, list[torch.Tensor]]] = []
+def codes(cases: Sequence[tuple[Template, str, Case]]) -> list[str]:
+    """Return the generated code of (template, name, case), each with the kernel of the template alone."""
+    modules: list[str] = []
     for template, name, case in cases:
         # Padding of unknown sizes is decided by a measurement on the device.
         with inductor_config.patch({"shape_padding": False} if case.rows else {}):
@@ -247,10 +247,16 @@ def check_all(cases: Sequence[tuple[Template, str, Case]]) -> None:
             ).code
         assert code.count(".run(") == 1, name
         assert "extern_kernels" not in code.split("async_compile.wait", 1)[1], name
-        modules.append((code, case.tensors))
+        modules.append(code)
+    return modules
+
+
+def check_all(cases: Sequence[tuple[Template, str, Case]]) -> None:
+    """Do as `check` for (template, name, case), all in one process, which takes seconds to start."""
+    modules = [(code, case[-1].tensors) for code, case in zip(codes(cases), cases, strict=True)]
     results = triton_interpreter.outputs(modules)
     for (_, name, case), (_, tensors), (output,) in zip(cases, modules, results, strict=True):
-        (expected,) = (case.reference or case.function)(*map(_float, tensors))
+        (expected,) = (case.reference or case.function)(*map(as_float, tensors))
         assert torch.isfinite(output).all(), name
         difference = (output.float() - expected).abs() / (1 + expected.abs())
         assert difference.max() <= case.tolerance, f"{name}: {difference.max()}"

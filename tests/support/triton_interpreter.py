@@ -210,7 +210,8 @@ def _dirty(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
     return tensor
 
 
-def _call(code: str, tensors: list[torch.Tensor], folder: Path) -> tuple[torch.Tensor, ...]:
+def loaded(code: str, folder: Path) -> Callable[[list[torch.Tensor]], tuple[torch.Tensor, ...]]:
+    """Return a generated module as a function of its tensors; its kernels are written to ``folder``."""
     from torch._inductor import async_compile
 
     stub: Any = async_compile.AsyncCompile
@@ -223,7 +224,7 @@ def _call(code: str, tensors: list[torch.Tensor], folder: Path) -> tuple[torch.T
     exec(compile(code, "generated.py", "exec"), scope)
     scope["empty_strided_cuda"] = _dirty
     scope["get_raw_stream"] = lambda index: 0
-    return scope["call"](_arguments(code, tensors))
+    return lambda tensors: scope["call"](_arguments(code, tensors))
 
 
 def _arguments(code: str, tensors: Sequence[torch.Tensor]) -> list[Any]:
@@ -291,18 +292,23 @@ def _let_libdevice_compute() -> None:
     library.erf = elementwise(torch.erf)
 
 
-def main() -> None:
-    """Run all cases of a file."""
+def prepare() -> None:
+    """Let generated modules run in this process, where Triton interprets."""
     _let_numpy_count()
     _let_bfloat16_multiply()
     _let_libdevice_compute()
-    cases_path, results_path = (Path(argument) for argument in sys.argv[1:])
     guard: Any = contextlib.nullcontext
     torch.cuda._DeviceGuard, torch.cuda.set_device = guard, lambda index: None
+
+
+def main() -> None:
+    """Run all cases of a file."""
+    prepare()
+    cases_path, results_path = (Path(argument) for argument in sys.argv[1:])
     results: list[tuple[torch.Tensor, ...]] = []
     for number, (code, tensors) in enumerate(torch.load(cases_path)):
         print(f"case {number}", flush=True)  # pytest shows it where the next line fails
-        results.append(_call(code, tensors, cases_path.parent))
+        results.append(loaded(code, cases_path.parent)(tensors))
     torch.save(results, results_path)
 
 

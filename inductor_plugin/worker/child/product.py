@@ -147,25 +147,27 @@ class Errors:
     Attributes:
         largest: Of any number; of integers the root mean square.
         spread: Root mean square.
+        beyond: ``largest``, beyond what the roundings of each number explain.
         line: Largest share of a row or a column that differs; of integers only.
     """
 
     largest: float
     spread: float
+    beyond: float
     line: float = 0.0
 
 
 def compare(result: torch.Tensor, reference: torch.Tensor, accepted: Tolerance) -> CheckResult:
     """Return whether a result agrees with the reference; the reason says how not."""
-    errors = errors_of(result, reference)
+    errors = errors_of(result, reference, accepted.rounding)
     if errors is None:
         return CheckResult(
             None, "NaN or infinite where the library kernel has a number, or another shape"
         )
-    if errors.largest > accepted.largest:
+    if errors.beyond > accepted.largest:
         return CheckResult(
             errors.largest,
-            f"error {errors.largest:.3g} of the reference's root mean square, accepted is {accepted.largest:.3g}",
+            f"error {errors.beyond:.3g} of the reference's root mean square, accepted is {accepted.largest:.3g}",
         )
     if errors.spread > accepted.spread:
         return CheckResult(
@@ -181,10 +183,17 @@ def compare(result: torch.Tensor, reference: torch.Tensor, accepted: Tolerance) 
     return CheckResult(errors.largest)
 
 
-def errors_of(result: torch.Tensor, reference: torch.Tensor) -> Errors | None:
+def errors_of(
+    result: torch.Tensor, reference: torch.Tensor, rounding: float = 0.0
+) -> Errors | None:
     """Return the errors of a result.
 
     Elements where the reference is not finite are not compared.
+
+    Args:
+        result: The result.
+        reference: What it should be.
+        rounding: As in `Tolerance`.
 
     Returns:
         None if the result has another shape, or is not finite where the reference is.
@@ -192,7 +201,7 @@ def errors_of(result: torch.Tensor, reference: torch.Tensor) -> Errors | None:
     if result.shape != reference.shape:
         return None
     if reference.numel() == 0:
-        return Errors(0.0, 0.0)
+        return Errors(0.0, 0.0, 0.0)
     expected, got = _comparable(reference), _comparable(result)
     finite = torch.isfinite(expected)
     whole = _whole(reference)
@@ -200,12 +209,16 @@ def errors_of(result: torch.Tensor, reference: torch.Tensor) -> Errors | None:
     if not bool(finite.all()):
         expected, got = expected[finite], got[finite]
     if expected.numel() == 0:
-        return Errors(0.0, 0.0)
+        return Errors(0.0, 0.0, 0.0)
     difference = got - expected
     spread, scale = _rms(difference), _rms(expected)
-    largest = spread if whole else float(difference.abs().max().item())
     divisor = scale if scale > 0 else 1.0
-    errors = Errors(largest / divisor, spread / divisor, line)
+    if whole:
+        return Errors(spread / divisor, spread / divisor, spread / divisor, line)
+    absolute = difference.abs()
+    largest = float(absolute.max().item())
+    beyond = float((absolute - rounding * expected.abs()).max().item()) if rounding else largest
+    errors = Errors(largest / divisor, spread / divisor, max(0.0, beyond / divisor))
     return errors if math.isfinite(errors.largest) and math.isfinite(errors.spread) else None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from inductor_plugin.template import Template
@@ -16,7 +17,8 @@ from inductor_plugin.templates.triton.decode import TritonDecode
 from inductor_plugin.templates.triton.persistent_tma import TritonPersistentTma
 from inductor_plugin.templates.triton.split_k import TritonSplitK
 from tests.support.lowering import Arg
-from tests.support.triton import F16, NEEDS_CUDA_BUILD, Case, bmm, check_all, mm
+from tests.support.triton import F16, NEEDS_CUDA_BUILD, Case, bmm, check_all, codes, mm
+from tests.support.triton_checked import outcomes
 from tests.support.triton_products import fp8, int4
 
 pytestmark = NEEDS_CUDA_BUILD
@@ -73,6 +75,14 @@ OTHERS: list[tuple[Template, str, Case]] = [
         0, reference_by_blocks, 1e-2, rows=77,
     )),
 ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_check_of_numbers_accepts_every_template() -> None:
+    """Random operands of any magnitude, with NaN in one element of each, through the worker's own check."""
+    for (_, name, _), outcome in zip(ODD, outcomes(codes(ODD), __name__, "ODD"), strict=True):
+        assert outcome.status == "ok", f"{name}: {outcome.reason}"
+        assert outcome.error is not None, name
 
 
 def test_odd_products_and_other_sizes_than_the_measured_are_right() -> None:

@@ -44,6 +44,23 @@ def test_integers_may_not_differ_in_a_row() -> None:
     assert "39% of a row or a column differ" in compare(column, mask, STEPS).reason
 
 
+def test_two_roundings_of_a_large_number_are_no_error() -> None:
+    """With a scale for each row, some numbers are many times as large as the root mean square."""
+    accepted = product_tolerance("bfloat16", "float8_e4m3fn", 128, tf32=False)
+    reference = torch.ones(64, 64, dtype=torch.bfloat16)
+    reference[5, 5] = 40.0
+    next_to_it, far, beside = (reference.clone() for _ in range(3))
+    next_to_it[5, 5] = 40.25
+    far[5, 5] = 41.0
+    beside[7, 7] = 1.25
+    assert compare(next_to_it, reference, accepted).reason == ""
+    assert compare(next_to_it, reference, accepted).error == pytest.approx(0.25 / 1.18, rel=0.01)
+    assert "error 0.583" in compare(far, reference, accepted).reason
+    assert "accepted is 0.0645" in compare(beside, reference, accepted).reason
+    exact = Tolerance(accepted.largest, accepted.spread)
+    assert compare(next_to_it, reference, exact).reason
+
+
 def test_the_error_is_relative_to_the_reference() -> None:
     reference = torch.tensor([3.0, 4.0, 5.0])
     scale = math.sqrt(50 / 3)
