@@ -170,11 +170,13 @@ class SequenceKernel:
 
     Attributes:
         parts: The kernels in order.
-        scratch: Tensors that one kernel writes and a later one reads.
+        scratch: Tensors that one kernel writes: a later one reads them, or they are further outputs.
+        names: Names of the scratch tensors; those of two candidates with the same name must be the same.
     """
 
     parts: tuple[SequenceStep, ...]
     scratch: tuple[TensorSpec, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 Kernel: TypeAlias = ExternKernel | OpKernel | CppKernel | RequestKernel | SequenceKernel

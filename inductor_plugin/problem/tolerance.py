@@ -63,6 +63,13 @@ class Tolerance:
     spread: float
     rounding: float = 0.0
 
+    def of_type(self, dtype: str) -> Tolerance:
+        """Return the largest accepted errors of a further output of a kernel, of another type perhaps."""
+        if dtype not in _UNIT_ROUNDOFF:
+            return Tolerance(STEPPED, STEPPED)
+        own = product_tolerance(dtype, dtype, 1, tf32=False)
+        return Tolerance(max(self.largest, own.largest), max(self.spread, own.spread), own.rounding)
+
 
 def product_tolerance(
     output_dtype: str, input_dtype: str, reduction: int, *, tf32: bool

@@ -197,6 +197,37 @@ def test_fused_against_unfused_in_a_worker(worker: BenchWorker) -> None:
     assert min(*first.samples_ms, *second.samples_ms) > 0
 
 
+TWO_OUTPUTS = """
+import torch
+
+def call(args):
+    a, b, bias, product, out = args
+    torch.mm(a, b, out=product)
+    torch.add(product, bias, out=out)
+    FAULT
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("", ""),
+        ("product[3] = 0", "(in its output buf0)"),
+        ("torch.as_strided(product, (129,), (1,))[128] = 7", "behind its output"),
+    ],
+)
+def test_all_outputs_of_a_fusion_are_compared(worker: BenchWorker, fault: str, said: str) -> None:
+    """The product is needed elsewhere, too, so that the fused kernel writes it as well."""
+    arguments = tuple(map(BufferRef, range(5)))
+    fused = SequenceStep(ModuleKernel(TWO_OUTPUTS.replace("FAULT", fault)), arguments)
+    library = candidate("unfused", replace(APART, names=("buf0",)))
+    both = candidate("fused", SequenceKernel((fused,), (D,), ("buf0",)))
+    check = NumberCheck(Tolerance(1e-4, 1e-4))
+    outcome = worker.screen(ScreenJob("two outputs", library, both, QUICK, check))
+    assert outcome.status == ("ok" if not said else "wrong" if "buf0" in said else "red_zone")
+    assert outcome.reason.endswith(said)
+
+
 @pytest.mark.parametrize(
     ("source", "status", "reason"),
     [

@@ -124,7 +124,7 @@ class Operands:
             for kernel, arguments, out in self.parts
         )
         *scratch, output = (self.fusion.written[buffer] for buffer in order)
-        kernel = SequenceKernel(parts, tuple(scratch))
+        kernel = SequenceKernel(parts, tuple(scratch), tuple(order[:-1]))
         return BenchCandidate(name, kernel, tuple(self.inputs), output, self.fusion.call.timeout_s)
 
     def _place(self, argument: Any, places: Mapping[str, int]) -> Argument:

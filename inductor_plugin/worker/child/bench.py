@@ -10,7 +10,7 @@ import functools
 import gc
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,6 +19,7 @@ from inductor_plugin.attention.check import CheckResult
 from inductor_plugin.kernels.call import ExternKernel, TensorSpec
 from inductor_plugin.worker.child.attention import AttentionVerifier, verifier_of
 from inductor_plugin.worker.child.garbage import garbage_in_new_memory
+from inductor_plugin.worker.child.inductor import BoundSequence
 from inductor_plugin.worker.child.launch import Call, bind
 from inductor_plugin.worker.child.operands import Guarded
 from inductor_plugin.worker.child.product import ProductVerifier
@@ -222,6 +223,11 @@ class _Running:
         emit(Event("build", self.candidate.candidate_id))
         return value if isinstance(value, torch.Tensor) and not self.guarded else self.result
 
+    @property
+    def others(self) -> dict[str, torch.Tensor]:
+        """What it writes besides its output, by name."""
+        return {name: zone.tensor for name, zone in self._scratch.items()}
+
     def overrun(self) -> str:
         """Return what was written outside of the outputs, empty if nothing was."""
         return next(filter(None, (zone.overrun() for zone in self._zones())), "")
@@ -239,7 +245,12 @@ class _Running:
         return [s for i, s in enumerate(self.candidate.inputs) if i not in self.written]
 
     def _zones(self) -> list[Guarded]:
-        return [*([self.guarded] if self.guarded else ()), *self.written.values()]
+        outputs = [self.guarded] if self.guarded else []
+        return [*outputs, *self.written.values(), *self._scratch.values()]
+
+    @property
+    def _scratch(self) -> Mapping[str, Guarded]:
+        return self.call.scratch if isinstance(self.call, BoundSequence) else {}
 
 
 def _prepared(job: ScreenJob | FinalJob, candidate: BenchCandidate, emit: Emit) -> ProblemState:
@@ -325,6 +336,7 @@ def _keep(running: _Running, problem: ProblemState, emit: Emit) -> CheckResult:
         emit(Event("build", candidate.candidate_id))
         problem.product.take(
             running.result,
+            running.others,
             candidate.inputs,
             problem.tensors,
             lambda stress: _stressed(running, stress, emit),
@@ -356,7 +368,7 @@ def _judged(running: _Running, problem: ProblemState, emit: Emit) -> CheckResult
             verdict = replace(verdict, reason=reason)
         return verdict
     assert problem.product is not None
-    verdict = problem.product.judge(running.result)
+    verdict = problem.product.judge(running.result, running.others)
     if not verdict.reason and problem.product.stresses(running.candidate.inputs):
         output = _stressed(running, problem.product.stress, emit)
         verdict = replace(verdict, reason=problem.product.judge_stressed(output).reason)
@@ -373,7 +385,7 @@ def _judged_again(
         verdict = problem.attention.judge(_outputs(running, problem.attention, result))
     else:
         assert problem.product is not None
-        verdict = problem.product.judge(result)
+        verdict = problem.product.judge(result, running.others)
     if not verdict.reason:
         return verdict if before.error is None else before
     return replace(verdict, reason=f"{verdict.reason} (right at first, wrong when called again)")

@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import importlib
 import pickle
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -118,19 +119,35 @@ def bind_request(kernel: RequestKernel, inputs: Sequence[torch.Tensor], out: tor
     return request.make_run_fn(*inputs, out=out)
 
 
-def bind_sequence(
-    kernel: SequenceKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor
-) -> Call:
-    """Return the call of several kernels in sequence, on one set of tensors."""
-    scratch = [operands.build(spec) for spec in kernel.scratch]
-    tensors = [*inputs, *scratch, out]
-    calls = [_bind_part(part, tensors) for part in kernel.parts]
+@dataclass(frozen=True)
+class BoundSequence:
+    """Several kernels bound to one set of tensors.
 
-    def run() -> None:
-        for call in calls:
+    Attributes:
+        calls: The kernels in order.
+        scratch: What they write besides the output, by name.
+    """
+
+    calls: tuple[Call, ...]
+    scratch: Mapping[str, operands.Guarded]
+
+    def __call__(self) -> None:
+        """Run the kernels."""
+        for call in self.calls:
             call()
 
-    return run
+
+def bind_sequence(
+    kernel: SequenceKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor
+) -> BoundSequence:
+    """Return the call of several kernels in sequence, on one set of tensors."""
+    scratch = [operands.Guarded(spec) for spec in kernel.scratch]
+    tensors = [*inputs, *(zone.tensor for zone in scratch), out]
+    names = kernel.names or map(str, range(len(scratch)))
+    return BoundSequence(
+        tuple(_bind_part(part, tensors) for part in kernel.parts),
+        dict(zip(names, scratch, strict=True)),
+    )
 
 
 def _bind_part(part: SequenceStep, tensors: Sequence[torch.Tensor]) -> Call:

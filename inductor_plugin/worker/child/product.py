@@ -7,7 +7,7 @@ and in the gaps between those that are part of the product (`stress`); and again
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -36,6 +36,7 @@ class ProductVerifier:
         """Compare as ``check`` says; there is no reference yet."""
         self._check = check
         self._reference: torch.Tensor | None = None
+        self._others: dict[str, torch.Tensor] = {}
         self._stressed: torch.Tensor | None = None
         self._inputs: tuple[TensorSpec, ...] = ()
         self._gaps = False
@@ -69,6 +70,7 @@ class ProductVerifier:
     def take(
         self,
         result: torch.Tensor,
+        others: Mapping[str, torch.Tensor],
         inputs: Sequence[TensorSpec],
         tensors: Tensors,
         run: Run,
@@ -77,11 +79,13 @@ class ProductVerifier:
 
         Args:
             result: Its output on the operands as they are.
+            others: What else it writes, by name.
             inputs: Its operands.
             tensors: All operands that have been built.
             run: Runs it again.
         """
         self._reference, self._inputs = result.clone(), tuple(inputs)
+        self._others = {name: other.clone() for name, other in others.items()}
         usable = _finite(self._reference)
         self._gaps = fill_gaps(inputs, tensors)
         exponent: int | None = 0
@@ -120,10 +124,19 @@ class ProductVerifier:
             return replace(stress, planted=places), together
         return stress, run(stress).clone() if stress != Stress() else None
 
-    def judge(self, result: torch.Tensor) -> CheckResult:
-        """Return whether the output on the operands as they are is right."""
+    def judge(self, result: torch.Tensor, others: Mapping[str, torch.Tensor]) -> CheckResult:
+        """Return whether the output on the operands as they are is right, and what else is written by the same name."""
         assert self._reference is not None
-        return compare(result, self._reference, self._check.tolerance)
+        accepted = self._check.tolerance
+        verdict = compare(result, self._reference, accepted)
+        for name in self._others.keys() & others.keys():
+            if verdict.reason:
+                break
+            expected = self._others[name]
+            also = compare(others[name], expected, accepted.of_type(dtype_name(expected)))
+            if also.reason:
+                verdict = replace(also, reason=f"{also.reason} (in its output {name})")
+        return verdict
 
     def judge_stressed(self, result: torch.Tensor) -> CheckResult:
         """Return whether the output on changed operands is right."""
@@ -228,6 +241,11 @@ def _comparable(tensor: torch.Tensor) -> torch.Tensor:
         tensor = torch.view_as_real(tensor)
     narrow = tensor.dtype.is_floating_point and tensor.dtype.itemsize <= 4
     return tensor.to(torch.float32 if narrow else torch.float64)
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """Return a tensor's type without ``torch.``."""
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _whole(tensor: torch.Tensor) -> bool:
