@@ -34,9 +34,19 @@ def is_valid(measured: Measured, config: Config, *, library: bool) -> bool:
         return True
     if measured.status == "skipped" or (library and measured.status in LIMITING):
         return False
-    if config.verify_numerics and measured.provenance.get(_NUMBERS) == _UNCHECKED:
+    if config.verify_numerics and not library and _is_unchecked(measured):
         return False
     return not was_limited(measured.status, measured.provenance.get(_LIMITS), config)
+
+
+def _is_unchecked(measured: Measured) -> bool:
+    """Return True if nobody compared a candidate's numbers though there was something to compare them with.
+
+    Earlier versions recorded so, without a word, where the library kernel had not run in the worker.
+    """
+    numbers = measured.provenance.get(_NUMBERS)
+    silent = measured.status == "ok" and measured.error is None and numbers is None
+    return numbers == _UNCHECKED or silent
 
 
 def keeps_out(entry: Quarantined, config: Config) -> bool:

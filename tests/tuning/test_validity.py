@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +92,19 @@ def test_unchecked_numbers_stand_only_where_nobody_asks() -> None:
     assert not is_valid(one, config(verify_numerics=True), library=False)
     assert is_valid(one, config(verify_numerics=False), library=False)
     check = NumberCheck(Tolerance(0.1, 0.1))
-    assert is_valid(measured("ok", **checked(check, verify=True)), config(), library=False)
+    compared = replace(measured("ok", **checked(check, verify=True)), error=0.0)
+    assert is_valid(compared, config(), library=False)
     nothing_to_compare_with = measured("ok", **checked(None, verify=True))
     assert is_valid(nothing_to_compare_with, config(), library=False)
+
+
+def test_a_measurement_of_earlier_versions_that_was_compared_with_nothing_is_repeated() -> None:
+    """They recorded no error, and no word, where the library kernel had not run in the worker."""
+    silent = measured("ok")
+    assert not is_valid(silent, config(), library=False)
+    assert is_valid(silent, config(), library=True)
+    assert is_valid(silent, config(verify_numerics=False), library=False)
+    assert is_valid(measured("wrong"), config(), library=False)
 
 
 def test_what_was_not_checked_is_measured_again_when_numbers_count(tmp_path: Path) -> None:
