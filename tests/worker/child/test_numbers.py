@@ -97,10 +97,13 @@ def test_a_missing_bias_is_seen_in_every_type(fault: wrong_numbers.Fault, dtype:
     assert screened(jobs(fault, dtype, "addmm")[0]).status == "wrong"
 
 
-def test_a_missing_bias_is_seen_beside_the_longest_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fault", wrong_numbers.OF_C, ids=lambda fault: fault.__name__)
+def test_a_wrong_bias_is_seen_beside_the_longest_sums(
+    monkeypatch: pytest.MonkeyPatch, fault: wrong_numbers.Fault
+) -> None:
     """With 65,536 terms a bias of the operands' size is 0.4 % of the product, below what bfloat16 is allowed."""
     monkeypatch.setattr(sys.modules[__name__], "K", 1 << 16)
-    screen, _ = jobs(wrong_numbers.forgets_c, "bfloat16", "addmm")
+    screen, _ = jobs(fault, "bfloat16", "addmm")
     assert screened(screen).status == "wrong"
     assert (
         screened(
