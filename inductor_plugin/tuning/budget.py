@@ -28,6 +28,8 @@ MEASURE_PER_COMPILE = 0.025
 tells how busy the machine is."""
 UNIT_S = 2.5
 """Least budget in which a unit of several C++ kernels can be compiled and measured; with less each is compiled alone."""
+LEAST_MEASURED = 0.5
+"""Share of the candidates for which time is left when a compile that has begun in time is ended."""
 _FLOPS_PER_BYTE = {"cpu": 16.0}
 _FLOPS_PER_BYTE_OF_A_GPU = 200.0
 """Operations in the time of one byte of memory: an H100 has 989 TFLOP/s in bfloat16 and 3.35 TB/s; two
@@ -46,7 +48,9 @@ def weight(problem: Problem) -> float:
     return max(float(moved), _flops(problem) / per_byte)
 
 
-def compile_until(ends: float, total_s: float, candidates: int, compile_s: float) -> float:
+def compile_until(
+    ends: float, total_s: float, candidates: int, compile_s: float, share: float = 1.0
+) -> float:
     """Return the time after which nothing is compiled any more, so that the rest suffices to measure.
 
     Args:
@@ -54,9 +58,10 @@ def compile_until(ends: float, total_s: float, candidates: int, compile_s: float
         total_s: The whole budget in seconds.
         candidates: Candidates that have been compiled or are being compiled, with their library kernels.
         compile_s: Seconds that a compile took on the average; 0 if none has ended.
+        share: Share of the candidates that is to be measured.
     """
     measure_s = max(MEASURE_S, MEASURE_PER_COMPILE * compile_s)
-    return ends - min(SHARE * total_s, measure_s * candidates)
+    return ends - share * min(SHARE * total_s, measure_s * candidates)
 
 
 def heaviest_first(
@@ -102,11 +107,18 @@ class Budget:
         return time.monotonic() > self.ends
 
     def admit(self, candidates: int) -> float:
-        """Return the time until which candidates may be compiled, and keep time to measure them."""
+        """Return the time until which candidates may be compiled, and keep time to measure them.
+
+        What has begun in time may use half of what is kept: half of the candidates, the heaviest, measured are more
+        than none.
+        """
         with self._lock:
             self._expected += candidates
             compile_s = fmean(self._compile_s) if self._compile_s else 0.0
-            return compile_until(self.ends, self.total_s, self._expected, compile_s)
+            known = self.ends, self.total_s, self._expected, compile_s
+            latest_start = compile_until(*known)
+            late = time.monotonic() >= latest_start
+            return latest_start if late else compile_until(*known, share=LEAST_MEASURED)
 
     def compiled(self, elapsed_s: float) -> None:
         """Note what the compile of a unit took."""

@@ -10,6 +10,7 @@ from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.problem.attention import FORWARD, Mask, arguments
 from inductor_plugin.tuning import budget as budget_module
 from inductor_plugin.tuning.budget import (
+    LEAST_MEASURED,
     MEASURE_PER_COMPILE,
     MEASURE_S,
     SHARE,
@@ -87,9 +88,21 @@ def test_a_budget_runs_from_its_first_start(monkeypatch: pytest.MonkeyPatch) -> 
     clock.now = 205.0
     one.start()
     assert one.ends == 210.0
-    assert one.admit(2) == 210.0 - 2 * MEASURE_S
-    one.compiled(1.0)
-    one.compiled(3.0)
-    assert one.admit(3) == 210.0 - 5 * MEASURE_PER_COMPILE * 2.0
     clock.now = 210.5
     assert one.over
+
+
+def test_what_begins_in_time_may_use_half_of_what_is_kept_for_measuring(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = FakeClock(200.0)
+    monkeypatch.setattr(budget_module, "time", clock)
+    one = Budget(10.0)
+    one.start()
+    assert one.admit(2) == 210.0 - LEAST_MEASURED * 2 * MEASURE_S
+    one.compiled(4.0)
+    one.compiled(12.0)
+    reserve_s = 5 * MEASURE_PER_COMPILE * 8.0
+    assert one.admit(3) == 210.0 - LEAST_MEASURED * reserve_s
+    clock.now = 210.0 - reserve_s
+    assert one.admit(0) == clock.now  # too late to begin
