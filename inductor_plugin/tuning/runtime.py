@@ -63,7 +63,8 @@ class DeviceContext:
         self.store = runtime.store(config)
         self.environment = self.store.put_environment(facts)
         self.trace = runtime.trace(config.trace_path)
-        self.progress = Progress(config.progress)
+        what = "compiling" if config.policy == "build" else "tuning"
+        self.progress = Progress(config.progress, what)
         self.started: Pipeline | None = None
         self._runtime = runtime
         self._config = config

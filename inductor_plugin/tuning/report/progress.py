@@ -11,12 +11,18 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
 
-class Progress:
-    """Counts how many candidates of the current graph have been measured."""
+_BAR, _NAME = 15, 18
+"""Columns of the bar and of a candidate's name, so that a line has no more than 80. A CUTLASS kernel's name has 80."""
 
-    def __init__(self, mode: str) -> None:
-        """Show by mode: ``on``, ``off``, or ``auto`` for terminals only."""
+
+class Progress:
+    """Counts how many candidates have been measured."""
+
+    def __init__(self, mode: str, what: str = "tuning") -> None:
+        """Show by mode: ``on``, ``off``, or ``auto`` for terminals only; ``what`` is what the user waits for."""
         self._mode = mode
+        self._what = what
+        self._began_s: float | None = None
         self._bar: RichProgress | None = None
         self._task: object | None = None
         self._total = 0
@@ -43,9 +49,14 @@ class Progress:
         if not self.visible or self._bar is not None or self._total == self._done:
             yield
             return
-        with _bar() as bar:
-            self._task = bar.add_task("", total=self._total, completed=self._done)
-            self._bar = bar
+        with _bar(self._what) as bar:
+            task = bar.add_task("", total=self._total, completed=self._done)
+            if self._began_s is None:
+                self._began_s = bar.get_time()
+            bar.tasks[
+                0
+            ].start_time = self._began_s  # the clock goes on where a graph is waited for again
+            self._bar, self._task = bar, task
             try:
                 yield
             finally:
@@ -54,17 +65,18 @@ class Progress:
     def _show(self, name: str = "") -> None:
         bar, task = self._bar, self._task
         if bar is not None and task is not None:
-            bar.update(task, total=self._total, completed=self._done, description=name)  # type: ignore[arg-type]
+            short = name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"
+            bar.update(task, total=self._total, completed=self._done, description=short)  # type: ignore[arg-type]
 
 
-def _bar() -> RichProgress:
+def _bar(what: str) -> RichProgress:
     # Half of the plugin's import time (50 ms), and a warm compile shows no bar.
     from rich import progress  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
 
     return progress.Progress(
-        progress.TextColumn("inductor-plugin: tuning"),
-        progress.BarColumn(),
+        progress.TextColumn(f"inductor-plugin: {what}"),
+        progress.BarColumn(bar_width=_BAR),
         progress.MofNCompleteColumn(),
         progress.TimeElapsedColumn(),
         progress.TextColumn("{task.description}"),

@@ -47,6 +47,34 @@ def test_it_shows_how_many_are_measured(monkeypatch: pytest.MonkeyPatch) -> None
     assert "/4" in screen.getvalue()
 
 
+def test_it_says_what_it_waits_for_beside_the_longest_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("COLUMNS", "80")
+    progress = Progress("on", "compiling")
+    progress.expect(2)
+    with progress.shown():
+        progress.step("cutlass::" + "x" * 100)
+    assert "inductor-plugin: compiling" in screen.getvalue()
+    assert "1/2" in screen.getvalue()
+
+
+def test_the_clock_goes_on_where_a_graph_is_waited_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    progress = Progress("on")
+    progress.expect(2)
+    began: list[float | None] = []
+    for _ in range(2):
+        with progress.shown():
+            began.append(progress._bar.tasks[0].start_time)  # type: ignore[union-attr]  # pyright: ignore
+    assert began[0] is not None
+    assert began[0] == began[1]
+
+
 def test_nothing_is_written_when_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
