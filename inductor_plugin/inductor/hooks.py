@@ -28,6 +28,7 @@ from inductor_plugin.inductor.facts.scope import (
 )
 from inductor_plugin.inductor.fusion import decide, visitors
 from inductor_plugin.inductor.fusion import limits as lowering_fusion_limit
+from inductor_plugin.inductor.graph import repacked
 from inductor_plugin.inductor.graph.output_guard import NEEDS_PYTHON
 from inductor_plugin.inductor.graph.selector import install, installed, uninstall
 from inductor_plugin.inductor.warmup import warm_up
@@ -106,6 +107,7 @@ def unwrap_backend(stock: dict[str, Any]) -> None:
     uninstall()
     vector.uninstall()
     jinja.uninstall()
+    repacked.uninstall()
     int4.uninstall()
     flex.uninstall()
     decide.uninstall()
@@ -258,6 +260,7 @@ def _install() -> None:
         install()
     vector.install()
     jinja.install()
+    repacked.install()
     int4.install()
     flex.install()
     decide.install()

@@ -22,7 +22,7 @@ from inductor_plugin.inductor.candidates.decompose_k import FAMILY, parts_of
 from inductor_plugin.inductor.candidates.template_choice import TemplateChoice
 from inductor_plugin.inductor.facts import toolchain as lowering_toolchain
 from inductor_plugin.inductor.facts.operands import Operands, output_tensor, sizes_kept
-from inductor_plugin.inductor.facts.problem import constant, is_view
+from inductor_plugin.inductor.facts.problem import constant
 from inductor_plugin.inductor.facts.toolchain import with_header
 from inductor_plugin.kernels.call import (
     CppKernel,
@@ -82,16 +82,12 @@ def foreign(choice: Any) -> str | None:
 def repack_hazard(nodes: Sequence[Any]) -> str | None:
     """Return why Inductor's C++ templates would misread a frozen weight, None if they would not.
 
-    To repack a weight, they (torch 2.11-2.15) look up the constant by name: a view is packed as if it
-    were the whole constant, a slice as if it began at offset 0.
+    To repack a weight, they (torch 2.11-2.15) look up the constant by name and view it by sizes and strides: a
+    slice is packed as if it began at offset 0. Without an offset a view is packed rightly.
     """
     for node in nodes:
         value = constant(node)
-        if value is None or value.layout is not torch.strided:
-            continue
-        if is_view(node):
-            return f"Inductor's C++ template would not see the view of {node.get_name()}"
-        if value.storage_offset():
+        if value is not None and value.layout is torch.strided and value.storage_offset():
             return f"Inductor's C++ template would not see the offset of {node.get_name()}"
     return None
 
@@ -180,10 +176,9 @@ def _extern_input(choice: Any, index: int, call: AutotuneCall) -> TensorSpec | N
         return generated
     value = operands.constant(node)
     if value is None or value.device.type != "cpu":
-        # Only on a CPU are frozen weights repacked; elsewhere all candidates get the same random ones.
         return operands.view(node)
-    if value.layout is torch.strided:
-        return call.files.keep(_kept_name(node), value)
+    if (frozen := operands.frozen(node)) is not None:
+        return frozen
     packing = _PACKINGS.get(choice.choice.name)
     dense = _dense_weight(choice, value, operands)
     if packing is None or dense is None:
@@ -192,12 +187,6 @@ def _extern_input(choice: Any, index: int, call: AutotuneCall) -> TensorSpec | N
     if batch is None:
         batch = operands.view(choice.input_nodes[0]).size[0]
     return call.files.keep_packed(node.get_name(), dense, packing, int(batch))
-
-
-def _kept_name(node: Any) -> str:
-    """Return a name for a frozen value; a view of it gets another name."""
-    layout = node.get_layout() if is_view(node) else ""
-    return f"{node.get_name()} {layout}"
 
 
 def _dense_weight(choice: Any, packed: torch.Tensor, operands: Operands) -> torch.Tensor | None:
@@ -259,25 +248,21 @@ def _cpp_inputs(choice: Any, call: AutotuneCall) -> list[TensorSpec]:
     The preprocessor is a closure over Inductor's IR, so it runs here, on real tensors; its results
     are sent to the worker as files.
     """
-    operands, generators = call.operands, call.input_gen_fns
-    specs = operands.bases
-    tensors = [
-        generators[i](node) if i in generators else _example(operands.constant(node), spec)
-        for i, (node, spec) in enumerate(zip(call.nodes, specs, strict=True))
-    ]
+    operands, indices = call.operands, range(len(call.nodes))
+
+    def unchanged(index: int) -> TensorSpec:
+        return operands.fixed(index) or operands.bases[index]
+
     if choice is unwrapped(choice):
-        return [
-            call.files.keep(node.get_name(), tensors[i]) if i in generators else specs[i]
-            for i, node in enumerate(call.nodes)
-        ]
+        return [unchanged(index) for index in indices]
+    tensors = [operands.value(index) for index in indices]
     with sizes_kept(call.nodes):
         processed, _ = choice._preprocessor(tensors, build_tensor(operands.output))
-    unchanged = {id(tensors[i]): spec for i, spec in enumerate(specs) if i not in generators}
-    return [unchanged.get(id(tensor)) or call.files.keep_new(tensor) for tensor in processed]
-
-
-def _example(value: torch.Tensor | None, spec: TensorSpec) -> torch.Tensor:
-    return value if value is not None else build_tensor(spec)
+    before = {id(tensor): index for index, tensor in enumerate(tensors)}
+    return [
+        unchanged(before[id(tensor)]) if id(tensor) in before else call.files.keep_new(tensor)
+        for tensor in processed
+    ]
 
 
 def _triton_candidate(identity: CandidateId, choice: Any, call: AutotuneCall) -> TaskCandidate:

@@ -11,6 +11,7 @@ from typing import Any
 
 import sympy  # pyright: ignore[reportMissingTypeStubs]
 import torch
+from torch._dynamo.utils import counters
 from torch._inductor import config as inductor_config
 from torch._inductor import ir, select_algorithm
 from torch._inductor import lowering as inductor_lowering
@@ -109,6 +110,11 @@ def bounds(symbol: Any) -> tuple[int, int]:
         for bound in (known.lower, known.upper)
     )
     return low or 0, sys.maxsize if high is None else high
+
+
+def count_autotuning() -> None:
+    """Count a call whose candidates are measured where stock Inductor counts it."""
+    counters["inductor"]["select_algorithm_autotune"] += 1
 
 
 def strides(node: Any) -> Sequence[Any]:

@@ -12,9 +12,10 @@ import torch
 from torch._inductor import ir
 
 from inductor_plugin.inductor.facts import compat
-from inductor_plugin.inductor.facts.problem import constant, device_text, dtype_name
+from inductor_plugin.inductor.facts.problem import constant, device_text, dtype_name, is_view
 from inductor_plugin.kernels.call import TensorSpec
 from inductor_plugin.tuning.operand_files import OperandFiles
+from inductor_plugin.worker.child.operands import build
 
 
 class Operands:
@@ -45,11 +46,12 @@ class Operands:
         self._bases: dict[int, tuple[Any, TensorSpec]] = {}
         self._constants: dict[int, tuple[Any, torch.Tensor | None]] = {}
         self._generated: dict[int, TensorSpec | None] = {}
+        self._values: dict[int, torch.Tensor] = {}
 
     @functools.cached_property
     def views(self) -> tuple[TensorSpec, ...]:
         """Operands of an operator: each input as a view of its storage."""
-        return tuple(self.generated(i) or self.view(node) for i, node in enumerate(self._nodes))
+        return tuple(self.fixed(i) or self.view(node) for i, node in enumerate(self._nodes))
 
     @functools.cached_property
     def bases(self) -> tuple[TensorSpec, ...]:
@@ -79,22 +81,49 @@ class Operands:
         """Return a node's frozen value, None if it is known only at run time."""
         return _once(self._constants, node, lambda: constant(node))
 
+    def frozen(self, node: Any) -> TensorSpec | None:
+        """Return a dense frozen weight with its own values, None for any other node.
+
+        Only on a CPU, where frozen weights are repacked; elsewhere all candidates get the same random ones.
+        """
+        value = self.constant(node)
+        if value is None or value.device.type != "cpu" or value.layout is not torch.strided:
+            return None
+        layout = node.get_layout() if is_view(node) else ""
+        return self._files.keep(f"{node.get_name()} {layout}", value)
+
     def generated(self, index: int) -> TensorSpec | None:
         """Return an operand whose values Inductor generates (ends of groups), None for any other.
 
-        Random ends of groups would make kernels access memory out of bounds.
+        Random ends of groups would make kernels access memory out of bounds. They are generated once: candidates
+        that see different values cannot be compared.
         """
-        if index not in self._generators or self._layout.device.type == "cpu":
+        if index not in self._generators:
             return None
         if index not in self._generated:
             self._generated[index] = self._generate(index)
         return self._generated[index]
 
-    def _generate(self, index: int) -> TensorSpec | None:
+    def fixed(self, index: int) -> TensorSpec | None:
+        """Return an operand whose values are the same for all candidates and not random; None for any other."""
+        return self.frozen(self._nodes[index]) or self.generated(index)
+
+    def value(self, index: int) -> torch.Tensor:
+        """Return an operand in this process's memory: frozen, generated, or random."""
         node = self._nodes[index]
+        value = self.constant(node)
+        if value is None and self.generated(index) is not None:
+            value = self._values[index]
+        return value if value is not None else build(self.base(node))
+
+    def _generate(self, index: int) -> TensorSpec | None:
+        node, on_cpu = self._nodes[index], self._layout.device.type == "cpu"
+        if on_cpu and self.constant(node) is not None:
+            return None
         value = generated_value(node, self._generators[index])
         if value is None:
             return None
+        self._values[index] = value
         operand = self._files.keep(f"{node.get_name()} (generated)", value)
         return replace(operand, device=device_text(self._layout.device))
 

@@ -20,6 +20,8 @@ from inductor_plugin.registry import default_registry
 from inductor_plugin.version import __version__
 
 CARRIER = "post_grad_custom_post_pass"
+_GENERATION = 2
+"""Of the graphs in Inductor's cache; those of the first may hold repacked weights of another model."""
 
 
 class ConfigCarrier(CustomGraphPass):
@@ -63,7 +65,8 @@ class ConfigCarrier(CustomGraphPass):
         if not self._active():
             return ("inductor_plugin", "disabled", tuple(uuids))
         templates = default_registry().identity()
-        return ("inductor_plugin", __version__, templates, self.config.code_key(), tuple(uuids))
+        code = (__version__, _GENERATION, templates, self.config.code_key())
+        return ("inductor_plugin", *code, tuple(uuids))
 
     def __eq__(self, other: object) -> bool:
         """Compare the parts of the cache key, so that equal options do not recompile."""

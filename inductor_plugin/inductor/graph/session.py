@@ -26,9 +26,9 @@ from inductor_plugin.inductor.candidates.offers import (
     scalars_of,
 )
 from inductor_plugin.inductor.candidates.template_choice import template_choices
-from inductor_plugin.inductor.facts import toolchain
+from inductor_plugin.inductor.facts import compat, toolchain
 from inductor_plugin.inductor.facts.problem import device_text
-from inductor_plugin.inductor.graph import deferral, misses
+from inductor_plugin.inductor.graph import deferral, misses, repacked
 from inductor_plugin.inductor.graph.output_guard import OutputGuard
 from inductor_plugin.inductor.graph.packs import make_ready
 from inductor_plugin.inductor.graph.pending import PendingChoice
@@ -169,6 +169,8 @@ class Session:
             ticket.epilogue = epilogue or {}
             if not ticket.hit and self.config.policy != "build":  # which compiles what it measured
                 misses.note(ticket, context.store, context.environment)
+            if ticket.task is not None and ticket.task.measured:
+                compat.count_autotuning()
             context.submit(ticket)
         return ticket
 
@@ -236,11 +238,17 @@ class Session:
             if graph is not None:
                 deferral.settle(graph, decision)
 
+    def _end_graph(self) -> None:
+        """Mark and watch what the graph consists of now that all of it is decided."""
+        graph = self._graph()
+        if graph is not None:
+            repacked.mark(graph)
+            if self.guard is not None:
+                self.guard.watch(graph)
+
     def _end(self) -> None:
         """Report and clean up once everything is decided."""
-        graph = self._graph()
-        if self.guard is not None and graph is not None:
-            self.guard.watch(graph)
+        self._end_graph()
         if self._reported:
             return
         self._reported = True

@@ -1,0 +1,59 @@
+"""Keeps one model's repacked weights out of another model's compiled graph.
+
+Inductor's cache of compiled graphs looks frozen weights up by their sizes alone, and takes their values from the model that is
+compiled. But a weight that a C++ template has repacked is stored with the graph: another model of the same sizes gets
+it (torch 2.11 to 2.15, `CompiledFxGraph.constants`; docs/upstream/frozen_weights.md). So such a graph is not stored.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import Any
+
+from torch._inductor import codecache
+from torch._inductor.freezing_utils import has_frozen_params, is_frozen_param
+from torch._inductor.graph import GraphLowering
+
+logger = logging.getLogger(__name__)
+
+_MARK = "inductor_plugin_repacked"
+_NAME = "_save_graph"
+
+
+def mark(graph: GraphLowering) -> None:
+    """Mark the constants that were made of frozen weights while the graph was lowered."""
+    module: Any = graph.module
+    if not has_frozen_params(module):
+        return
+    own = {str(node.target) for node in module.graph.nodes if node.op == "get_attr"}
+    for name, value in graph.constants.items():
+        if not is_frozen_param(value) and graph.allocated_constant_name.get(name) not in own:
+            setattr(value, _MARK, True)
+
+
+def install() -> None:
+    """Let Inductor skip storing graphs with marked constants."""
+    cache: Any = codecache.FxGraphCache
+    stock = getattr(cache, _NAME)
+    if getattr(stock, "__module__", "") == __name__:
+        return
+
+    @functools.wraps(stock)
+    def save_graph(key: str, compiled_graph: Any, *arguments: Any, **keywords: Any) -> None:
+        constants: dict[str, Any] = getattr(compiled_graph, "constants", None) or {}
+        if any(getattr(value, _MARK, False) for value in constants.values()):
+            logger.debug("a graph with repacked weights is not stored in Inductor's cache: %s", key)
+            return
+        stock(key, compiled_graph, *arguments, **keywords)
+
+    save_graph.__module__ = __name__
+    setattr(cache, _NAME, staticmethod(save_graph))
+
+
+def uninstall() -> None:
+    """Restore Inductor's own function."""
+    cache: Any = codecache.FxGraphCache
+    stock = getattr(getattr(cache, _NAME), "__wrapped__", None)
+    if stock is not None and getattr(cache, _NAME).__module__ == __name__:
+        setattr(cache, _NAME, staticmethod(stock))

@@ -1,0 +1,100 @@
+"""A model never runs with weights of another one: Inductor's cache of compiled graphs, and repacked weights."""
+
+# torch types these partly; what it leaves open says nothing about the tests.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+import torch._inductor.config as inductor_config
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+from torch._inductor import codecache
+
+import inductor_plugin
+from inductor_plugin.cache import open_store
+from inductor_plugin.inductor.graph import repacked
+from inductor_plugin.tuning.runtime import RUNTIME
+
+pytestmark = pytest.mark.compat
+
+
+@pytest.fixture(autouse=True)
+def frozen(inductor_cache: Path) -> Iterator[None]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    with inductor_config.patch(freezing=True, fx_graph_cache=True), torch.no_grad():
+        yield
+    inductor_plugin.disable()
+    RUNTIME.forget()
+
+
+class Product(nn.Module):
+    """Multiplies with a part of a weight."""
+
+    def __init__(self, weight: Tensor, part: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.weight, self.part = nn.Parameter(weight), part
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x @ self.part(self.weight))
+
+
+def error(model: nn.Module, x: Tensor, cache_dir: Path) -> float:
+    torch._dynamo.reset()
+    options: Any = {"cache_dir": str(cache_dir), "gemm_backends": "CPP"}
+    compiled = torch.compile(model, backend="inductor_plugin", options=options)
+    return float((compiled(x) - model(x)).abs().max() / model(x).abs().max())
+
+
+def templates() -> int:
+    return counters["inductor"]["cpp_templated_kernel_counter"]
+
+
+def test_a_second_model_of_the_same_sizes_has_its_own_weights(cache_dir: Path) -> None:
+    """Stock Inductor (torch 2.11 to 2.15) takes the first one's, which are stored with its graph."""
+    x = torch.randn(384, 196).half()
+    for _ in range(2):
+        counters.clear()
+        model = Product(torch.randn(196, 385).half(), lambda w: w).eval()
+        assert error(model, x, cache_dir) < 1e-2
+        assert templates() == 1
+        assert counters["inductor"]["fxgraph_cache_hit"] == 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "part", "packed"),
+    [
+        ((385, 196), lambda w: w.t(), 1),
+        ((196, 450), lambda w: w[:, :385], 1),
+        ((392, 385), lambda w: w[::2], 1),
+        ((2, 196, 385), lambda w: w[0], 1),
+        ((2, 196, 385), lambda w: w[1], 0),
+        ((450, 196), lambda w: w[65:].t(), 0),
+    ],
+    ids=["transposed", "columns", "every other row", "the first", "the second", "lower rows"],
+)
+def test_a_view_of_a_weight_is_repacked_where_it_has_no_offset(
+    cache_dir: Path, shape: tuple[int, ...], part: Callable[[Tensor], Tensor], packed: int
+) -> None:
+    counters.clear()
+    model = Product(torch.randn(shape).half(), part).eval()
+    assert error(model, torch.randn(384, 196).half(), cache_dir) < 1e-2
+    assert templates() == packed
+    assert list(open_store(cache_dir).iter_quarantine()) == []
+
+
+def test_inductors_own_function_is_back_after_the_plugin_is_off() -> None:
+    cache: Any = codecache.FxGraphCache
+    repacked.install()
+    assert cache._save_graph.__module__ == repacked.__name__
+    repacked.install()
+    repacked.uninstall()
+    assert cache._save_graph.__module__ == codecache.__name__
