@@ -222,6 +222,13 @@ def test_a_compiler_that_hangs_costs_its_kernel_alone(pool: CompilePool, tmp_pat
     [
         ("kill -SEGV $PPID; sleep 600", "crashed"),
         ("kill -KILL $PPID; sleep 600", "out_of_memory"),
+        ("kill -KILL $$; sleep 600", "out_of_memory"),
+        ("kill -TERM $$; sleep 600", "crashed"),
+        ("exit 137", "out_of_memory"),
+        (
+            "echo 'fatal error: error writing to /tmp/cc.s: No space left on device'; exit 1",
+            "skipped",
+        ),
         ("echo 'virtual memory exhausted: Cannot allocate memory'; exit 1", "out_of_memory"),
         ("echo 'sorry, unimplemented: PCH allocation failure'; exit 1", "out_of_memory"),
         (
