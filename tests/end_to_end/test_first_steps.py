@@ -27,6 +27,7 @@ from inductor_plugin.tuning.runtime import RUNTIME
 from tests.end_to_end.test_cpu import Spent, compiled, fresh
 from tests.end_to_end.test_words import warnings_in
 from tests.support.cache import kernel_key, put_library, record
+from tests.support.candidates import wrong_in_process
 from tests.support.candidates.providers import offered
 from tests.support.command import filled, key, run, told
 from tests.support.repository import REPOSITORY
@@ -205,6 +206,37 @@ def test_doctor_gives_no_advice_that_does_harm(
 
 
 # Verbs.
+
+
+@pytest.mark.slow
+def test_a_script_measures_again_where_it_is_asked_to(
+    cache_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], inductor_cache: Path
+) -> None:
+    with wrong_in_process.offered():
+        compiled(torch.mm, cache_dir)(torch.randn(56, 57), torch.randn(57, 57))
+    store, script = open_store(cache_dir), tmp_path / "script.py"
+    (known,) = store.iter_records()
+    run(store, "repro", known.digest[:12], "--out", script)
+    template = "tests.support.candidates.wrong_in_process:TraitorTemplate"
+    variables = {"PYTHONPATH": str(REPOSITORY), "TORCH_LOGS": "inductor_plugin"}
+    ended: list[tuple[int, str]] = []
+    for policy in ("tune", "typo"):
+        done = subprocess.run(
+            [sys.executable, str(script), "--policy", policy, "--register", template],
+            cwd=tmp_path,
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr
+        ended.append((done.returncode, done.stdout + done.stderr))
+    (tuned, said), (mistaken, usage) = ended
+    assert (tuned, mistaken) == (0, 2)
+    assert "1 problem, 0 known; 0 kernels compiled, 2 candidates measured" in said, said
+    assert "invalid choice: 'typo'" in usage
+    assert list(store.iter_records()) == [known]
 
 
 def test_stats_and_verify_agree_on_a_damaged_kernel_and_repair_mends_it(

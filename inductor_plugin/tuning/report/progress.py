@@ -62,12 +62,13 @@ def _bar() -> RichProgress:
     from rich import progress  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
 
+    console = Console(stderr=True)
     return progress.Progress(
         progress.TextColumn("inductor-plugin: tuning"),
         progress.BarColumn(),
         progress.MofNCompleteColumn(),
         progress.TimeElapsedColumn(),
         progress.TextColumn("{task.description}"),
-        console=Console(stderr=True),
-        transient=True,
+        console=console,
+        transient=console.is_terminal,  # elsewhere the last state stays, as one line of a log
     )

@@ -47,6 +47,21 @@ def test_it_shows_how_many_are_measured(monkeypatch: pytest.MonkeyPatch) -> None
     assert "/4" in screen.getvalue()
 
 
+def test_where_it_is_asked_for_without_a_terminal_it_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", log)
+    progress = Progress("on")
+    progress.expect(2)
+    with progress.shown():
+        progress.step("triton_mm")
+        progress.step("addmm")
+    (line,) = log.getvalue().splitlines()
+    assert "tuning" in line
+    assert "2/2" in line
+
+
 def test_nothing_is_written_when_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
