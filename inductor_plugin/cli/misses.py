@@ -41,6 +41,7 @@ def _last(arguments: Namespace) -> int:
 
 
 def _text(fields: Mapping[str, Any]) -> str:
+    fields = report.shown(fields)
     misses: list[Mapping[str, Any]] = fields["misses"]
     when = report.time_text(fields["time"])
     head = (

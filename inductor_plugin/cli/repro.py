@@ -57,10 +57,11 @@ def _repro(arguments: Namespace) -> int:
         "script": rendered.text,
     }
     text = rendered.text.rstrip("\n")
+    describe = report.printable(record.describe)
     if path is not None:
         path.write_text(rendered.text, encoding="utf-8")
         fields |= {"file": str(path), "script": None}
-        text = f"{record.describe}: python {path}"
+        text = f"{describe}: python {path}"
     if rendered.refused:
         reason = report.printable(rendered.refused)
         print(f"inductor-plugin repro: metadata only: {reason}", file=sys.stderr)
@@ -112,7 +113,7 @@ def _bench(arguments: Namespace) -> int:
     fields |= {"key": record.digest, "recorded": record.decision and record.decision.speedup}
     slower = fields["high"] < 1.0
     text = (
-        f"{record.describe}\n"
+        f"{report.printable(record.describe)}\n"
         f"winner {fields['winner_ms']:.4g} ms, library kernel {fields['library_ms']:.4g} ms a call, with what "
         f"the compiled graph does around it\n"
         f"{fields['speedup']:.3f}x, with 95 % between {fields['low']:.3f}x and {fields['high']:.3f}x "

@@ -23,6 +23,7 @@ from inductor_plugin.worker.jobs import (
     CppCompileJob,
     Event,
     JobFailed,
+    Status,
     TritonCompileJob,
     WorkerSettings,
 )
@@ -210,6 +211,9 @@ def compile_all(process: WorkerProcess, job: CompileJob, until: float = math.inf
     started = time.monotonic()
     result = _attempt(process, job, until)
     if not isinstance(result, JobFailed):
+        short = [compiled.reason for compiled in result if compiled.status == "skipped"]
+        if short:
+            _warn(len(short), "skipped", one_line(short[0]))
         return result
     each_s = (time.monotonic() - started) / len(_keys(job))
     broken = result.status in ("hung", "crashed", "out_of_memory")
@@ -250,17 +254,19 @@ def _blamed(result: JobFailed, job: CompileJob, *, started: bool, late: bool) ->
     if result.status == "hung" and late:
         return JobFailed("skipped", OUT_OF_TIME)
     if not started:
-        # Once a process for each kind: a worker that cannot run fails for all kernels alike.
-        level = logging.DEBUG if result.status in _WARNED else logging.WARNING
-        _WARNED.add(result.status)
-        what = "kernels are" if len(_keys(job)) > 1 else "kernel is"
-        _LOG.log(
-            level, "inductor-plugin: %d %s not compiled: %s", len(_keys(job)), what, result.reason
-        )
+        _warn(len(_keys(job)), result.status, result.reason)
         return JobFailed("skipped", f"its worker: {result.status}: {result.reason}")
     if result.status in ("raised", "sticky_error"):
         return JobFailed("compile_failed", last_lines(result.traceback))
     return result
+
+
+def _warn(count: int, status: Status, reason: str) -> None:
+    """Warn once a process for each kind: what one worker lacks, all lack for all kernels alike."""
+    level = logging.DEBUG if status in _WARNED else logging.WARNING
+    _WARNED.add(status)
+    what = "kernels are" if count > 1 else "kernel is"
+    _LOG.log(level, "inductor-plugin: %d %s not compiled: %s", count, what, reason)
 
 
 def _keys(job: CompileJob) -> list[str]:

@@ -165,7 +165,7 @@ def test_a_record_cannot_write_to_the_terminal(
         *(("ls",), ("ls", "--wide"), ("ls", "--quarantine"), ("show", name), ("explain", name)),
         *(("repro", name), ("diff", name, name), ("pin", tmp_path / "pins"), ("stats",)),
         *(("check", tmp_path / "pins"), ("show", f"x{ESCAPE}"), ("release", "--all")),
-        *(("retune", name),),
+        *(("repro", name, "--out", tmp_path / "script.py"), ("retune", name)),
     ):
         run(store, *verb, status=2 if verb[-1] == f"x{ESCAPE}" else 0)
         captured = capsys.readouterr()

@@ -34,6 +34,17 @@ def test_the_last_misses_are_told_with_their_reasons(
     assert json.loads(capsys.readouterr().out)["misses"] == [MISS]
 
 
+def test_a_miss_forges_no_line(cache_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = {name: f"{text}\x1b[2J\nFAKE" for name, text in MISS.items()}
+    open_store(cache_dir).put_misses(
+        {"pid": 7, "time": 1.0, "program": "x\nFAKE", "policy": "p\nFAKE", "misses": [odd]}
+    )
+    assert main(["explain", "--last", "--cache-dir", str(cache_dir)]) == 0
+    said = capsys.readouterr().out
+    assert said.count("\n") == 3
+    assert "\x1b" not in said
+
+
 def test_without_misses_it_says_so(cache_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     open_store(cache_dir)
     assert main(["explain", "--last", "--cache-dir", str(cache_dir)]) == 2

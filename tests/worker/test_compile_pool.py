@@ -222,6 +222,13 @@ def test_a_compiler_that_hangs_costs_its_kernel_alone(pool: CompilePool, tmp_pat
     [
         ("kill -SEGV $PPID; sleep 600", "crashed"),
         ("kill -KILL $PPID; sleep 600", "out_of_memory"),
+        ("kill -KILL $$; sleep 600", "out_of_memory"),
+        ("kill -TERM $$; sleep 600", "crashed"),
+        ("exit 137", "out_of_memory"),
+        (
+            "echo 'fatal error: error writing to /tmp/cc.s: No space left on device'; exit 1",
+            "skipped",
+        ),
         ("echo 'virtual memory exhausted: Cannot allocate memory'; exit 1", "out_of_memory"),
         ("echo 'sorry, unimplemented: PCH allocation failure'; exit 1", "out_of_memory"),
         (
@@ -271,6 +278,22 @@ def test_a_worker_without_memory_for_itself_does_not_blame_the_kernel(tmp_path: 
     compiled = build(pool, tmp_path, source("a", 2))["a"]
     pool.close()
     assert compiled.status == "skipped"
+
+
+def test_a_full_disk_is_told_once_and_blames_no_kernel(
+    pool: CompilePool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    monkeypatch.setattr(compile_pool, "_WARNED", set[str]())
+    command = ("sh", "-c", "echo 'fatal error: cannot write: No space left on device'; exit 1")
+    for key in "ab":
+        assert build(pool, tmp_path, source(key, 2), command=command)[key].status == "skipped"
+    (warning,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert warning == (
+        "inductor-plugin: 1 kernel is not compiled: fatal error: cannot write: No space left on device"
+    )
 
 
 def test_a_pool_answers_although_a_job_raises(

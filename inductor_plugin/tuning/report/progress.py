@@ -53,9 +53,8 @@ class Progress:
             task = bar.add_task("", total=self._total, completed=self._done)
             if self._began_s is None:
                 self._began_s = bar.get_time()
-            bar.tasks[
-                0
-            ].start_time = self._began_s  # the clock goes on where a graph is waited for again
+            # The clock goes on where a graph is waited for again.
+            bar.tasks[0].start_time = self._began_s
             self._bar, self._task = bar, task
             try:
                 yield
@@ -74,12 +73,13 @@ def _bar(what: str) -> RichProgress:
     from rich import progress  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
 
+    console = Console(stderr=True)
     return progress.Progress(
         progress.TextColumn(f"inductor-plugin: {what}"),
         progress.BarColumn(bar_width=_BAR),
         progress.MofNCompleteColumn(),
         progress.TimeElapsedColumn(),
         progress.TextColumn("{task.description}"),
-        console=Console(stderr=True),
-        transient=True,
+        console=console,
+        transient=console.is_terminal,  # elsewhere the last state stays, as one line of a log
     )

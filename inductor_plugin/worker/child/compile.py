@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -32,6 +35,12 @@ from inductor_plugin.worker.jobs import (
 )
 
 Emit = Callable[[Event], None]
+
+_SHORTAGES = tuple(
+    os.strerror(code)
+    for code in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EAGAIN)
+)
+"""What a compiler says that lacks disk, files or processes."""
 
 
 def run(job: CompileJob, emit: Emit) -> list[Compiled]:
@@ -67,7 +76,7 @@ def _build(job: CppCompileJob, sources: Sequence[CppSource], text: str) -> list[
     code, output = _call([_filled(argument, words) for argument in job.command], folder)
     succeeded = code == 0 and library.is_file()
     reason = "" if succeeded else last_lines(output) or f"the compiler ended with exit code {code}"
-    status: Status = "ok" if succeeded else _failure(output)
+    status: Status = "ok" if succeeded else _failure(code, output)
     elapsed_s = (time.monotonic() - started) / len(sources)
     resources = _resources(sources, output, library) if succeeded else {}
     return [
@@ -136,10 +145,18 @@ def _filled(argument: str, words: dict[str, str]) -> str:
     return argument
 
 
-def _failure(output: str) -> Status:
-    # g++ writes "Killed signal", nvcc "died due to signal 9 (Kill signal)".
-    killed = re.search(r"\bKill(ed)? signal\b", output)
-    return "out_of_memory" if killed or says_no_memory(output) else "compile_failed"
+def _failure(code: int, output: str) -> Status:
+    """Return what a failed compiler means for its kernel: it is not at fault for what the machine did."""
+    # g++ writes "Killed signal", nvcc "died due to signal 9 (Kill signal)"; a shell adds 128 to a signal.
+    killed = re.search(r"\bKill(ed)? signal\b", output) or code in (
+        -signal.SIGKILL,
+        128 + signal.SIGKILL,
+    )
+    if killed or says_no_memory(output):
+        return "out_of_memory"
+    if any(words in output for words in _SHORTAGES):
+        return "skipped"
+    return "crashed" if code < 0 else "compile_failed"
 
 
 def _compile_triton(job: TritonCompileJob, emit: Emit) -> Compiled:

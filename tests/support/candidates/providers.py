@@ -23,15 +23,20 @@ class FaultTemplate:
     version = "1"
 
     def __init__(
-        self, *ops: str, serves: tuple[str, ...] = ("mm", "bmm"), namespace: str = "faults"
+        self,
+        *ops: str,
+        serves: tuple[str, ...] = ("mm", "bmm"),
+        namespace: str = "faults",
+        dtype: str = "float32",
     ) -> None:
         self.faults = ops
         self.ops = serves
         self.namespace = namespace
+        self.dtype = dtype
 
     def reject(self, problem: Problem) -> str | None:
-        if problem.output.dtype != "float32":
-            return f"it computes float32 only, this is {problem.output.dtype}"
+        if problem.output.dtype != self.dtype:
+            return f"it computes {self.dtype} only, this is {problem.output.dtype}"
         return None
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
@@ -48,10 +53,13 @@ class FaultTemplate:
 
 @contextmanager
 def offered(
-    *ops: str, serves: tuple[str, ...] = ("mm", "bmm"), namespace: str = "faults"
+    *ops: str,
+    serves: tuple[str, ...] = ("mm", "bmm"),
+    namespace: str = "faults",
+    dtype: str = "float32",
 ) -> Generator[FaultTemplate]:
     """Register a template for the block."""
-    template = FaultTemplate(*ops, serves=serves, namespace=namespace)
+    template = FaultTemplate(*ops, serves=serves, namespace=namespace, dtype=dtype)
     default_registry().register(template)
     try:
         yield template

@@ -75,6 +75,21 @@ def test_the_clock_goes_on_where_a_graph_is_waited_for_again(
     assert began[0] == began[1]
 
 
+def test_where_it_is_asked_for_without_a_terminal_it_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", log)
+    progress = Progress("on")
+    progress.expect(2)
+    with progress.shown():
+        progress.step("triton_mm")
+        progress.step("addmm")
+    (line,) = log.getvalue().splitlines()
+    assert "tuning" in line
+    assert "2/2" in line
+
+
 def test_nothing_is_written_when_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
