@@ -10,7 +10,7 @@ from pathlib import Path
 
 _NAME = re.compile(r"([0-9a-f]{12})-([1-9][0-9]*)-([1-9][0-9]*)-[0-9a-f]+")
 _OLD_NAME = re.compile(r"([1-9][0-9]*)-[0-9a-f]{16}")
-"""The names that versions up to 0.2.0 gave; where there is no ``/proc``, today's as well."""
+"""Names by versions up to 0.2.0, and by this one where there is no ``/proc``."""
 
 _START = 19
 """Index of the start time among the fields after the command in ``/proc/PID/stat``: field 22 of the

@@ -237,27 +237,27 @@ class RecordShelf:
         Raises:
             CacheError: It cannot be read, or is another version's; it may be sound.
         """
-        try:
-            return parse_record(read(path), path)
-        except MISSING:
-            return None
-        except (OSError, ValueError) as error:
-            self._folder.report(path, error)
-            if is_damage(error):
-                return None
+        record, error = self._parsed(path)
+        if error is not None and not is_damage(error):
             raise CacheError(f"{path} is there and is not replaced: {error}") from error
+        return record
 
     def _read(self, path: Path, place: _Place) -> Record | None:
         """Return the record in a file; report and remove a damaged one."""
+        record, error = self._parsed(path)
+        if error is not None and is_damage(error):
+            self._remove_damaged(path, place)
+        return record
+
+    def _parsed(self, path: Path) -> tuple[Record | None, Exception | None]:
+        """Return the record in a file, or what was reported about it; neither if it is missing."""
         try:
-            return parse_record(read(path), path)
+            return parse_record(read(path), path), None
         except MISSING:
-            return None
+            return None, None
         except (OSError, ValueError) as error:
             self._folder.report(path, error)
-            if is_damage(error):
-                self._remove_damaged(path, place)
-            return None
+            return None, error
 
     def _remove_damaged(self, path: Path, place: _Place) -> None:
         """Remove a damaged file, unless it has been replaced by a valid file meanwhile."""

@@ -359,7 +359,7 @@ def warn_of_unknown_variables(environ: Mapping[str, str] | None = None) -> None:
     """Warn of variables with the plugin's prefix that it does not know, once a process.
 
     They are no errors: a job's variables may be for another version. A process with
-    ``INDUCTOR_PLUGIN_ENABLE=0`` (the plugin's workers, too) is told nothing.
+    ``INDUCTOR_PLUGIN_ENABLE=0`` (the plugin's workers, too) gets no such warning.
     """
     variables = os.environ if environ is None else environ
     if variables.get(ENABLE_VARIABLE) != "0":

@@ -79,7 +79,7 @@ class WorkerDiedError(WorkerError):
 
 
 NAME = "inductor-plugin: "
-"""Beginning of every warning: in the log of a training nobody knows otherwise who speaks."""
+"""Beginning of every warning, so that a reader of a training's log knows where it comes from."""
 
 _GUARD = threading.Lock()
 _SAID: set[str] = set()

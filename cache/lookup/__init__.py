@@ -1,1 +1,1 @@
-"""Looking beside the own entry: in a second cache, and among records that are near."""
+"""Where else an entry is looked up: a second cache, and the nearest records."""

@@ -85,7 +85,7 @@ def _bench_arguments(parser: ArgumentParser) -> None:
         metavar="MODULE:CLASS",
         action="append",
         default=[],
-        help="template that is no part of the plugin",
+        help="template of another package",
     )
 
 

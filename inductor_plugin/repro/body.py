@@ -111,7 +111,7 @@ def compiled(arguments, module, inputs, step, cache_dir):
 
 
 def register(spec):
-    """Register a template that is no part of the plugin: ``module:Class``."""
+    """Register a template of another package: ``module:Class``."""
     import importlib
 
     import inductor_plugin

@@ -24,12 +24,15 @@ logger = logging.getLogger(__name__)
 TOUCH_S = 1.0
 """Least seconds between two touches of a file."""
 NOTICE_S = 10.0
-"""Seconds after which who waits says so, once for each lock."""
+"""A wait is logged after so many seconds, once for each lock."""
 _PROC_LOCKS = Path("/proc/locks")
 
 
 def silence_s(config: Config) -> float:
-    """Return how long who measures a problem may be silent: the longest step, and one more measurement."""
+    """Return the seconds without progress after which a process that measures a problem is given up.
+
+    They are those of the longest step and of one more measurement.
+    """
     compile_s = config.compile_timeout_s or math.inf
     return compile_s + 2 * (config.bench_timeout_s or math.inf)
 
@@ -86,7 +89,7 @@ class Watch:
         return now - self._changed
 
     def notice(self, what: str) -> None:
-        """Log once who is waited for, if that has taken a while."""
+        """Log once which process is waited for, after `NOTICE_S`."""
         if not self._noticed and time.monotonic() - self.started > NOTICE_S:
             self._noticed = True
             logger.info("inductor-plugin: %s waits for %s", what, self.holder)

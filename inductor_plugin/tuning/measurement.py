@@ -1,4 +1,4 @@
-"""The measurement that a record keeps of a candidate, from what the workers said of it."""
+"""The measurement that a record keeps of a candidate, from its outcome in the workers."""
 
 from __future__ import annotations
 

@@ -40,9 +40,9 @@ def is_valid(measured: Measured, config: Config, *, library: bool) -> bool:
 
 
 def _is_unchecked(measured: Measured) -> bool:
-    """Return True if nobody compared a candidate's numbers though there was something to compare them with.
+    """Return True if a candidate's numbers were not compared, although there was a library kernel.
 
-    Earlier versions recorded so, without a word, where the library kernel had not run in the worker.
+    Earlier versions did not mark such a measurement; it has no error.
     """
     numbers = measured.provenance.get(_NUMBERS)
     silent = measured.status == "ok" and measured.error is None and numbers is None
@@ -52,9 +52,9 @@ def _is_unchecked(measured: Measured) -> bool:
 def keeps_out(entry: Quarantined, config: Config) -> bool:
     """Return True if a candidate in quarantine is not tried again under the current options.
 
-    It stays out for what it did itself. A mishap may be the machine's doing (a process that another one
-    ended, memory that others had taken), so it takes two of them. Those under limits that are stricter
-    than the default condemn nobody (`Quarantined.condemned`), but they count while the limits stay.
+    A fault of its own keeps it out at once. A mishap may be the machine's fault (a process that was killed,
+    memory that others had taken), so it takes two. A mishap under limits stricter than the default does not
+    count for other limits (`Quarantined.condemned`).
     """
     if was_limited(entry.status, entry.fields.get(_LIMITS), config):
         return False

@@ -94,6 +94,8 @@ def test_a_part_begins_with_what_changed_and_stays_within_its_seconds() -> None:
         ("inductor_plugin/config.py", "tests/package/"),
         ("tests/cost/test_tile.py", "tests/cost/test_tile.py"),
         ("tests/gpu/cases/registry.py", "tests/gpu/"),
+        ("templates/cutlass/source/call.h", "tests/templates/cutlass/"),
+        ("benchmarks/gemm/arm.py", "tests/benchmarks/"),
     ],
 )
 def test_a_changed_file_concerns_the_tests_of_its_package(changed: str, tests: str) -> None:

@@ -124,7 +124,8 @@ def part(
 ) -> tuple[Case, ...]:
     """Choose cases that take ``limit_s`` together: those of the changed files first, then others by ``seed``."""
     all_cases = tuple(cases)
-    folders = {_tests_of(path) for path in changed}
+    places = {case.file.rpartition("/")[0] + "/" for case in all_cases}
+    folders = {_tests_of(path, places) for path in changed}
     related = {
         case.file for case in all_cases if any(case.file.startswith(folder) for folder in folders)
     }
@@ -141,13 +142,14 @@ def part(
     return tuple(case for case in all_cases if case.node_id in kept)
 
 
-def _tests_of(path: str) -> str:
-    """Return the test file, or the folder of tests, that a changed file concerns."""
+def _tests_of(path: str, places: Iterable[str]) -> str:
+    """Return the test file, or the deepest folder of tests, that a changed file concerns."""
     if path.startswith("tests/") and path.rpartition("/")[2].startswith("test_"):
         return path
     folder = path.removeprefix("inductor_plugin/").removeprefix("tests/").rpartition("/")[0]
-    if folder.startswith("gpu/"):
-        folder = "gpu"
+    known = set(places)
+    while folder and f"tests/{folder}/" not in known:
+        folder = folder.rpartition("/")[0]
     return f"tests/{folder or 'package'}/"
 
 

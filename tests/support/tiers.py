@@ -99,6 +99,7 @@ class _Tier:
         self._config = config
         self._durations = selection.read(DURATIONS)
         self._summary: dict[str, Any] = {}
+        self._without_gpu = False
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         """Leave out the tests that need a GPU where there is none."""
@@ -108,7 +109,8 @@ class _Tier:
             return None
         import torch  # heavy, and only a process that collects needs it
 
-        return None if torch.cuda.is_available() else True
+        self._without_gpu = not torch.cuda.is_available()
+        return True if self._without_gpu else None
 
     @pytest.hookimpl(tryfirst=True)  # before -m and -k take cases away
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -134,6 +136,10 @@ class _Tier:
         self._config.hook.pytest_deselected(items=[by_id[case.node_id] for case in left_out])
         items[:] = [by_id[case.node_id] for case in kept]
         self._summary = _summary(self._durations, kept, left_out, chosen.left_out)
+        if self._without_gpu:
+            self._summary["lines"].append(
+                "tests/gpu: not collected without a GPU; `make test-gpu`."
+            )
         if hasattr(self._config, "workeroutput"):
             self._config.workeroutput["tier"] = self._summary  # pyright: ignore
 

@@ -21,6 +21,7 @@ from inductor_plugin.inductor.candidates.layouts import offered
 from inductor_plugin.inductor.candidates.triton import triton_choice
 from inductor_plugin.inductor.facts.problem import layout_operand
 from inductor_plugin.kernels.call import OpKernel
+from inductor_plugin.ops import operators
 from inductor_plugin.problem.attention import BACKWARD, DIRECTIONS
 from inductor_plugin.registry import Registry
 from inductor_plugin.template import Candidate, CudaSource, Failed, Template, TritonSource
@@ -228,12 +229,7 @@ def resolve(kernel: OpKernel) -> Any:
     Raises:
         AttributeError: None of the imported modules defines it.
     """
-    for name in kernel.imports:
-        importlib.import_module(name)
-    namespace, _, rest = kernel.op.partition("::")
-    name, _, overload = rest.partition(".")
-    packet = getattr(getattr(torch.ops, namespace), name)
-    return getattr(packet, overload or "default")
+    return operators.resolve(kernel.op, kernel.imports)
 
 
 def template_choices(

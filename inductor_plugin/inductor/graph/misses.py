@@ -1,4 +1,4 @@
-"""The misses of this process: told when they happen, and kept for ``explain --last``."""
+"""The misses of this process: logged when they happen, and kept for ``explain --last``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A candidate on its way through the builder, and what its compile job is told of it."""
+"""A candidate on its way through the builder, and the rank of its compile job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to candidates, told once: to the counters of their problem and of the process, the trace, the log.
+"""Writes what happens to candidates to the counters of their problem and of the process, the trace and the log.
 
 The summary line, the table, ``stats()`` and the trace say the same because all are written here.
 """

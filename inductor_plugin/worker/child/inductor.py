@@ -33,7 +33,7 @@ from inductor_plugin.kernels.call import (
     Zeros,
 )
 from inductor_plugin.kernels.cuobjdump import triton_cuobjdump, triton_usage
-from inductor_plugin.ops import int4
+from inductor_plugin.ops import int4, operators
 from inductor_plugin.worker.child import operands
 from inductor_plugin.worker.jobs import TritonCompileJob, TritonTarget
 
@@ -99,13 +99,7 @@ def bind_extern(
 
 def bind_op(kernel: OpKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> Call:
     """Return the call of a torch operator that writes to ``out``."""
-    for module in kernel.imports:
-        importlib.import_module(module)
-    namespace, _, rest = kernel.op.partition("::")
-    name, _, overload = rest.partition(".")
-    function = getattr(getattr(torch.ops, namespace), name)
-    if overload:
-        function = getattr(function, overload)
+    function = operators.resolve(kernel.op, kernel.imports)
     return functools.partial(function, *inputs, *kernel.args, out=out)
 
 

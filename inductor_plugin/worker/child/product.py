@@ -133,7 +133,9 @@ class ProductVerifier:
             if verdict.reason:
                 break
             expected = self._others[name]
-            also = compare(others[name], expected, accepted.of_type(dtype_name(expected)))
+            also = compare(
+                others[name], expected, accepted.of_type(str(expected.dtype).removeprefix("torch."))
+            )
             if also.reason:
                 verdict = replace(also, reason=f"{also.reason} (in its output {name})")
         return verdict
@@ -241,11 +243,6 @@ def _comparable(tensor: torch.Tensor) -> torch.Tensor:
         tensor = torch.view_as_real(tensor)
     narrow = tensor.dtype.is_floating_point and tensor.dtype.itemsize <= 4
     return tensor.to(torch.float32 if narrow else torch.float64)
-
-
-def dtype_name(tensor: torch.Tensor) -> str:
-    """Return a tensor's type without ``torch.``."""
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _whole(tensor: torch.Tensor) -> bool:
