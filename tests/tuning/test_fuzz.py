@@ -56,6 +56,8 @@ def one_thread() -> Generator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+    bench.release()  # collects garbage: not after each case
+    wrong_numbers.reset()
 
 
 @contextmanager
@@ -215,7 +217,7 @@ def screening(kernel: str, weight: TensorSpec) -> ScreenJob:
     library = BenchCandidate("library", ExternKernel("mm"), (a, weight), out, 20.0)
     wrong = OpKernel(f"numbers::{kernel}", imports=(wrong_numbers.__name__,))
     candidate = replace(library, candidate_id=kernel, kernel=wrong)
-    return ScreenJob("a problem", library, candidate, ONCE, check)
+    return ScreenJob(str(weight.file), library, candidate, ONCE, check)
 
 
 def operand_survives(attack: Attack) -> None:
@@ -231,8 +233,6 @@ def operand_survives(attack: Attack) -> None:
             outcome = bench.screen(screening("too_large", weight), lambda _event: None)
             assert outcome.status != "ok", attack[0]
     finally:
-        bench.release()
-        wrong_numbers.reset()
         files.remove()
 
 
