@@ -249,7 +249,7 @@ class RecordShelf:
             self._remove_damaged(path, place)
         return record
 
-    def _parsed(self, path: Path) -> tuple[Record | None, Exception | None]:
+    def _parsed(self, path: Path) -> tuple[Record | None, OSError | ValueError | None]:
         """Return the record in a file, or what was reported about it; neither if it is missing."""
         try:
             return parse_record(read(path), path), None

@@ -42,8 +42,7 @@ _POLL_S = 0.05
 _RETRIED = frozenset({"skipped", "crashed", "hung", "out_of_memory", "sticky_error"})
 """Outcomes of a library kernel after which it runs once more: without a reference no candidate can win."""
 _GIVE_BACK_S = 1.0
-"""Seconds without a waiting thread after which a problem's lock is given back; a graph's waits follow each other
-within milliseconds."""
+"""Seconds without a waiting thread after which a problem's lock is given back; a graph pauses for milliseconds."""
 
 
 class Pipeline:
@@ -181,6 +180,7 @@ class Pipeline:
     def _loop(self) -> None:
         while not self._broken and (task := self._await_next()) is not None:
             self._guarded_turn(task)
+            del task  # while the thread waits for the next one, its graph is not to be kept
 
     def _guarded_turn(self, task: Task) -> None:
         try:

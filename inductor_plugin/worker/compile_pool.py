@@ -147,6 +147,7 @@ class CompilePool:
         try:
             while (queued := self._queue.get()[2]) is not None:
                 self._serve(process, queued)
+                del queued  # not to be kept while this thread waits for the next
         finally:  # also reached if `done` raises: another thread takes over
             process.close()
             with self._changed:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -160,6 +162,14 @@ def test_a_library_kernel_ahead_of_all_others_needs_no_finals(rig: Rig) -> None:
     rig.bench.screen_ms = {"library": 1.0, "a": 5.0}
     assert rig.run(task([entry("library", library=True), entry("a")]))
     assert rig.bench.finals == []
+
+
+def test_the_thread_does_not_keep_the_last_task(rig: Rig) -> None:
+    last = task([entry("library", library=True)])
+    assert rig.run(last)
+    kept = weakref.ref(last)
+    del last
+    until(lambda: gc.collect() >= 0 and kept() is None)
 
 
 def test_a_task_without_candidates_ends(rig: Rig) -> None:

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
@@ -270,6 +271,30 @@ def test_who_has_not_begun_is_not_blamed(
 @pytest.mark.parametrize("limit_s", [0.0, 60.0])
 def test_a_limit_of_zero_is_none(pool: CompilePool, tmp_path: Path, limit_s: float):
     assert build(pool, tmp_path, source("a", 2), limit_s=limit_s)["a"].status == "ok"
+
+
+def test_temporary_files_of_a_compiler_go_with_its_build(pool: CompilePool, tmp_path: Path):
+    """g++ leaves them where it is killed."""
+    command = ("sh", "-c", 'printf %s "$TMPDIR" > {output}')
+    compiled = build(pool, tmp_path, source("a", 2), command=command)["a"]
+    assert compiled.library is not None
+    assert Path(compiled.library).read_text() == str(tmp_path)
+
+
+def test_a_thread_does_not_keep_its_last_job(pool: CompilePool, tmp_path: Path):
+    class Done(list[object]):
+        """What is to be called, and what is said."""
+
+    said = Done()
+    pool.submit(CppCompileJob((source("a", 2),), ("true",), str(tmp_path), 60.0), said.append)
+    assert wait_idle(pool, 100.0)
+    assert said
+    kept = weakref.ref(said)
+    del said
+    ends = time.monotonic() + 5
+    while kept() is not None and time.monotonic() < ends:
+        time.sleep(0.01)
+    assert kept() is None
 
 
 def test_a_worker_without_memory_for_itself_does_not_blame_the_kernel(tmp_path: Path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy.functions import FloorDiv
 
 from inductor_plugin.attention.tools import overload
+from inductor_plugin.inductor.facts.attached import attached
 
 _UNTYPED: Any = inductor_lowering
 _KERNEL: Any = ir.ExternKernel
@@ -105,10 +105,6 @@ def realized(x: Any) -> Any:
     return node
 
 
-_EXAMPLES: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
-"""Results of `example` by graph: 32 layers of one shape compute it once."""
-
-
 def example(key: Hashable, function: Callable[..., Any], *trees: Any) -> Any:
     """Return a function's results for fake tensors in place of nodes; sizes may be symbols.
 
@@ -127,7 +123,8 @@ def example(key: Hashable, function: Callable[..., Any], *trees: Any) -> Any:
 
     graph: Any = V.graph
     leaves, spec = pytree.tree_flatten(trees)  # pyright: ignore[reportUnknownMemberType]
-    examples = _EXAMPLES.setdefault(graph, {})
+    # 32 layers of one shape compute it once.
+    examples: dict[Any, Any] = attached(graph, "examples", dict[Any, Any])
     call = key, spec, tuple(map(_described, leaves))
     if call not in examples:
         with graph.fake_mode:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +16,7 @@ from inductor_plugin.cost.limits import Limits, limits_of
 from inductor_plugin.cost.registers import Kernel
 from inductor_plugin.cost.shortlist import FusionEstimate
 from inductor_plugin.inductor.candidates.call import AutotuneCall
+from inductor_plugin.inductor.facts.attached import attached
 from inductor_plugin.inductor.facts.operands import output_tensor
 from inductor_plugin.inductor.facts.problem import problem_of
 from inductor_plugin.inductor.fusion.nodes import (
@@ -69,15 +69,9 @@ class FusionState:
         return cached.resources if cached else None
 
 
-_STATES: weakref.WeakKeyDictionary[GraphLowering, FusionState] = weakref.WeakKeyDictionary()
-
-
 def state_of(graph: GraphLowering, config: Config) -> FusionState:
     """Return the fusions of the graph that is being lowered."""
-    state = _STATES.get(graph)
-    if state is None:
-        state = _STATES[graph] = FusionState(session_of(graph, config))
-    return state
+    return attached(graph, "fusions", lambda: FusionState(session_of(graph, config)))
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from inductor_plugin.inductor.candidates.offers import (
 )
 from inductor_plugin.inductor.candidates.template_choice import template_choices
 from inductor_plugin.inductor.facts import compat, toolchain
+from inductor_plugin.inductor.facts.attached import attached
 from inductor_plugin.inductor.facts.problem import device_text
 from inductor_plugin.inductor.graph import deferral, misses, repacked
 from inductor_plugin.inductor.graph.output_guard import OutputGuard
@@ -57,8 +58,6 @@ OBSERVERS: list[Callable[[Sequence[TuningTicket]], None]] = []
 
 _SCALED = frozenset({"addmm", "baddbmm", "scaled_mm"})
 """Operators with scalars (alpha, beta ...), which only the choices of library kernels contain."""
-
-_SESSIONS: weakref.WeakKeyDictionary[GraphLowering, Session] = weakref.WeakKeyDictionary()
 
 
 class Session:
@@ -282,10 +281,7 @@ class Session:
 
 def session_of(graph: GraphLowering, config: Config) -> Session:
     """Return the session of the graph that is being lowered."""
-    session = _SESSIONS.get(graph)
-    if session is None:
-        session = _SESSIONS[graph] = Session(graph, config)
-    return session
+    return attached(graph, "session", lambda: Session(graph, config))
 
 
 def _needs_freezing() -> bool:

@@ -64,7 +64,7 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
     if checked:
         _reference(job, problem, emit)
         if not problem.comparable:
-            return outcome("skipped", "there is no library kernel to compare its numbers with")
+            return outcome("skipped", problem.incomparable)
         running, verdict = _first_verdict(candidate, problem, emit)
     else:
         running = _first_run(candidate, problem, emit)

@@ -122,7 +122,7 @@ def _call(command: Sequence[str], folder: Path) -> tuple[int, str]:
         done = subprocess.run(
             command,
             cwd=folder,
-            env=_without_extra_flags(),
+            env=_environment(folder),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -133,10 +133,15 @@ def _call(command: Sequence[str], folder: Path) -> tuple[int, str]:
     return done.returncode, done.stdout.decode(errors="replace")
 
 
-def _without_extra_flags() -> dict[str, str]:
-    """Return the environment without variables that add flags to nvcc, which keys do not contain."""
+def _environment(folder: Path) -> dict[str, str]:
+    """Return the environment of a compiler.
+
+    Its temporary files are in ``folder``, which goes with the build: a compiler that is killed leaves them. Variables
+    that add flags to nvcc are left out, because keys do not contain them.
+    """
     extra = ("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS")
-    return {name: text for name, text in process_environment().items() if name not in extra}
+    variables = {name: text for name, text in process_environment().items() if name not in extra}
+    return {**variables, "TMPDIR": str(folder)}
 
 
 def _filled(argument: str, words: dict[str, str]) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import stat
 from collections.abc import Iterable
+from pathlib import Path
 
 import torch
 
@@ -134,9 +136,14 @@ def build(spec: TensorSpec, amplitude: float = 1.0) -> torch.Tensor:
 
 def _from_file(spec: TensorSpec) -> torch.Tensor:
     dtype, elements = dtype_of(spec), storage_elements(spec)
-    mapped = torch.from_file(
-        str(spec.file), shared=False, size=elements * dtype.itemsize, dtype=torch.uint8
-    )
+    path, nbytes = Path(str(spec.file)), elements * dtype.itemsize
+    status = path.stat()  # opening a named pipe would wait for a writer
+    if not stat.S_ISREG(status.st_mode) or status.st_size < nbytes:
+        raise ValueError(
+            f"the operand file {path} is not a file of {nbytes} bytes; what was written for this "
+            "compile has been replaced or cut, compile again"
+        )
+    mapped = torch.from_file(str(path), shared=False, size=nbytes, dtype=torch.uint8)
     return mapped.clone().view(dtype).to(spec.device)
 
 

@@ -48,6 +48,17 @@ class ProductVerifier:
         """Whether there is a reference."""
         return self._reference is not None
 
+    @property
+    def tells(self) -> bool:
+        """Whether the reference has a number that a wrong kernel would miss: with a frozen weight of zeros it has none."""
+        reference = self._reference
+        if reference is None or reference.numel() == 0:
+            return reference is not None
+        sizes = _comparable(reference).abs()
+        # Below the smallest normal number, rounding is as large as what it rounds.
+        least = 1 if _whole(reference) else torch.finfo(reference.dtype).smallest_normal
+        return bool((torch.isfinite(sizes) & (sizes >= least)).any())
+
     def stresses(self, inputs: Sequence[TensorSpec]) -> bool:
         """Return whether a candidate can be compared on changed operands.
 
@@ -273,4 +284,8 @@ def _worst_line(differs: torch.Tensor) -> float:
 
 
 def _rms(values: torch.Tensor) -> float:
-    return float(values.square().mean(dtype=torch.float64).sqrt().item())
+    largest = float(values.abs().max().item())
+    if largest == 0.0 or not math.isfinite(largest):
+        return largest
+    # In units of the largest: the square of 1e-23 is none in float32, that of 1e20 infinite.
+    return largest * float((values / largest).square().mean(dtype=torch.float64).sqrt().item())

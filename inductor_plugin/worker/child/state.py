@@ -42,8 +42,18 @@ class ProblemState:
 
     @property
     def comparable(self) -> bool:
-        """Whether there is a reference to compare candidates with; of an attention there is one in float64."""
-        return self.attention is not None or self.known
+        """Whether there is something to compare candidates with."""
+        return not self.incomparable
+
+    @property
+    def incomparable(self) -> str:
+        """Why candidates cannot be compared, empty if they can be; of an attention there is a float64 reference."""
+        if self.attention is not None:
+            return ""
+        if self.product is None or not self.product.known:
+            return "there is no library kernel to compare its numbers with"
+        silent = "the library kernel returns nothing but zeros or NaN, as of a weight of zeros"
+        return "" if self.product.tells else f"{silent}: there are no numbers to compare"
 
     def look(self, specs: Iterable[TensorSpec]) -> None:
         """Keep the checksums of operands as they are now."""

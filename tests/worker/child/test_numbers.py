@@ -8,8 +8,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
 
 from inductor_plugin.kernels.call import ExternKernel, OpKernel, TensorSpec
 from inductor_plugin.problem.definition import Operand, Problem
@@ -204,3 +206,38 @@ def test_a_library_kernel_that_ignores_beta_0_decides_what_may_be_read() -> None
     outcome = screened(replace(unread, candidate=times_0))
     assert outcome.status == "wrong"
     assert "NaN" in outcome.reason
+
+
+def weighted(fault: wrong_numbers.Fault, weight: torch.Tensor, path: Path) -> ScreenJob:
+    """Return a screening with a weight in a file."""
+    screen, _ = jobs(fault, "float32", "mm")
+    path.write_bytes(weight.numpy().tobytes())
+    spec = TensorSpec((K, N), (N, 1), "float32", "cpu", file=str(path))
+    assert screen.library is not None
+    inputs = (screen.candidate.inputs[0], spec)
+    library = replace(screen.library, inputs=inputs)
+    return replace(screen, library=library, candidate=replace(screen.candidate, inputs=inputs))
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-44, float("nan"), float("inf")])
+@pytest.mark.parametrize("fault", [wrong_numbers.too_large, wrong_numbers.exact])
+def test_a_weight_of_which_nothing_can_be_seen_lets_nobody_win(
+    tmp_path: Path, fault: wrong_numbers.Fault, value: float
+) -> None:
+    """Frozen weights are the user's own: zeros before they are trained."""
+    screen = weighted(fault, torch.full((K, N), value), tmp_path / "0.bin")
+    outcome = screened(screen)
+    assert outcome.status == "skipped"
+    assert "no numbers to compare" in outcome.reason
+    assert screen.library is not None
+    assert screened(replace(screen, candidate=screen.library)).status == "ok"
+
+
+@pytest.mark.parametrize("size", [1e-37, 1e-25, 1e25])
+def test_very_small_and_very_large_weights_are_compared(tmp_path: Path, size: float) -> None:
+    """Their squares are no numbers of float32."""
+    weight = size * torch.randn(K, N)
+    wrong = screened(weighted(wrong_numbers.too_large, weight, tmp_path / "0.bin"))
+    assert wrong.status == "wrong"
+    honest = screened(weighted(wrong_numbers.float32_sums, weight, tmp_path / "1.bin"))
+    assert honest.status == "ok", honest.reason
