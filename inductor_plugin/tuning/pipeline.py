@@ -86,8 +86,7 @@ class Pipeline:
         self._holds: dict[str, tuple[Task, Callable[[], None]]] = {}
         self._awaited: list[Task] = []
         self._awaited_at = self._progress_at = time.monotonic()
-        self._closed = False
-        self._broken = ""
+        self._closed, self._broken = False, ""
         self._thread = threading.Thread(
             target=self._loop, name=f"inductor-plugin-bench-{device}", daemon=True
         )

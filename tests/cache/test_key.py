@@ -27,6 +27,12 @@ def test_the_digest_of_a_kernel_key_is_the_same_in_every_process(repository: Pat
     assert len(said.stdout.strip()) == 64
 
 
+def test_the_digest_of_a_kernel_key_is_that_of_versions_before():
+    """The same in all versions up to 0.2.0: whatever changes it, every kernel in every cache is lost."""
+    key = KernelKey("GEMM", "ab" * 32, "cpp_CppMicroGemmFP32Vec", "cpu avx512", "g++ 12", "-O3")
+    assert key.digest == "4a3c6311aecb362e94ba6dfafa67fd00bca3efd14dd861d7b67e8e493fbc705c"
+
+
 def test_the_order_of_fields_does_not_matter_but_types_do():
     assert digest_of({"a": 1, "b": (1, 2)}) == digest_of({"b": [1, 2], "a": 1})
     plain = [digest_of({"a": value}) for value in (1, 1.0, True, "1", [1], None)]
