@@ -83,7 +83,7 @@ def product_tolerance(
     operand = 2.0 * _TF32_ROUNDOFF if tf32 and input_dtype == "float32" else 0.0
     if input_dtype.startswith("float8"):
         operand = _NARROW_SUMS_SPREAD
-    summed = 2.0 * max(reduction, 1) ** 0.5 * _UNIT_ROUNDOFF["float32"]
+    summed = 2.0 * max(reduction, 1) ** 0.5 * _summing_unit(output_dtype)
     return Tolerance(
         largest,
         (_NARROW_OUTPUT_SPREAD if narrow else _OUTPUT_SPREAD) * unit + operand + summed,
@@ -109,9 +109,14 @@ def tolerance(output_dtype: str, input_dtype: str, reduction: int, *, tf32: bool
     operand = _TF32_ROUNDOFF if tf32 and input_dtype == "float32" else 0.0
     # A sum of k terms rounded in float32 in another order moves by about sqrt(k) units (Higham,
     # Accuracy and Stability, 4.2); 8 covers the maximum over millions of outputs.
-    summed = 8.0 * max(reduction, 1) ** 0.5 * _UNIT_ROUNDOFF["float32"]
+    summed = 8.0 * max(reduction, 1) ** 0.5 * _summing_unit(output_dtype)
     narrow = _NARROW_SUMS if input_dtype.startswith("float8") else 0.0
     return _OUTPUT_ULPS * unit + 8.0 * operand + narrow + summed
+
+
+def _summing_unit(output_dtype: str) -> float:
+    """Return the unit in which a product is summed: float32's, float64's for results of that type."""
+    return min(_UNIT_ROUNDOFF["float32"], _UNIT_ROUNDOFF[output_dtype])
 
 
 _ATTENTION_ORDER = 32.0

@@ -10,31 +10,34 @@ import functools
 import gc
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
 from inductor_plugin.attention.check import CheckResult
-from inductor_plugin.kernels.call import ExternKernel, TensorSpec
 from inductor_plugin.worker.child.attention import AttentionVerifier, verifier_of
-from inductor_plugin.worker.child.garbage import garbage_in_new_memory
-from inductor_plugin.worker.child.inductor import BoundSequence
-from inductor_plugin.worker.child.launch import Call, bind
 from inductor_plugin.worker.child.operands import Guarded
 from inductor_plugin.worker.child.product import ProductVerifier
+from inductor_plugin.worker.child.running import Emit, Running, bound, moved
 from inductor_plugin.worker.child.state import ProblemState
-from inductor_plugin.worker.child.stress import Stress
-from inductor_plugin.worker.jobs import BenchCandidate, Event, FinalJob, Outcome, ScreenJob
+from inductor_plugin.worker.jobs import (
+    BenchCandidate,
+    Event,
+    FinalJob,
+    Outcome,
+    ScreenJob,
+    Status,
+)
 from inductor_plugin.worker.timer import repeats_for, take_samples, timer_for
-
-Emit = Callable[[Event], None]
 
 KEPT_PROBLEMS = 2
 _SETTLE_S = 0.005
 """Between a candidate's last call and the comparison: a thread that it has left may still write."""
 _CALLS_ALONE = 12
 """Calls in which a candidate that changes its operands now and then is to show it."""
+_CALLS_STEADY, _STEADY_S = 12, 0.03
+"""Calls, and seconds at most, in which a candidate that is wrong now and then is to show it."""
+_UNKNOWN = "it, or another measured in turns with it, changed an operand"
 
 
 _kept: OrderedDict[str, ProblemState] = OrderedDict()
@@ -92,7 +95,7 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
 
 def _first_verdict(
     candidate: BenchCandidate, problem: ProblemState, emit: Emit
-) -> tuple[_Running, CheckResult]:
+) -> tuple[Running, CheckResult]:
     """Run a candidate and judge its results, again on fresh operands if they are wrong."""
     running = _first_run(candidate, problem, emit)
     verdict = _judged(running, problem, emit)
@@ -134,7 +137,7 @@ def final(job: FinalJob, emit: Emit) -> tuple[Outcome, ...]:
     problem = _prepared(job, job.candidates[0], emit)
     if job.check is not None:
         _reference(job, problem, emit)
-    calls: dict[str, tuple[_Running, int]] = {}
+    calls: dict[str, tuple[Running, int]] = {}
     samples: dict[str, list[float]] = {candidate.candidate_id: [] for candidate in job.candidates}
     for candidate in job.candidates:
         first = _first_run(candidate, problem, emit)
@@ -161,14 +164,16 @@ def final(job: FinalJob, emit: Emit) -> tuple[Outcome, ...]:
         outcome = Outcome(name, "ok", samples_ms=tuple(samples[name]), elapsed_s=elapsed_s)
         reason = damage.get(name) or running.overrun()
         if reason:
-            outcome = replace(outcome, status="red_zone", reason=reason)
+            # None of several is condemned for what may be another one's doing.
+            status: Status = "skipped" if reason == _UNKNOWN else "red_zone"
+            outcome = replace(outcome, status=status, reason=reason)
         elif job.check is not None and name in rivals and problem.comparable:
             outcome = _compared(outcome, running, problem, emit)
         outcomes.append(outcome)
     return tuple(outcomes)
 
 
-def _dirty(rivals: dict[str, _Running], problem: ProblemState, emit: Emit) -> dict[str, str]:
+def _dirty(rivals: dict[str, Running], problem: ProblemState, emit: Emit) -> dict[str, str]:
     """Return which candidates changed which operand while they were measured in turns.
 
     If an operand has changed, each is called again alone on fresh operands, and its call in ``rivals`` is
@@ -185,12 +190,10 @@ def _dirty(rivals: dict[str, _Running], problem: ProblemState, emit: Emit) -> di
             alone.call()
         if reason := alone.damage(problem):
             culprits[name] = reason
-    return culprits or dict.fromkeys(
-        rivals, "it, or another measured in turns with it, changed an operand"
-    )
+    return culprits or dict.fromkeys(rivals, _UNKNOWN)
 
 
-def _compared(outcome: Outcome, running: _Running, problem: ProblemState, emit: Emit) -> Outcome:
+def _compared(outcome: Outcome, running: Running, problem: ProblemState, emit: Emit) -> Outcome:
     """Return the outcome of a candidate after its numbers have been compared once more."""
     verdict = _judged_again(running, problem, CheckResult(None), emit)
     damage = running.damage(problem)
@@ -199,58 +202,6 @@ def _compared(outcome: Outcome, running: _Running, problem: ProblemState, emit: 
     if verdict.reason:
         return replace(outcome, status="wrong", reason=verdict.reason, error=verdict.error)
     return replace(outcome, error=verdict.error)
-
-
-@dataclass(frozen=True)
-class _Running:
-    """A candidate that has run; ``written`` are the inputs it writes besides its output."""
-
-    candidate: BenchCandidate
-    call: Call
-    inputs: Sequence[torch.Tensor]
-    result: torch.Tensor
-    guarded: Guarded | None
-    written: dict[int, Guarded]
-
-    def repeat(self, emit: Emit, *, finite: bool = True) -> torch.Tensor:
-        """Overwrite the outputs, run the candidate again and return its output."""
-        for zone in self._zones():
-            zone.refill(finite=finite)
-        emit(Event("start", self.candidate.candidate_id))
-        with garbage_in_new_memory():
-            value = self.call()
-            timer_for(self.candidate.output.device).synchronize()
-        emit(Event("build", self.candidate.candidate_id))
-        return value if isinstance(value, torch.Tensor) and not self.guarded else self.result
-
-    @property
-    def others(self) -> dict[str, torch.Tensor]:
-        """What it writes besides its output, by name."""
-        return {name: zone.tensor for name, zone in self._scratch.items()}
-
-    def overrun(self) -> str:
-        """Return what was written outside of the outputs, empty if nothing was."""
-        return next(filter(None, (zone.overrun() for zone in self._zones())), "")
-
-    def damage(self, problem: ProblemState) -> str:
-        """Return what was written that is not an output, empty if nothing was."""
-        return self.overrun() or problem.changed(self.read())
-
-    def writes(self, problem: ProblemState) -> bool:
-        """Return True if it has written anything that is not an output."""
-        return bool(self.overrun()) or problem.first_changed(self.read()) is not None
-
-    def read(self) -> list[TensorSpec]:
-        """Return the operands that it may not write."""
-        return [s for i, s in enumerate(self.candidate.inputs) if i not in self.written]
-
-    def _zones(self) -> list[Guarded]:
-        outputs = [self.guarded] if self.guarded else []
-        return [*outputs, *self.written.values(), *self._scratch.values()]
-
-    @property
-    def _scratch(self) -> Mapping[str, Guarded]:
-        return self.call.scratch if isinstance(self.call, BoundSequence) else {}
 
 
 def _prepared(job: ScreenJob | FinalJob, candidate: BenchCandidate, emit: Emit) -> ProblemState:
@@ -286,7 +237,7 @@ def _reference(job: ScreenJob | FinalJob, problem: ProblemState, emit: Emit) -> 
         _keep(_first_run(job.library, problem, emit), problem, emit)
 
 
-def _first_run(candidate: BenchCandidate, problem: ProblemState, emit: Emit) -> _Running:
+def _first_run(candidate: BenchCandidate, problem: ProblemState, emit: Emit) -> Running:
     """Build the operands, report the candidate to the parent, and run it once."""
     emit(Event("build", candidate.candidate_id))
     views = problem.attention.written(candidate) if problem.attention is not None else {}
@@ -296,22 +247,11 @@ def _first_run(candidate: BenchCandidate, problem: ProblemState, emit: Emit) -> 
         for i, spec in enumerate(candidate.inputs)
     ]
     problem.look(candidate.inputs)
-    kernel = candidate.kernel
-    returns = isinstance(kernel, ExternKernel) and not kernel.has_out
-    guarded = None if returns else Guarded(candidate.output)
-    emit(Event("start", candidate.candidate_id))
-    with garbage_in_new_memory():
-        call = bind(candidate, inputs, None if guarded is None else guarded.tensor)
-        value = call()
-        timer_for(candidate.output.device).synchronize()
-    result = value if guarded is None else guarded.tensor
-    if not isinstance(result, torch.Tensor):
-        raise TypeError(f"{candidate.candidate_id} returned {type(result).__name__}, not a tensor")
-    return _Running(candidate, call, inputs, result, guarded, written)
+    return bound(candidate, inputs, written, emit)
 
 
 def _outputs(
-    running: _Running, trial: AttentionVerifier, result: torch.Tensor
+    running: Running, trial: AttentionVerifier, result: torch.Tensor
 ) -> dict[str, torch.Tensor]:
     """Return all outputs of an attention kernel."""
     candidate = running.candidate
@@ -320,7 +260,7 @@ def _outputs(
     return trial.outputs(candidate, running.inputs, result, written)
 
 
-def _poisoned(running: _Running, trial: AttentionVerifier, emit: Emit, *, library: bool) -> str:
+def _poisoned(running: Running, trial: AttentionVerifier, emit: Emit, *, library: bool) -> str:
     """Run an attention kernel again with NaN in its operands, and return why its outputs are wrong."""
 
     def run() -> dict[str, torch.Tensor]:
@@ -329,7 +269,7 @@ def _poisoned(running: _Running, trial: AttentionVerifier, emit: Emit, *, librar
     return trial.poisoned(running.candidate, running.inputs, run, library=library)
 
 
-def _keep(running: _Running, problem: ProblemState, emit: Emit) -> CheckResult:
+def _keep(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
     """Keep the results of the library kernel; the judgement's reason says what is wrong with them."""
     candidate, trial = running.candidate, problem.attention
     if problem.product is not None:
@@ -339,7 +279,7 @@ def _keep(running: _Running, problem: ProblemState, emit: Emit) -> CheckResult:
             running.others,
             candidate.inputs,
             problem.tensors,
-            lambda stress: _stressed(running, stress, emit),
+            lambda stress: moved(running, stress, emit).result,
         )
         problem.sums.clear()  # gaps of operands may have been filled
     if trial is None:
@@ -350,14 +290,7 @@ def _keep(running: _Running, problem: ProblemState, emit: Emit) -> CheckResult:
     return replace(verdict, reason="; ".join(filter(None, (verdict.reason, poisoned))))
 
 
-def _stressed(running: _Running, stress: Stress, emit: Emit) -> torch.Tensor:
-    """Run a kernel again on changed operands."""
-    tensors = dict(zip(running.candidate.inputs, running.inputs, strict=True))
-    with stress.applied(tensors):
-        return running.repeat(emit)
-
-
-def _judged(running: _Running, problem: ProblemState, emit: Emit) -> CheckResult:
+def _judged(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
     """Return whether a candidate's first results are right, and those on changed operands."""
     emit(Event("build", running.candidate.candidate_id))
     if problem.attention is not None:
@@ -369,14 +302,33 @@ def _judged(running: _Running, problem: ProblemState, emit: Emit) -> CheckResult
         return verdict
     assert problem.product is not None
     verdict = problem.product.judge(running.result, running.others)
-    if not verdict.reason and problem.product.stresses(running.candidate.inputs):
-        output = _stressed(running, problem.product.stress, emit)
-        verdict = replace(verdict, reason=problem.product.judge_stressed(output).reason)
+    for how in problem.product.changes(running.candidate.inputs) if not verdict.reason else ():
+        elsewhere = moved(running, how.stress, emit)
+        reason = elsewhere.overrun() or problem.product.judge_changed(elsewhere.result, how).reason
+        if reason:
+            return replace(verdict, reason=reason)
+    return _steady(running, problem, emit) if not verdict.reason else verdict
+
+
+def _steady(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
+    """Call a candidate some more times, and judge each result whose bits differ from those before."""
+    assert problem.product is not None
+    verdict = problem.product.judge(running.repeat(emit), running.others)
+    before, until = running.result.clone(), time.monotonic() + _STEADY_S
+    emit(Event("start", running.candidate.candidate_id))
+    for _ in range(_CALLS_STEADY if running.guarded is not None else 0):
+        if verdict.reason or time.monotonic() > until:
+            break
+        running.call()
+        timer_for(running.candidate.output.device).synchronize()
+        if not torch.equal(before, running.result):
+            verdict = problem.product.judge(running.result, running.others)
+    emit(Event("build", running.candidate.candidate_id))
     return verdict
 
 
 def _judged_again(
-    running: _Running, problem: ProblemState, before: CheckResult, emit: Emit
+    running: Running, problem: ProblemState, before: CheckResult, emit: Emit
 ) -> CheckResult:
     """Run a candidate once more after its samples; return whether its results are still right."""
     result = running.repeat(emit)

@@ -7,7 +7,7 @@ and in the gaps between those that are part of the product (`stress`); and again
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -29,6 +29,14 @@ _LINE = 0.25
 _FEW = 4
 
 
+@dataclass(frozen=True)
+class Change:
+    """A change of operands, and the library kernel's output on them."""
+
+    stress: Stress
+    output: torch.Tensor
+
+
 class ProductVerifier:
     """The library kernel's outputs, and what the candidates of one problem are compared with."""
 
@@ -37,10 +45,9 @@ class ProductVerifier:
         self._check = check
         self._reference: torch.Tensor | None = None
         self._others: dict[str, torch.Tensor] = {}
-        self._stressed: torch.Tensor | None = None
+        self._changes: list[Change] = []
         self._inputs: tuple[TensorSpec, ...] = ()
         self._gaps = False
-        self.stress = Stress()
         self._amplitudes = dict(check.amplitudes)
 
     @property
@@ -59,15 +66,15 @@ class ProductVerifier:
         least = 1 if _whole(reference) else torch.finfo(reference.dtype).smallest_normal
         return bool((torch.isfinite(sizes) & (sizes >= least)).any())
 
-    def stresses(self, inputs: Sequence[TensorSpec]) -> bool:
-        """Return whether a candidate can be compared on changed operands.
+    def changes(self, inputs: Sequence[TensorSpec]) -> Sequence[Change]:
+        """Return the changes of operands on which a candidate is compared.
 
-        Not if it has a copy of an operand, repacked by the parent, where the library kernel reads the random one.
+        None if it has a copy of an operand, repacked by the parent, where the library kernel reads the random one.
         """
         seeds = {spec.seed for spec in inputs if plain(spec)}
         read = {spec.seed for spec in self._inputs if plain(spec)}
         packed = {spec.seed for spec in inputs if spec.packing is not None and spec.file is None}
-        return self._stressed is not None and read <= seeds and not read & packed
+        return self._changes if read <= seeds and not read & packed else ()
 
     def amplitude(self, spec: TensorSpec) -> float:
         """Return the factor of an operand's random values."""
@@ -109,31 +116,38 @@ class ProductVerifier:
             self._gaps = False
             tensors.clear()
             return
-        self.stress, self._stressed = self._planted(Stress(exponent), usable, run)
+        self._changes = list(self._planted(Stress(exponent), usable, run))
 
-    def _planted(
-        self, stress: Stress, usable: float, run: Run
-    ) -> tuple[Stress, torch.Tensor | None]:
-        """Plant as many NaN as leave numbers to compare; return the change and the library kernel's output.
+    def _planted(self, stress: Stress, usable: float, run: Run) -> Iterator[Change]:
+        """Plant NaN, and yield the changes with the library kernel's outputs.
 
-        None are planted where the library kernel hides them: its ReLU may, and torch's does not.
+        Where NaN leave too few numbers to compare (a single row), large values are a change of their own. None are
+        planted where the library kernel hides them: its ReLU may, and torch's does not.
         """
         floating = self._reference is not None and not _whole(self._reference)
         places = sites(self._inputs, self._amplitudes) if floating else ()
 
-        def tried(chosen: tuple[tuple[int, int], ...]) -> torch.Tensor | None:
-            output = run(replace(stress, planted=chosen))
+        def tried(chosen: tuple[tuple[int, int], ...], most: float) -> Change | None:
+            how = replace(stress, planted=chosen)
+            output = run(how)
             spoiled = usable - _finite(output)
             unread = all(seed in self._amplitudes for seed, _ in chosen)
-            return output.clone() if spoiled <= _SPOILED and (spoiled > 0 or unread) else None
+            shows = spoiled <= most and (spoiled > 0 or unread)
+            return Change(how, output.clone()) if shows else None
 
-        together = tried(places) if places else None
+        together = tried(places, _SPOILED) if places else None
         if together is None and len(places) > 1:
-            places = tuple(place for place in places if tried((place,)) is not None)
-            together = tried(places) if places else None
+            few = tuple(place for place in places if tried((place,), _SPOILED) is not None)
+            together = tried(few, _SPOILED) if few else None
         if together is not None:
-            return replace(stress, planted=places), together
-        return stress, run(stress).clone() if stress != Stress() else None
+            yield together
+        elif stress != Stress():
+            yield Change(stress, run(stress).clone())
+        rest = () if together is None else together.stress.planted
+        for place in places:
+            alone = tried((place,), 1.0) if place not in rest else None
+            if alone is not None:
+                yield alone
 
     def judge(self, result: torch.Tensor, others: Mapping[str, torch.Tensor]) -> CheckResult:
         """Return whether the output on the operands as they are is right, and what else is written by the same name."""
@@ -151,14 +165,21 @@ class ProductVerifier:
                 verdict = replace(also, reason=f"{also.reason} (in its output {name})")
         return verdict
 
-    def judge_stressed(self, result: torch.Tensor) -> CheckResult:
+    def judge_changed(self, result: torch.Tensor, change: Change) -> CheckResult:
         """Return whether the output on changed operands is right."""
-        assert self._stressed is not None
-        verdict = compare(result, self._stressed, self._check.tolerance)
+        verdict = compare(result, change.output, self._check.tolerance)
         if verdict.reason:
-            large = f", operands times {2**self.stress.exponent}" if self.stress.exponent else ""
-            return replace(verdict, reason=f"{verdict.reason} (with NaN in some operands{large})")
-        hidden = _nan(self._stressed) & torch.isfinite(_comparable(result))
+            how = [
+                *(["NaN in some operands"] if change.stress.planted else []),
+                *(
+                    [f"operands times {2**change.stress.exponent}"]
+                    if change.stress.exponent
+                    else []
+                ),
+                "other addresses",
+            ]
+            return replace(verdict, reason=f"{verdict.reason} (with {', '.join(how)})")
+        hidden = _nan(change.output) & torch.isfinite(_comparable(result))
         if bool(hidden.any()):
             return CheckResult(
                 None, "a number where the library kernel has NaN, from an operand that is NaN"
@@ -224,7 +245,7 @@ def errors_of(
     Returns:
         None if the result has another shape, or is not finite where the reference is.
     """
-    if result.shape != reference.shape:
+    if result.shape != reference.shape or result.dtype != reference.dtype:
         return None
     if reference.numel() == 0:
         return Errors(0.0, 0.0, 0.0)

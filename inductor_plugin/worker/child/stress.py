@@ -14,9 +14,10 @@ import torch
 from inductor_plugin.kernels.call import TensorSpec
 from inductor_plugin.worker.child.operands import covered, storage_elements
 
-EXPONENTS = (12, 5, 2, 0)
-"""Powers of two by which operands are multiplied, the first with which the library kernel stays finite: products of
-4096-fold operands are beyond float16, and those of 4-fold operands are not beyond its 65504 up to k = 65536."""
+EXPONENTS = (20, 12, 5, 2, 0)
+"""Powers of two by which operands are multiplied, the first with which the library kernel stays finite: operands times
+2^20 are beyond float16, their products are in bfloat16's range; products of 4-fold operands are not beyond float16's
+65504 up to k = 65536."""
 _MOST_MASKED = 1 << 28
 """Elements of a storage beyond which its gaps are left as they are: the mask takes a byte each."""
 _HEADROOM = {
@@ -27,8 +28,9 @@ _HEADROOM = {
     "float8_e5m2fnuz": 10,
 }
 """Exponents that normal random numbers can be multiplied by and stay below the largest number of narrow types."""
-_WHOLE = {"int8": 15, "uint8": 31}
-"""Factors of small integers that use the whole range: -8..7 and 0..7 by `operands.build`."""
+_WHOLE = {"int8": 15, "uint8": 31, "int16": 4001, "int32": 4001, "int64": 4001}
+"""Factors of small integers, -8..7 and 0..7 by `operands.build`: that use the whole range of 8 bits, or exceed it and that of
+float32's digits."""
 
 
 @dataclass(frozen=True)

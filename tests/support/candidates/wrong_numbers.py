@@ -18,6 +18,7 @@ Fault = Callable[[Tensor, Sequence[Tensor]], None]
 
 _CALLS: Counter[str] = Counter()
 _SCRATCH: dict[str, Tensor] = {}
+_FIRST: dict[str, tuple[Tensor, ...]] = {}
 LATE: list[threading.Timer] = []
 """Timers that `finishes_later` has started."""
 
@@ -28,6 +29,7 @@ def reset() -> None:
     LATE.clear()
     _CALLS.clear()
     _SCRATCH.clear()
+    _FIRST.clear()
 
 
 def right(operands: Sequence[Tensor]) -> Tensor:
@@ -72,6 +74,35 @@ def every_10th_call(out: Tensor, operands: Sequence[Tensor]) -> None:
     _CALLS["every_10th_call"] += 1
     wrong = _CALLS["every_10th_call"] >= 10
     out.copy_(right(operands) * (1.5 if wrong else 1.0))
+
+
+def every_10th_call_only(out: Tensor, operands: Sequence[Tensor]) -> None:
+    _CALLS["every_10th_call_only"] += 1
+    wrong = _CALLS["every_10th_call_only"] % 10 == 0
+    out.copy_(right(operands) * (1.5 if wrong else 1.0))
+
+
+def calls_3_to_13(out: Tensor, operands: Sequence[Tensor]) -> None:
+    _CALLS["calls_3_to_13"] += 1
+    wrong = 3 <= _CALLS["calls_3_to_13"] <= 13
+    out.copy_(right(operands) * (1.5 if wrong else 1.0))
+
+
+def keeps_addresses(out: Tensor, operands: Sequence[Tensor]) -> None:
+    """Read the operands of the first call, as a descriptor or a captured graph does."""
+    out.copy_(right(_FIRST.setdefault("operands", tuple(operands))))
+
+
+def permutes_b(out: Tensor, operands: Sequence[Tensor]) -> None:
+    """Let the rows of ``b`` change places, and remember them."""
+    *others, b = operands
+    saved = _FIRST.setdefault(str(b.data_ptr()), (b.clone(),))
+    b.copy_(saved[0].flip(0))
+    out.copy_(right([*others, saved[0]]))
+
+
+def clamps_operands(out: Tensor, operands: Sequence[Tensor]) -> None:
+    out.copy_(right([operand.double().clamp(-30000, 30000) for operand in operands]))
 
 
 def second_call(out: Tensor, operands: Sequence[Tensor]) -> None:
@@ -180,7 +211,11 @@ def times_0(out: Tensor, operands: Sequence[Tensor]) -> None:
 
 WRONG: tuple[Fault, ...] = (
     every_10th_call,
+    every_10th_call_only,
+    calls_3_to_13,
     second_call,
+    keeps_addresses,
+    permutes_b,
     scratch_not_cleared,
     adds_to_numbers,
     writes_a,
@@ -193,8 +228,34 @@ WRONG: tuple[Fault, ...] = (
 )
 OF_LAYOUTS: tuple[Fault, ...] = (fills_gaps, reads_padding)
 OF_C: tuple[Fault, ...] = (forgets_c, halves_c)
+OF_TYPES: tuple[Fault, ...] = (clamps_operands,)
+"""Wrong in types with float32's range."""
 OF_SIZES: tuple[Fault, ...] = (last_tile_missing, last_tile_overruns)
 """Right where the rows are a multiple of 8."""
+
+
+def float32_for_float64(out: Tensor, operands: Sequence[Tensor]) -> None:
+    a, b = operands
+    out.copy_(a.float() @ b.float())
+
+
+def reads_int8(out: Tensor, operands: Sequence[Tensor]) -> None:
+    a, b = operands
+    out.copy_(a.to(torch.int8).long() @ b.to(torch.int8).long())
+
+
+def int_in_float32(out: Tensor, operands: Sequence[Tensor]) -> None:
+    a, b = operands
+    out.copy_(a.float() @ b.float())
+
+
+def whole(out: Tensor, operands: Sequence[Tensor]) -> None:
+    a, b = operands
+    out.copy_(a.long() @ b.long())
+
+
+OTHERS: tuple[Fault, ...] = (float32_for_float64, reads_int8, int_in_float32, whole)
+"""Of types other than those of `WRONG`."""
 
 library: Any = torch.library.Library("numbers", "FRAGMENT")
 
@@ -217,5 +278,15 @@ def _define(fault: Fault) -> None:
     library.impl(f"{name}.c", three, "CPU")
 
 
-for each in (*HONEST, *WRONG, *OF_LAYOUTS, *OF_C, *OF_SIZES, times_0, finishes_later):
+for each in (
+    *HONEST,
+    *WRONG,
+    *OF_LAYOUTS,
+    *OF_C,
+    *OF_TYPES,
+    *OF_SIZES,
+    *OTHERS,
+    times_0,
+    finishes_later,
+):
     _define(each)

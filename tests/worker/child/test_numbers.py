@@ -93,6 +93,39 @@ def test_an_honest_kernel_is_accepted(honest: wrong_numbers.Fault, dtype: str, o
     assert [each.status for each in outcomes] == ["ok", "ok"]
 
 
+@pytest.mark.parametrize(
+    ("fault", "dtype"),
+    [
+        (wrong_numbers.clamps_operands, "float32"),
+        (wrong_numbers.clamps_operands, "bfloat16"),
+        (wrong_numbers.float32_for_float64, "float64"),
+        (wrong_numbers.reads_int8, "int32"),
+        (wrong_numbers.int_in_float32, "int32"),
+        (wrong_numbers.int_in_float32, "int64"),
+    ],
+)
+def test_a_kernel_of_a_narrower_type_is_refused(fault: wrong_numbers.Fault, dtype: str) -> None:
+    assert screened(jobs(fault, dtype, "mm")[0]).status == "wrong"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32"])
+def test_an_honest_kernel_of_another_type_is_accepted(dtype: str) -> None:
+    fault = wrong_numbers.exact if dtype == "float64" else wrong_numbers.whole
+    outcome = screened(jobs(fault, dtype, "mm")[0])
+    assert outcome.status == "ok", outcome.reason
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("fault", [wrong_numbers.hides_nan, wrong_numbers.saturates])
+def test_a_faulty_kernel_of_a_row_is_refused(
+    monkeypatch: pytest.MonkeyPatch, fault: wrong_numbers.Fault, rows: int
+) -> None:
+    """A NaN in a single row leaves no number of it."""
+    monkeypatch.setattr(sys.modules[__name__], "M", rows)
+    assert screened(jobs(fault, "float32", "mm")[0]).status == "wrong"
+    assert screened(jobs(wrong_numbers.exact, "float32", "mm")[0]).status == "ok"
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("fault", wrong_numbers.OF_C, ids=lambda fault: fault.__name__)
 def test_a_missing_bias_is_seen_in_every_type(fault: wrong_numbers.Fault, dtype: str) -> None:
@@ -163,6 +196,18 @@ def test_a_size_at_which_the_library_kernel_fails_is_not_compared() -> None:
     assert end.library is not None
     broken = replace(end.library, inputs=end.library.inputs[::-1])
     assert screened(replace(job, ends=(replace(end, library=broken),))).status == "ok"
+
+
+def test_of_several_that_may_have_changed_an_operand_none_is_condemned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that did it once, and never again, cannot be told from the others."""
+    _, final = jobs(wrong_numbers.exact, "float32", "mm")
+    state = bench.ProblemState
+    changes = iter(["it changed its operand 0"])
+    monkeypatch.setattr(state, "changed", lambda self, specs: next(changes, ""))  # pyright: ignore
+    library, exact = bench.final(final, lambda _event: None)
+    assert (library.status, exact.status) == ("ok", "skipped")
 
 
 @pytest.mark.parametrize("fault", [wrong_numbers.every_10th_call, wrong_numbers.second_call])

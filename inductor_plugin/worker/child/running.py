@@ -1,0 +1,122 @@
+"""A candidate that runs in the benchmark worker: its call, its operands, and what it may write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from inductor_plugin.kernels.call import ExternKernel, TensorSpec
+from inductor_plugin.worker.child.garbage import garbage_in_new_memory
+from inductor_plugin.worker.child.inductor import BoundSequence
+from inductor_plugin.worker.child.launch import Call, bind
+from inductor_plugin.worker.child.operands import Guarded, dtype_of
+from inductor_plugin.worker.child.state import ProblemState
+from inductor_plugin.worker.child.stress import Stress, flat
+from inductor_plugin.worker.jobs import BenchCandidate, Event
+from inductor_plugin.worker.timer import timer_for
+
+Emit = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Running:
+    """A candidate that has run; ``written`` are the inputs it writes besides its output."""
+
+    candidate: BenchCandidate
+    call: Call
+    inputs: Sequence[torch.Tensor]
+    result: torch.Tensor
+    guarded: Guarded | None
+    written: dict[int, Guarded]
+
+    def repeat(self, emit: Emit, *, finite: bool = True) -> torch.Tensor:
+        """Overwrite the outputs, run the candidate again and return its output."""
+        for zone in self._zones():
+            zone.refill(finite=finite)
+        emit(Event("start", self.candidate.candidate_id))
+        with garbage_in_new_memory():
+            value = self.call()
+            timer_for(self.candidate.output.device).synchronize()
+        emit(Event("build", self.candidate.candidate_id))
+        return value if isinstance(value, torch.Tensor) and not self.guarded else self.result
+
+    @property
+    def others(self) -> dict[str, torch.Tensor]:
+        """What it writes besides its output, by name."""
+        return {name: zone.tensor for name, zone in self._scratch.items()}
+
+    def overrun(self) -> str:
+        """Return what was written outside of the outputs, empty if nothing was."""
+        return next(filter(None, (zone.overrun() for zone in self._zones())), "")
+
+    def damage(self, problem: ProblemState) -> str:
+        """Return what was written that is not an output, empty if nothing was."""
+        return self.overrun() or problem.changed(self.read())
+
+    def writes(self, problem: ProblemState) -> bool:
+        """Return True if it has written anything that is not an output."""
+        return bool(self.overrun()) or problem.first_changed(self.read()) is not None
+
+    def read(self) -> list[TensorSpec]:
+        """Return the operands that it may not write."""
+        return [s for i, s in enumerate(self.candidate.inputs) if i not in self.written]
+
+    def _zones(self) -> list[Guarded]:
+        outputs = [self.guarded] if self.guarded else []
+        return [*outputs, *self.written.values(), *self._scratch.values()]
+
+    @property
+    def _scratch(self) -> Mapping[str, Guarded]:
+        return self.call.scratch if isinstance(self.call, BoundSequence) else {}
+
+
+def bound(
+    candidate: BenchCandidate,
+    inputs: Sequence[torch.Tensor],
+    written: dict[int, Guarded],
+    emit: Emit,
+) -> Running:
+    """Report a candidate to the parent, bind it to its operands and a new output, and run it once.
+
+    Raises:
+        TypeError: It returned no tensor, or one of another type.
+    """
+    kernel = candidate.kernel
+    returns = isinstance(kernel, ExternKernel) and not kernel.has_out
+    guarded = None if returns else Guarded(candidate.output)
+    emit(Event("start", candidate.candidate_id))
+    with garbage_in_new_memory():
+        call = bind(candidate, inputs, None if guarded is None else guarded.tensor)
+        value = call()
+        timer_for(candidate.output.device).synchronize()
+    result = value if guarded is None else guarded.tensor
+    if not isinstance(result, torch.Tensor):
+        raise TypeError(f"{candidate.candidate_id} returned {type(result).__name__}, not a tensor")
+    if result.dtype != dtype_of(candidate.output):
+        raise TypeError(f"{candidate.candidate_id} returned {result.dtype}")
+    return Running(candidate, call, inputs, result, guarded, written)
+
+
+def moved(running: Running, stress: Stress, emit: Emit) -> Running:
+    """Run a candidate on changed copies of its operands, with another output.
+
+    They are in other memory: a kernel that has kept an address of its first call (a descriptor, a captured graph) reads
+    or writes the wrong one.
+    """
+    candidate = running.candidate
+    emit(Event("build", candidate.candidate_id))
+    copies = {
+        spec: _copied(spec, tensor)
+        for spec, tensor in zip(candidate.inputs, running.inputs, strict=True)
+    }
+    with stress.applied(copies):
+        return bound(candidate, [copies[spec] for spec in candidate.inputs], {}, emit)
+
+
+def _copied(spec: TensorSpec, tensor: torch.Tensor) -> torch.Tensor:
+    """Return an operand with a copy of its storage; a packed one as it is."""
+    if spec.packing is not None or tensor.layout is not torch.strided:
+        return tensor
+    return torch.as_strided(flat(spec, tensor).clone(), spec.size, spec.stride, spec.offset)
