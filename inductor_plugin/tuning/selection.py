@@ -34,6 +34,7 @@ from inductor_plugin.tuning.ticket import TuningTicket, looked_up
 from inductor_plugin.tuning.validity import (
     checked,
     is_strict,
+    is_unchecked,
     is_valid,
     keeps_out,
     limits,
@@ -94,8 +95,15 @@ class Selection:
             if o.candidate_id in recorded
             and is_valid(recorded[o.candidate_id], self._config, library=o.library)
             and recorded[o.candidate_id].status not in MISHAPS  # the quarantine counts those
+            # What another machine has not seen fail is out if this one has.
+            and (o.library or not self._condemned(o.candidate_id, digest))
         }
         ticket = TuningTicket(self, problem, digest, tuple(offered), measured, rejected)
+        ticket.unchecked = {
+            name
+            for name, row in recorded.items()
+            if self._config.verify_numerics and is_unchecked(row)
+        }
         unseen = [o for o in offered if o.candidate_id not in measured]
         unseen = self._without_quarantined(ticket, unseen)
         ticket.hit = not unseen
@@ -164,14 +172,25 @@ class Selection:
             return None
         pinned = self._pins.winner(self._environment, ticket.problem.op, ticket.digest)
         library = next((o.candidate_id for o in ticket.offers if o.library), None)
-        if pinned in {o.candidate_id for o in ticket.offers}:
-            return Verdict(pinned, library, "pinned")
         problem = ticket.problem.describe()
+        if pinned in {o.candidate_id for o in ticket.offers}:
+            reason = _why_not_pinned(ticket, pinned) if library is not None else ""
+            if not reason or pinned == library:
+                return Verdict(pinned, library, "pinned")
+            warn_once(
+                logger,
+                f"pinned {pinned} is not used for {problem}: {reason}; the library kernel is",
+            )
+            return Verdict(library, library, f"the pinned kernel is not used: {reason}")
         if library is None:
             warn_once(logger, f"no pinned decision or library kernel for {problem}; records decide")
             return None
         warn_once(logger, f"no pinned decision for {problem}; the library kernel is used")
         return Verdict(library, library, "not in the pin file, so the library kernel runs")
+
+    def _condemned(self, candidate_id: str, digest: str) -> bool:
+        row = self._store.quarantined(self._environment, quarantine_name(candidate_id, digest))
+        return row is not None and keeps_out(row, self._config)
 
     def _without_quarantined(
         self, ticket: TuningTicket, unseen: list[CandidateOffer]
@@ -343,6 +362,14 @@ class Selection:
             pinned=False,
             epilogue=ticket.epilogue,
         )
+
+
+def _why_not_pinned(ticket: TuningTicket, candidate_id: str) -> str:
+    """Return why a pinned candidate must not run, empty if it may."""
+    row = ticket.measured.get(candidate_id)
+    if row is not None and row.status not in NOT_FAILED:
+        return f"{row.status} ({row.reason})"
+    return "its numbers were not checked here" if candidate_id in ticket.unchecked else ""
 
 
 def quarantine_name(candidate_id: str, problem_digest: str) -> str:

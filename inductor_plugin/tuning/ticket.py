@@ -34,6 +34,7 @@ class TuningTicket:
         epilogue: The product's epilogue, as stored in the record.
         created: Time of the submission, in seconds since 1970.
         on_probation: Candidates that are tried again though they are in quarantine; a success releases them.
+        unchecked: Recorded candidates whose numbers were not compared, though they are to be.
     """
 
     selection: Selection
@@ -48,6 +49,7 @@ class TuningTicket:
     epilogue: Mapping[str, str] = field(default_factory=dict[str, str])
     created: float = field(default_factory=time.time)
     on_probation: set[str] = field(default_factory=set[str])
+    unchecked: set[str] = field(default_factory=set[str])
 
 
 def looked_up(ticket: TuningTicket, unseen: Sequence[CandidateOffer], policy: str) -> str:

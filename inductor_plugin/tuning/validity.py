@@ -34,12 +34,12 @@ def is_valid(measured: Measured, config: Config, *, library: bool) -> bool:
         return True
     if measured.status == "skipped" or (library and measured.status in LIMITING):
         return False
-    if config.verify_numerics and not library and _is_unchecked(measured):
+    if config.verify_numerics and not library and is_unchecked(measured):
         return False
     return not was_limited(measured.status, measured.provenance.get(_LIMITS), config)
 
 
-def _is_unchecked(measured: Measured) -> bool:
+def is_unchecked(measured: Measured) -> bool:
     """Return True if a candidate's numbers were not compared, although there was a library kernel.
 
     Earlier versions did not mark such a measurement; it has no error.

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from inductor_plugin.cache import Measured, Quarantined
-from inductor_plugin.cache.record import failed
+from inductor_plugin.cache import Measured, Quarantined, document
+from inductor_plugin.cache.record import failed, to_fields
 from inductor_plugin.config import Config
 from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.problem.tolerance import Tolerance
+from inductor_plugin.tuning.pins import Pins
 from inductor_plugin.tuning.validity import (
     advice,
     checked,
@@ -22,7 +23,7 @@ from inductor_plugin.tuning.validity import (
     was_limited,
 )
 from inductor_plugin.worker.jobs import Outcome, Status
-from tests.tuning.test_selection import Rig, entries, offers, race, rig
+from tests.tuning.test_selection import ENVIRONMENT, Rig, entries, offers, race, rig
 
 
 def measured(status: str, **provenance: Any) -> Measured:
@@ -105,6 +106,49 @@ def test_a_measurement_of_earlier_versions_that_was_compared_with_nothing_is_rep
     assert is_valid(silent, config(), library=True)
     assert is_valid(silent, config(verify_numerics=False), library=False)
     assert is_valid(measured("wrong"), config(), library=False)
+
+
+def as_seen_elsewhere(rig_: Any, ticket: Any) -> None:
+    """Let another machine's newer record say that all candidates are right and fast."""
+    found = rig_.record(ticket)
+    rows = {
+        name: replace(row, status="ok", reason="", median_ms=0.1, error=0.0, measured_at=4e9)
+        for name, row in found.candidates.items()
+    }
+    path = rig_.store.layout.record(found.environment, found.op, found.digest)
+    path.write_bytes(document.dump(to_fields(replace(found, candidates=rows))))
+
+
+@pytest.mark.parametrize("policy", ["tune", "cached"])
+def test_what_failed_here_is_not_run_because_another_machine_has_not_seen_it(
+    tmp_path: Path, policy: str
+) -> None:
+    here = rig(tmp_path)
+    ticket = here.plan(offers("a"))
+    fail(ticket, "a", "wrong")
+    as_seen_elsewhere(here, ticket)
+    again = rig(tmp_path, policy=policy)
+    assert again.selection.decide(again.plan(offers("a"))).winner == "library"
+
+
+@pytest.mark.parametrize("why", ["wrong", "unchecked"])
+def test_a_pinned_kernel_that_is_wrong_or_unchecked_does_not_run(
+    tmp_path: Path, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    tuned = rig(tmp_path, verify_numerics=why == "wrong")
+    ticket = tuned.plan(offers("a"))
+    if why == "wrong":
+        fail(ticket, "a", "wrong")
+    else:
+        race(ticket, {"library": 2.0, "a": 1.0})
+    pins = Pins("pins.json", {f"{ENVIRONMENT}/mm/{ticket.digest}": "a"})
+    pinned = rig(tmp_path, pins, policy="pinned", pin_file="pins.json")
+    verdict = pinned.selection.decide(pinned.plan(offers("a")))
+    assert verdict.winner == "library"
+    assert "the library kernel is" in caplog.text
+    trusting = rig(tmp_path, pins, policy="pinned", pin_file="pins.json", verify_numerics=False)
+    winner = trusting.selection.decide(trusting.plan(offers("a"))).winner
+    assert winner == ("library" if why == "wrong" else "a")
 
 
 def test_what_was_not_checked_is_measured_again_when_numbers_count(tmp_path: Path) -> None:

@@ -32,7 +32,9 @@ def test_a_change_is_undone(dtype: str, exponent: int) -> None:
         changed = checksum(tensor)
         if planted:
             assert bool(tensor.to(torch.complex64).isnan().any())
-    assert (changed != before) == bool(planted or (exponent and dtype in ("int8", "uint8", "int32")))
+    assert (changed != before) == bool(
+        planted or (exponent and dtype in ("int8", "uint8", "int32"))
+    )
     assert checksum(tensor) == before
 
 
