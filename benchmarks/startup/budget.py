@@ -1,9 +1,9 @@
-"""What a tuning budget buys: ten frozen linear layers with and without one, each in a process with empty caches.
+"""What a tuning budget buys and the check of numbers costs: ten frozen linear layers, each time in a process with empty caches.
 
-The gain of a problem is the time of its library kernel less that of what runs; what the budget keeps of it is counted with
-the times of the run without one.
+A round is: without a budget, with one, and without a budget and the check. The gain of a problem is the time of its
+library kernel less that of what runs; what the budget keeps of it is counted with the times of the round's run without one.
 
-    python -m benchmarks.startup.budget --budget-s 3 --out benchmarks/results/budget_cpu.json
+    python -m benchmarks.startup.budget --budget-s 3 --rounds 3 --out benchmarks/results/budget_cpu.json
 """
 
 # torch types some of its functions partly.
@@ -14,11 +14,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,27 +35,47 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--budget-s", type=float, default=3.0)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--child", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--unchecked", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child is not None:
-        print(json.dumps(child(arguments.child)))
+        print(json.dumps(child(arguments.child, checked=not arguments.unchecked)))
         return 0
-    whole, limited = (run(budget_s) for budget_s in (0.0, arguments.budget_s))
+    rounds = [
+        {
+            "whole": run(0.0),
+            "limited": run(arguments.budget_s),
+            "unchecked": run(0.0, "--unchecked"),
+        }
+        for _ in range(arguments.rounds)
+    ]
     summary = {
         "budget_s": arguments.budget_s,
-        "waited_s": {"without": whole["waited_s"], "with": limited["waited_s"]},
-        "measured": {"without": whole["measured"], "with": limited["measured"]},
-        "gain_kept": kept(whole["problems"], limited["problems"]),
+        "problems_measured": [each["limited"]["measured"] for each in rounds],
+        "gain_kept": [kept(r["whole"]["problems"], r["limited"]["problems"]) for r in rounds],
+        "waited_s": [each["whole"]["waited_s"] for each in rounds],
+        "check_share": check_share(rounds),
     }
     print(json.dumps(summary, indent=2))
     if arguments.out:
         facts = machine((*PLUGIN, "benchmarks/startup"), dry=True) or {}
-        result = {"machine": facts, "summary": summary, "runs": [whole, limited]}
+        result = {"machine": facts, "summary": summary, "rounds": rounds}
         arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
-def run(budget_s: float) -> dict[str, Any]:
+def check_share(rounds: Sequence[Mapping[str, Any]]) -> float:
+    """Return the share of tuning that the check of numbers takes: medians of what measuring takes more, and of all."""
+    with_it, without = (
+        statistics.median(each[name]["measuring_s"] for each in rounds)
+        for name in ("whole", "unchecked")
+    )
+    waited_s = statistics.median(each["whole"]["waited_s"] for each in rounds)
+    return round((with_it - without) / waited_s, 3)
+
+
+def run(budget_s: float, *flags: str) -> dict[str, Any]:
     """Return what a process with empty caches reports; a budget of 0 is none."""
     with tempfile.TemporaryDirectory(prefix="budget-", ignore_cleanup_errors=True) as folder:
         environment = os.environ | {
@@ -63,13 +84,14 @@ def run(budget_s: float) -> dict[str, Any]:
             "INDUCTOR_PLUGIN_CACHE_DIR": f"{folder}/plugin",
         }
         command = [sys.executable, "-m", "benchmarks.startup.budget", "--child", str(budget_s)]
+        command += flags
         done = subprocess.run(
             command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True, check=True
         )
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def child(budget_s: float) -> dict[str, Any]:
+def child(budget_s: float, *, checked: bool) -> dict[str, Any]:
     """Compile the layers in one graph; return seconds, and the times of each problem."""
     import torch
 
@@ -80,6 +102,7 @@ def child(budget_s: float) -> dict[str, Any]:
     rows = [torch.randn(64, 64 + 32 * i) for i in range(LAYERS)]
     tickets: list[Any] = []
     options: dict[str, Any] = {"tune_budget_s": budget_s, "progress": "off", "table": "off"}
+    options["verify_numerics"] = checked
     compiled = torch.compile(
         lambda *operands: [layer(x) for layer, x in zip(layers, operands, strict=True)],
         backend="inductor_plugin",
@@ -99,6 +122,7 @@ def child(budget_s: float) -> dict[str, Any]:
     return {
         "first_call_s": round(time.perf_counter() - started, 2),
         "waited_s": round(inductor_plugin.stats().wall_s, 2),
+        "measuring_s": round(inductor_plugin.stats().benchmark_s, 3),
         "measured": sum(len(problem["ms"]) > 1 for problem in problems.values()),
         "problems": problems,
     }

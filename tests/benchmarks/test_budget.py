@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.startup.budget import kept
+from benchmarks.startup.budget import check_share, kept
 
 
 def problem(winner: str, **times_ms: float) -> dict[str, Any]:
@@ -34,6 +34,14 @@ def test_the_gain_is_counted_with_the_times_of_the_whole_run(
 ) -> None:
     limited = {name: problem(winner, lib=9.0) for name, winner in winners.items()}
     assert kept(WHOLE, limited) == share
+
+
+def test_the_check_s_share_is_what_measuring_takes_more_in_what_is_waited_for() -> None:
+    rounds = [
+        {"whole": {"measuring_s": 1.0 + i, "waited_s": 4.0}, "unchecked": {"measuring_s": 0.5 + i}}
+        for i in (0, 9, 0)
+    ]
+    assert check_share(rounds) == 0.125
 
 
 def test_without_a_gain_there_is_no_share() -> None:
