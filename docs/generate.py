@@ -76,6 +76,11 @@ def results_table(folder: Path = RESULTS) -> str:
         f"| {what} | {stock:.1f} s | {plugin:.1f} s | `benchmarks/results/{source}` |"
         for what, stock, plugin, source in rows
     ]
+    times, models_file = _summary(folder / "models_cpu.json"), "models_cpu.json"
+    lines.append(
+        f"| run time of ten networks, that of `torch.compile` without max-autotune = 1 | {times['stock_to_plain']:.2f} "
+        f"| {times['to_plain']:.2f} | `benchmarks/results/{models_file}` |"
+    )
     return "\n".join([*lines, "", *_ahead_of_time(folder)]) + "\n"
 
 
