@@ -20,7 +20,7 @@ import torch
 
 from inductor_plugin.kernels.call import OpKernel, TensorSpec
 from inductor_plugin.ops import gemm_epilogue
-from inductor_plugin.worker.child import bench
+from inductor_plugin.worker.child.launch import bind
 from inductor_plugin.worker.child.operands import Guarded
 from inductor_plugin.worker.jobs import BenchCandidate
 from tests.gpu.cases.product import Case, worst
@@ -102,7 +102,7 @@ class CandidateKernel:
         """Return its call on a case's tensors, seen as the candidate wants them."""
         pairs = zip(tensors, self.candidate.inputs, strict=True)
         inputs = [view(tensor, spec) for tensor, spec in pairs]
-        return bench.bind(self.candidate, inputs, outputs.named["out"])
+        return bind(self.candidate, inputs, outputs.named["out"])
 
     def more(self, given: Case, results: Outputs, device: str) -> dict[str, float]:
         """Return its largest error with other numbers of rows, where the case has some."""
