@@ -35,7 +35,7 @@ _SETTLE_S = 0.005
 """Between a candidate's last call and the comparison: a thread that it has left may still write."""
 _CALLS_ALONE = 12
 """Calls in which a candidate that changes its operands now and then is to show it."""
-_CALLS_STEADY, _STEADY_S = 12, 0.03
+_CALLS_STEADY, _STEADY_S = 12, 0.3
 """Calls, and seconds at most, in which a candidate that is wrong now and then is to show it."""
 _UNKNOWN = "it, or another measured in turns with it, changed an operand"
 
