@@ -77,7 +77,12 @@ class Measured:
     @property
     def noisy(self) -> bool:
         """True if the samples' interquartile range exceeds their median: other work was measured too."""
-        return self.median_ms is not None and (self.spread_ms or 0.0) > self.median_ms
+        return is_noisy(self.median_ms, self.spread_ms)
+
+
+def is_noisy(median_ms: float | None, spread_ms: float | None) -> bool:
+    """Return `Measured.noisy` of a median and an interquartile range."""
+    return median_ms is not None and (spread_ms or 0.0) > median_ms
 
 
 @dataclass(frozen=True)

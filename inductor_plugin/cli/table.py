@@ -8,6 +8,7 @@ from typing import Any
 
 from inductor_plugin.cache import report
 from inductor_plugin.cache.entry import KernelEntry
+from inductor_plugin.cache.record import is_noisy
 
 
 def record_row(fields: Mapping[str, Any], problem: str = "") -> dict[str, Any]:
@@ -40,15 +41,12 @@ def record_row(fields: Mapping[str, Any], problem: str = "") -> dict[str, Any]:
         "updated": report.number(fields["updated"]) or 0.0,
         "pinned": fields["pinned"] is True,
         "noisy": any(
-            _is_noisy(candidates.get(str(decision.get(name)), {})) for name in ("winner", "library")
+            is_noisy(report.number(row.get("median_ms")), report.number(row.get("spread_ms")))
+            for row in (
+                candidates.get(str(decision.get(name)), {}) for name in ("winner", "library")
+            )
         ),
     }
-
-
-def _is_noisy(measured: Mapping[str, Any]) -> bool:
-    """Return `Measured.noisy` of the fields of a measurement."""
-    median_ms, spread_ms = (report.number(measured.get(f"{n}_ms")) for n in ("median", "spread"))
-    return median_ms is not None and (spread_ms or 0.0) > median_ms
 
 
 def _marks(row: Mapping[str, Any]) -> str:

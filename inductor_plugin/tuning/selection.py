@@ -16,7 +16,6 @@ from inductor_plugin.problem.attention import DIRECTIONS
 from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.decision import Verdict, decide
-from inductor_plugin.tuning.ends import SizeEnd
 from inductor_plugin.tuning.measurement import (
     BEATEN,
     FINAL,
@@ -81,7 +80,6 @@ class Selection:
         rejected: Mapping[str, str],
         check: NumberCheck | None,
         budget: Budget | None,
-        ends: Sequence[SizeEnd] = (),
     ) -> TuningTicket:
         """Return a ticket; it has a task to submit if something must be measured."""
         digest = problem_digest(problem)
@@ -123,7 +121,6 @@ class Selection:
                     )
             else:
                 ticket.task = self._task(ticket, unseen, check, budget)
-                ticket.task.ends = tuple(ends)
         return ticket
 
     def decide(self, ticket: TuningTicket) -> Verdict:

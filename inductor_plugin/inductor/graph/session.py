@@ -136,8 +136,14 @@ class Session:
         by_id = {name: choice for name, (_, choice) in distinct.items()}
         names = [node.get_name() for node in call.nodes]
         check = number_check(call.problem, names, call.seeds)
-        ends = size_ends(call)
-        ticket = self.enqueue(call.problem, call.layout.device, offers, rejected, check, ends=ends)
+        ticket = self.enqueue(
+            call.problem,
+            call.layout.device,
+            offers,
+            rejected,
+            check,
+            ends=lambda: size_ends(call),
+        )
         if self.guard is not None:
             context, _ = self.context(call.layout.device)
             self.guard.follow(by_id, ticket, context.environment)
@@ -152,9 +158,19 @@ class Session:
         rejected: Mapping[str, str],
         check: NumberCheck | None,
         epilogue: Mapping[str, str] | None = None,
-        ends: Sequence[SizeEnd] = (),
+        ends: Callable[[], tuple[SizeEnd, ...]] = tuple,
     ) -> TuningTicket:
-        """Submit a problem; ``epilogue`` is the text of `epilogue_text` that the record keeps."""
+        """Submit a problem.
+
+        Args:
+            problem: The problem.
+            device: Where it runs.
+            offers: Its candidates.
+            rejected: Templates that refused it, and why.
+            check: How results are compared; None for not at all.
+            epilogue: The text of `epilogue_text` that the record keeps.
+            ends: Returns the ends of its size class; called only if something is measured.
+        """
         context, selection = self.context(device)
         key = (
             context.device,
@@ -163,12 +179,13 @@ class Session:
         )
         ticket = self._tickets.get(key)
         if ticket is None:
-            ticket = selection.plan(problem, offers, rejected, check, self._budget, ends)
+            ticket = selection.plan(problem, offers, rejected, check, self._budget)
             self._tickets[key] = ticket
             ticket.epilogue = epilogue or {}
             if not ticket.hit and self.config.policy != "build":  # which compiles what it measured
                 misses.note(ticket, context.store, context.environment)
             if ticket.task is not None and ticket.task.measured:
+                ticket.task.ends = ends()
                 compat.count_autotuning()
             context.submit(ticket)
         return ticket

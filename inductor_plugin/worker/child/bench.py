@@ -164,7 +164,7 @@ def final(job: FinalJob, emit: Emit) -> tuple[Outcome, ...]:
         outcome = Outcome(name, "ok", samples_ms=tuple(samples[name]), elapsed_s=elapsed_s)
         reason = damage.get(name) or running.overrun()
         if reason:
-            # None of several is condemned for what may be another one's doing.
+            # It is not known which of several changed the operand, so none goes into quarantine for it.
             status: Status = "skipped" if reason == _UNKNOWN else "red_zone"
             outcome = replace(outcome, status=status, reason=reason)
         elif job.check is not None and name in rivals and problem.comparable:

@@ -52,10 +52,9 @@ class Guarded:
             self._zone // dtype.itemsize + spec.offset,
         )
 
-    def refill(self, *, finite: bool) -> None:
-        """Overwrite the output: with NaN, or with numbers that a kernel may by mistake add to."""
-        numbers = 0 if self.tensor.dtype == torch.bool else _FINITE
-        self._pattern = numbers if finite else NOT_A_NUMBER
+    def refill(self) -> None:
+        """Overwrite the output, NaN at first, with numbers that a kernel may by mistake add to."""
+        self._pattern = 0 if self.tensor.dtype == torch.bool else _FINITE
         self._payload.fill_(self._pattern)
 
     def seen_as(self, view: TensorSpec) -> torch.Tensor:

@@ -31,10 +31,10 @@ class Running:
     guarded: Guarded | None
     written: dict[int, Guarded]
 
-    def repeat(self, emit: Emit, *, finite: bool = True) -> torch.Tensor:
+    def repeat(self, emit: Emit) -> torch.Tensor:
         """Overwrite the outputs, run the candidate again and return its output."""
         for zone in self._zones():
-            zone.refill(finite=finite)
+            zone.refill()
         emit(Event("start", self.candidate.candidate_id))
         with garbage_in_new_memory():
             value = self.call()
@@ -111,8 +111,8 @@ def moved(running: Running, stress: Stress, emit: Emit) -> Running:
         spec: _copied(spec, tensor)
         for spec, tensor in zip(candidate.inputs, running.inputs, strict=True)
     }
-    with stress.applied(copies):
-        return bound(candidate, [copies[spec] for spec in candidate.inputs], {}, emit)
+    stress.apply(copies)
+    return bound(candidate, [copies[spec] for spec in candidate.inputs], {}, emit)
 
 
 def _copied(spec: TensorSpec, tensor: torch.Tensor) -> torch.Tensor:

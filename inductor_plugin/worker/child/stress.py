@@ -1,12 +1,11 @@
 """Operands that show what random numbers hide: NaN where nothing may be read, NaN where it has to show, large values.
 
-All changes are made in place and undone: factors are powers of two, and nothing overflows.
+Changes are made in place, on copies of the operands. No operand overflows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -38,33 +37,22 @@ class Stress:
     """A change of operands.
 
     Attributes:
-        exponent: Power of two that floats are multiplied by; above 0 integers of 8 bits take their whole range, too.
+        exponent: Power of two that floats are multiplied by; above 0 integers are multiplied by `_WHOLE`, too.
         planted: Elements that become NaN, as (seed, index in the storage).
     """
 
     exponent: int = 0
     planted: tuple[tuple[int, int], ...] = ()
 
-    @contextmanager
-    def applied(self, tensors: Mapping[TensorSpec, torch.Tensor]) -> Generator[None]:
-        """Change the operands in place, and change them back."""
+    def apply(self, tensors: Mapping[TensorSpec, torch.Tensor]) -> None:
+        """Change the operands in place; those from files and packed ones stay as they are."""
         changed = [(spec, flat(spec, tensor)) for spec, tensor in tensors.items() if plain(spec)]
         for spec, values in changed:
-            _scale(spec, values, self.exponent, back=False)
-        saved: list[tuple[torch.Tensor, torch.Tensor]] = []
+            _scale(spec, values, self.exponent)
         for seed, index in self.planted:
             for spec, values in changed:
                 if spec.seed == seed and index < values.numel():
-                    spot = values[index : index + 1]
-                    saved.append((spot, spot.clone()))
-                    spot.view(torch.uint8).fill_(0xFF)
-        try:
-            yield
-        finally:
-            for spot, value in reversed(saved):
-                spot.copy_(value)
-            for spec, values in changed:
-                _scale(spec, values, self.exponent, back=True)
+                    values[index : index + 1].view(torch.uint8).fill_(0xFF)
 
 
 def plain(spec: TensorSpec) -> bool:
@@ -120,15 +108,13 @@ def fill_gaps(inputs: Sequence[TensorSpec], tensors: Mapping[TensorSpec, torch.T
     return filled
 
 
-def _scale(spec: TensorSpec, values: torch.Tensor, exponent: int, *, back: bool) -> None:
+def _scale(spec: TensorSpec, values: torch.Tensor, exponent: int) -> None:
     if not exponent:
         return
     if spec.dtype in _WHOLE:
-        factor = _WHOLE[spec.dtype]
-        values.copy_(values // factor if back else values * factor)
+        values.mul_(_WHOLE[spec.dtype])
     elif _has_nan(spec) or spec.dtype.endswith("fnuz"):
-        steps = min(exponent, _HEADROOM.get(spec.dtype, exponent))
-        factor = 2.0 ** (-steps if back else steps)
+        factor = 2.0 ** min(exponent, _HEADROOM.get(spec.dtype, exponent))
         if values.element_size() == 1:
             values.copy_((values.float() * factor).to(values.dtype))
         else:
