@@ -35,7 +35,7 @@ _NARROW_SUMS = 2.0**-9
 _NARROW_SUMS_SPREAD = 2.0**-11
 STEPPED = 0.1
 """Accepted for integers and truth values computed from a product of floats: a value next to a threshold
-may fall on either side of it. Their errors are root mean squares (`bench_child.error_of`): one element of
+may fall on either side of it. Their errors are root mean squares (`worker.child.comparison`): one element of
 a mask in 200 may differ; two unrelated masks are 1.0 apart."""
 _OUTPUT_ULPS = 16.0
 """An output of 4 standard deviations rounds in units 4 times those of the root mean square, in both
@@ -46,6 +46,12 @@ slices added in the output's type by 1.4. An error of 1 % is 2.6 units of bfloat
 _NARROW_OUTPUT_SPREAD = 0.75
 """The same for 8 bits, which are rounded once: an error of 10 % is 1.7 units of float8_e4m3fn with its
 rounding, and 0.99 of float8_e5m2."""
+_DRIFT = 0.125
+"""Part of the output's share of the spread that the mean of a line's errors may reach: roundings to nearest have none.
+A forgotten bias of 1 is four times as much in bfloat16 beside a product of 65,536 terms, and 2.7 times as much in
+float8_e4m3fn beside one of 4,096."""
+_TRUNCATED = 4.0
+"""Units of TF32 by which a product may be off: both operands may be truncated, by two units each at most."""
 
 
 @dataclass(frozen=True)
@@ -54,21 +60,28 @@ class Tolerance:
 
     Attributes:
         largest: Of any number, beyond ``rounding``.
-        spread: Of all numbers: the root mean square of their errors.
+        spread: Of all numbers, and of each row, column and batch: the root mean square of their errors.
         rounding: Relative to each number: as much as its two roundings to the output's type may differ. With a scale
             for each row, some numbers of a product are 30 times as large as their root mean square.
+        drift: Of each row, column and batch: the mean of their errors, beyond what random errors explain.
     """
 
     largest: float
     spread: float
     rounding: float = 0.0
+    drift: float = math.inf
 
     def of_type(self, dtype: str) -> Tolerance:
         """Return the largest accepted errors of a further output of a kernel, of another type perhaps."""
         if dtype not in _UNIT_ROUNDOFF:
             return Tolerance(STEPPED, STEPPED)
         own = product_tolerance(dtype, dtype, 1, tf32=False)
-        return Tolerance(max(self.largest, own.largest), max(self.spread, own.spread), own.rounding)
+        return Tolerance(
+            max(self.largest, own.largest),
+            max(self.spread, own.spread),
+            own.rounding,
+            max(self.drift, own.drift),
+        )
 
 
 def product_tolerance(
@@ -80,14 +93,18 @@ def product_tolerance(
     if unit is None:
         return Tolerance(largest, largest)
     narrow = output_dtype.startswith("float8")
-    operand = 2.0 * _TF32_ROUNDOFF if tf32 and input_dtype == "float32" else 0.0
+    truncated = tf32 and input_dtype == "float32"
+    # The rounding of one factor is that of a whole row of products; it averages out over many terms.
+    operand = 2.0 * _TF32_ROUNDOFF * (1 + max(reduction, 1) ** -0.5) if truncated else 0.0
     if input_dtype.startswith("float8"):
         operand = _NARROW_SUMS_SPREAD
-    summed = 2.0 * max(reduction, 1) ** 0.5 * _summing_unit(output_dtype)
+    others = operand + 2.0 * max(reduction, 1) ** 0.5 * _summing_unit(output_dtype)
+    own = (_NARROW_OUTPUT_SPREAD if narrow else _OUTPUT_SPREAD) * unit
     return Tolerance(
         largest,
-        (_NARROW_OUTPUT_SPREAD if narrow else _OUTPUT_SPREAD) * unit + operand + summed,
-        rounding=2.0 * unit,
+        own + others,
+        rounding=2.0 * unit + (_TRUNCATED * _TF32_ROUNDOFF if truncated else 0.0),
+        drift=_DRIFT * own + others,
     )
 
 

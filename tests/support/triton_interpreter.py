@@ -275,6 +275,24 @@ def _let_bfloat16_multiply() -> None:
     builder.create_dot = create_dot
 
 
+def _let_nan_of_8_bits_stay_nan() -> None:
+    """Convert NaN of float8_e4m3fn, which has no exponent of its own for it, to NaN; the interpreter makes 480 of it."""
+    import numpy as np
+    from triton import language as tl
+    from triton.runtime import interpreter
+
+    stock: Any = interpreter._convert_float
+
+    def convert(data: Any, source: Any, target: Any, rounding: Any) -> Any:
+        bits = stock(data, source, target, rounding)
+        if source != tl.float8e4nv:
+            return bits
+        nan = (data.view(np.uint8) & 0x7F) == 0x7F
+        return np.where(nan, bits.dtype.type(np.iinfo(bits.dtype).max >> 1), bits)
+
+    interpreter._convert_float = convert
+
+
 def _let_libdevice_compute() -> None:
     """Give the interpreter the libdevice functions that epilogues call; it has none."""
     from torch._inductor.runtime import triton_helpers
@@ -296,6 +314,7 @@ def prepare() -> None:
     """Let generated modules run in this process, where Triton interprets."""
     _let_numpy_count()
     _let_bfloat16_multiply()
+    _let_nan_of_8_bits_stay_nan()
     _let_libdevice_compute()
     guard: Any = contextlib.nullcontext
     torch.cuda._DeviceGuard, torch.cuda.set_device = guard, lambda index: None

@@ -279,7 +279,7 @@ def _keep(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
             running.others,
             candidate.inputs,
             problem.tensors,
-            lambda stress: moved(running, stress, emit).result,
+            lambda stress: moved(running, stress, emit).outputs,
         )
         problem.sums.clear()  # gaps of operands may have been filled
     if trial is None:
@@ -301,10 +301,16 @@ def _judged(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
             verdict = replace(verdict, reason=reason)
         return verdict
     assert problem.product is not None
-    verdict = problem.product.judge(running.result, running.others)
+    verdict = problem.product.judge(*running.outputs)
+    if not verdict.reason:
+        verdict = replace(verdict, reason=running.rearranged(problem.product.reference))
     for how in problem.product.changes(running.candidate.inputs) if not verdict.reason else ():
         elsewhere = moved(running, how.stress, emit)
-        reason = elsewhere.overrun() or problem.product.judge_changed(elsewhere.result, how).reason
+        reason = (
+            elsewhere.overrun()
+            or elsewhere.shares(running)
+            or problem.product.judge_changed(*elsewhere.outputs, how).reason
+        )
         if reason:
             return replace(verdict, reason=reason)
     return _steady(running, problem, emit) if not verdict.reason else verdict

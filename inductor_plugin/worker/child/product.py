@@ -1,40 +1,73 @@
 """Compares a candidate for a product with the library kernel.
 
-Each kernel runs at least three times for it: on random operands; on operands that are large, with NaN in some elements
-and in the gaps between those that are part of the product (`stress`); and again on the first operands after the last sample.
+Each kernel runs at least four times for it: on random operands; on operands that are large, with NaN in some elements
+and in the gaps between those that are part of the product (`stress`); on small ones; and again on the first operands
+after the last sample.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from inductor_plugin.attention.check import CheckResult
 from inductor_plugin.kernels.call import TensorSpec
 from inductor_plugin.problem.number_check import NumberCheck
-from inductor_plugin.problem.tolerance import Tolerance
-from inductor_plugin.worker.child.stress import EXPONENTS, Stress, fill_gaps, plain, sites
+from inductor_plugin.worker.child.comparison import (
+    comparable,
+    compare,
+    rms,
+    saturation,
+    whole,
+)
+from inductor_plugin.worker.child.stress import (
+    EXPONENTS,
+    OVERFLOWING,
+    SMALL,
+    Stress,
+    borders,
+    fill_gaps,
+    plain,
+    sites,
+)
 
 Tensors = MutableMapping[TensorSpec, torch.Tensor]
-Run = Callable[[Stress], torch.Tensor]
-"""Runs a kernel once on changed operands and returns its output."""
+Outputs = tuple[torch.Tensor, Mapping[str, torch.Tensor]]
+Run = Callable[[Stress], Outputs]
+"""Runs a kernel once on changed operands and returns its output, and what else it writes by name."""
 
 _SPOILED = 0.5
 """Share of an output that planted NaN may spoil: the rest still shows what must not be read."""
-_LINE = 0.25
-"""Share of a row or a column of integers that may differ: thresholds are crossed here and there, not in a row."""
-_FEW = 4
+_OVERFLOWN = (0.001, 0.6)
+"""Shares of an output between which the infinite numbers of a change tell whether a kernel has them, too."""
+_NORMAL = 4.0
+"""Root mean square of an output of small operands, in units of the smallest normal number of its type."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change of operands, and the library kernel's output on them."""
+    """A change of operands, and the library kernel's outputs on them.
+
+    Attributes:
+        stress: The change.
+        output: The output.
+        others: What else the kernel writes, by name.
+        overflows: Whether nothing but the infinite numbers of the output are compared.
+    """
 
     stress: Stress
     output: torch.Tensor
+    others: Mapping[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
+    overflows: bool = False
+
+    @classmethod
+    def of(cls, stress: Stress, outputs: Outputs, *, overflows: bool = False) -> Change:
+        """Keep copies of outputs."""
+        output, others = outputs
+        kept = {} if overflows else {name: other.clone() for name, other in others.items()}
+        return cls(stress, output.clone(), kept, overflows)
 
 
 class ProductVerifier:
@@ -56,14 +89,20 @@ class ProductVerifier:
         return self._reference is not None
 
     @property
+    def reference(self) -> torch.Tensor:
+        """The library kernel's output on the operands as they are."""
+        assert self._reference is not None
+        return self._reference
+
+    @property
     def tells(self) -> bool:
         """Whether the reference has a number that a wrong kernel would miss: with a frozen weight of zeros it has none."""
         reference = self._reference
         if reference is None or reference.numel() == 0:
             return reference is not None
-        sizes = _comparable(reference).abs()
+        sizes = comparable(reference).abs()
         # Below the smallest normal number, rounding is as large as what it rounds.
-        least = 1 if _whole(reference) else torch.finfo(reference.dtype).smallest_normal
+        least = 1 if whole(reference) else torch.finfo(reference.dtype).smallest_normal
         return bool((torch.isfinite(sizes) & (sizes >= least)).any())
 
     def changes(self, inputs: Sequence[TensorSpec]) -> Sequence[Change]:
@@ -109,7 +148,7 @@ class ProductVerifier:
         exponent: int | None = 0
         if self._gaps or self._check.large_values:
             exponents = EXPONENTS if self._check.large_values else (0,)
-            exponent = next((e for e in exponents if _finite(run(Stress(e))) >= usable), None)
+            exponent = next((e for e in exponents if _finite(run(Stress(e))[0]) >= usable), None)
         if (
             exponent is None
         ):  # it reads the gaps; those of operands that are built from now on are numbers
@@ -117,6 +156,30 @@ class ProductVerifier:
             tensors.clear()
             return
         self._changes = list(self._planted(Stress(exponent), usable, run))
+        if self._check.large_values and not whole(self._reference):
+            self._changes += [*self._small(run), *self._overflowing(exponent, run)]
+
+    def _small(self, run: Run) -> Iterator[Change]:
+        """Yield operands that are so small that a kernel must not take them for zeros."""
+        for exponent in SMALL:
+            outputs = run(Stress(exponent))
+            size = torch.nan_to_num(comparable(outputs[0]), 0.0, 0.0, 0.0)
+            normal = torch.finfo(outputs[0].dtype).smallest_normal
+            if size.numel() and rms(size) >= _NORMAL * normal:
+                yield Change.of(Stress(exponent), outputs)
+                return
+
+    def _overflowing(self, largest: int, run: Run) -> Iterator[Change]:
+        """Yield operands with which some numbers of the output are infinite, in float16."""
+        assert self._reference is not None
+        for exponent in OVERFLOWING if self._reference.dtype == torch.float16 else ():
+            if exponent <= largest:
+                continue
+            outputs = run(Stress(exponent))
+            least, most = _OVERFLOWN
+            if least <= float(torch.isinf(outputs[0]).float().mean().item()) <= most:
+                yield Change.of(Stress(exponent), outputs, overflows=True)
+                return
 
     def _planted(self, stress: Stress, usable: float, run: Run) -> Iterator[Change]:
         """Plant NaN, and yield the changes with the library kernel's outputs.
@@ -124,25 +187,28 @@ class ProductVerifier:
         Where NaN leave too few numbers to compare (a single row), large values are a change of their own. None are
         planted where the library kernel hides them: its ReLU may, and torch's does not.
         """
-        floating = self._reference is not None and not _whole(self._reference)
+        floating = self._reference is not None and not whole(self._reference)
         places = sites(self._inputs, self._amplitudes) if floating else ()
+        further = borders(self._inputs, self._amplitudes) if floating else ()
 
         def tried(chosen: tuple[tuple[int, int], ...], most: float) -> Change | None:
             how = replace(stress, planted=chosen)
-            output = run(how)
-            spoiled = usable - _finite(output)
+            outputs = run(how)
+            spoiled = usable - _finite(outputs[0])
             unread = all(seed in self._amplitudes for seed, _ in chosen)
             shows = spoiled <= most and (spoiled > 0 or unread)
-            return Change(how, output.clone()) if shows else None
+            return Change.of(how, outputs) if shows else None
 
-        together = tried(places, _SPOILED) if places else None
+        together = tried(places + further, _SPOILED) if further else None
+        if together is None and places:
+            together = tried(places, _SPOILED)
         if together is None and len(places) > 1:
             few = tuple(place for place in places if tried((place,), _SPOILED) is not None)
             together = tried(few, _SPOILED) if few else None
         if together is not None:
             yield together
         elif stress != Stress():
-            yield Change(stress, run(stress).clone())
+            yield Change.of(stress, run(stress))
         rest = () if together is None else together.stress.planted
         for place in places:
             alone = tried((place,), 1.0) if place not in rest else None
@@ -152,34 +218,38 @@ class ProductVerifier:
     def judge(self, result: torch.Tensor, others: Mapping[str, torch.Tensor]) -> CheckResult:
         """Return whether the output on the operands as they are is right, and what else is written by the same name."""
         assert self._reference is not None
+        return self._compared((result, others), (self._reference, self._others))
+
+    def _compared(self, outputs: Outputs, expected: Outputs) -> CheckResult:
         accepted = self._check.tolerance
-        verdict = compare(result, self._reference, accepted)
-        for name in self._others.keys() & others.keys():
+        verdict = compare(outputs[0], expected[0], accepted)
+        for name in expected[1].keys() & outputs[1].keys():
             if verdict.reason:
                 break
-            expected = self._others[name]
-            also = compare(
-                others[name], expected, accepted.of_type(str(expected.dtype).removeprefix("torch."))
-            )
+            other = expected[1][name]
+            tolerance = accepted.of_type(str(other.dtype).removeprefix("torch."))
+            also = compare(outputs[1][name], other, tolerance)
             if also.reason:
                 verdict = replace(also, reason=f"{also.reason} (in its output {name})")
         return verdict
 
-    def judge_changed(self, result: torch.Tensor, change: Change) -> CheckResult:
-        """Return whether the output on changed operands is right."""
-        verdict = compare(result, change.output, self._check.tolerance)
+    def judge_changed(
+        self, result: torch.Tensor, others: Mapping[str, torch.Tensor], change: Change
+    ) -> CheckResult:
+        """Return whether the outputs on changed operands are right."""
+        stress = change.stress
+        if change.overflows:
+            verdict = CheckResult(None, saturation(result, change.output))
+        else:
+            verdict = self._compared((result, others), (change.output, change.others))
         if verdict.reason:
-            how = [
-                *(["NaN in some operands"] if change.stress.planted else []),
-                *(
-                    [f"operands times {2**change.stress.exponent}"]
-                    if change.stress.exponent
-                    else []
-                ),
-                "other addresses",
-            ]
-            return replace(verdict, reason=f"{verdict.reason} (with {', '.join(how)})")
-        hidden = _nan(change.output) & torch.isfinite(_comparable(result))
+            scale = f"operands times 2^{stress.exponent}" if stress.exponent else ""
+            nan = "NaN in some operands" if stress.planted else ""
+            how = ", ".join(filter(None, (nan, scale, "other addresses")))
+            return replace(verdict, reason=f"{verdict.reason} (with {how})")
+        if change.overflows:
+            return verdict
+        hidden = _nan(change.output) & torch.isfinite(comparable(result))
         if bool(hidden.any()):
             return CheckResult(
                 None, "a number where the library kernel has NaN, from an operand that is NaN"
@@ -187,126 +257,12 @@ class ProductVerifier:
         return verdict
 
 
-@dataclass(frozen=True)
-class Errors:
-    """Errors relative to the root mean square of the reference; of integers not relative.
-
-    Attributes:
-        largest: Of any number; of integers the root mean square.
-        spread: Root mean square.
-        beyond: ``largest``, beyond what the roundings of each number explain.
-        line: Largest share of a row or a column that differs; of integers only.
-    """
-
-    largest: float
-    spread: float
-    beyond: float
-    line: float = 0.0
-
-
-def compare(result: torch.Tensor, reference: torch.Tensor, accepted: Tolerance) -> CheckResult:
-    """Return whether a result agrees with the reference; the reason says how not."""
-    errors = errors_of(result, reference, accepted.rounding)
-    if errors is None:
-        return CheckResult(
-            None, "NaN or infinite where the library kernel has a number, or another shape"
-        )
-    if errors.beyond > accepted.largest:
-        return CheckResult(
-            errors.largest,
-            f"error {errors.beyond:.3g} of the reference's root mean square, accepted is {accepted.largest:.3g}",
-        )
-    if errors.spread > accepted.spread:
-        return CheckResult(
-            errors.largest,
-            f"error {errors.spread:.3g} of the reference's root mean square, as the root mean square of all "
-            f"numbers; accepted is {accepted.spread:.3g}",
-        )
-    if errors.line > _LINE:
-        return CheckResult(
-            errors.largest,
-            f"{errors.line:.0%} of a row or a column differ, accepted are {_LINE:.0%}",
-        )
-    return CheckResult(errors.largest)
-
-
-def errors_of(
-    result: torch.Tensor, reference: torch.Tensor, rounding: float = 0.0
-) -> Errors | None:
-    """Return the errors of a result.
-
-    Elements where the reference is not finite are not compared.
-
-    Args:
-        result: The result.
-        reference: What it should be.
-        rounding: As in `Tolerance`.
-
-    Returns:
-        None if the result has another shape, or is not finite where the reference is.
-    """
-    if result.shape != reference.shape or result.dtype != reference.dtype:
-        return None
-    if reference.numel() == 0:
-        return Errors(0.0, 0.0, 0.0)
-    expected, got = _comparable(reference), _comparable(result)
-    finite = torch.isfinite(expected)
-    whole = _whole(reference)
-    line = _worst_line(expected != got) if whole else 0.0
-    if not bool(finite.all()):
-        expected, got = expected[finite], got[finite]
-    if expected.numel() == 0:
-        return Errors(0.0, 0.0, 0.0)
-    difference = got - expected
-    spread, scale = _rms(difference), _rms(expected)
-    divisor = scale if scale > 0 else 1.0
-    if whole:
-        return Errors(spread / divisor, spread / divisor, spread / divisor, line)
-    absolute = difference.abs()
-    largest = float(absolute.max().item())
-    beyond = float((absolute - rounding * expected.abs()).max().item()) if rounding else largest
-    errors = Errors(largest / divisor, spread / divisor, max(0.0, beyond / divisor))
-    return errors if math.isfinite(errors.largest) and math.isfinite(errors.spread) else None
-
-
-def _comparable(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in a type whose differences are exact enough; complex numbers as pairs."""
-    if tensor.dtype.is_complex:
-        tensor = torch.view_as_real(tensor)
-    narrow = tensor.dtype.is_floating_point and tensor.dtype.itemsize <= 4
-    return tensor.to(torch.float32 if narrow else torch.float64)
-
-
-def _whole(tensor: torch.Tensor) -> bool:
-    return not tensor.dtype.is_floating_point and not tensor.dtype.is_complex
-
-
 def _nan(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.isnan(_comparable(tensor))
+    return torch.isnan(comparable(tensor))
 
 
 def _finite(tensor: torch.Tensor) -> float:
     """Return the share of numbers that are finite."""
     if tensor.numel() == 0:
         return 1.0
-    return float(torch.isfinite(_comparable(tensor)).float().mean().item())
-
-
-def _worst_line(differs: torch.Tensor) -> float:
-    """Return the largest share of a row or a column that differs, where that is more than a few elements."""
-    if differs.dim() < 2 or not bool(differs.any()):
-        return 0.0
-    worst = 0.0
-    for dim in (-1, -2):
-        counts = differs.sum(dim)
-        if int(counts.max()) > _FEW:
-            worst = max(worst, float(counts.max()) / differs.size(dim))
-    return worst
-
-
-def _rms(values: torch.Tensor) -> float:
-    largest = float(values.abs().max().item())
-    if largest == 0.0 or not math.isfinite(largest):
-        return largest
-    # In units of the largest: the square of 1e-23 is none in float32, that of 1e20 infinite.
-    return largest * float((values / largest).square().mean(dtype=torch.float64).sqrt().item())
+    return float(torch.isfinite(comparable(tensor)).float().mean().item())

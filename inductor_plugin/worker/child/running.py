@@ -47,6 +47,37 @@ class Running:
         """What it writes besides its output, by name."""
         return {name: zone.tensor for name, zone in self._scratch.items()}
 
+    @property
+    def outputs(self) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Its output, and what it writes besides it, by name."""
+        return self.result, self.others
+
+    def shares(self, before: Running) -> str:
+        """Return which memory of others a returned tensor is in, empty if none.
+
+        Generated code takes it for new memory, and may write to it while it still reads the other.
+        """
+        if self.guarded is not None:
+            return ""
+        own = _address(self.result)
+        if own and own == _address(before.result):
+            return "it returns the memory of its previous result"
+        for index, operand in enumerate(self.inputs):
+            if own and own == _address(operand):
+                return f"it returns the memory of its operand {index}"
+        return ""
+
+    def rearranged(self, library: torch.Tensor) -> str:
+        """Return the strides of a returned tensor if they are neither those asked for nor the library kernel's."""
+        spec, own = self.candidate.output, self.result.stride()
+        if self.guarded is not None or len(own) != len(spec.stride):
+            return ""
+        long = [dim for dim, size in enumerate(spec.size) if size > 1]
+        known = (spec.stride, library.stride())
+        if any(all(own[dim] == strides[dim] for dim in long) for strides in known):
+            return ""
+        return f"it returns strides {own}, asked for are {spec.stride}"
+
     def overrun(self) -> str:
         """Return what was written outside of the outputs, empty if nothing was."""
         return next(filter(None, (zone.overrun() for zone in self._zones())), "")
@@ -113,6 +144,11 @@ def moved(running: Running, stress: Stress, emit: Emit) -> Running:
     }
     stress.apply(copies)
     return bound(candidate, [copies[spec] for spec in candidate.inputs], {}, emit)
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """Return where a tensor's storage begins; 0 for a packed one, and for one without elements."""
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
 
 
 def _copied(spec: TensorSpec, tensor: torch.Tensor) -> torch.Tensor:

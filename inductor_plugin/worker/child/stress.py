@@ -1,4 +1,4 @@
-"""Operands that show what random numbers hide: NaN where nothing may be read, NaN where it has to show, large values.
+"""Operands that show what random numbers hide: NaN where nothing may be read, NaN where it has to show, large and small values.
 
 Changes are made in place, on copies of the operands. No operand overflows.
 """
@@ -17,19 +17,33 @@ EXPONENTS = (20, 12, 5, 2, 0)
 """Powers of two by which operands are multiplied, the first with which the library kernel stays finite: operands times
 2^20 are beyond float16, their products are in bfloat16's range; products of 4-fold operands are not beyond float16's
 65504 up to k = 65536."""
+SMALL = (-20, -8, -4)
+"""Powers of two for small operands, the first with which the output's numbers are normal ones: below 1e-5, in float16
+below 0.02. Narrow types have a smallest exponent of their own."""
+OVERFLOWING = (6, 7, 8, 9, 10, 12)
+"""Powers of two for float16, the first with which enough numbers of the output are infinite."""
+_MOST_BORDERS = 12
 _MOST_MASKED = 1 << 28
 """Elements of a storage beyond which its gaps are left as they are: the mask takes a byte each."""
 _HEADROOM = {
-    "float16": 5,
+    "float16": 12,
     "float8_e4m3fn": 5,
     "float8_e4m3fnuz": 4,
     "float8_e5m2": 10,
     "float8_e5m2fnuz": 10,
 }
 """Exponents that normal random numbers can be multiplied by and stay below the largest number of narrow types."""
-_WHOLE = {"int8": 15, "uint8": 31, "int16": 4001, "int32": 4001, "int64": 4001}
-"""Factors of small integers, -8..7 and 0..7 by `operands.build`: that use the whole range of 8 bits, or exceed it and that of
-float32's digits."""
+_FOOTROOM = {
+    "float16": 8,
+    "float8_e4m3fn": 2,
+    "float8_e4m3fnuz": 2,
+    "float8_e5m2": 8,
+    "float8_e5m2fnuz": 8,
+}
+"""The same for division: most stay above the smallest normal number."""
+_WHOLE = {"int8": 16, "uint8": 36, "int16": 4001, "int32": 4001, "int64": 4001}
+"""Factors of small integers, -8..7 and 0..7 by `operands.build`: that use the range of 8 bits with -128, or exceed it and
+that of float32's digits."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +80,10 @@ def flat(spec: TensorSpec, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def sites(inputs: Iterable[TensorSpec], added: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Return where NaN is planted: the last element of each operand, of those that are added the first.
+    """Return where NaN is planted: the last element of each operand, of those that are added the second of each dimension.
 
-    The last elements spoil the last row and the last column of a product; a NaN in an operand that is not to be
-    read (``beta=0``) has to be outside of these to show.
+    The last elements spoil the last row and the last column of a product, those of `borders` others; a NaN in an operand
+    that is not to be read (``beta=0``) has to be outside of these to show.
 
     Args:
         inputs: Operands of the library kernel.
@@ -80,9 +94,56 @@ def sites(inputs: Iterable[TensorSpec], added: Iterable[int]) -> tuple[tuple[int
     for spec in inputs:
         if not plain(spec) or not _has_nan(spec) or 0 in spec.size:
             continue
-        last = sum((size - 1) * stride for size, stride in zip(spec.size, spec.stride, strict=True))
-        chosen.setdefault(spec.seed, spec.offset + (0 if spec.seed in first else last))
+        unread = spec.seed in first
+        place = (min(size - 1, 1) if unread else size - 1 for size in spec.size)
+        index = sum(i * stride for i, stride in zip(place, spec.stride, strict=True))
+        chosen.setdefault(spec.seed, spec.offset + index)
     return tuple(chosen.items())
+
+
+def borders(inputs: Iterable[TensorSpec], added: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Return further places for NaN: where tiles and the slices of split-K begin and end.
+
+    Each is in a row or a column of its own, so that a term which is left out shows as a number in a row or a column
+    that is to be NaN. At most a quarter of an operand's rows and columns are spoiled.
+
+    Args:
+        inputs: Operands of the library kernel.
+        added: Seeds of operands that are added.
+
+    Returns:
+        Places as (seed, index in the storage).
+    """
+    chosen: dict[tuple[int, int], None] = {}
+    for spec in inputs:
+        if not plain(spec) or not _has_nan(spec) or spec.seed in added or 0 in spec.stride:
+            continue
+        if len(spec.size) not in (2, 3):
+            continue
+        rows, columns = spec.size[-2:]
+        most = min(rows // 8, columns // 8, _MOST_BORDERS)
+        places = [(rows - 2 - i, column) for i, column in enumerate(_ends(columns)[:most])]
+        places += [(row, columns - 2 - i) for i, row in enumerate(_ends(rows)[:most])]
+        for row, column in places:
+            index = spec.offset + row * spec.stride[-2] + column * spec.stride[-1]
+            chosen[spec.seed, index] = None
+    return tuple(chosen)
+
+
+def _ends(extent: int) -> list[int]:
+    """Return indices at which parts of an extent are likely to begin or end, the likeliest first."""
+    starts = [
+        extent // 2,
+        extent // 128 * 128,
+        extent // 32 * 32,
+        extent // 4,
+        128,
+        64,
+        32,
+        extent // 3,
+    ]
+    likely = [0, *(index for start in starts for index in (start, start - 1))]
+    return list(dict.fromkeys(index for index in likely if 0 <= index < extent - 1))
 
 
 def fill_gaps(inputs: Sequence[TensorSpec], tensors: Mapping[TensorSpec, torch.Tensor]) -> bool:
@@ -112,9 +173,11 @@ def _scale(spec: TensorSpec, values: torch.Tensor, exponent: int) -> None:
     if not exponent:
         return
     if spec.dtype in _WHOLE:
-        values.mul_(_WHOLE[spec.dtype])
+        if exponent > 0:
+            values.mul_(_WHOLE[spec.dtype])
     elif _has_nan(spec) or spec.dtype.endswith("fnuz"):
-        factor = 2.0 ** min(exponent, _HEADROOM.get(spec.dtype, exponent))
+        most, least = (room.get(spec.dtype, abs(exponent)) for room in (_HEADROOM, _FOOTROOM))
+        factor = 2.0 ** max(-least, min(exponent, most))
         if values.element_size() == 1:
             values.copy_((values.float() * factor).to(values.dtype))
         else:

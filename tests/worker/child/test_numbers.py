@@ -108,6 +108,22 @@ def test_a_kernel_of_a_narrower_type_is_refused(fault: wrong_numbers.Fault, dtyp
     assert screened(jobs(fault, dtype, "mm")[0]).status == "wrong"
 
 
+def test_a_kernel_whose_results_are_never_infinite_is_refused() -> None:
+    outcome = screened(jobs(wrong_numbers.clamps_result, "float16", "mm")[0])
+    assert outcome.status == "wrong"
+    assert "are finite where the library kernel's are infinite" in outcome.reason
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_term_that_is_left_out_of_a_long_sum_is_seen(
+    monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    """Of 16,384 it is 0.8 % of the sum, as much as two roundings to bfloat16 may differ."""
+    monkeypatch.setattr(sys.modules[__name__], "K", 1 << 14)
+    outcome = screened(jobs(wrong_numbers.drops_a_term, dtype, "mm")[0])
+    assert outcome.status == "wrong", outcome
+
+
 @pytest.mark.parametrize("dtype", ["float64", "int32"])
 def test_an_honest_kernel_of_another_type_is_accepted(dtype: str) -> None:
     fault = wrong_numbers.exact if dtype == "float64" else wrong_numbers.whole

@@ -12,7 +12,7 @@ import torch
 
 from inductor_plugin.kernels.call import TensorSpec
 from inductor_plugin.worker.child.operands import build
-from inductor_plugin.worker.child.stress import Stress, fill_gaps, flat, sites
+from inductor_plugin.worker.child.stress import Stress, borders, fill_gaps, flat, sites
 
 TYPES = ["float32", "float16", "bfloat16", "float64", "complex64", "float8_e4m3fn", "float8_e5m2"]
 
@@ -51,10 +51,42 @@ def test_what_is_not_random_stays_as_it_is() -> None:
     assert torch.equal(tensor, torch.ones(4, 6))
 
 
-def test_nan_is_planted_last_and_in_what_is_added_first() -> None:
+@pytest.mark.parametrize(("dtype", "smaller"), [("float32", 20), ("float16", 8), ("int8", 0)])
+def test_small_operands_are_no_zeros(dtype: str, smaller: int) -> None:
+    before, tensor = build(spec(dtype)), build(spec(dtype))
+    Stress(-20).apply({spec(dtype): tensor})
+    assert torch.equal(tensor.double() * 2.0**smaller, before.double())
+
+
+def test_nan_is_planted_last_and_in_what_is_added_second() -> None:
     a, c = spec("float32", 1, pitch=8), replace(spec("float32", 2), offset=1)
-    assert sites([c, a, spec("int8", 3)], [2]) == ((2, 1), (1, 29))
+    assert sites([c, a, spec("int8", 3)], [2]) == ((2, 8), (1, 29))
     assert sites([replace(a, file="weights.bin")], []) == ()
+
+
+def test_further_nan_are_where_tiles_begin_and_end_each_in_a_row_or_a_column_of_its_own() -> None:
+    a = TensorSpec((32, 320), (320, 1), "float32", "cpu", seed=1, offset=7)
+    rows, columns = zip(*[divmod(i - 7, 320) for _, i in borders([a], [])], strict=True)
+    assert list(zip(rows, columns, strict=True))[:4] == [(30, 0), (29, 160), (28, 159), (27, 256)]
+    assert (rows[4:], columns[4:]) == ((0, 16, 15, 8), (318, 317, 316, 315))
+    weight = replace(a, size=(320, 32), stride=(1, 320))  # the same, seen transposed
+    assert {i for _, i in borders([weight], [])} == {
+        7 + row + column * 320
+        for row, column in [
+            (318, 0),
+            (317, 16),
+            (316, 15),
+            (315, 8),
+            (0, 30),
+            (160, 29),
+            (159, 28),
+            (256, 27),
+        ]
+    }
+    short = replace(a, size=(7, 320))
+    expanded = replace(a, stride=(0, 1))
+    assert borders([short, expanded, replace(a, dtype="int8"), replace(a, file="w.bin")], []) == ()
+    assert borders([a], [1]) == ()
 
 
 def test_gaps_are_what_no_operand_of_the_library_kernel_covers() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from inductor_plugin.problem.tolerance import STEPPED, Tolerance, product_tolerance
-from inductor_plugin.worker.child.product import compare, errors_of
+from inductor_plugin.worker.child.comparison import compare, errors_of, saturation
 
 STEPS = Tolerance(STEPPED, STEPPED)
 
@@ -77,6 +77,82 @@ def test_the_error_is_relative_to_the_reference() -> None:
     assert largest(torch.zeros(3), torch.zeros(3)) == 0
     big = torch.tensor([2**30 + 1, 2**30])
     assert largest(big, big - 1) != 0
+
+
+def test_an_error_in_a_single_line_is_seen() -> None:
+    """1 % of a row, a column or a batch is far below the root mean square of all numbers' roundings."""
+    generator = torch.Generator().manual_seed(0)
+    exact = torch.randn(3, 400, 500, generator=generator, dtype=torch.float64)
+    reference = exact.to(torch.bfloat16)
+    accepted = product_tolerance("bfloat16", "bfloat16", 4096, tf32=False)
+    assert compare(reference, reference, accepted).reason == ""
+    for line in ((1, 7), (1, slice(None), 7), (2,)):
+        wrong = exact.clone()
+        wrong[line] *= 1.013
+        assert (
+            "of a row, a column or a batch" in compare(wrong.bfloat16(), reference, accepted).reason
+        )
+    few = exact.clone()
+    few[0, 0, :40] *= 1.013  # of 40 numbers the roundings are as large
+    assert compare(few.bfloat16(), reference, accepted).reason == ""
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_lines_with_scales_of_their_own_are_compared_with_their_own_numbers(
+    dtype: torch.dtype,
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    exact = torch.randn(256, 384, generator=generator, dtype=torch.float64)
+    exact *= torch.logspace(-2, 1, 256).unsqueeze(1) * torch.logspace(0, 1, 384)
+    reference = exact.to(dtype)
+    accepted = product_tolerance(
+        str(dtype).removeprefix("torch."), "float8_e4m3fn", 512, tf32=False
+    )
+    noisy = exact * (1 + 2.0**-12 * torch.randn(exact.shape, generator=generator))
+    assert compare(noisy.to(dtype), reference, accepted).reason == ""
+    wrong = exact.clone()
+    wrong[200] *= 1.02
+    assert compare(wrong.to(dtype), reference, accepted).reason
+
+
+@pytest.mark.parametrize(("dtype", "bias"), [("float8_e4m3fn", 1 / 64), ("bfloat16", 1 / 256)])
+def test_a_small_bias_shows_in_the_mean_of_its_column(dtype: str, bias: float) -> None:
+    """A bias of the operands' size beside a product of 4,096 or of 65,536 terms."""
+    generator = torch.Generator().manual_seed(0)
+    exact = torch.randn(1024, 256, generator=generator)
+    added = bias * torch.randn(256, generator=generator).sign()
+    accepted = product_tolerance(dtype, "bfloat16", 4096, tf32=False)
+    kind = getattr(torch, dtype)
+    verdict = compare(exact.to(kind), (exact + added).to(kind), accepted)
+    assert "as the mean of a row, a column or a batch" in verdict.reason
+    nearly = (exact + added) * (1 + 1e-4 * torch.randn(exact.shape, generator=generator))
+    assert compare(nearly.to(kind), (exact + added).to(kind), accepted).reason == ""
+
+
+def test_products_of_one_term_may_be_those_of_truncated_operands() -> None:
+    """TF32 keeps 10 bits; some GPUs round to it, some cut."""
+    generator = torch.Generator().manual_seed(0)
+    column, row = torch.randn(300, 1, generator=generator), torch.randn(1, 300, generator=generator)
+    accepted = product_tolerance("float32", "float32", 1, tf32=True)
+    cut = [(each.view(torch.int32) & ~0x1FFF).view(torch.float32) for each in (column, row)]
+    assert compare(cut[0] @ cut[1], column @ row, accepted).reason == ""
+    assert compare(1.005 * cut[0] @ cut[1], column @ row, accepted).reason
+
+
+def test_numbers_beyond_the_largest_are_infinite() -> None:
+    reference = torch.tensor([[math.inf, -math.inf, 3.0, 65504.0]] * 100, dtype=torch.float16)
+    assert saturation(reference, reference) == ""
+    rounded, other_order = reference.clone(), reference.clone()
+    rounded[0, :2] = torch.tensor([65504.0, -65504.0])
+    other_order[:9, 0] = math.nan
+    assert saturation(rounded, reference) == ""
+    assert saturation(other_order, reference) == ""
+    cut, far = reference.clamp(-65504, 65504), reference.clone()
+    far[0, 0] = 60000.0
+    assert saturation(cut, reference) == (
+        "200 of 200 numbers are finite where the library kernel's are infinite"
+    )
+    assert saturation(far, reference).startswith("1 of 200")
 
 
 NARROW = [getattr(torch, n) for n in ("float8_e4m3fn", "float8_e5m2") if hasattr(torch, n)]

@@ -1,0 +1,221 @@
+"""Errors of a kernel's output against the library kernel's: of all numbers, of each row, column and batch, and of infinities.
+
+A kernel that is wrong in a single row or column, or that forgets a small bias, hides in the errors of all numbers. So
+the errors of each line are looked at, too: their root mean square, and their mean, which roundings bring close to zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from inductor_plugin.attention.check import CheckResult
+from inductor_plugin.problem.tolerance import Tolerance
+
+_DIFFERING = 0.25
+"""Share of a row or a column of integers that may differ: thresholds are crossed here and there, not in a row."""
+_FEW = 4
+_SHORTEST = 64
+"""Numbers of a line below which its root mean square is that of a few, and says little."""
+_DEVIATIONS = 6.0
+"""The mean of n random errors is within 6 / sqrt(n) of their root mean square: of 1e9 lines, one is beyond."""
+_FLUCTUATION = 3.0
+"""The root mean square of n random errors is within 1 + 3 / sqrt(n) of its expectation: 4 standard deviations of a
+normal error's, sqrt(1 / 2n)."""
+_NEAR_LARGEST = 0.97
+"""Beyond this part of the largest number, one kernel may round to infinity where the other does not."""
+_STILL_FINITE = 0.01
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Errors relative to the root mean square of the reference; of integers not relative.
+
+    Attributes:
+        largest: Of any number; of integers the root mean square.
+        spread: Root mean square.
+        beyond: ``largest``, beyond what the roundings of each number explain.
+        line: Largest root mean square of a row, a column, a batch or a channel, relative to its own numbers where they are
+            larger; beyond what so few numbers explain.
+        drift: Largest mean of such a line, beyond what random errors explain.
+        differing: Largest share of a row or a column that differs; of integers only.
+    """
+
+    largest: float = 0.0
+    spread: float = 0.0
+    beyond: float = 0.0
+    line: float = 0.0
+    drift: float = 0.0
+    differing: float = 0.0
+
+
+def compare(result: torch.Tensor, reference: torch.Tensor, accepted: Tolerance) -> CheckResult:
+    """Return whether a result agrees with the reference; the reason says how not."""
+    errors = errors_of(result, reference, accepted.rounding)
+    if errors is None:
+        return CheckResult(
+            None, "NaN or infinite where the library kernel has a number, or another shape"
+        )
+    unit = "of the reference's root mean square"
+    checks = (
+        (errors.beyond, accepted.largest, f"error {errors.beyond:.3g} {unit}"),
+        (
+            errors.spread,
+            accepted.spread,
+            f"error {errors.spread:.3g} {unit}, as the root mean square of all numbers",
+        ),
+        (
+            errors.line,
+            accepted.spread,
+            f"error {errors.line:.3g} {unit}, as the root mean square of a row, a column or a batch",
+        ),
+        (
+            errors.drift,
+            accepted.drift,
+            f"error {errors.drift:.3g} {unit}, as the mean of a row, a column or a batch",
+        ),
+    )
+    for error, limit, words in checks:
+        if error > limit:
+            return CheckResult(errors.largest, f"{words}; accepted is {limit:.3g}")
+    if errors.differing > _DIFFERING:
+        return CheckResult(
+            errors.largest,
+            f"{errors.differing:.0%} of a row or a column differ, accepted are {_DIFFERING:.0%}",
+        )
+    return CheckResult(errors.largest)
+
+
+def errors_of(
+    result: torch.Tensor, reference: torch.Tensor, rounding: float = 0.0
+) -> Errors | None:
+    """Return the errors of a result.
+
+    Elements where the reference is not finite are not compared.
+
+    Args:
+        result: The result.
+        reference: What it should be.
+        rounding: As in `Tolerance`.
+
+    Returns:
+        None if the result has another shape, or is not finite where the reference is.
+    """
+    if result.shape != reference.shape or result.dtype != reference.dtype:
+        return None
+    if reference.numel() == 0:
+        return Errors()
+    expected, got = comparable(reference), comparable(result)
+    finite = torch.isfinite(expected)
+    if not bool(finite.any()):
+        return Errors()
+    if bool((finite & ~torch.isfinite(got)).any()):
+        return None
+    difference = torch.where(finite, got - expected, 0.0)
+    expected = torch.where(finite, expected, 0.0)
+    part = float(finite.float().mean(dtype=torch.float64).item()) ** 0.5
+    spread, scale = rms(difference) / part, rms(expected) / part
+    divisor = scale if scale > 0 else 1.0
+    if whole(reference):
+        relative = spread / divisor
+        return Errors(relative, relative, relative, differing=_worst_share(difference != 0))
+    absolute = difference.abs()
+    largest = float(absolute.max().item())
+    beyond = float((absolute - rounding * expected.abs()).max().item()) if rounding else largest
+    line, drift = _worst_line(difference, expected, finite, divisor) if largest else (0.0, 0.0)
+    errors = Errors(largest / divisor, spread / divisor, max(0.0, beyond / divisor), line, drift)
+    return errors if math.isfinite(errors.largest) and math.isfinite(errors.spread) else None
+
+
+def saturation(result: torch.Tensor, reference: torch.Tensor) -> str:
+    """Return what is wrong with numbers that should be infinite, empty if nothing is.
+
+    A training loop finds out by them that its gradients have overflowed. Next to the largest number either kernel may
+    round to infinity; and partial sums of another order may overflow where their total does not.
+    """
+    expected, got = comparable(reference), comparable(result)
+    infinite = torch.isinf(expected)
+    finite = infinite & torch.isfinite(got)
+    far = finite & (got.abs() < _NEAR_LARGEST * torch.finfo(reference.dtype).max)
+    count, total = int(finite.sum().item()), int(infinite.sum().item())
+    if bool(far.any()) or count > max(_FEW, _STILL_FINITE * total):
+        return f"{count} of {total} numbers are finite where the library kernel's are infinite"
+    return ""
+
+
+def comparable(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in a type whose differences are exact enough; complex numbers as pairs in its last dimension."""
+    if tensor.dtype.is_complex:
+        pairs = torch.view_as_real(tensor)
+        tensor = pairs.flatten(-2) if pairs.dim() > 1 else pairs
+    narrow = tensor.dtype.is_floating_point and tensor.dtype.itemsize <= 4
+    return tensor.to(torch.float32 if narrow else torch.float64)
+
+
+def whole(tensor: torch.Tensor) -> bool:
+    """Return True for integers and truth values."""
+    return not tensor.dtype.is_floating_point and not tensor.dtype.is_complex
+
+
+def rms(values: torch.Tensor) -> float:
+    """Return the root mean square of finite numbers."""
+    largest = float(values.abs().max().item())
+    if largest == 0.0 or not math.isfinite(largest):
+        return largest
+    # In units of the largest: the square of 1e-23 is none in float32, that of 1e20 infinite.
+    return largest * float((values / largest).square().mean(dtype=torch.float64).sqrt().item())
+
+
+def _worst_line(
+    difference: torch.Tensor, expected: torch.Tensor, finite: torch.Tensor, scale: float
+) -> tuple[float, float]:
+    """Return the largest root mean square and the largest mean of a line's errors.
+
+    Errors are relative to the largest of three root mean squares: of all numbers, of the row, of the column. With a
+    scale for each row or each column, the numbers of some lines are many times as large as those of others.
+    """
+    units = expected / scale
+    sizes = [
+        units.square().mean(dim, keepdim=True).sqrt() for dim in range(-min(units.dim(), 2), 0)
+    ]
+    size = torch.ones((), dtype=units.dtype, device=units.device)
+    for each in sizes:
+        size = torch.maximum(size, each)
+    errors = difference / scale / size
+    worst, drift = 0.0, 0.0
+    for dims in _lines(errors.shape):
+        count = finite.sum(dims).clamp(min=1)
+        enough = count >= _SHORTEST
+        if not bool(enough.any()):
+            continue
+        spread = (errors.square().sum(dims) / count).sqrt()
+        mean = (errors.sum(dims) / count).abs() - _DEVIATIONS * spread / count.sqrt()
+        spread = spread / (1 + _FLUCTUATION / count.sqrt())
+        worst = max(worst, float(spread[enough].max().item()))
+        drift = max(drift, float(mean[enough].max().item()))
+    return worst, drift
+
+
+def _lines(shape: torch.Size) -> Iterator[tuple[int, ...]]:
+    """Return the dimensions to reduce: for each row and column, and for each index of any dimension."""
+    dims = range(len(shape))
+    chosen = {(dim,) for dim in dims[-2:] if len(shape) > 1}
+    chosen |= {tuple(other for other in dims if other != dim) for dim in dims if len(shape) > 1}
+    for each in sorted(chosen):
+        if math.prod(shape[dim] for dim in each) >= _SHORTEST:
+            yield each
+
+
+def _worst_share(differs: torch.Tensor) -> float:
+    """Return the largest share of a row or a column that differs, where that is more than a few elements."""
+    if differs.dim() < 2 or not bool(differs.any()):
+        return 0.0
+    worst = 0.0
+    for dim in (-1, -2):
+        counts = differs.sum(dim)
+        if int(counts.max()) > _FEW:
+            worst = max(worst, float(counts.max()) / differs.size(dim))
+    return worst
