@@ -386,7 +386,7 @@ def test_where_it_steps_aside_stock_inductor_decides(cache_dir: Path) -> None:
     assert spent.stats.problems == 0
 
 
-def test_what_cannot_travel_to_a_worker_is_measured_where_it_lives(
+def test_a_library_kernel_that_cannot_travel_to_a_worker_is_measured_here_and_wins(
     cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from inductor_plugin.inductor.candidates import offers
@@ -397,8 +397,10 @@ def test_what_cannot_travel_to_a_worker_is_measured_where_it_lives(
         answer = compiled(torch.mm, cache_dir)(a, b)
     assert torch.allclose(answer, a @ b, atol=1e-4)
     (record,) = records(cache_dir)
-    statuses = {c["kind"]: c["status"] for c in record["candidates"].values()}
-    assert statuses == {"extern": "ok", "template": "ok"}
+    outcomes = {c["kind"]: (c["status"], c["reason"]) for c in record["candidates"].values()}
+    unknown = "there is no library kernel to compare its numbers with"
+    assert outcomes == {"extern": ("ok", ""), "template": ("skipped", unknown)}
+    assert record["decision"]["winner"] == record["decision"]["library"]
 
 
 def test_a_torch_without_the_hooks_is_left_to_stock_inductor_with_one_warning(
