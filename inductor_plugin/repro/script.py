@@ -134,7 +134,7 @@ def _facts(record: Record, environment: Mapping[str, Any], cache_dir: str) -> st
 
 def _assigned(facts: Mapping[str, object]) -> str:
     """Return facts as assignments of literals."""
-    shown = {name: pprint.pformat(value, 1, 180, sort_dicts=False) for name, value in facts.items()}
+    shown = {name: pprint.pformat(value, 1, 240, sort_dicts=False) for name, value in facts.items()}
     return "".join(f"{name} = {text}\n" for name, text in shown.items())
 
 
