@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from inductor_plugin.attention.function import fmha
     from inductor_plugin.ops.epilogue_replay import replay
     from inductor_plugin.registry import Registry, register, unregister
-    from inductor_plugin.tuning.report.counters import Stats, stats
+    from inductor_plugin.tuning.counters import Stats, stats
     from inductor_plugin.version import __version__
 
 
@@ -35,7 +35,7 @@ __all__ = [
 
 _HOMES = {
     "Registry": "inductor_plugin.registry",
-    "Stats": "inductor_plugin.tuning.report.counters",
+    "Stats": "inductor_plugin.tuning.counters",
     "__version__": "inductor_plugin.version",
     "disable": "inductor_plugin.activation",
     "enable": "inductor_plugin.activation",
@@ -44,7 +44,7 @@ _HOMES = {
     "options": "inductor_plugin.activation",
     "register": "inductor_plugin.registry",
     "replay": "inductor_plugin.ops.epilogue_replay",
-    "stats": "inductor_plugin.tuning.report.counters",
+    "stats": "inductor_plugin.tuning.counters",
     "unregister": "inductor_plugin.registry",
 }
 

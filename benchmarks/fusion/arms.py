@@ -34,8 +34,8 @@ from inductor_plugin.inductor.graph import session
 from inductor_plugin.kernels import triton_files
 from inductor_plugin.kernels.call import ModuleKernel, SequenceKernel
 from inductor_plugin.tuning import runtime
+from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.pipeline import Pipeline
-from inductor_plugin.tuning.report.counters import COUNTERS
 from inductor_plugin.tuning.selection import TuningTicket
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.worker.jobs import (

@@ -42,7 +42,7 @@ from inductor_plugin.kernels.sass import instructions
 from inductor_plugin.kernels.unit import CppSource, namespace, unique_symbol
 from inductor_plugin.ops.gemm_abi import load
 from inductor_plugin.problem.target import Target, names, target
-from inductor_plugin.tuning.report.counters import COUNTERS, Stats
+from inductor_plugin.tuning.counters import COUNTERS, Stats
 from inductor_plugin.tuning.runtime import RUNTIME
 from inductor_plugin.version import __version__
 

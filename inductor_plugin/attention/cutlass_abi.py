@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import ctypes
 from enum import IntEnum
-from typing import TypeAlias
 
-from inductor_plugin.ops.abi import Abi, KernelFunction
+from inductor_plugin.ops.abi import Abi
 
 WORKSPACE_ALIGNMENT = 128
 """Bytes: alignment of the tensors in a workspace, so that TMA can read and add to them."""
@@ -78,7 +77,6 @@ class FmhaStatus(IntEnum):
     BAD_MODE = 9
 
 
-FmhaFunction: TypeAlias = KernelFunction[FmhaCall]
 """A loaded kernel."""
 
 

@@ -19,7 +19,7 @@ import torch
 from inductor_plugin.aot import models
 from inductor_plugin.config import default_cache_dir, process_environment
 from inductor_plugin.errors import WorkerDiedError, WorkerTimeoutError
-from inductor_plugin.tuning.report.counters import Stats
+from inductor_plugin.tuning.counters import Stats
 
 _FOLDER = ".demo-cache"
 

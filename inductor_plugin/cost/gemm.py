@@ -175,13 +175,6 @@ def predict(target: Target, shape: GemmShape, config: TileConfig) -> TilePredict
     )  # fmt: skip
 
 
-def roofline_s(target: Target, shape: GemmShape) -> float:
-    """Return the roofline time in seconds: peak rate, each byte moved once."""
-    rate = target.rate(shape.compute)
-    compute_s = shape.operations / rate if rate else 0.0
-    return max(compute_s, shape.bytes / target.memory_bandwidth)
-
-
 def _step_cycles(target: Target, shape: GemmShape, config: TileConfig, occupancy: int) -> float:
     """Return the cycles a multiprocessor spends on one step of one tile."""
     rate = target.rate(shape.compute) or 1.0

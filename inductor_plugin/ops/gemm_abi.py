@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import ctypes
 from enum import IntEnum
-from typing import Any, TypeAlias
+from typing import Any
 
-from inductor_plugin.ops.abi import Abi, KernelFunction
+from inductor_plugin.ops.abi import Abi
 
 RASTERS: dict[str, int] = {"heuristic": 0, "along_m": 1, "along_n": 2}
 """`GemmCall.raster` by its name."""
@@ -95,7 +95,6 @@ class GemmStatus(IntEnum):
     BAD_MODE = 8
 
 
-GemmFunction: TypeAlias = KernelFunction[GemmCall]
 """A loaded kernel."""
 
 

@@ -161,46 +161,37 @@ _AMPERE_PAPER = (
 _ADA_PAPER = "NVIDIA Ada GPU Architecture, V2.01"
 _REPORTED = "torch.cuda.get_device_properties and nvidia-smi on the device (memory, L2, clocks)"
 
+_H100 = Target(  # SXM5, 80 GB
+    name="H100",
+    device_name="NVIDIA H100 80GB HBM3",
+    arch="sm_90a",
+    capability=(9, 0),
+    multiprocessors=132,
+    clock_mhz=1830,
+    max_clock_mhz=1980,
+    memory_bytes=81089 * MIB,
+    memory_bandwidth=3.35e12,
+    memory_clock_mhz=2619,
+    memory_bus_bits=5120,
+    l2_bytes=50 * MIB,
+    **_limits(228, 2048, 32),
+    rates=_rates(989.4, 494.7, 1978.9, 1978.9),
+    sources=(_HOPPER_PAPER, "https://www.nvidia.com/en-us/data-center/h100/", _GUIDE),
+)
+_H200 = replace(  # SXM, 141 GB: the chip of the H100 with other memory
+    _H100,
+    name="H200",
+    device_name="NVIDIA H200",
+    memory_bytes=143156 * MIB,
+    memory_bandwidth=4.8e12,
+    memory_clock_mhz=3201,
+    memory_bus_bits=6144,
+    l2_bytes=60 * MIB,
+    sources=("https://www.nvidia.com/en-us/data-center/h200/", _HOPPER_PAPER, _GUIDE, _REPORTED),
+)
 _KNOWN: tuple[Target, ...] = (
-    Target(
-        name="H100",  # SXM5, 80 GB
-        device_name="NVIDIA H100 80GB HBM3",
-        arch="sm_90a",
-        capability=(9, 0),
-        multiprocessors=132,
-        clock_mhz=1830,
-        max_clock_mhz=1980,
-        memory_bytes=81089 * MIB,
-        memory_bandwidth=3.35e12,
-        memory_clock_mhz=2619,
-        memory_bus_bits=5120,
-        l2_bytes=50 * MIB,
-        **_limits(228, 2048, 32),
-        rates=_rates(989.4, 494.7, 1978.9, 1978.9),
-        sources=(_HOPPER_PAPER, "https://www.nvidia.com/en-us/data-center/h100/", _GUIDE),
-    ),
-    Target(
-        name="H200",  # SXM, 141 GB: the chip of the H100 with other memory
-        device_name="NVIDIA H200",
-        arch="sm_90a",
-        capability=(9, 0),
-        multiprocessors=132,
-        clock_mhz=1830,
-        max_clock_mhz=1980,
-        memory_bytes=143156 * MIB,
-        memory_bandwidth=4.8e12,
-        memory_clock_mhz=3201,
-        memory_bus_bits=6144,
-        l2_bytes=60 * MIB,
-        **_limits(228, 2048, 32),
-        rates=_rates(989.4, 494.7, 1978.9, 1978.9),
-        sources=(
-            "https://www.nvidia.com/en-us/data-center/h200/",
-            _HOPPER_PAPER,
-            _GUIDE,
-            _REPORTED,
-        ),
-    ),
+    _H100,
+    _H200,
     Target(
         name="A100",  # SXM4, 80 GB
         device_name="NVIDIA A100-SXM4-80GB",

@@ -3,17 +3,31 @@
 It uses torch and the public interface of this package; with ``--stock``, only torch.
 """
 
+IMPORTS = """
+import argparse
+import json
+import sys
+import tempfile
+import time
+
+import torch
+import torch.nn.functional as F
+from torch.utils.benchmark import Timer
+"""
+
 RUN = '''
+WIDE = torch.float64
+
+
 def storage(operand):
     """Return an operand's storage: random numbers, the same in every run."""
     generator = torch.Generator().manual_seed(operand["seed"])
-    dtype = getattr(torch, operand["dtype"])
+    dtype, count = getattr(torch, operand["dtype"]), operand["elements"]
     if dtype.is_floating_point or dtype.is_complex:
-        flat = torch.randn(operand["elements"], generator=generator).to(dtype)
-    elif dtype is torch.bool:
-        flat = torch.rand(operand["elements"], generator=generator) < 0.5
+        flat = torch.randn(count, generator=generator).to(dtype)
     else:
-        flat = torch.randint(0, 8, (operand["elements"],), generator=generator).to(dtype)
+        limit = 2 if dtype is torch.bool else 8
+        flat = torch.randint(0, limit, (count,), generator=generator).to(dtype)
     if "scale" in operand:
         flat *= operand["scale"]
     return flat.to(operand["device"])
@@ -58,13 +72,12 @@ class Call(torch.nn.Module):
 
     def forward(self, *inputs):
         rest = iter(inputs)
-        values = [
+        return call(*(
             getattr(self, f"constant_{operand['name']}")
             if operand["constant"]
             else inside(operand, next(rest))
             for operand in OPERANDS
-        ]
-        return call(*values)
+        ))
 
 
 def results(function, inputs, step):
@@ -80,19 +93,18 @@ def results(function, inputs, step):
 
 
 def mark(inputs):
-    """Let the sizes that were unknown be unknown again."""
+    """Let sizes be unknown again: (operand, dimension, smallest, largest size of the measured class)."""
     moving = [index for index, operand in enumerate(OPERANDS) if not operand["constant"]]
     for index, dim, _low, _high in DYNAMIC:
-        if index not in moving or OPERANDS[index]["stride"][dim] == 0:
-            continue
-        tensor = inputs[moving.index(index)]
-        at = dim - (len(OPERANDS[index]["size"]) - tensor.dim())
-        torch._dynamo.maybe_mark_dynamic(tensor, at)
+        if index in moving and OPERANDS[index]["stride"][dim] != 0:
+            tensor = inputs[moving.index(index)]
+            at = dim - (len(OPERANDS[index]["size"]) - tensor.dim())
+            torch._dynamo.maybe_mark_dynamic(tensor, at)
 
 
-def compiled(arguments, module, inputs, step, cache_dir):
+def compiled(arguments, values, inputs, step, cache_dir):
     """Run the compiled call; return its results, what was decided meanwhile, and how to run it again."""
-    tickets = []
+    tickets, module = [], Call(values).eval()
 
     def again():
         with torch.set_grad_enabled(GRADIENT):
@@ -143,14 +155,13 @@ def error(values, wanted):
         value, right = value.detach().to(right), right.detach()
         known = right.isfinite()  # the logarithm of a negative number has no error
         value, right = value[known], right[known]
-        if right.numel() == 0:
-            continue
-        scale = right.abs().square().mean().sqrt().clamp_min(1e-30)
-        off = (value - right).abs()
-        off = off.square().mean().sqrt() if JUMPS else off.max()
-        worst = max(worst, (off / scale).item())
         if not value.isfinite().all():
             return float("nan")
+        if right.numel():
+            scale = right.abs().square().mean().sqrt().clamp_min(1e-30)
+            off = (value - right).abs()
+            off = off.square().mean().sqrt() if JUMPS else off.max()
+            worst = max(worst, (off / scale).item())
     return worst
 
 
@@ -164,25 +175,12 @@ def interval(values):
 
 def timed(call, count):
     """Return the milliseconds of a call, of so many."""
-    import time
-
-    device = OPERANDS[0]["device"]
-    if device != "cpu":
-        torch.cuda.synchronize()
-    started = time.perf_counter()
-    for _ in range(count):
-        call()
-    if device != "cpu":
-        torch.cuda.synchronize()
-    return (time.perf_counter() - started) * 1e3 / count
+    timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
+    return timer.timeit(count).mean * 1e3
 
 
 def bench(ours, library, seconds):
     """Time two calls in turns, so that both meet the same disturbances; return the report."""
-    import time
-
-    for _ in range(3):
-        ours(), library()
     # A millisecond is long for the clock and short for the scheduler; the least of some calls, since
     # one may meet a disturbance.
     once = max(min(timed(call, 1) for _ in range(10)) for call in (ours, library))
@@ -192,77 +190,52 @@ def bench(ours, library, seconds):
         order = (ours, library) if len(times) % 2 else (library, ours)
         pair = {call: timed(call, count) for call in order}
         times.append((pair[ours], pair[library]))
-    ratio, low, high = interval([b / a for a, b in times])
-    return {
-        "winner_ms": interval([a for a, _ in times])[0],
-        "library_ms": interval([b for _, b in times])[0],
-        "speedup": ratio,
-        "low": low,
-        "high": high,
-        "rounds": len(times),
-        "calls": count,
-    }
+    report = {"winner_ms": interval([a for a, _ in times])[0]}
+    report["library_ms"] = interval([b for _, b in times])[0]
+    report["speedup"], report["low"], report["high"] = interval([b / a for a, b in times])
+    return {**report, "rounds": len(times), "calls": count}
 
 
-def main():
-    import argparse
-
+def parsed():
+    """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    folder = CACHE_DIR.replace("%", "%%")
-    parser.add_argument("--cache-dir", help=f"the plugin's cache; {folder} by default")
-    parser.add_argument(
-        "--policy",
-        choices=("cached", "tune"),
-        default="cached",
-        help="cached: as recorded; tune: measured again, in an empty cache that is removed "
-        "afterwards, unless --cache-dir names one",
-    )
-    parser.add_argument(
-        "--bench",
-        type=float,
-        metavar="SECONDS",
-        help="time the call against the one with the library kernel, in turns",
-    )
-    parser.add_argument("--json", metavar="FILE", help="write the times there, as JSON")
-    parser.add_argument("--register", action="append", default=[], metavar="MODULE:CLASS")
-    parser.add_argument("--stock", action="store_true", help="compile with Inductor alone")
-    arguments = parser.parse_args()
+    add, folder = parser.add_argument, CACHE_DIR.replace("%", "%%")
+    add("--cache-dir", help=f"the plugin's cache; {folder} by default")
+    tune = "measured again, in an empty cache that is removed afterwards, unless --cache-dir names one"
+    policies = {"choices": ("cached", "tune"), "default": "cached"}
+    add("--policy", help=f"cached: as recorded; tune: {tune}", **policies)
+    library = "time the call against the one with the library kernel, in turns"
+    add("--bench", type=float, metavar="SECONDS", help=library)
+    add("--json", metavar="FILE", help="write the times there, as JSON")
+    add("--register", action="append", default=[], metavar="MODULE:CLASS")
+    add("--stock", action="store_true", help="compile with Inductor alone")
+    return parser.parse_args()
+
+
+def main(arguments, empty):
+    """Run the call; ``empty`` is a folder for a cache. Return the exit status."""
     for spec in arguments.register:
         register(spec)
-    if arguments.policy == "tune" and not arguments.cache_dir:
-        import atexit
-        import shutil
-        import tempfile
-
-        arguments.cache_dir = tempfile.mkdtemp(prefix="inductor-plugin-repro-")
-        atexit.register(shutil.rmtree, arguments.cache_dir, ignore_errors=True)
     if THREADS:
         torch.set_num_threads(THREADS)
     torch.set_float32_matmul_precision(PRECISION)
-
     flats = [storage(operand) for operand in OPERANDS]
     values = [outside(operand, flat) for operand, flat in zip(OPERANDS, flats)]
     step = torch.as_strided(storage(STEP), STEP["size"], STEP["stride"]) if STEP else None
-    module = Call(values).eval()
     inputs = [value for operand, value in zip(OPERANDS, values) if not operand["constant"]]
     mark(inputs)
-    folder = arguments.cache_dir or CACHE_DIR
-    ours, tickets, again = compiled(arguments, module, inputs, step, folder)
+    folder = arguments.cache_dir or (empty if arguments.policy == "tune" else CACHE_DIR)
+    ours, tickets, again = compiled(arguments, values, inputs, step, folder)
     winner = None if arguments.stock else chosen(tickets)
     if arguments.bench is not None and winner is None:
         print("nothing to compare with the library kernel")
         return 2
     if arguments.bench is not None:
-        import json
-        import tempfile
-
-        with tempfile.TemporaryDirectory(prefix="inductor-plugin-repro-") as empty:
-            arguments.policy = "cached"  # without a record, the library kernel runs
-            module = Call(values).eval()
-            _, tickets, library = compiled(arguments, module, inputs, step, empty)
-            for ticket in tickets:
-                print(f"compared with: {ticket.verdict.winner if ticket.verdict else 'stock'}")
-            times = bench(again, library, arguments.bench)
+        arguments.policy = "cached"  # without a record, the library kernel runs
+        _, tickets, library = compiled(arguments, values, inputs, step, f"{empty}/library")
+        for ticket in tickets:
+            print(f"compared with: {ticket.verdict.winner if ticket.verdict else 'stock'}")
+        times = bench(again, library, arguments.bench)
         print(
             "winner {winner_ms:.4g} ms, library kernel {library_ms:.4g} ms a call: {speedup:.3f}x, with "
             "95 % between {low:.3f}x and {high:.3f}x ({rounds} rounds)".format(**times)
@@ -284,11 +257,14 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    temporary = tempfile.TemporaryDirectory(prefix="inductor-plugin-repro-", ignore_cleanup_errors=True)
+    with temporary as empty:
+        status = main(parsed(), empty)
+    sys.exit(status)
 '''
 
 READ = '''
-@torch.library.custom_op("repro_DIGEST::read", mutates_args=())
+@torch.library.custom_op("repro::read", mutates_args=())
 def read(product: torch.Tensor, number: int) -> torch.Tensor:
     """Act as another reader of the product, which is then written also where it is fused."""
     return product.new_zeros(1)

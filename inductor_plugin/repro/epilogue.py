@@ -1,119 +1,129 @@
-"""The call of a product with its epilogue, in Python. Pure.
+"""The epilogue of a product, in Python. Pure.
 
-The steps of the epilogue are replayed from the record (`inductor_plugin.replay`). This module writes its
-reads and writes: an operand by its name if it is broadcast, else by its strides, and a result transposed
-or with a dimension split, as in the graph.
+Its steps are replayed from the record (`inductor_plugin.replay`). This module writes its reads and writes:
+an operand by its name if it is broadcast, else by its strides, and a result transposed or with a dimension
+split, as in the graph. Without that the compiled call would be another record.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TypeAlias, get_args
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 
-from inductor_plugin.problem.epilogue import STRUCTURE, Access, Epilogue, Pattern, Step
+from inductor_plugin.problem.epilogue import STRUCTURE, Access, Epilogue, Step
 from inductor_plugin.problem.epilogue_text import ParsedEpilogue
 from inductor_plugin.repro import gate
-from inductor_plugin.repro.call import CallText
+from inductor_plugin.repro.call import Refused
 from inductor_plugin.repro.operand import OperandText
 
-_TRUTH = "lt le gt ge eq ne logical_and logical_or logical_not isnan isinf"
+_THRESHOLD = "lt le gt ge eq ne logical_and logical_or logical_not isnan isinf"
 _STEPPED = "round floor ceil trunc sign fmod"
 _SMOOTH = (
     "add sub mul truediv maximum minimum relu neg abs square reciprocal sqrt rsqrt exp exp2 expm1 log log2 "
     "log10 log1p sigmoid tanh erf erfc lgamma sin cos tan asin acos atan sinh cosh asinh acosh atanh pow "
     "atan2 bitwise_and bitwise_or bitwise_not where to_dtype"
 )
-_JUMPS = frozenset(f"{_TRUTH} {_STEPPED}".split())
+_JUMPS = frozenset(f"{_THRESHOLD} {_STEPPED}".split())
 REPLAYED = _JUMPS.union(_SMOOTH.split())
 """Steps that `inductor_plugin.replay` supports."""
 
 _READERS = 64
 """Each reader is a line of the script; a graph has a handful."""
 
-Parts: TypeAlias = tuple[tuple[int, int], ...]
+
+@dataclass(frozen=True)
+class EpilogueText:
+    """What follows a product, in Python.
+
+    Attributes:
+        names: Names of its operands, in the order of the record.
+        lines: Lines of a function of ``product``, the operands and ``wide``.
+        readers: Number of other readers of ``product``.
+        jumps: Whether a value next to a threshold may fall on either side of it.
+        outputs: Dtypes of the values it writes.
+        dtype: Dtype of ``product``.
+    """
+
+    names: tuple[str, ...]
+    lines: tuple[str, ...]
+    readers: int
+    jumps: bool
+    outputs: tuple[str, ...]
+    dtype: str
 
 
-def with_epilogue(
-    product: CallText,
-    operands: Sequence[OperandText],
-    recorded: ParsedEpilogue,
-    *,
-    dynamic: bool = False,
-) -> CallText | str:
-    """Return a call with its epilogue, or why it cannot be written.
-
-    Args:
-        product: The call without its epilogue.
-        operands: All operands; those of the epilogue are the last.
-        recorded: The epilogue, as in the record.
-        dynamic: Whether a size is unknown when the call is compiled.
+def epilogue_of(recorded: ParsedEpilogue, operands: Sequence[OperandText]) -> EpilogueText:
+    """Return a recorded epilogue with its own operands.
 
     Raises:
-        ValueError: A dtype or pattern is not one that may become code (`gate`).
+        Refused: It cannot be written.
+        ValueError: A dtype is not one that may become code (`gate`).
     """
     epilogue = recorded.epilogue
-    if reason := _refused(epilogue):
-        return reason
-    size, parts = _parts(recorded)
-    view = _view(size, parts, dynamic=dynamic)
-    whole = "shaped" if view else "product"
-    more = operands[len(product.names) :]
-    patterns = {access.buffer: access.pattern for access in reversed(epilogue.reads)}
-    kinds = [
-        gate.word(patterns[f"operand{index}"], get_args(Pattern), "pattern")
-        for index in range(len(more))
+    for reason in _reasons(epilogue):
+        raise Refused(reason)
+    names = tuple(f"operand{index}" for index in range(len(operands)))
+    # Inductor iterates over the sizes of a value that it stores: a split has to come before the steps.
+    turned = [
+        _turned(epilogue, *written) for written in zip(epilogue.writes, recorded.sizes, strict=True)
     ]
-    names = [f"{'operand' if kind == 'other' else kind}{i}" for i, kind in enumerate(kinds)]
-    arguments = [whole]
+    splits = [
+        size
+        for size, text in zip(recorded.sizes, turned, strict=True)
+        if _splits(epilogue.size, size) and text == _view(size)
+    ]
+    shape = splits[0] if splits else None
+    whole, lines = ("shaped", [f"shaped = product{_view(shape)}"]) if shape else ("product", [])
+    reads = [whole]
     for access in epilogue.reads:
         index = int(access.buffer.removeprefix("operand"))
-        strides = _strides(access, size, parts)
-        unknown = f"{whole}.shape" if dynamic else ""
-        arguments.append(
-            read_text(names[index], more[index], size, strides, access.offset, unknown=unknown)
-        )
-    results: list[str] = []
-    for index, (access, extents) in enumerate(zip(epilogue.writes, recorded.sizes, strict=True)):
-        strides = _strides(access, size, parts)
-        result = None if access.offset else write_text(size, strides, extents)
-        if result is None:
-            return f"it writes {'x'.join(map(str, extents))}, which is no turned or split product"
-        results.append(f"written[{index}]{result}")
-    if epilogue.readers:
-        results.append("product")
+        text = read_text(names[index], operands[index], epilogue.size, access)
+        reads.append(f"{text}.expand_as(product).view_as(shaped)" if shape else text)
+    back = ".view_as(product)" if shape else ""
+    results = [
+        f"written[{index}]{'' if size == shape else back + text}"
+        for index, (text, size) in enumerate(zip(turned, recorded.sizes, strict=True))
+    ]
     # Each further reader is a separate node; the first is the graph, which returns the product.
+    results += ["product"] if epilogue.readers else []
     results += [f"read(product, {index})" for index in range(1, epilogue.readers)]
-    views = (f"shaped = {view}",) if view else ()
-    call, last = f"written = epilogue({', '.join(arguments)}", f"return {', '.join(results)}"
-    return replace(
-        product,
-        names=(*product.names, *names),
-        lines=(*views, f"{call})", last),
-        exact_lines=(*views, f"{call}, wide=WIDE)", last),
+    lines.append(f"written = epilogue({', '.join(reads)}, wide=wide)")
+    return EpilogueText(
+        names=names,
+        lines=(*lines, f"return {', '.join(results)}"),
         readers=epilogue.readers,
-        jumps=_jumps(epilogue),
+        jumps=any(map(_jumps, epilogue.steps)),
         outputs=tuple(gate.dtype(access.dtype) for access in epilogue.writes),
         dtype=gate.dtype(epilogue.dtype),
     )
 
 
-def _refused(epilogue: Epilogue) -> str | None:
-    """Return why an epilogue cannot be replayed, or None."""
-    accesses = (*epilogue.reads, *epilogue.writes)
-    reasons = {
-        f"its epilogue reduces ({epilogue.reduction})": bool(epilogue.reduction),
-        "its epilogue changes a tensor that was there before": epilogue.atomic or epilogue.mutates,
-        "its epilogue reads the product in another order than it has": epilogue.product != "full",
-        "its epilogue writes nothing that is known": not epilogue.writes,
-        f"its product has {epilogue.readers} other readers": epilogue.readers > _READERS,
-        "its epilogue has an index that strides do not say: a gather, a pad, a copy turned": any(
-            not access.stride for access in accesses
-        ),
-    }
-    applying = (reason for reason, holds in reasons.items() if holds)
-    return next(applying, None) or next(filter(None, map(_refused_step, epilogue.steps)), None)
+def _turned(epilogue: Epilogue, access: Access, size: Sequence[int]) -> str:
+    text = None if access.offset else write_text(epilogue.size, access.stride, size)
+    if text is None:
+        shape = "x".join(map(str, size))
+        raise Refused(f"it writes {shape}, which is no turned or split product")
+    return text
+
+
+def _reasons(epilogue: Epilogue) -> Iterator[str]:
+    """Yield why an epilogue cannot be replayed."""
+    if epilogue.reduction:
+        yield f"its epilogue reduces ({epilogue.reduction})"
+    if epilogue.atomic or epilogue.mutates:
+        yield "its epilogue changes a tensor that was there before"
+    if epilogue.product != "full":
+        yield "its epilogue reads the product in another order than it has"
+    if not epilogue.writes:
+        yield "its epilogue writes nothing that is known"
+    if epilogue.readers > _READERS:
+        yield f"its product has {epilogue.readers} other readers"
+    if not all(access.stride for access in (*epilogue.reads, *epilogue.writes)):
+        yield "its epilogue has an index that strides do not say: a gather, a pad, a copy turned"
+    yield from filter(None, map(_refused_step, epilogue.steps))
 
 
 def _refused_step(step: Step) -> str | None:
@@ -128,96 +138,38 @@ def _refused_step(step: Step) -> str | None:
     return f"this version cannot write the step {step.op!r} of its epilogue"
 
 
-def _jumps(epilogue: Epilogue) -> bool:
-    """Return whether a value next to a threshold may fall on either side of it."""
-    return any(
-        step.op in _JUMPS
-        or (step.op == "to_dtype" and str(step.value).startswith(("int", "uint", "bool")))
-        for step in epilogue.steps
-    )
+def _jumps(step: Step) -> bool:
+    whole = step.op == "to_dtype" and str(step.value).startswith(("int", "uint", "bool"))
+    return whole or step.op in _JUMPS
 
 
-def _parts(recorded: ParsedEpilogue) -> tuple[tuple[int, ...], Parts]:
-    """Return the extents an epilogue iterates over: the product's, or those of a result that splits them."""
-    product = recorded.epilogue.size
-    for access, size in zip(recorded.epilogue.writes, recorded.sizes, strict=True):
-        parts = split(product, size)
-        if parts is not None and _strides(access, size, parts) == _dense(size):
-            return tuple(size), parts
-    return product, tuple((dim, 1) for dim in range(len(product)))
+def read_text(name: str, operand: OperandText, size: tuple[int, ...], access: Access) -> str:
+    """Return an expression for an operand that is read along a product of ``size``.
 
-
-def split(product: Sequence[int], size: Sequence[int]) -> Parts | None:
-    """Return extents as parts of the product's: its dimension, and how many elements along it a step is.
-
-    None if they do not split each dimension of the product into one or several. Example: 6x8 as 2x3x8
-    is (0, 3), (0, 1), (1, 1).
+    It is its name where it is broadcast. Else sizes and strides that may be unknown are read from tensors.
     """
-    parts: list[tuple[int, int]] = []
-    for dim, extent in enumerate(product):
-        start, left = len(parts), extent
-        while len(parts) < len(size) and (left > 1 or len(parts) == start):
-            left, odd = divmod(left, size[len(parts)] or 1)
-            if odd:
-                return None
-            parts.append((dim, left))
-        if left != 1:
-            return None
-    return tuple(parts) if len(parts) == len(size) else None
-
-
-def _view(size: Sequence[int], parts: Parts, *, dynamic: bool) -> str:
-    """Return the product with its dimensions split; empty if none is."""
-    if all(step == 1 for _, step in parts):
-        return ""
-    extents = [str(extent) for extent in size]
-    dims = [dim for dim, _ in parts]
-    for place, dim in enumerate(dims if dynamic else ()):
-        if dims.count(dim) == 1:
-            extents[place] = f"product.shape[{dim}]"
-        elif dims.index(dim) == place and "-1" not in extents:
-            extents[place] = "-1"
-    return f"product.view({', '.join(extents)})"
-
-
-def read_text(
-    name: str,
-    operand: OperandText,
-    size: tuple[int, ...],
-    strides: tuple[int, ...],
-    offset: int,
-    *,
-    unknown: str = "",
-) -> str:
-    """Return an expression for an operand that is read at strides along ``size``, zero if it is broadcast.
-
-    ``unknown`` is an expression for ``size`` if an extent is unknown; then strides are symbolic too.
-    """
-    missing = len(size) - len(operand.size)
-    if offset == operand.offset and missing >= 0:
+    missing, strides = len(size) - len(operand.size), _effective(size, access.stride)
+    if access.offset == operand.offset and missing >= 0:
         fits = all(n in (1, wide) for n, wide in zip(operand.size, size[missing:], strict=True))
         if fits and (*(0,) * missing, *_effective(operand.size, operand.stride)) == strides:
             return name
-    if not unknown:
-        return f"torch.as_strided({name}, {size}, {strides}, {offset})"
-    named = (
+    steps = [
         f"{name}.stride({operand.stride.index(step)})"
         if step > 1 and step in operand.stride
         else str(step)
         for step in strides
-    )
-    return f"torch.as_strided({name}, {unknown}, ({', '.join(named)}), {offset})"
+    ]
+    return f"torch.as_strided({name}, product.shape, ({', '.join(steps)}), {access.offset})"
 
 
-def write_text(
-    size: tuple[int, ...], strides: tuple[int, ...], result: Sequence[int]
-) -> str | None:
+def write_text(size: tuple[int, ...], strides: Sequence[int], result: Sequence[int]) -> str | None:
     """Return the method calls that turn a value of ``size`` into a result with these strides; None if impossible."""
     if tuple(result) == size:
         return ""
-    order = sorted(range(len(size)), key=lambda dim: -strides[dim])
+    order = sorted(range(len(size)), key=lambda dim: -_effective(size, strides)[dim])
     turned = tuple(size[dim] for dim in order)
-    if tuple(strides[dim] for dim in order) != _dense(turned):
+    dense = [math.prod(turned[place + 1 :]) for place in range(len(turned))]
+    if _effective(turned, [strides[dim] for dim in order]) != _effective(turned, dense):
         return None
     text = "" if order == sorted(order) else f".permute({_list(order)}).contiguous()"
     if tuple(result) == turned:
@@ -225,16 +177,17 @@ def write_text(
     # With the same extents in another order, only strides could distinguish a transposed result from a view.
     if sorted(result) == sorted(turned) or math.prod(result) != math.prod(turned):
         return None
-    return f"{text}.view({_list(result)})"
+    return f"{text}{_view(result)}"
 
 
-def _strides(access: Access, size: Sequence[int], parts: Parts) -> tuple[int, ...]:
-    return _effective(size, [access.stride[dim] * step for dim, step in parts])
+def _splits(product: Sequence[int], size: Sequence[int]) -> bool:
+    """Return whether each dimension of a product is one or several of a size, in order."""
+    ends: set[int] = set(accumulate(reversed(size), mul))
+    return len(size) > len(product) and ends.issuperset(accumulate(reversed(product), mul))
 
 
-def _dense(size: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of a dense tensor in C order; zero where the extent is 1."""
-    return _effective(size, [math.prod(size[place + 1 :]) for place in range(len(size))])
+def _view(size: Sequence[int]) -> str:
+    return f".view({_list([-1, *size[1:]])})"  # the first may be unknown
 
 
 def _effective(size: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:

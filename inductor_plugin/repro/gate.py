@@ -25,7 +25,6 @@ DTYPES = frozenset(
 """Names of torch's dtypes that products and attentions have."""
 
 _DESCRIBE = re.compile(r"\w{1,64}\([\w, ]*\)( \+ [\w.]+)?", re.ASCII)
-_DIGEST = re.compile(r"[0-9A-Za-z_.+-]+", re.ASCII)
 _DEPTH = 4
 
 
@@ -76,17 +75,6 @@ def describe(value: str) -> str:
     """
     if not _DESCRIBE.fullmatch(value):
         raise ValueError(f"{value!r} describes no call")
-    return value
-
-
-def digest(value: str) -> str:
-    """Return the digest of a problem.
-
-    Raises:
-        ValueError: It is no name of a record.
-    """
-    if not _DIGEST.fullmatch(value):
-        raise ValueError(f"{value!r} is no digest")
     return value
 
 

@@ -7,7 +7,7 @@ in its one-line description.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 
@@ -23,6 +23,7 @@ class OperandText:
         device: ``cpu`` or ``cuda``.
         constant: Whether it is a frozen weight.
         opaque: Name of an opaque layout, whose extents are unknown; empty for a plain tensor.
+        stands_for: Sizes the measurement stands for: ``33..64x16``.
     """
 
     size: tuple[int, ...]
@@ -32,14 +33,13 @@ class OperandText:
     device: str
     constant: bool
     opaque: str
+    stands_for: str = ""
 
-    @property
-    def elements(self) -> int:
-        """The elements its storage needs."""
-        if 0 in self.size:
-            return self.offset
+    def fields(self, name: str, seed: int) -> dict[str, Any]:
+        """Return what the script needs to make it; ``elements`` are those of its storage."""
         reach = sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True))
-        return self.offset + 1 + reach
+        elements = self.offset + (0 if 0 in self.size else 1 + reach)
+        return {"name": name, **asdict(self), "elements": elements, "seed": seed}
 
 
 def operands(problem: Mapping[str, Any], describe: str) -> list[OperandText]:
@@ -64,6 +64,7 @@ def operands(problem: Mapping[str, Any], describe: str) -> list[OperandText]:
             device=fields["device"],
             constant=bool(fields["constant"]),
             opaque="" if fields["layout"] == "strided" else fields["layout"],
+            stands_for="x".join(str(n) for n in fields["size"]),
         )
         for fields, shape in zip(problem["inputs"], shapes, strict=True)
     ]
@@ -97,11 +98,6 @@ def concrete(stride: Sequence[int | str], size: Sequence[int]) -> tuple[int, ...
             strides[dim] = inner
             inner *= size[dim]
     return tuple(strides)
-
-
-def size_text(fields: Mapping[str, Any]) -> str:
-    """Return extents as readable text, size classes as ``17..32``."""
-    return "x".join(str(n) for n in fields["size"]) or "scalar or packed"
 
 
 def _rank(stride: str) -> int:

@@ -15,7 +15,7 @@ What comes from the record is data: only what `gate` returns becomes code.
 from __future__ import annotations
 
 import pprint
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -23,10 +23,10 @@ from inductor_plugin.cache import Record, report
 from inductor_plugin.problem.epilogue_text import load
 from inductor_plugin.problem.tolerance import tolerance
 from inductor_plugin.repro import gate
-from inductor_plugin.repro.body import BARE, READ, RUN
-from inductor_plugin.repro.call import CallText, call_of
-from inductor_plugin.repro.epilogue import with_epilogue
-from inductor_plugin.repro.operand import OperandText, operands, size_text
+from inductor_plugin.repro.body import BARE, IMPORTS, READ, RUN
+from inductor_plugin.repro.call import CallText, Refused, call_of
+from inductor_plugin.repro.epilogue import EpilogueText, epilogue_of
+from inductor_plugin.repro.operand import OperandText, operands
 from inductor_plugin.version import __version__
 
 _PASSED = frozenset({"q", "k", "v", "bias"})
@@ -43,6 +43,12 @@ to which few elements contribute little. If all elements are off by one step, in
 
 _ODD = (KeyError, ValueError, TypeError, AttributeError, IndexError, SyntaxError, RecursionError)
 """Errors of reading fields that are not those of the operator: a record can hold anything."""
+_HOW = """
+Run it to make the operands again, compile the call with the record's options, see which
+kernel is chosen, and compare with the exact result. It ends with 0 if the numbers are
+right, with 1 if they are not. `--policy tune` measures again, `--cache-dir` names a cache,
+`--register module:Class` adds a template that is no part of the plugin, `--stock` compiles
+with Inductor alone."""
 
 
 @dataclass(frozen=True)
@@ -68,57 +74,139 @@ def script(record: Record, environment: Mapping[str, Any], cache_dir: str) -> Sc
     """
     refused = rebuilt = ""
     inputs: list[OperandText] = []
-    dynamic: list[tuple[int, ...]] = []
-    call: CallText | str = ""
     try:
         gate.describe(record.describe)
-        dynamic = _dynamic(record.problem)
         inputs = operands(record.problem, record.describe)
-        call = _call(record, inputs)
-        if not isinstance(call, str):
-            inputs = _with_weight(inputs, call, record.problem)
-            rebuilt = "\n".join(
-                (_operands(record, inputs, call), _calls(record, inputs, call), RUN)
-            )
+        rebuilt = _rebuilt(record, inputs)
+    except Refused as reason:
+        refused = report.printable(str(reason))
     except _ODD as error:
-        call = f"its fields are not those of {record.op}: {error}"
-    if isinstance(call, str):
-        refused = report.printable(call)
-        rebuilt = _metadata(record, inputs, refused)
-    parts = (_head(record, environment, refused), _facts(record, environment, cache_dir, dynamic))
-    return Script("\n".join((*parts, rebuilt)), refused)
+        refused = report.printable(f"its fields are not those of {record.op}: {error}")
+    if refused:
+        known = [operand.fields(f"operand_{at}", at + 1) for at, operand in enumerate(inputs)]
+        rebuilt = _assigned({"OPERANDS": known, "REASON": refused}) + BARE
+    head = _head(record, environment, refused)
+    return Script(f"{head}{IMPORTS}\n{_facts(record, environment, cache_dir)}{rebuilt}", refused)
 
 
-def _metadata(record: Record, inputs: list[OperandText], refused: str) -> str:
-    """Return the end of a script that only prints what the record has of the call."""
-    nameless = CallText("None", tuple(f"operand_{index}" for index in range(len(inputs))))
-    try:
-        known = _operands(record, inputs, nameless)
-    except _ODD:
-        known = "OPERANDS = []\n"
-    return "\n".join((known, f"REASON = {refused!r}\n", BARE))
+def _head(record: Record, environment: Mapping[str, Any], refused: str) -> str:
+    lines = [
+        f"One call, alone: {record.describe}.",
+        "",
+        f"Written by inductor-plugin {__version__} from record {record.place}.",
+    ]
+    metadata = f"The call cannot be rebuilt, so this is metadata only: {refused}."
+    lines += ["", metadata] if refused else _HOW.splitlines()
+    device = _mapping(environment, "device").get("name", "an unknown device")
+    lines += ["", f"Measured on {device}:", ""]
+    lines += [f"    {line}" for line in report.candidates_text(record).splitlines()]
+    if record.rejected:
+        lines += ["", "Not offered:", ""]
+        lines += [f"    {name}: {why}" for name, why in sorted(record.rejected.items())]
+    text = "\n".join(map(gate.prose, lines))
+    return f'"""{text}\n"""\n'
 
 
-def _dynamic(problem: Mapping[str, Any]) -> list[tuple[int, ...]]:
-    """Return (operand, dimension, smallest, largest size) of each dynamic dimension."""
-    names = ("operand", "dim", "low", "high")
-    return [tuple(int(size[name]) for name in names) for size in problem.get("dynamic", ())]
+def _mapping(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return fields inside others; none if they are something else."""
+    inner = fields.get(name)
+    return cast("Mapping[str, Any]", inner) if isinstance(inner, Mapping) else {}
 
 
-def _call(record: Record, inputs: list[OperandText]) -> CallText | str:
-    """Return the call of a record, or why it cannot be written."""
-    if not record.problem.get("epilogue"):
-        return call_of(record.problem, inputs)
-    if not record.epilogue and not record.candidates:
-        return "nothing was measured: two kernels run, for the reasons that `explain` shows"
-    if not record.epilogue:
-        return "an earlier version wrote the record, with no more of its epilogue than a signature"
-    recorded = load(record.epilogue)
-    more = len({access.buffer for access in recorded.epilogue.reads})
-    product = call_of(record.problem, inputs[: len(inputs) - more])
-    if isinstance(product, str):
-        return product
-    return with_epilogue(product, inputs, recorded, dynamic=bool(record.problem["dynamic"]))
+def _facts(record: Record, environment: Mapping[str, Any], cache_dir: str) -> str:
+    decision = record.decision
+    numerics = _mapping(environment, "numerics")
+    threads = _mapping(environment, "device").get("threads", 0)
+    return _assigned(
+        {
+            "DESCRIBE": report.printable(record.describe),
+            "DIGEST": record.digest,
+            "WINNER": decision.winner if decision else None,
+            "CACHE_DIR": cache_dir,
+            "OPTIONS": {"never_slower_margin": decision.margin} if decision else {},
+            "THREADS": threads if isinstance(threads, int) else 0,
+            "PRECISION": str(numerics.get("float32_matmul_precision", "highest")),
+            "PROBLEM": record.problem,
+            "EPILOGUE": dict(record.epilogue) if record.problem.get("epilogue") else None,
+        }
+    )
+
+
+def _assigned(facts: Mapping[str, object]) -> str:
+    """Return facts as assignments of literals."""
+    shown = {name: pprint.pformat(value, 1, 240, sort_dicts=False) for name, value in facts.items()}
+    return "".join(f"{name} = {text}\n" for name, text in shown.items())
+
+
+def _rebuilt(record: Record, inputs: list[OperandText]) -> str:
+    """Return the part of a script that makes the call.
+
+    Raises:
+        Refused: It cannot be rebuilt.
+    """
+    problem, epilogue = record.problem, None
+    if problem.get("epilogue"):
+        if not record.epilogue and not record.candidates:
+            raise Refused(
+                "nothing was measured: two kernels run, for the reasons that `explain` shows"
+            )
+        if not record.epilogue:
+            raise Refused(
+                "an earlier version wrote the record, with no more of its epilogue than a signature"
+            )
+        recorded = load(record.epilogue)
+        own = len(inputs) - len({access.buffer for access in recorded.epilogue.reads})
+        call = call_of(problem, inputs[:own])
+        epilogue = epilogue_of(recorded, inputs[own:])
+    else:
+        call = call_of(problem, inputs)
+    inputs = _with_weight(inputs, call, problem)
+    names = (*call.names, *(epilogue.names if epilogue else ()))
+    every = [
+        operand.fields(name, index + 1)
+        for index, (name, operand) in enumerate(zip(names, inputs, strict=True))
+    ]
+    passed = [fields for fields in every if not call.gradient or fields["name"] in _PASSED]
+    for fields in passed:
+        if epilogue and fields["name"] in ("b", "d") and fields["dtype"] in _SCALED:
+            fields["scale"] = round(fields["size"][-2] ** -0.5, 6)
+    dynamic = ("operand", "dim", "low", "high")
+    output = epilogue.dtype if epilogue else gate.dtype(problem["output"]["dtype"])
+    precision = _tolerance(inputs, epilogue.outputs if epilogue else (output,))
+    facts = {
+        "OPERANDS": passed,
+        "STEP": next((fields for fields in every if fields["name"] == "do"), None),
+        "DYNAMIC": [tuple(int(n[name]) for name in dynamic) for n in problem.get("dynamic", ())],
+        "FREEZING": any(operand.constant for operand in inputs),
+        "GRADIENT": call.gradient,
+        "EXACT_INTEGERS": not output.startswith(("float", "bfloat", "complex")),
+        "JUMPS": bool(epilogue and epilogue.jumps),
+        "TOLERANCE": max(precision, _JUMPING) if epilogue and epilogue.jumps else precision,
+        "TIMES_EAGER": _TIMES_EAGER if epilogue else 0.0,
+    }
+    parameters = ", ".join(fields["name"] for fields in passed)
+    functions = _functions(call, epilogue, parameters)
+    return f"{_assigned(facts)}OUTPUT = torch.{output}\n{functions}{RUN}"
+
+
+def _tolerance(inputs: list[OperandText], outputs: tuple[str, ...]) -> float:
+    longest = max((operand.size[-1] for operand in inputs if operand.size), default=1)
+    dtype, tf32 = inputs[0].dtype, inputs[0].device != "cpu"
+    return max(tolerance(output, dtype, longest, tf32=tf32) for output in outputs)
+
+
+def _functions(call: CallText, epilogue: EpilogueText | None, parameters: str) -> str:
+    body, exact, text = call.body, call.exact, ""
+    if epilogue:
+        text = "\nimport inductor_plugin\n\nepilogue = inductor_plugin.replay(EPILOGUE)\n"
+        text += READ if epilogue.readers > 1 else ""
+        operands = ", ".join(("", *epilogue.names))
+        lines = "\n    ".join(epilogue.lines)
+        text += f"\n\ndef after(product{operands}, wide=None):\n    {lines}\n"
+        body, exact = f"after({body}{operands})", f"after({exact}{operands}, wide=WIDE)"
+    for name, value in (("call", body), ("exact", exact)):
+        text += f"\n\ndef {name}({parameters}):\n    return {value}\n"
+    return text + "\n"
 
 
 def _with_weight(
@@ -132,151 +220,16 @@ def _with_weight(
     if not any(operand.opaque for operand in inputs):
         return inputs
     written: Any = problem["output"]["size"]
-    listed = not isinstance(written, int)  # a dynamic problem has only the rank
     plain = dict(zip(call.names, inputs, strict=False))
     if "weight" in plain:
         size = plain["weight"].size
-    elif listed or "bias" in plain:
-        columns = int(written[-1]) if listed else plain["bias"].size[0]
-        size = (columns, inputs[0].size[-1])
+    elif not isinstance(written, int):
+        size = (int(written[-1]), inputs[0].size[-1])
+    elif "bias" in plain:  # of a dynamic problem's output only the rank is known
+        size = (plain["bias"].size[0], inputs[0].size[-1])
     else:
         raise ValueError("neither an output's size nor a bias says how wide the packed weight is")
-    stride = (size[1], 1)
     return [
-        replace(operand, size=size, stride=stride) if operand.opaque else operand
+        replace(operand, size=size, stride=(size[1], 1)) if operand.opaque else operand
         for operand in inputs
     ]
-
-
-def _head(record: Record, environment: Mapping[str, Any], refused: str) -> str:
-    lines = [
-        f"One call, alone: {record.describe}.",
-        "",
-        f"Written by inductor-plugin {__version__} from record {record.place}.",
-    ]
-    if refused:
-        lines += ["", f"The call cannot be rebuilt, so this is metadata only: {refused}."]
-    else:
-        lines += [
-            "Run it to make the operands again, compile the call with the record's options, see which",
-            "kernel is chosen, and compare with the exact result. It ends with 0 if the numbers are",
-            "right, with 1 if they are not. `--policy tune` measures again, `--cache-dir` names a cache,",
-            "`--register module:Class` adds a template that is no part of the plugin, `--stock` compiles",
-            "with Inductor alone.",
-        ]
-    device = _mapping(environment, "device").get("name", "an unknown device")
-    lines += ["", f"Measured on {device}:", ""]
-    lines += [f"    {line}" for line in report.candidates_text(record).splitlines()]
-    if record.rejected:
-        lines += ["", "Not offered:", ""]
-        lines += [f"    {name}: {why}" for name, why in sorted(record.rejected.items())]
-    text = "\n".join(map(gate.prose, lines))
-    return f'"""{text}\n"""\n\nimport sys\n\nimport torch\nimport torch.nn.functional as F\n'
-
-
-def _mapping(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return fields inside others; none if they are something else."""
-    inner = fields.get(name)
-    return cast("Mapping[str, Any]", inner) if isinstance(inner, Mapping) else {}
-
-
-def _facts(
-    record: Record,
-    environment: Mapping[str, Any],
-    cache_dir: str,
-    dynamic: Sequence[tuple[int, ...]],
-) -> str:
-    decision = record.decision
-    options: dict[str, object] = {"never_slower_margin": decision.margin} if decision else {}
-    numerics = _mapping(environment, "numerics")
-    threads = _mapping(environment, "device").get("threads", 0)
-    facts = {
-        "DESCRIBE": report.printable(record.describe),
-        "DIGEST": record.digest,
-        "WINNER": decision.winner if decision else None,
-        "CACHE_DIR": cache_dir,
-        "OPTIONS": options,
-        "THREADS": threads if isinstance(threads, int) else 0,
-        "PRECISION": str(numerics.get("float32_matmul_precision", "highest")),
-    }
-    lines = [f"{name} = {value!r}" for name, value in facts.items()]
-    lines += [
-        "# (operand, dimension, smallest, largest size of the class the measurement stands for)",
-        f"DYNAMIC = {list(dynamic)!r}",
-        f"# All that the record keeps of the problem:\nPROBLEM = {_shown(record.problem)}",
-    ]
-    if record.problem.get("epilogue"):
-        lines.append(f"# What follows the product:\nEPILOGUE = {_shown(dict(record.epilogue))}")
-    else:
-        lines.append("EPILOGUE = None")
-    return "\n".join(lines) + "\n"
-
-
-def _operands(record: Record, inputs: list[OperandText], call: CallText) -> str:
-    lines = ["OPERANDS = ["]
-    for index, (name, operand) in enumerate(zip(call.names, inputs, strict=True)):
-        if call.gradient and name not in _PASSED:
-            continue
-        size = gate.prose(size_text(record.problem["inputs"][index]))
-        lines.append(f"    # {name}: {size}")
-        fields = _operand(name, operand, index)
-        if call.lines and name in ("b", "d") and operand.dtype in _SCALED:
-            fields["scale"] = round(operand.size[-2] ** -0.5, 6)
-        lines.append(f"    {fields!r},")
-    step = "None"
-    for index, (name, operand) in enumerate(zip(call.names, inputs, strict=True)):
-        if name == "do":
-            step = repr(_operand(name, operand, index))
-    return "\n".join([*lines, "]", f"STEP = {step}"]) + "\n"
-
-
-def _operand(name: str, operand: OperandText, index: int) -> dict[str, Any]:
-    return {
-        "name": name,
-        "size": operand.size,
-        "stride": operand.stride,
-        "offset": operand.offset,
-        "elements": operand.elements,
-        "dtype": operand.dtype,
-        "device": operand.device,
-        "seed": index + 1,
-        "constant": operand.constant,
-    }
-
-
-def _calls(record: Record, inputs: list[OperandText], call: CallText) -> str:
-    names = [name for name in call.names if not call.gradient or name in _PASSED]
-    parameters = ", ".join(names)
-    output = gate.dtype(record.problem["output"]["dtype"])
-    integers = not (call.dtype or output).startswith(("float", "bfloat", "complex"))
-    longest = max((operand.size[-1] for operand in inputs if operand.size), default=1)
-    tf32 = inputs[0].device != "cpu"
-    precision = max(
-        tolerance(dtype, inputs[0].dtype, longest, tf32=tf32) for dtype in call.outputs or (output,)
-    )
-    body = call.exact or call.body
-    if integers:
-        body = "a @ b"
-    lines = [
-        f"FREEZING = {any(operand.constant for operand in inputs)}",
-        f"GRADIENT = {call.gradient}",
-        f"OUTPUT = torch.{call.dtype or output}",
-        "WIDE = torch.float64",
-        f"EXACT_INTEGERS = {integers}",
-        f"JUMPS = {call.jumps}",
-        f"TOLERANCE = {max(precision, _JUMPING) if call.jumps else precision!r}",
-        f"TIMES_EAGER = {_TIMES_EAGER if call.lines else 0.0}",
-    ]
-    if call.lines:
-        lines += ["", "import inductor_plugin", "", "epilogue = inductor_plugin.replay(EPILOGUE)"]
-    if call.readers > 1:
-        lines.append(READ.replace("DIGEST", gate.digest(record.digest[:12])).rstrip("\n"))
-    for name, text, rest in (("call", call.body, call.lines), ("exact", body, call.exact_lines)):
-        first = f"product = {text}" if rest else f"return {text}"
-        lines += ["", "", f"def {name}({parameters}):"]
-        lines += [f"    {line}" for line in (first, *rest)]
-    return "\n".join([*lines, ""])
-
-
-def _shown(value: Any) -> str:
-    return pprint.pformat(value, width=100, sort_dicts=False)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.tuning import race
+from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.ends import with_ends
-from inductor_plugin.tuning.report.counters import Counters
 from inductor_plugin.tuning.report.journal import Journal
 from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import Task, TaskCandidate

@@ -18,10 +18,10 @@ from inductor_plugin.cache import Store, digest_of, open_store
 from inductor_plugin.config import Config
 from inductor_plugin.errors import CacheError
 from inductor_plugin.tuning.build.builder import Builder
+from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.environment import environment, float32_precision
 from inductor_plugin.tuning.holder import ProblemLocks, silence_s
 from inductor_plugin.tuning.pipeline import Pipeline
-from inductor_plugin.tuning.report.counters import COUNTERS
 from inductor_plugin.tuning.report.journal import Journal
 from inductor_plugin.tuning.report.progress import Progress
 from inductor_plugin.tuning.report.trace import MAIN_TRACK, Trace

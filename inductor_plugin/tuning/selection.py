@@ -15,6 +15,7 @@ from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import DIRECTIONS
 from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.tuning.budget import Budget
+from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.decision import Verdict, decide
 from inductor_plugin.tuning.measurement import (
     BEATEN,
@@ -27,7 +28,6 @@ from inductor_plugin.tuning.measurement import (
 )
 from inductor_plugin.tuning.offer import CandidateOffer, limited
 from inductor_plugin.tuning.pins import Pins
-from inductor_plugin.tuning.report.counters import Counters
 from inductor_plugin.tuning.task import Task, problem_digest
 from inductor_plugin.tuning.ticket import TuningTicket, looked_up
 from inductor_plugin.tuning.validity import (

@@ -16,8 +16,8 @@ from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.tuning import budget
 from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.candidate import CandidateId, Identified
+from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.ends import SizeEnd
-from inductor_plugin.tuning.report.counters import Counters
 from inductor_plugin.worker.jobs import OUT_OF_TIME, BenchCandidate, Outcome, TritonCompileJob
 
 

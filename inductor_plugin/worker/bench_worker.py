@@ -68,11 +68,6 @@ class BenchWorker:
         self._process = WorkerProcess(settings, f"benchmark worker of {settings.device}")
 
     @property
-    def restarts(self) -> int:
-        """Number of times its process was replaced."""
-        return max(0, self._process.starts - 1)
-
-    @property
     def pid(self) -> int | None:
         """Number of its process, None if it is not running."""
         return self._process.pid

@@ -81,8 +81,8 @@ def _scaled(config: GemmConfig, output: str) -> CppEpilogue:
 
 def _rowwise(config: GemmConfig, output: str) -> CppEpilogue:
     """Return scale_a[m] * (scale_b[n] * sums)."""
-    along_n = _row(config, "float", "static_cast<float const*>(call.scale_b)", "0")
-    along_m = _column(config, "float", "static_cast<float const*>(call.scale_a)", "0")
+    along_n = broadcast(config, "row", "float", "static_cast<float const*>(call.scale_b)", "0")
+    along_m = broadcast(config, "column", "float", "static_cast<float const*>(call.scale_a)", "0")
     inner = _tree("cutlass::multiplies", "f32", along_n, _SUMS)
     return _tree("cutlass::multiplies", output, along_m, inner)
 
@@ -93,10 +93,8 @@ def _with_bias(config: GemmConfig, value: CppEpilogue) -> CppEpilogue:
         return value
     element = ELEMENT_TYPES[config.c]
     pointer = f"static_cast<{element} const*>(call.c)"
-    if config.bias == "row":
-        bias = _row(config, element, pointer, "batch_c")
-    elif config.bias == "column":
-        bias = _column(config, element, pointer, "batch_c")
+    if config.bias in ("row", "column"):
+        bias = broadcast(config, config.bias, element, pointer, "batch_c")
     else:
         bias = CppEpilogue(f"{FUSION}::Sm90SrcFetch<{element}>", "{}")
     operation = "cutlass::homogeneous_multiply_add"
@@ -107,19 +105,22 @@ def _scalar(value: str) -> CppEpilogue:
     return CppEpilogue(f"{FUSION}::Sm90ScalarBroadcast<float>", f"{{{{{value}}}}}")
 
 
-def _row(config: GemmConfig, element: str, pointer: str, batch: str) -> CppEpilogue:
-    stride = stride_type("_0", "_1", "int64_t")
-    return CppEpilogue(
-        f"{FUSION}::Sm90RowBroadcast<0, {block_type(config)}, {element}, float, {stride}, 1>",
-        f"{{{pointer}, {element}(0), {{cute::_0{{}}, cute::_1{{}}, {batch}}}}}",
-    )
+def broadcast(config: GemmConfig, kind: str, element: str, pointer: str, batch: str) -> CppEpilogue:
+    """Return the visitor of a row, one element for each n, or of a column, one for each m.
 
-
-def _column(config: GemmConfig, element: str, pointer: str, batch: str) -> CppEpilogue:
-    stride = stride_type("_1", "_0", "int64_t")
+    Args:
+        config: The kernel.
+        kind: ``row`` or ``column``.
+        element: C++ type of the elements.
+        pointer: C++ expression of their address.
+        batch: C++ expression of the stride along the batch, in elements.
+    """
+    name, parts = ("Row", ("_0", "_1")) if kind == "row" else ("Col", ("_1", "_0"))
+    steps = ", ".join(f"cute::{part}{{}}" for part in parts)
     return CppEpilogue(
-        f"{FUSION}::Sm90ColBroadcast<0, {block_type(config)}, {element}, float, {stride}, 1>",
-        f"{{{pointer}, {element}(0), {{cute::_1{{}}, cute::_0{{}}, {batch}}}}}",
+        f"{FUSION}::Sm90{name}Broadcast<0, {block_type(config)}, {element}, float, "
+        f"{stride_type(*parts, 'int64_t')}, 1>",
+        f"{{{pointer}, {element}(0), {{{steps}, {batch}}}}}",
     )
 
 

@@ -16,7 +16,7 @@ from inductor_plugin.templates.cutlass.epilogue import (
     FUSION,
     ROUND,
     CppEpilogue,
-    block_type,
+    broadcast,
     stride_type,
 )
 from inductor_plugin.templates.cutlass.evt import Evt
@@ -221,15 +221,7 @@ class _Writer:
             )
         if operand.kind == "full":
             return self._load(place, element, pointer)
-        row = operand.kind == "row"
-        parts = ("_0", "_1") if row else ("_1", "_0")
-        steps = ", ".join(f"cute::{part}{{}}" for part in parts)
-        name = "Sm90RowBroadcast" if row else "Sm90ColBroadcast"
-        return CppEpilogue(
-            f"{FUSION}::{name}<0, {block_type(self._config)}, {element}, float, "
-            f"{stride_type(*parts, 'int64_t')}, 1>",
-            f"{{{pointer}, {element}(0), {{{steps}, {batch}}}}}",
-        )
+        return broadcast(self._config, operand.kind, element, pointer, batch)
 
     def _load(self, place: int, element: str, pointer: str) -> CppEpilogue:
         name = self._aux_type("AuxLoadDescriptor", place, element)

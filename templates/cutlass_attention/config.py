@@ -10,9 +10,6 @@ from inductor_plugin.template import Json
 Element = Literal["f16", "bf16", "e4m3"]
 Schedule = Literal["cooperative", "pingpong"]
 
-SHARED_BYTES = 232448
-"""Shared memory of a block on sm_90 (CUDA C++ Programming Guide 13.0, table of compute capabilities)."""
-
 BYTES: dict[Element, int] = {"f16": 2, "bf16": 2, "e4m3": 1}
 """Bytes of an element of q, k and v."""
 

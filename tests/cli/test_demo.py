@@ -11,7 +11,7 @@ import pytest
 
 from inductor_plugin.cli import demo
 from inductor_plugin.errors import WorkerDiedError, WorkerTimeoutError
-from inductor_plugin.tuning.report.counters import Stats
+from inductor_plugin.tuning.counters import Stats
 
 USERS_MODEL = """
 import torch

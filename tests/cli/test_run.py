@@ -9,7 +9,7 @@ import pytest
 
 from inductor_plugin.cli import demo, doctor, run
 from inductor_plugin.errors import WorkerDiedError
-from inductor_plugin.tuning.report.counters import Stats
+from inductor_plugin.tuning.counters import Stats
 
 RUN = demo.Run("2.14.1", 1.0, 2.0, 0.0, 1e-3, Stats(problems=1))
 REPORT = demo.DemoReport("m:f", "cpu", "/cache", RUN, RUN, ())

@@ -23,7 +23,7 @@ import inductor_plugin
 from inductor_plugin.cache import open_store
 from inductor_plugin.cache.quarantine import MISHAPS
 from inductor_plugin.inductor import jinja, vector
-from inductor_plugin.tuning.report.counters import Stats
+from inductor_plugin.tuning.counters import Stats
 from inductor_plugin.tuning.runtime import RUNTIME
 from tests.support.candidates import faults
 from tests.support.candidates.providers import offered

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch._dynamo.utils import same
 
 import inductor_plugin
-from inductor_plugin.tuning.report.counters import Stats
+from inductor_plugin.tuning.counters import Stats
 from tests.support.candidates import fast_templates
 
 VOCABULARY = 512  # the real one makes the embedding, which nobody tunes, most of the model

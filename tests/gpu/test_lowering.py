@@ -24,7 +24,7 @@ from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.problem import Problem
 from inductor_plugin.registry import default_registry
 from inductor_plugin.template import Candidate
-from inductor_plugin.tuning.report.counters import Stats
+from inductor_plugin.tuning.counters import Stats
 from tests.gpu.cases.kernels import TEST_S
 
 # What a device makes torch warn of is not known yet; it must not hide what the tests find.

@@ -15,7 +15,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from inductor_plugin.ops import gemm, launch
-from inductor_plugin.ops.gemm_abi import GemmFunction
+from inductor_plugin.ops.abi import KernelFunction
+from inductor_plugin.ops.gemm_abi import GemmCall
 
 NEEDED = 4096
 STREAM = 1234
@@ -73,7 +74,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     with Seen():  # torch looks its own functions up once, before any is replaced
         torch.empty(0)
     made = Device()
-    function = GemmFunction("a library", "k", made.entry)
+    function = KernelFunction[GemmCall]("a library", "k", made.entry)
     monkeypatch.setattr(launch, "find_kernel", lambda family, kernel: function)
     monkeypatch.setattr(launch, "multiprocessors", lambda device: 132)
     monkeypatch.setattr(torch.cuda, "device", made.enter)

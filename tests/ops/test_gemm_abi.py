@@ -12,7 +12,8 @@ import pytest
 
 from inductor_plugin.errors import CallRefusedError, KernelError
 from inductor_plugin.ops import gemm_abi
-from inductor_plugin.ops.gemm_abi import GemmCall, GemmFunction, GemmStatus
+from inductor_plugin.ops.abi import KernelFunction
+from inductor_plugin.ops.gemm_abi import GemmCall, GemmStatus
 from tests.support.repository import REPOSITORY
 
 HEADER = Path("templates") / "cutlass" / "source" / "call.h"
@@ -31,7 +32,7 @@ extern "C" int32_t echo(int32_t mode, GemmCall* call, uint64_t* bytes, void* str
 
 
 @pytest.fixture(name="echo", scope="module")
-def an_echo(tmp_path_factory: pytest.TempPathFactory) -> GemmFunction:
+def an_echo(tmp_path_factory: pytest.TempPathFactory) -> KernelFunction[GemmCall]:
     """Return a function that answers with its call's fields, compiled from the real header."""
     if shutil.which("g++") is None:
         pytest.skip("needs g++")
@@ -72,7 +73,7 @@ def test_the_statuses_are_those_of_the_header() -> None:
     assert stated == {one.name.replace("_", ""): one.value for one in GemmStatus}
 
 
-def test_fields_reach_the_function_where_it_looks_for_them(echo: GemmFunction) -> None:
+def test_fields_reach_the_function_where_it_looks_for_them(echo: KernelFunction[GemmCall]) -> None:
     call = gemm_abi.new_call(m=7, batch_d=42, k=GemmStatus.OK)
     assert gemm_abi.workspace_bytes(echo, call) == 7_000_042
     assert call.cutlass_status == 71
@@ -80,7 +81,9 @@ def test_fields_reach_the_function_where_it_looks_for_them(echo: GemmFunction) -
 
 
 @pytest.mark.parametrize("status", [one for one in GemmStatus if one])
-def test_every_refusal_has_a_reason_with_the_sizes(echo: GemmFunction, status: GemmStatus) -> None:
+def test_every_refusal_has_a_reason_with_the_sizes(
+    echo: KernelFunction[GemmCall], status: GemmStatus
+) -> None:
     reason = gemm_abi.can_implement(echo, gemm_abi.new_call(m=5, n=6, k=int(status)))
     assert reason is not None
     assert reason.startswith("echo: ")
@@ -91,11 +94,11 @@ def test_every_refusal_has_a_reason_with_the_sizes(echo: GemmFunction, status: G
     assert raised.type is (CallRefusedError if refused else KernelError)
 
 
-def test_a_status_of_another_version_is_told_as_it_is(echo: GemmFunction) -> None:
+def test_a_status_of_another_version_is_told_as_it_is(echo: KernelFunction[GemmCall]) -> None:
     assert "it returned 99" in str(gemm_abi.can_implement(echo, gemm_abi.new_call(k=99)))
 
 
-def test_a_failed_start_tells_both_error_numbers(echo: GemmFunction) -> None:
+def test_a_failed_start_tells_both_error_numbers(echo: KernelFunction[GemmCall]) -> None:
     call = gemm_abi.new_call(k=int(GemmStatus.START))
     with pytest.raises(KernelError, match=r"CUTLASS status 72, CUDA error 9"):
         gemm_abi.run(echo, call, 0)
@@ -103,7 +106,7 @@ def test_a_failed_start_tells_both_error_numbers(echo: GemmFunction) -> None:
         gemm_abi.workspace_bytes(echo, call)
 
 
-def test_what_cannot_be_loaded_is_said(echo: GemmFunction, tmp_path: Path) -> None:
+def test_what_cannot_be_loaded_is_said(echo: KernelFunction[GemmCall], tmp_path: Path) -> None:
     with pytest.raises(KernelError, match=r"cannot load f from .*gone\.so"):
         gemm_abi.load(tmp_path / "gone.so", "f")
     with pytest.raises(KernelError, match="cannot load missing from"):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inductor_plugin.repro.body import RUN
+from inductor_plugin.repro.body import IMPORTS, RUN
 
 Call = Callable[[], None]
 
@@ -16,7 +16,7 @@ Call = Callable[[], None]
 def body() -> dict[str, Any]:
     """The functions of a script."""
     names: dict[str, Any] = {"__name__": "script", "OPERANDS": [{"device": "cpu"}]}
-    exec(compile(RUN.replace("torch.nn.Module", "object"), "body", "exec"), names)
+    exec(compile(IMPORTS + RUN, "body", "exec"), names)
     return names
 
 

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from inductor_plugin.cache import open_store
-from inductor_plugin.repro.call import CallText, call_of
+from inductor_plugin.repro.call import call_of
+from inductor_plugin.repro.operand import OperandText
 from inductor_plugin.repro.script import script
 from tests.support.lowering import Arg, Lab, library_first
 
@@ -124,6 +125,6 @@ def test_a_call_is_written_as_it_was_made(name: str, cache_dir: Path) -> None:
 
 @pytest.mark.parametrize("op", ["addmm", "baddbmm"])
 def test_a_product_with_a_bias_keeps_its_factors(op: str) -> None:
-    call = call_of({"op": op, "arguments": [("alpha", "2.0"), ("beta", "0.5")]}, [])
-    assert isinstance(call, CallText)
+    factor = OperandText((2, 2), (2, 1), 0, "float32", "cpu", constant=False, opaque="")
+    call = call_of({"op": op, "arguments": [("alpha", "2.0"), ("beta", "0.5")]}, [factor] * 3)
     assert call.body == f"torch.{op}(bias, a, b, alpha=2.0, beta=0.5)"

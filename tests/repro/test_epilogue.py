@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,8 +18,14 @@ from inductor_plugin.ops.epilogue_eval import OPERATIONS, evaluate
 from inductor_plugin.ops.epilogue_replay import SIGNS, replay
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step
 from inductor_plugin.problem.epilogue_text import ParsedEpilogue, dump, load
-from inductor_plugin.repro.call import CallText
-from inductor_plugin.repro.epilogue import REPLAYED, read_text, split, with_epilogue, write_text
+from inductor_plugin.repro.call import Refused
+from inductor_plugin.repro.epilogue import (
+    REPLAYED,
+    EpilogueText,
+    epilogue_of,
+    read_text,
+    write_text,
+)
 from inductor_plugin.repro.operand import OperandText
 from tests.support.graphs.epilogues import CASES, MORE, K, M, N
 from tests.support.graphs.with_epilogues import Shape, lowered
@@ -30,7 +36,6 @@ pytestmark = [
 ]
 
 ALL = {one.name: one for one in (*CASES, *MORE)}
-MM = CallText("torch.mm(a, b)", ("a", "b"))
 FACTORS = (Shape((M, K), torch.float32), Shape((K, N), torch.float32))
 
 
@@ -40,23 +45,25 @@ def operand(shape: Shape) -> OperandText:
     return OperandText(shape.size, tuple(stride), 0, dtype, "cpu", constant=False, opaque="")
 
 
-def function(call: CallText, lines: Sequence[str], told: ParsedEpilogue) -> Callable[..., Any]:
-    """Return a function with the lines of a call, without what else reads the product."""
-    whole = [f"product = {call.body}", *lines[:-1], lines[-1].removesuffix(", product")]
-    text = "\n    ".join([f"def call({', '.join(call.names)}):", *whole])
-    compute = replay(dump(told.epilogue, told.sizes))
-    names: dict[str, Any] = {"torch": torch, "WIDE": torch.float64, "epilogue": compute}
-    exec(text, names)
+def function(
+    text: EpilogueText, recorded: ParsedEpilogue, wide: torch.dtype | None = None
+) -> Callable[..., Any]:
+    """Return a product with the lines of an epilogue, without what else reads the product."""
+    lines = [*text.lines[:-1], text.lines[-1].removesuffix(", product")]
+    code = "\n    ".join([f"def after({', '.join(('product', *text.names))}, wide=None):", *lines])
+    compute = replay(dump(recorded.epilogue, recorded.sizes))
+    names: dict[str, Any] = {"torch": torch, "epilogue": compute}
+    exec(code, names)
 
-    def listed(*given: Any) -> Any:
-        out = names["call"](*given)
+    def call(a: Any, b: Any, *operands: Any) -> Any:
+        out = names["after"](torch.mm(a, b), *operands, wide=wide)
         return out if isinstance(out, tuple) else (out,)
 
-    return listed
+    return call
 
 
 @functools.cache
-def written(name: str, dtype: torch.dtype) -> tuple[ParsedEpilogue, CallText, list[Shape]]:
+def written(name: str, dtype: torch.dtype) -> tuple[ParsedEpilogue, EpilogueText, list[Shape]]:
     """Return a case as its note has it, as it is written, and the shapes of all operands."""
     case = ALL[name]
     graph, shapes = case.graph(dtype)
@@ -66,8 +73,7 @@ def written(name: str, dtype: torch.dtype) -> tuple[ParsedEpilogue, CallText, li
     read = dict.fromkeys(one.buffer for one in epilogue.reads)
     order = [*shapes[:2], *(shapes[inputs.index(one)] for one in read)]
     told = load(dump(epilogue, [(M, N)] * len(epilogue.writes)))
-    call = with_epilogue(MM, [operand(one) for one in order], told)
-    assert isinstance(call, CallText), call
+    call = epilogue_of(told, [operand(one) for one in order[2:]])
     return told, call, order
 
 
@@ -75,7 +81,7 @@ def written(name: str, dtype: torch.dtype) -> tuple[ParsedEpilogue, CallText, li
 @pytest.mark.parametrize("name", ALL)
 def test_the_lines_become_the_same_epilogue_again(name: str, dtype: torch.dtype) -> None:
     told, call, shapes = written(name, dtype)
-    again, _ = lowered(function(call, call.lines, told), shapes, ALL[name].readers)
+    again, _ = lowered(function(call, told), shapes, ALL[name].readers)
     assert again.steps == told.epilogue.steps
     assert again.signature == told.epilogue.signature
 
@@ -87,12 +93,12 @@ def test_the_lines_compute_what_the_epilogue_does(name: str) -> None:
     a, b = torch.randn(M, K) / 8, torch.randn(K, N)
     operands = [torch.randn(one.size).abs() + 0.5 for one in shapes[2:]]
     wanted = evaluate(told.epilogue, a @ b, operands)
-    found = function(call, call.lines, told)(a, b, *operands)
+    found = function(call, told)(a, b, *operands)
     assert [one.dtype for one in found] == [one.dtype for one in wanted]
     for one, two in zip(found, wanted, strict=True):
         torch.testing.assert_close(one.float(), two.float(), rtol=1e-5, atol=1e-6)
     wide = [one.double() for one in (a, b, *operands)]
-    for one, two in zip(function(call, call.exact_lines, told)(*wide), wanted, strict=True):
+    for one, two in zip(function(call, told, torch.float64)(*wide), wanted, strict=True):
         assert one.dtype == torch.float64
         off = (one - two.double()).abs()
         # What is rounded to whole numbers, or to a few bits, may fall on either side.
@@ -104,7 +110,7 @@ def test_the_lines_compute_what_the_epilogue_does(name: str) -> None:
 def test_exact_results_are_not_rounded_on_the_way() -> None:
     told, call, shapes = written("gelu", torch.bfloat16)
     given = [torch.randn(one.size, dtype=torch.float64) for one in shapes]
-    (exact,) = function(call, call.exact_lines, told)(*given)
+    (exact,) = function(call, told, torch.float64)(*given)
     assert exact.dtype == torch.float64
     assert not torch.equal(exact, exact.bfloat16().double())
     _, call, _ = written("int8", torch.bfloat16)
@@ -140,9 +146,9 @@ def chain(*steps: Step, **facts: Any) -> Epilogue:
 )
 def test_what_no_line_says_is_refused(epilogue: Epilogue, reason: str) -> None:
     sizes = ((M, N),) * len(epilogue.writes)
-    found = with_epilogue(MM, [operand(one) for one in FACTORS], ParsedEpilogue(epilogue, sizes))
-    assert isinstance(found, str)
-    assert reason in found
+    with pytest.raises(Refused) as refused:
+        epilogue_of(ParsedEpilogue(epilogue, sizes), [])
+    assert reason in str(refused.value)
 
 
 def test_numbers_stand_where_a_call_takes_none() -> None:
@@ -157,22 +163,17 @@ def test_numbers_stand_where_a_call_takes_none() -> None:
     ):
         epilogue = chain(Step("constant", (), 0.5), Step(op, values))
         told = ParsedEpilogue(epilogue, ((M, N),))
-        call = with_epilogue(MM, [operand(one) for one in FACTORS], told)
-        assert isinstance(call, CallText)
+        call = epilogue_of(told, [])
         a, b = torch.randn(M, K), torch.randn(K, N)
-        (found,) = function(call, call.lines, told)(a, b)
+        (found,) = function(call, told)(a, b)
         (wanted,) = evaluate(epilogue, a @ b, [])
         torch.testing.assert_close(found, wanted)
-        again, _ = lowered(function(call, call.lines, told), FACTORS)
+        again, _ = lowered(function(call, told), FACTORS)
         done = [one for one in again.steps if one.op not in ("product", "constant", "store")]
         assert (done[0].op == op) or op in ("truediv", "lt")
 
 
 PRODUCT = (6, 8)
-
-
-def plain(size: tuple[int, ...], stride: tuple[int, ...]) -> OperandText:
-    return OperandText(size, stride, 0, "float32", "cpu", constant=False, opaque="")
 
 
 @pytest.mark.parametrize(
@@ -181,31 +182,28 @@ def plain(size: tuple[int, ...], stride: tuple[int, ...]) -> OperandText:
         ((8,), (1,), (0, 1), 0, "x"),
         ((), (), (0, 0), 0, "x"),
         ((6, 8), (16, 1), (16, 1), 0, "x"),
-        ((6,), (1,), (1, 0), 0, "torch.as_strided(x, (6, 8), (1, 0), 0)"),
-        ((8, 6), (6, 1), (1, 6), 0, "torch.as_strided(x, (6, 8), (1, 6), 0)"),
-        ((6, 16), (16, 1), (16, 1), 8, "torch.as_strided(x, (6, 8), (16, 1), 8)"),
+        ((6,), (1,), (1, 0), 0, "torch.as_strided(x, product.shape, (1, 0), 0)"),
+        ((8, 6), (6, 1), (1, 6), 0, "torch.as_strided(x, product.shape, (1, x.stride(0)), 0)"),
+        ((6, 16), (16, 1), (16, 1), 8, "torch.as_strided(x, product.shape, (x.stride(0), 1), 8)"),
+        (
+            (2, 3, 8),
+            (24, 8, 1),
+            (8, 1),
+            0,
+            "torch.as_strided(x, product.shape, (x.stride(1), 1), 0)",
+        ),
     ],
 )
 def test_an_operand_is_read_where_the_epilogue_reads_it(
     size: tuple[int, ...], stride: tuple[int, ...], read: tuple[int, ...], offset: int, text: str
 ) -> None:
-    operand = plain(size, stride)
-    assert read_text("x", operand, PRODUCT, read, offset) == text
-    flat = torch.arange(operand.elements, dtype=torch.float32)
-    names = {"torch": torch, "x": torch.as_strided(flat, size, stride), "product": flat}
+    operand = OperandText(size, stride, 0, "float32", "cpu", constant=False, opaque="")
+    assert read_text("x", operand, PRODUCT, Access("full", "float32", 48, read, offset)) == text
+    flat = torch.arange(operand.fields("x", 1)["elements"], dtype=torch.float32)
+    names = {"torch": torch, "x": torch.as_strided(flat, size, stride)}
+    names["product"] = torch.empty(PRODUCT)
     wanted = torch.as_strided(flat, PRODUCT, read, offset)
     assert torch.equal(torch.broadcast_to(eval(text, names), PRODUCT), wanted)
-    names["product"] = torch.empty(PRODUCT)
-    unknown = read_text("x", operand, PRODUCT, read, offset, unknown="product.shape")
-    assert torch.equal(torch.broadcast_to(eval(unknown, names), PRODUCT), wanted)
-
-
-def test_dimensions_of_a_product_are_split() -> None:
-    assert split(PRODUCT, (2, 3, 8)) == ((0, 3), (0, 1), (1, 1))
-    assert split(PRODUCT, PRODUCT) == ((0, 1), (1, 1))
-    assert split((1, 8), (1, 2, 4)) == ((0, 1), (1, 4), (1, 1))
-    for size in ((8, 6), (48,), (6, 9), (3, 2, 4), (4, 12), (2, 3, 8, 1, 2)):
-        assert split(PRODUCT, size) is None
 
 
 @pytest.mark.parametrize(
@@ -214,8 +212,9 @@ def test_dimensions_of_a_product_are_split() -> None:
         ((8, 1), (6, 8), ""),
         ((1, 6), (6, 8), ""),
         ((1, 6), (8, 6), ".permute(1, 0).contiguous()"),
-        ((1, 6), (2, 4, 6), ".permute(1, 0).contiguous().view(2, 4, 6)"),
-        ((8, 1), (48,), ".view(48)"),
+        ((1, 6), (2, 4, 6), ".permute(1, 0).contiguous().view(-1, 4, 6)"),
+        ((8, 1), (2, 3, 8), ".view(-1, 3, 8)"),
+        ((8, 1), (48,), ".view(-1)"),
         ((16, 1), (6, 16), None),
         ((8, 1), (8, 6), None),  # turned, or a view?
     ],

@@ -199,7 +199,6 @@ def test_a_script_computes_what_the_epilogue_does(
     (wanted,) = evaluate(epilogue, product, read)
     found = names["call"](*values)
     assert list(found.shape) == record.problem["output"]["size"]
-    names["WIDE"] = torch.float64
     exact = names["exact"](*map(names["exactly"], names["OPERANDS"], flats))
     assert names["error"]([wanted.view(exact.shape)], [exact]) <= names["TOLERANCE"]
     # Eager rounds after each step.
@@ -259,7 +258,10 @@ def test_the_note_goes_where_the_record_goes(
     assert main(["repro", record.digest, "--cache-dir", str(other), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["runs"]
-    assert "    written = epilogue(product, row0)\n    return written[0]\n" in said["script"]
+    assert (
+        "    written = epilogue(product, operand0, wide=wide)\n    return written[0]\n"
+        in said["script"]
+    )
     assert "'step 3': 'relu 2'" in said["script"]
 
 

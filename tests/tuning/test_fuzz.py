@@ -21,10 +21,10 @@ from inductor_plugin.errors import CacheError, OptionError
 from inductor_plugin.kernels.call import ExternKernel, OpKernel, TensorSpec
 from inductor_plugin.problem.number_check import NumberCheck, tolerance_of
 from inductor_plugin.problem.tolerance import Tolerance
+from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.holder import ProblemLocks
 from inductor_plugin.tuning.operand_files import OperandFiles
 from inductor_plugin.tuning.pins import Pin, dump_pins, read_pins
-from inductor_plugin.tuning.report.counters import Counters
 from inductor_plugin.tuning.selection import Selection
 from inductor_plugin.tuning.task import problem_digest
 from inductor_plugin.worker.child import bench

@@ -18,9 +18,9 @@ from inductor_plugin.cache import open_store
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.tuning import pipeline as pipeline_module
 from inductor_plugin.tuning.build.builder import Builder
+from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.pipeline import Pipeline
 from inductor_plugin.tuning.race import MAX_LEGS, ROUNDS_PER_LEG
-from inductor_plugin.tuning.report.counters import Counters
 from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.worker.jobs import OUT_OF_TIME, Outcome, Status

@@ -17,9 +17,9 @@ from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.problem.tolerance import Tolerance
 from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.candidate import CandidateId
+from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.pins import Pins
-from inductor_plugin.tuning.report.counters import Counters
 from inductor_plugin.tuning.selection import Selection, TuningTicket, quarantine_name
 from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.worker.jobs import Outcome, Status

@@ -19,7 +19,7 @@ import torch
 from inductor_plugin.cache import open_store
 from inductor_plugin.kernels.call import RequestKernel
 from inductor_plugin.tuning.build.builder import Builder
-from inductor_plugin.tuning.report.counters import Counters
+from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.jobs import (

@@ -42,7 +42,6 @@ from inductor_plugin.worker.jobs import BenchCandidate, TritonCompileJob
 
 logger = logging.getLogger(__name__)
 
-_DEVICE_INDEX = re.compile(r"(DeviceProperties\(type='\w+', )index=\d+, ")
 _INDUCTOR_META = re.compile(r"^ *inductor_meta=\{.*\},?$", re.MULTILINE)
 _PACKINGS = {"_mkl_linear": "mkl_linear", "_linear_pointwise": "mkldnn_linear"}
 
@@ -278,14 +277,8 @@ def _triton_candidate(identity: CandidateId, choice: Any, call: AutotuneCall) ->
         environment=environment,
         timeout_s=call.compile_timeout_s,
         target=target,
-        kernel=KernelKey(
-            template=identity.name,
-            # The parts left out do not affect the kernel: a pack's kernel must match on other machines.
-            source=hashlib.sha256(_triton_key(choice).encode()).hexdigest(),
-            config=request.kernel_name,
-            target=f"{target.backend}:{target.arch}",
-            toolchain=lowering_toolchain.triton_toolchain(target),
-            flags="",
+        kernel=lowering_toolchain.triton_kernel_key(
+            identity.name, _triton_key(choice), request.kernel_name, target
         ),
     )
     return TaskCandidate(
@@ -308,7 +301,7 @@ def _triton_key(choice: Any) -> str:
     the second GPU of a machine, or a compile ahead of time, would tune everything again.
     """
     source = _source_at(choice.bmreq.module_path)
-    return _DEVICE_INDEX.sub(r"\1", _INDUCTOR_META.sub("", source))
+    return lowering_toolchain.without_device_index(_INDUCTOR_META.sub("", source))
 
 
 def _template_candidate(

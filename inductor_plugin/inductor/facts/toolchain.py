@@ -6,6 +6,7 @@ import functools
 import hashlib
 import importlib
 import logging
+import re
 import sys
 import threading
 from dataclasses import dataclass
@@ -25,9 +26,11 @@ from torch._inductor.runtime import compile_tasks, triton_compat
 from torch._inductor.runtime.cache_dir_utils import cache_dir, triton_cache_dir
 from torch._inductor.runtime.hints import DeviceProperties
 
+from inductor_plugin.cache import KernelKey
 from inductor_plugin.config import process_environment
 from inductor_plugin.worker.jobs import TritonTarget
 
+_DEVICE_INDEX = re.compile(r"(DeviceProperties\(type='\w+', )index=\d+, ")
 NO_COMPILER = "none"
 """The version of a C++ compiler that is not there."""
 
@@ -133,6 +136,30 @@ def triton_target(device: torch.device) -> TritonTarget:
     """Return the target that Inductor writes into the Triton kernels for a device."""
     properties: Any = DeviceProperties.create(torch.device(device.type, device.index or 0))
     return TritonTarget(properties.type, properties.cc, properties.warp_size or 32)
+
+
+def without_device_index(source: str) -> str:
+    """Return a Triton module without the device's index, which Inductor writes into it."""
+    return _DEVICE_INDEX.sub(r"\1", source)
+
+
+def triton_kernel_key(template: str, source: str, config: str, target: TritonTarget) -> KernelKey:
+    """Return the cache key of a Triton kernel.
+
+    Args:
+        template: Name of the template or candidate.
+        source: The module; what is the same kernel on another device or machine has the same text.
+        config: Name of the kernel.
+        target: The GPU it is compiled for.
+    """
+    return KernelKey(
+        template=template,
+        source=hashlib.sha256(source.encode()).hexdigest(),
+        config=config,
+        target=f"{target.backend}:{target.arch}",
+        toolchain=triton_toolchain(target),
+        flags="",
+    )
 
 
 logger = logging.getLogger(__name__)

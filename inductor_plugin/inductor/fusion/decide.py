@@ -34,8 +34,8 @@ from inductor_plugin.inductor.fusion.nodes import node_of
 from inductor_plugin.inductor.fusion.offers import UNFUSED, fused_offer, unfused_offer
 from inductor_plugin.inductor.fusion.pair import Fusion, state_of
 from inductor_plugin.problem.epilogue_text import dump
+from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.offer import CandidateOffer
-from inductor_plugin.tuning.report.counters import COUNTERS
 from inductor_plugin.tuning.selection import TuningTicket
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import re
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,6 @@ from torch._inductor.codegen.common import SizeArg, WorkspaceArg
 from torch._inductor.codegen.triton import TritonKernel
 from torch._inductor.virtualized import V
 
-from inductor_plugin.cache import KernelKey
 from inductor_plugin.inductor.facts import compat, toolchain
 from inductor_plugin.inductor.facts.operands import base_operand
 from inductor_plugin.inductor.facts.problem import device_text, dtype_name
@@ -33,7 +31,6 @@ KERNEL = "triton_"
 """Inductor's name of the kernel in such a module."""
 
 _SETTINGS: Any = inductor_config  # untyped
-_DEVICE_INDEX = re.compile(r"(DeviceProperties\(type='\w+', )index=\d+, ")
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,12 @@ class Generated:
     @property
     def digest(self) -> str:
         """Hash of the source without the index of the device."""
-        return hashlib.sha256(_DEVICE_INDEX.sub(r"\1", self.source).encode()).hexdigest()
+        return hashlib.sha256(self.identity.encode()).hexdigest()
+
+    @property
+    def identity(self) -> str:
+        """The source without the index of the device."""
+        return toolchain.without_device_index(self.source)
 
     @property
     def buffers(self) -> tuple[str, ...]:
@@ -141,14 +143,7 @@ def compile_job(
         environment=toolchain.triton_variables(device),
         timeout_s=timeout_s,
         target=target,
-        kernel=KernelKey(
-            template=template,
-            source=kernel.digest,
-            config=KERNEL,
-            target=f"{target.backend}:{target.arch}",
-            toolchain=toolchain.triton_toolchain(target),
-            flags="",
-        ),
+        kernel=toolchain.triton_kernel_key(template, kernel.identity, KERNEL, target),
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from inductor_plugin.cache import Store
 from inductor_plugin.config import Config
 from inductor_plugin.errors import warn_once
-from inductor_plugin.tuning.miss import Miss, explained
+from inductor_plugin.tuning.report.miss import Miss, explained
 from inductor_plugin.tuning.selection import TuningTicket
 
 logger = logging.getLogger(__name__)

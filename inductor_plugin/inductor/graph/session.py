@@ -37,6 +37,7 @@ from inductor_plugin.problem import Problem
 from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.registry import default_registry
 from inductor_plugin.tuning.budget import Budget
+from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.ends import SizeEnd
 from inductor_plugin.tuning.environment import provenance
 from inductor_plugin.tuning.holder import wait_s
@@ -44,7 +45,6 @@ from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.operand_files import OperandFiles
 from inductor_plugin.tuning.pins import Pins, read_pins
 from inductor_plugin.tuning.refusal import remember
-from inductor_plugin.tuning.report.counters import COUNTERS
 from inductor_plugin.tuning.report.table import spent_on, summary, table
 from inductor_plugin.tuning.runtime import RUNTIME, DeviceContext
 from inductor_plugin.tuning.selection import Selection, TuningTicket

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inductor_plugin.cache import KernelEntry, KernelKey, Resources, Store
-from inductor_plugin.tuning.report.counters import Counters
+from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.errors import CacheError
 from inductor_plugin.kernels import triton_files
 from inductor_plugin.kernels.unit import head

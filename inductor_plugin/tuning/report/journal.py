@@ -9,12 +9,15 @@ import logging
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from inductor_plugin.tuning.build.item import BuildItem
-from inductor_plugin.tuning.report.counters import Counters
+from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.worker.jobs import Compiled, Outcome
+
+if TYPE_CHECKING:
+    from inductor_plugin.tuning.build.item import BuildItem
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inductor_plugin.tuning.report.counters import Counters, Stats
+from inductor_plugin.tuning.counters import Counters, Stats
 from inductor_plugin.tuning.ticket import TuningTicket
 
 _SHOWN = 10

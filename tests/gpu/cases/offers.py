@@ -27,7 +27,7 @@ from inductor_plugin.cache import open_store
 from inductor_plugin.kernels.call import OpKernel, SequenceKernel
 from inductor_plugin.tuning.build.builder import Builder
 from inductor_plugin.tuning.candidate import CandidateId
-from inductor_plugin.tuning.report.counters import Counters
+from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import CppBuild, TaskCandidate
 from inductor_plugin.worker.compile_pool import CompilePool

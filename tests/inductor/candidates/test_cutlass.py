@@ -22,7 +22,7 @@ from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.kernels.nvcc import NoToolkit, find
 from inductor_plugin.ops import gemm, gemm_abi, launch
 from inductor_plugin.tuning.build.builder import Builder
-from inductor_plugin.tuning.report.counters import Counters
+from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import CppBuild
 from inductor_plugin.worker.compile_pool import CompilePool

@@ -37,7 +37,7 @@ from inductor_plugin.kernels.call import (
 )
 from inductor_plugin.problem.epilogue import Epilogue
 from inductor_plugin.problem.tolerance import STEPPED, Tolerance
-from inductor_plugin.tuning.report.counters import COUNTERS
+from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.task import Task
 from inductor_plugin.worker.jobs import BenchCandidate, Compiled
 from tests.support.lowering import Arg, Lab

@@ -10,7 +10,7 @@ import pytest
 from inductor_plugin.cache import Store, open_store
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.graph import misses
-from inductor_plugin.tuning.report.counters import Counters
+from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.selection import Selection, TuningTicket
 from tests.support.cache import ENVIRONMENT, measured, record
 from tests.support.fakes import offer, problem

@@ -14,8 +14,8 @@ import torch
 
 from inductor_plugin.cache import open_store
 from inductor_plugin.cli import main
+from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.refusal import REASON
-from inductor_plugin.tuning.report.counters import COUNTERS
 from inductor_plugin.tuning.runtime import RUNTIME
 from tests.support.lowering import Arg, Lab, library_first
 

@@ -23,8 +23,8 @@ from inductor_plugin.templates.cutlass.config import GemmConfig
 from inductor_plugin.templates.cutlass.source import source
 from inductor_plugin.tuning.build.builder import Builder
 from inductor_plugin.tuning.candidate import CandidateId
+from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.offer import CandidateOffer
-from inductor_plugin.tuning.report.counters import Counters
 from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.selection import Selection
 from inductor_plugin.tuning.task import CppBuild, TaskCandidate

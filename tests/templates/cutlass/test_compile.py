@@ -18,7 +18,8 @@ from inductor_plugin.kernels.cuobjdump import usage
 from inductor_plugin.kernels.nvcc import Toolkit
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.ops import gemm, gemm_abi, launch
-from inductor_plugin.ops.gemm_abi import GemmCall, GemmFunction
+from inductor_plugin.ops.abi import KernelFunction
+from inductor_plugin.ops.gemm_abi import GemmCall
 from inductor_plugin.problem import Operand
 from inductor_plugin.templates.cutlass.config import GemmConfig
 from inductor_plugin.templates.cutlass.source import source
@@ -102,7 +103,7 @@ def as_source(config: GemmConfig, text: str = "") -> CppSource:
 
 def loaded(
     toolkit: Toolkit, configs: dict[str, GemmConfig], folder: Path, arch: str = "sm_90a"
-) -> dict[str, GemmFunction]:
+) -> dict[str, KernelFunction[GemmCall]]:
     """Compile kernels as one batch and load them."""
     outcomes = compiled(toolkit, [as_source(one) for one in configs.values()], folder, arch)
     assert [(one.status, one.reason) for one in outcomes] == [("ok", "")] * len(configs)
@@ -116,14 +117,14 @@ def loaded(
 @pytest.fixture(name="hopper", scope="module")
 def hopper_kernels(
     toolkit: Toolkit, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, GemmFunction]:
+) -> dict[str, KernelFunction[GemmCall]]:
     return loaded(toolkit, HOPPER, tmp_path_factory.mktemp("hopper"))
 
 
 @pytest.fixture(name="fallback", scope="module")
 def fallback_kernels(
     toolkit: Toolkit, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, GemmFunction]:
+) -> dict[str, KernelFunction[GemmCall]]:
     return loaded(toolkit, FALLBACK, tmp_path_factory.mktemp("fallback"))
 
 
@@ -138,11 +139,11 @@ def call(config: GemmConfig, m: int = M, n: int = N, k: int = K, **values: int) 
     return gemm_abi.new_call(m=m, n=n, k=k, **{"sm_count": 132, **leads, **values})
 
 
-def refusal(kernel: GemmFunction, given: GemmCall) -> str:
+def refusal(kernel: KernelFunction[GemmCall], given: GemmCall) -> str:
     return gemm_abi.can_implement(kernel, given) or ""
 
 
-def spilled(kernel: GemmFunction) -> dict[str, int]:
+def spilled(kernel: KernelFunction[GemmCall]) -> dict[str, int]:
     """Return bytes of stack per thread of each kernel in a library, by its mangled name."""
     found = usage(Path(kernel.library))
     assert not isinstance(found, str), found
@@ -150,7 +151,9 @@ def spilled(kernel: GemmFunction) -> dict[str, int]:
     return {one.kernel: one.stack_bytes for one in found}
 
 
-def test_hopper_kernels_take_what_fits_and_nothing_else(hopper: dict[str, GemmFunction]) -> None:
+def test_hopper_kernels_take_what_fits_and_nothing_else(
+    hopper: dict[str, KernelFunction[GemmCall]],
+) -> None:
     for name, config in HOPPER.items():
         kernel = hopper[name]
         assert refusal(kernel, call(config)) == ""
@@ -165,11 +168,15 @@ def test_hopper_kernels_take_what_fits_and_nothing_else(hopper: dict[str, GemmFu
         assert "a pointer" in refusal(kernel, call(config, d=264))
 
 
-def test_a_single_row_may_have_any_leading_stride(hopper: dict[str, GemmFunction]) -> None:
+def test_a_single_row_may_have_any_leading_stride(
+    hopper: dict[str, KernelFunction[GemmCall]],
+) -> None:
     assert refusal(hopper["plain"], call(BF16, m=1, lead_a=3, lead_d=5)) == ""
 
 
-def test_only_stream_k_cuts_k_and_needs_a_workspace(hopper: dict[str, GemmFunction]) -> None:
+def test_only_stream_k_cuts_k_and_needs_a_workspace(
+    hopper: dict[str, KernelFunction[GemmCall]],
+) -> None:
     plain, stream = HOPPER["plain"], HOPPER["stream_k"]
     assert gemm_abi.workspace_bytes(hopper["plain"], call(plain)) == 0
     assert "split_k" in refusal(hopper["plain"], call(plain, split_k=4))
@@ -183,7 +190,7 @@ def test_only_stream_k_cuts_k_and_needs_a_workspace(hopper: dict[str, GemmFuncti
     assert "split_k" in refusal(hopper["stream_k"], batched)
 
 
-def test_scales_and_bias_must_be_there_to_run(hopper: dict[str, GemmFunction]) -> None:
+def test_scales_and_bias_must_be_there_to_run(hopper: dict[str, KernelFunction[GemmCall]]) -> None:
     given = call(HOPPER["fp8"], a=256, b=256, d=256, c=256, scale_a=256)
     with pytest.raises(KernelError, match="a pointer is missing"):
         gemm_abi.run(hopper["fp8"], given, 0)
@@ -191,13 +198,13 @@ def test_scales_and_bias_must_be_there_to_run(hopper: dict[str, GemmFunction]) -
     assert "alpha" in refusal(hopper["fp8"], given)
 
 
-def test_a_missing_workspace_is_refused(hopper: dict[str, GemmFunction]) -> None:
+def test_a_missing_workspace_is_refused(hopper: dict[str, KernelFunction[GemmCall]]) -> None:
     given = call(HOPPER["stream_k"], a=256, b=256, d=256, split_k=4)
     with pytest.raises(KernelError, match="the workspace is missing or too small"):
         gemm_abi.run(hopper["stream_k"], given, 0)
 
 
-def test_hopper_kernels_do_not_spill(hopper: dict[str, GemmFunction]) -> None:
+def test_hopper_kernels_do_not_spill(hopper: dict[str, KernelFunction[GemmCall]]) -> None:
     found = spilled(hopper["plain"])
     assert set(found.values()) == {0}
     for config in HOPPER.values():
@@ -205,7 +212,7 @@ def test_hopper_kernels_do_not_spill(hopper: dict[str, GemmFunction]) -> None:
 
 
 def test_a_library_needs_the_runtime_and_no_driver(
-    hopper: dict[str, GemmFunction], toolkit: Toolkit
+    hopper: dict[str, KernelFunction[GemmCall]], toolkit: Toolkit
 ) -> None:
     content = Path(hopper["plain"].library).read_bytes()
     assert Path(toolkit.cudart).name.encode() in content
@@ -213,7 +220,9 @@ def test_a_library_needs_the_runtime_and_no_driver(
     assert len(content) < 2 << 20
 
 
-def test_fallback_kernels_take_what_tma_cannot(fallback: dict[str, GemmFunction]) -> None:
+def test_fallback_kernels_take_what_tma_cannot(
+    fallback: dict[str, KernelFunction[GemmCall]],
+) -> None:
     for name, config in FALLBACK.items():
         assert refusal(fallback[name], call(config)) == ""
         assert gemm_abi.workspace_bytes(fallback[name], call(config)) == 0

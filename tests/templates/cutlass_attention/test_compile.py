@@ -15,13 +15,14 @@ import pytest
 import torch
 
 from inductor_plugin.attention import cutlass, cutlass_abi
-from inductor_plugin.attention.cutlass_abi import FmhaCall, FmhaFunction
+from inductor_plugin.attention.cutlass_abi import FmhaCall
 from inductor_plugin.errors import KernelError
 from inductor_plugin.kernels import nvcc, sass
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.kernels.cuobjdump import usage
 from inductor_plugin.kernels.nvcc import Toolkit
 from inductor_plugin.kernels.unit import CppSource
+from inductor_plugin.ops.abi import KernelFunction
 from inductor_plugin.problem.attention import attention_of
 from inductor_plugin.problem.target import target
 from inductor_plugin.templates.cutlass_attention import source as cutlass_fmha_source
@@ -66,7 +67,7 @@ class Built:
     """
 
     outcomes: tuple[Compiled, ...]
-    functions: tuple[FmhaFunction, ...]
+    functions: tuple[KernelFunction[FmhaCall], ...]
     cpu_s: float
 
 
@@ -162,11 +163,11 @@ def call(dim: int = 64, seq_q: int = SEQ, seq_k: int = SEQ + 1, **values: Any) -
     return found
 
 
-def refusal(kernel: FmhaFunction, given: FmhaCall) -> str:
+def refusal(kernel: KernelFunction[FmhaCall], given: FmhaCall) -> str:
     return cutlass_abi.can_implement(kernel, given) or ""
 
 
-def check_common_refusals(kernel: FmhaFunction, most_dim: int) -> None:
+def check_common_refusals(kernel: KernelFunction[FmhaCall], most_dim: int) -> None:
     assert refusal(kernel, call(dim=most_dim)) == ""
     assert refusal(kernel, call(dim=most_dim - 8)) == ""
     assert refusal(kernel, call(seq_q=1, seq_k=7)) == ""

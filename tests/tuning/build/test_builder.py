@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from inductor_plugin.cache import KernelKey, Resources, Store, open_store
-from inductor_plugin.tuning.report.counters import Counters
+from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.errors import CacheError, WorkerError
 from inductor_plugin.problem.target import Target, target
 from inductor_plugin.tuning.build import builder as builder_module

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from inductor_plugin.tuning.build.item import BuildItem
-from inductor_plugin.tuning.report.counters import Counters
+from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.report.journal import Journal
 from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.worker.jobs import Compiled, Outcome

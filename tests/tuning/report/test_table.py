@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from inductor_plugin.cache import Measured
+from inductor_plugin.tuning.counters import Stats
 from inductor_plugin.tuning.decision import Verdict
-from inductor_plugin.tuning.report.counters import Stats
 from inductor_plugin.tuning.report.table import spent_on, summary, table
 from inductor_plugin.tuning.selection import TuningTicket
 from tests.support.fakes import entry, problem, task

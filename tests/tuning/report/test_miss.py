@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import Store, digest_of, open_store
-from inductor_plugin.tuning.miss import Miss, explained
+from inductor_plugin.tuning.report.miss import Miss, explained
 from tests.support.cache import ENVIRONMENT, measured, record
 
 NAMED = {"op": "mm", "size": [1, 512], "strides": {"a": [512, 1]}}

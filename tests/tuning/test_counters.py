@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import pytest
 
-from inductor_plugin.tuning.report.counters import Counters, Stats
+from inductor_plugin.tuning.counters import Counters, Stats
 
 
 def test_everything_starts_at_zero() -> None:
