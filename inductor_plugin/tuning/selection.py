@@ -29,15 +29,16 @@ from inductor_plugin.tuning.offer import CandidateOffer, limited
 from inductor_plugin.tuning.pins import Pins
 from inductor_plugin.tuning.report.counters import Counters
 from inductor_plugin.tuning.task import Task, problem_digest
-from inductor_plugin.tuning.ticket import TuningTicket, looked_up
+from inductor_plugin.tuning.ticket import TuningTicket, looked_up, spreads
 from inductor_plugin.tuning.validity import (
+    NOT_CHECKED,
     checked,
     is_strict,
-    is_unchecked,
     is_valid,
     keeps_out,
     limits,
     was_limited,
+    why_void,
 )
 from inductor_plugin.worker.jobs import OUT_OF_TIME
 
@@ -73,6 +74,11 @@ class Selection:
         self._counters = counters
         self._pins = pins
 
+    @property
+    def policy(self) -> str:
+        """Return the policy it decides with."""
+        return self._config.policy
+
     def plan(
         self,
         problem: Problem,
@@ -87,23 +93,25 @@ class Selection:
         # With policy=build, measured candidates still have to be compiled.
         recorded = dict(record.candidates) if record and self._config.policy != "build" else {}
         offered = limited(offers, self._config.max_candidates)
+        known = [o for o in offered if o.candidate_id in recorded]
+        void = {
+            o.candidate_id: why
+            for o in known
+            if (why := self._why_void(recorded[o.candidate_id], o))
+        }
         measured = {
             o.candidate_id: recorded[o.candidate_id]
-            for o in offered
-            if o.candidate_id in recorded
-            and is_valid(recorded[o.candidate_id], self._config, library=o.library)
-            and recorded[o.candidate_id].status not in MISHAPS  # the quarantine counts those
+            for o in known
+            if o.candidate_id not in void
             # What another machine has not seen fail is out if this one has.
             and (o.library or not self._condemned(o.candidate_id, digest))
         }
         ticket = TuningTicket(self, problem, digest, tuple(offered), measured, rejected)
-        ticket.unchecked = {
-            name
-            for name, row in recorded.items()
-            if self._config.verify_numerics and is_unchecked(row)
-        }
         unseen = [o for o in offered if o.candidate_id not in measured]
         unseen = self._without_quarantined(ticket, unseen)
+        ticket.void = {
+            o.candidate_id: void[o.candidate_id] for o in unseen if o.candidate_id in void
+        }
         ticket.hit = not unseen
         self._counters.add(
             problems=1,
@@ -132,7 +140,7 @@ class Selection:
                 contending = {n: ms for n, ms in contending.items() if n not in libraries}
                 libraries = []
             ticket.verdict = self._pinned(ticket) or decide(
-                contending, libraries, self._config.never_slower_margin, _spreads(ticket)
+                contending, libraries, self._config.never_slower_margin, spreads(ticket)
             )
         return ticket.verdict
 
@@ -184,6 +192,11 @@ class Selection:
             return None
         warn_once(logger, f"no pinned decision for {problem}; the library kernel is used")
         return Verdict(library, library, "not in the pin file, so the library kernel runs")
+
+    def _why_void(self, row: Measured, offer: CandidateOffer) -> str:
+        """Return why a recorded measurement is not used, empty if it is; the quarantine counts mishaps."""
+        why = why_void(row, self._config, library=offer.library)
+        return why or (f"{row.status} once" if row.status in MISHAPS else "")
 
     def _condemned(self, candidate_id: str, digest: str) -> bool:
         row = self._store.quarantined(self._environment, quarantine_name(candidate_id, digest))
@@ -366,7 +379,8 @@ def _why_not_pinned(ticket: TuningTicket, candidate_id: str) -> str:
     row = ticket.measured.get(candidate_id)
     if row is not None and row.status not in NOT_FAILED:
         return f"{row.status} ({row.reason})"
-    return "its numbers were not checked here" if candidate_id in ticket.unchecked else ""
+    unchecked = ticket.void.get(candidate_id) == NOT_CHECKED
+    return "its numbers were not checked here" if unchecked else ""
 
 
 def quarantine_name(candidate_id: str, problem_digest: str) -> str:
@@ -375,20 +389,6 @@ def quarantine_name(candidate_id: str, problem_digest: str) -> str:
     A kernel that hangs or runs out of memory on one shape may be the best on another.
     """
     return f"{candidate_id}-{problem_digest[:12]}"
-
-
-def _spreads(ticket: TuningTicket) -> dict[str, float]:
-    """Return the relative spread of each candidate's samples on a CPU, where other work adds noise.
-
-    Two equally fast kernels were measured up to 1.7x apart on two cores with ten processes.
-    """
-    if ticket.problem.output.device != "cpu":
-        return {}
-    return {
-        name: (measured.spread_ms or 0.0) / measured.median_ms
-        for name, measured in ticket.measured.items()
-        if measured.status == "ok" and measured.median_ms
-    }
 
 
 def _usable(ticket: TuningTicket, offer: CandidateOffer) -> bool:
