@@ -24,6 +24,17 @@ from inductor_plugin.option_value import PARSERS
 _TIMES = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
+def count(text: str) -> int:
+    """Return a whole number, 0 or more. Every number of a verb is a count, a size or a span of time.
+
+    Raises:
+        ArgumentTypeError: The text is no such number.
+    """
+    if not re.fullmatch(r"\d{1,18}", text.strip()):
+        raise ArgumentTypeError(f"{text!r} is no count; write a whole number, 0 or more")
+    return int(text)
+
+
 def size_bytes(text: str) -> int:
     """Return the bytes in ``500``, ``20M``, ``1.5GB`` or ``1.5GiB``, as the option ``cache_limit_bytes`` does.
 
@@ -45,7 +56,7 @@ def seconds(text: str) -> float:
     Raises:
         ArgumentTypeError: The text is not a span of time.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", text.strip().lower())
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)\s*([smhdw]?)", text.strip().lower())
     if not match:
         raise ArgumentTypeError(f"{text!r} is no span of time; write seconds, or 12h, 30d")
     return float(match[1]) * _TIMES[match[2]]
