@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from inductor_plugin.cache import Decision, Measured, Record, Store
-from inductor_plugin.cache.quarantine import MISHAPS
+from inductor_plugin.cache.quarantine import MISHAPS, Quarantined
 from inductor_plugin.config import Config
 from inductor_plugin.errors import warn_once
 from inductor_plugin.problem import Problem
@@ -38,7 +38,7 @@ from inductor_plugin.tuning.validity import (
     keeps_out,
     limits,
     was_limited,
-    why_void,
+    why_unused,
 )
 from inductor_plugin.worker.jobs import OUT_OF_TIME
 
@@ -93,22 +93,27 @@ class Selection:
         # With policy=build, measured candidates still have to be compiled.
         recorded = dict(record.candidates) if record and self._config.policy != "build" else {}
         offered = limited(offers, self._config.max_candidates)
+        names = {quarantine_name(o.candidate_id, digest): o.candidate_id for o in offered}
+        quarantined = {
+            names[name]: row
+            for name, row in self._store.quarantined_among(self._environment, names).items()
+        }
         known = [o for o in offered if o.candidate_id in recorded]
         void = {
             o.candidate_id: why
             for o in known
-            if (why := self._why_void(recorded[o.candidate_id], o))
+            if (why := why_unused(recorded[o.candidate_id], self._config, library=o.library))
         }
         measured = {
             o.candidate_id: recorded[o.candidate_id]
             for o in known
             if o.candidate_id not in void
             # What another machine has not seen fail is out if this one has.
-            and (o.library or not self._condemned(o.candidate_id, digest))
+            and (o.library or not self._condemned(quarantined.get(o.candidate_id)))
         }
         ticket = TuningTicket(self, problem, digest, tuple(offered), measured, rejected)
         unseen = [o for o in offered if o.candidate_id not in measured]
-        unseen = self._without_quarantined(ticket, unseen)
+        unseen = self._without_quarantined(ticket, unseen, quarantined)
         ticket.void = {
             o.candidate_id: void[o.candidate_id] for o in unseen if o.candidate_id in void
         }
@@ -193,25 +198,20 @@ class Selection:
         warn_once(logger, f"no pinned decision for {problem}; the library kernel is used")
         return Verdict(library, library, "not in the pin file, so the library kernel runs")
 
-    def _why_void(self, row: Measured, offer: CandidateOffer) -> str:
-        """Return why a recorded measurement is not used, empty if it is; the quarantine counts mishaps."""
-        why = why_void(row, self._config, library=offer.library)
-        return why or (f"{row.status} once" if row.status in MISHAPS else "")
-
-    def _condemned(self, candidate_id: str, digest: str) -> bool:
-        row = self._store.quarantined(self._environment, quarantine_name(candidate_id, digest))
+    def _condemned(self, row: Quarantined | None) -> bool:
         return row is not None and keeps_out(row, self._config)
 
     def _without_quarantined(
-        self, ticket: TuningTicket, unseen: list[CandidateOffer]
+        self,
+        ticket: TuningTicket,
+        unseen: list[CandidateOffer],
+        quarantined: Mapping[str, Quarantined],
     ) -> list[CandidateOffer]:
         """Drop candidates quarantined for this problem, keeping the reason."""
         remaining: list[CandidateOffer] = []
         for offer in unseen:
-            row = self._store.quarantined(
-                self._environment, quarantine_name(offer.candidate_id, ticket.digest)
-            )
-            if row is None or not keeps_out(row, self._config):
+            row = quarantined.get(offer.candidate_id)
+            if row is None or not self._condemned(row):
                 remaining.append(offer)
                 if row is not None:
                     ticket.on_probation.add(offer.candidate_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from inductor_plugin.cache import Measured, Quarantined
-from inductor_plugin.cache.quarantine import CONDEMNING
+from inductor_plugin.cache.quarantine import CONDEMNING, MISHAPS
 from inductor_plugin.config import Config
 from inductor_plugin.problem.number_check import NumberCheck
 
@@ -48,6 +48,15 @@ def why_void(measured: Measured, config: Config, *, library: bool) -> str:
         return NOT_CHECKED
     limited = was_limited(measured.status, measured.provenance.get(_LIMITS), config)
     return f"{measured.status} at a limit that has been raised since" if limited else ""
+
+
+def why_unused(measured: Measured, config: Config, *, library: bool) -> str:
+    """Return why a record's measurement is not used: that of `why_void`, or it was a mishap.
+
+    The quarantine counts mishaps, and says who is tried again.
+    """
+    mishap = f"{measured.status} once" if measured.status in MISHAPS else ""
+    return why_void(measured, config, library=library) or mishap
 
 
 def is_unchecked(measured: Measured) -> bool:

@@ -106,7 +106,11 @@ def test_a_record_that_nobody_checked_is_told_from_a_missing_record(
     rows = [
         replace(measured(name), provenance={"numbers": "unchecked"}) for name in ("library", "a")
     ]
-    fields: dict[str, Any] = {"op": known.op, "digest": problem_digest(known), "problem": known.fields()}
+    fields: dict[str, Any] = {
+        "op": known.op,
+        "digest": problem_digest(known),
+        "problem": known.fields(),
+    }
     store.put_record(record(*rows, **fields))
     caplog.set_level("INFO", "inductor_plugin")
     ticket, environment = plan(store), record().environment
