@@ -82,7 +82,7 @@ def explained(
         for layout in store.layouts
     ):
         reason = (
-            f"recorded in environment {near.environment[:_KEY]} only, from which this one differs in "
+            f"recorded only in another environment, {near.environment[:_KEY]}; from there to here "
             f"{differences_text(near.differences)}"
         )
     elif near := _first(
@@ -94,7 +94,7 @@ def explained(
         )
     else:
         roots = " and ".join(str(layout.root) for layout in store.layouts)
-        reason = f"no record, and none of another {op} for this environment in {roots}"
+        reason = f"no record of any {op} for this machine and software in {roots}"
     return Miss(op, digest, describe, environment, unseen, reason, near)
 
 

@@ -47,7 +47,7 @@ def test_a_new_shape_names_the_nearest_record_and_what_differs(store: Store) -> 
 
 def test_another_environment_names_what_differs_of_it(store: Store) -> None:
     miss = why(store, {**ENVIRONMENT, "device": {"name": "cpu", "threads": 4}})
-    assert "only, from which this one differs in device.threads: '(absent)' -> 4" in miss.text()
+    assert "; from there to here device.threads: '(absent)' -> 4" in miss.text()
 
 
 def test_a_record_without_some_candidates_names_them(store: Store) -> None:
@@ -82,4 +82,4 @@ def test_a_record_of_another_process_completed_it(store: Store) -> None:
 
 def test_an_empty_cache_is_named(store: Store) -> None:
     miss = why(store, problem={**NAMED, "op": "bmm"})
-    assert miss.reason == f"no record, and none of another bmm for this environment in {store.root}"
+    assert miss.reason == f"no record of any bmm for this machine and software in {store.root}"
