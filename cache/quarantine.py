@@ -15,7 +15,7 @@ from inductor_plugin.cache.folder import Folder, is_damage
 from inductor_plugin.cache.guard import MISSING, is_folder, read
 from inductor_plugin.cache.key import SCHEMA
 from inductor_plugin.cache.layout import part
-from inductor_plugin.cache.listing import Listing
+from inductor_plugin.cache.lookup.listing import Listing
 from inductor_plugin.errors import CacheError
 
 logger = logging.getLogger(__name__)

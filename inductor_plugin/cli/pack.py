@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from inductor_plugin.cache import report
 from inductor_plugin.cache.report import printable
-from inductor_plugin.cli.target import announcement, check_target
 from inductor_plugin.cli.verb import (
     Verb,
+    announcement,
     cache_dir,
+    check_target,
     count,
     force_argument,
     lines_to,

@@ -7,8 +7,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from inductor_plugin.cli.target import check_target
-from inductor_plugin.cli.verb import Verb, lines_to
+from inductor_plugin.cli.verb import Verb, check_target, lines_to
 from inductor_plugin.errors import InductorPluginError
 
 

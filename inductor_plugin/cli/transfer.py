@@ -17,11 +17,13 @@ from inductor_plugin.cache.transfer.archive import (
     merge_stores,
 )
 from inductor_plugin.cache.transfer.tape import check_start
-from inductor_plugin.cli.target import announcement, check_source, check_target
 from inductor_plugin.cli.verb import (
     Verb,
+    announcement,
     cache_dir,
     check_op,
+    check_source,
+    check_target,
     counted,
     force_argument,
     open_cache,

@@ -9,7 +9,7 @@ import pytest
 
 from inductor_plugin.cache import Quarantined, document, open_store
 from inductor_plugin.cache.guard import read
-from inductor_plugin.cache.listing import Listing
+from inductor_plugin.cache.lookup.listing import Listing
 from inductor_plugin.cache.quarantine import MISHAPS, is_condemned, parse_quarantined
 
 ENTRY: dict[str, Any] = {

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from inductor_plugin.cache import listing
-from inductor_plugin.cache.listing import SETTLED_S, Listing
+from inductor_plugin.cache.lookup import listing
+from inductor_plugin.cache.lookup.listing import SETTLED_S, Listing
 
 
 @pytest.fixture
