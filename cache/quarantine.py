@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import document
 from inductor_plugin.cache.document import moment, table, text, typed, unknown, whole
-from inductor_plugin.cache.folder import Folder, is_damage
+from inductor_plugin.cache.folder import Folder, Listing, is_damage
 from inductor_plugin.cache.guard import MISSING, is_folder, read
 from inductor_plugin.cache.key import SCHEMA
 from inductor_plugin.cache.layout import part
@@ -105,6 +105,7 @@ class QuarantineShelf:
         """Keep the entries in ``folder``."""
         self._folder = folder
         self._memory: dict[tuple[str, str], Quarantined] = {}
+        self._listing = Listing()
 
     def put(
         self, environment: str, candidate: str, fields: Mapping[str, Any], *, counts: bool = True
@@ -164,6 +165,23 @@ class QuarantineShelf:
         if self._memory and (environment, candidate) in self._memory:
             return self._memory[environment, candidate]
         return self._read(self._folder.layout.quarantine(environment, candidate))
+
+    def among(self, environment: str, candidates: Iterable[str]) -> dict[str, Quarantined]:
+        """Return the entries of those candidates that have one; only their files are opened."""
+        folder = self._folder.layout.quarantine(environment, "any").parent
+        names = self._listing.names(folder)
+        entries: dict[str, Quarantined] = {}
+        for candidate in candidates:
+            if (
+                names is not None
+                and f"{part(candidate)}.json" not in names
+                and (environment, candidate) not in self._memory
+            ):
+                continue
+            entry = self.get(environment, candidate)
+            if entry is not None:
+                entries[candidate] = entry
+        return entries
 
     def release(self, environment: str, candidate: str) -> bool:
         """Let a candidate be tried again; return False if it was not in quarantine."""

@@ -15,8 +15,9 @@ Kind = Literal[
 ]
 
 _SWITCHES = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
-_LIMIT = re.compile(r"(?:([a-z]\w*)=)?(\d+)")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+# At most 18 digits: longer texts are typing errors, and Python refuses to convert 4,301 digits or an infinite float.
+_LIMIT = re.compile(r"(?:([a-z]\w*)=)?(\d{1,18})")
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
 def _text(value: object, origin: str) -> str:
@@ -57,7 +58,7 @@ def switch(value: object, origin: str) -> bool:
 def _integer(value: object, origin: str) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+", value.strip()):
+    if isinstance(value, str) and re.fullmatch(r"[+-]?\d{1,18}", value.strip()):
         return int(value)
     raise OptionError(f"{origin} is {value!r}; use a whole number")
 
@@ -66,7 +67,7 @@ def _number(value: object, origin: str) -> float:
     if isinstance(value, int | float | str) and not isinstance(value, bool):
         try:
             number = float(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             number = float("nan")
         if abs(number) < float("inf"):
             return number

@@ -18,7 +18,7 @@ from inductor_plugin.cache.evict import pinned
 from inductor_plugin.cache.guard import read
 from inductor_plugin.cli import second, table
 from inductor_plugin.cli.description import described
-from inductor_plugin.cli.verb import Verb, in_environment, open_cache, open_to_write, say
+from inductor_plugin.cli.verb import Verb, count, in_environment, open_cache, open_to_write, say
 from inductor_plugin.config import Config
 from inductor_plugin.errors import OptionError
 
@@ -120,7 +120,7 @@ def _ls_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--wide", action="store_true", help="all columns, also on a terminal")
     parser.add_argument(
         "--limit",
-        type=int,
+        type=count,
         metavar="N",
         help=f"show the first N, 0 for all ({_LISTED} by default, all with --json)",
     )
@@ -218,7 +218,7 @@ def _limited(arguments: Namespace, rows: list[Any]) -> list[Any]:
     limit = arguments.limit
     if limit is None:
         limit = 0 if arguments.json else _LISTED
-    return rows[:limit] if limit > 0 else rows
+    return rows[:limit] if limit else rows
 
 
 def _record_paths(store: Store, arguments: Namespace) -> Iterator[Path]:

@@ -45,7 +45,7 @@ def _text(fields: Mapping[str, Any]) -> str:
     misses: list[Mapping[str, Any]] = fields["misses"]
     when = report.time_text(fields["time"])
     head = (
-        f"{len(misses)} misses of process {fields['pid']} ({fields['program'] or 'no program'}), "
+        f"{len(misses)} {'miss' if len(misses) == 1 else 'misses'} of process {fields['pid']} ({fields['program'] or 'no program'}), "
         f"{when}, policy {fields['policy']}:"
     )
     lines = [head]

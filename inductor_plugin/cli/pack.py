@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING
 
 from inductor_plugin.cache import report
 from inductor_plugin.cache.report import printable
-from inductor_plugin.cli.verb import Verb, force_argument, lines_to, output_file, say
-from inductor_plugin.config import Config, default_cache_dir
+from inductor_plugin.cli.verb import (
+    Verb,
+    announcement,
+    cache_dir,
+    check_target,
+    count,
+    force_argument,
+    lines_to,
+    output_file,
+    say,
+)
+from inductor_plugin.config import Config
 
 if TYPE_CHECKING:
     from inductor_plugin.aot.precompile import PackReport
@@ -48,7 +58,11 @@ def _precompile_arguments(parser: ArgumentParser) -> None:
         help="as the option gemm_backends; %(default)s by default",
     )
     parser.add_argument(
-        "--max-candidates", type=int, default=0, help="kernels of one problem; 0 for all"
+        "--max-candidates",
+        type=count,
+        metavar="N",
+        default=0,
+        help="kernels of one problem; 0 for all",
     )
     parser.add_argument("--nvcc", default="", help="as the option of this name")
 
@@ -60,7 +74,9 @@ def _precompile(arguments: Namespace) -> int:
     gpu = arguments.target or (for_arch(arguments.standard).name if arguments.standard else "H100")
     out = arguments.out or Path(f"{gpu.replace(' ', '_')}.pack")
     output_file(out, force=arguments.force)  # before minutes of compiling
-    folder = Path(arguments.cache_dir).expanduser() if arguments.cache_dir else default_cache_dir()
+    folder = cache_dir(arguments)
+    if check_target(folder, named=bool(arguments.cache_dir)):
+        lines_to(arguments)(printable(announcement(folder)))
     config = Config.load(
         {
             "cache_dir": str(folder),

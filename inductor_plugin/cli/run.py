@@ -7,7 +7,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from inductor_plugin.cli.verb import Verb, lines_to
+from inductor_plugin.cli.verb import Verb, check_target, lines_to
 from inductor_plugin.errors import InductorPluginError
 
 
@@ -24,6 +24,8 @@ def _demo(arguments: Namespace) -> int:
     from inductor_plugin.cli.demo import run_demo  # noqa: PLC0415  loads torch (2.5 s)
 
     folder = Path(arguments.cache_dir).expanduser() if arguments.cache_dir else None
+    if folder is not None:
+        check_target(folder)
     try:
         report = run_demo(arguments.model, folder, say=lines_to(arguments))
     except InductorPluginError as error:

@@ -19,8 +19,11 @@ from inductor_plugin.cache.transfer.archive import (
 from inductor_plugin.cache.transfer.tape import check_start
 from inductor_plugin.cli.verb import (
     Verb,
+    announcement,
     cache_dir,
     check_op,
+    check_source,
+    check_target,
     counted,
     force_argument,
     open_cache,
@@ -62,16 +65,25 @@ def _import_arguments(parser: ArgumentParser) -> None:
 
 def _import(arguments: Namespace) -> int:
     check_start(arguments.file)  # before a cache directory is created for it
-    fresh = not cache_dir(arguments).exists()
+    path = cache_dir(arguments)
+    is_new, is_missing = check_target(path, named=bool(arguments.cache_dir)), not path.exists()
     store = open_to_write(arguments, create=True)
     try:
         imported = import_archive(store, arguments.file)
     except CacheError:
-        if fresh:
+        if is_missing:
             _remove_empty(store)
         raise
-    say(arguments, asdict(imported), _imported_text(imported))
+    _say_imported(arguments, imported, store, is_new=is_new)
     return 0
+
+
+def _say_imported(arguments: Namespace, imported: Imported, store: Store, *, is_new: bool) -> None:
+    """Print what was taken over, and whether the cache is new."""
+    text = _imported_text(imported)
+    if is_new:
+        text = f"{announcement(store.root)}\n{text}"
+    say(arguments, {**asdict(imported), "cache_dir": str(store.root), "created": is_new}, text)
 
 
 def _remove_empty(store: Store) -> None:
@@ -106,12 +118,14 @@ def _merge_arguments(parser: ArgumentParser) -> None:
 
 
 def _merge(arguments: Namespace) -> int:
-    if not arguments.source.is_dir():
-        raise CacheError(f"there is no cache at {arguments.source}; name an existing directory")
-    source = open_store(arguments.source, read_only=True)
-    target = open_store(arguments.target)
-    imported = merge_stores(target, source)
-    say(arguments, asdict(imported), _imported_text(imported))
+    target_path, source_path = arguments.target.expanduser(), arguments.source.expanduser()
+    check_source(source_path)
+    is_new = check_target(target_path)
+    if not is_new and target_path.samefile(source_path):
+        raise CacheError(f"{target_path} and {source_path} are the same cache; name two")
+    source = open_store(source_path, read_only=True)
+    target = open_store(target_path)
+    _say_imported(arguments, merge_stores(target, source), target, is_new=is_new)
     return 0
 
 

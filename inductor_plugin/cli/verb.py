@@ -14,7 +14,7 @@ from typing import Any
 from inductor_plugin.cache import Record, Store, open_store, report
 from inductor_plugin.cache.document import ForeignError
 from inductor_plugin.cache.guard import read
-from inductor_plugin.cache.layout import part
+from inductor_plugin.cache.layout import Layout, part
 from inductor_plugin.cache.lookup.find import Match, find
 from inductor_plugin.cache.records import parse_record
 from inductor_plugin.config import default_cache_dir
@@ -22,6 +22,17 @@ from inductor_plugin.errors import CacheError, OptionError
 from inductor_plugin.option_value import PARSERS
 
 _TIMES = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def count(text: str) -> int:
+    """Return a whole number, 0 or more. Every number of a verb is a count, a size or a span of time.
+
+    Raises:
+        ArgumentTypeError: The text is no such number.
+    """
+    if not re.fullmatch(r"\d{1,18}", text.strip()):
+        raise ArgumentTypeError(f"{text!r} is no count; write a whole number, 0 or more")
+    return int(text)
 
 
 def size_bytes(text: str) -> int:
@@ -45,7 +56,7 @@ def seconds(text: str) -> float:
     Raises:
         ArgumentTypeError: The text is not a span of time.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", text.strip().lower())
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)\s*([smhdw]?)", text.strip().lower())
     if not match:
         raise ArgumentTypeError(f"{text!r} is no span of time; write seconds, or 12h, 30d")
     return float(match[1]) * _TIMES[match[2]]
@@ -89,6 +100,57 @@ def cache_dir(arguments: Namespace) -> Path:
     """Return the cache directory that the arguments name, or the default one."""
     path = Path(arguments.cache_dir) if arguments.cache_dir else default_cache_dir()
     return path.expanduser()
+
+
+def is_cache(path: Path) -> bool:
+    """Return True if a folder has ``schema.json`` or one of the folders of a cache."""
+    layout = Layout(path)
+    marks = (layout.schema, layout.records, layout.kernels, layout.packs, layout.quarantined)
+    return any(mark.exists() for mark in marks)
+
+
+def check_target(path: Path, *, named: bool = True) -> bool:
+    """Return True if filling this cache will create it; nothing is created yet.
+
+    Args:
+        path: The cache directory.
+        named: Whether the user named it. The folders above the default one may be created.
+
+    Raises:
+        CacheError: It is no directory, it holds something else, or its parent folder does not exist: most
+            likely a typing error.
+    """
+    if str(path) == "-":
+        raise CacheError("'-' is no directory; name one")
+    if path.exists():
+        if not path.is_dir():
+            raise CacheError(f"there is no cache at {path}, which is no directory; name another")
+        if is_cache(path):
+            return False
+        if any(path.iterdir()):
+            raise CacheError(
+                f"{path} holds other files and is no cache; name a cache, an empty folder or a new one"
+            )
+    elif named and not path.parent.is_dir():
+        raise CacheError(
+            f"cannot make a cache at {path}: there is no folder {path.parent}; make it or name another"
+        )
+    return True
+
+
+def check_source(path: Path) -> None:
+    """Raise CacheError if there is no cache at a path."""
+    if not path.is_dir():
+        raise CacheError(f"there is no cache at {path}; name an existing directory")
+    if not is_cache(path):
+        raise CacheError(
+            f"{path} is no cache: it has neither schema.json nor records; name another"
+        )
+
+
+def announcement(path: Path) -> str:
+    """Return the line that says that a cache was created."""
+    return f"new cache at {path}"
 
 
 def force_argument(parser: ArgumentParser, what: str = "replace a file that is there") -> None:

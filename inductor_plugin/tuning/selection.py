@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from inductor_plugin.cache import Decision, Measured, Record, Store
-from inductor_plugin.cache.quarantine import MISHAPS
+from inductor_plugin.cache.quarantine import MISHAPS, Quarantined
 from inductor_plugin.config import Config
 from inductor_plugin.errors import warn_once
 from inductor_plugin.problem import Problem
@@ -29,15 +29,16 @@ from inductor_plugin.tuning.measurement import (
 from inductor_plugin.tuning.offer import CandidateOffer, limited
 from inductor_plugin.tuning.pins import Pins
 from inductor_plugin.tuning.task import Task, problem_digest
-from inductor_plugin.tuning.ticket import TuningTicket, looked_up
+from inductor_plugin.tuning.ticket import TuningTicket, looked_up, spreads
 from inductor_plugin.tuning.validity import (
+    NOT_CHECKED,
     checked,
     is_strict,
-    is_unchecked,
     is_valid,
     keeps_out,
     limits,
     was_limited,
+    why_unused,
 )
 from inductor_plugin.worker.jobs import OUT_OF_TIME
 
@@ -73,6 +74,11 @@ class Selection:
         self._counters = counters
         self._pins = pins
 
+    @property
+    def policy(self) -> str:
+        """Return the policy it decides with."""
+        return self._config.policy
+
     def plan(
         self,
         problem: Problem,
@@ -87,23 +93,30 @@ class Selection:
         # With policy=build, measured candidates still have to be compiled.
         recorded = dict(record.candidates) if record and self._config.policy != "build" else {}
         offered = limited(offers, self._config.max_candidates)
+        names = {quarantine_name(o.candidate_id, digest): o.candidate_id for o in offered}
+        quarantined = {
+            names[name]: row
+            for name, row in self._store.quarantined_among(self._environment, names).items()
+        }
+        known = [o for o in offered if o.candidate_id in recorded]
+        void = {
+            o.candidate_id: why
+            for o in known
+            if (why := why_unused(recorded[o.candidate_id], self._config, library=o.library))
+        }
         measured = {
             o.candidate_id: recorded[o.candidate_id]
-            for o in offered
-            if o.candidate_id in recorded
-            and is_valid(recorded[o.candidate_id], self._config, library=o.library)
-            and recorded[o.candidate_id].status not in MISHAPS  # the quarantine counts those
+            for o in known
+            if o.candidate_id not in void
             # What another machine has not seen fail is out if this one has.
-            and (o.library or not self._condemned(o.candidate_id, digest))
+            and (o.library or not self._condemned(quarantined.get(o.candidate_id)))
         }
         ticket = TuningTicket(self, problem, digest, tuple(offered), measured, rejected)
-        ticket.unchecked = {
-            name
-            for name, row in recorded.items()
-            if self._config.verify_numerics and is_unchecked(row)
-        }
         unseen = [o for o in offered if o.candidate_id not in measured]
-        unseen = self._without_quarantined(ticket, unseen)
+        unseen = self._without_quarantined(ticket, unseen, quarantined)
+        ticket.void = {
+            o.candidate_id: void[o.candidate_id] for o in unseen if o.candidate_id in void
+        }
         ticket.hit = not unseen
         self._counters.add(
             problems=1,
@@ -132,7 +145,7 @@ class Selection:
                 contending = {n: ms for n, ms in contending.items() if n not in libraries}
                 libraries = []
             ticket.verdict = self._pinned(ticket) or decide(
-                contending, libraries, self._config.never_slower_margin, _spreads(ticket)
+                contending, libraries, self._config.never_slower_margin, spreads(ticket)
             )
         return ticket.verdict
 
@@ -185,20 +198,20 @@ class Selection:
         warn_once(logger, f"no pinned decision for {problem}; the library kernel is used")
         return Verdict(library, library, "not in the pin file, so the library kernel runs")
 
-    def _condemned(self, candidate_id: str, digest: str) -> bool:
-        row = self._store.quarantined(self._environment, quarantine_name(candidate_id, digest))
+    def _condemned(self, row: Quarantined | None) -> bool:
         return row is not None and keeps_out(row, self._config)
 
     def _without_quarantined(
-        self, ticket: TuningTicket, unseen: list[CandidateOffer]
+        self,
+        ticket: TuningTicket,
+        unseen: list[CandidateOffer],
+        quarantined: Mapping[str, Quarantined],
     ) -> list[CandidateOffer]:
         """Drop candidates quarantined for this problem, keeping the reason."""
         remaining: list[CandidateOffer] = []
         for offer in unseen:
-            row = self._store.quarantined(
-                self._environment, quarantine_name(offer.candidate_id, ticket.digest)
-            )
-            if row is None or not keeps_out(row, self._config):
+            row = quarantined.get(offer.candidate_id)
+            if row is None or not self._condemned(row):
                 remaining.append(offer)
                 if row is not None:
                     ticket.on_probation.add(offer.candidate_id)
@@ -366,7 +379,8 @@ def _why_not_pinned(ticket: TuningTicket, candidate_id: str) -> str:
     row = ticket.measured.get(candidate_id)
     if row is not None and row.status not in NOT_FAILED:
         return f"{row.status} ({row.reason})"
-    return "its numbers were not checked here" if candidate_id in ticket.unchecked else ""
+    unchecked = ticket.void.get(candidate_id) == NOT_CHECKED
+    return "its numbers were not checked here" if unchecked else ""
 
 
 def quarantine_name(candidate_id: str, problem_digest: str) -> str:
@@ -375,20 +389,6 @@ def quarantine_name(candidate_id: str, problem_digest: str) -> str:
     A kernel that hangs or runs out of memory on one shape may be the best on another.
     """
     return f"{candidate_id}-{problem_digest[:12]}"
-
-
-def _spreads(ticket: TuningTicket) -> dict[str, float]:
-    """Return the relative spread of each candidate's samples on a CPU, where other work adds noise.
-
-    Two equally fast kernels were measured up to 1.7x apart on two cores with ten processes.
-    """
-    if ticket.problem.output.device != "cpu":
-        return {}
-    return {
-        name: (measured.spread_ms or 0.0) / measured.median_ms
-        for name, measured in ticket.measured.items()
-        if measured.status == "ok" and measured.median_ms
-    }
 
 
 def _usable(ticket: TuningTicket, offer: CandidateOffer) -> bool:

@@ -34,7 +34,7 @@ class TuningTicket:
         epilogue: The product's epilogue, as stored in the record.
         created: Time of the submission, in seconds since 1970.
         on_probation: Candidates that are tried again though they are in quarantine; a success releases them.
-        unchecked: Recorded candidates whose numbers were not compared, though they are to be.
+        void: Offered candidates whose recorded measurement is not used under these options, and why.
     """
 
     selection: Selection
@@ -49,7 +49,7 @@ class TuningTicket:
     epilogue: Mapping[str, str] = field(default_factory=dict[str, str])
     created: float = field(default_factory=time.time)
     on_probation: set[str] = field(default_factory=set[str])
-    unchecked: set[str] = field(default_factory=set[str])
+    void: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def looked_up(ticket: TuningTicket, unseen: Sequence[CandidateOffer], policy: str) -> str:
@@ -67,3 +67,17 @@ def decided(ticket: TuningTicket) -> str:
     if verdict is None or verdict.winner is None:
         return f"{problem}: nothing was decided"
     return f"{problem}: {verdict.winner} runs: {verdict.reason}"
+
+
+def spreads(ticket: TuningTicket) -> dict[str, float]:
+    """Return the relative spread of each candidate's samples on a CPU, where other work adds noise.
+
+    Two equally fast kernels were measured up to 1.7x apart on two cores with ten processes.
+    """
+    if ticket.problem.output.device != "cpu":
+        return {}
+    return {
+        name: (measured.spread_ms or 0.0) / measured.median_ms
+        for name, measured in ticket.measured.items()
+        if measured.status == "ok" and measured.median_ms
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from inductor_plugin.cache import Measured, Quarantined
-from inductor_plugin.cache.quarantine import CONDEMNING
+from inductor_plugin.cache.quarantine import CONDEMNING, MISHAPS
 from inductor_plugin.config import Config
 from inductor_plugin.problem.number_check import NumberCheck
 
@@ -20,9 +20,17 @@ _ADVISED = frozenset({"hung", "out_of_memory"})
 _NUMBERS, _UNCHECKED, _LIMITS = "numbers", "unchecked", "limits"
 _NO_REFERENCE = "no reference"
 
+NOT_CHECKED = "numbers not checked"
+"""Why a measurement is not used whose numbers nobody compared."""
+
 
 def is_valid(measured: Measured, config: Config, *, library: bool) -> bool:
-    """Return True if a measurement need not be repeated.
+    """Return True if a measurement need not be repeated; the arguments are those of `why_void`."""
+    return not why_void(measured, config, library=library)
+
+
+def why_void(measured: Measured, config: Config, *, library: bool) -> str:
+    """Return why a measurement has to be repeated, in a few words; empty if it need not be.
 
     Args:
         measured: The measurement.
@@ -31,12 +39,24 @@ def is_valid(measured: Measured, config: Config, *, library: bool) -> bool:
             there is no reference and no guard.
     """
     if measured.status == "pruned":  # depends neither on results nor on limits
-        return True
-    if measured.status == "skipped" or (library and measured.status in LIMITING):
-        return False
+        return ""
+    if measured.status == "skipped":
+        return "skipped, not measured"
+    if library and measured.status in LIMITING:
+        return f"a library kernel that is {measured.status} is tried again"
     if config.verify_numerics and not library and is_unchecked(measured):
-        return False
-    return not was_limited(measured.status, measured.provenance.get(_LIMITS), config)
+        return NOT_CHECKED
+    limited = was_limited(measured.status, measured.provenance.get(_LIMITS), config)
+    return f"{measured.status} at a limit that has been raised since" if limited else ""
+
+
+def why_unused(measured: Measured, config: Config, *, library: bool) -> str:
+    """Return why a record's measurement is not used: that of `why_void`, or it was a mishap.
+
+    The quarantine counts mishaps, and says who is tried again.
+    """
+    mishap = f"{measured.status} once" if measured.status in MISHAPS else ""
+    return why_void(measured, config, library=library) or mishap
 
 
 def is_unchecked(measured: Measured) -> bool:

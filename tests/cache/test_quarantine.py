@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from inductor_plugin.cache import Quarantined, document, open_store
+from inductor_plugin.cache.folder import Listing
+from inductor_plugin.cache.guard import read
 from inductor_plugin.cache.quarantine import MISHAPS, is_condemned, parse_quarantined
 
 ENTRY: dict[str, Any] = {
@@ -175,3 +177,40 @@ def test_a_candidates_name_cannot_leave_the_quarantine(cache_dir: Path):
     assert store.quarantined("e", "../../../evil") is not None
     assert [path.suffix for path in (cache_dir / "quarantine" / "e").iterdir()] == [".json"]
     assert store.verify() == []
+
+
+def test_of_many_candidates_only_those_in_quarantine_are_opened(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    opened: list[str] = []
+
+    def opening(path: Path) -> bytes:
+        opened.append(path.stem)
+        return read(path)
+
+    monkeypatch.setattr("inductor_plugin.cache.quarantine.read", opening)
+    store = open_store(cache_dir)
+    assert store.quarantined_among("e", ["a", "b", "c"]) == {}
+    put(cache_dir, "wrong")  # another process
+    opened.clear()
+    assert [e.status for e in store.quarantined_among("e", ["a", "b", "c"]).values()] == ["wrong"]
+    assert opened == ["c"]
+    assert store.release("e", "c")
+    assert store.quarantined_among("e", ["a", "b", "c"]) == {}
+
+
+def test_a_folder_that_cannot_be_listed_hides_no_entry(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def unknown(listing: Listing, folder: Path) -> None:
+        del listing, folder
+
+    put(cache_dir, "wrong")
+    monkeypatch.setattr(Listing, "names", unknown)
+    assert set(open_store(cache_dir).quarantined_among("e", ["a", "c"])) == {"c"}
+
+
+def test_what_is_kept_in_memory_is_in_quarantine_too(cache_dir: Path):
+    store = open_store(cache_dir, memory_only=True)
+    store.quarantine("e", "c", {"status": "wrong"})
+    assert set(store.quarantined_among("e", ["a", "c"])) == {"c"}

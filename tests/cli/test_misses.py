@@ -27,7 +27,7 @@ def test_the_last_misses_are_told_with_their_reasons(
     )
     assert main(["explain", "--last", "--cache-dir", str(cache_dir)]) == 0
     head, problem, reason = capsys.readouterr().out.splitlines()
-    assert head.startswith("1 misses of process 7 (train.py), ")
+    assert head.startswith("1 miss of process 7 (train.py), ")
     assert problem == "mm(2x3, 3x4)   mm, key abababababab"
     assert reason.strip() == MISS["reason"]
     assert main(["explain", "--last", "--json", "--cache-dir", str(cache_dir)]) == 0

@@ -44,6 +44,7 @@ FILES = (
     "link",
     f"x{ODD}",
     "y" * 300,
+    "cache",
     "z\udcff",
 )
 KEYS = (

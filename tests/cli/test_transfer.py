@@ -50,6 +50,60 @@ def test_an_import_that_fails_makes_no_directory(
     assert (tmp_path / "cache").exists()
 
 
+@pytest.mark.parametrize("verb", ["import", "merge"])
+def test_a_mistyped_target_is_refused_and_a_new_one_announced(
+    verb: str, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    run(store, "export", tmp_path / "file")
+    (tmp_path / "documents").mkdir(mode=0o700)
+    (tmp_path / "documents" / "letter").write_text("dear")
+    (tmp_path / "empty").mkdir(mode=0o700)
+
+    def fill(target: str | Path) -> int:
+        into = tmp_path / target
+        return main(
+            ["merge", str(into), str(store.root)]
+            if verb == "merge"
+            else ["import", str(tmp_path / "file"), "--cache-dir", str(into)]
+        )
+
+    before = sorted(tmp_path.rglob("*"))
+    for target, why in (
+        ("no/cache", f"there is no folder {tmp_path / 'no'}; make it"),
+        ("documents", "holds other files and is no cache"),
+        ("file", "is no directory"),
+    ):
+        capsys.readouterr()
+        assert fill(target) == 2
+        assert why in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+    for target in ("new", "empty"):
+        assert fill(target) == 0
+        assert capsys.readouterr().out.splitlines()[0] == f"new cache at {tmp_path / target}"
+        assert fill(target) == 0
+        assert capsys.readouterr().out.startswith("new: records 0,")
+
+
+def test_merge_needs_two_caches(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "empty").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(store.root)
+    for source, why in (("empty", "is no cache"), ("link", "are the same cache")):
+        assert main(["merge", str(store.root), str(tmp_path / source)]) == 2
+        assert why in capsys.readouterr().err
+    assert main(["merge", "-", str(store.root)]) == 2
+    assert "'-' is no directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["precompile", "demo"])
+def test_verbs_that_compile_refuse_a_mistyped_cache_at_once(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert main([verb, "--cache-dir", str(tmp_path / "no" / "cache")]) == 2
+    assert f"there is no folder {tmp_path / 'no'}" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_import_says_that_code_will_be_loaded(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         main(["import", "--help"])

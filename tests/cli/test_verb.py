@@ -1,13 +1,15 @@
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
 
 import pytest
 
 from inductor_plugin.cache import Store
-from inductor_plugin.cli import main
-from inductor_plugin.cli.verb import seconds, size_bytes
+from inductor_plugin.cli import VERBS, main
+from inductor_plugin.cli.verb import count, seconds, size_bytes
 from tests.support.command import run
 
 
@@ -31,11 +33,58 @@ def test_spans(text: str, span: float):
     assert seconds(text) == span
 
 
-@pytest.mark.parametrize("text", ["", "-1", "x", "1q", "1e400", "nan"])
-def test_what_is_no_size_or_span_is_refused(text: str):
-    for parse in (size_bytes, seconds):
+ODD_NUMBERS = ["", "-1", "x", "1q", "1e400", "nan", "inf", "9" * 400, "9" * 5000]
+
+
+@pytest.mark.parametrize("text", ODD_NUMBERS, ids=lambda text: str(text)[:5])
+def test_what_is_no_count_size_or_span_is_refused(text: str):
+    for parse in (count, size_bytes, seconds):
         with pytest.raises(ArgumentTypeError, match="write"):
             parse(text)
+
+
+@pytest.mark.parametrize(("text", "number"), [("0", 0), (" 7 ", 7), ("50", 50)])
+def test_counts(text: str, number: int):
+    assert count(text) == number
+
+
+def number_flags() -> list[tuple[str, str]]:
+    """Return the verbs' flags that take a number: those with a type that is not a path."""
+    parser = ArgumentParser()
+    verbs = parser.add_subparsers()
+    flags: list[tuple[str, str]] = []
+    for verb in VERBS:
+        subparser = verbs.add_parser(verb.name)
+        verb.add_arguments(subparser)
+        flags += [
+            (verb.name, action.option_strings[-1])
+            for action in subparser._actions
+            if action.type not in (None, Path)
+        ]
+    return flags
+
+
+def test_every_number_is_a_count_a_size_or_a_span():
+    assert set(number_flags()) == {
+        ("ls", "--limit"),
+        ("prune", "--max-bytes"),
+        ("prune", "--older-than"),
+        ("bench", "--seconds"),
+        ("precompile", "--max-candidates"),
+    }
+
+
+@pytest.mark.parametrize(("verb", "flag"), number_flags())
+@pytest.mark.parametrize("text", ["-5", "-1.5", "nan", "inf", "x", "9" * 400], ids=lambda t: t[:4])
+def test_a_flag_refuses_a_number_below_zero_or_without_end(
+    verb: str, flag: str, text: str, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit) as ended:
+        main([verb, *(["key"] if verb == "bench" else []), flag, text])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert f"argument {flag}: " in said
+    assert "; write " in said
 
 
 def test_a_cache_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -1,6 +1,17 @@
 """What was written before the modules were moved is used as if nothing had moved.
 
 `tests/fixtures/old_cache` is of commit 53e12c1: records, a quarantine entry, a pin file, two packs.
+
+Graphs are compiled by Inductor as far as the decisions, and the cache is read as in any process. Replaced are, because
+the machine that wrote the fixture cannot be had:
+
+- the environment (`make.fixed`): its digest holds that machine's processor, threads, torch and compilers, and records of
+  another environment are not looked up. The key of an environment has its own tests, tests/tuning/test_environment.py;
+- the sizes of the processor's caches and its vector instructions: Inductor chooses its C++ blocks by them, and candidates
+  are named by their blocks. The instruction set is not probed either: six small libraries, 9 s;
+- the workers (`Lab`): what is measured where something is missing does not matter.
+
+The packs need none of this: their kernels' keys name the GPU and the compilers they are for.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportPrivateUsage=false
@@ -22,6 +33,7 @@ import torch
 import torch._dynamo
 from torch import Tensor, nn
 from torch._dynamo.exc import BackendCompilerFailed
+from torch._inductor import cpu_vec_isa
 from torch._inductor.graph import GraphLowering
 
 import inductor_plugin
@@ -53,9 +65,24 @@ class _DecidedError(Exception):
     """All is decided; what follows is Inductor's own code."""
 
 
+class _Avx2(cpu_vec_isa.VecAVX2):
+    """The fixture's vector instructions, which nothing has to be compiled for."""
+
+    __hash__ = cpu_vec_isa.VecISA.__hash__
+
+    def __bool__(self) -> bool:
+        return True
+
+
 @pytest.fixture
-def old_cache(cache_dir: Path, inductor_cache: Path) -> Iterator[Path]:
+def old_cache(
+    cache_dir: Path, inductor_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     """Return a copy of the old cache directory."""
+    inductor_plugin.disable()  # an enabled one has its own list of instruction sets
+    monkeypatch.setattr(cpu_vec_isa, "supported_vec_isa_list", [_Avx2()])
+    inductor_cache.mkdir(exist_ok=True)
+    (inductor_cache / "used").touch()  # in an empty one the C++ header is compiled beforehand
     shutil.copytree(OLD / "cache", cache_dir)
     for folder in (cache_dir, *cache_dir.iterdir()):
         folder.chmod(0o700)
@@ -80,24 +107,36 @@ def decided(model: tuple[nn.Module, Tensor], lab: Lab, **options: Any) -> list[T
 
 
 def winners(tickets: list[TuningTicket]) -> dict[str, str | None]:
-    return {one.digest: one.verdict.winner for one in tickets if one.verdict is not None}
+    return {row.digest: row.verdict.winner for row in tickets if row.verdict is not None}
+
+
+def assert_no_work(lab: Lab, before: inductor_plugin.Stats) -> None:
+    done = inductor_plugin.stats().since(before)
+    assert (lab.tasks, lab.screens, lab.builds, lab.units) == ([], [], [], [])
+    assert (done.benchmarked, done.compiled) == (0, 0)
 
 
 @pytest.mark.usefixtures("inductor_cache")
-def test_old_records_and_pins_decide_and_nothing_is_measured(old_cache: Path) -> None:
-    recorded = {one.digest: one.decision for one in open_store(old_cache).iter_records()}
+def test_old_records_decide_and_nothing_is_measured(old_cache: Path) -> None:
+    recorded = {row.digest: row.decision for row in open_store(old_cache).iter_records()}
     before = inductor_plugin.stats()
     with Lab(library_first, old_cache).open() as lab:
         tickets = decided(make.model(), lab)
-        pinned = decided(make.model(), lab, policy="pinned", pin_file=str(OLD / "pins.json"))
     assert len(recorded) == 2
-    assert winners(tickets) == {digest: one.winner for digest, one in recorded.items() if one}
+    assert winners(tickets) == {digest: row.winner for digest, row in recorded.items() if row}
+    assert_no_work(lab, before)
+
+
+@pytest.mark.usefixtures("inductor_cache")
+def test_old_pins_decide_and_nothing_is_measured(old_cache: Path) -> None:
+    recorded = {row.digest: row.decision for row in open_store(old_cache).iter_records()}
+    before = inductor_plugin.stats()
+    with Lab(library_first, old_cache).open() as lab:
+        pinned = decided(make.model(), lab, policy="pinned", pin_file=str(OLD / "pins.json"))
     pins = json.loads((OLD / "pins.json").read_text(encoding="utf-8"))["pins"]
-    assert winners(pinned) == {one["digest"]: one["winner"] for one in pins}
-    assert all(winners(pinned)[digest] != winner for digest, winner in winners(tickets).items())
-    done = inductor_plugin.stats().since(before)
-    assert (done.benchmarked, done.compiled) == (0, 0)
-    assert (lab.tasks, lab.screens, lab.builds, lab.units) == ([], [], [], [])
+    assert winners(pinned) == {row["digest"]: row["winner"] for row in pins}
+    assert all(row.winner != winners(pinned)[digest] for digest, row in recorded.items() if row)
+    assert_no_work(lab, before)
 
 
 @pytest.mark.usefixtures("inductor_cache")
@@ -107,7 +146,7 @@ def test_what_was_in_quarantine_for_a_mishap_is_tried_once_more(old_cache: Path)
     with Lab(library_first, old_cache).open() as lab:
         decided(make.unknown(), lab)
     who = str(bad.fields["candidate"])
-    assert who in [one.candidate_id for task in lab.tasks for one in task.entries]
+    assert who in [entry.candidate_id for task in lab.tasks for entry in task.entries]
 
 
 @pytest.mark.usefixtures("inductor_cache")
@@ -122,7 +161,16 @@ def test_what_was_in_quarantine_twice_stays_there(old_cache: Path) -> None:
     assert (ticket.measured[who].status, ticket.measured[who].reason) == ("crashed", bad.reason)
     assert ticket.verdict is not None
     assert ticket.verdict.winner != who
-    assert who not in [one.candidate_id for task in lab.tasks for one in task.entries]
+    assert who not in [entry.candidate_id for task in lab.tasks for entry in task.entries]
+
+
+@pytest.mark.parametrize("name", ["triton", "cutlass"])
+def test_old_packs_are_imported_whole(name: str, cache_dir: Path) -> None:
+    pack, store = read_pack(OLD / f"{name}.pack"), open_store(cache_dir)
+    assert pack.kernels
+    assert import_archive(store, OLD / f"{name}.pack").kernels == len(pack.kernels)
+    assert all(store.kernel(digest) for digest in pack.kernels)
+    assert [taken.kernels for taken in store.packs()] == [pack.kernels]
 
 
 @pytest.mark.slow
@@ -153,4 +201,4 @@ def test_old_packs_are_all_that_a_model_needs(
     assert again.stats.candidates == 12  # as when the pack was made
     assert again.pack.kernels == pack.kernels
     assert again.pack.problems == pack.problems
-    assert [one.name for one in again.kernels] == [one.name for one in check(file)]
+    assert [kernel.name for kernel in again.kernels] == [kernel.name for kernel in check(file)]

@@ -10,7 +10,6 @@ from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.problem.attention import FORWARD, Mask, arguments
 from inductor_plugin.tuning import budget as budget_module
 from inductor_plugin.tuning.budget import (
-    LEAST_MEASURED,
     MEASURE_PER_COMPILE,
     MEASURE_S,
     SHARE,
@@ -99,10 +98,10 @@ def test_what_begins_in_time_may_use_half_of_what_is_kept_for_measuring(
     monkeypatch.setattr(budget_module, "time", clock)
     one = Budget(10.0)
     one.start()
-    assert one.admit(2) == 210.0 - LEAST_MEASURED * 2 * MEASURE_S
+    assert one.admit(2) == 210.0 - 0.5 * 2 * MEASURE_S
     one.compiled(4.0)
     one.compiled(12.0)
     reserve_s = 5 * MEASURE_PER_COMPILE * 8.0
-    assert one.admit(3) == 210.0 - LEAST_MEASURED * reserve_s
+    assert one.admit(3) == 210.0 - 0.5 * reserve_s
     clock.now = 210.0 - reserve_s
     assert one.admit(0) == clock.now  # too late to begin

@@ -36,6 +36,8 @@ def note(ticket: TuningTicket, store: Store, environment: str) -> None:
         problem.describe(),
         problem.fields(),
         [offer.candidate_id for offer in ticket.offers],
+        ticket.void,
+        ticket.selection.policy,
     )
     logger.info("%s", miss.text())
     with _GUARD:
@@ -71,19 +73,32 @@ def warn_of_cached(
         store: The cache.
         environment: Digest of the environment.
     """
-    missing = sum(not ticket.hit for ticket in tickets)
-    if config.policy != "cached" or not missing:
+    missed = [ticket for ticket in tickets if not ticket.hit]
+    if config.policy != "cached" or not missed:
         return
+    where = f"{config.cache_dir} has no record of this machine and software"
     if store.has_records(environment):
-        where = f"{missing} of {len(tickets)} problems have no record in {config.cache_dir}"
-    else:
-        where = f"{config.cache_dir} has no record of this machine and software"
+        where = _where(missed, len(tickets), config.cache_dir)
     warn_once(
         logger,
         f"policy is 'cached', and {where}; library kernels run there; "
         "`inductor-plugin explain --last` says what differs",
         topic=f"cached {config.cache_dir}",
     )
+
+
+def _where(missed: Sequence[TuningTicket], total: int, cache_dir: Path) -> str:
+    """Return how many problems have no record, and how many one that is not used."""
+    void = [ticket.void for ticket in missed if ticket.void]
+    parts: list[str] = []
+    if len(missed) > len(void):
+        parts.append(f"{len(missed) - len(void)} of {total} problems have no record in {cache_dir}")
+    if void:
+        reasons = ", ".join(sorted({why for rows in void for why in rows.values()}))
+        parts.append(
+            f"{len(void)} of {total} problems have measurements in {cache_dir} that are not used ({reasons})"
+        )
+    return ", ".join(parts)
 
 
 def hint_of_freezing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from inductor_plugin.config import Config
 from inductor_plugin.inductor.graph import misses
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.selection import Selection, TuningTicket
+from inductor_plugin.tuning.task import problem_digest
 from tests.support.cache import ENVIRONMENT, measured, record
 from tests.support.fakes import offer, problem
 
@@ -95,6 +97,35 @@ def test_a_missing_record_is_told_from_a_wrong_cache(
     store.put_record(record(measured("a")))
     misses.warn_of_cached([plan(store)], config(store), store, record().environment)
     assert "1 of 1 problems have no record in" in caplog.text
+
+
+def test_a_record_that_nobody_checked_is_told_from_a_missing_record(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    known = problem()
+    rows = [
+        replace(measured(name), provenance={"numbers": "unchecked"}) for name in ("library", "a")
+    ]
+    fields: dict[str, Any] = {
+        "op": known.op,
+        "digest": problem_digest(known),
+        "problem": known.fields(),
+    }
+    store.put_record(record(*rows, **fields))
+    caplog.set_level("INFO", "inductor_plugin")
+    ticket, environment = plan(store), record().environment
+    misses.note(ticket, store, environment)
+    (line,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("miss")]
+    assert line == (
+        f"miss: {known.describe()}: its record {ticket.digest[:12]} has 1 of 2 candidates that are not "
+        "used (numbers not checked): a; compile once with policy=tune to measure them, or set "
+        "verify_numerics=off to use them unchecked"
+    )
+    misses.warn_of_cached([ticket], config(store), store, environment)
+    warning = caplog.records[-1].getMessage()
+    assert "no record" not in warning
+    assert f"1 of 1 problems have measurements in {store.root} that are not used" in warning
+    assert "(numbers not checked)" in warning
 
 
 def test_the_hint_of_freezing_is_given_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from inductor_plugin.cache import Store, digest_of, open_store
 from inductor_plugin.tuning.report.miss import Miss, explained
+from inductor_plugin.tuning.validity import NOT_CHECKED
 from tests.support.cache import ENVIRONMENT, measured, record
 
 NAMED = {"op": "mm", "size": [1, 512], "strides": {"a": [512, 1]}}
@@ -27,10 +28,13 @@ def why(
     environment: Mapping[str, object] = ENVIRONMENT,
     problem: Mapping[str, object] = NAMED,
     offered: tuple[str, ...] = ("a",),
+    void: Mapping[str, str] | None = None,
+    policy: str = "cached",
 ) -> Miss:
     digest = store.put_environment(environment)
     op = str(problem["op"])
-    return explained(store, digest, op, digest_of(problem), "mm(..)", problem, offered)
+    key = digest_of(problem)
+    return explained(store, digest, op, key, "mm(..)", problem, offered, void or {}, policy)
 
 
 def test_a_new_shape_names_the_nearest_record_and_what_differs(store: Store) -> None:
@@ -43,19 +47,39 @@ def test_a_new_shape_names_the_nearest_record_and_what_differs(store: Store) -> 
 
 def test_another_environment_names_what_differs_of_it(store: Store) -> None:
     miss = why(store, {**ENVIRONMENT, "device": {"name": "cpu", "threads": 4}})
-    assert "only, from which this one differs in device.threads: '(absent)' -> 4" in miss.text()
+    assert "; from there to here device.threads: '(absent)' -> 4" in miss.text()
 
 
 def test_a_record_without_some_candidates_names_them(store: Store) -> None:
     miss = why(store, offered=("a", "b", "c"))
-    assert miss.reason == "its record lacks 2 of 3 candidates: b, c"
+    assert miss.reason == (
+        f"its record {digest_of(NAMED)[:12]} lacks 2 of 3 candidates: b, c; "
+        "compile once with policy=tune to measure them"
+    )
     assert miss.near is None
 
 
-def test_measurements_that_do_not_hold_are_told(store: Store) -> None:
-    assert "do not hold for today's options" in why(store).reason
+def test_measurements_that_are_not_used_are_named_with_what_to_do(store: Store) -> None:
+    store.put_record(record(measured("b"), measured("c")))
+    void = {"a": NOT_CHECKED, "b": "crashed once"}
+    miss = why(store, offered=("a", "b", "c", "d"), void=void)
+    assert miss.reason == (
+        f"its record {digest_of(NAMED)[:12]} lacks 1 of 4 candidates: d; "
+        "has 1 of 4 candidates that are not used (crashed once): b; "
+        "has 1 of 4 candidates that are not used (numbers not checked): a; "
+        "compile once with policy=tune to measure them, or set verify_numerics=off to use them unchecked"
+    )
+    assert miss.unseen == ("d", "a", "b")
+
+
+def test_what_is_measured_anyway_needs_no_advice(store: Store) -> None:
+    assert why(store, void={"a": NOT_CHECKED}, policy="tune").reason.endswith("not checked): a")
+
+
+def test_a_record_of_another_process_completed_it(store: Store) -> None:
+    assert "was completed meanwhile" in why(store).reason
 
 
 def test_an_empty_cache_is_named(store: Store) -> None:
     miss = why(store, problem={**NAMED, "op": "bmm"})
-    assert miss.reason == f"no record, and none of another bmm for this environment in {store.root}"
+    assert miss.reason == f"no record of any bmm for this machine and software in {store.root}"
