@@ -119,6 +119,7 @@ def test_only_unseen_candidates_are_measured(cache_dir: Path) -> None:
     assert len(records(cache_dir)[0]["candidates"]) == 3
 
 
+@pytest.mark.slow
 def test_seven_faults_cost_seven_candidates_and_only_mishaps_are_tried_again(
     cache_dir: Path,
 ) -> None:

@@ -71,6 +71,7 @@ def test_options_made_before_disable_do_nothing(cache_dir: Path) -> None:
     assert not cache_dir.exists()
 
 
+@pytest.mark.slow
 def test_a_compiled_graph_out_of_inductors_cache_imports_what_it_calls(
     cache_dir: Path, tmp_path: Path
 ) -> None:

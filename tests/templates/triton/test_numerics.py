@@ -85,6 +85,7 @@ def test_the_check_of_numbers_accepts_every_template() -> None:
         assert outcome.error is not None, name
 
 
+@pytest.mark.slow
 def test_odd_products_and_other_sizes_than_the_measured_are_right() -> None:
     taken = {template.name for template, _, _ in ODD}
     products = [one.name for one in BUILTIN if not one.ops[0].startswith("attention")]

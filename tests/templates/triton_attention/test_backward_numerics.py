@@ -145,6 +145,7 @@ def check_graphs(wanted: Sequence[str]) -> None:
             assert error <= TOLERANCE[GRAPHS[name].case.dtype], f"{which} of {name}: {error}"
 
 
+@pytest.mark.slow
 def test_some_of_what_inductor_generates_is_right() -> None:
     check_graphs(FEW)
 
