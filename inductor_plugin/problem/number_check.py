@@ -19,6 +19,12 @@ from inductor_plugin.problem.tolerance import (
     reduction_length,
 )
 
+REVISION = 2
+"""Raised when the check stops to refuse kernels that were right. What an earlier revision refused is measured again.
+
+2: candidates see the operands of the library kernel (frozen int8, int4 and fp16 weights); numbers with a scale for each row
+may be rounded by their own size; TF32 may cut operands.
+"""
 _ADDED = "c"
 """Role of an operand that is added to the product."""
 _SUMS = frozenset({"", "add", "sub", "neg", "relu", "maximum", "minimum", "to_dtype"})

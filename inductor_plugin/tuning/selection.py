@@ -32,11 +32,11 @@ from inductor_plugin.tuning.task import Task, problem_digest
 from inductor_plugin.tuning.ticket import TuningTicket, looked_up, spreads
 from inductor_plugin.tuning.validity import (
     NOT_CHECKED,
+    causes,
     checked,
     is_strict,
     is_valid,
     keeps_out,
-    limits,
     was_limited,
     why_unused,
 )
@@ -281,7 +281,7 @@ class Selection:
             if not candidate.library:
                 own |= checked(task.check, verify=self._config.verify_numerics)
             if candidate.outcome is not None:
-                own |= limits(candidate.outcome.status, self._config)
+                own |= causes(candidate.outcome.status, self._config)
             measured = measurement(offers[candidate.candidate_id], candidate, common | own)
             ticket.measured[candidate.candidate_id] = measured
             # A library kernel is tried again: without it there is no reference and no guard.
@@ -329,6 +329,7 @@ class Selection:
                 "status": measured.status,
                 "reason": measured.reason,
                 "limits": measured.provenance.get("limits"),
+                "check": measured.provenance.get("check"),
             },
             counts=not is_strict(measured.status, self._config),
         )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 from inductor_plugin.cache import Measured, Quarantined
 from inductor_plugin.cache.quarantine import CONDEMNING, MISHAPS
 from inductor_plugin.config import Config
-from inductor_plugin.problem.number_check import NumberCheck
+from inductor_plugin.problem.number_check import REVISION, NumberCheck
 
 LIMITING: dict[str, tuple[str, ...]] = {
     "hung": ("compile_timeout_s", "bench_timeout_s"),
@@ -17,7 +18,7 @@ LIMITING: dict[str, tuple[str, ...]] = {
 """Options that may have ended a candidate, by its status; 0 means no limit, for memory the default one."""
 _ADVISED = frozenset({"hung", "out_of_memory"})
 
-_NUMBERS, _UNCHECKED, _LIMITS = "numbers", "unchecked", "limits"
+_NUMBERS, _UNCHECKED, _LIMITS, _CHECK = "numbers", "unchecked", "limits", "check"
 _NO_REFERENCE = "no reference"
 
 NOT_CHECKED = "numbers not checked"
@@ -46,6 +47,8 @@ def why_void(measured: Measured, config: Config, *, library: bool) -> str:
         return f"a library kernel that is {measured.status} is tried again"
     if config.verify_numerics and not library and is_unchecked(measured):
         return NOT_CHECKED
+    if not library and was_refused_earlier(measured.status, measured.provenance):
+        return "refused by an earlier check of numbers"
     limited = was_limited(measured.status, measured.provenance.get(_LIMITS), config)
     return f"{measured.status} at a limit that has been raised since" if limited else ""
 
@@ -74,9 +77,11 @@ def keeps_out(entry: Quarantined, config: Config) -> bool:
 
     A fault of its own keeps it out at once. A mishap may be the machine's fault (a process that was killed,
     memory that others had taken), so it takes two. A mishap under limits stricter than the default does not
-    count for other limits (`Quarantined.condemned`).
+    count for other limits (`Quarantined.condemned`). Numbers that an earlier check refused are compared again.
     """
     if was_limited(entry.status, entry.fields.get(_LIMITS), config):
+        return False
+    if was_refused_earlier(entry.status, entry.fields):
         return False
     return entry.condemned or entry.count >= CONDEMNING
 
@@ -97,8 +102,16 @@ def was_limited(status: str, then: object, config: Config) -> bool:
     )
 
 
-def limits(status: str, config: Config) -> dict[str, dict[str, float]]:
-    """Return the provenance of a candidate that may have exceeded a limit: the limits; empty without any."""
+def was_refused_earlier(status: str, details: Mapping[str, Any]) -> bool:
+    """Return True if numbers were called wrong by an earlier revision of the check; ``details`` as of `causes`."""
+    revision = details.get(_CHECK)
+    return status == "wrong" and not (isinstance(revision, int) and revision >= REVISION)
+
+
+def causes(status: str, config: Config) -> dict[str, Any]:
+    """Return what may have been the cause of a failure: the limits exceeded, or the check's revision; else empty."""
+    if status == "wrong":
+        return {_CHECK: REVISION}
     values: dict[str, float] = {name: getattr(config, name) for name in LIMITING.get(status, ())}
     return {_LIMITS: values} if any(values.values()) else {}
 

@@ -11,15 +11,16 @@ import pytest
 from inductor_plugin.cache import Measured, Quarantined, document
 from inductor_plugin.cache.record import failed, to_fields
 from inductor_plugin.config import Config
-from inductor_plugin.problem.number_check import NumberCheck
+from inductor_plugin.problem.number_check import REVISION, NumberCheck
 from inductor_plugin.problem.tolerance import Tolerance
+from inductor_plugin.tuning import validity
 from inductor_plugin.tuning.pins import Pins
 from inductor_plugin.tuning.validity import (
     advice,
+    causes,
     checked,
     is_valid,
     keeps_out,
-    limits,
     was_limited,
 )
 from inductor_plugin.worker.jobs import Outcome, Status
@@ -59,7 +60,7 @@ def config(**options: Any) -> Config:
         ("out_of_memory", {"worker_memory_bytes": 1 << 20}, {"worker_memory_bytes": 1 << 30}, True),
         ("out_of_memory", {"worker_memory_bytes": 1 << 20}, {"worker_memory_bytes": 0}, True),
         ("out_of_memory", {"worker_memory_bytes": 0}, {"worker_memory_bytes": 1 << 30}, False),
-        ("wrong", {"bench_timeout_s": 1.0}, {"bench_timeout_s": 30}, False),
+        ("raised", {"bench_timeout_s": 1.0}, {"bench_timeout_s": 30}, False),
         ("hung", None, {"bench_timeout_s": 30}, False),
     ],
 )
@@ -72,11 +73,11 @@ def test_a_raised_limit_gives_another_try(
 
 
 def test_what_is_noted_is_what_is_compared() -> None:
-    noted = limits("hung", config(bench_timeout_s=2))
+    noted = causes("hung", config(bench_timeout_s=2))
     assert noted == {"limits": {"bench_timeout_s": 2.0, "compile_timeout_s": 120.0}}
     assert was_limited("hung", noted["limits"], config(bench_timeout_s=3))
-    assert limits("crashed", config()) == limits("out_of_memory", config()) == {}
-    assert limits("crashed", config(worker_memory_bytes=5)) == {
+    assert causes("crashed", config()) == causes("out_of_memory", config()) == {}
+    assert causes("crashed", config(worker_memory_bytes=5)) == {
         "limits": {"worker_memory_bytes": 5}
     }
     assert "bench_timeout_s" in advice("hung")
@@ -105,7 +106,35 @@ def test_a_measurement_of_earlier_versions_that_was_compared_with_nothing_is_rep
     assert not is_valid(silent, config(), library=False)
     assert is_valid(silent, config(), library=True)
     assert is_valid(silent, config(verify_numerics=False), library=False)
-    assert is_valid(measured("wrong"), config(), library=False)
+    assert is_valid(measured("raised"), config(), library=False)
+
+
+def test_numbers_that_an_earlier_check_refused_are_compared_again() -> None:
+    """It refused right kernels: frozen int8 weights, results of large scales."""
+    now = causes("wrong", config())
+    assert is_valid(measured("wrong", **now), config(), library=False)
+    for before in ({}, {"check": REVISION - 1}, {"check": "2"}):
+        assert not is_valid(measured("wrong", **before), config(), library=False)
+        entry = Quarantined("environment", "a", "wrong", "", 0.0, 0.0, 1, before)
+        assert not keeps_out(entry, config())
+    entry = Quarantined("environment", "a", "wrong", "", 0.0, 0.0, 1, now)
+    assert keeps_out(entry, config())
+
+
+def test_a_right_kernel_that_an_earlier_check_condemned_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(validity, "REVISION", REVISION - 1)
+        fail(rig(tmp_path).plan(offers("a")), "a", "wrong")
+    again = rig(tmp_path).plan(offers("a"))
+    assert entries(again) == ["library", "a"]
+    race(again, {"library": 1.0, "a": 0.5})
+    later = rig(tmp_path)
+    assert list(later.store.iter_quarantine()) == []
+    known = later.plan(offers("a"))
+    assert known.hit
+    assert later.selection.decide(known).winner == "a"
 
 
 def as_seen_elsewhere(rig_: Any, ticket: Any) -> None:
@@ -220,7 +249,8 @@ def test_a_mishap_that_went_well_the_second_time_is_forgotten(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("status", "count", "then", "expected"),
     [
-        ("wrong", 1, None, True),
+        ("wrong", 1, None, False),  # by a check of earlier versions, which recorded no revision
+        ("red_zone", 1, None, True),
         ("failed", 1, None, True),  # an entry of an older version without a status
         ("hung", 1, None, False),
         ("hung", 2, None, True),
