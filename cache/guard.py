@@ -112,9 +112,12 @@ def read(path: Path | str, limit_bytes: int = MAX_DOCUMENT_BYTES) -> bytes:
         ValueError: It is a pipe or a device, or larger than ``limit_bytes``.
     """
     with open_regular(path) as file:
-        if os.fstat(file.fileno()).st_size > limit_bytes:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit_bytes:
             raise ValueError(_LIMIT.format(limit_bytes))
-        data = file.read(limit_bytes + 1)
+        data = file.read(size + 1)  # reading up to the limit takes memory for all of that
+        if len(data) > size:  # it has grown, or has no size, as in /proc
+            data += file.read(limit_bytes + 1 - len(data))
     if len(data) > limit_bytes:
         raise ValueError(_LIMIT.format(limit_bytes))
     return data

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from inductor_plugin.cache.document import (
     amount,
+    amounts,
     check_format,
     flag,
-    list_of,
     moment,
     optional,
     table,
@@ -347,7 +347,7 @@ _MEASURED: dict[str, Callable[[Any], Any]] = {
     "description": text,
     "status": text,
     "reason": text,
-    "samples_ms": list_of(amount),
+    "samples_ms": amounts,
     "median_ms": optional(amount),
     "spread_ms": optional(amount),
     "error": optional(amount),

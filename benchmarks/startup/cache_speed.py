@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import io
 import json
 import statistics
@@ -91,6 +92,8 @@ def measure(folder: Path, count: int) -> dict[str, float]:
         places.append((environment, stored.op, stored.digest))
     put_ms = (time.perf_counter() - started) / count * 1e3
     chosen = places[:: max(1, count // LOOKUPS)]
+    gc.collect()
+    gc.freeze()  # a process of its own would not hold what was written
     fresh = open_store(folder)
     cold_us = lookup_us(fresh, chosen)
     warm_us = lookup_us(fresh, chosen)
