@@ -11,6 +11,7 @@ import pytest
 from inductor_plugin.cache import document
 from inductor_plugin.cache.document import (
     amount,
+    amounts,
     flag,
     list_of,
     moment,
@@ -115,6 +116,25 @@ def test_a_reader_returns_its_type_and_refuses_others(index: int):
     for value in refused:
         with pytest.raises(ValueError, match=r"is|no"):
             reader(value)
+
+
+def test_samples_are_taken_at_once_and_odd_ones_refused():
+    for taken in ([], [0.0, 1.5], [1, 2.5], [1e308, 1e308]):
+        assert amounts(taken) == tuple(map(float, taken))
+    for refused in ("12", None, {"a": 1.0}):
+        with pytest.raises(ValueError, match="is not a list"):
+            amounts(refused)
+    for value in (*ODD, -0.5):
+        for samples in ([value], [1.0, value], [value, 1.0]):
+            with pytest.raises(ValueError, match=r"is not a finite number|is negative"):
+                amounts(samples)
+
+
+def test_names_of_a_table_are_text():
+    assert table({"ü": 1}) == {"ü": 1}
+    for odd in ({1: 2}, {"a": 1, None: 2}, {"\ud800": 1}):
+        with pytest.raises(ValueError, match="is not text"):
+            table(odd)
 
 
 def test_an_error_names_the_field_and_shows_only_the_start_of_its_value():

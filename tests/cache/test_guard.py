@@ -122,6 +122,12 @@ def test_a_file_is_read_up_to_its_limit(tmp_path: Path):
         read(path, 4)
 
 
+def test_a_file_without_a_size_is_read_whole():
+    assert b"Name:" in read("/proc/self/status")
+    with pytest.raises(ValueError, match="more than 9 bytes"):
+        read("/proc/self/status", 9)
+
+
 def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path):
     path = tmp_path / "sparse"
     with path.open("wb") as file:
