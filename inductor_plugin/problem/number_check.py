@@ -39,11 +39,15 @@ class NumberCheck:
         amplitudes: Factors of the random values of operands, powers of two, by their seed; 1 for all others.
         large_values: Whether the candidate also runs on operands that are thousands of times as large,
             where a kernel that saturates shows. Not with an epilogue: sin(x) of a large x has no digits.
+        steep: Power of two for operands whose products are some hundreds, beyond float32's exp; used with an epilogue.
+        unplanted: Seeds of operands without NaN: a filter, by which some kernels multiply the zeros of the padding.
     """
 
     tolerance: Tolerance
     amplitudes: tuple[tuple[int, float], ...] = ()
     large_values: bool = True
+    steep: int = 3
+    unplanted: frozenset[int] = frozenset()
 
 
 def tolerance_of(problem: Problem, *, tf32: bool) -> Tolerance:
@@ -57,7 +61,11 @@ def tolerance_of(problem: Problem, *, tf32: bool) -> Tolerance:
         tf32=tf32,
     )
     stepped = problem.epilogue and accepted.largest == 0.0
-    return Tolerance(STEPPED, STEPPED) if stepped else accepted
+    return (
+        Tolerance(STEPPED, STEPPED)
+        if stepped
+        else replace(accepted, own_units=not problem.epilogue)
+    )
 
 
 def added_operands(problem: Problem) -> tuple[int, ...]:
@@ -74,6 +82,11 @@ def added_operands(problem: Problem) -> tuple[int, ...]:
         for index, _ in enumerate(problem.inputs[:last])
         if roles and (index >= len(roles) or roles[index] == _ADDED)
     )
+
+
+def steepness(problem: Problem) -> int:
+    """Return the power of two for operands of normal random numbers whose products are about 256."""
+    return round((8 - math.log2(amplitude(problem))) / 2)
 
 
 def amplitude(problem: Problem) -> float:

@@ -64,12 +64,15 @@ class Tolerance:
         rounding: Relative to each number: as much as its two roundings to the output's type may differ. With a scale
             for each row, some numbers of a product are 30 times as large as their root mean square.
         drift: Of each row, column and batch: the mean of their errors, beyond what random errors explain.
+        own_units: Whether the errors of a line are relative to the scales of rows and columns, however small; not with an
+            epilogue: sigmoid(-20) of two roundings differs by a tenth.
     """
 
     largest: float
     spread: float
     rounding: float = 0.0
     drift: float = math.inf
+    own_units: bool = False
 
     def of_type(self, dtype: str) -> Tolerance:
         """Return the largest accepted errors of a further output of a kernel, of another type perhaps."""

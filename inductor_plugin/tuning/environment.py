@@ -55,6 +55,14 @@ def float32_precision() -> str:
         return "highest"
 
 
+def convolution_tf32() -> bool:
+    """Return True if float32 convolutions may round their operands to TF32, as torch lets cuDNN do by default."""
+    try:
+        return bool(torch.backends.cudnn.allow_tf32)
+    except RuntimeError:  # old and new settings are mixed
+        return False
+
+
 def provenance(device: str) -> dict[str, Any]:
     """Return facts stored with each timing that do not distinguish environments."""
     facts: dict[str, Any] = {"host": platform.node(), "python": platform.python_version()}

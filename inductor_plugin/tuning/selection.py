@@ -32,11 +32,12 @@ from inductor_plugin.tuning.task import Task, problem_digest
 from inductor_plugin.tuning.ticket import TuningTicket, looked_up, spreads
 from inductor_plugin.tuning.validity import (
     NOT_CHECKED,
-    causes,
     checked,
     is_strict,
     is_valid,
     keeps_out,
+    limits,
+    refused_earlier,
     was_limited,
     why_unused,
 )
@@ -104,6 +105,7 @@ class Selection:
             for o in known
             if (why := why_unused(recorded[o.candidate_id], self._config, library=o.library))
         }
+        void |= refused_earlier(quarantined)  # another machine's record does not speak for those
         measured = {
             o.candidate_id: recorded[o.candidate_id]
             for o in known
@@ -281,7 +283,7 @@ class Selection:
             if not candidate.library:
                 own |= checked(task.check, verify=self._config.verify_numerics)
             if candidate.outcome is not None:
-                own |= causes(candidate.outcome.status, self._config)
+                own |= limits(candidate.outcome.status, self._config)
             measured = measurement(offers[candidate.candidate_id], candidate, common | own)
             ticket.measured[candidate.candidate_id] = measured
             # A library kernel is tried again: without it there is no reference and no guard.
@@ -380,8 +382,8 @@ def _why_not_pinned(ticket: TuningTicket, candidate_id: str) -> str:
     row = ticket.measured.get(candidate_id)
     if row is not None and row.status not in NOT_FAILED:
         return f"{row.status} ({row.reason})"
-    unchecked = ticket.void.get(candidate_id) == NOT_CHECKED
-    return "its numbers were not checked here" if unchecked else ""
+    void = ticket.void.get(candidate_id, "")
+    return "its numbers were not checked here" if void == NOT_CHECKED else void
 
 
 def quarantine_name(candidate_id: str, problem_digest: str) -> str:

@@ -21,6 +21,8 @@ _ADVISED = frozenset({"hung", "out_of_memory"})
 _NUMBERS, _UNCHECKED, _LIMITS, _CHECK = "numbers", "unchecked", "limits", "check"
 _NO_REFERENCE = "no reference"
 
+REFUSED = "refused by an earlier check of numbers"
+"""Why a measurement is not used whose numbers an earlier revision of the check called wrong."""
 NOT_CHECKED = "numbers not checked"
 """Why a measurement is not used whose numbers nobody compared."""
 
@@ -48,7 +50,7 @@ def why_void(measured: Measured, config: Config, *, library: bool) -> str:
     if config.verify_numerics and not library and is_unchecked(measured):
         return NOT_CHECKED
     if not library and was_refused_earlier(measured.status, measured.provenance):
-        return "refused by an earlier check of numbers"
+        return REFUSED
     limited = was_limited(measured.status, measured.provenance.get(_LIMITS), config)
     return f"{measured.status} at a limit that has been raised since" if limited else ""
 
@@ -103,28 +105,35 @@ def was_limited(status: str, then: object, config: Config) -> bool:
 
 
 def was_refused_earlier(status: str, details: Mapping[str, Any]) -> bool:
-    """Return True if numbers were called wrong by an earlier revision of the check; ``details`` as of `causes`."""
+    """Return True if numbers were called wrong by an earlier revision of the check; ``details`` as of `checked`."""
     revision = details.get(_CHECK)
     return status == "wrong" and not (isinstance(revision, int) and revision >= REVISION)
 
 
-def causes(status: str, config: Config) -> dict[str, Any]:
-    """Return what may have been the cause of a failure: the limits exceeded, or the check's revision; else empty."""
-    if status == "wrong":
-        return {_CHECK: REVISION}
+def refused_earlier(entries: Mapping[str, Quarantined]) -> dict[str, str]:
+    """Return the candidates in quarantine whose numbers an earlier revision of the check called wrong, and that as reason."""
+    return {
+        name: REFUSED
+        for name, entry in entries.items()
+        if was_refused_earlier(entry.status, entry.fields)
+    }
+
+
+def limits(status: str, config: Config) -> dict[str, dict[str, float]]:
+    """Return the provenance of a candidate that may have exceeded a limit: the limits; empty without any."""
     values: dict[str, float] = {name: getattr(config, name) for name in LIMITING.get(status, ())}
     return {_LIMITS: values} if any(values.values()) else {}
 
 
-def checked(check: NumberCheck | None, *, verify: bool) -> dict[str, str]:
-    """Return the provenance of measurements without a check of results; empty otherwise.
+def checked(check: NumberCheck | None, *, verify: bool) -> dict[str, Any]:
+    """Return the provenance of measurements: the revision of the check of results, or why there was none.
 
     Args:
         check: How results were checked.
         verify: Whether the options ask for the check: then there was no library kernel among the candidates.
     """
     if check is not None:
-        return {}
+        return {_CHECK: REVISION}
     return {_NUMBERS: _NO_REFERENCE if verify else _UNCHECKED}
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from inductor_plugin.problem.definition import Operand, Problem
-from inductor_plugin.problem.number_check import added_operands, amplitude, tolerance_of
+from inductor_plugin.problem.number_check import added_operands, amplitude, steepness, tolerance_of
 from inductor_plugin.problem.tolerance import STEPPED
 
 
@@ -39,10 +41,18 @@ def test_they_are_as_large_as_the_product(extent: int, factor: float) -> None:
     assert amplitude(Problem("addmm", (C, operand(8, extent), wide), D)) == factor
 
 
+@pytest.mark.parametrize(("extent", "exponent"), [(1, 4), (64, 2), (4096, 1), (65536, 0)])
+def test_products_of_steep_operands_are_some_hundreds(extent: int, exponent: int) -> None:
+    assert steepness(Problem("mm", (operand(8, extent), operand(extent, 16)), D)) == exponent
+    assert 100 < 4**exponent * extent**0.5 <= 256
+
+
 def test_an_epilogue_does_not_widen_the_tolerance() -> None:
     bare = tolerance_of(Problem("mm", (A, B), D), tf32=False)
     wide = operand(8, 1 << 22)
-    assert tolerance_of(Problem("mm", (A, B, wide), D, epilogue="add-0123"), tf32=False) == bare
+    assert tolerance_of(Problem("mm", (A, B, wide), D, epilogue="add-0123"), tf32=False) == replace(
+        bare, own_units=False
+    )
     steps = Problem("mm", (A, B), operand(8, 16, dtype="bool"), epilogue="gt-0123")
     assert tolerance_of(steps, tf32=False).spread == STEPPED
     assert (

@@ -80,6 +80,14 @@ def test_mixed_tf32_settings_count_as_the_strictest(monkeypatch: pytest.MonkeyPa
     assert environment.float32_precision() == "highest"
 
 
+@pytest.mark.parametrize("allowed", [True, False])
+def test_convolutions_have_a_precision_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, *, allowed: bool
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
+    assert environment.convolution_tf32() is allowed
+
+
 def test_provenance_names_the_host_and_on_a_gpu_the_clocks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -17,10 +17,10 @@ from inductor_plugin.tuning import validity
 from inductor_plugin.tuning.pins import Pins
 from inductor_plugin.tuning.validity import (
     advice,
-    causes,
     checked,
     is_valid,
     keeps_out,
+    limits,
     was_limited,
 )
 from inductor_plugin.worker.jobs import Outcome, Status
@@ -73,11 +73,11 @@ def test_a_raised_limit_gives_another_try(
 
 
 def test_what_is_noted_is_what_is_compared() -> None:
-    noted = causes("hung", config(bench_timeout_s=2))
+    noted = limits("hung", config(bench_timeout_s=2))
     assert noted == {"limits": {"bench_timeout_s": 2.0, "compile_timeout_s": 120.0}}
     assert was_limited("hung", noted["limits"], config(bench_timeout_s=3))
-    assert causes("crashed", config()) == causes("out_of_memory", config()) == {}
-    assert causes("crashed", config(worker_memory_bytes=5)) == {
+    assert limits("crashed", config()) == limits("out_of_memory", config()) == {}
+    assert limits("crashed", config(worker_memory_bytes=5)) == {
         "limits": {"worker_memory_bytes": 5}
     }
     assert "bench_timeout_s" in advice("hung")
@@ -111,7 +111,7 @@ def test_a_measurement_of_earlier_versions_that_was_compared_with_nothing_is_rep
 
 def test_numbers_that_an_earlier_check_refused_are_compared_again() -> None:
     """It refused right kernels: frozen int8 weights, results of large scales."""
-    now = causes("wrong", config())
+    now = checked(NumberCheck(Tolerance(0.1, 0.1)), verify=True)
     assert is_valid(measured("wrong", **now), config(), library=False)
     for before in ({}, {"check": REVISION - 1}, {"check": "2"}):
         assert not is_valid(measured("wrong", **before), config(), library=False)
@@ -167,16 +167,18 @@ def test_what_failed_here_is_not_run_because_another_machine_has_not_seen_it(
     assert again.selection.decide(again.plan(offers("a"))).winner == "library"
 
 
-@pytest.mark.parametrize("why", ["wrong", "unchecked"])
+@pytest.mark.parametrize("why", ["wrong", "wrong by an earlier check", "unchecked"])
 def test_a_pinned_kernel_that_is_wrong_or_unchecked_does_not_run(
-    tmp_path: Path, why: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, why: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tuned = rig(tmp_path, verify_numerics=why == "wrong")
+    tuned = rig(tmp_path, verify_numerics=why != "unchecked")
     ticket = tuned.plan(offers("a"))
-    if why == "wrong":
-        fail(ticket, "a", "wrong")
-    else:
+    if why == "unchecked":
         race(ticket, {"library": 2.0, "a": 1.0})
+    else:
+        with monkeypatch.context() as then:
+            then.setattr(validity, "REVISION", REVISION - ("earlier" in why))
+            fail(ticket, "a", "wrong")
     pins = Pins("pins.json", {f"{ENVIRONMENT}/mm/{ticket.digest}": "a"})
     pinned = rig(tmp_path, pins, policy="pinned", pin_file="pins.json")
     verdict = pinned.selection.decide(pinned.plan(offers("a")))
@@ -184,7 +186,7 @@ def test_a_pinned_kernel_that_is_wrong_or_unchecked_does_not_run(
     assert "the library kernel is" in caplog.text
     trusting = rig(tmp_path, pins, policy="pinned", pin_file="pins.json", verify_numerics=False)
     winner = trusting.selection.decide(trusting.plan(offers("a"))).winner
-    assert winner == ("library" if why == "wrong" else "a")
+    assert winner == ("a" if why == "unchecked" else "library")
 
 
 def test_what_was_not_checked_is_measured_again_when_numbers_count(tmp_path: Path) -> None:
@@ -300,3 +302,19 @@ def fail(ticket: Any, name: str, status: Status) -> None:
         )
         one.samples_ms = (1.0,) * 5 if good else ()
     ticket.task.finish(ticket.task)
+
+
+def test_another_machine_does_not_speak_for_what_an_earlier_check_refused_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(validity, "REVISION", REVISION - 1)
+        fail(rig(tmp_path).plan(offers("a")), "a", "wrong")
+    there = rig(tmp_path)
+    as_seen_elsewhere(there, there.plan(offers("a")))
+    for policy in ("tune", "cached"):
+        here = rig(tmp_path, policy=policy)
+        ticket = here.plan(offers("a"))
+        assert not ticket.hit
+        assert "a" not in ticket.measured
+        assert ticket.void["a"] == validity.REFUSED

@@ -15,10 +15,11 @@ from inductor_plugin.problem.number_check import (
     NumberCheck,
     added_operands,
     amplitude,
+    steepness,
     tolerance_of,
 )
 from inductor_plugin.tuning.ends import SizeEnd
-from inductor_plugin.tuning.environment import float32_precision
+from inductor_plugin.tuning.environment import convolution_tf32, float32_precision
 
 _ALIGNMENTS = (16, 8, 4, 2)
 
@@ -33,11 +34,15 @@ def number_check(problem: Problem, names: Sequence[str], seeds: dict[str, int]) 
     """
     added = dict.fromkeys(names[i] for i in added_operands(problem) if i < len(names))
     factor = amplitude(problem)
-    tf32 = problem.output.device != "cpu" and float32_precision() != "highest"
+    convolution = problem.op == "convolution"
+    exact = not convolution_tf32() if convolution else float32_precision() == "highest"
+    filters = names[1:2] if convolution else ()
     return NumberCheck(
-        tolerance_of(problem, tf32=tf32),
+        tolerance_of(problem, tf32=problem.output.device != "cpu" and not exact),
         tuple((seeds.setdefault(name, len(seeds) + 1), factor) for name in added),
         large_values=not problem.epilogue,
+        steep=steepness(problem),
+        unplanted=frozenset(seeds.setdefault(name, len(seeds) + 1) for name in filters),
     )
 
 

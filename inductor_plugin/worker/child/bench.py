@@ -20,6 +20,7 @@ from inductor_plugin.worker.child.operands import Guarded
 from inductor_plugin.worker.child.product import ProductVerifier
 from inductor_plugin.worker.child.running import Emit, Running, bound, moved
 from inductor_plugin.worker.child.state import ProblemState
+from inductor_plugin.worker.child.stress import Stress
 from inductor_plugin.worker.jobs import (
     BenchCandidate,
     Event,
@@ -299,7 +300,11 @@ def _judged(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
         if not verdict.reason:
             reason = _poisoned(running, trial, emit, library=False)
             verdict = replace(verdict, reason=reason)
-        return verdict
+        if not verdict.reason:
+            elsewhere = moved(running, Stress(), emit)
+            reason = elsewhere.overrun() or _verdict(elsewhere, problem, elsewhere.result).reason
+            verdict = replace(verdict, reason=reason and f"{reason} (with other addresses)")
+        return _steady(running, problem, emit) if not verdict.reason else verdict
     assert problem.product is not None
     verdict = problem.product.judge(*running.outputs)
     if not verdict.reason:
@@ -316,19 +321,27 @@ def _judged(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
     return _steady(running, problem, emit) if not verdict.reason else verdict
 
 
+def _verdict(running: Running, problem: ProblemState, result: torch.Tensor) -> CheckResult:
+    """Return whether outputs on the operands as they are are right."""
+    if problem.attention is not None:
+        return problem.attention.judge(_outputs(running, problem.attention, result))
+    assert problem.product is not None
+    return problem.product.judge(result, running.others)
+
+
 def _steady(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
     """Call a candidate some more times, and judge each result whose bits differ from those before."""
-    assert problem.product is not None
-    verdict = problem.product.judge(running.repeat(emit), running.others)
-    before, until = running.result.clone(), time.monotonic() + _STEADY_S
+    verdict = _verdict(running, problem, running.repeat(emit))
+    before = [zone.tensor.clone() for zone in running.zones()]
+    until = time.monotonic() + _STEADY_S
     emit(Event("start", running.candidate.candidate_id))
     for _ in range(_CALLS_STEADY if running.guarded is not None else 0):
         if verdict.reason or time.monotonic() > until:
             break
-        running.call()
-        timer_for(running.candidate.output.device).synchronize()
-        if not torch.equal(before, running.result):
-            verdict = problem.product.judge(running.result, running.others)
+        running.again()
+        after = (zone.tensor for zone in running.zones())
+        if not all(map(torch.equal, before, after)):
+            verdict = _verdict(running, problem, running.result)
     emit(Event("build", running.candidate.candidate_id))
     return verdict
 
@@ -339,11 +352,7 @@ def _judged_again(
     """Run a candidate once more after its samples; return whether its results are still right."""
     result = running.repeat(emit)
     time.sleep(_SETTLE_S)
-    if problem.attention is not None:
-        verdict = problem.attention.judge(_outputs(running, problem.attention, result))
-    else:
-        assert problem.product is not None
-        verdict = problem.product.judge(result, running.others)
+    verdict = _verdict(running, problem, result)
     if not verdict.reason:
         return verdict if before.error is None else before
     return replace(verdict, reason=f"{verdict.reason} (right at first, wrong when called again)")

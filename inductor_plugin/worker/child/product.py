@@ -18,6 +18,7 @@ from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.worker.child.comparison import (
     comparable,
     compare,
+    lost,
     rms,
     saturation,
     whole,
@@ -54,20 +55,20 @@ class Change:
         stress: The change.
         output: The output.
         others: What else the kernel writes, by name.
-        overflows: Whether nothing but the infinite numbers of the output are compared.
+        numbers: False if nothing but infinities and NaN are compared.
     """
 
     stress: Stress
     output: torch.Tensor
     others: Mapping[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
-    overflows: bool = False
+    numbers: bool = True
 
     @classmethod
-    def of(cls, stress: Stress, outputs: Outputs, *, overflows: bool = False) -> Change:
+    def of(cls, stress: Stress, outputs: Outputs, *, numbers: bool = True) -> Change:
         """Keep copies of outputs."""
         output, others = outputs
-        kept = {} if overflows else {name: other.clone() for name, other in others.items()}
-        return cls(stress, output.clone(), kept, overflows)
+        kept = {name: other.clone() for name, other in others.items()} if numbers else {}
+        return cls(stress, output.clone(), kept, numbers)
 
 
 class ProductVerifier:
@@ -145,28 +146,35 @@ class ProductVerifier:
         self._others = {name: other.clone() for name, other in others.items()}
         usable = _finite(self._reference)
         self._gaps = fill_gaps(inputs, tensors)
-        exponent: int | None = 0
+        stress: Stress | None = Stress()
         if self._gaps or self._check.large_values:
             exponents = EXPONENTS if self._check.large_values else (0,)
-            exponent = next((e for e in exponents if _finite(run(Stress(e))[0]) >= usable), None)
-        if (
-            exponent is None
-        ):  # it reads the gaps; those of operands that are built from now on are numbers
+            tried = (self._stress(e) for e in exponents)
+            stress = next((s for s in tried if _finite(run(s)[0]) >= usable), None)
+        if stress is None:
+            # It reads the gaps; those of operands that are built from now on are numbers.
             self._gaps = False
             tensors.clear()
             return
-        self._changes = list(self._planted(Stress(exponent), usable, run))
+        self._changes = list(self._planted(stress, usable, run))
         if self._check.large_values and not whole(self._reference):
-            self._changes += [*self._small(run), *self._overflowing(exponent, run)]
+            self._changes += [*self._small(run), *self._overflowing(stress.exponent, run)]
+        elif not self._check.large_values:
+            self._changes += self._steep(run)
+
+    def _stress(self, exponent: int) -> Stress:
+        """Return a change of all operands; those that are added are scaled as the product is."""
+        return Stress(exponent, added=frozenset(self._amplitudes))
 
     def _small(self, run: Run) -> Iterator[Change]:
         """Yield operands that are so small that a kernel must not take them for zeros."""
         for exponent in SMALL:
-            outputs = run(Stress(exponent))
+            stress = self._stress(exponent)
+            outputs = run(stress)
             size = torch.nan_to_num(comparable(outputs[0]), 0.0, 0.0, 0.0)
             normal = torch.finfo(outputs[0].dtype).smallest_normal
             if size.numel() and rms(size) >= _NORMAL * normal:
-                yield Change.of(Stress(exponent), outputs)
+                yield Change.of(stress, outputs)
                 return
 
     def _overflowing(self, largest: int, run: Run) -> Iterator[Change]:
@@ -175,11 +183,22 @@ class ProductVerifier:
         for exponent in OVERFLOWING if self._reference.dtype == torch.float16 else ():
             if exponent <= largest:
                 continue
-            outputs = run(Stress(exponent))
+            stress = self._stress(exponent)
+            outputs = run(stress)
             least, most = _OVERFLOWN
             if least <= float(torch.isinf(outputs[0]).float().mean().item()) <= most:
-                yield Change.of(Stress(exponent), outputs, overflows=True)
+                yield Change.of(stress, outputs, numbers=False)
                 return
+
+    def _steep(self, run: Run) -> Iterator[Change]:
+        """Yield operands with which an epilogue's exp overflows: products of some hundreds.
+
+        Two kernels that round such a product differently have other numbers, but both have numbers. Integers are
+        compared: a kernel without a clamp wraps.
+        """
+        assert self._reference is not None
+        stress = self._stress(self._check.steep)
+        yield Change.of(stress, run(stress), numbers=whole(self._reference))
 
     def _planted(self, stress: Stress, usable: float, run: Run) -> Iterator[Change]:
         """Plant NaN, and yield the changes with the library kernel's outputs.
@@ -188,8 +207,9 @@ class ProductVerifier:
         planted where the library kernel hides them: its ReLU may, and torch's does not.
         """
         floating = self._reference is not None and not whole(self._reference)
-        places = sites(self._inputs, self._amplitudes) if floating else ()
-        further = borders(self._inputs, self._amplitudes) if floating else ()
+        plantable = [spec for spec in self._inputs if spec.seed not in self._check.unplanted]
+        places = sites(plantable, self._amplitudes) if floating else ()
+        further = borders(plantable, self._amplitudes) if floating else ()
 
         def tried(chosen: tuple[tuple[int, int], ...], most: float) -> Change | None:
             how = replace(stress, planted=chosen)
@@ -207,7 +227,7 @@ class ProductVerifier:
             together = tried(few, _SPOILED) if few else None
         if together is not None:
             yield together
-        elif stress != Stress():
+        else:  # at other addresses at least
             yield Change.of(stress, run(stress))
         rest = () if together is None else together.stress.planted
         for place in places:
@@ -238,8 +258,9 @@ class ProductVerifier:
     ) -> CheckResult:
         """Return whether the outputs on changed operands are right."""
         stress = change.stress
-        if change.overflows:
-            verdict = CheckResult(None, saturation(result, change.output))
+        if not change.numbers:
+            differing = saturation if self._check.large_values else lost
+            verdict = CheckResult(None, differing(result, change.output))
         else:
             verdict = self._compared((result, others), (change.output, change.others))
         if verdict.reason:
@@ -247,7 +268,7 @@ class ProductVerifier:
             nan = "NaN in some operands" if stress.planted else ""
             how = ", ".join(filter(None, (nan, scale, "other addresses")))
             return replace(verdict, reason=f"{verdict.reason} (with {how})")
-        if change.overflows:
+        if not change.numbers:
             return verdict
         hidden = _nan(change.output) & torch.isfinite(comparable(result))
         if bool(hidden.any()):

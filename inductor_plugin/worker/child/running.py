@@ -33,7 +33,7 @@ class Running:
 
     def repeat(self, emit: Emit) -> torch.Tensor:
         """Overwrite the outputs, run the candidate again and return its output."""
-        for zone in self._zones():
+        for zone in self.zones():
             zone.refill()
         emit(Event("start", self.candidate.candidate_id))
         with garbage_in_new_memory():
@@ -46,6 +46,13 @@ class Running:
     def others(self) -> dict[str, torch.Tensor]:
         """What it writes besides its output, by name."""
         return {name: zone.tensor for name, zone in self._scratch.items()}
+
+    def again(self) -> None:
+        """Overwrite the outputs and call the candidate once more: one that writes nothing must not keep what it wrote."""
+        for zone in self.zones():
+            zone.refill()
+        self.call()
+        timer_for(self.candidate.output.device).synchronize()
 
     @property
     def outputs(self) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -80,7 +87,7 @@ class Running:
 
     def overrun(self) -> str:
         """Return what was written outside of the outputs, empty if nothing was."""
-        return next(filter(None, (zone.overrun() for zone in self._zones())), "")
+        return next(filter(None, (zone.overrun() for zone in self.zones())), "")
 
     def damage(self, problem: ProblemState) -> str:
         """Return what was written that is not an output, empty if nothing was."""
@@ -94,7 +101,8 @@ class Running:
         """Return the operands that it may not write."""
         return [s for i, s in enumerate(self.candidate.inputs) if i not in self.written]
 
-    def _zones(self) -> list[Guarded]:
+    def zones(self) -> list[Guarded]:
+        """Return all memory that it may write."""
         outputs = [self.guarded] if self.guarded else []
         return [*outputs, *self.written.values(), *self._scratch.values()]
 
@@ -138,12 +146,19 @@ def moved(running: Running, stress: Stress, emit: Emit) -> Running:
     """
     candidate = running.candidate
     emit(Event("build", candidate.candidate_id))
+    written = {index: Guarded(candidate.inputs[index]) for index in running.written}
+    pairs = zip(candidate.inputs, running.inputs, strict=True)
     copies = {
         spec: _copied(spec, tensor)
-        for spec, tensor in zip(candidate.inputs, running.inputs, strict=True)
+        for index, (spec, tensor) in enumerate(pairs)
+        if index not in written
     }
     stress.apply(copies)
-    return bound(candidate, [copies[spec] for spec in candidate.inputs], {}, emit)
+    inputs = [
+        written[index].tensor if index in written else copies[spec]
+        for index, spec in enumerate(candidate.inputs)
+    ]
+    return bound(candidate, inputs, written, emit)
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -53,16 +53,18 @@ class Stress:
     Attributes:
         exponent: Power of two that floats are multiplied by; above 0 integers are multiplied by `_WHOLE`, too.
         planted: Elements that become NaN, as (seed, index in the storage).
+        added: Seeds of operands that are added to the product of two others: twice the exponent is theirs.
     """
 
     exponent: int = 0
     planted: tuple[tuple[int, int], ...] = ()
+    added: frozenset[int] = frozenset()
 
     def apply(self, tensors: Mapping[TensorSpec, torch.Tensor]) -> None:
         """Change the operands in place; those from files and packed ones stay as they are."""
         changed = [(spec, flat(spec, tensor)) for spec, tensor in tensors.items() if plain(spec)]
         for spec, values in changed:
-            _scale(spec, values, self.exponent)
+            _scale(spec, values, self.exponent * (2 if spec.seed in self.added else 1))
         for seed, index in self.planted:
             for spec, values in changed:
                 if spec.seed == seed and index < values.numel():

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 Fault = Callable[[Tensor, Sequence[Tensor]], None]
+Returned = Callable[[Sequence[Tensor]], Tensor]
 
 _CALLS: Counter[str] = Counter()
 _SCRATCH: dict[str, Tensor] = {}
@@ -80,6 +81,33 @@ def every_10th_call_only(out: Tensor, operands: Sequence[Tensor]) -> None:
     _CALLS["every_10th_call_only"] += 1
     wrong = _CALLS["every_10th_call_only"] % 10 == 0
     out.copy_(right(operands) * (1.5 if wrong else 1.0))
+
+
+def writes_nothing_now_and_then(out: Tensor, operands: Sequence[Tensor]) -> None:
+    """Leave out every eleventh call, as with a counter that nobody clears."""
+    _CALLS["writes_nothing"] += 1
+    if _CALLS["writes_nothing"] % 11:
+        out.copy_(right(operands))
+
+
+def flushes_factors(out: Tensor, operands: Sequence[Tensor]) -> None:
+    """Take small numbers of the product's factors for zeros, not of what is added."""
+    least = 2e-3 if out.dtype == torch.float16 else 1e-5
+    *added, a, b = operands
+    small = [torch.where(each.abs() < least, 0.0, each.double()) for each in (a, b)]
+    out.copy_(right([*added, *small]))
+
+
+def clamps_c(out: Tensor, operands: Sequence[Tensor]) -> None:
+    *added, a, b = operands
+    out.copy_(right([*(each.double().clamp(-1000, 1000) for each in added), a, b]))
+
+
+def spoils_all(out: Tensor, operands: Sequence[Tensor]) -> None:
+    """Write NaN everywhere if a single number overflows."""
+    result = right(operands)
+    largest = result.nan_to_num(0.0, 0.0, 0.0).abs().max()
+    out.copy_(result if largest < 65520 else torch.full_like(result, float("nan")))
 
 
 def calls_3_to_13(out: Tensor, operands: Sequence[Tensor]) -> None:
@@ -188,12 +216,6 @@ def too_large(out: Tensor, operands: Sequence[Tensor]) -> None:
     out.copy_(right(operands) * factor)
 
 
-def flushes_small_operands(out: Tensor, operands: Sequence[Tensor]) -> None:
-    """Take numbers below 1e-5 for zeros; those of float16 below 0.002, which random ones seldom are."""
-    least = 2e-3 if out.dtype == torch.float16 else 1e-5
-    out.copy_(right([torch.where(each.abs() < least, 0.0, each.double()) for each in operands]))
-
-
 def drops_a_term(out: Tensor, operands: Sequence[Tensor]) -> None:
     """Leave out the term with which the second half of the sum begins."""
     *added, a, b = operands
@@ -226,10 +248,26 @@ def times_0(out: Tensor, operands: Sequence[Tensor]) -> None:
     out.copy_(right([a, b]) + 0.0 * c.double())
 
 
+def overflows_early(out: Tensor, operands: Sequence[Tensor]) -> None:
+    """Compute in between what overflows float32 at some hundreds, as a naive tanh does."""
+    result = right(operands).float()
+    out.copy_(result * (result.exp() / result.exp()))
+
+
+def returns_the_same_memory(operands: Sequence[Tensor]) -> Tensor:
+    result = right(operands).to(operands[-1].dtype)
+    return _SCRATCH.setdefault("result", torch.empty_like(result)).copy_(result)
+
+
+def returns_transposed(operands: Sequence[Tensor]) -> Tensor:
+    return right(operands).to(operands[-1].dtype).t().contiguous().t()
+
+
 WRONG: tuple[Fault, ...] = (
     every_10th_call,
     every_10th_call_only,
     calls_3_to_13,
+    writes_nothing_now_and_then,
     second_call,
     keeps_addresses,
     permutes_b,
@@ -242,16 +280,16 @@ WRONG: tuple[Fault, ...] = (
     hides_nan,
     too_large,
     zeroes_small_numbers,
-    flushes_small_operands,
+    flushes_factors,
     drops_a_term,
 )
 OF_LAYOUTS: tuple[Fault, ...] = (fills_gaps, reads_padding)
-OF_C: tuple[Fault, ...] = (forgets_c, halves_c)
+OF_C: tuple[Fault, ...] = (forgets_c, halves_c, clamps_c)
 OF_TYPES: tuple[Fault, ...] = (clamps_operands,)
 """Wrong in types with float32's range."""
 OF_SIZES: tuple[Fault, ...] = (last_tile_missing, last_tile_overruns)
 """Right where the rows are a multiple of 8."""
-OF_FLOAT16: tuple[Fault, ...] = (clamps_result,)
+OF_FLOAT16: tuple[Fault, ...] = (clamps_result, spoils_all)
 
 
 def float32_for_float64(out: Tensor, operands: Sequence[Tensor]) -> None:
@@ -307,6 +345,7 @@ for each in (
     *OF_SIZES,
     *OF_FLOAT16,
     *OTHERS,
+    overflows_early,
     times_0,
     finishes_later,
 ):

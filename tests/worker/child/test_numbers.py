@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,8 @@ import torch
 from inductor_plugin.kernels.call import ExternKernel, OpKernel, TensorSpec
 from inductor_plugin.problem.definition import Operand, Problem
 from inductor_plugin.problem.number_check import NumberCheck, amplitude, tolerance_of
-from inductor_plugin.worker.child import bench
+from inductor_plugin.worker.child import bench, inductor
+from inductor_plugin.worker.child.running import Running
 from inductor_plugin.worker.jobs import BenchCandidate, FinalJob, Outcome, Sampling, ScreenJob
 from tests.support.candidates import wrong_numbers
 
@@ -108,10 +110,11 @@ def test_a_kernel_of_a_narrower_type_is_refused(fault: wrong_numbers.Fault, dtyp
     assert screened(jobs(fault, dtype, "mm")[0]).status == "wrong"
 
 
-def test_a_kernel_whose_results_are_never_infinite_is_refused() -> None:
-    outcome = screened(jobs(wrong_numbers.clamps_result, "float16", "mm")[0])
+@pytest.mark.parametrize("fault", wrong_numbers.OF_FLOAT16, ids=lambda fault: fault.__name__)
+def test_a_kernel_that_overflows_otherwise_is_refused(fault: wrong_numbers.Fault) -> None:
+    outcome = screened(jobs(fault, "float16", "mm")[0])
     assert outcome.status == "wrong"
-    assert "are finite where the library kernel's are infinite" in outcome.reason
+    assert "where the library kernel's are infinite" in outcome.reason
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -122,6 +125,63 @@ def test_a_term_that_is_left_out_of_a_long_sum_is_seen(
     monkeypatch.setattr(sys.modules[__name__], "K", 1 << 14)
     outcome = screened(jobs(wrong_numbers.drops_a_term, dtype, "mm")[0])
     assert outcome.status == "wrong", outcome
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (wrong_numbers.returns_the_same_memory, "the memory of its previous result"),
+        (wrong_numbers.returns_transposed, "returns strides (1, 24)"),
+    ],
+)
+def test_a_returned_tensor_has_its_strides_and_memory_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, fault: wrong_numbers.Returned, words: str
+) -> None:
+    screen, _ = jobs(wrong_numbers.exact, "float32", "mm")
+    kernel = ExternKernel(fault.__name__, has_out=False)
+    stock = inductor.bind_extern
+
+    def bind(kernel: ExternKernel, inputs: Any, out: Any) -> Any:
+        if kernel.has_out:
+            return stock(kernel, inputs, out)
+        return lambda: fault(inputs)
+
+    monkeypatch.setattr(inductor, "bind_extern", bind)
+    outcome = screened(replace(screen, candidate=replace(screen.candidate, kernel=kernel)))
+    assert outcome.status == "wrong"
+    assert words in outcome.reason
+
+
+def test_a_returned_view_of_an_operand_is_named() -> None:
+    screen, _ = jobs(wrong_numbers.exact, "float32", "mm")
+    first, operand, result = torch.ones(2, 3), torch.ones(2, 3), torch.ones(2, 3)
+    running = Running(screen.candidate, lambda: None, [first, operand], result, None, {})
+    alias = replace(running, result=operand.t())
+    assert running.shares(alias) == ""
+    assert alias.shares(running) == "it returns the memory of its operand 1"
+
+
+@pytest.mark.parametrize("op", ["mm", "addmm"])
+def test_without_large_values_a_kernel_runs_on_moved_and_on_steep_operands(op: str) -> None:
+    """As with an epilogue: no fault of addresses or of an exp that overflows gets through."""
+    for fault in (
+        wrong_numbers.keeps_addresses,
+        wrong_numbers.overflows_early,
+        wrong_numbers.exact,
+    ):
+        screen, _ = jobs(fault, "float32", op)
+        assert screen.check is not None
+        check = replace(screen.check, large_values=False, steep=2)
+        outcome = screened(replace(screen, check=check, problem_id=fault.__name__))
+        assert (outcome.status == "ok") is (fault is wrong_numbers.exact), fault
+
+
+def test_nan_is_not_planted_where_kernels_may_multiply_it_by_padding() -> None:
+    screen, _ = jobs(wrong_numbers.hides_nan, "float32", "mm")
+    assert screen.check is not None
+    for seeds, status in (((B_SEED,), "wrong"), ((A_SEED, B_SEED), "ok")):
+        check = replace(screen.check, unplanted=frozenset(seeds))
+        assert screened(replace(screen, check=check, problem_id=f"{seeds}")).status == status
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int32"])
