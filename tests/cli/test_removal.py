@@ -19,11 +19,11 @@ def failing(store: Store, rows: int, *names: str) -> tuple[Problem, str]:
     """Put candidates that failed on a problem into record and quarantine, as a run does."""
     one = problem(rows=rows)
     digest, environment = digest_of(one.fields()), record().environment
-    candidates = [measured(name, None, status="wrong", reason="no answer") for name in names]
+    candidates = [measured(name, None, status="raised", reason="no answer") for name in names]
     known = record(measured("library"), *candidates, op=one.op, digest=digest)
     store.put_record(replace(known, problem=one.fields(), decision=decision("library")))
     for name in names:
-        fields = {"candidate": name, "status": "wrong", "reason": "no answer", "problem": "mm"}
+        fields = {"candidate": name, "status": "raised", "reason": "no answer", "problem": "mm"}
         store.quarantine(environment, quarantine_name(name, digest), fields)
     return one, digest
 
@@ -50,7 +50,7 @@ def test_a_released_candidate_is_tried_by_the_next_run(
         "environment": record().environment,
         "candidate": name,
         "problem": "mm",
-        "status": "wrong",
+        "status": "raised",
         "reason": "no answer",
         "records": 1,
     }
@@ -73,7 +73,7 @@ def test_a_candidate_is_released_on_every_problem_by_its_own_name_or_all_are(
     run(store, "release", "--all")
     said = capsys.readouterr().out
     assert "2 of 2 released" in said
-    assert "wrong: no answer" in said
+    assert "raised: no answer" in said
     assert tried(store, one, "bad", "worse") == {"bad", "worse"}
     assert told(store, capsys, "ls", "--quarantine") == []
     assert told(store, capsys, "release", "--all") == {"released": []}
