@@ -149,9 +149,11 @@ def saturation(result: torch.Tensor, reference: torch.Tensor) -> str:
     does not, in either kernel, so that only most of the numbers have to agree.
     """
     expected, got = comparable(reference), comparable(result)
-    infinite, finite = torch.isinf(expected), torch.isfinite(expected)
+    infinite, below = torch.isinf(expected), expected == -math.inf
+    finite = torch.isfinite(expected)
     return _mostly(infinite & torch.isfinite(got), infinite, "finite", "infinite") or (
-        _mostly(infinite & (got != expected), infinite, "NaN or of another sign", "infinite")
+        _mostly(infinite & torch.isnan(got), infinite, "NaN", "infinite")
+        or _mostly(below & (got == math.inf), below, "inf", "-inf")
         or _mostly(finite & ~torch.isfinite(got), finite, "not finite", "numbers")
     )
 
