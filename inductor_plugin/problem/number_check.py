@@ -20,10 +20,11 @@ from inductor_plugin.problem.tolerance import (
 )
 
 REVISION = 2
-"""Raised when the check stops to refuse kernels that were right. What an earlier revision refused is measured again.
+"""Revision of the check, raised when the check no longer refuses some right kernels: what an earlier revision refused is
+measured again.
 
-2: candidates see the operands of the library kernel (frozen int8, int4 and fp16 weights); numbers with a scale for each row
-may be rounded by their own size; TF32 may cut operands.
+2: candidates see the operands of the library kernel (frozen int8, int4 and fp16 weights); the tolerance follows the scales of
+rows and columns; operands may be truncated to TF32.
 """
 _ADDED = "c"
 """Role of an operand that is added to the product."""

@@ -37,7 +37,7 @@ def numerics(device: str) -> dict[str, Any]:
     }
     if not device.startswith("cpu"):
         matmul = torch.backends.cuda.matmul
-        settings["cudnn_allow_tf32"] = bool(torch.backends.cudnn.allow_tf32)
+        settings["cudnn_allow_tf32"] = convolution_tf32()
         settings["fp16_reduced"] = bool(matmul.allow_fp16_reduced_precision_reduction)
         settings["bf16_reduced"] = bool(matmul.allow_bf16_reduced_precision_reduction)
     return settings

@@ -121,12 +121,16 @@ def test_numbers_that_an_earlier_check_refused_are_compared_again() -> None:
     assert keeps_out(entry, config())
 
 
+def refused_by_an_earlier_check(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(validity, "REVISION", REVISION - 1)
+        fail(rig(path).plan(offers("a")), "a", "wrong")
+
+
 def test_a_right_kernel_that_an_earlier_check_condemned_wins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as earlier:
-        earlier.setattr(validity, "REVISION", REVISION - 1)
-        fail(rig(tmp_path).plan(offers("a")), "a", "wrong")
+    refused_by_an_earlier_check(tmp_path, monkeypatch)
     again = rig(tmp_path).plan(offers("a"))
     assert entries(again) == ["library", "a"]
     race(again, {"library": 1.0, "a": 0.5})
@@ -307,9 +311,7 @@ def fail(ticket: Any, name: str, status: Status) -> None:
 def test_another_machine_does_not_speak_for_what_an_earlier_check_refused_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as earlier:
-        earlier.setattr(validity, "REVISION", REVISION - 1)
-        fail(rig(tmp_path).plan(offers("a")), "a", "wrong")
+    refused_by_an_earlier_check(tmp_path, monkeypatch)
     there = rig(tmp_path)
     as_seen_elsewhere(there, there.plan(offers("a")))
     for policy in ("tune", "cached"):

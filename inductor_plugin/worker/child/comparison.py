@@ -28,7 +28,7 @@ normal error's, sqrt(1 / 2n)."""
 _LEAST_UNIT = 2.0**-12
 """Least size of a number's scale, in units of the root mean square of all numbers."""
 _TURNS = 3
-_MOST_LOST = 0.5
+_FEW_LOST, _MOST_LOST = 0.01, 0.5
 """Share of infinite numbers that may be finite, and of finite ones that may not be: where a library kernel adds parts of a
 sum in float16, up to 30 % of what it makes infinite is not (seen with 4 parts of 2,048 terms)."""
 
@@ -161,25 +161,27 @@ def saturation(result: torch.Tensor, reference: torch.Tensor) -> str:
 def lost(result: torch.Tensor, reference: torch.Tensor) -> str:
     """Return what is wrong with an output of large products, empty if nothing is.
 
-    Only whether there is a number is compared, and not of numbers so large that another rounding before an exp makes
-    them infinite.
+    Only whether there is a number is compared. With e^x / (1 + e^x) as the user wrote it, one of 2,000 products is so
+    close to 88.72 that its rounding to bfloat16 decides.
     """
     expected, got = comparable(reference), comparable(result)
     moderate = expected.abs() < torch.finfo(reference.dtype).max ** 0.5  # False for NaN
-    count = int((moderate & ~torch.isfinite(got)).sum().item())
-    return (
-        f"{count} numbers are NaN or infinite where the library kernel has numbers" if count else ""
-    )
+    lacking = moderate & ~torch.isfinite(got)
+    return _mostly(lacking, moderate, "NaN or infinite", "numbers", most=_FEW_LOST)
 
 
-def _mostly(differs: torch.Tensor, among: torch.Tensor, words: str, expected: str) -> str:
+def _mostly(
+    differs: torch.Tensor,
+    among: torch.Tensor,
+    words: str,
+    expected: str,
+    *,
+    most: float = _MOST_LOST,
+) -> str:
     count, total = int(differs.sum().item()), int(among.sum().item())
-    wrong = count > max(_FEW, _MOST_LOST * total)
-    return (
-        f"{count} of {total} numbers are {words} where the library kernel's are {expected}"
-        if wrong
-        else ""
-    )
+    wrong = count > max(_FEW, most * total)
+    what = f"{count} of {total} numbers are {words} where the library kernel's are {expected}"
+    return what if wrong else ""
 
 
 def comparable(tensor: torch.Tensor) -> torch.Tensor:

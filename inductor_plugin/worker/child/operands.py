@@ -119,13 +119,18 @@ def checksum(tensor: torch.Tensor) -> int:
     """
     if tensor.layout is not torch.strided or tensor.device.type == "meta":
         return 0
-    data = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+    data = storage_bytes(tensor)
     whole = data.numel() // (8 * _COLUMNS) * 8 * _COLUMNS
     words = data[:whole].view(torch.int64).view(-1, _COLUMNS)
     sums = [data[whole:].to(torch.int64), words.sum(0), words.sum(1)]
     return sum(
         (index + 1) * int((part * _weights(part)).sum().item()) for index, part in enumerate(sums)
     )
+
+
+def storage_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the whole storage of a tensor, as bytes."""
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
 
 
 def _weights(values: torch.Tensor) -> torch.Tensor:

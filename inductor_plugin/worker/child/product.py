@@ -179,8 +179,7 @@ class ProductVerifier:
 
     def _overflowing(self, largest: int, run: Run) -> Iterator[Change]:
         """Yield operands with which some numbers of the output are infinite, in float16."""
-        assert self._reference is not None
-        for exponent in OVERFLOWING if self._reference.dtype == torch.float16 else ():
+        for exponent in OVERFLOWING if self.reference.dtype == torch.float16 else ():
             if exponent <= largest:
                 continue
             stress = self._stress(exponent)
@@ -196,9 +195,8 @@ class ProductVerifier:
         Two kernels that round such a product differently have other numbers, but both have numbers. Integers are
         compared: a kernel without a clamp wraps.
         """
-        assert self._reference is not None
         stress = self._stress(self._check.steep)
-        yield Change.of(stress, run(stress), numbers=whole(self._reference))
+        yield Change.of(stress, run(stress), numbers=whole(self.reference))
 
     def _planted(self, stress: Stress, usable: float, run: Run) -> Iterator[Change]:
         """Plant NaN, and yield the changes with the library kernel's outputs.
@@ -206,7 +204,7 @@ class ProductVerifier:
         Where NaN leave too few numbers to compare (a single row), large values are a change of their own. None are
         planted where the library kernel hides them: its ReLU may, and torch's does not.
         """
-        floating = self._reference is not None and not whole(self._reference)
+        floating = not whole(self.reference)
         plantable = [spec for spec in self._inputs if spec.seed not in self._check.unplanted]
         places = sites(plantable, self._amplitudes) if floating else ()
         further = borders(plantable, self._amplitudes) if floating else ()
@@ -237,8 +235,7 @@ class ProductVerifier:
 
     def judge(self, result: torch.Tensor, others: Mapping[str, torch.Tensor]) -> CheckResult:
         """Return whether the output on the operands as they are is right, and what else is written by the same name."""
-        assert self._reference is not None
-        return self._compared((result, others), (self._reference, self._others))
+        return self._compared((result, others), (self.reference, self._others))
 
     def _compared(self, outputs: Outputs, expected: Outputs) -> CheckResult:
         accepted = self._check.tolerance

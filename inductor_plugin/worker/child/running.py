@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +12,12 @@ from inductor_plugin.kernels.call import ExternKernel, TensorSpec
 from inductor_plugin.worker.child.garbage import garbage_in_new_memory
 from inductor_plugin.worker.child.inductor import BoundSequence
 from inductor_plugin.worker.child.launch import Call, bind
-from inductor_plugin.worker.child.operands import Guarded, dtype_of
+from inductor_plugin.worker.child.operands import (
+    NOT_A_NUMBER,
+    Guarded,
+    dtype_of,
+    storage_bytes,
+)
 from inductor_plugin.worker.child.state import ProblemState
 from inductor_plugin.worker.child.stress import Stress, flat
 from inductor_plugin.worker.jobs import BenchCandidate, Event
@@ -142,7 +148,7 @@ def moved(running: Running, stress: Stress, emit: Emit) -> Running:
     """Run a candidate on changed copies of its operands, with another output.
 
     They are in other memory: a kernel that has kept an address of its first call (a descriptor, a captured graph) reads
-    or writes the wrong one.
+    or writes the wrong one. Where the copies hold the same numbers, the operands themselves are NaN meanwhile.
     """
     candidate = running.candidate
     emit(Event("build", candidate.candidate_id))
@@ -158,7 +164,24 @@ def moved(running: Running, stress: Stress, emit: Emit) -> Running:
         written[index].tensor if index in written else copies[spec]
         for index, spec in enumerate(candidate.inputs)
     ]
-    return bound(candidate, inputs, written, emit)
+    with nullcontext() if stress.exponent else _overwritten(running.inputs):
+        return bound(candidate, inputs, written, emit)
+
+
+@contextmanager
+def _overwritten(tensors: Sequence[torch.Tensor]) -> Generator[None]:
+    """Fill the storage of tensors with NaN, and restore it."""
+    storages = {address: each for each in tensors if (address := _address(each))}
+    saved: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for tensor in storages.values():
+        data = storage_bytes(tensor)
+        saved.append((data, data.clone()))
+        data.fill_(NOT_A_NUMBER)
+    try:
+        yield
+    finally:
+        for data, before in saved:
+            data.copy_(before)
 
 
 def _address(tensor: torch.Tensor) -> int:

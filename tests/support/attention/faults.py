@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections import Counter
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ from torch import Tensor
 
 Facts = tuple[str, float, int, int, bool]
 """Name of the fault, scale, left, right, and whether the diagonal ends at the last key."""
+_CALLS: Counter[str] = Counter()
+_FIRST: dict[torch.dtype, tuple[Tensor, Tensor, Tensor]] = {}
 
 
 def keep(queries: int, keys: int, left: int, right: int, bottom_right: bool) -> Tensor:
@@ -40,6 +43,8 @@ def scores(q: Tensor, k: Tensor, facts: Facts) -> Tensor:
 
 def forward(q: Tensor, k: Tensor, v: Tensor, lse: Tensor, facts: Facts, out: Tensor) -> None:
     fault = facts[0]
+    if fault == "keeps_addresses":
+        q, k, v = _FIRST.setdefault(q.dtype, (q, k, v))
     s = scores(q, k, facts)
     if fault == "hides_nan":
         s = s.nan_to_num(-math.inf, math.inf, -math.inf)
@@ -52,21 +57,28 @@ def forward(q: Tensor, k: Tensor, v: Tensor, lse: Tensor, facts: Facts, out: Ten
         p = p.to(torch.float8_e5m2)
     result = p.to(q.dtype).float() @ values / total.masked_fill(total == 0, 1.0)
     statistics = (m + total.log()).squeeze(-1).masked_fill(total.squeeze(-1) == 0, math.inf)
-    if fault == "one_wrong_tile":
-        result[-1, -1, 64:80] *= 0.8
-    if fault == "outside_the_sample":
-        result[0, 1, 70:75] *= 0.8
     if fault == "log2_lse":
         statistics = statistics / math.log(2)
     if fault == "empty_lse":
         statistics = statistics.masked_fill(statistics == math.inf, -math.inf)
-    if fault == "a_little_more":
-        result *= 1.05
+    falsify(result, fault)
     out.copy_(result)
     if fault != "no_lse":
         lse.copy_(statistics)
     if fault == "overruns":
         ctypes.memset(lse.data_ptr() + lse.numel() * 4, 0, 16)
+
+
+def falsify(result: Tensor, fault: str) -> None:
+    _CALLS[fault] += 1
+    if fault == "one_wrong_tile":
+        result[-1, -1, 64:80] *= 0.8
+    if fault == "outside_the_sample":
+        result[0, 1, 70:75] *= 0.8
+    if fault == "a_little_more":
+        result *= 1.05
+    if fault == "every_tenth_call" and _CALLS[fault] % 10 == 0:
+        result *= 1.5
 
 
 def backward(x: dict[str, Tensor], facts: Facts, dq: Tensor, dv: Tensor, dk: Tensor) -> None:
