@@ -200,7 +200,7 @@ def failed(measured: Measured) -> bool:
 def merge(old: Record, new: Record) -> Record:
     """Return one record with every candidate of both; the order of many merges does not matter.
 
-    Of two measurements of a candidate the better is kept (`_standing`). Of two decisions the one based
+    Of two measurements of a candidate the better is kept (`_worth`). Of two decisions the one based
     on more candidates is kept, then the newer; a pinned record keeps its decision. Refusals are those
     of the later record, since each record has all of them. The epilogue is also that of the later
     record, unless an earlier version wrote that without one.
@@ -208,7 +208,7 @@ def merge(old: Record, new: Record) -> Record:
     candidates = dict(old.candidates)
     for name, measured in new.candidates.items():
         before = candidates.get(name)
-        candidates[name] = measured if before is None else _greater(before, measured, _standing)
+        candidates[name] = measured if before is None else _greater(before, measured, _worth)
     later = _greater(old, new, lambda record: (record.updated,), _head)
     earlier = old if later is new else new
     # The epilogue has the measured sizes, so it must match the record's description.
@@ -241,12 +241,13 @@ def rounded(record: Record) -> Record:
     )
 
 
-def _standing(measured: Measured) -> tuple[int, float]:
+def _worth(measured: Measured) -> tuple[int, int, float]:
     """Return how much a measurement is worth beside another one of the same candidate.
 
     ``skipped`` never replaces another result. Otherwise the newer one is worth more, unless the numbers
     of just one of them were checked: a later timing does not make a wrong kernel right. A run without
-    the check still finds what shows by itself (`_EVIDENT`).
+    the check still finds what shows by itself (`_EVIDENT`). Of two checks the later revision is worth more,
+    whatever the clocks of two machines say.
     """
     if measured.status == "skipped":
         rank = 0
@@ -254,7 +255,8 @@ def _standing(measured: Measured) -> tuple[int, float]:
         rank = 1
     else:
         rank = 2
-    return rank, measured.measured_at
+    revision = measured.provenance.get("check")
+    return rank, revision if isinstance(revision, int) else 0, measured.measured_at
 
 
 def _decided(old: Record, new: Record) -> Decision | None:

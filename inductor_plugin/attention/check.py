@@ -7,7 +7,8 @@ Three checks of every output, including lse and gradients:
 2. The whole output against the library's: the difference is at most twice the sum of both bounds.
 3. Rows that see no key: out and dq exactly 0, lse exactly +inf; keys that no query sees: dk and dv 0.
 
-One more run with NaN planted in the operands checks that NaN propagates (`inductor_plugin.attention.poison`).
+Two more runs: with NaN planted in the operands, which must propagate (`inductor_plugin.attention.poison`), and with large
+scores and small values (`inductor_plugin.attention.steep`).
 
 A library kernel that is wrong itself is reported, and candidates are not compared with it.
 """
@@ -106,6 +107,11 @@ class Reference:
         worst = max(errors)
         reason = f"the library kernel's {'; '.join(wrong)}" if wrong else ""
         return CheckResult(worst if math.isfinite(worst) else None, reason)
+
+    @property
+    def trusted(self) -> frozenset[str]:
+        """The library kernel's outputs that are right."""
+        return frozenset(self._library)
 
     def judge(self, outputs: Mapping[str, Tensor]) -> CheckResult:
         """Return whether a candidate is right."""

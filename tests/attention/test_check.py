@@ -165,6 +165,9 @@ def test_a_kernel_is_held_against_aten_s(worker: BenchWorker, backward: bool, dt
         (BOTTOM_RIGHT, False, "top_left", "out: error"),
         # Seen at other addresses; the second trial, in the same process, has other operands from its beginning.
         (CAUSAL, False, "keeps_addresses", "is a number where an operand is NaN"),
+        (CAUSAL, False, "no_maximum", "NaN or infinite where scores are large"),
+        (WINDOW, False, "clamped_scores", "where scores are large and values small"),
+        (CAUSAL, False, "flushed", "out: "),
         (CAUSAL, False, "every_tenth_call", "out: error"),
         (WINDOW, True, "off_by_one", "error"),
         (WINDOW, True, "gradients_unscaled", "dk: error"),

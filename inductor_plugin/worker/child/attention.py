@@ -6,11 +6,13 @@ once has fewer operands than the library kernel, and takes a whole buffer instea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 
 from inductor_plugin.attention import library as attention_library
+from inductor_plugin.attention import steep
 from inductor_plugin.attention.check import CheckResult, Reference
 from inductor_plugin.kernels.call import ExternKernel, Kernel, TensorSpec
 from inductor_plugin.problem.attention import Attention
@@ -46,6 +48,7 @@ class AttentionVerifier:
         read = {n: s for n, s in self._specs.items() if n not in _PREPARED | set(self._written)}
         self._reference = Reference(facts, {name: build(spec) for name, spec in read.items()})
         self._library_leaks = ""
+        self._steep: dict[str, torch.Tensor] = {}
         self.known = False
 
     def fill(self, spec: TensorSpec, tensor: torch.Tensor) -> None:
@@ -111,12 +114,7 @@ class AttentionVerifier:
         """
         if self._library_leaks and not library:
             return ""
-        views = {n: s for n, s in self._specs.items() if n in {"q", "k", "v", "do"}}
-        operands = list(zip(candidate.inputs, inputs, strict=True))
-        copies = {
-            name: [_viewed(tensor, view) for spec, tensor in operands if spec.seed == view.seed]
-            for name, view in views.items()
-        }
+        copies = self._copies(candidate, inputs)
         if not all(copies.values()):
             return ""
         restore = self._reference.plant(copies)
@@ -129,6 +127,43 @@ class AttentionVerifier:
         if library:
             self._library_leaks = reason
         return reason
+
+    def with_large_scores(
+        self,
+        candidate: BenchCandidate,
+        inputs: Sequence[torch.Tensor],
+        run: Callable[[], Mapping[str, torch.Tensor]],
+        *,
+        library: bool,
+    ) -> str:
+        """Run a kernel with large scores and small values, and return why its outputs are wrong, empty if they are not.
+
+        The library kernel's outputs are kept, and candidates compared with them.
+        """
+        copies = self._copies(candidate, inputs)
+        if not all(copies.values()) or not (library or self._steep):
+            return ""
+        powers = steep.exponents(self._facts, copies["q"][0], copies["k"][0])
+        if powers is None:
+            return ""
+        with _scaled(copies["q"], powers[0]), _scaled(copies["v"], powers[1]):
+            outputs = run()
+        if not library:
+            return steep.wrong(outputs, self._steep)
+        trusted = self._reference.trusted
+        self._steep = {n: tensor.clone() for n, tensor in outputs.items() if n in trusted}
+        return ""
+
+    def _copies(
+        self, candidate: BenchCandidate, inputs: Sequence[torch.Tensor]
+    ) -> dict[str, list[torch.Tensor]]:
+        """Return where a candidate reads each operand: all copies of it."""
+        views = {n: s for n, s in self._specs.items() if n in {"q", "k", "v", "do"}}
+        operands = list(zip(candidate.inputs, inputs, strict=True))
+        return {
+            name: [_viewed(tensor, view) for spec, tensor in operands if spec.seed == view.seed]
+            for name, view in views.items()
+        }
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -175,6 +210,19 @@ def _all_outputs(
     arguments["form"] = "" if facts.varlen else "rows"
     out, lse = attention_library.results(name, False, inputs, arguments)  # noqa: FBT003  theirs
     return {"out": out} if lse is None else {"out": out, "lse": lse}
+
+
+@contextmanager
+def _scaled(copies: Sequence[torch.Tensor], exponent: int) -> Generator[None]:
+    """Multiply all copies of an operand by a power of two, and restore them; each address once."""
+    before = {(each.data_ptr(), each.stride()): (each, each.clone()) for each in copies}
+    for each, _ in before.values():
+        each.mul_(2.0**exponent)
+    try:
+        yield
+    finally:
+        for each, values in before.values():
+            each.copy_(values)
 
 
 def _viewed(tensor: torch.Tensor, view: TensorSpec) -> torch.Tensor:

@@ -261,13 +261,18 @@ def _outputs(
     return trial.outputs(candidate, running.inputs, result, written)
 
 
-def _poisoned(running: Running, trial: AttentionVerifier, emit: Emit, *, library: bool) -> str:
-    """Run an attention kernel again with NaN in its operands, and return why its outputs are wrong."""
+def _changed(running: Running, trial: AttentionVerifier, emit: Emit, *, library: bool) -> str:
+    """Run an attention kernel again with NaN in its operands, and with large scores; return why its outputs are wrong."""
 
     def run() -> dict[str, torch.Tensor]:
         return _outputs(running, trial, running.repeat(emit))
 
-    return trial.poisoned(running.candidate, running.inputs, run, library=library)
+    kernel = running.candidate, running.inputs, run
+    reasons = (
+        trial.poisoned(*kernel, library=library),
+        trial.with_large_scores(*kernel, library=library),
+    )
+    return "; ".join(filter(None, reasons))
 
 
 def _keep(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
@@ -287,8 +292,8 @@ def _keep(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
         return CheckResult(None)
     emit(Event("build", candidate.candidate_id))
     verdict = trial.take(_outputs(running, trial, running.result))
-    poisoned = _poisoned(running, trial, emit, library=True)
-    return replace(verdict, reason="; ".join(filter(None, (verdict.reason, poisoned))))
+    changed = _changed(running, trial, emit, library=True)
+    return replace(verdict, reason="; ".join(filter(None, (verdict.reason, changed))))
 
 
 def _judged(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
@@ -298,7 +303,7 @@ def _judged(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
         trial = problem.attention
         verdict = trial.judge(_outputs(running, trial, running.result))
         if not verdict.reason:
-            reason = _poisoned(running, trial, emit, library=False)
+            reason = _changed(running, trial, emit, library=False)
             verdict = replace(verdict, reason=reason)
         if not verdict.reason:
             elsewhere = moved(running, Stress(), emit)

@@ -48,7 +48,11 @@ def forward(q: Tensor, k: Tensor, v: Tensor, lse: Tensor, facts: Facts, out: Ten
     s = scores(q, k, facts)
     if fault == "hides_nan":
         s = s.nan_to_num(-math.inf, math.inf, -math.inf)
+    if fault == "clamped_scores":
+        s = s.clamp(max=40.0)
     m = s.amax(-1, keepdim=True)
+    if fault == "no_maximum":
+        m = m.clamp(0.0, 0.0)
     m = m.masked_fill(m == -math.inf, math.nan if fault == "nan_in_empty_row" else 0.0)
     p = torch.exp(s - m)
     total = p.sum(-1, keepdim=True)
@@ -75,6 +79,8 @@ def falsify(result: Tensor, fault: str) -> None:
         result[-1, -1, 64:80] *= 0.8
     if fault == "outside_the_sample":
         result[0, 1, 70:75] *= 0.8
+    if fault == "flushed":
+        result[result.abs() < 2.0**-12] = 0.0
     if fault == "a_little_more":
         result *= 1.05
     if fault == "every_tenth_call" and _CALLS[fault] % 10 == 0:

@@ -1,0 +1,226 @@
+"""No faulty kernel is accepted for any operator and type, and honest ones are: a matrix of operators and faults.
+
+The jobs run in this process; a candidate is the library kernel with a fault around it.
+"""
+
+# torch types these partly; what it leaves open says nothing about the tests.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from inductor_plugin.kernels.call import ExternKernel, OpKernel, TensorSpec
+from inductor_plugin.problem.definition import Operand, Problem
+from inductor_plugin.problem.number_check import (
+    NumberCheck,
+    added_operands,
+    amplitude,
+    only_adds,
+    steepness,
+    tolerance_of,
+)
+from inductor_plugin.worker.child import bench, inductor
+from inductor_plugin.worker.jobs import BenchCandidate, Outcome, Sampling, ScreenJob
+from tests.support.candidates import spoiled
+
+QUICK = Sampling(warmup=1, samples=3, min_sample_ms=0.0, max_total_s=60.0, cold_cache=False)
+M, K, N, B = 24, 256, 40, 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator with its operands.
+
+    Attributes:
+        kernel: The library kernel.
+        inputs: Size, stride (empty for contiguous) and type of its operands.
+        output: Size and type of its output.
+        op: The problem's operator.
+        epilogue: What is done to the product, in place of a fused epilogue.
+        values: Bytes of the last operand, if they matter.
+    """
+
+    kernel: ExternKernel
+    inputs: tuple[tuple[tuple[int, ...], tuple[int, ...], str], ...]
+    output: tuple[tuple[int, ...], str]
+    op: str
+    epilogue: Callable[[torch.Tensor], torch.Tensor] | None = None
+    values: bytes = b""
+
+
+def product(op: str, dtype: str) -> Case:
+    batch = (B,) if "b" in op.removeprefix("addmm")[:1] else ()
+    a, b, d = (*batch, M, K), (*batch, K, N), (*batch, M, N)
+    broadcast = (*(0 for _ in d[1:]), 1)
+    added = ((d, broadcast, dtype),) if op in ("addmm", "baddbmm") else ()
+    return Case(ExternKernel(op), (*added, (a, (), dtype), (b, (), dtype)), (d, dtype), op)
+
+
+def fused(dtype: str, epilogue: Callable[[torch.Tensor], torch.Tensor]) -> Case:
+    return replace(product("mm", dtype), epilogue=epilogue)
+
+
+INT = Case(
+    ExternKernel("_int_mm"),
+    (((M, K), (), "int8"), ((K, N), (), "int8")),
+    ((M, N), "int32"),
+    "int_mm",
+)
+SCALED = Case(
+    ExternKernel("_scaled_mm", (("out_dtype", torch.bfloat16),)),
+    (
+        ((M, K), (), "float8_e4m3fn"),
+        ((K, N), (1, K), "float8_e4m3fn"),
+        ((1,), (), "float32"),
+        ((1,), (), "float32"),
+    ),
+    ((M, N), "bfloat16"),
+    "scaled_mm",
+)
+GROUPED = Case(
+    ExternKernel("_grouped_mm", has_out=False),
+    (((M, K), (), "bfloat16"), ((B, K, N), (), "bfloat16"), ((B,), (), "int32")),
+    ((M, N), "bfloat16"),
+    "grouped_mm",
+    values=torch.tensor([8, 15, M], dtype=torch.int32).numpy().tobytes(),
+)
+
+
+def convolution(dtype: str) -> Case:
+    arguments: dict[str, Any] = {"bias": None, "stride": [1, 1], "padding": [1, 1]}
+    arguments |= {"dilation": [1, 1], "transposed": False, "output_padding": [0, 0], "groups": 1}
+    image, filters = ((2, 16, 12, 12), (), dtype), ((32, 16, 3, 3), (), dtype)
+    kernel = ExternKernel("convolution", tuple(arguments.items()), has_out=False)
+    return Case(kernel, (image, filters), ((2, 32, 12, 12), dtype), "convolution")
+
+
+LARGE_ALONE = ("saturates", "small_is_zero")
+"""Not seen with an epilogue that does more than add and clamp: its output has no digits for large products."""
+CASES: dict[str, Case] = {
+    **{
+        f"mm-{dtype}": product("mm", dtype)
+        for dtype in ("float32", "bfloat16", "float16", "float64")
+    },
+    **{
+        f"{op}-{dtype}": product(op, dtype)
+        for op in ("addmm", "bmm", "baddbmm")
+        for dtype in ("float32", "bfloat16")
+    },
+    "int_mm": INT,
+    "scaled_mm": SCALED,
+    "grouped_mm": GROUPED,
+    "convolution-float32": convolution("float32"),
+    "convolution-bfloat16": convolution("bfloat16"),
+    "gelu-bfloat16": fused("bfloat16", torch.nn.functional.gelu),
+    "relu-float32": fused("float32", torch.relu),
+    "silu-float32": fused("float32", torch.nn.functional.silu),
+}
+
+
+def floating(case: Case) -> bool:
+    return getattr(torch, case.output[1]).is_floating_point
+
+
+def faults_of(case: Case) -> Sequence[spoiled.Spoiled]:
+    return (
+        *spoiled.OF_ALL,
+        *(spoiled.OF_FLOATS if floating(case) else ()),
+        *(spoiled.OF_BATCHES if len(case.output[0]) > 2 else ()),
+    )
+
+
+@pytest.fixture(autouse=True)
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Bind library kernels with their epilogues, and `spoiled` functions around them."""
+    stock = inductor.bind_extern
+
+    def library(kernel: ExternKernel, inputs: Sequence[torch.Tensor], out: Any) -> Any:
+        call = stock(kernel, inputs, out)
+        epilogue = bound_case().epilogue
+        return call if epilogue is None else lambda: (call(), out.copy_(epilogue(out)))[1]
+
+    def candidate(kernel: OpKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> Any:
+        case, fault = bound_case(), getattr(spoiled, kernel.op)
+
+        def compute(operands: Sequence[torch.Tensor], result: torch.Tensor) -> None:
+            value = library(case.kernel, operands, result)()
+            if not case.kernel.has_out:
+                result.copy_(value)
+
+        return lambda: fault(compute, inputs, out)
+
+    monkeypatch.setattr(inductor, "bind_extern", library)
+    monkeypatch.setattr(inductor, "bind_op", candidate)
+    yield
+    spoiled.reset()
+    bench.release()
+
+
+CURRENT: list[Case] = []
+
+
+def bound_case() -> Case:
+    """Return the case of the job that runs."""
+    return CURRENT[-1]
+
+
+def contiguous(size: tuple[int, ...]) -> tuple[int, ...]:
+    return torch.empty(size, device="meta").stride()
+
+
+def screened(case: Case, fault: spoiled.Spoiled, folder: Path) -> Outcome:
+    CURRENT[:] = [case]
+    inputs = [
+        TensorSpec(size, stride or contiguous(size), dtype, "cpu", seed=seed)
+        for seed, (size, stride, dtype) in enumerate(case.inputs, start=1)
+    ]
+    if case.values:
+        file = folder / "values"
+        file.write_bytes(case.values)
+        inputs[-1] = replace(inputs[-1], file=str(file))
+    output = TensorSpec(case.output[0], contiguous(case.output[0]), case.output[1], "cpu")
+    library = BenchCandidate("library", case.kernel, tuple(inputs), output, 20.0)
+    candidate = replace(library, candidate_id=fault.__name__, kernel=OpKernel(fault.__name__))
+    job = ScreenJob(f"{case.op} {fault.__name__}", library, candidate, QUICK, check(case, inputs))
+    return bench.screen(job, lambda _event: None)
+
+
+def check(case: Case, inputs: Sequence[TensorSpec]) -> NumberCheck:
+    """Return the check that `inductor.candidates.check` makes of such a problem."""
+    operands = tuple(Operand(s.size, s.stride, s.dtype, "cpu") for s in inputs)
+    output = Operand(case.output[0], contiguous(case.output[0]), case.output[1], "cpu")
+    epilogue = case.epilogue.__name__ if case.epilogue else ""
+    problem = Problem(case.op, operands, output, epilogue=epilogue)
+    factor = amplitude(problem)
+    return NumberCheck(
+        tolerance_of(problem, tf32=False),
+        tuple((index + 1, factor) for index in added_operands(problem)),
+        large_values=only_adds(problem),
+        steep=steepness(problem),
+        unplanted=frozenset({2} if case.op == "convolution" else ()),
+    )
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_no_faulty_kernel_is_accepted(case: Case, tmp_path: Path) -> None:
+    accepted: dict[str, str] = {}
+    for fault in faults_of(case):
+        outcome = screened(case, fault, tmp_path)
+        if outcome.status not in ("wrong", "red_zone"):
+            accepted[fault.__name__] = f"{outcome.status} {outcome.reason}"
+    known = LARGE_ALONE if case in (CASES["gelu-bfloat16"], CASES["silu-float32"]) else ()
+    assert tuple(accepted) == known, accepted
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_honest_kernels_are_accepted(case: Case, tmp_path: Path) -> None:
+    for honest in spoiled.HONEST:
+        outcome = screened(case, honest, tmp_path)
+        assert (outcome.status, outcome.reason) == ("ok", "")
