@@ -1,4 +1,4 @@
-"""No faulty kernel wins: not fresh, not after a worker was killed, not from a record, whatever the clock said.
+"""No faulty kernel wins: not fresh, not after a worker was killed, not from a record or an archive, whatever the clock said.
 
 Each compile offers a faulty kernel that is far faster than any library kernel where it does nothing.
 """
@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import torch._inductor.config as inductor_config
 import inductor_plugin
 from inductor_plugin.cache import Measured, Record, document, open_store
 from inductor_plugin.cache.record import to_fields
+from inductor_plugin.cache.transfer.archive import export_archive, import_archive
 from inductor_plugin.tuning.runtime import RUNTIME
 from inductor_plugin.worker.bench_worker import BenchWorker
 from inductor_plugin.worker.jobs import Outcome, ScreenJob
@@ -42,19 +44,60 @@ def fresh(inductor_cache: Path) -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def ran(cache_dir: Path, **options: Any) -> tuple[float, str]:
+@dataclass(frozen=True)
+class Product:
+    """An operator of torch and a type, for which faulty kernels are offered."""
+
+    op: str = "mm"
+    dtype: str = "float32"
+
+    def operands(self) -> list[torch.Tensor]:
+        batch = (2,) if self.op == "bmm" else ()
+        sizes = ((*batch, 64, 96), (*batch, 96, 48))
+        added = ((48,),) if self.op == "addmm" else ()
+        return [torch.randn(size, dtype=getattr(torch, self.dtype)) for size in (*added, *sizes)]
+
+    @property
+    def accepted(self) -> float:
+        """Largest error of a right product; results are about 10, those of `second_call` 1.5 times as large."""
+        return 1e-3 if self.dtype == "float32" else 0.5
+
+    def offered(self, *faults: str) -> AbstractContextManager[object]:
+        overload = ".c" if self.op == "addmm" else ""
+        names = (f"{fault}{overload}" for fault in faults)
+        return offered(*names, serves=(self.op,), namespace="numbers", dtype=self.dtype)
+
+
+MM = Product()
+OTHERS = (Product("mm", "bfloat16"), Product("bmm"), Product("addmm"))
+of_products = pytest.mark.parametrize(
+    "product",
+    [MM, *(pytest.param(other, marks=pytest.mark.slow) for other in OTHERS)],
+    ids=lambda product: f"{product.op}-{product.dtype}",
+)
+of_clocks = pytest.mark.parametrize("ahead", [0.0, AHEAD], ids=["clock right", "clock ahead"])
+
+
+def ran(cache_dir: Path, product: Product = MM, **options: Any) -> tuple[float, str]:
     """Return the error of four calls, and the candidate that runs by the record."""
     RUNTIME.forget()
     torch._dynamo.reset()
-    a, b = torch.randn(64, 96), torch.randn(96, 48)
-    expected = a @ b
+    operands = product.operands()
+    stock = getattr(torch, product.op)
+    expected = stock(*operands).float()
     function = torch.compile(
-        torch.mm, backend="inductor_plugin", options={"cache_dir": str(cache_dir), **options}
+        stock, backend="inductor_plugin", options={"cache_dir": str(cache_dir), **options}
     )
-    error = max(float((function(a, b) - expected).abs().max()) for _ in range(4))
+    error = max(float((function(*operands).float() - expected).abs().max()) for _ in range(4))
     (found,) = open_store(cache_dir).iter_records()
     assert found.decision is not None
     return error, found.decision.winner
+
+
+def refused(product: Product, result: tuple[float, str]) -> bool:
+    """Return True if the numbers are right, and those of a library kernel."""
+    error, winner = result
+    return error < product.accepted and "second_call" not in winner
 
 
 def changed(cache_dir: Path, change: Callable[[Measured], Measured]) -> None:
@@ -111,7 +154,10 @@ def test_nor_one_that_is_right_only_at_the_size_it_is_measured_at(
     assert refused.reason.endswith("(at size 33 instead of 64)")
 
 
-def test_nor_after_the_worker_was_killed(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@of_products
+def test_nor_after_the_worker_was_killed(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, product: Product
+) -> None:
     """The library kernel's worker gets one SIGKILL as it starts, as the OOM killer sends it."""
     screen, killed = BenchWorker.screen, list[str]()
 
@@ -124,11 +170,11 @@ def test_nor_after_the_worker_was_killed(cache_dir: Path, monkeypatch: pytest.Mo
         return screen(worker, job)
 
     monkeypatch.setattr(BenchWorker, "screen", disturbed)
-    with offered("second_call", namespace="numbers"):
-        error, winner = ran(cache_dir)
+    with product.offered("second_call"):
+        result = ran(cache_dir, product)
     assert killed
-    assert killed[0] == winner
-    assert error < 1e-3
+    assert killed[0] == result[1]
+    assert refused(product, result)
 
 
 def test_nor_where_no_library_kernel_runs_in_the_worker(
@@ -150,13 +196,44 @@ def test_nor_where_no_library_kernel_runs_in_the_worker(
     assert numbers(record, "second_call").status == "skipped"
 
 
-@pytest.mark.parametrize("ahead", [0.0, AHEAD], ids=["clock right", "clock ahead"])
-def test_nor_from_a_record_that_was_not_checked(cache_dir: Path, ahead: float) -> None:
-    with offered("second_call", namespace="numbers"):
-        ran(cache_dir, verify_numerics=False)
-        changed(cache_dir, lambda m: _fast(m, ahead))
-        assert not ran(cache_dir, verify_numerics=False)[0] < 1e-3  # NaN, or far off
+def wins_unchecked(cache_dir: Path, product: Product, ahead: float) -> None:
+    """Write a record in which the faulty kernel is the fastest, as without the check of numbers."""
+    ran(cache_dir, product, verify_numerics=False)
+    changed(cache_dir, lambda m: _fast(m, ahead))
+    assert (
+        not ran(cache_dir, product, verify_numerics=False)[0] < product.accepted
+    )  # NaN, or far off
+
+
+@of_products
+@of_clocks
+def test_nor_from_a_record_that_was_not_checked(
+    cache_dir: Path, product: Product, ahead: float
+) -> None:
+    with product.offered("second_call"):
+        wins_unchecked(cache_dir, product, ahead)
         for _ in range(2):
-            error, winner = ran(cache_dir)
-            assert error < 1e-3
-            assert winner.startswith("mm-")
+            assert refused(product, ran(cache_dir, product))
+    (record,) = open_store(cache_dir).iter_records()
+    assert numbers(record, "second_call").status == "wrong"
+
+
+@pytest.mark.slow
+@of_products
+@of_clocks
+def test_nor_from_an_archive_of_such_records(
+    cache_dir: Path, tmp_path: Path, product: Product, ahead: float
+) -> None:
+    with product.offered("second_call"):
+        wins_unchecked(cache_dir, product, ahead)
+        file, here = tmp_path / "records.tar.gz", tmp_path / "here"
+        export_archive(open_store(cache_dir), file)
+        assert refused(
+            product, ran(here, product)
+        )  # refuses it, and an archive is imported afterwards
+        import_archive(open_store(here), file)
+        assert refused(product, ran(here, product))
+        elsewhere = tmp_path / "elsewhere"
+        import_archive(open_store(elsewhere), file)
+        for _ in range(2):
+            assert refused(product, ran(elsewhere, product))
