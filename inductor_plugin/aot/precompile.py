@@ -26,6 +26,7 @@ from inductor_plugin.aot import models, standard
 from inductor_plugin.aot.fake_device import as_target
 from inductor_plugin.aot.lower import Lowered, ModelAndInputs, lower_model
 from inductor_plugin.cache import KernelEntry, Pack, Store, open_store
+from inductor_plugin.cache.report import printable
 from inductor_plugin.cache.transfer.archive import export_archive, import_archive
 from inductor_plugin.cache.transfer.draft import draft_of
 from inductor_plugin.config import Config
@@ -255,7 +256,7 @@ def _lower(
     lowered: list[Lowered] = []
     with as_target(gpu):
         for name, make, options in makers:
-            say(f"{name} for {gpu.name} ({gpu.arch})")
+            say(printable(f"{name} for {gpu.name} ({gpu.arch})"))
             with _reported(say):
                 lowered += _lower_model(name, make, options, dynamic=request.dynamic)
     return lowered

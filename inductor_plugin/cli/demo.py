@@ -18,7 +18,7 @@ import torch
 
 from inductor_plugin.aot import models
 from inductor_plugin.config import default_cache_dir, process_environment
-from inductor_plugin.errors import WorkerDiedError, WorkerTimeoutError
+from inductor_plugin.errors import OptionError, WorkerDiedError, WorkerTimeoutError
 from inductor_plugin.tuning.counters import Stats
 
 _FOLDER = ".demo-cache"
@@ -151,6 +151,8 @@ def _run(arguments: tuple[str, ...], device: str, timeout_s: float) -> Run:
                 f"a process of the demo took more than {timeout_s:g} s; try a smaller model, or "
                 "max_candidates to try fewer kernels"
             ) from error
+    if done.returncode == 2:
+        raise OptionError("no process of the demo could start; the reason is above")
     if done.returncode != 0:
         raise WorkerDiedError(
             f"a process of the demo ended with status {done.returncode}; the reason is above"

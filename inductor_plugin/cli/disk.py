@@ -6,17 +6,18 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from inductor_plugin.cache import SecondCache
+from inductor_plugin.cache import SecondCache, open_store
 from inductor_plugin.cache.guard import reason_to_refuse
 from inductor_plugin.cache.lookup.second import reason_not_to_read
 from inductor_plugin.cli.finding import Finding
 
 _LOW_SPACE_BYTES = 2**30
+_ELSEWHERE = "set INDUCTOR_PLUGIN_CACHE_DIR to a folder of your own"
 
 
 def cache(folder: Path) -> Finding:
     """Check a cache directory: whether it can be trusted and written, and its free space."""
-    name, elsewhere = "cache", "set INDUCTOR_PLUGIN_CACHE_DIR to a folder of your own"
+    name, elsewhere = "cache", _ELSEWHERE
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir():
         below = "" if existing == folder else f", so {folder} cannot be made"
@@ -25,8 +26,8 @@ def cache(folder: Path) -> Finding:
     detail = f"{folder}, {disk.free / 2**30:.1f} GiB free"
     if existing != folder:
         detail += ", not there yet"
-    elif refusal := reason_to_refuse(folder):
-        return Finding(name, "broken", refusal.what, refusal.remedy)
+    elif problem := _unused(folder):
+        return Finding(name, "broken", *problem)
     failure = _unwritable(existing)
     if failure is not None:
         what = f"{detail}; {existing} cannot be written ({failure})"
@@ -38,6 +39,14 @@ def cache(folder: Path) -> Finding:
     if disk.free < _LOW_SPACE_BYTES:
         return Finding(name, "broken", detail, "free some space, or move the cache")
     return Finding(name, "ok", detail)
+
+
+def _unused(folder: Path) -> tuple[str, str] | None:
+    """Return why a directory that is there is not used as a cache, and what to do; None if it is used."""
+    if refusal := reason_to_refuse(folder):
+        return refusal.what, refusal.remedy
+    degraded = open_store(folder, create=False).degraded
+    return None if degraded is None else (f"{folder} is not used: {degraded}", _ELSEWHERE)
 
 
 def second_cache(folder: Path | None) -> Finding:

@@ -269,7 +269,7 @@ def packs(folder: Path) -> Finding:
     sound = [pack for pack in results if isinstance(pack, Pack)]
     broken = [*installed.problems, *(reason for reason in results if isinstance(reason, str))]
     try:
-        store = open_store(folder, create=False)
+        store = open_store(folder, read_only=True)
         cached = store.packs()
         incomplete = store.verify_packs()
     except CacheError as error:

@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from inductor_plugin.cli.verb import Verb, check_target, lines_to
-from inductor_plugin.errors import InductorPluginError
+from inductor_plugin.errors import InductorPluginError, OptionError
 
 
 def _demo_arguments(parser: ArgumentParser) -> None:
@@ -28,6 +28,8 @@ def _demo(arguments: Namespace) -> int:
         check_target(folder)
     try:
         report = run_demo(arguments.model, folder, say=lines_to(arguments))
+    except OptionError:  # a model that is not there: as with every verb, it could not be done
+        raise
     except InductorPluginError as error:
         print(f"inductor-plugin demo: {error}", file=sys.stderr)
         return 1

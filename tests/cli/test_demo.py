@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from inductor_plugin.cli import demo
-from inductor_plugin.errors import WorkerDiedError, WorkerTimeoutError
+from inductor_plugin.errors import OptionError, WorkerTimeoutError
 from inductor_plugin.tuning.counters import Stats
 
 USERS_MODEL = """
@@ -85,7 +85,7 @@ def test_a_named_cache_is_not_emptied_and_a_failing_process_is_reported(
     cache_dir: Path, capfd: pytest.CaptureFixture[str]
 ):
     (cache_dir / "records").mkdir(parents=True)
-    with pytest.raises(WorkerDiedError, match="ended with status 2; the reason is above"):
+    with pytest.raises(OptionError, match="the reason is above"):
         demo.run_demo("nowhere:model", cache_dir, say=lambda text: None)
     assert (cache_dir / "records").exists()
     error = capfd.readouterr().err

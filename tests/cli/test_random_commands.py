@@ -25,11 +25,16 @@ from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, rec
 from tests.support.command import filled
 
 ODD = "\x1b[2J\nFAKE"
-KEYED = ("show", "explain", "diff", "repro", "retune", "rm", "unpin", "release")
+KEYED = ("show", "explain", "diff", "repro", "bench", "retune", "rm", "unpin", "release")
 FILED = ("export", "import", "pin", "check", "wheel", "merge")
-BARE = ("stats", "ls", "verify", "prune", "clear")
+BARE = ("stats", "ls", "verify", "prune", "clear", "doctor")
+MODELLED = ("precompile",)
+"""Verbs that take a model; `demo` starts a process each time, and has a test of its own."""
+MODELS = ("none", "none:x", "os:getcwd", "json:nothing", ":", "", ODD, "tests:")
 WRITING = ("retune", "rm", "unpin", "release", "import", "merge", "prune", "clear")
 """Verbs that change the cache, also without a flag."""
+FINDING = ("verify", "check", "rm", "clear", "doctor")
+"""Verbs that end with 1 where something is wrong."""
 CHANGING = ("-z", "--zero", "--repair", "--keep")
 """Flags with which verbs that read change the cache."""
 
@@ -80,6 +85,10 @@ FLAGS: tuple[tuple[str, ...], ...] = (
     *(("--older-than", text) for text in ("0", "30d", "1e9", "x")),
     *(("--out", text) for text in ("new", "folder", "pins", "none/x")),
     *(("--name", text) for text in ("ours", "../x", "")),
+    *(("--seconds", text) for text in ("0.1", "-1", "x")),
+    *(("--target", text) for text in ("H999", "", ODD)),
+    *(("--max-candidates", text) for text in ("-1", "x")),
+    ("--last",),
     *(("--version", text) for text in ("1", "one", "1\n2")),
     ("--reverse",),
 )
@@ -128,6 +137,8 @@ def commands() -> st.SearchStrategy[tuple[str, list[str]]]:
         **dict.fromkeys(FILED, st.lists(file, max_size=2)),
         **dict.fromkeys(BARE, st.lists(file, max_size=1)),
     }
+    models = st.sampled_from(MODELS).map(lambda model: ["--model", model])
+    words |= dict.fromkeys(MODELLED, models)
     flags = st.lists(st.sampled_from(FLAGS), max_size=3)
 
     def joined(verb: str, rest: list[str], options: list[tuple[str, ...]]) -> list[str]:
@@ -188,11 +199,11 @@ def check(templates: Path, folder: Path, kind: str, words: list[str]) -> None:
         before = contents(cache)
         place = [] if verb in ("merge", "wheel") else ["--cache-dir", str(cache)]
         status, out, err = ended([verb, *place, *words[1:]])
-        assert status in ((0, 1, 2) if verb in ("verify", "check", "rm", "clear") else (0, 2))
+        assert status in ((0, 1, 2) if verb in FINDING else (0, 2))
         assert "Traceback" not in err
         if status == 2:
             assert err
-            assert not out
+            assert not out or verb in (*MODELLED, "demo")  # they say what they are at
         elif "--json" in words and "--help" not in words:
             json.loads(out)
         else:
@@ -236,3 +247,17 @@ def test_every_verb_on_every_cache(templates: Path, tmp_path: Path, kind: str, v
     words = [key] if verb in KEYED else [file] if verb in FILED else []
     more = [key] if verb == "diff" else ["cache"] if verb == "merge" else []
     check(templates, tmp_path / "here", kind, [verb, *words, *more])
+
+
+@pytest.mark.parametrize("kind", CACHES)
+def test_a_model_that_is_not_there_costs_nothing(
+    templates: Path, tmp_path: Path, kind: str
+) -> None:
+    for model in MODELS:
+        check(templates, tmp_path / "here", kind, ["precompile", "--model", model])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["none", "damaged"])
+def test_nor_does_a_demo_of_it(templates: Path, tmp_path: Path, kind: str) -> None:
+    check(templates, tmp_path / "here", kind, ["demo", "--model", "none:x"])
