@@ -1,1 +1,1 @@
-"""Attention: the public operator, every library kernel as one function, references, the check of numbers."""
+"""Attention: the public operator, every library kernel as one function, references."""

@@ -85,7 +85,7 @@ class ScreenJob:
         sampling: How much to measure.
         check: How its results are checked; None skips the check. With it a candidate is measured only if
             there is a reference: a library kernel, or the float64 reference of an attention.
-        attention: The attention that is computed, if any; `attention.check` then checks the results.
+        attention: The attention that is computed, if any; `attention.check.reference` then checks the results.
         ends: The same candidate at the ends of its size class, where its results are checked, too. Nothing is measured
             there.
     """

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import torch
 
 from inductor_plugin.attention import library as attention_library
-from inductor_plugin.attention import steep
-from inductor_plugin.attention.check import CheckResult, Reference
+from inductor_plugin.attention.check import steep
+from inductor_plugin.attention.check.reference import CheckResult, Reference
 from inductor_plugin.kernels.call import ExternKernel, Kernel, TensorSpec
 from inductor_plugin.problem.attention import Attention
 from inductor_plugin.worker.jobs import BenchCandidate, FinalJob, ScreenJob

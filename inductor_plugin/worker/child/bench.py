@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import torch
 
-from inductor_plugin.attention.check import CheckResult
+from inductor_plugin.attention.check.reference import CheckResult
 from inductor_plugin.worker.child.attention import AttentionVerifier, verifier_of
 from inductor_plugin.worker.child.operands import Guarded
 from inductor_plugin.worker.child.product import ProductVerifier

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from inductor_plugin.attention.check import CheckResult
+from inductor_plugin.attention.check.reference import CheckResult
 from inductor_plugin.problem.tolerance import Tolerance
 
 _DIFFERING = 0.25

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from inductor_plugin.attention.check import CheckResult
+from inductor_plugin.attention.check.reference import CheckResult
 from inductor_plugin.kernels.call import TensorSpec
 from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.worker.child.comparison import (

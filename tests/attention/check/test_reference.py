@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from inductor_plugin.attention.check import Reference
+from inductor_plugin.attention.check.reference import Reference
 from inductor_plugin.attention.math import attention_math_backward
 from inductor_plugin.kernels.call import ExternKernel, OpKernel, TensorSpec
 from inductor_plugin.problem.attention import Attention, Mask, arguments

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from inductor_plugin.attention.poison import nan_leaks, nan_sites
+from inductor_plugin.attention.check.poison import nan_leaks, nan_sites
 from inductor_plugin.problem.attention import Attention, Mask
 from tests.support.attention import reference
 

@@ -2,13 +2,13 @@
 
 Three checks of every output, including lse and gradients:
 
-1. Sampled rows against float64 (`inductor_plugin.attention.sample`): at most twice the error of the
+1. Sampled rows against float64 (`inductor_plugin.attention.check.sample`): at most twice the error of the
    library kernel on the same rows, plus the rounding of the output.
 2. The whole output against the library's: the difference is at most twice the sum of both bounds.
 3. Rows that see no key: out and dq exactly 0, lse exactly +inf; keys that no query sees: dk and dv 0.
 
-Two more runs: with NaN planted in the operands, which must propagate (`inductor_plugin.attention.poison`), and with large
-scores and small values (`inductor_plugin.attention.steep`).
+Two more runs: with NaN planted in the operands, which must propagate (`inductor_plugin.attention.check.poison`), and with large
+scores and small values (`inductor_plugin.attention.check.steep`).
 
 A library kernel that is wrong itself is reported, and candidates are not compared with it.
 """
@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from inductor_plugin.attention.blockwise import ends_of
-from inductor_plugin.attention.poison import NanSite, nan_leaks, nan_sites
-from inductor_plugin.attention.sample import (
+from inductor_plugin.attention.check.poison import NanSite, nan_leaks, nan_sites
+from inductor_plugin.attention.check.sample import (
     Part,
     Sampler,
     exact_rows,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from inductor_plugin.attention import sample
+from inductor_plugin.attention.check import sample
 from inductor_plugin.problem.attention import Attention, Mask
 from tests.support.attention import reference
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from inductor_plugin.attention.steep import exponents, wrong
+from inductor_plugin.attention.check.steep import exponents, wrong
 from inductor_plugin.problem.attention import Attention, Mask
 
 FACTS = Attention(False, 1, 2, 2, 8, 8, 64, 64, 0.125, Mask(), 0.0, ("q", "k", "v"), "float32")

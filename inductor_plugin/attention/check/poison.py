@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from inductor_plugin.attention.sample import fully_masked_rows, span
+from inductor_plugin.attention.check.sample import fully_masked_rows, span
 from inductor_plugin.problem.attention import Attention
 
 _OF_KEYS = frozenset({"dk", "dv"})
