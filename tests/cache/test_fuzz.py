@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +22,7 @@ from inductor_plugin.cache.record import from_fields, merge, to_fields
 from inductor_plugin.errors import CacheError
 from inductor_plugin.tuning.decision import decide
 from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, put_library, record
-from tests.support.fuzz import CPU_S, VALUES, WALL_S, Attack, attacks, cases
+from tests.support.fuzz import VALUES, Attack, attacks, cases, quick
 
 DIGEST = kernel_key().digest
 SOUND = record(measured("a"), problem=2)
@@ -120,9 +119,8 @@ def survives(template: Path, kind: str, how: str, attack: Callable[[Path], None]
         root = Path(folder) / "cache"
         shutil.copytree(template, root)
         attack(places(root)[kind])
-        start, busy = time.monotonic(), time.process_time()
-        use(root)
-        took_s, busy_s = time.monotonic() - start, time.process_time() - busy
+        with quick(f"{kind} {how}"):
+            use(root)
         again = open_store(root)
         sound = again.record(SOUND.environment, SOUND.op, SOUND.digest)
         if kind != "schema" or again.degraded is None:  # else the directory is another format's
@@ -132,8 +130,6 @@ def survives(template: Path, kind: str, how: str, attack: Callable[[Path], None]
         assert again.layout.record(SOUND.environment, SOUND.op, SOUND.digest).exists() == (
             again.degraded is None or sound is not None
         )
-        assert busy_s < CPU_S, f"{kind} {how}: {busy_s:.1f} s"
-        assert took_s < WALL_S, f"{kind} {how}: {took_s:.1f} s"
 
 
 @QUICK

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import gc
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +23,21 @@ Attack = tuple[str, Callable[[Path], None]]
 CPU_S, WALL_S = 1.0, 5.0
 """Seconds of this process and of the clock that a use of an attacked file may take; it takes 0.05 s. The clock's
 limit is for waits, on a machine that does something else as well."""
+
+
+@contextmanager
+def quick(what: str) -> Generator[None]:
+    """Fail if the block takes long; collecting the garbage of all tests before is not part of it."""
+    gc.disable()
+    start, busy = time.monotonic(), time.process_time()
+    try:
+        yield
+        took_s, busy_s = time.monotonic() - start, time.process_time() - busy
+    finally:
+        gc.enable()
+    assert busy_s < CPU_S, f"{what}: {busy_s:.1f} s"
+    assert took_s < WALL_S, f"{what}: {took_s:.1f} s"
+
 
 WORDS = ("field", "bytes", "signed", "cut", "flip", "odd", "drop")
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,14 +34,13 @@ from tests.support.candidates import wrong_numbers
 from tests.support.fakes import entry, offer, problem, task
 from tests.support.fuzz import (
     BODIES,
-    CPU_S,
     VALUES,
-    WALL_S,
     Attack,
     attacks,
     cases,
     change_field,
     paths_of,
+    quick,
     rewrite,
 )
 
@@ -58,15 +56,6 @@ def one_thread() -> Generator[None]:
     torch.set_num_threads(before)
     bench.release()  # collects garbage: not after each case
     wrong_numbers.reset()
-
-
-@contextmanager
-def quick(what: str) -> Generator[None]:
-    """Fail if the block takes long."""
-    start, busy = time.monotonic(), time.process_time()
-    yield
-    assert time.process_time() - busy < CPU_S, what
-    assert time.monotonic() - start < WALL_S, what
 
 
 def pins_survive(index: int, value: Any, body: bytes | None, attack: Attack | None) -> None:
