@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from inductor_plugin.cache.document import (
     amount,
@@ -31,6 +31,8 @@ _DIGITS = 6
 AHEAD_S = 300.0
 """Seconds by which clocks of machines that share a cache may differ."""
 
+DISTURBED = "disturbed"
+"""Field of the provenance that is True if other work on the machine has prolonged all samples."""
 _EVIDENT = frozenset({"pruned", "wrong", "red_zone", "raised", "compile_failed"})
 """Results that do not depend on whether numbers are compared, nor on the machine's load."""
 
@@ -76,13 +78,16 @@ class Measured:
 
     @property
     def noisy(self) -> bool:
-        """True if the samples' interquartile range exceeds their median: other work was measured too."""
-        return is_noisy(self.median_ms, self.spread_ms)
+        """True if other work was measured too: it is known, or the interquartile range exceeds the median."""
+        return is_noisy(self.median_ms, self.spread_ms, self.provenance)
 
 
-def is_noisy(median_ms: float | None, spread_ms: float | None) -> bool:
-    """Return `Measured.noisy` of a median and an interquartile range."""
-    return median_ms is not None and (spread_ms or 0.0) > median_ms
+def is_noisy(median_ms: float | None, spread_ms: float | None, provenance: object) -> bool:
+    """Return `Measured.noisy` of a median, an interquartile range and a provenance, which may be none."""
+    if median_ms is None:
+        return False
+    disturbed = isinstance(provenance, Mapping) and cast("Any", provenance).get(DISTURBED) is True
+    return disturbed or (spread_ms or 0.0) > median_ms
 
 
 @dataclass(frozen=True)
@@ -241,13 +246,13 @@ def rounded(record: Record) -> Record:
     )
 
 
-def _worth(measured: Measured) -> tuple[int, int, float]:
+def _worth(measured: Measured) -> tuple[int, int, bool, float]:
     """Return how much a measurement is worth beside another one of the same candidate.
 
     ``skipped`` never replaces another result. Otherwise the newer one is worth more, unless the numbers
     of just one of them were checked: a later timing does not make a wrong kernel right. A run without
     the check still finds what shows by itself (`_EVIDENT`). Of two checks the later revision is worth more,
-    whatever the clocks of two machines say.
+    whatever the clocks of two machines say, and so are samples that no other work has disturbed.
     """
     if measured.status == "skipped":
         rank = 0
@@ -256,7 +261,8 @@ def _worth(measured: Measured) -> tuple[int, int, float]:
     else:
         rank = 2
     revision = measured.provenance.get("check")
-    return rank, revision if isinstance(revision, int) else 0, measured.measured_at
+    calm = measured.provenance.get(DISTURBED) is not True
+    return rank, revision if isinstance(revision, int) else 0, calm, measured.measured_at
 
 
 def _decided(old: Record, new: Record) -> Decision | None:

@@ -41,7 +41,11 @@ def record_row(fields: Mapping[str, Any], problem: str = "") -> dict[str, Any]:
         "updated": report.number(fields["updated"]) or 0.0,
         "pinned": fields["pinned"] is True,
         "noisy": any(
-            is_noisy(report.number(row.get("median_ms")), report.number(row.get("spread_ms")))
+            is_noisy(
+                report.number(row.get("median_ms")),
+                report.number(row.get("spread_ms")),
+                row.get("provenance"),
+            )
             for row in (
                 candidates.get(str(decision.get(name)), {}) for name in ("winner", "library")
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -23,24 +23,48 @@ class Verdict:
     speedup: float | None = None
 
 
+PROVISIONAL = "provisional, other work on the machine has prolonged samples"
+"""Part of the reason for a decision that a later compile is to make again."""
+
+
 def decide(
     medians_ms: Mapping[str, float],
     libraries: Collection[str],
     margin: float,
     spreads: Mapping[str, float] | None = None,
+    disturbed: Collection[str] = frozenset(),
 ) -> Verdict:
     """Return which candidate runs, and why.
 
+    Other work on the machine only prolongs samples. So a candidate whose shortest disturbed sample beats the library
+    kernel wins; a library kernel without an undisturbed sample stays.
+
     Args:
-        medians_ms: Milliseconds of every offered candidate with valid measurements.
+        medians_ms: Milliseconds of every offered candidate with valid measurements; the shortest sample of those that
+            are disturbed.
         libraries: The library kernels among the offered candidates, measured or not, in Inductor's
             order of preference.
         margin: A candidate must be this many times faster than the library kernel to replace it.
         spreads: Interquartile range of candidates' samples as a share of their median, for noisy
             samples: the gain must exceed the mean of both ranges.
+        disturbed: Candidates all of whose samples are disturbed.
     """
+    verdict = _decided(medians_ms, libraries, margin, spreads or {}, disturbed)
+    if medians_ms.keys().isdisjoint(disturbed) or len(medians_ms) < 2:
+        return verdict
+    return replace(verdict, reason=f"{verdict.reason} ({PROVISIONAL})")
+
+
+def _decided(
+    medians_ms: Mapping[str, float],
+    libraries: Collection[str],
+    margin: float,
+    spreads: Mapping[str, float],
+    disturbed: Collection[str],
+) -> Verdict:
     measured_libraries = [name for name in libraries if name in medians_ms]
-    library = min(measured_libraries, key=medians_ms.__getitem__, default=None)
+    calm = [name for name in measured_libraries if name not in disturbed]
+    library = min(calm or measured_libraries, key=medians_ms.__getitem__, default=None)
     if library is None:
         fallback = next(iter(libraries), None)
         if fallback is not None:
@@ -52,11 +76,16 @@ def decide(
             else "nothing was measured"
         )
         return Verdict(winner, None, reason)
-    winner = min(medians_ms, key=medians_ms.__getitem__)
+    contending = {n: ms for n, ms in medians_ms.items() if n not in libraries or n in calm}
+    if not calm:
+        if contending:
+            return Verdict(library, library, "the library kernel stays for now")
+        contending = {library: medians_ms[library]}
+    winner = min(contending, key=contending.__getitem__)
     speedup = medians_ms[library] / medians_ms[winner] if medians_ms[winner] > 0 else 1.0
     if winner == library:
         return Verdict(library, library, "the library kernel is the fastest", 1.0)
-    unsteady = 1 + sum((spreads or {}).get(name, 0.0) for name in (library, winner)) / 2
+    unsteady = 1 + sum(spreads.get(name, 0.0) for name in (library, winner)) / 2
     if speedup < max(margin, unsteady):
         why = (
             f"below the margin of {margin:g}x"

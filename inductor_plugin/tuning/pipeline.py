@@ -325,7 +325,7 @@ class Pipeline:
                     race.screening(self.device),
                     self._bench_timeout_s,
                 )
-        candidate.samples_ms = outcome.samples_ms
+        candidate.screened(outcome)
         self._journal.measured(task, candidate.name, outcome)
         self._set_outcome(task, candidate, outcome)
 
@@ -379,10 +379,7 @@ class Pipeline:
             candidate = task.entry(outcome.candidate_id)
             if outcome.status not in ("ok", "skipped"):  # skipped: caused by another candidate
                 candidate.outcome = outcome
-            if outcome.samples_ms:
-                earlier = candidate.samples_ms if candidate.rounds else ()
-                candidate.samples_ms = earlier + outcome.samples_ms
-                candidate.rounds += len(outcome.samples_ms)
+            candidate.raced(outcome)
         task.legs += 1
         self._progressed(task)
         return True

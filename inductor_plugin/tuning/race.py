@@ -105,9 +105,9 @@ def leaders(screened: Mapping[str, Sequence[float]], library: str | None) -> tup
     if len(screened) < 2:
         return ()
     stats = {name: sample_stats(samples) for name, samples in screened.items()}
-    ranked = sorted(stats, key=lambda name: stats[name].median_ms)
+    ranked = sorted(stats, key=lambda name: stats[name].low_ms)
     best = stats[ranked[0]].median_ms
-    chosen = [name for name in ranked if stats[name].low_ms <= LEAD * best][:MAX_LEADERS]
+    chosen = [name for name in ranked if min(screened[name]) <= LEAD * best][:MAX_LEADERS]
     if library in stats and library not in chosen:
         chosen.append(library)
     if chosen == [library]:

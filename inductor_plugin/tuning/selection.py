@@ -10,7 +10,6 @@ from typing import Any
 from inductor_plugin.cache import Decision, Measured, Record, Store
 from inductor_plugin.cache.quarantine import MISHAPS, Quarantined
 from inductor_plugin.config import Config
-from inductor_plugin.errors import warn_once
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import DIRECTIONS
 from inductor_plugin.problem.number_check import NumberCheck
@@ -29,17 +28,19 @@ from inductor_plugin.tuning.measurement import (
 from inductor_plugin.tuning.offer import CandidateOffer, limited
 from inductor_plugin.tuning.pins import Pins
 from inductor_plugin.tuning.task import Task, problem_digest
-from inductor_plugin.tuning.ticket import TuningTicket, looked_up, spreads
+from inductor_plugin.tuning.ticket import TuningTicket, looked_up, pinned, spreads
 from inductor_plugin.tuning.validity import (
-    NOT_CHECKED,
+    attempts,
     checked,
+    disturbance,
+    is_disturbed,
     is_strict,
     is_valid,
     keeps_out,
     limits,
     refused_earlier,
+    unused,
     was_limited,
-    why_unused,
 )
 from inductor_plugin.worker.jobs import OUT_OF_TIME
 
@@ -100,11 +101,10 @@ class Selection:
             for name, row in self._store.quarantined_among(self._environment, names).items()
         }
         known = [o for o in offered if o.candidate_id in recorded]
-        void = {
-            o.candidate_id: why
-            for o in known
-            if (why := why_unused(recorded[o.candidate_id], self._config, library=o.library))
-        }
+        libraries = {o.candidate_id for o in offered if o.library}
+        void = unused(
+            {o.candidate_id: recorded[o.candidate_id] for o in known}, libraries, self._config
+        )
         void |= refused_earlier(quarantined)  # another machine's record does not speak for those
         measured = {
             o.candidate_id: recorded[o.candidate_id]
@@ -118,6 +118,9 @@ class Selection:
         unseen = self._without_quarantined(ticket, unseen, quarantined)
         ticket.void = {
             o.candidate_id: void[o.candidate_id] for o in unseen if o.candidate_id in void
+        }
+        ticket.attempts = {
+            o.candidate_id: attempts(recorded[o.candidate_id]) for o in known if o in unseen
         }
         ticket.hit = not unseen
         self._counters.add(
@@ -146,8 +149,15 @@ class Selection:
             if self._unwanted_libraries(ticket.problem) and contending.keys() - set(libraries):
                 contending = {n: ms for n, ms in contending.items() if n not in libraries}
                 libraries = []
+            disturbed = {n for n in contending if is_disturbed(ticket.measured[n])}
+            for name in disturbed:
+                contending[name] = min(ticket.measured[name].samples_ms or (contending[name],))
             ticket.verdict = self._pinned(ticket) or decide(
-                contending, libraries, self._config.never_slower_margin, spreads(ticket)
+                contending,
+                libraries,
+                self._config.never_slower_margin,
+                spreads(ticket),
+                disturbed,
             )
         return ticket.verdict
 
@@ -182,23 +192,8 @@ class Selection:
     def _pinned(self, ticket: TuningTicket) -> Verdict | None:
         if self._pins is None:
             return None
-        pinned = self._pins.winner(self._environment, ticket.problem.op, ticket.digest)
-        library = next((o.candidate_id for o in ticket.offers if o.library), None)
-        problem = ticket.problem.describe()
-        if pinned in {o.candidate_id for o in ticket.offers}:
-            reason = _why_not_pinned(ticket, pinned) if library is not None else ""
-            if not reason or pinned == library:
-                return Verdict(pinned, library, "pinned")
-            warn_once(
-                logger,
-                f"pinned {pinned} is not used for {problem}: {reason}; the library kernel is",
-            )
-            return Verdict(library, library, f"the pinned kernel is not used: {reason}")
-        if library is None:
-            warn_once(logger, f"no pinned decision or library kernel for {problem}; records decide")
-            return None
-        warn_once(logger, f"no pinned decision for {problem}; the library kernel is used")
-        return Verdict(library, library, "not in the pin file, so the library kernel runs")
+        winner = self._pins.winner(self._environment, ticket.problem.op, ticket.digest)
+        return pinned(ticket, winner)
 
     def _condemned(self, row: Quarantined | None) -> bool:
         return row is not None and keeps_out(row, self._config)
@@ -280,6 +275,8 @@ class Selection:
         for candidate in task.entries:
             require_reference(task, candidate)
             own: dict[str, Any] = {"race": stage(task, candidate)} if candidate.alive else {}
+            if candidate.alive and candidate.disturbed:
+                own |= disturbance(ticket.attempts.get(candidate.candidate_id, 0))
             if not candidate.library:
                 own |= checked(task.check, verify=self._config.verify_numerics)
             if candidate.outcome is not None:
@@ -375,15 +372,6 @@ class Selection:
             pinned=False,
             epilogue=ticket.epilogue,
         )
-
-
-def _why_not_pinned(ticket: TuningTicket, candidate_id: str) -> str:
-    """Return why a pinned candidate must not run, empty if it may."""
-    row = ticket.measured.get(candidate_id)
-    if row is not None and row.status not in NOT_FAILED:
-        return f"{row.status} ({row.reason})"
-    void = ticket.void.get(candidate_id, "")
-    return "its numbers were not checked here" if void == NOT_CHECKED else void
 
 
 def quarantine_name(candidate_id: str, problem_digest: str) -> str:

@@ -63,6 +63,7 @@ class TaskCandidate(Identified):
         outcome: Its outcome, once there is one.
         compile_s: Seconds its compilation took.
         samples_ms: Its samples; those of the final rounds replace those of the screening.
+        disturbed: True if other work on the machine has prolonged all of them.
         rounds: Rounds of the finals it took part in; 0 if it was only screened.
         ready: True once it can be measured.
         candidate: The job argument, once it is ready; None if it cannot be sent to a worker.
@@ -77,6 +78,7 @@ class TaskCandidate(Identified):
     outcome: Outcome | None = None
     compile_s: float | None = None
     samples_ms: tuple[float, ...] = ()
+    disturbed: bool = False
     rounds: int = 0
     ready: bool = False
     candidate: BenchCandidate | None = None
@@ -87,6 +89,20 @@ class TaskCandidate(Identified):
         key = self.build.kernel if isinstance(self.build, TritonCompileJob) else None
         key = self.build.key if isinstance(self.build, CppBuild) else key
         return key.digest if key else None
+
+    def screened(self, outcome: Outcome) -> None:
+        """Take the samples of the screening."""
+        self.samples_ms, self.disturbed = outcome.samples_ms, outcome.disturbed
+
+    def raced(self, outcome: Outcome) -> None:
+        """Add the samples of a leg of the finals; disturbed ones count only while there are no others."""
+        samples_ms = outcome.samples_ms
+        if not samples_ms or (outcome.disturbed and self.rounds and not self.disturbed):
+            return
+        if self.rounds and self.disturbed == outcome.disturbed:
+            samples_ms = self.samples_ms + samples_ms
+        self.samples_ms, self.disturbed = samples_ms, outcome.disturbed
+        self.rounds = len(samples_ms)
 
     @property
     def alive(self) -> bool:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from inductor_plugin.cache import Measured
+from inductor_plugin.errors import warn_once
 from inductor_plugin.problem import Problem
 from inductor_plugin.tuning.decision import Verdict
+from inductor_plugin.tuning.measurement import NOT_FAILED
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.task import Task
+from inductor_plugin.tuning.validity import DISTURBED, NOT_CHECKED, is_disturbed
 
 if TYPE_CHECKING:
     from inductor_plugin.tuning.selection import Selection
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -34,6 +40,7 @@ class TuningTicket:
         epilogue: The product's epilogue, as stored in the record.
         created: Time of the submission, in seconds since 1970.
         on_probation: Candidates that are tried again though they are in quarantine; a success releases them.
+        attempts: How often a disturbed measurement of a candidate has been tried before.
         void: Offered candidates whose recorded measurement is not used under these options, and why.
     """
 
@@ -49,6 +56,7 @@ class TuningTicket:
     epilogue: Mapping[str, str] = field(default_factory=dict[str, str])
     created: float = field(default_factory=time.time)
     on_probation: set[str] = field(default_factory=set[str])
+    attempts: Mapping[str, int] = field(default_factory=dict[str, int])
     void: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -79,5 +87,41 @@ def spreads(ticket: TuningTicket) -> dict[str, float]:
     return {
         name: (measured.spread_ms or 0.0) / measured.median_ms
         for name, measured in ticket.measured.items()
-        if measured.status == "ok" and measured.median_ms
+        if measured.status == "ok" and measured.median_ms and not is_disturbed(measured)
     }
+
+
+def pinned(ticket: TuningTicket, winner: str | None) -> Verdict | None:
+    """Return the decision by a pin file; None where records decide.
+
+    Args:
+        ticket: The problem.
+        winner: The pinned candidate; None if the file does not name the problem.
+    """
+    library = next((o.candidate_id for o in ticket.offers if o.library), None)
+    problem = ticket.problem.describe()
+    if winner in {o.candidate_id for o in ticket.offers}:
+        reason = _why_not_pinned(ticket, winner) if library is not None else ""
+        if not reason or winner == library:
+            return Verdict(winner, library, "pinned")
+        warn_once(
+            logger,
+            f"pinned {winner} is not used for {problem}: {reason}; the library kernel is",
+        )
+        return Verdict(library, library, f"the pinned kernel is not used: {reason}")
+    if library is None:
+        warn_once(logger, f"no pinned decision or library kernel for {problem}; records decide")
+        return None
+    warn_once(logger, f"no pinned decision for {problem}; the library kernel is used")
+    return Verdict(library, library, "not in the pin file, so the library kernel runs")
+
+
+def _why_not_pinned(ticket: TuningTicket, candidate_id: str) -> str:
+    """Return why a pinned candidate must not run, empty if it may."""
+    row = ticket.measured.get(candidate_id)
+    if row is not None and row.status not in NOT_FAILED:
+        return f"{row.status} ({row.reason})"
+    void = ticket.void.get(candidate_id, "")
+    if void == DISTURBED:  # its numbers are right
+        return ""
+    return "its numbers were not checked here" if void == NOT_CHECKED else void

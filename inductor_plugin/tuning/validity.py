@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
-from inductor_plugin.cache import Measured, Quarantined
+from inductor_plugin.cache import Measured, Quarantined, record
 from inductor_plugin.cache.quarantine import CONDEMNING, MISHAPS
 from inductor_plugin.config import Config
 from inductor_plugin.problem.number_check import REVISION, NumberCheck
@@ -21,10 +22,19 @@ _ADVISED = frozenset({"hung", "out_of_memory"})
 _NUMBERS, _UNCHECKED, _LIMITS, _CHECK = "numbers", "unchecked", "limits", "check"
 _NO_REFERENCE = "no reference"
 
+_UNMEASURED = {"pruned": "", "skipped": "skipped, not measured"}
+"""Why a candidate without samples is measured: one that was pruned need not be, whatever the options."""
 REFUSED = "refused by an earlier check of numbers"
 """Why a measurement is not used whose numbers an earlier revision of the check called wrong."""
 NOT_CHECKED = "numbers not checked"
 """Why a measurement is not used whose numbers nobody compared."""
+DISTURBED = "measured beside other work"
+"""Why a measurement is repeated all of whose samples other work on the machine has prolonged."""
+_ATTEMPTS = "attempts"
+_MOST_ATTEMPTS = 9
+_AGAIN_S, _LATER = 10.0, 6.0
+"""Seconds after which such a measurement is repeated, and how many times as long after each further attempt: 10 s, a minute, 6
+and 36 minutes, 4 hours. A machine that is always busy pays for few of them."""
 
 
 def is_valid(measured: Measured, config: Config, *, library: bool) -> bool:
@@ -41,18 +51,40 @@ def why_void(measured: Measured, config: Config, *, library: bool) -> str:
         library: True for a library kernel; if it took too long, it is tried again, since without it
             there is no reference and no guard.
     """
-    if measured.status == "pruned":  # depends neither on results nor on limits
-        return ""
-    if measured.status == "skipped":
-        return "skipped, not measured"
+    if measured.status in _UNMEASURED:
+        return _UNMEASURED[measured.status]
     if library and measured.status in LIMITING:
         return f"a library kernel that is {measured.status} is tried again"
     if config.verify_numerics and not library and is_unchecked(measured):
         return NOT_CHECKED
     if not library and was_refused_earlier(measured.status, measured.provenance):
         return REFUSED
-    limited = was_limited(measured.status, measured.provenance.get(_LIMITS), config)
-    return f"{measured.status} at a limit that has been raised since" if limited else ""
+    if was_limited(measured.status, measured.provenance.get(_LIMITS), config):
+        return f"{measured.status} at a limit that has been raised since"
+    # Where nothing is measured, a disturbed measurement is better than none.
+    again = config.policy == "tune" and is_disturbed(measured) and time.time() >= _due(measured)
+    return DISTURBED if again else ""
+
+
+def unused(
+    recorded: Mapping[str, Measured], libraries: Collection[str], config: Config
+) -> dict[str, str]:
+    """Return which of a record's measurements are not used under the current options, and why.
+
+    Where a disturbed library kernel is measured again, so are the finalists that it was compared with.
+    """
+    void = {
+        name: why
+        for name, row in recorded.items()
+        if (why := why_unused(row, config, library=name in libraries))
+    }
+    if any(void.get(name) == DISTURBED for name in libraries):
+        void |= {
+            name: DISTURBED
+            for name, row in recorded.items()
+            if row.status == "ok" and row.provenance.get("race") == "final" and name not in void
+        }
+    return void
 
 
 def why_unused(measured: Measured, config: Config, *, library: bool) -> str:
@@ -62,6 +94,28 @@ def why_unused(measured: Measured, config: Config, *, library: bool) -> str:
     """
     mishap = f"{measured.status} once" if measured.status in MISHAPS else ""
     return why_void(measured, config, library=library) or mishap
+
+
+def is_disturbed(measured: Measured) -> bool:
+    """Return True if other work on the machine has prolonged all samples, or if they vary by more than their median."""
+    return measured.status == "ok" and measured.noisy
+
+
+def attempts(measured: Measured) -> int:
+    """Return how often a disturbed measurement has been tried; 0 for another one."""
+    count = measured.provenance.get(_ATTEMPTS)
+    known = count if isinstance(count, int) else 1
+    return min(max(known, 1), _MOST_ATTEMPTS) if is_disturbed(measured) else 0
+
+
+def disturbance(before: int) -> dict[str, Any]:
+    """Return the provenance of a disturbed measurement after so many others."""
+    return {record.DISTURBED: True, _ATTEMPTS: before + 1}
+
+
+def _due(measured: Measured) -> float:
+    """Return when a disturbed measurement is repeated, in seconds since 1970."""
+    return measured.measured_at + _AGAIN_S * _LATER ** (attempts(measured) - 1)
 
 
 def is_unchecked(measured: Measured) -> bool:

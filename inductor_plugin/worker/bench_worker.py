@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -29,6 +29,8 @@ _LOG = logging.getLogger(__name__)
 
 SETUP_S = 60.0
 """Seconds to build the operands, before the first kernel runs."""
+_FEWEST = 3
+"""Turns of finals that have to be calm: two samples say little of how they vary."""
 _UNSAFE: frozenset[Status] = frozenset({"sticky_error", "red_zone"})
 
 
@@ -43,7 +45,7 @@ class _Watch:
         self._limits_s = limits_s
         self.culprit = ""
         self.building = False
-        self.samples: dict[str, list[float]] = {}
+        self.samples: dict[str, list[tuple[float, bool]]] = {}
 
     def __call__(self, event: Event) -> float | None:
         if event.what in ("build", "start"):
@@ -53,7 +55,7 @@ class _Watch:
             self.culprit = event.subject
             return SETUP_S if self.building else self._limits_s.get(event.subject)
         if event.what == "sample":
-            self.samples.setdefault(event.subject, []).append(event.value)
+            self.samples.setdefault(event.subject, []).append((event.value, event.disturbed))
         return None
 
 
@@ -108,7 +110,7 @@ class BenchWorker:
         """
         remaining = {candidate.candidate_id: candidate for candidate in job.candidates}
         done: dict[str, Outcome] = {}
-        samples: dict[str, list[float]] = {name: [] for name in remaining}
+        samples: dict[str, list[tuple[float, bool]]] = {name: [] for name in remaining}
         rounds = job.rounds
         _LOG.debug("measuring in turns: %s", ", ".join(remaining))
         while remaining and rounds > 0:
@@ -132,7 +134,7 @@ class BenchWorker:
         for outcome in done.values():
             self._after(outcome.status)
         return tuple(
-            replace(done[candidate.candidate_id], samples_ms=tuple(samples[candidate.candidate_id]))
+            _with_samples(done[candidate.candidate_id], samples[candidate.candidate_id])
             for candidate in job.candidates
         )
 
@@ -177,7 +179,8 @@ def measure_in_process(
         # The border, as in the worker: an exception of the call becomes its outcome.
         try:
             samples = timer.take_samples(timer.timer_for("cpu"), run, sampling)
-            outcomes.append(Outcome(candidate_id, "ok", samples_ms=samples))
+            done = Outcome(candidate_id, "ok", samples_ms=samples.used_ms)
+            outcomes.append(replace(done, disturbed=samples.disturbed))
         except Exception as error:  # noqa: BLE001
             reason = one_line(f"{type(error).__name__}: {error}")
             outcomes.append(Outcome(candidate_id, status_of(error), reason))
@@ -189,6 +192,14 @@ def measure_in_process(
     hung = Outcome(candidate_id, "hung", f"gave up after {timeout_s:.1f} s; its thread is left")
     outcome = outcomes[0] if outcomes else hung
     return replace(outcome, elapsed_s=time.monotonic() - started)
+
+
+def _with_samples(outcome: Outcome, samples: Sequence[tuple[float, bool]]) -> Outcome:
+    """Return an outcome of finals with the samples of calm turns; with all of them where fewer than `_FEWEST` were."""
+    calm = tuple(value for value, disturbed in samples if not disturbed)
+    enough = len(calm) >= min(_FEWEST, len(samples))
+    every = tuple(value for value, _ in samples)
+    return replace(outcome, samples_ms=calm if enough else every, disturbed=not enough)
 
 
 def _limits(candidates: Iterable[BenchCandidate]) -> dict[str, float]:

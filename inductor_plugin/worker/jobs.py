@@ -106,7 +106,8 @@ class FinalJob:
     Attributes:
         problem_id: As in `ScreenJob`.
         candidates: The candidates that take part.
-        rounds: Number of turns; each gives one sample per candidate.
+        rounds: Number of turns; each gives one sample per candidate. A turn in which any is disturbed counts only
+            where all are.
         sampling: Sampling of each turn; ``samples`` is ignored.
         library: As in `ScreenJob`.
         check: As in `ScreenJob`; results are compared after the last turn.
@@ -133,6 +134,7 @@ class Outcome:
         samples_ms: Milliseconds per call, one value per sample.
         error: Error of its results relative to the reference's root mean square, if checked.
         elapsed_s: Seconds the job took.
+        disturbed: True if other work on the machine has prolonged all samples.
     """
 
     candidate_id: str
@@ -141,6 +143,7 @@ class Outcome:
     samples_ms: tuple[float, ...] = ()
     error: float | None = None
     elapsed_s: float = 0.0
+    disturbed: bool = False
 
 
 @dataclass(frozen=True)
@@ -264,11 +267,13 @@ class Event:
             ``sample`` (another sample of ``subject``).
         subject: Candidate or compile key.
         value: Milliseconds per call of a ``sample``.
+        disturbed: True if other work has prolonged this sample, or another of its turn.
     """
 
     what: Literal["accepted", "build", "start", "sample"]
     subject: str = ""
     value: float = 0.0
+    disturbed: bool = False
 
 
 @dataclass(frozen=True)

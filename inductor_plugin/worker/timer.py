@@ -8,11 +8,13 @@ import re
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
+from inductor_plugin.worker.disturbance import is_disturbed, waited_ns
 from inductor_plugin.worker.jobs import Sampling
 
 Call = Callable[[], object]
@@ -24,10 +26,17 @@ COLD_REPEATS = 3
 _CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _CPU_CACHE_BYTES = (32 << 20, 256 << 20)
 _GPU_FLUSH_BYTES = 256 << 20
+RETAKE_S = 0.5
+"""Seconds beyond the limit of a sampling in which samples are taken again that other work has disturbed."""
 
 
 class Timer(Protocol):
     """Measures calls on one device."""
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether other work on the machine has prolonged the last sample, as far as it is known."""
+        ...
 
     def synchronize(self) -> None:
         """Wait until the device has finished; raises errors of earlier kernels."""
@@ -43,30 +52,47 @@ class CpuTimer:
 
     def __init__(self) -> None:
         self._buffer: torch.Tensor | None = None
+        self.disturbed = False
 
     def synchronize(self) -> None:
         """Do nothing: a CPU kernel has finished when its call returns."""
 
     def sample(self, call: Call, repeats: int, *, cold: bool) -> float:
-        """Return milliseconds per call, over ``repeats`` calls."""
+        """Return milliseconds per call: of ``repeats`` calls the median of those that were not disturbed.
+
+        Other work only prolongs a call: if it has disturbed all of them, the shortest counts.
+        """
         if cold:
-            return statistics.median(self._cold_ns(call) for _ in range(repeats)) / 1e6
+            spans = [self._span(call, 1, cold=True) for _ in range(repeats)]
+        else:
+            elapsed_ns, waited = self._span(call, repeats, cold=False)
+            spans = [(elapsed_ns / repeats, waited / repeats)]
+        calm = [elapsed_ns for elapsed_ns, waited in spans if not is_disturbed(elapsed_ns, waited)]
+        self.disturbed = not calm
+        return (statistics.median(calm) if calm else min(spans)[0]) / 1e6
+
+    def _span(self, call: Call, repeats: int, *, cold: bool) -> tuple[float, float]:
+        """Return nanoseconds that calls took, and for which this process's threads waited for a core meanwhile."""
+        if cold:
+            self._evict()
+        before = waited_ns()
         started = time.perf_counter_ns()
         for _ in range(repeats):
             call()
-        return (time.perf_counter_ns() - started) / repeats / 1e6
+        elapsed_ns = time.perf_counter_ns() - started
+        return elapsed_ns, waited_ns() - before
 
-    def _cold_ns(self, call: Call) -> int:
+    def _evict(self) -> None:
         if self._buffer is None:
             self._buffer = torch.ones(last_level_cache_bytes() // 8, dtype=torch.int64)
         self._buffer.sum()
-        started = time.perf_counter_ns()
-        call()
-        return time.perf_counter_ns() - started
 
 
 class CudaTimer:
     """Timer with CUDA events; zeroing a buffer larger than L2 evicts L2 and keeps the host ahead."""
+
+    disturbed = False
+    """Not known: other processes on the GPU, and its clocks, are not looked at."""
 
     def __init__(self, device: str) -> None:
         self.device = torch.device(device)
@@ -136,13 +162,49 @@ def repeats_for(timer: Timer, call: Call, sampling: Sampling) -> int:
     return min(limit, max(1, math.ceil(sampling.min_sample_ms / max(once_ms, 1e-4))))
 
 
-def take_samples(timer: Timer, call: Call, sampling: Sampling) -> tuple[float, ...]:
-    """Warm up and return the samples: fewer if the time limit is reached, but at least one."""
+@dataclass
+class Samples:
+    """Samples of one candidate; those that other work has disturbed count only where there are no others.
+
+    Attributes:
+        calm_ms: Undisturbed samples, in milliseconds.
+        disturbed_ms: The others.
+    """
+
+    calm_ms: list[float] = field(default_factory=list[float])
+    disturbed_ms: list[float] = field(default_factory=list[float])
+
+    def add(self, value_ms: float, *, disturbed: bool) -> None:
+        """Add a sample."""
+        (self.disturbed_ms if disturbed else self.calm_ms).append(value_ms)
+
+    @property
+    def disturbed(self) -> bool:
+        """True if there is no undisturbed sample."""
+        return not self.calm_ms and bool(self.disturbed_ms)
+
+    @property
+    def used_ms(self) -> tuple[float, ...]:
+        """The samples that count."""
+        return tuple(self.calm_ms or self.disturbed_ms)
+
+
+def take_samples(timer: Timer, call: Call, sampling: Sampling) -> Samples:
+    """Warm up and take samples: fewer if the time limit is reached, but at least one.
+
+    Disturbed ones are taken again, for at most half a second more.
+    """
     started = time.monotonic()
     repeats = repeats_for(timer, call, sampling)
-    samples: list[float] = []
-    while len(samples) < max(1, sampling.samples):
-        samples.append(timer.sample(call, repeats, cold=sampling.cold_cache))
-        if time.monotonic() - started > sampling.max_total_s:
+    samples = Samples()
+    wanted = max(1, sampling.samples)
+    while len(samples.calm_ms) < wanted:
+        value_ms = timer.sample(call, repeats, cold=sampling.cold_cache)
+        samples.add(value_ms, disturbed=timer.disturbed)
+        elapsed_s = time.monotonic() - started
+        if elapsed_s > sampling.max_total_s + (RETAKE_S if samples.disturbed_ms else 0.0):
             break
-    return tuple(samples)
+        if elapsed_s > sampling.max_total_s and samples.calm_ms:
+            break
+    samples.disturbed_ms = samples.disturbed_ms[:wanted]
+    return samples

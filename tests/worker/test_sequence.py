@@ -193,7 +193,7 @@ def test_fused_against_unfused_in_a_worker(worker: BenchWorker) -> None:
         outcome = screened(worker, one)
         assert (outcome.status, len(outcome.samples_ms)) == ("ok", 3)
     (first, second) = worker.final(FinalJob("a fusion", (library, fused), 4, QUICK))
-    assert [len(one.samples_ms) for one in (first, second)] == [4, 4]
+    assert 3 <= len(first.samples_ms) == len(second.samples_ms) <= 4  # all, or those of calm turns
     assert min(*first.samples_ms, *second.samples_ms) > 0
 
 

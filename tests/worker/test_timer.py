@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import itertools
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +17,11 @@ from inductor_plugin.worker.jobs import Sampling
 class FakeTimer:
     """A device on which every call takes so long."""
 
-    def __init__(self, call_ms: float) -> None:
+    def __init__(self, call_ms: float, disturbed: Iterable[bool] = ()) -> None:
         self.call_ms = call_ms
         self.samples: list[tuple[int, bool]] = []
+        self._disturbed = iter(disturbed)
+        self.disturbed = False
 
     def synchronize(self) -> None:
         pass
@@ -23,6 +29,7 @@ class FakeTimer:
     def sample(self, call: Callable[[], object], repeats: int, *, cold: bool) -> float:
         self.samples.append((repeats, cold))
         call()
+        self.disturbed = next(self._disturbed, False)
         return self.call_ms
 
 
@@ -50,13 +57,65 @@ def test_a_sample_lasts_long_enough(call_ms: float, min_sample_ms: float, cold: 
 def test_warm_up_comes_first_and_each_sample_is_kept():
     timer, calls = FakeTimer(0.5), list[int]()
     samples = measure.take_samples(timer, lambda: calls.append(len(timer.samples)), sampling())
-    assert samples == (0.5,) * 4
+    assert samples.used_ms == (0.5,) * 4
+    assert not samples.disturbed
     assert calls[:2] == [0, 0]
     assert timer.samples == [(1, False)] + [(2, False)] * 4
 
 
 def test_time_that_is_over_leaves_one_sample():
-    assert len(measure.take_samples(FakeTimer(0.5), lambda: None, sampling(max_total_s=0.0))) == 1
+    samples = measure.take_samples(FakeTimer(0.5), lambda: None, sampling(max_total_s=0.0))
+    assert samples.used_ms == (0.5,)
+
+
+def test_disturbed_samples_are_taken_again():
+    timer = FakeTimer(
+        0.5, [False, True, False, True, True, False, True, False]
+    )  # the first finds the repeats
+    samples = measure.take_samples(timer, lambda: None, sampling())
+    assert len(samples.calm_ms) == 4
+    assert len(samples.disturbed_ms) == 4
+    assert samples.used_ms == (0.5,) * 4
+
+
+def test_but_not_for_ever(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(measure, "RETAKE_S", 0.02)
+    timer = FakeTimer(0.5, itertools.repeat(True))
+    samples = measure.take_samples(timer, lambda: time.sleep(0.002), sampling(max_total_s=0.01))
+    assert samples.disturbed
+    assert samples.used_ms == (0.5,) * 4
+
+
+def test_a_wait_for_a_core_disturbs_a_sample(monkeypatch: pytest.MonkeyPatch):
+    """Of three cold calls one has waited: it does not count. Where all have, the shortest does."""
+    waits = itertools.count(step=10**9)
+    timer = measure.CpuTimer()
+    monkeypatch.setattr(timer, "_evict", lambda: None)
+    monkeypatch.setattr(measure, "waited_ns", lambda: 0)
+    timer.sample(lambda: None, 3, cold=True)
+    assert not timer.disturbed
+    monkeypatch.setattr(measure, "waited_ns", lambda: next(waits))
+    durations = iter([0.02, 0.001, 0.02])
+    assert timer.sample(lambda: time.sleep(next(durations)), 3, cold=True) < 15
+    assert timer.disturbed
+
+
+def test_the_wait_of_two_busy_threads_on_one_core_is_seen():
+    if not (Path("/proc/self/schedstat")).exists():
+        pytest.skip("this kernel does not count how long threads wait")
+    code = (
+        "import os, threading, time\n"
+        "from inductor_plugin.worker.disturbance import is_disturbed, waited_ns\n"
+        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "def spin(ends):\n"
+        "    while time.monotonic() < ends: pass\n"
+        "before, start = waited_ns(), time.monotonic()\n"
+        "pid = os.fork()\n"
+        "spin(start + 0.3)\n"
+        "if pid: print(is_disturbed(3e8, waited_ns() - before))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
 
 
 @pytest.mark.parametrize("cold", [False, True])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import math
 import time
 from collections import OrderedDict
 from dataclasses import replace
@@ -26,10 +27,17 @@ from inductor_plugin.worker.jobs import (
     Event,
     FinalJob,
     Outcome,
+    Sampling,
     ScreenJob,
     Status,
 )
-from inductor_plugin.worker.timer import repeats_for, take_samples, timer_for
+from inductor_plugin.worker.timer import (
+    RETAKE_S,
+    Samples,
+    repeats_for,
+    take_samples,
+    timer_for,
+)
 
 KEPT_PROBLEMS = 2
 _SETTLE_S = 0.005
@@ -38,6 +46,8 @@ _CALLS_ALONE = 12
 """Calls in which a candidate that changes its operands now and then is to show it."""
 _CALLS_STEADY, _STEADY_S = 12, 0.3
 """Calls, and seconds at most, in which a candidate that is wrong now and then is to show it."""
+_TRIES = 3
+"""Tries in which a sample of the finals is to be undisturbed by other work."""
 _UNKNOWN = "it, or another measured in turns with it, changed an operand"
 
 
@@ -78,7 +88,7 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
     if checked and not damage and not verdict.reason:
         damage, reason = _wrong_at_ends(job, problem, emit)
         verdict = replace(verdict, reason=reason)
-    samples: tuple[float, ...] = ()
+    samples = Samples()
     if not damage and (is_library or not verdict.reason):
         emit(Event("start", candidate.candidate_id))
         samples = take_samples(timer_for(candidate.output.device), running.call, job.sampling)
@@ -91,7 +101,8 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
     if verdict.reason and not is_library:
         problem.forget_operands()  # it may have damaged its operands, too: the next gets fresh ones
         return outcome("wrong", verdict.reason)
-    return outcome("ok", verdict.reason, samples_ms=samples)
+    sampled = outcome("ok", verdict.reason, samples_ms=samples.used_ms)
+    return replace(sampled, disturbed=samples.disturbed)
 
 
 def _first_verdict(
@@ -133,27 +144,33 @@ def _comparable_at(end: ScreenJob, state: ProblemState, emit: Emit) -> bool:
 
 
 def final(job: FinalJob, emit: Emit) -> tuple[Outcome, ...]:
-    """Sample the candidates in turns; the order rotates, so that no candidate always runs first."""
+    """Sample the candidates in turns; the order rotates, so that no candidate always runs first.
+
+    The samples are sent as events: those from before a crash are kept.
+    """
     started = time.monotonic()
     problem = _prepared(job, job.candidates[0], emit)
     if job.check is not None:
         _reference(job, problem, emit)
     calls: dict[str, tuple[Running, int]] = {}
-    samples: dict[str, list[float]] = {candidate.candidate_id: [] for candidate in job.candidates}
     for candidate in job.candidates:
         first = _first_run(candidate, problem, emit)
         repeats = repeats_for(timer_for(candidate.output.device), first.call, job.sampling)
         calls[candidate.candidate_id] = first, repeats
+    disturbances = 0
     for turn in range(job.rounds):
         first = turn % len(job.candidates)
-        for candidate in job.candidates[first:] + job.candidates[:first]:
-            name = candidate.candidate_id
-            emit(Event("start", name))
-            running, repeats = calls[name]
-            timer = timer_for(candidate.output.device)
-            samples[name].append(timer.sample(running.call, repeats, cold=job.sampling.cold_cache))
-            emit(Event("sample", name, samples[name][-1]))
-        if time.monotonic() - started > job.sampling.max_total_s:
+        order = job.candidates[first:] + job.candidates[:first]
+        taken = {
+            candidate.candidate_id: _calm_sample(*calls[candidate.candidate_id], job.sampling, emit)
+            for candidate in order
+        }
+        disturbed = any(disturbed for _, disturbed in taken.values())
+        disturbances += disturbed
+        for name, (value_ms, _) in taken.items():
+            emit(Event("sample", name, value_ms, disturbed))
+        limit_s = job.sampling.max_total_s + (RETAKE_S if disturbances else 0.0)
+        if time.monotonic() - started > limit_s:
             break
     elapsed_s = (time.monotonic() - started) / len(job.candidates)
     library = job.library.candidate_id if job.library is not None else ""
@@ -162,7 +179,7 @@ def final(job: FinalJob, emit: Emit) -> tuple[Outcome, ...]:
     outcomes: list[Outcome] = []
     for name, (first, _) in calls.items():
         running = rivals.get(name, first)
-        outcome = Outcome(name, "ok", samples_ms=tuple(samples[name]), elapsed_s=elapsed_s)
+        outcome = Outcome(name, "ok", elapsed_s=elapsed_s)
         reason = damage.get(name) or running.overrun()
         if reason:
             # It is not known which of several changed the operand, so none goes into quarantine for it.
@@ -172,6 +189,21 @@ def final(job: FinalJob, emit: Emit) -> tuple[Outcome, ...]:
             outcome = _compared(outcome, running, problem, emit)
         outcomes.append(outcome)
     return tuple(outcomes)
+
+
+def _calm_sample(
+    running: Running, repeats: int, sampling: Sampling, emit: Emit
+) -> tuple[float, bool]:
+    """Return a sample in milliseconds, and whether it is disturbed; it is taken again a few times if it is."""
+    timer = timer_for(running.candidate.output.device)
+    shortest_ms = math.inf
+    for _ in range(_TRIES):
+        emit(Event("start", running.candidate.candidate_id))
+        value_ms = timer.sample(running.call, repeats, cold=sampling.cold_cache)
+        if not timer.disturbed:
+            return value_ms, False
+        shortest_ms = min(shortest_ms, value_ms)
+    return shortest_ms, True
 
 
 def _dirty(rivals: dict[str, Running], problem: ProblemState, emit: Emit) -> dict[str, str]:
