@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -77,6 +77,15 @@ class Config:
     cache_dir: Path = field(
         default_factory=default_cache_dir,
         metadata=_how("folder", "Folder for kernels, timings and decisions.", code=True),
+    )
+    cache: Literal["auto", "on", "off"] = field(
+        default="auto",
+        metadata=_how(
+            "choice",
+            "Whether anything is read from or written to `cache_dir` and `cache_read`; with `off` this process alone "
+            "remembers. `auto`: off where Inductor's `force_disable_caches` is set and no `cache_dir` is named.",
+            choices=_AUTO,
+        ),
     )
     cache_read: str = field(
         default="",
@@ -296,6 +305,18 @@ class Config:
                 raise OptionError(f"unknown option {name!r}; {suggestion(name, _METADATA)}")
             values[name] = parse(_METADATA[name], value, f"option {name}")
         return Config(**values)
+
+    def with_caches(self, *, disabled: bool) -> Config:
+        """Return the options with ``cache=auto`` decided.
+
+        Args:
+            disabled: Whether Inductor's ``force_disable_caches`` is set.
+        """
+        if self.cache != "auto":
+            return self
+        variables = {n: text for n, text in os.environ.items() if not n.startswith(PREFIX)}
+        named = Path(self.cache_dir) != default_cache_dir(variables)
+        return replace(self, cache="off" if disabled and not named else "on")
 
     def to_dict(self) -> dict[str, str | int | float | bool]:
         """Return the options as plain JSON values."""

@@ -7,6 +7,7 @@ import logging
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,12 @@ from inductor_plugin.tuning.pins import read_pins
 from inductor_plugin.tuning.runtime import RUNTIME
 
 logger = logging.getLogger(__name__)
+
+_TIME_LIMITS = {
+    "compile_timeout_s": "precompilation_timeout_seconds",
+    "bench_timeout_s": "max_autotune_subproc_result_timeout_seconds",
+}
+"""Options of ours, and Inductor's of the same meaning: the lower one holds, unless the user sets ours."""
 
 _HOOKING = threading.Lock()
 """Held while hooks are installed: each looks whether it is there already, and threads compile."""
@@ -187,6 +194,7 @@ def _with_carrier(
     config: Config, accepted: Mapping[str, Any], example_inputs: Sequence[Any]
 ) -> dict[str, Any]:
     """Return Inductor's options with the carrier, tuning on, and the chosen backends."""
+    config = _as_inductor(config, accepted)
     inner = user_passes(accepted.get(CARRIER, getattr(inductor_config, CARRIER)))
     result = {**accepted, CARRIER: ConfigCarrier(config, inner, warm_up, installed)}
     if not {"max_autotune", "max_autotune_gemm"} & set(accepted):
@@ -201,6 +209,21 @@ def _with_carrier(
         # choice with a call's scalars. If the user excludes it, `Selection` lets others win.
         result["max_autotune_gemm_backends"] = ",".join(sorted(theirs | {"ATEN"}))
     return result
+
+
+def _as_inductor(config: Config, accepted: Mapping[str, Any]) -> Config:
+    """Return the options as Inductor's own switches decide those that the user leaves to us: caches, time limits."""
+
+    def chosen(name: str) -> Any:
+        return accepted.get(name, getattr(inductor_config, name, None))
+
+    usual, lower = Config(cache_dir=config.cache_dir), dict[str, float]()
+    for ours, theirs in _TIME_LIMITS.items():
+        default, limit_s = getattr(usual, ours), chosen(theirs)
+        if getattr(config, ours) == default and 0 < (limit_s or 0) < default:
+            lower[ours] = float(limit_s)
+    config = replace(config, **lower)
+    return config.with_caches(disabled=bool(chosen("force_disable_caches")))
 
 
 def _limits(

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from inductor_plugin.cache import Store, digest_of, open_store
+from inductor_plugin.cache.directory import NOWHERE
 from inductor_plugin.config import Config
 from inductor_plugin.errors import CacheError
 from inductor_plugin.tuning.build.builder import Builder
@@ -154,10 +155,14 @@ class Runtime:
         """
         with self.lock:
             path, second = Path(config.cache_dir), config.cache_read
+            if config.cache == "off":
+                path, second = NOWHERE, ""
             if (path, second) not in self._stores:
                 try:
                     limit = config.cache_limit_bytes
-                    opened = open_store(path, limit_bytes=limit, second=second)
+                    opened = open_store(
+                        path, limit_bytes=limit, memory_only=path == NOWHERE, second=second
+                    )
                 except CacheError as error:
                     logger.warning(
                         "inductor-plugin: %s; nothing is remembered by this process", error

@@ -149,3 +149,18 @@ def test_an_error_names_the_field_and_shows_only_the_start_of_its_value():
 def test_fields_without_a_reader_are_unknown():
     assert typed({"a": 1, "b": 2}, {"a": whole}) == {"a": 1}
     assert unknown({"a": 1, "b": 2}, {"a"}) == {"b": 2}
+
+
+@pytest.mark.parametrize("depth", [1, 63, 64, 65, 66, 129, 200])
+@pytest.mark.parametrize("pair", ["list", "object", "both"])
+def test_fields_are_nested_64_deep_at_most(depth: int, pair: str) -> None:
+    value: Any = 0
+    for level in range(depth):
+        inner_list = pair == "list" or (pair == "both" and level % 2)
+        value = [value] if inner_list else {"a": value}
+    fields = {"text": "a text with [[[ {{{ ]", "deep": value}
+    if depth < 64:  # the document itself is a level
+        assert document.load(document.dump(fields))["deep"] == value
+        return
+    with pytest.raises(ValueError, match="nested"):
+        document.load(document.dump(fields))
