@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -82,8 +82,8 @@ class Config:
         default="auto",
         metadata=_how(
             "choice",
-            "Whether anything is read from or written to `cache_dir` and `cache_read`; with `off` this process alone "
-            "remembers. `auto`: off where Inductor's `force_disable_caches` is set and no `cache_dir` is named.",
+            "Read and write `cache_dir`, and read `cache_read`; with `off` this process alone remembers. `auto`: off "
+            "where Inductor's `force_disable_caches` is set and no `cache_dir` is named.",
             choices=_AUTO,
         ),
     )
@@ -306,18 +306,6 @@ class Config:
             values[name] = parse(_METADATA[name], value, f"option {name}")
         return Config(**values)
 
-    def with_caches(self, *, disabled: bool) -> Config:
-        """Return the options with ``cache=auto`` decided.
-
-        Args:
-            disabled: Whether Inductor's ``force_disable_caches`` is set.
-        """
-        if self.cache != "auto":
-            return self
-        variables = {n: text for n, text in os.environ.items() if not n.startswith(PREFIX)}
-        named = Path(self.cache_dir) != default_cache_dir(variables)
-        return replace(self, cache="off" if disabled and not named else "on")
-
     def to_dict(self) -> dict[str, str | int | float | bool]:
         """Return the options as plain JSON values."""
         return {
@@ -394,12 +382,7 @@ def process_environment() -> dict[str, str]:
 
 
 def set_environment(variables: Mapping[str, str]) -> None:
-    """Set environment variables of this worker process, for the libraries that read only those."""
-    os.environ.update(variables)
-
-
-def restore_environment(variables: Mapping[str, str]) -> None:
-    """Make this process's variables exactly those that `process_environment` returned before."""
+    """Make this process's variables exactly these: those of `process_environment`, or some more or less."""
     for name in [variable for variable in os.environ if variable not in variables]:
         del os.environ[name]
     os.environ.update(variables)

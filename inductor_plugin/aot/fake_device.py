@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import torch
 
-from inductor_plugin.config import process_environment, restore_environment
+from inductor_plugin.config import process_environment, set_environment
 from inductor_plugin.errors import TargetError
 from inductor_plugin.problem.target import Target, target
 from inductor_plugin.worker.child.inductor import TargetDriver
@@ -111,8 +111,8 @@ def as_target(
         _clear()
         # The first kernel of a process writes its device's folder into TRITON_CACHE_DIR for good.
         environment = process_environment()
-        stack.callback(restore_environment, environment)
-        restore_environment({k: v for k, v in environment.items() if k != "TRITON_CACHE_DIR"})
+        stack.callback(set_environment, environment)
+        set_environment({k: v for k, v in environment.items() if k != "TRITON_CACHE_DIR"})
         _answer(stack, properties, devices)
         _stay_off_the_device(stack)
         _fill_guarded_caches()

@@ -15,7 +15,7 @@ import torch
 from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
 
-from inductor_plugin.config import Config, option_names
+from inductor_plugin.config import Config, default_cache_dir, option_names, process_environment
 from inductor_plugin.errors import OptionError, warn_once
 from inductor_plugin.inductor import flex, int4, jinja, vector
 from inductor_plugin.inductor.attention import lowering
@@ -40,6 +40,7 @@ from inductor_plugin.tuning.runtime import RUNTIME
 
 logger = logging.getLogger(__name__)
 
+_CACHE_VARIABLE = "INDUCTOR_PLUGIN_CACHE_DIR"
 _TIME_LIMITS = {
     "compile_timeout_s": "precompilation_timeout_seconds",
     "bench_timeout_s": "max_autotune_subproc_result_timeout_seconds",
@@ -223,7 +224,11 @@ def _as_inductor(config: Config, accepted: Mapping[str, Any]) -> Config:
         if getattr(config, ours) == default and 0 < (limit_s or 0) < default:
             lower[ours] = float(limit_s)
     config = replace(config, **lower)
-    return config.with_caches(disabled=bool(chosen("force_disable_caches")))
+    if config.cache != "auto":
+        return config
+    unnamed = {n: v for n, v in process_environment().items() if n != _CACHE_VARIABLE}
+    named = Path(config.cache_dir) != default_cache_dir(unnamed)
+    return replace(config, cache="off" if chosen("force_disable_caches") and not named else "on")
 
 
 def _limits(

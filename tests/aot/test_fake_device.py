@@ -19,7 +19,7 @@ import torch
 
 from inductor_plugin.aot import fake_device
 from inductor_plugin.aot.fake_device import as_target, replaced, updated
-from inductor_plugin.config import restore_environment
+from inductor_plugin.config import set_environment
 from inductor_plugin.errors import TargetError
 from inductor_plugin.problem.target import target
 from tests.support.lowering import Arg, Lab, library_last
@@ -291,5 +291,5 @@ def test_restored_variables_are_exactly_the_old_ones(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("KEPT_AS_IT_WAS", "old")
     before = dict(os.environ)
     os.environ.update(KEPT_AS_IT_WAS="new", NOT_THERE_BEFORE="1")
-    restore_environment(before)
+    set_environment(before)
     assert dict(os.environ) == before

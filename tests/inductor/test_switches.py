@@ -44,7 +44,7 @@ def product(**options: Any) -> Callable[..., Any]:
 def spent_by(function: Callable[..., Any]) -> Spent:
     """Compile a product in what is a new process to the plugin, and return what it did."""
     RUNTIME.forget()
-    torch._dynamo.reset()
+    torch.compiler.reset()
     spent = Spent()
     a, b = torch.randn(31, 33), torch.randn(33, 47)
     with offered("good"):

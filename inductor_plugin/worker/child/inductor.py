@@ -19,7 +19,7 @@ import torch
 
 from inductor_plugin.attention import library
 from inductor_plugin.cache import Resources
-from inductor_plugin.config import set_environment
+from inductor_plugin.config import process_environment, set_environment
 from inductor_plugin.kernels import resources
 from inductor_plugin.kernels.call import (
     Argument,
@@ -108,7 +108,7 @@ def bind_request(kernel: RequestKernel, inputs: Sequence[torch.Tensor], out: tor
     if kernel.environment:
         # torch 2.11 ships its own ptxas, whose version is part of Triton's key.
         importlib.import_module("torch._inductor.runtime.compile_tasks")._set_triton_ptxas_path()
-        set_environment(dict(kernel.environment))
+        set_environment(process_environment() | dict(kernel.environment))
     request = pickle.loads(kernel.payload)  # noqa: S301 - from the parent's pipe, never from disk
     return request.make_run_fn(*inputs, out=out)
 
@@ -178,7 +178,7 @@ def _module(kernel: ModuleKernel) -> Any:
     """Return the module of a generated kernel, loaded with the parent's environment variables."""
     if kernel.environment:
         importlib.import_module("torch._inductor.runtime.compile_tasks")._set_triton_ptxas_path()
-        set_environment(dict(kernel.environment))
+        set_environment(process_environment() | dict(kernel.environment))
     cache: Any = importlib.import_module("torch._inductor.codecache").PyCodeCache
     return cache.load(kernel.source)
 

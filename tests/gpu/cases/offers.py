@@ -91,9 +91,9 @@ def argument(spec: Spec) -> Arg:
 
 def offered(identities: Sequence[str], inductor_dir: str) -> dict[str, list[Offered] | str]:
     """Lower cases for a GPU that is not there, and return the candidates of each, or why not."""
-    from inductor_plugin.config import set_environment
+    from inductor_plugin.config import process_environment, set_environment
 
-    set_environment({"TORCHINDUCTOR_CACHE_DIR": inductor_dir})
+    set_environment(process_environment() | {"TORCHINDUCTOR_CACHE_DIR": inductor_dir})
     torch.set_grad_enabled(True)  # a worker has switched it off; a user's process has not
     return {identity: _attempted(identity) for identity in identities}
 
