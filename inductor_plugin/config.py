@@ -27,11 +27,7 @@ _NONE: Mapping[str, object] = MappingProxyType({})
 
 
 def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the default cache directory.
-
-    Args:
-        environ: Environment variables; by default those of this process.
-    """
+    """Return the default cache directory, by environment variables, those of this process by default."""
     variables = os.environ if environ is None else environ
     if named := variables.get(PREFIX + "CACHE_DIR"):
         return Path(named).expanduser()

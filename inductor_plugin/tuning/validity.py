@@ -32,7 +32,7 @@ DISTURBED = "measured beside other work"
 """Why a measurement is repeated all of whose samples other work on the machine has prolonged."""
 _ATTEMPTS = "attempts"
 _MOST_ATTEMPTS = 9
-_AGAIN_S, _LATER = 10.0, 6.0
+AGAIN_S, _LATER = 10.0, 6.0
 """Seconds after which such a measurement is repeated, and how many times as long after each further attempt: 10 s, a minute, 6
 and 36 minutes, 4 hours. A machine that is always busy pays for few of them."""
 
@@ -115,7 +115,7 @@ def disturbance(before: int) -> dict[str, Any]:
 
 def _due(measured: Measured) -> float:
     """Return when a disturbed measurement is repeated, in seconds since 1970."""
-    return measured.measured_at + _AGAIN_S * _LATER ** (attempts(measured) - 1)
+    return measured.measured_at + AGAIN_S * _LATER ** (attempts(measured) - 1)
 
 
 def is_unchecked(measured: Measured) -> bool:
