@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 
@@ -19,6 +20,23 @@ from inductor_plugin.problem.attention import Attention
 from inductor_plugin.worker.jobs import BenchCandidate, FinalJob, ScreenJob
 
 _PREPARED = frozenset({"out", "lse", "delta"})
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """A kernel that can be called again after its operands have been changed in place.
+
+    Attributes:
+        candidate: The candidate.
+        inputs: Its operands.
+        run: Calls it, and returns its outputs by name.
+        library: Whether it is the library kernel, whose outputs are the reference.
+    """
+
+    candidate: BenchCandidate
+    inputs: Sequence[torch.Tensor]
+    run: Callable[[], Mapping[str, torch.Tensor]]
+    library: bool
 
 
 class AttentionVerifier:
@@ -98,68 +116,52 @@ class AttentionVerifier:
             return CheckResult(None, f"{self._primary} has the shape {shape}, not {self._shape}")
         return self._reference.judge(outputs)
 
-    def poisoned(
-        self,
-        candidate: BenchCandidate,
-        inputs: Sequence[torch.Tensor],
-        run: Callable[[], Mapping[str, torch.Tensor]],
-        *,
-        library: bool,
-    ) -> str:
+    def poisoned(self, kernel: Rerun) -> str:
         """Run a kernel with NaN planted in its operands; its outputs are those of that run.
 
         Returns:
             Why its outputs are wrong, empty if they are not; for a candidate only if the library kernel
             passes.
         """
-        if self._library_leaks and not library:
+        if self._library_leaks and not kernel.library:
             return ""
-        copies = self._copies(candidate, inputs)
+        copies = self._copies(kernel)
         if not all(copies.values()):
             return ""
         restore = self._reference.plant(copies)
         if restore is None:
             return ""
         try:
-            reason = self._reference.nan_leaks(run())
+            reason = self._reference.nan_leaks(kernel.run())
         finally:
             restore()
-        if library:
+        if kernel.library:
             self._library_leaks = reason
         return reason
 
-    def with_large_scores(
-        self,
-        candidate: BenchCandidate,
-        inputs: Sequence[torch.Tensor],
-        run: Callable[[], Mapping[str, torch.Tensor]],
-        *,
-        library: bool,
-    ) -> str:
+    def with_large_scores(self, kernel: Rerun) -> str:
         """Run a kernel with large scores and small values, and return why its outputs are wrong, empty if they are not.
 
         The library kernel's outputs are kept, and candidates compared with them.
         """
-        copies = self._copies(candidate, inputs)
-        if not all(copies.values()) or not (library or self._steep):
+        copies = self._copies(kernel)
+        if not all(copies.values()) or not (kernel.library or self._steep):
             return ""
         powers = steep.exponents(self._facts, copies["q"][0], copies["k"][0])
         if powers is None:
             return ""
         with _scaled(copies["q"], powers[0]), _scaled(copies["v"], powers[1]):
-            outputs = run()
-        if not library:
+            outputs = kernel.run()
+        if not kernel.library:
             return steep.wrong(outputs, self._steep)
         trusted = self._reference.trusted
         self._steep = {n: tensor.clone() for n, tensor in outputs.items() if n in trusted}
         return ""
 
-    def _copies(
-        self, candidate: BenchCandidate, inputs: Sequence[torch.Tensor]
-    ) -> dict[str, list[torch.Tensor]]:
-        """Return where a candidate reads each operand: all copies of it."""
+    def _copies(self, kernel: Rerun) -> dict[str, list[torch.Tensor]]:
+        """Return where a kernel reads each operand: all copies of it."""
         views = {n: s for n, s in self._specs.items() if n in {"q", "k", "v", "do"}}
-        operands = list(zip(candidate.inputs, inputs, strict=True))
+        operands = list(zip(kernel.candidate.inputs, kernel.inputs, strict=True))
         return {
             name: [_viewed(tensor, view) for spec, tensor in operands if spec.seed == view.seed]
             for name, view in views.items()

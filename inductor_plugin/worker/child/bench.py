@@ -16,7 +16,7 @@ from dataclasses import replace
 import torch
 
 from inductor_plugin.attention.check.reference import CheckResult
-from inductor_plugin.worker.child.attention import AttentionVerifier, verifier_of
+from inductor_plugin.worker.child.attention import AttentionVerifier, Rerun, verifier_of
 from inductor_plugin.worker.child.operands import Guarded
 from inductor_plugin.worker.child.product import ProductVerifier
 from inductor_plugin.worker.child.running import Emit, Running, bound, moved
@@ -299,11 +299,8 @@ def _changed(running: Running, trial: AttentionVerifier, emit: Emit, *, library:
     def run() -> dict[str, torch.Tensor]:
         return _outputs(running, trial, running.repeat(emit))
 
-    kernel = running.candidate, running.inputs, run
-    reasons = (
-        trial.poisoned(*kernel, library=library),
-        trial.with_large_scores(*kernel, library=library),
-    )
+    kernel = Rerun(running.candidate, running.inputs, run, library)
+    reasons = trial.poisoned(kernel), trial.with_large_scores(kernel)
     return "; ".join(filter(None, reasons))
 
 
