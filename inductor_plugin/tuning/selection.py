@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from inductor_plugin.cache import Decision, Measured, Record, Store
-from inductor_plugin.cache.quarantine import MISHAPS, Quarantined
+from inductor_plugin.cache.quarantine import Quarantined
 from inductor_plugin.config import Config
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import DIRECTIONS
@@ -257,8 +258,8 @@ class Selection:
             if name in offered
             and name not in ticket.measured
             and is_valid(measured, self._config, library=offered[name].library)
-            # An older mishap is why it is measured again.
-            and (measured.status not in MISHAPS or measured.measured_at > ticket.created)
+            # What was known before is why it is measured again.
+            and (name not in ticket.void or measured.measured_at > ticket.created)
         }
         ticket.measured.update(fresh)
         before = len(task.entries)
@@ -275,13 +276,14 @@ class Selection:
         for candidate in task.entries:
             require_reference(task, candidate)
             own: dict[str, Any] = {"race": stage(task, candidate)} if candidate.alive else {}
-            if candidate.alive and candidate.disturbed:
-                own |= disturbance(ticket.attempts.get(candidate.candidate_id, 0))
             if not candidate.library:
                 own |= checked(task.check, verify=self._config.verify_numerics)
             if candidate.outcome is not None:
                 own |= limits(candidate.outcome.status, self._config)
             measured = measurement(offers[candidate.candidate_id], candidate, common | own)
+            if is_disturbed(measured) or (candidate.alive and candidate.disturbed):
+                tried = disturbance(ticket.attempts.get(candidate.candidate_id, 0))
+                measured = replace(measured, provenance={**measured.provenance, **tried})
             ticket.measured[candidate.candidate_id] = measured
             # A library kernel is tried again: without it there is no reference and no guard.
             if measured.status not in NOT_FAILED and not candidate.library:

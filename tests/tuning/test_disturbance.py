@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from inductor_plugin.cache import Measured
+from inductor_plugin.cache import Measured, open_store
 from inductor_plugin.cache.record import merge
 from inductor_plugin.config import Config
+from inductor_plugin.tuning import validity
 from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.decision import PROVISIONAL, decide
+from inductor_plugin.tuning.pins import Pins
 from inductor_plugin.tuning.task import TaskCandidate
+from inductor_plugin.tuning.ticket import TuningTicket
 from inductor_plugin.tuning.validity import DISTURBED, attempts, disturbance, unused, why_void
 from inductor_plugin.worker.jobs import Outcome
 from tests.support.cache import measured, record
+from tests.tuning.test_selection import ENVIRONMENT, entries, offers, race, rig
 
 CONFIG = Config()
 
@@ -124,3 +129,79 @@ def test_calm_legs_of_the_finals_count_and_disturbed_ones_where_there_are_no_oth
 def test_finals_without_a_sample_leave_those_of_the_screening() -> None:
     candidate = finalist(((), True))
     assert (candidate.samples_ms, candidate.rounds) == ((9.0,), 0)
+
+
+def raced_with(ticket: TuningTicket, late: dict[str, float], **times_ms: float) -> None:
+    """Finish a race in which some were disturbed."""
+    assert ticket.task is not None
+    for entry in ticket.task.entries:
+        entry.disturbed = entry.candidate_id in late
+    race(ticket, times_ms | late, finalists=list(times_ms | late))
+
+
+def test_a_disturbed_library_kernel_is_measured_again_until_it_is_firm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticket = rig(tmp_path).plan(offers("a"))
+    raced_with(ticket, {"library": 9.0}, a=1.0)
+    assert ticket.verdict is not None
+    assert ticket.verdict.winner == "library"
+    assert PROVISIONAL in ticket.verdict.reason
+    for count in (2, 3):
+        at_once = rig(tmp_path).plan(offers("a"))
+        assert at_once.hit
+        monkeypatch.setattr(validity, "AGAIN_S", -1.0)
+        again = rig(tmp_path).plan(offers("a"))
+        monkeypatch.undo()
+        assert entries(again) == ["library", "a"]
+        raced_with(again, {"library": 8.0}, a=1.0)
+        (stored,) = open_store(tmp_path).iter_records()
+        assert attempts(stored.candidates["library"]) == count
+        assert stored.noisy
+        assert attempts(stored.candidates["a"]) == 0
+    monkeypatch.setattr(validity, "AGAIN_S", -1.0)
+    last = rig(tmp_path).plan(offers("a"))
+    raced_with(last, {}, library=2.0, a=1.0)
+    assert last.verdict is not None
+    assert last.verdict.winner == "a"
+    after = rig(tmp_path).plan(offers("a"))
+    assert after.hit
+    (stored,) = open_store(tmp_path).iter_records()
+    assert not stored.noisy
+    assert stored.decision is not None
+    assert stored.decision.winner == "a"
+
+
+def test_samples_that_vary_without_a_known_reason_do_not_cost_every_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(validity, "AGAIN_S", -1.0)
+    ticket = rig(tmp_path).plan(offers("a"))
+    for count in (1, 2, 3):
+        assert ticket.task is not None
+        for entry in ticket.task.entries:
+            entry.outcome = Outcome(entry.candidate_id, "ok", error=1e-6)
+            entry.samples_ms = (1.0, 1.0, 1.1, 9.0, 9.0, 9.0) if entry.library else (5.0,) * 6
+        ticket.task.finish(ticket.task)
+        (stored,) = open_store(tmp_path).iter_records()
+        assert attempts(stored.candidates["library"]) == count
+        ticket = rig(tmp_path).plan(offers("a"))
+
+
+@pytest.mark.parametrize("policy", ["cached", "pinned"])
+def test_a_provisional_decision_is_a_decision_where_nothing_is_measured(
+    tmp_path: Path, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticket = rig(tmp_path).plan(offers("a"))
+    raced_with(ticket, {"a": 1.0}, library=2.0)
+    monkeypatch.setattr(validity, "AGAIN_S", -1.0)
+    extra = {"pin_file": "pins.json"} if policy == "pinned" else {}
+    pins = (
+        Pins("pins.json", {f"{ENVIRONMENT}/mm/{ticket.digest}": "a"})
+        if policy == "pinned"
+        else None
+    )
+    there = rig(tmp_path, pins, policy=policy, **extra)
+    known = there.plan(offers("a"))
+    assert known.hit
+    assert there.selection.decide(known).winner == "a"
