@@ -27,8 +27,6 @@ _MAX_DEPTH = 64
 _LATEST = 253402300799.0
 """The last second of the year 9999, as far as `time.localtime` goes."""
 
-_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-
 _SHOWN = 60
 """Characters of a value that an error shows."""
 
@@ -75,7 +73,7 @@ def load(data: bytes) -> dict[str, Any]:
         fields: dict[str, Any] = _DECODER.decode(content)
     except RecursionError:
         raise ValueError("its fields are nested too deeply") from None
-    if _may_be_deep(data) and _too_deep(fields):
+    if data.count(b"{") + data.count(b"[") > _MAX_DEPTH and _too_deep(fields):
         raise ValueError(f"its fields are nested more than {_MAX_DEPTH} deep")
     if _SURROGATE.search(data):
         json.dumps(fields, ensure_ascii=False).encode()  # half of a character: UnicodeEncodeError
@@ -112,20 +110,6 @@ def _refuse_constant(name: str) -> None:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
-
-
-def _may_be_deep(data: bytes) -> bool:
-    """Return False if brackets alone show that nothing is nested more than `_MAX_DEPTH` deep.
-
-    It takes 4 microseconds for 3 kB, a fifth of `_too_deep`. Brackets in texts may make it True.
-    """
-    brackets = data.translate(None, _NO_BRACKETS)
-    for _ in range(_MAX_DEPTH // 2):  # each round removes one or two levels
-        shorter = brackets.replace(b"[]", b"").replace(b"{}", b"")
-        if len(shorter) == len(brackets):
-            break
-        brackets = shorter
-    return bool(brackets)
 
 
 def _too_deep(fields: dict[str, Any]) -> bool:

@@ -246,13 +246,12 @@ def rounded(record: Record) -> Record:
     )
 
 
-def _worth(measured: Measured) -> tuple[int, int, bool, float]:
+def _worth(measured: Measured) -> tuple[int, float]:
     """Return how much a measurement is worth beside another one of the same candidate.
 
     ``skipped`` never replaces another result. Otherwise the newer one is worth more, unless the numbers
     of just one of them were checked: a later timing does not make a wrong kernel right. A run without
-    the check still finds what shows by itself (`_EVIDENT`). Of two checks the later revision is worth more,
-    whatever the clocks of two machines say, and so are samples that no other work has disturbed.
+    the check still finds what shows by itself (`_EVIDENT`).
     """
     if measured.status == "skipped":
         rank = 0
@@ -260,9 +259,7 @@ def _worth(measured: Measured) -> tuple[int, int, bool, float]:
         rank = 1
     else:
         rank = 2
-    revision = measured.provenance.get("check")
-    calm = measured.provenance.get(DISTURBED) is not True
-    return rank, revision if isinstance(revision, int) else 0, calm, measured.measured_at
+    return rank, measured.measured_at
 
 
 def _decided(old: Record, new: Record) -> Decision | None:

@@ -45,8 +45,12 @@ def _unused(folder: Path) -> tuple[str, str] | None:
     """Return why a directory that is there is not used as a cache, and what to do; None if it is used."""
     if refusal := reason_to_refuse(folder):
         return refusal.what, refusal.remedy
-    degraded = open_store(folder, create=False).degraded
-    return None if degraded is None else (f"{folder} is not used: {degraded}", _ELSEWHERE)
+    store = open_store(folder, create=False)
+    if (
+        store.degraded is None or store.layout.root == folder
+    ):  # what cannot be written is still read
+        return None
+    return f"{folder} is not used: {store.degraded}", _ELSEWHERE
 
 
 def second_cache(folder: Path | None) -> Finding:

@@ -181,7 +181,9 @@ def _check_pins(config: Config) -> None:
 
 
 def _add_kernel_folders(config: Config) -> None:
-    """Let generated code find libraries in both caches, in the own one first."""
+    """Let generated code find libraries in both caches, in the own one first; in none with ``cache=off``."""
+    if _as_inductor(config, {}).cache == "off":
+        return
     if config.cache_read:
         add_kernel_folder(Path(config.cache_read).expanduser(), read_only=True)
     add_kernel_folder(config.cache_dir)

@@ -39,9 +39,9 @@ class NumberCheck:
         tolerance: Largest accepted errors.
         amplitudes: Factors of the random values of operands, powers of two, by their seed; 1 for all others.
         large_values: Whether the candidate also runs on operands that are thousands of times as large,
-            where a kernel that saturates shows. Not with an epilogue that does more than `only_adds`: sin(x) of a large
-            x has no digits.
-        steep: Power of two for operands whose products are some hundreds, beyond float32's exp; used with such an epilogue.
+            where a kernel that saturates shows. Not with an epilogue: sin(x) of a large x has no digits, and a clamp to
+            0..6 makes 6 of 0 where the sum of a product has another sign.
+        steep: Power of two for operands whose products are some hundreds, beyond float32's exp; used with an epilogue.
         unplanted: Seeds of operands without NaN: a filter, by which some kernels multiply the zeros of the padding.
     """
 
@@ -77,20 +77,13 @@ def added_operands(problem: Problem) -> tuple[int, ...]:
     factors of a product could overflow float16.
     """
     roles = ROLES.get(problem.op, ())
-    last = len(problem.inputs) if only_adds(problem) else len(roles)
+    operations = set(problem.epilogue.partition("-")[0].split("."))
+    last = len(problem.inputs) if operations <= _SUMS else len(roles)
     return tuple(
         index
         for index, _ in enumerate(problem.inputs[:last])
         if roles and (index >= len(roles) or roles[index] == _ADDED)
     )
-
-
-def only_adds(problem: Problem) -> bool:
-    """Return True if the epilogue, if there is one, does nothing but add operands to the product and clamp the sum.
-
-    Its output is then as many times as large as the product, and keeps its digits.
-    """
-    return set(problem.epilogue.partition("-")[0].split(".")) <= _SUMS
 
 
 def steepness(problem: Problem) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 
@@ -95,6 +95,25 @@ def _decided(
         reason = f"the library kernel stays: {winner} is {speedup:.3f}x faster, {why}"
         return Verdict(library, library, reason, speedup)
     return Verdict(winner, library, f"{speedup:.3f}x faster than the library kernel", speedup)
+
+
+def upper_bounds(
+    medians_ms: Mapping[str, float],
+    samples_ms: Mapping[str, Sequence[float]],
+    libraries: Collection[str],
+    disturbed: Collection[str],
+) -> dict[str, float]:
+    """Return milliseconds that disturbed candidates take at most: their shortest sample.
+
+    The shortest of many is below the median of calm ones: it is compared with the library kernel's shortest.
+    """
+    calm = [name for name in libraries if name in medians_ms and name not in disturbed]
+    library = min(calm, key=medians_ms.__getitem__, default=None)
+    shortest = min(samples_ms.get(library, ()), default=0.0) if library is not None else 0.0
+    factor = medians_ms[library] / shortest if library is not None and shortest > 0 else 1.0
+    return {
+        name: max(factor, 1.0) * min(samples_ms[name]) for name in disturbed if samples_ms.get(name)
+    }
 
 
 def guarded(medians_ms: Mapping[str, float], verdict: Verdict) -> dict[str, float]:

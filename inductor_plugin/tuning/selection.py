@@ -10,13 +10,14 @@ from typing import Any
 
 from inductor_plugin.cache import Decision, Measured, Record, Store
 from inductor_plugin.cache.quarantine import Quarantined
+from inductor_plugin.cache.record import DISTURBED as DISTURBED_FIELD
 from inductor_plugin.config import Config
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import DIRECTIONS
 from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.counters import Counters
-from inductor_plugin.tuning.decision import Verdict, decide
+from inductor_plugin.tuning.decision import Verdict, decide, upper_bounds
 from inductor_plugin.tuning.measurement import (
     BEATEN,
     FINAL,
@@ -31,9 +32,11 @@ from inductor_plugin.tuning.pins import Pins
 from inductor_plugin.tuning.task import Task, problem_digest
 from inductor_plugin.tuning.ticket import TuningTicket, looked_up, pinned, spreads
 from inductor_plugin.tuning.validity import (
+    DISTURBED,
     attempts,
     checked,
     disturbance,
+    is_calm,
     is_disturbed,
     is_strict,
     is_valid,
@@ -90,7 +93,7 @@ class Selection:
         check: NumberCheck | None,
         budget: Budget | None,
     ) -> TuningTicket:
-        """Return a ticket; it has a task to submit if something must be measured."""
+        """Return a ticket, with a task if something must be measured."""
         digest = problem_digest(problem)
         record = self._store.record(self._environment, problem.op, digest)
         # With policy=build, measured candidates still have to be compiled.
@@ -102,10 +105,8 @@ class Selection:
             for name, row in self._store.quarantined_among(self._environment, names).items()
         }
         known = [o for o in offered if o.candidate_id in recorded]
-        libraries = {o.candidate_id for o in offered if o.library}
-        void = unused(
-            {o.candidate_id: recorded[o.candidate_id] for o in known}, libraries, self._config
-        )
+        rows = {o.candidate_id: recorded[o.candidate_id] for o in known}
+        void = unused(rows, {o.candidate_id for o in offered if o.library}, self._config)
         void |= refused_earlier(quarantined)  # another machine's record does not speak for those
         measured = {
             o.candidate_id: recorded[o.candidate_id]
@@ -120,8 +121,11 @@ class Selection:
         ticket.void = {
             o.candidate_id: void[o.candidate_id] for o in unseen if o.candidate_id in void
         }
-        ticket.attempts = {
-            o.candidate_id: attempts(recorded[o.candidate_id]) for o in known if o in unseen
+        ticket.attempts = {name: attempts(row) for name, row in rows.items()}
+        ticket.calm = {
+            name: row
+            for name, row in rows.items()
+            if is_calm(row) and void.get(name, DISTURBED) == DISTURBED
         }
         ticket.hit = not unseen
         self._counters.add(
@@ -150,9 +154,11 @@ class Selection:
             if self._unwanted_libraries(ticket.problem) and contending.keys() - set(libraries):
                 contending = {n: ms for n, ms in contending.items() if n not in libraries}
                 libraries = []
-            disturbed = {n for n in contending if is_disturbed(ticket.measured[n])}
-            for name in disturbed:
-                contending[name] = min(ticket.measured[name].samples_ms or (contending[name],))
+            disturbed = {
+                n for n in contending if ticket.measured[n].provenance.get(DISTURBED_FIELD)
+            }
+            samples = {n: ticket.measured[n].samples_ms for n in contending} if disturbed else {}
+            contending |= upper_bounds(contending, samples, libraries, disturbed)
             ticket.verdict = self._pinned(ticket) or decide(
                 contending,
                 libraries,
@@ -282,6 +288,9 @@ class Selection:
                 own |= limits(candidate.outcome.status, self._config)
             measured = measurement(offers[candidate.candidate_id], candidate, common | own)
             if is_disturbed(measured) or (candidate.alive and candidate.disturbed):
+                if candidate.candidate_id in ticket.calm:
+                    ticket.measured[candidate.candidate_id] = ticket.calm[candidate.candidate_id]
+                    continue
                 tried = disturbance(ticket.attempts.get(candidate.candidate_id, 0))
                 measured = replace(measured, provenance={**measured.provenance, **tried})
             ticket.measured[candidate.candidate_id] = measured

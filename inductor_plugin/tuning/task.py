@@ -64,6 +64,7 @@ class TaskCandidate(Identified):
         compile_s: Seconds its compilation took.
         samples_ms: Its samples; those of the final rounds replace those of the screening.
         disturbed: True if other work on the machine has prolonged all of them.
+        screening: True if they are those of the screening.
         rounds: Rounds of the finals it took part in; 0 if it was only screened.
         ready: True once it can be measured.
         candidate: The job argument, once it is ready; None if it cannot be sent to a worker.
@@ -79,6 +80,7 @@ class TaskCandidate(Identified):
     compile_s: float | None = None
     samples_ms: tuple[float, ...] = ()
     disturbed: bool = False
+    screening: bool = True
     rounds: int = 0
     ready: bool = False
     candidate: BenchCandidate | None = None
@@ -95,14 +97,15 @@ class TaskCandidate(Identified):
         self.samples_ms, self.disturbed = outcome.samples_ms, outcome.disturbed
 
     def raced(self, outcome: Outcome) -> None:
-        """Add the samples of a leg of the finals; disturbed ones count only while there are no others."""
-        samples_ms = outcome.samples_ms
-        if not samples_ms or (outcome.disturbed and self.rounds and not self.disturbed):
+        """Add the samples of a leg of the finals; disturbed ones count only while there are no others at all."""
+        if not outcome.samples_ms:
             return
-        if self.rounds and self.disturbed == outcome.disturbed:
-            samples_ms = self.samples_ms + samples_ms
-        self.samples_ms, self.disturbed = samples_ms, outcome.disturbed
-        self.rounds = len(samples_ms)
+        self.rounds += len(outcome.samples_ms)
+        if outcome.disturbed and self.samples_ms and not self.disturbed:
+            return
+        afresh = self.screening or self.disturbed != outcome.disturbed
+        self.samples_ms = outcome.samples_ms if afresh else self.samples_ms + outcome.samples_ms
+        self.disturbed, self.screening = outcome.disturbed, False
 
     @property
     def alive(self) -> bool:

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from inductor_plugin.cache import Measured
+from inductor_plugin.cache.record import DISTURBED as DISTURBED_FIELD
 from inductor_plugin.errors import warn_once
 from inductor_plugin.problem import Problem
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.measurement import NOT_FAILED
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.task import Task
-from inductor_plugin.tuning.validity import DISTURBED, NOT_CHECKED, is_disturbed
+from inductor_plugin.tuning.validity import DISTURBED, NOT_CHECKED
 
 if TYPE_CHECKING:
     from inductor_plugin.tuning.selection import Selection
@@ -40,6 +41,7 @@ class TuningTicket:
         epilogue: The product's epilogue, as stored in the record.
         created: Time of the submission, in seconds since 1970.
         on_probation: Candidates that are tried again though they are in quarantine; a success releases them.
+        calm: Undisturbed measurements of candidates that are measured again: a disturbed one does not replace them.
         attempts: How often a disturbed measurement of a candidate has been tried before.
         void: Offered candidates whose recorded measurement is not used under these options, and why.
     """
@@ -56,6 +58,7 @@ class TuningTicket:
     epilogue: Mapping[str, str] = field(default_factory=dict[str, str])
     created: float = field(default_factory=time.time)
     on_probation: set[str] = field(default_factory=set[str])
+    calm: Mapping[str, Measured] = field(default_factory=dict[str, Measured])
     attempts: Mapping[str, int] = field(default_factory=dict[str, int])
     void: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -87,7 +90,9 @@ def spreads(ticket: TuningTicket) -> dict[str, float]:
     return {
         name: (measured.spread_ms or 0.0) / measured.median_ms
         for name, measured in ticket.measured.items()
-        if measured.status == "ok" and measured.median_ms and not is_disturbed(measured)
+        if measured.status == "ok"
+        and measured.median_ms
+        and not measured.provenance.get(DISTURBED_FIELD)
     }
 
 

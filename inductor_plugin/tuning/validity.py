@@ -101,6 +101,11 @@ def is_disturbed(measured: Measured) -> bool:
     return measured.status == "ok" and measured.noisy
 
 
+def is_calm(measured: Measured) -> bool:
+    """Return True if there are undisturbed samples."""
+    return measured.status == "ok" and not measured.noisy
+
+
 def attempts(measured: Measured) -> int:
     """Return how often a disturbed measurement has been tried; 0 for another one."""
     count = measured.provenance.get(_ATTEMPTS)

@@ -29,8 +29,6 @@ _LOG = logging.getLogger(__name__)
 
 SETUP_S = 60.0
 """Seconds to build the operands, before the first kernel runs."""
-_FEWEST = 3
-"""Turns of finals that have to be calm: two samples say little of how they vary."""
 _UNSAFE: frozenset[Status] = frozenset({"sticky_error", "red_zone"})
 
 
@@ -195,11 +193,10 @@ def measure_in_process(
 
 
 def _with_samples(outcome: Outcome, samples: Sequence[tuple[float, bool]]) -> Outcome:
-    """Return an outcome of finals with the samples of calm turns; with all of them where fewer than `_FEWEST` were."""
+    """Return an outcome of finals with the samples of calm turns; with all where no turn was calm."""
     calm = tuple(value for value, disturbed in samples if not disturbed)
-    enough = len(calm) >= min(_FEWEST, len(samples))
     every = tuple(value for value, _ in samples)
-    return replace(outcome, samples_ms=calm if enough else every, disturbed=not enough)
+    return replace(outcome, samples_ms=calm or every, disturbed=bool(every) and not calm)
 
 
 def _limits(candidates: Iterable[BenchCandidate]) -> dict[str, float]:

@@ -7,28 +7,37 @@ A product on two OpenMP threads takes as long as the thread that waits: beside o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 _TASKS = Path("/proc/self/task")
-_WAITED = 0.02
-"""Share of a sample that threads may wait and leave it undisturbed: waking a thread takes microseconds of some hundreds."""
+_WAITED, _WAKE_NS = 0.02, 50_000
+"""Share of a sample, and nanoseconds, that a thread may wait and leave it undisturbed: waking a thread takes 2 to 24
+microseconds."""
 
 
-def waited_ns() -> int:
-    """Return nanoseconds that all threads of this process together have waited for a core; 0 where it is not known.
+def waits_ns() -> dict[str, int]:
+    """Return nanoseconds that each thread of this process has waited for a core; nothing where that is not known.
 
     It takes about 40 microseconds a thread. Source: Linux, Documentation/scheduler/sched-stats.rst, second field of
     ``/proc/<pid>/task/<tid>/schedstat``.
     """
-    total = 0
+    waits: dict[str, int] = {}
     with suppress(OSError):
         for thread in _TASKS.iterdir():
             with suppress(OSError, ValueError, IndexError):  # it may have ended
-                total += int((thread / "schedstat").read_bytes().split()[1])
-    return total
+                waits[thread.name] = int((thread / "schedstat").read_bytes().split()[1])
+    return waits
 
 
-def is_disturbed(elapsed_ns: float, waited: float) -> bool:
-    """Return True if threads waited for a core for more than a small share of a sample."""
-    return waited > _WAITED * elapsed_ns
+def is_disturbed(elapsed_ns: float, before: Mapping[str, int], after: Mapping[str, int]) -> bool:
+    """Return True if a thread waited for a core for more than a small share of a sample.
+
+    Args:
+        elapsed_ns: Nanoseconds that the sample took.
+        before: `waits_ns` at its beginning.
+        after: The same at its end.
+    """
+    waited = max((ns - before.get(name, 0) for name, ns in after.items()), default=0)
+    return waited > _WAITED * elapsed_ns + _WAKE_NS

@@ -65,6 +65,8 @@ class Sampling:
         min_sample_ms: A sample repeats the call until it lasts this long (timer resolution).
         max_total_s: Stop sampling after this many seconds, with at least one sample taken.
         cold_cache: Evict the last-level cache before each sample.
+        retake_s: Seconds beyond ``max_total_s`` in which samples are taken again that other work on the machine has
+            disturbed; 0 counts them as all others.
     """
 
     warmup: int
@@ -72,6 +74,7 @@ class Sampling:
     min_sample_ms: float
     max_total_s: float
     cold_cache: bool
+    retake_s: float = 0.0
 
 
 @dataclass(frozen=True)

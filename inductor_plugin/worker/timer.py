@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import re
 import statistics
 import time
@@ -14,7 +15,7 @@ from typing import Protocol
 
 import torch
 
-from inductor_plugin.worker.disturbance import is_disturbed, waited_ns
+from inductor_plugin.worker.disturbance import is_disturbed, waits_ns
 from inductor_plugin.worker.jobs import Sampling
 
 Call = Callable[[], object]
@@ -26,8 +27,8 @@ COLD_REPEATS = 3
 _CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _CPU_CACHE_BYTES = (32 << 20, 256 << 20)
 _GPU_FLUSH_BYTES = 256 << 20
-RETAKE_S = 0.5
-"""Seconds beyond the limit of a sampling in which samples are taken again that other work has disturbed."""
+_MOST_DISTURBED = 60
+"""Disturbed samples after which no more are taken."""
 
 
 class Timer(Protocol):
@@ -65,22 +66,26 @@ class CpuTimer:
         if cold:
             spans = [self._span(call, 1, cold=True) for _ in range(repeats)]
         else:
-            elapsed_ns, waited = self._span(call, repeats, cold=False)
-            spans = [(elapsed_ns / repeats, waited / repeats)]
-        calm = [elapsed_ns for elapsed_ns, waited in spans if not is_disturbed(elapsed_ns, waited)]
+            elapsed_ns, disturbed = self._span(call, repeats, cold=False)
+            spans = [(elapsed_ns / repeats, disturbed)]
+        calm = [elapsed_ns for elapsed_ns, disturbed in spans if not disturbed]
         self.disturbed = not calm
         return (statistics.median(calm) if calm else min(spans)[0]) / 1e6
 
-    def _span(self, call: Call, repeats: int, *, cold: bool) -> tuple[float, float]:
-        """Return nanoseconds that calls took, and for which this process's threads waited for a core meanwhile."""
+    def _span(self, call: Call, repeats: int, *, cold: bool) -> tuple[float, bool]:
+        """Return nanoseconds that calls took, and whether a thread waited for a core meanwhile.
+
+        With more threads than cores they wait for each other: that is how fast the call is here.
+        """
         if cold:
             self._evict()
-        before = waited_ns()
+        alone = torch.get_num_threads() <= len(os.sched_getaffinity(0))
+        before = waits_ns() if alone else {}
         started = time.perf_counter_ns()
         for _ in range(repeats):
             call()
         elapsed_ns = time.perf_counter_ns() - started
-        return elapsed_ns, waited_ns() - before
+        return elapsed_ns, bool(before) and is_disturbed(elapsed_ns, before, waits_ns())
 
     def _evict(self) -> None:
         if self._buffer is None:
@@ -192,7 +197,7 @@ class Samples:
 def take_samples(timer: Timer, call: Call, sampling: Sampling) -> Samples:
     """Warm up and take samples: fewer if the time limit is reached, but at least one.
 
-    Disturbed ones are taken again, for at most half a second more.
+    Disturbed ones are taken again, as `Sampling.retake_s` allows.
     """
     started = time.monotonic()
     repeats = repeats_for(timer, call, sampling)
@@ -200,11 +205,13 @@ def take_samples(timer: Timer, call: Call, sampling: Sampling) -> Samples:
     wanted = max(1, sampling.samples)
     while len(samples.calm_ms) < wanted:
         value_ms = timer.sample(call, repeats, cold=sampling.cold_cache)
-        samples.add(value_ms, disturbed=timer.disturbed)
+        samples.add(value_ms, disturbed=timer.disturbed and sampling.retake_s > 0)
         elapsed_s = time.monotonic() - started
-        if elapsed_s > sampling.max_total_s + (RETAKE_S if samples.disturbed_ms else 0.0):
+        more_s = 0.0 if samples.calm_ms else sampling.retake_s
+        if (
+            elapsed_s > sampling.max_total_s + more_s
+            or len(samples.disturbed_ms) >= _MOST_DISTURBED
+        ):
             break
-        if elapsed_s > sampling.max_total_s and samples.calm_ms:
-            break
-    samples.disturbed_ms = samples.disturbed_ms[:wanted]
+    samples.disturbed_ms = sorted(samples.disturbed_ms)[:wanted]
     return samples

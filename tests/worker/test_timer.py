@@ -72,29 +72,31 @@ def test_disturbed_samples_are_taken_again():
     timer = FakeTimer(
         0.5, [False, True, False, True, True, False, True, False]
     )  # the first finds the repeats
-    samples = measure.take_samples(timer, lambda: None, sampling())
+    samples = measure.take_samples(timer, lambda: None, sampling(retake_s=1.0))
     assert len(samples.calm_ms) == 4
     assert len(samples.disturbed_ms) == 4
     assert samples.used_ms == (0.5,) * 4
 
 
-def test_but_not_for_ever(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(measure, "RETAKE_S", 0.02)
-    timer = FakeTimer(0.5, itertools.repeat(True))
-    samples = measure.take_samples(timer, lambda: time.sleep(0.002), sampling(max_total_s=0.01))
+def test_but_not_for_ever_and_not_unless_asked():
+    timer, how = FakeTimer(0.5, itertools.repeat(True)), sampling(max_total_s=0.01, retake_s=0.02)
+    samples = measure.take_samples(timer, lambda: time.sleep(0.002), how)
     assert samples.disturbed
     assert samples.used_ms == (0.5,) * 4
+    samples = measure.take_samples(timer, lambda: None, sampling())
+    assert not samples.disturbed
+    assert len(timer.samples) >= 8
 
 
 def test_a_wait_for_a_core_disturbs_a_sample(monkeypatch: pytest.MonkeyPatch):
     """Of three cold calls one has waited: it does not count. Where all have, the shortest does."""
-    waits = itertools.count(step=10**9)
+    waits = itertools.count(1, step=10**9)
     timer = measure.CpuTimer()
     monkeypatch.setattr(timer, "_evict", lambda: None)
-    monkeypatch.setattr(measure, "waited_ns", lambda: 0)
+    monkeypatch.setattr(measure, "waits_ns", lambda: {"1": 5})
     timer.sample(lambda: None, 3, cold=True)
     assert not timer.disturbed
-    monkeypatch.setattr(measure, "waited_ns", lambda: next(waits))
+    monkeypatch.setattr(measure, "waits_ns", lambda: {"1": next(waits), "2": 0})
     durations = iter([0.02, 0.001, 0.02])
     assert timer.sample(lambda: time.sleep(next(durations)), 3, cold=True) < 15
     assert timer.disturbed
@@ -105,14 +107,14 @@ def test_the_wait_of_two_busy_threads_on_one_core_is_seen():
         pytest.skip("this kernel does not count how long threads wait")
     code = (
         "import os, threading, time\n"
-        "from inductor_plugin.worker.disturbance import is_disturbed, waited_ns\n"
+        "from inductor_plugin.worker.disturbance import is_disturbed, waits_ns\n"
         "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
         "def spin(ends):\n"
         "    while time.monotonic() < ends: pass\n"
-        "before, start = waited_ns(), time.monotonic()\n"
+        "before, start = waits_ns(), time.monotonic()\n"
         "pid = os.fork()\n"
         "spin(start + 0.3)\n"
-        "if pid: print(is_disturbed(3e8, waited_ns() - before))\n"
+        "if pid: print(is_disturbed(3e8, before, waits_ns()))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"

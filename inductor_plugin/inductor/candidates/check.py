@@ -15,7 +15,6 @@ from inductor_plugin.problem.number_check import (
     NumberCheck,
     added_operands,
     amplitude,
-    only_adds,
     steepness,
     tolerance_of,
 )
@@ -41,7 +40,7 @@ def number_check(problem: Problem, names: Sequence[str], seeds: dict[str, int]) 
     return NumberCheck(
         tolerance_of(problem, tf32=problem.output.device != "cpu" and not exact),
         tuple((seeds.setdefault(name, len(seeds) + 1), factor) for name in added),
-        large_values=only_adds(problem),
+        large_values=not problem.epilogue,
         steep=steepness(problem),
         unplanted=frozenset(seeds.setdefault(name, len(seeds) + 1) for name in filters),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 from typing import Any
 
 from torch._inductor import codecache
@@ -18,6 +19,8 @@ from torch._inductor.graph import GraphLowering
 logger = logging.getLogger(__name__)
 
 _MARK = "inductor_plugin_repacked"
+_GRAPH = threading.local()
+"""Of each thread that compiles: whether decisions of its graph are provisional."""
 _NAME = "_save_graph"
 
 
@@ -32,8 +35,13 @@ def mark(graph: GraphLowering) -> None:
             setattr(value, _MARK, True)
 
 
+def mark_provisional(*, provisional: bool) -> None:
+    """Note whether the graph that this thread compiles has decisions that a later compile is to make again."""
+    _GRAPH.provisional = provisional
+
+
 def install() -> None:
-    """Let Inductor skip storing graphs with marked constants."""
+    """Let Inductor skip storing graphs with marked constants, and those with provisional decisions."""
     cache: Any = codecache.FxGraphCache
     stock = getattr(cache, _NAME)
     if getattr(stock, "__module__", "") == __name__:
@@ -44,6 +52,9 @@ def install() -> None:
         constants: dict[str, Any] = getattr(compiled_graph, "constants", None) or {}
         if any(getattr(value, _MARK, False) for value in constants.values()):
             logger.debug("a graph with repacked weights is not stored in Inductor's cache: %s", key)
+            return
+        if getattr(_GRAPH, "provisional", False):
+            logger.debug("a graph with provisional decisions is not stored: %s", key)
             return
         stock(key, compiled_graph, *arguments, **keywords)
 

@@ -38,6 +38,7 @@ from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.registry import default_registry
 from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.counters import COUNTERS
+from inductor_plugin.tuning.decision import PROVISIONAL
 from inductor_plugin.tuning.ends import SizeEnd
 from inductor_plugin.tuning.environment import provenance
 from inductor_plugin.tuning.holder import wait_s
@@ -259,6 +260,8 @@ class Session:
         graph = self._graph()
         if graph is not None:
             repacked.mark(graph)
+            reasons = (t.verdict.reason for t in self._tickets.values() if t.verdict is not None)
+            repacked.mark_provisional(provisional=any(PROVISIONAL in why for why in reasons))
             if self.guard is not None:
                 self.guard.watch(graph)
 

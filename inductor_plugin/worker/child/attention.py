@@ -148,7 +148,7 @@ class AttentionVerifier:
         if not all(copies.values()) or not (kernel.library or self._steep):
             return ""
         powers = steep.exponents(self._facts, copies["q"][0], copies["k"][0])
-        if powers is None:
+        if powers is None or any(map(_expanded, (*copies["q"], *copies["v"]))):
             return ""
         with _scaled(copies["q"], powers[0]), _scaled(copies["v"], powers[1]):
             outputs = kernel.run()
@@ -212,6 +212,12 @@ def _all_outputs(
     arguments["form"] = "" if facts.varlen else "rows"
     out, lse = attention_library.results(name, False, inputs, arguments)  # noqa: FBT003  theirs
     return {"out": out} if lse is None else {"out": out, "lse": lse}
+
+
+def _expanded(tensor: torch.Tensor) -> bool:
+    """Return True if several elements are one number in memory: it cannot be changed in place."""
+    pairs = zip(tensor.size(), tensor.stride(), strict=True)
+    return any(size > 1 and stride == 0 for size, stride in pairs)
 
 
 @contextmanager

@@ -32,7 +32,6 @@ from inductor_plugin.worker.jobs import (
     Status,
 )
 from inductor_plugin.worker.timer import (
-    RETAKE_S,
     Samples,
     repeats_for,
     take_samples,
@@ -169,7 +168,7 @@ def final(job: FinalJob, emit: Emit) -> tuple[Outcome, ...]:
         disturbances += disturbed
         for name, (value_ms, _) in taken.items():
             emit(Event("sample", name, value_ms, disturbed))
-        limit_s = job.sampling.max_total_s + (RETAKE_S if disturbances else 0.0)
+        limit_s = job.sampling.max_total_s + (job.sampling.retake_s if disturbances else 0.0)
         if time.monotonic() - started > limit_s:
             break
     elapsed_s = (time.monotonic() - started) / len(job.candidates)
@@ -200,7 +199,7 @@ def _calm_sample(
     for _ in range(_TRIES):
         emit(Event("start", running.candidate.candidate_id))
         value_ms = timer.sample(running.call, repeats, cold=sampling.cold_cache)
-        if not timer.disturbed:
+        if not (timer.disturbed and sampling.retake_s):
             return value_ms, False
         shortest_ms = min(shortest_ms, value_ms)
     return shortest_ms, True

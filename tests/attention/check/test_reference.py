@@ -189,6 +189,26 @@ def test_wrong_kernels_are_caught(
     assert words in outcome.reason
 
 
+@pytest.mark.parametrize("expanded", [2, 5], ids=["queries", "values"])
+def test_an_operand_that_is_expanded_is_not_changed_in_place(
+    worker: BenchWorker, expanded: int
+) -> None:
+    """As keys and values of one head that all heads of the queries share."""
+    facts = replace(facts_of(CAUSAL, "bfloat16"), kv_heads=H)
+    base = candidate(facts, "good")
+    q, k, v, lse = base.inputs
+    k, v = (replace(each, size=(B, H, *each.size[2:])) for each in (k, v))
+    specs = [q, k, v, lse]
+    at = 0 if expanded == 2 else 2
+    one = specs[at]
+    specs[at] = replace(one, stride=(one.stride[0], 0, *one.stride[2:]))
+    specs[1] = replace(k, stride=(k.size[2] * H * D, D, H * D, 1))
+    made = replace(base, inputs=tuple(specs))
+    library = replace(candidate(facts, "", f"expanded {expanded}"), inputs=tuple(specs))
+    outcome = screened(worker, facts, made, library)
+    assert (outcome.status, outcome.reason) == ("ok", "")
+
+
 def test_what_no_sampled_row_shows_is_seen_beside_the_library_kernel(worker: BenchWorker):
     facts = replace(facts_of(CAUSAL, "bfloat16"), heads=16)
     rows, width = facts.queries, facts.heads
