@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar, cast
+from typing import Any, TypeGuard, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ _WIDTH = 96
 _MAX_DEPTH = 64
 """Nesting up to which a document is read, as in keys; `plain` and `differences` recurse."""
 
-_LATEST = 253402300799.0
+LATEST = 253402300799.0
 """The last second of the year 9999, as far as `time.localtime` goes."""
 
 _SHOWN = 60
@@ -59,8 +59,12 @@ def check(data: bytes) -> str | None:
     return None
 
 
-def load(data: bytes) -> dict[str, Any]:
+def load(data: bytes, *, any_depth: bool = False) -> dict[str, Any]:
     """Return the fields of a checked document, without the checksum.
+
+    Args:
+        data: The bytes.
+        any_depth: True if all fields go through readers, which see how deep they are nested: that halves the time.
 
     Raises:
         ValueError: The bytes are damaged; the message gives the reason.
@@ -73,8 +77,8 @@ def load(data: bytes) -> dict[str, Any]:
         fields: dict[str, Any] = _DECODER.decode(content)
     except RecursionError:
         raise ValueError("its fields are nested too deeply") from None
-    if data.count(b"{") + data.count(b"[") > _MAX_DEPTH and _too_deep(fields):
-        raise ValueError(f"its fields are nested more than {_MAX_DEPTH} deep")
+    if not any_depth:
+        _refuse_depth(fields)
     if _SURROGATE.search(data):
         json.dumps(fields, ensure_ascii=False).encode()  # half of a character: UnicodeEncodeError
     return fields
@@ -112,19 +116,21 @@ def _refuse_constant(name: str) -> None:
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
-def _too_deep(fields: dict[str, Any]) -> bool:
-    """Return True if lists and objects are nested more than `_MAX_DEPTH` deep."""
+def _refuse_depth(fields: dict[str, Any]) -> None:
+    """Raise ValueError if lists and objects are nested more than `_MAX_DEPTH` deep."""
+    if _NESTED.isdisjoint(map(type, fields.values())):
+        return
     level: list[Any] = [fields]
     for _ in range(_MAX_DEPTH):
-        inner: list[Any] = []
-        for outer in level:
-            values = cast("list[Any]", [*outer.values()] if isinstance(outer, dict) else outer)
-            if not _NESTED.isdisjoint(map(type, values)):  # most lists are samples
-                inner += [value for value in values if type(value) in _NESTED]
-        if not inner:
-            return False
-        level = inner
-    return True
+        level = [
+            value
+            for outer in level
+            for value in (outer.values() if is_object(outer) else outer)
+            if type(value) in _NESTED
+        ]
+        if not level:
+            return
+    raise ValueError(f"its fields are nested more than {_MAX_DEPTH} deep")
 
 
 def _pretty(value: Any, indent: str) -> str:
@@ -153,7 +159,7 @@ def typed(fields: Any, readers: Mapping[str, Callable[[Any], Any]]) -> dict[str,
     Raises:
         ValueError: The fields are no object, one is missing, or one has another type.
     """
-    named = cast("dict[str, Any]", fields) if type(fields) is dict else table(fields)
+    named = fields if is_object(fields) else table(fields)
     with suppress(KeyError, ValueError):  # the common case at once; what is wrong is found below
         return {name: reader(named[name]) for name, reader in readers.items()}
     values: dict[str, Any] = {}
@@ -171,7 +177,9 @@ def unknown(fields: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]
     """Return the fields that this version does not know; a newer one may have written them."""
     if len(fields) <= len(names) and all(map(names.__contains__, fields)):
         return _NOTHING
-    return {name: value for name, value in fields.items() if name not in names}
+    others = {name: value for name, value in fields.items() if name not in names}
+    _refuse_depth(others)
+    return others
 
 
 def text(value: Any) -> str:
@@ -221,7 +229,7 @@ def moment(value: Any) -> float:
         ValueError: It is something else.
     """
     result = amount(value)
-    if result > _LATEST:
+    if result > LATEST:
         raise ValueError(f"{_short(value)} is no time")
     return result
 
@@ -254,10 +262,9 @@ def table(value: Any) -> dict[str, Any]:
     Raises:
         ValueError: It is something else.
     """
-    if type(value) is dict:
-        names = cast("dict[str, Any]", value)
-        if _TEXT.issuperset(map(type, names)) and all(map(str.isascii, names)):
-            return names.copy()
+    if is_object(value) and are_texts(tuple(value)):
+        _refuse_depth(value)
+        return value.copy()
     if isinstance(value, Mapping):
         return {text(name): content for name, content in cast("Mapping[Any, Any]", value).items()}
     raise ValueError(f"{_short(value)} is not an object with names")
@@ -285,17 +292,31 @@ def amounts(value: Any) -> tuple[float, ...]:
     Raises:
         ValueError: It is something else.
     """
-    if type(value) is list:
-        numbers = cast("list[float]", value)
-        # The sum is not finite if any is not; where large ones overflow, each is looked at.
-        if (
-            _FLOAT.issuperset(map(type, numbers))
-            and numbers
-            and min(numbers) >= 0.0
-            and sum(numbers) < math.inf
-        ):
-            return tuple(numbers)
+    if is_array(value) and are_amounts(numbers := tuple(value)):
+        return numbers
     return list_of(amount)(value)
+
+
+def is_object(value: Any) -> TypeGuard[dict[str, Any]]:
+    """Return True for an object of JSON, whose names are text."""
+    return type(value) is dict
+
+
+def is_array(value: Any) -> TypeGuard[list[Any]]:
+    """Return True for an array of JSON."""
+    return type(value) is list
+
+
+def are_texts(values: tuple[Any, ...]) -> bool:
+    """Return True if each is text, as `text` has it; False where it is to look at each."""
+    return _TEXT.issuperset(map(type, values)) and "".join(values).isascii()
+
+
+def are_amounts(values: tuple[Any, ...]) -> bool:
+    """Return True if each is an `amount`; False where that is to look at each."""
+    # The sum is not finite if any is not, or if large ones overflow.
+    is_usual = bool(values) and _FLOAT.issuperset(map(type, values))
+    return is_usual and min(values) >= 0.0 and sum(values) < math.inf
 
 
 def optional(reader: Callable[[Any], T]) -> Callable[[Any], T | None]:

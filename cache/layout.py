@@ -83,7 +83,8 @@ class Layout:
 
     def record(self, environment: str, op: str, digest: str) -> Path:
         """Return the file of one problem."""
-        return self.records / part(environment) / part(op) / f"{part(digest)}.json"
+        names = part(environment), part(op), f"{part(digest)}.json"
+        return self.records.joinpath(*names)
 
     def environment(self, digest: str) -> Path:
         """Return the file with an environment's fields."""

@@ -5,14 +5,20 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, TypeVar, cast
+from operator import itemgetter
+from typing import Any
 
 from inductor_plugin.cache.document import (
+    LATEST,
     amount,
     amounts,
+    are_amounts,
+    are_texts,
     check_format,
     flag,
+    is_object,
     moment,
     optional,
     table,
@@ -24,17 +30,13 @@ from inductor_plugin.cache.document import (
 )
 from inductor_plugin.cache.key import SCHEMA
 
-T = TypeVar("T")
-
 _DIGITS = 6
 
 AHEAD_S = 300.0
 """Seconds by which clocks of machines that share a cache may differ."""
 
-DISTURBED = "disturbed"
+DISTURBED_FIELD = "disturbed"
 """Field of the provenance that is True if other work on the machine has prolonged all samples."""
-_EVIDENT = frozenset({"pruned", "wrong", "red_zone", "raised", "compile_failed"})
-"""Results that do not depend on whether numbers are compared, nor on the machine's load."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,11 @@ class Measured:
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     @property
+    def disturbed(self) -> bool:
+        """True if other work on the machine has prolonged all samples."""
+        return is_disturbed(self.provenance)
+
+    @property
     def noisy(self) -> bool:
         """True if other work was measured too: it is known, or the interquartile range exceeds the median."""
         return is_noisy(self.median_ms, self.spread_ms, self.provenance)
@@ -86,8 +93,12 @@ def is_noisy(median_ms: float | None, spread_ms: float | None, provenance: objec
     """Return `Measured.noisy` of a median, an interquartile range and a provenance, which may be none."""
     if median_ms is None:
         return False
-    disturbed = isinstance(provenance, Mapping) and cast("Any", provenance).get(DISTURBED) is True
-    return disturbed or (spread_ms or 0.0) > median_ms
+    return is_disturbed(provenance) or (spread_ms or 0.0) > median_ms
+
+
+def is_disturbed(provenance: object) -> bool:
+    """Return `Measured.disturbed` of a provenance, which may be none."""
+    return is_object(provenance) and provenance.get(DISTURBED_FIELD) is True
 
 
 @dataclass(frozen=True)
@@ -202,34 +213,6 @@ def failed(measured: Measured) -> bool:
     return measured.status not in ("ok", "skipped", "pruned")
 
 
-def merge(old: Record, new: Record) -> Record:
-    """Return one record with every candidate of both; the order of many merges does not matter.
-
-    Of two measurements of a candidate the better is kept (`_worth`). Of two decisions the one based
-    on more candidates is kept, then the newer; a pinned record keeps its decision. Refusals are those
-    of the later record, since each record has all of them. The epilogue is also that of the later
-    record, unless an earlier version wrote that without one.
-    """
-    candidates = dict(old.candidates)
-    for name, measured in new.candidates.items():
-        before = candidates.get(name)
-        candidates[name] = measured if before is None else _greater(before, measured, _worth)
-    later = _greater(old, new, lambda record: (record.updated,), _head)
-    earlier = old if later is new else new
-    # The epilogue has the measured sizes, so it must match the record's description.
-    described = earlier if earlier.describe == later.describe and not later.epilogue else later
-    return replace(
-        later,
-        candidates=candidates,
-        decision=_decided(old, new),
-        created=min(old.created, new.created),
-        updated=max(old.updated, new.updated),
-        pinned=old.pinned or new.pinned,
-        epilogue=described.epilogue,
-        extra={**old.extra, **new.extra, **_disputed(old.extra, new.extra)},
-    )
-
-
 def rounded(record: Record) -> Record:
     """Return the record with times rounded to significant digits."""
     return replace(
@@ -244,53 +227,6 @@ def rounded(record: Record) -> Record:
         created=round(record.created, 3),
         updated=round(record.updated, 3),
     )
-
-
-def _worth(measured: Measured) -> tuple[int, float]:
-    """Return how much a measurement is worth beside another one of the same candidate.
-
-    ``skipped`` never replaces another result. Otherwise the newer one is worth more, unless the numbers
-    of just one of them were checked: a later timing does not make a wrong kernel right. A run without
-    the check still finds what shows by itself (`_EVIDENT`).
-    """
-    if measured.status == "skipped":
-        rank = 0
-    elif measured.provenance.get("numbers") == "unchecked" and measured.status not in _EVIDENT:
-        rank = 1
-    else:
-        rank = 2
-    return rank, measured.measured_at
-
-
-def _decided(old: Record, new: Record) -> Decision | None:
-    if old.decision is None or new.decision is None:
-        return old.decision or new.decision
-    if old.pinned != new.pinned:
-        return old.decision if old.pinned else new.decision
-    return _greater(old.decision, new.decision, lambda made: (made.candidates, made.decided_at))
-
-
-def _greater(
-    old: T,
-    new: T,
-    key: Callable[[T], tuple[float, ...]],
-    content: Callable[[T], str] = repr,
-) -> T:
-    """Return the value with the greater key; of two with the same key the one with the greater content."""
-    if key(old) != key(new):
-        return new if key(new) > key(old) else old
-    return old if old == new else max((old, new), key=content)
-
-
-def _head(record: Record) -> str:
-    """Return what a merge takes of the later record as a whole."""
-    tables = (sorted(table.items()) for table in (record.rejected, record.epilogue))
-    return repr((record.describe, *tables))
-
-
-def _disputed(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Return unknown fields that both have, the greater by its text: what they mean is not known."""
-    return {name: max(old[name], new[name], key=repr) for name in old.keys() & new.keys()}
 
 
 def _believed(record: Record, now: float) -> Record:
@@ -332,6 +268,17 @@ def _digits(value: float | None) -> float | None:
 
 
 def _measured(fields: Any) -> Measured:
+    if is_object(fields) and len(fields) == len(_MEASURED):
+        with suppress(KeyError):
+            times = _TIMES(fields)
+            if are_texts(_TEXTS(fields)) and are_amounts(times) and times[-1] <= LATEST:
+                samples_ms, provenance = amounts(fields["samples_ms"]), table(fields["provenance"])
+                usual: dict[str, Any] = {
+                    **fields,
+                    "samples_ms": samples_ms,
+                    "provenance": provenance,
+                }
+                return Measured(**usual, extra=unknown(fields, _MEASURED))
     return Measured(**typed(fields, _MEASURED), extra=unknown(fields, _MEASURED))
 
 
@@ -361,6 +308,9 @@ _MEASURED: dict[str, Callable[[Any], Any]] = {
     "measured_at": moment,
     "provenance": table,
 }
+_TEXTS = itemgetter("candidate", "name", "kind", "description", "status", "reason", "kernel")
+_TIMES = itemgetter("median_ms", "spread_ms", "error", "compile_s", "measured_at")
+"""Fields of a measurement that most have: read together they take a third of the time."""
 _DECISION: dict[str, Callable[[Any], Any]] = {
     "winner": text,
     "library": optional(text),

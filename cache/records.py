@@ -18,7 +18,8 @@ from inductor_plugin.cache.folder import TOUCH_S, Folder, Signature, is_damage, 
 from inductor_plugin.cache.guard import MISSING, exists, read
 from inductor_plugin.cache.key import SCHEMA, digest_of
 from inductor_plugin.cache.layout import part
-from inductor_plugin.cache.record import Record, failed, from_fields, merge, to_fields
+from inductor_plugin.cache.merge import merge
+from inductor_plugin.cache.record import Record, failed, from_fields, to_fields
 from inductor_plugin.errors import CacheError
 
 logger = logging.getLogger(__name__)
@@ -286,9 +287,9 @@ def parse_record(data: bytes, path: Path) -> Record:
         ForeignError: The file is of another format.
         ValueError: It is damaged, or has another record's name.
     """
-    record = from_fields(document.load(data))
-    place = (path.parent.parent.name, path.parent.name, path.stem)
-    if (record.environment, record.op, record.digest) != place:
+    record = from_fields(document.load(data, any_depth=True))
+    *_, environment, op, _ = path.parts
+    if (record.environment, record.op, record.digest) != (environment, op, path.stem):
         raise ValueError(f"it lies under the name of another record ({record.place})")
     return record
 

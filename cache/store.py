@@ -8,10 +8,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from inductor_plugin.cache import evict
 from inductor_plugin.cache.directory import NOWHERE, SCHEMA_FIELDS, mend_schema, prepare
 from inductor_plugin.cache.entry import KernelEntry, Resources
-from inductor_plugin.cache.evict import Pruned, SizeLimit
 from inductor_plugin.cache.folder import Folder
 from inductor_plugin.cache.guard import exists, read
 from inductor_plugin.cache.kernels import KernelShelf
@@ -23,7 +21,9 @@ from inductor_plugin.cache.pack import Pack, PackShelf
 from inductor_plugin.cache.quarantine import Quarantined, QuarantineShelf
 from inductor_plugin.cache.record import Record
 from inductor_plugin.cache.records import RecordShelf
-from inductor_plugin.cache.usage import Usage, leftovers, usage
+from inductor_plugin.cache.size import evict
+from inductor_plugin.cache.size.evict import Pruned, SizeLimit
+from inductor_plugin.cache.size.usage import Usage, leftovers, usage
 from inductor_plugin.cache.verify import Damage, set_aside, verify
 from inductor_plugin.errors import CacheError
 

@@ -31,7 +31,7 @@ def options_table(options: Iterable[Field[Any]] = fields(Config), prefix: str = 
         prefix: Prefix of their variables.
     """
     rows = ["| Option and variable | Values | Default | What it does |", "|---|---|---|---|"]
-    for option in options:
+    for option in (option for option in options if option.metadata):
         how = option.metadata
         shown = "~/.cache/inductor_plugin" if how["kind"] == "folder" else _show(option.default)
         values = ", ".join(how["choices"]) or _VALUES.get(how["kind"], how["kind"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -269,6 +269,9 @@ class Config:
         ),
     )
 
+    stated: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    """Names of the options that the user has set."""
+
     def __post_init__(self) -> None:
         if self.policy == "pinned" and not self.pin_file:
             raise OptionError(
@@ -291,16 +294,18 @@ class Config:
         """
         variables = os.environ if environ is None else environ
         warn_of_unknown_variables(variables)
-        values: dict[str, Any] = {"cache_dir": default_cache_dir(variables)}
-        for variable, text in _own_variables(variables):
-            name = variable.removeprefix(PREFIX).lower()
-            if text:
-                values[name] = parse(_METADATA[name], text, f"variable {variable}")
+        values: dict[str, Any] = {}
+        for name, how in _METADATA.items():
+            variable = PREFIX + name.upper()
+            if text := variables.get(variable):
+                values[name] = parse(how, text, f"variable {variable}")
         for name, value in options.items():
             if name not in _METADATA:
                 raise OptionError(f"unknown option {name!r}; {suggestion(name, _METADATA)}")
             values[name] = parse(_METADATA[name], value, f"option {name}")
-        return Config(**values)
+        stated = frozenset(values)
+        values.setdefault("cache_dir", default_cache_dir(variables))
+        return Config(**values, stated=stated)
 
     def to_dict(self) -> dict[str, str | int | float | bool]:
         """Return the options as plain JSON values."""
@@ -322,9 +327,7 @@ class Config:
         return (*pairs, ("pin_file_sha256", _sha256(self.pin_file) if self.pin_file else ""))
 
 
-_METADATA: dict[str, Mapping[str, Any]] = {
-    option.name: option.metadata for option in fields(Config)
-}
+_METADATA: dict[str, Mapping[str, Any]] = {o.name: o.metadata for o in fields(Config) if o.metadata}
 
 
 def option_names() -> tuple[str, ...]:
@@ -382,11 +385,6 @@ def set_environment(variables: Mapping[str, str]) -> None:
     for name in [variable for variable in os.environ if variable not in variables]:
         del os.environ[name]
     os.environ.update(variables)
-
-
-def _own_variables(variables: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-    names = [PREFIX + name.upper() for name in _METADATA]
-    return [(name, variables[name]) for name in names if name in variables]
 
 
 def _sha256(path: str) -> str:

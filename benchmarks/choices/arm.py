@@ -20,7 +20,6 @@ from torch import nn
 
 import inductor_plugin
 from inductor_plugin.tuning import race
-from inductor_plugin.tuning.decision import PROVISIONAL
 
 LAYERS: tuple[tuple[int, int, int], ...] = (
     *((rows, 96, 160) for rows in (4, 48, 192)),
@@ -71,7 +70,7 @@ def choices(turns: int) -> dict[str, Any]:
             library = ticket.verdict.library
             entry: dict[str, Any] = {
                 "choice": "library" if ticket.verdict.winner == library else "rival",
-                "firm": PROVISIONAL not in ticket.verdict.reason,
+                "firm": not ticket.verdict.provisional,
             }
             if turns:
                 entry["samples_ms"] = raced(ticket)

@@ -11,10 +11,11 @@ from inductor_plugin.cache.folder import Folder
 from inductor_plugin.cache.guard import read, reason_to_refuse
 from inductor_plugin.cache.kernels import KernelShelf
 from inductor_plugin.cache.layout import Layout
+from inductor_plugin.cache.merge import merge
 from inductor_plugin.cache.pack import Pack, PackShelf
-from inductor_plugin.cache.record import Record, merge
+from inductor_plugin.cache.record import Record
 from inductor_plugin.cache.records import RecordShelf
-from inductor_plugin.cache.usage import Usage, usage
+from inductor_plugin.cache.size.usage import Usage, usage
 from inductor_plugin.cache.verify import check_schema
 from inductor_plugin.errors import warn_once
 

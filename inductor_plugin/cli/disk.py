@@ -46,9 +46,8 @@ def _unused(folder: Path) -> tuple[str, str] | None:
     if refusal := reason_to_refuse(folder):
         return refusal.what, refusal.remedy
     store = open_store(folder, create=False)
-    if (
-        store.degraded is None or store.layout.root == folder
-    ):  # what cannot be written is still read
+    is_read = store.layout.root == folder  # even where it cannot be written
+    if store.degraded is None or is_read:
         return None
     return f"{folder} is not used: {store.degraded}", _ELSEWHERE
 

@@ -14,8 +14,8 @@ from typing import Any, cast
 
 from inductor_plugin.cache import Store, report
 from inductor_plugin.cache.document import load
-from inductor_plugin.cache.evict import pinned
 from inductor_plugin.cache.guard import read
+from inductor_plugin.cache.size.evict import pinned
 from inductor_plugin.cli import second, table
 from inductor_plugin.cli.description import described
 from inductor_plugin.cli.verb import Verb, count, in_environment, open_cache, open_to_write, say

@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from inductor_plugin.cli.verb import Verb, check_target, lines_to
-from inductor_plugin.errors import InductorPluginError, OptionError
+from inductor_plugin.errors import WorkerError
 
 
 def _demo_arguments(parser: ArgumentParser) -> None:
@@ -28,9 +28,9 @@ def _demo(arguments: Namespace) -> int:
         check_target(folder)
     try:
         report = run_demo(arguments.model, folder, say=lines_to(arguments))
-    except OptionError:  # a model that is not there: as with every verb, it could not be done
-        raise
-    except InductorPluginError as error:
+    except (
+        WorkerError
+    ) as error:  # the demonstration failed; another error says why it could not be done
         print(f"inductor-plugin demo: {error}", file=sys.stderr)
         return 1
     if arguments.json:

@@ -15,7 +15,7 @@ import torch
 from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
 
-from inductor_plugin.config import Config, default_cache_dir, option_names, process_environment
+from inductor_plugin.config import Config, option_names
 from inductor_plugin.errors import OptionError, warn_once
 from inductor_plugin.inductor import flex, int4, jinja, vector
 from inductor_plugin.inductor.attention import lowering
@@ -29,7 +29,7 @@ from inductor_plugin.inductor.facts.scope import (
 )
 from inductor_plugin.inductor.fusion import decide, visitors
 from inductor_plugin.inductor.fusion import limits as lowering_fusion_limit
-from inductor_plugin.inductor.graph import repacked
+from inductor_plugin.inductor.graph import unstored
 from inductor_plugin.inductor.graph.output_guard import NEEDS_PYTHON
 from inductor_plugin.inductor.graph.selector import install, installed, uninstall
 from inductor_plugin.inductor.warmup import warm_up
@@ -40,7 +40,6 @@ from inductor_plugin.tuning.runtime import RUNTIME
 
 logger = logging.getLogger(__name__)
 
-_CACHE_VARIABLE = "INDUCTOR_PLUGIN_CACHE_DIR"
 _TIME_LIMITS = {
     "compile_timeout_s": "precompilation_timeout_seconds",
     "bench_timeout_s": "max_autotune_subproc_result_timeout_seconds",
@@ -115,7 +114,7 @@ def unwrap_backend(stock: dict[str, Any]) -> None:
     uninstall()
     vector.uninstall()
     jinja.uninstall()
-    repacked.uninstall()
+    unstored.uninstall()
     int4.uninstall()
     flex.uninstall()
     decide.uninstall()
@@ -220,17 +219,17 @@ def _as_inductor(config: Config, accepted: Mapping[str, Any]) -> Config:
     def chosen(name: str) -> Any:
         return accepted.get(name, getattr(inductor_config, name, None))
 
-    usual, lower = Config(cache_dir=config.cache_dir), dict[str, float]()
-    for ours, theirs in _TIME_LIMITS.items():
-        default, limit_s = getattr(usual, ours), chosen(theirs)
-        if getattr(config, ours) == default and 0 < (limit_s or 0) < default:
-            lower[ours] = float(limit_s)
+    lower = {
+        ours: float(limit_s)
+        for ours, theirs in _TIME_LIMITS.items()
+        if ours not in config.stated
+        and 0 < (limit_s := chosen(theirs) or 0) < getattr(config, ours)
+    }
     config = replace(config, **lower)
     if config.cache != "auto":
         return config
-    unnamed = {n: v for n, v in process_environment().items() if n != _CACHE_VARIABLE}
-    named = Path(config.cache_dir) != default_cache_dir(unnamed)
-    return replace(config, cache="off" if chosen("force_disable_caches") and not named else "on")
+    unused = chosen("force_disable_caches") and "cache_dir" not in config.stated
+    return replace(config, cache="off" if unused else "on")
 
 
 def _limits(
@@ -290,7 +289,7 @@ def _install() -> None:
         install()
     vector.install()
     jinja.install()
-    repacked.install()
+    unstored.install()
     int4.install()
     flex.install()
     decide.install()

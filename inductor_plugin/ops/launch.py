@@ -26,7 +26,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from inductor_plugin.cache import open_second, open_store
+from inductor_plugin.cache import SecondCache, Store, open_second, open_store
 from inductor_plugin.config import default_cache_dir, default_cache_read
 from inductor_plugin.errors import NAME, CacheError, CallRefusedError, KernelError
 from inductor_plugin.kernels.call import OpKernel
@@ -40,6 +40,8 @@ Call = TypeVar("Call", bound=ctypes.Structure)
 _LOG = logging.getLogger(__name__)
 _folders: list[tuple[Path, bool]] = []
 """Cache directories, and whether each is only read."""
+_stores: dict[Path, Store] = {}
+"""Opened caches: those that are not on the disk keep libraries in temporary folders of this process."""
 
 _warned: set[str] = set()
 
@@ -76,6 +78,11 @@ def add_kernel_folder(folder: Path, *, read_only: bool = False) -> None:
     if place in _folders:
         _folders.remove(place)
     _folders.insert(0, place)
+
+
+def add_kernel_store(store: Store) -> None:
+    """Search libraries in this opened cache too, after those on the disk."""
+    _stores[store.root] = store
 
 
 def workspace_needed(
@@ -214,7 +221,8 @@ def _library_path(digest: str) -> Path | None:
     if second := default_cache_read():
         places.append((second, True))
     paths = (_library_in(folder, digest, read_only=second) for folder, second in places)
-    return next((path for path in paths if path is not None), None)
+    opened = (_library_of(store, digest) for store in _stores.values())
+    return next((path for path in (*paths, *opened) if path is not None), None)
 
 
 def _library_in(folder: Path, digest: str, *, read_only: bool) -> Path | None:
@@ -222,9 +230,13 @@ def _library_in(folder: Path, digest: str, *, read_only: bool) -> Path | None:
         return None
     try:
         opened = open_second(folder) if read_only else open_store(folder)
-        entry = None if opened is None else opened.kernel(digest)
+        return None if opened is None else _library_of(opened, digest)
     except CacheError:
         return None
+
+
+def _library_of(store: Store | SecondCache, digest: str) -> Path | None:
+    entry = store.kernel(digest)
     return entry.path(LIBRARY_FILE) if entry is not None else None
 
 

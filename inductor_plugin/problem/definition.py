@@ -131,6 +131,11 @@ class Problem:
         return f"{self.op}({shapes}){epilogue}"
 
 
+def dtype_name(dtype: object) -> str:
+    """Return the name of a `torch.dtype` as a problem has it: without ``torch.``."""
+    return str(dtype).removeprefix("torch.")
+
+
 def size_class(size: int) -> tuple[int, int]:
     """Return the size class of a dynamic dimension: the power of two below and the next one.
 

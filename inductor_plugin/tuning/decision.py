@@ -15,16 +15,17 @@ class Verdict:
         library: The fastest library kernel among the offered candidates, if any.
         reason: One sentence for people.
         speedup: Library time over winner time; None if one of them is not known.
+        provisional: True if a later compile is to decide again, since other work has prolonged samples.
     """
 
     winner: str | None
     library: str | None
     reason: str
     speedup: float | None = None
+    provisional: bool = False
 
 
-PROVISIONAL = "provisional, other work on the machine has prolonged samples"
-"""Part of the reason for a decision that a later compile is to make again."""
+_PROVISIONAL = "provisional, other work on the machine has prolonged samples"
 
 
 def decide(
@@ -52,7 +53,7 @@ def decide(
     verdict = _decided(medians_ms, libraries, margin, spreads or {}, disturbed)
     if medians_ms.keys().isdisjoint(disturbed) or len(medians_ms) < 2:
         return verdict
-    return replace(verdict, reason=f"{verdict.reason} ({PROVISIONAL})")
+    return replace(verdict, reason=f"{verdict.reason} ({_PROVISIONAL})", provisional=True)
 
 
 def _decided(

@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 
 from inductor_plugin.kernels.call import TensorSpec
+from inductor_plugin.problem import dtype_name
 from inductor_plugin.tuning import scratch
 
 _SHM = Path("/dev/shm")
@@ -68,7 +69,7 @@ class OperandFiles:
         return TensorSpec(
             size=tuple(plain.size()),
             stride=tuple(plain.stride()),
-            dtype=str(plain.dtype).removeprefix("torch."),
+            dtype=dtype_name(plain.dtype),
             device="cpu",
             offset=int(plain.storage_offset()),
             file=str(path),

@@ -18,6 +18,7 @@ from inductor_plugin.cache import Store, digest_of, open_store
 from inductor_plugin.cache.directory import NOWHERE
 from inductor_plugin.config import Config
 from inductor_plugin.errors import CacheError
+from inductor_plugin.ops.launch import add_kernel_store
 from inductor_plugin.tuning.build.builder import Builder
 from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.environment import environment, float32_precision
@@ -169,6 +170,7 @@ class Runtime:
                     )
                     opened = open_store(path, memory_only=True, second=second)
                 self._stores[path, second] = opened
+                add_kernel_store(opened)
             return self._stores[path, second]
 
     def context(self, config: Config, device: str, software: Mapping[str, Any]) -> DeviceContext:

@@ -10,7 +10,6 @@ from typing import Any
 
 from inductor_plugin.cache import Decision, Measured, Record, Store
 from inductor_plugin.cache.quarantine import Quarantined
-from inductor_plugin.cache.record import DISTURBED as DISTURBED_FIELD
 from inductor_plugin.config import Config
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import DIRECTIONS
@@ -30,14 +29,11 @@ from inductor_plugin.tuning.measurement import (
 from inductor_plugin.tuning.offer import CandidateOffer, limited
 from inductor_plugin.tuning.pins import Pins
 from inductor_plugin.tuning.task import Task, problem_digest
-from inductor_plugin.tuning.ticket import TuningTicket, looked_up, pinned, spreads
+from inductor_plugin.tuning.ticket import TuningTicket, is_kept, looked_up, pinned, spreads
 from inductor_plugin.tuning.validity import (
-    DISTURBED,
-    attempts,
     checked,
     disturbance,
-    is_calm,
-    is_disturbed,
+    is_provisional,
     is_strict,
     is_valid,
     keeps_out,
@@ -115,17 +111,13 @@ class Selection:
             # What another machine has not seen fail is out if this one has.
             and (o.library or not self._condemned(quarantined.get(o.candidate_id)))
         }
-        ticket = TuningTicket(self, problem, digest, tuple(offered), measured, rejected)
+        ticket = TuningTicket(
+            self, problem, digest, tuple(offered), measured, rejected, recorded=rows
+        )
         unseen = [o for o in offered if o.candidate_id not in measured]
         unseen = self._without_quarantined(ticket, unseen, quarantined)
         ticket.void = {
             o.candidate_id: void[o.candidate_id] for o in unseen if o.candidate_id in void
-        }
-        ticket.attempts = {name: attempts(row) for name, row in rows.items()}
-        ticket.calm = {
-            name: row
-            for name, row in rows.items()
-            if is_calm(row) and void.get(name, DISTURBED) == DISTURBED
         }
         ticket.hit = not unseen
         self._counters.add(
@@ -154,9 +146,7 @@ class Selection:
             if self._unwanted_libraries(ticket.problem) and contending.keys() - set(libraries):
                 contending = {n: ms for n, ms in contending.items() if n not in libraries}
                 libraries = []
-            disturbed = {
-                n for n in contending if ticket.measured[n].provenance.get(DISTURBED_FIELD)
-            }
+            disturbed = {n for n in contending if ticket.measured[n].disturbed}
             samples = {n: ticket.measured[n].samples_ms for n in contending} if disturbed else {}
             contending |= upper_bounds(contending, samples, libraries, disturbed)
             ticket.verdict = self._pinned(ticket) or decide(
@@ -287,11 +277,12 @@ class Selection:
             if candidate.outcome is not None:
                 own |= limits(candidate.outcome.status, self._config)
             measured = measurement(offers[candidate.candidate_id], candidate, common | own)
-            if is_disturbed(measured) or (candidate.alive and candidate.disturbed):
-                if candidate.candidate_id in ticket.calm:
-                    ticket.measured[candidate.candidate_id] = ticket.calm[candidate.candidate_id]
+            if is_provisional(measured) or (candidate.alive and candidate.disturbed):
+                before = ticket.recorded.get(candidate.candidate_id)
+                if before is not None and is_kept(ticket, before):
+                    ticket.measured[candidate.candidate_id] = before
                     continue
-                tried = disturbance(ticket.attempts.get(candidate.candidate_id, 0))
+                tried = disturbance(before)
                 measured = replace(measured, provenance={**measured.provenance, **tried})
             ticket.measured[candidate.candidate_id] = measured
             # A library kernel is tried again: without it there is no reference and no guard.

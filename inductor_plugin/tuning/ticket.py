@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from inductor_plugin.cache import Measured
-from inductor_plugin.cache.record import DISTURBED as DISTURBED_FIELD
 from inductor_plugin.errors import warn_once
 from inductor_plugin.problem import Problem
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.measurement import NOT_FAILED
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.task import Task
-from inductor_plugin.tuning.validity import DISTURBED, NOT_CHECKED
+from inductor_plugin.tuning.validity import DISTURBED, NOT_CHECKED, is_calm
 
 if TYPE_CHECKING:
     from inductor_plugin.tuning.selection import Selection
@@ -41,8 +40,7 @@ class TuningTicket:
         epilogue: The product's epilogue, as stored in the record.
         created: Time of the submission, in seconds since 1970.
         on_probation: Candidates that are tried again though they are in quarantine; a success releases them.
-        calm: Undisturbed measurements of candidates that are measured again: a disturbed one does not replace them.
-        attempts: How often a disturbed measurement of a candidate has been tried before.
+        recorded: Measurements in the record, by candidate, whether they are used or not.
         void: Offered candidates whose recorded measurement is not used under these options, and why.
     """
 
@@ -58,8 +56,7 @@ class TuningTicket:
     epilogue: Mapping[str, str] = field(default_factory=dict[str, str])
     created: float = field(default_factory=time.time)
     on_probation: set[str] = field(default_factory=set[str])
-    calm: Mapping[str, Measured] = field(default_factory=dict[str, Measured])
-    attempts: Mapping[str, int] = field(default_factory=dict[str, int])
+    recorded: Mapping[str, Measured] = field(default_factory=dict[str, Measured])
     void: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -90,10 +87,13 @@ def spreads(ticket: TuningTicket) -> dict[str, float]:
     return {
         name: (measured.spread_ms or 0.0) / measured.median_ms
         for name, measured in ticket.measured.items()
-        if measured.status == "ok"
-        and measured.median_ms
-        and not measured.provenance.get(DISTURBED_FIELD)
+        if measured.status == "ok" and measured.median_ms and not measured.disturbed
     }
+
+
+def is_kept(ticket: TuningTicket, before: Measured) -> bool:
+    """Return True if a recorded measurement stays beside a disturbed one: it is not, and was repeated for no other reason."""
+    return is_calm(before) and ticket.void.get(before.candidate, DISTURBED) == DISTURBED
 
 
 def pinned(ticket: TuningTicket, winner: str | None) -> Verdict | None:

@@ -6,8 +6,9 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any, cast
 
-from inductor_plugin.cache import Measured, Quarantined, record
+from inductor_plugin.cache import Measured, Quarantined
 from inductor_plugin.cache.quarantine import CONDEMNING, MISHAPS
+from inductor_plugin.cache.record import DISTURBED_FIELD
 from inductor_plugin.config import Config
 from inductor_plugin.problem.number_check import REVISION, NumberCheck
 
@@ -62,7 +63,7 @@ def why_void(measured: Measured, config: Config, *, library: bool) -> str:
     if was_limited(measured.status, measured.provenance.get(_LIMITS), config):
         return f"{measured.status} at a limit that has been raised since"
     # Where nothing is measured, a disturbed measurement is better than none.
-    again = config.policy == "tune" and is_disturbed(measured) and time.time() >= _due(measured)
+    again = config.policy == "tune" and is_provisional(measured) and time.time() >= _due(measured)
     return DISTURBED if again else ""
 
 
@@ -96,13 +97,13 @@ def why_unused(measured: Measured, config: Config, *, library: bool) -> str:
     return why_void(measured, config, library=library) or mishap
 
 
-def is_disturbed(measured: Measured) -> bool:
+def is_provisional(measured: Measured) -> bool:
     """Return True if other work on the machine has prolonged all samples, or if they vary by more than their median."""
     return measured.status == "ok" and measured.noisy
 
 
 def is_calm(measured: Measured) -> bool:
-    """Return True if there are undisturbed samples."""
+    """Return True if there are undisturbed samples, which vary by less than their median."""
     return measured.status == "ok" and not measured.noisy
 
 
@@ -110,12 +111,12 @@ def attempts(measured: Measured) -> int:
     """Return how often a disturbed measurement has been tried; 0 for another one."""
     count = measured.provenance.get(_ATTEMPTS)
     known = count if isinstance(count, int) else 1
-    return min(max(known, 1), _MOST_ATTEMPTS) if is_disturbed(measured) else 0
+    return min(max(known, 1), _MOST_ATTEMPTS) if is_provisional(measured) else 0
 
 
-def disturbance(before: int) -> dict[str, Any]:
-    """Return the provenance of a disturbed measurement after so many others."""
-    return {record.DISTURBED: True, _ATTEMPTS: before + 1}
+def disturbance(before: Measured | None) -> dict[str, Any]:
+    """Return the provenance of a disturbed measurement; ``before`` is the one in the record, if any."""
+    return {DISTURBED_FIELD: True, _ATTEMPTS: 1 + (attempts(before) if before is not None else 0)}
 
 
 def _due(measured: Measured) -> float:

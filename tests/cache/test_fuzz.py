@@ -18,7 +18,8 @@ from hypothesis import given, strategies
 
 from inductor_plugin.cache import Pack, Store, open_store
 from inductor_plugin.cache.entry import ENTRY
-from inductor_plugin.cache.record import from_fields, merge, to_fields
+from inductor_plugin.cache.merge import merge
+from inductor_plugin.cache.record import from_fields, to_fields
 from inductor_plugin.errors import CacheError
 from inductor_plugin.tuning.decision import decide
 from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, put_library, record

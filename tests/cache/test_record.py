@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings, strategies
 
 from inductor_plugin.cache import Decision, Measured, Record, document
-from inductor_plugin.cache.record import from_fields, merge, rounded, to_fields
+from inductor_plugin.cache.merge import merge
+from inductor_plugin.cache.record import from_fields, rounded, to_fields
 from tests.support.cache import decision, measured, record
 
 

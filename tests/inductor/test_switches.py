@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch._inductor.config as inductor_config
 
-from inductor_plugin.config import Config
+from inductor_plugin.config import Config, default_cache_dir
 from inductor_plugin.inductor import hooks
 from inductor_plugin.inductor.graph import session
 from inductor_plugin.tuning.runtime import RUNTIME
@@ -77,6 +77,12 @@ def test_a_cache_that_is_named_is_used_all_the_same(home: Path, cache_dir: Path)
     assert len(records(home)) == 1
 
 
+def test_the_usual_cache_is_used_where_it_is_named(home: Path) -> None:
+    with inductor_config.patch(force_disable_caches=True):
+        spent_by(product(cache_dir=str(default_cache_dir())))
+    assert len(records(home)) == 1
+
+
 def test_the_variable_of_a_cache_names_it(
     home: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,8 +131,8 @@ def test_the_lower_time_limit_holds(cache_dir: Path) -> None:
     known = {name: value for name, value in theirs.items() if hasattr(inductor_config, name)}
     expected = tuple(float(theirs[n]) if n in known else usual[i] for i, n in enumerate(theirs))
     assert limits_of(cache_dir, **known) == expected
-    named = limits_of(cache_dir, **known, compile_timeout_s=100.0, bench_timeout_s=25.0)
-    assert named == (100.0, 25.0)
+    named = limits_of(cache_dir, **known, compile_timeout_s=usual[0], bench_timeout_s=25.0)
+    assert named == (usual[0], 25.0)
 
 
 def test_no_limit_of_inductor_s_is_no_limit() -> None:

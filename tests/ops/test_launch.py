@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import logging
 import os
 import warnings
@@ -16,11 +17,14 @@ from typing import Any
 import pytest
 import torch
 
+from inductor_plugin.cache import atomic
+from inductor_plugin.config import Config
 from inductor_plugin.errors import CallRefusedError, KernelError
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.ops import launch
 from inductor_plugin.ops.abi import Abi, TensorView
 from inductor_plugin.problem import Operand
+from inductor_plugin.tuning.runtime import Runtime
 from tests.support import host_kernels
 
 TEXT = """
@@ -103,6 +107,10 @@ def cached(library: Path, cache_dir: Path) -> Callable[[str], str]:
     return lambda symbol: host_kernels.stored(cache_dir, library, symbol)
 
 
+def full_disk(*_: Path) -> bool:
+    raise OSError(errno.ENOSPC, "no space left")
+
+
 def run(
     kernel: str, workspace: torch.Tensor | None = None, n: int = 4, needed: int = 0
 ) -> torch.Tensor:
@@ -129,6 +137,21 @@ def test_the_folder_that_was_added_last_is_looked_into_first(library: Path, tmp_
     assert launch._folders == [(first, False), (second, False)]
     kernel = host_kernels.stored(second, library, "ones")
     assert torch.equal(run(kernel), ONES)
+
+
+@pytest.mark.parametrize("why", ["switched off", "another user's", "not writable"])
+def test_what_a_cache_cannot_keep_on_the_disk_is_found_too(
+    why: str, library: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache_dir.mkdir(mode=0o777 if why == "another user's" else 0o700)
+    cache_dir.chmod(0o777 if why == "another user's" else 0o700)
+    config = Config(cache_dir=cache_dir, cache="off" if why == "switched off" else "on")
+    store = Runtime().store(config)
+    if why == "not writable":
+        monkeypatch.setattr(atomic, "publish_folder", full_disk)
+    kernel = host_kernels.stored_in(store, library, "ones")
+    assert torch.equal(run(kernel), ONES)
+    assert not list(cache_dir.rglob(launch.LIBRARY_FILE))
 
 
 @pytest.mark.parametrize("named_by", ["option", "variable"])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from inductor_plugin.cache import KernelKey, open_store
+from inductor_plugin.cache import KernelKey, Store, open_store
 from inductor_plugin.ops import launch
 
 
@@ -43,6 +43,7 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr(launch, "multiprocessors", processors)
     monkeypatch.setattr(launch, "multiprocessors_now", processors)
     monkeypatch.setattr(launch, "_folders", [])
+    monkeypatch.setattr(launch, "_stores", dict[Path, Store]())
     monkeypatch.setattr(launch, "_warned", set[str]())
     monkeypatch.setattr(launch, "default_cache_dir", lambda: folder)
     launch._kernel_or_error.cache_clear()
@@ -50,6 +51,11 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 def stored(cache: Path, library: Path, symbol: str) -> str:
     """Put a library into a cache and return the name of one of its kernels there."""
+    return stored_in(open_store(cache), library, symbol)
+
+
+def stored_in(store: Store, library: Path, symbol: str) -> str:
+    """Put a library into an opened cache; the rest as `stored`."""
     key = KernelKey("a template", "text", symbol, "sm_90a", "nvcc 13", "")
-    open_store(cache).put_kernel(key, {launch.LIBRARY_FILE: library})
+    store.put_kernel(key, {launch.LIBRARY_FILE: library})
     return f"{symbol}@{key.digest}"

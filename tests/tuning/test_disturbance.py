@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from inductor_plugin.cache import Measured, open_store
-from inductor_plugin.cache.record import merge
+from inductor_plugin.cache.merge import merge
 from inductor_plugin.config import Config
 from inductor_plugin.tuning import validity
 from inductor_plugin.tuning.candidate import CandidateId
-from inductor_plugin.tuning.decision import PROVISIONAL, decide, upper_bounds
+from inductor_plugin.tuning.decision import decide, upper_bounds
 from inductor_plugin.tuning.pins import Pins
 from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.tuning.ticket import TuningTicket
-from inductor_plugin.tuning.validity import DISTURBED, attempts, disturbance, unused, why_void
+from inductor_plugin.tuning.validity import DISTURBED, attempts, unused, why_void
 from inductor_plugin.worker.jobs import Outcome
 from tests.support.cache import measured, record
 from tests.tuning.test_selection import ENVIRONMENT, entries, offers, race, rig
@@ -30,7 +30,9 @@ def row(
     name: str, ms: float = 1.0, before: int | None = 0, age_s: float = 0.0, **fields: Any
 ) -> Measured:
     """Return a measurement; a calm one if ``before`` is None."""
-    provenance = {"race": "final"} | ({} if before is None else disturbance(before))
+    provenance = {"race": "final"} | (
+        {} if before is None else {"disturbed": True, "attempts": before + 1}
+    )
     when = time.time() - age_s
     return measured(name, ms, provenance=provenance, measured_at=when, error=0.0, **fields)
 
@@ -38,7 +40,8 @@ def row(
 def test_a_disturbed_library_kernel_stays_for_now() -> None:
     verdict = decide({"library": 9.0, "a": 1.0}, ["library"], 1.02, {}, {"library"})
     assert verdict.winner == "library"
-    assert verdict.reason == f"the library kernel stays for now ({PROVISIONAL})"
+    assert verdict.provisional
+    assert verdict.reason.startswith("the library kernel stays for now (provisional, ")
 
 
 def test_the_library_kernel_that_is_compared_with_is_a_calm_one() -> None:
@@ -50,10 +53,11 @@ def test_the_library_kernel_that_is_compared_with_is_a_calm_one() -> None:
 def test_a_candidate_that_wins_in_spite_of_other_work_wins() -> None:
     verdict = decide({"library": 2.0, "a": 1.0}, ["library"], 1.02, {}, {"a"})
     assert verdict.winner == "a"
-    assert verdict.reason.endswith(f"({PROVISIONAL})")
+    assert verdict.provisional
     assert decide({"library": 2.0, "a": 2.1}, ["library"], 1.02, {}, {"a"}).winner == "library"
+    assert not decide({"library": 2.0, "a": 1.0}, ["library"], 1.02).provisional
     alone = decide({"library": 2.0}, ["library"], 1.02, {}, {"library"})
-    assert PROVISIONAL not in alone.reason  # there is nothing to decide
+    assert not alone.provisional  # there is nothing to decide
 
 
 @pytest.mark.parametrize(
@@ -178,7 +182,7 @@ def test_a_disturbed_library_kernel_is_measured_again_until_it_is_firm(
     raced_with(ticket, {"library": 9.0}, a=1.0)
     assert ticket.verdict is not None
     assert ticket.verdict.winner == "library"
-    assert PROVISIONAL in ticket.verdict.reason
+    assert ticket.verdict.provisional
     for count in (2, 3):
         at_once = rig(tmp_path).plan(offers("a"))
         assert at_once.hit

@@ -34,6 +34,7 @@ from inductor_plugin.attention.check.sample import (
     sequences,
     unattended_keys,
 )
+from inductor_plugin.problem import dtype_name
 from inductor_plugin.problem.attention import Attention
 from inductor_plugin.problem.tolerance import Bound, attention_bound
 
@@ -141,7 +142,7 @@ class Reference:
     def _bound(self, name: str, tensor: Tensor, library_error: float | None) -> Bound:
         return attention_bound(
             library_error,
-            output_dtype=str(tensor.dtype).removeprefix("torch."),
+            output_dtype=dtype_name(tensor.dtype),
             input_dtype=self.facts.dtype,
             reduction=self.facts.queries if name in ("dk", "dv") else self.facts.keys,
             tf32=self._tf32,

@@ -21,7 +21,7 @@ from inductor_plugin.attention.tools import TorchTools
 from inductor_plugin.inductor.attention.nodes import equal, example, same_order
 from inductor_plugin.inductor.attention.operators import Traced
 from inductor_plugin.inductor.facts import compat
-from inductor_plugin.problem import Problem
+from inductor_plugin.problem import Problem, dtype_name
 from inductor_plugin.problem.definition import size_class
 
 _UNTYPED: Any = select_algorithm
@@ -128,7 +128,7 @@ def dispatch_context(
         dynamic=bool(problem.dynamic),
         deterministic=torch.are_deterministic_algorithms_enabled(),
         aligned_bias=bias is None or _is_aligned(bias),
-        bias_dtype="" if bias is None else str(bias.get_dtype()).removeprefix("torch."),
+        bias_dtype="" if bias is None else dtype_name(bias.get_dtype()),
         wide_bias=bias is None
         or equal(bias.get_size()[-1], k.get_size()[0 if traced.varlen else 2]),
         cudnn=torch.backends.cudnn.version() or 0,

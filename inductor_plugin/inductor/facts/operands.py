@@ -12,8 +12,9 @@ import torch
 from torch._inductor import ir
 
 from inductor_plugin.inductor.facts import compat
-from inductor_plugin.inductor.facts.problem import constant, device_text, dtype_name, is_view
+from inductor_plugin.inductor.facts.problem import constant, device_text, is_view
 from inductor_plugin.kernels.call import TensorSpec
+from inductor_plugin.problem import dtype_name
 from inductor_plugin.tuning.operand_files import OperandFiles
 from inductor_plugin.worker.child.operands import build
 

@@ -14,7 +14,7 @@ from torch._inductor.virtualized import V
 
 from inductor_plugin.errors import TargetError
 from inductor_plugin.inductor.facts import compat
-from inductor_plugin.problem import Operand, Problem, SizeClass
+from inductor_plugin.problem import Operand, Problem, SizeClass, dtype_name
 from inductor_plugin.problem.definition import size_class
 from inductor_plugin.problem.target import Target, from_properties, target
 from inductor_plugin.tuning.environment import float32_precision
@@ -176,8 +176,3 @@ def _classes(nodes: Sequence[Any]) -> list[SizeClass]:
             low, high = size_class(measured)
             classes.append(SizeClass(index, dim, low, high, measured))
     return classes
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """Return a type's name without ``torch.``."""
-    return str(dtype).removeprefix("torch.")

@@ -19,7 +19,7 @@ from torch._inductor.loop_body import LoopBody
 from torch._inductor.virtualized import V
 
 from inductor_plugin.inductor.facts import compat
-from inductor_plugin.inductor.facts.problem import dtype_name
+from inductor_plugin.problem import dtype_name
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step, pattern_of
 
 _ALGEBRA: Any = sympy  # untyped

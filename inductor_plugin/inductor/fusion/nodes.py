@@ -21,9 +21,10 @@ from torch._inductor.virtualized import V
 
 from inductor_plugin.inductor.facts import compat, toolchain
 from inductor_plugin.inductor.facts.operands import base_operand
-from inductor_plugin.inductor.facts.problem import device_text, dtype_name
+from inductor_plugin.inductor.facts.problem import device_text
 from inductor_plugin.inductor.fusion.epilogue import base_of, epilogue_of_bodies
 from inductor_plugin.kernels.call import ModuleKernel, TensorSpec, Zeros
+from inductor_plugin.problem import dtype_name
 from inductor_plugin.problem.epilogue import Epilogue
 from inductor_plugin.worker.jobs import TritonCompileJob
 

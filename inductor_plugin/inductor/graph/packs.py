@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_ready: set[tuple[Path, str]] = set()
+_ready: set[tuple[Path, str, str]] = set()
 
 
 def make_ready(config: Config, gpu: Target | None) -> None:
@@ -29,9 +29,9 @@ def make_ready(config: Config, gpu: Target | None) -> None:
 
     Never raises: a failure becomes a warning, and the kernels are compiled here.
     """
-    if gpu is None or (config.cache_dir, gpu.arch) in _ready:
+    if gpu is None or (place := (config.cache_dir, config.cache, gpu.arch)) in _ready:
         return
-    _ready.add((config.cache_dir, gpu.arch))
+    _ready.add(place)
     try:
         problems = _problems(config, gpu)
     except Exception as error:  # noqa: BLE001  the border: no compile fails for a pack's sake

@@ -29,7 +29,7 @@ from inductor_plugin.inductor.candidates.template_choice import template_choices
 from inductor_plugin.inductor.facts import compat, toolchain
 from inductor_plugin.inductor.facts.attached import attached
 from inductor_plugin.inductor.facts.problem import device_text
-from inductor_plugin.inductor.graph import deferral, misses, repacked
+from inductor_plugin.inductor.graph import deferral, misses, unstored
 from inductor_plugin.inductor.graph.output_guard import OutputGuard
 from inductor_plugin.inductor.graph.packs import make_ready
 from inductor_plugin.inductor.graph.pending import PendingChoice
@@ -38,7 +38,6 @@ from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.registry import default_registry
 from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.counters import COUNTERS
-from inductor_plugin.tuning.decision import PROVISIONAL
 from inductor_plugin.tuning.ends import SizeEnd
 from inductor_plugin.tuning.environment import provenance
 from inductor_plugin.tuning.holder import wait_s
@@ -257,11 +256,13 @@ class Session:
 
     def _end_graph(self) -> None:
         """Mark and watch what the graph consists of now that all of it is decided."""
+        verdicts = (ticket.verdict for ticket in self._tickets.values())
+        unstored.mark_provisional(
+            provisional=any(v is not None and v.provisional for v in verdicts)
+        )
         graph = self._graph()
         if graph is not None:
-            repacked.mark(graph)
-            reasons = (t.verdict.reason for t in self._tickets.values() if t.verdict is not None)
-            repacked.mark_provisional(provisional=any(PROVISIONAL in why for why in reasons))
+            unstored.mark_repacked(graph)
             if self.guard is not None:
                 self.guard.watch(graph)
 

@@ -14,6 +14,7 @@ import torch
 
 from inductor_plugin.attention.check.reference import CheckResult
 from inductor_plugin.kernels.call import TensorSpec
+from inductor_plugin.problem import dtype_name
 from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.worker.child.comparison import (
     comparable,
@@ -244,7 +245,7 @@ class ProductVerifier:
             if verdict.reason:
                 break
             other = expected[1][name]
-            tolerance = accepted.of_type(str(other.dtype).removeprefix("torch."))
+            tolerance = accepted.of_type(dtype_name(other.dtype))
             also = compare(outputs[1][name], other, tolerance)
             if also.reason:
                 verdict = replace(also, reason=f"{also.reason} (in its output {name})")

@@ -1,8 +1,9 @@
-"""Keeps one model's repacked weights out of another model's compiled graph.
+"""Graphs that Inductor's cache must not store: with repacked weights, or with provisional decisions.
 
 Inductor's cache of compiled graphs looks frozen weights up by their sizes alone, and takes their values from the model that is
 compiled. But a weight that a C++ template has repacked is stored with the graph: another model of the same sizes gets
-it (torch 2.11 to 2.15, `CompiledFxGraph.constants`; docs/upstream/frozen_weights.md). So such a graph is not stored.
+it (torch 2.11 to 2.15, `CompiledFxGraph.constants`; docs/upstream/frozen_weights.md). And a graph that is found there is
+not lowered, so its provisional decisions would never become firm.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from torch._inductor.graph import GraphLowering
 
 logger = logging.getLogger(__name__)
 
+_NAME = "_save_graph"
 _MARK = "inductor_plugin_repacked"
 _GRAPH = threading.local()
 """Of each thread that compiles: whether decisions of its graph are provisional."""
-_NAME = "_save_graph"
 
 
-def mark(graph: GraphLowering) -> None:
+def mark_repacked(graph: GraphLowering) -> None:
     """Mark the constants that were made of frozen weights while the graph was lowered."""
     module: Any = graph.module
     if not has_frozen_params(module):
@@ -49,11 +50,13 @@ def install() -> None:
 
     @functools.wraps(stock)
     def save_graph(key: str, compiled_graph: Any, *arguments: Any, **keywords: Any) -> None:
+        # A graph without products has no session that would clear the mark of the one before.
+        provisional, _GRAPH.provisional = getattr(_GRAPH, "provisional", False), False
         constants: dict[str, Any] = getattr(compiled_graph, "constants", None) or {}
         if any(getattr(value, _MARK, False) for value in constants.values()):
             logger.debug("a graph with repacked weights is not stored in Inductor's cache: %s", key)
             return
-        if getattr(_GRAPH, "provisional", False):
+        if provisional:
             logger.debug("a graph with provisional decisions is not stored: %s", key)
             return
         stock(key, compiled_graph, *arguments, **keywords)

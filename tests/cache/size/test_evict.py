@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import Store, atomic, document, open_store
-from inductor_plugin.cache.evict import choose
 from inductor_plugin.cache.owner import prefix
-from inductor_plugin.cache.usage import Stamp
+from inductor_plugin.cache.size.evict import choose
+from inductor_plugin.cache.size.usage import Stamp
 from inductor_plugin.errors import CacheError
 from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, record
 
@@ -98,7 +98,7 @@ def test_a_record_that_may_be_pinned_stays(
         def fails(_: Path) -> bytes:
             raise PermissionError(13, "Permission denied")
 
-        monkeypatch.setattr("inductor_plugin.cache.evict.read", fails)
+        monkeypatch.setattr("inductor_plugin.cache.size.evict.read", fails)
     assert store.prune(max_bytes=0).records == 0
     assert path.exists()
 

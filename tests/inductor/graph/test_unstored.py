@@ -1,4 +1,4 @@
-"""A model never runs with weights of another one: Inductor's cache of compiled graphs, and repacked weights."""
+"""Graphs with repacked weights, which would be those of another model, or with provisional decisions are not stored."""
 
 # torch types these partly; what it leaves open says nothing about the tests.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,11 @@ from torch._inductor import codecache
 
 import inductor_plugin
 from inductor_plugin.cache import open_store
-from inductor_plugin.inductor.graph import repacked
+from inductor_plugin.inductor.graph import unstored
+from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.runtime import RUNTIME
+from inductor_plugin.tuning.selection import Selection
+from inductor_plugin.tuning.ticket import TuningTicket
 
 pytestmark = pytest.mark.compat
 
@@ -52,6 +56,10 @@ def error(model: nn.Module, x: Tensor, cache_dir: Path) -> float:
     options: Any = {"cache_dir": str(cache_dir), "gemm_backends": "CPP"}
     compiled = torch.compile(model, backend="inductor_plugin", options=options)
     return float((compiled(x) - model(x)).abs().max() / model(x).abs().max())
+
+
+def attention(x: Tensor) -> Tensor:
+    return nn.functional.scaled_dot_product_attention(x, x, x)
 
 
 def templates() -> int:
@@ -91,10 +99,32 @@ def test_a_view_of_a_weight_is_repacked_where_it_has_no_offset(
     assert list(open_store(cache_dir).iter_quarantine()) == []
 
 
+@pytest.mark.parametrize(("provisional", "hits"), [(False, 1), (True, 0)])
+def test_a_graph_with_provisional_decisions_is_decided_again(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, *, provisional: bool, hits: int
+) -> None:
+    decide = Selection.decide
+
+    def beside_other_work(selection: Selection, ticket: TuningTicket) -> Verdict:
+        ticket.verdict = replace(decide(selection, ticket), provisional=provisional)
+        return ticket.verdict
+
+    monkeypatch.setattr(Selection, "decide", beside_other_work)
+    counters.clear()
+    options: Any = {"cache_dir": str(cache_dir)}
+    for _ in range(2):
+        for function in (attention, torch.cos):
+            torch._dynamo.reset()
+            torch.compile(function, backend="inductor_plugin", options=options)(
+                torch.ones(1, 2, 64, 32)
+            )
+    assert counters["inductor"]["fxgraph_cache_hit"] == hits + 1
+
+
 def test_inductors_own_function_is_back_after_the_plugin_is_off() -> None:
     cache: Any = codecache.FxGraphCache
-    repacked.install()
-    assert cache._save_graph.__module__ == repacked.__name__
-    repacked.install()
-    repacked.uninstall()
+    unstored.install()
+    assert cache._save_graph.__module__ == unstored.__name__
+    unstored.install()
+    unstored.uninstall()
     assert cache._save_graph.__module__ == codecache.__name__

@@ -21,7 +21,7 @@ from inductor_plugin.cache.lock import remove_unused
 from inductor_plugin.cache.pack import pack_files
 from inductor_plugin.cache.quarantine import quarantine_files
 from inductor_plugin.cache.records import environment_files, parse_record, record_files
-from inductor_plugin.cache.usage import (
+from inductor_plugin.cache.size.usage import (
     Stamp,
     kernel_stamps,
     leftovers,

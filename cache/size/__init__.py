@@ -1,0 +1,1 @@
+"""How much a cache holds, and what goes first when that is too much."""

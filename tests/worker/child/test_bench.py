@@ -1,0 +1,111 @@
+"""Turns of the finals: which samples are taken again, and which count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from inductor_plugin.worker.bench_worker import BenchWorker
+from inductor_plugin.worker.child import bench
+from inductor_plugin.worker.jobs import Event, FinalJob, JobFailed, Outcome, Sampling
+from inductor_plugin.worker.process import WorkerProcess
+from tests.worker.test_bench_worker import LIBRARY, SETTINGS, candidate
+
+GOOD = candidate("good")
+ONCE = Sampling(
+    warmup=1, samples=1, min_sample_ms=0.0, max_total_s=60.0, cold_cache=False, retake_s=0.5
+)
+
+
+class ScriptedTimer:
+    """Takes samples of so many milliseconds; the negative ones are disturbed."""
+
+    def __init__(self, samples_ms: Iterable[float]) -> None:
+        self._samples_ms = iter(samples_ms)
+        self.disturbed = False
+
+    def synchronize(self) -> None:
+        """Nothing runs on a device."""
+
+    def sample(self, call: Callable[[], object], repeats: int, *, cold: bool) -> float:
+        """Return the next sample."""
+        call()
+        sample_ms = next(self._samples_ms)
+        self.disturbed = sample_ms < 0
+        return abs(sample_ms)
+
+
+def finals(
+    monkeypatch: pytest.MonkeyPatch, samples_ms: Iterable[float], rounds: int, sampling: Sampling
+) -> list[tuple[str, float, bool]]:
+    """Run finals of a library kernel and a candidate; return the samples that are sent."""
+    timer, events = ScriptedTimer(samples_ms), list[Event]()
+
+    def timer_for(_: str) -> ScriptedTimer:
+        return timer
+
+    monkeypatch.setattr(bench, "timer_for", timer_for)
+    job = FinalJob("finals", (LIBRARY, GOOD), rounds, sampling)
+    outcomes = bench.final(job, events.append)
+    assert [outcome.status for outcome in outcomes] == ["ok", "ok"]
+    return [(e.subject, e.value, e.disturbed) for e in events if e.what == "sample"]
+
+
+def test_a_disturbed_sample_is_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = finals(monkeypatch, [1.0, -9.0, -8.0, 2.0], 1, ONCE)
+    assert sent == [("library-mm", 1.0, False), ("good", 2.0, False)]
+
+
+def test_of_three_disturbed_samples_the_shortest_is_sent_and_its_turn_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent = finals(monkeypatch, [1.0, -9.0, -7.0, -8.0, 2.0, 1.0], 2, ONCE)
+    assert sent == [
+        ("library-mm", 1.0, True),
+        ("good", 7.0, True),
+        ("good", 2.0, False),  # the order rotates
+        ("library-mm", 1.0, False),
+    ]
+
+
+def test_where_none_is_to_be_taken_again_each_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_they_are = Sampling(1, 1, 0.0, 60.0, cold_cache=False, retake_s=0.0)
+    sent = finals(monkeypatch, [1.0, -9.0], 1, as_they_are)
+    assert sent == [("library-mm", 1.0, False), ("good", 9.0, False)]
+
+
+@pytest.mark.parametrize(("first_ms", "turns"), [(-1.0, 3), (1.0, 1)])
+def test_disturbed_turns_have_more_time(
+    monkeypatch: pytest.MonkeyPatch, first_ms: float, turns: int
+) -> None:
+    out_of_time = Sampling(1, 1, 0.0, 0.0, cold_cache=False, retake_s=60.0)
+    first = [first_ms] * (3 if first_ms < 0 else 1)
+    assert len(finals(monkeypatch, [*first, *[1.0] * 5], 3, out_of_time)) == 2 * turns
+
+
+@pytest.mark.parametrize(
+    ("turns", "samples_ms", "disturbed"),
+    [
+        ([(5.0, True), (1.0, False), (6.0, True)], (1.0,), False),
+        ([(5.0, True), (6.0, True)], (5.0, 6.0), True),
+        ([], (), False),
+    ],
+)
+def test_calm_turns_count_and_disturbed_ones_where_there_are_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+    turns: list[tuple[float, bool]],
+    samples_ms: tuple[float, ...],
+    disturbed: bool,
+) -> None:
+    def attempt(_: WorkerProcess, job: Any, __: float, watch: Callable[[Event], Any]) -> Any:
+        watch(Event("start", "good"))
+        for value_ms, late in turns:
+            watch(Event("sample", "good", value_ms, late))
+        done = tuple(Outcome(each.candidate_id, "ok") for each in job.candidates)
+        return done if turns else JobFailed("crashed", "it crashed")
+
+    monkeypatch.setattr(WorkerProcess, "attempt", attempt)
+    (outcome,) = BenchWorker(SETTINGS).final(FinalJob("finals", (GOOD,), 3, ONCE))
+    assert (outcome.samples_ms, outcome.disturbed) == (samples_ms, disturbed)
