@@ -99,9 +99,11 @@ def test_ctrl_c_gives_the_problem_back_to_others_while_the_process_lives(cache_d
 
     def interrupt() -> None:
         """Again after a while: Python ignores an exception in a callback of its garbage collector."""
-        until(lambda: holder_pid(path) == os.getpid() and waits_for_tuning(main))
-        while not interrupted.wait(2.0) and waits_for_tuning(main):
-            signal.pthread_kill(main, signal.SIGINT)
+        until(lambda: holder_pid(path) == os.getpid())
+        while not interrupted.wait(2.0):
+            until(lambda: interrupted.is_set() or waits_for_tuning(main))
+            if waits_for_tuning(main):
+                signal.pthread_kill(main, signal.SIGINT)
 
     with offered("hangs"):
         thread = threading.Thread(target=interrupt)
