@@ -27,6 +27,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from inductor_plugin.cache import SecondCache, Store, open_second, open_store
+from inductor_plugin.cache.guard import is_folder
 from inductor_plugin.config import default_cache_dir, default_cache_read
 from inductor_plugin.errors import NAME, CacheError, CallRefusedError, KernelError
 from inductor_plugin.kernels.call import OpKernel
@@ -226,7 +227,7 @@ def _library_path(digest: str) -> Path | None:
 
 
 def _library_in(folder: Path, digest: str, *, read_only: bool) -> Path | None:
-    if not folder.is_dir():  # opening would create it
+    if not is_folder(folder):  # opening would create it
         return None
     try:
         opened = open_second(folder) if read_only else open_store(folder)

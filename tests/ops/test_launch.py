@@ -154,6 +154,13 @@ def test_what_a_cache_cannot_keep_on_the_disk_is_found_too(
     assert not list(cache_dir.rglob(launch.LIBRARY_FILE))
 
 
+def test_a_folder_that_cannot_be_looked_at_has_no_kernels(library: Path, tmp_path: Path) -> None:
+    kernel = host_kernels.stored(tmp_path / "cache", library, "ones")
+    for folder in (tmp_path / "cache", tmp_path / ("x" * 300)):
+        launch.add_kernel_folder(folder)
+    assert torch.equal(run(kernel), ONES)
+
+
 @pytest.mark.parametrize("named_by", ["option", "variable"])
 def test_a_second_cache_is_looked_into_without_writing_there(
     named_by: str, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
