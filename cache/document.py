@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeGuard, TypeVar, cast
 
@@ -34,7 +34,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 _NESTED, _TEXT, _FLOAT = frozenset({dict, list}), frozenset({str}), frozenset({float})
-_NOTHING: dict[str, Any] = {}
+NOTHING: dict[str, Any] = {}
 """Shared by all that have no unknown fields, so that 10,000 records do not keep 200,000 empty ones; never changed."""
 
 
@@ -79,7 +79,7 @@ def load(data: bytes, *, any_depth: bool = False) -> dict[str, Any]:
         raise ValueError("its fields are nested too deeply") from None
     if not any_depth:
         _refuse_depth(fields)
-    if _SURROGATE.search(data):
+    if b"\\" in data and _SURROGATE.search(data):
         json.dumps(fields, ensure_ascii=False).encode()  # half of a character: UnicodeEncodeError
     return fields
 
@@ -91,6 +91,9 @@ def check_format(fields: Mapping[str, Any], number: int) -> None:
         ForeignError: They are of another format.
         ValueError: They name no format.
     """
+    stated = fields.get("format")
+    if type(stated) is int and stated == number:
+        return
     stated = typed(fields, {"format": whole})["format"]
     if stated != number:
         raise ForeignError(f"its format is {stated}, not {number}")
@@ -176,7 +179,7 @@ def typed(fields: Any, readers: Mapping[str, Callable[[Any], Any]]) -> dict[str,
 def unknown(fields: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Return the fields that this version does not know; a newer one may have written them."""
     if len(fields) <= len(names) and all(map(names.__contains__, fields)):
-        return _NOTHING
+        return NOTHING
     others = {name: value for name, value in fields.items() if name not in names}
     _refuse_depth(others)
     return others
@@ -260,11 +263,21 @@ def table(value: Any) -> dict[str, Any]:
     """Return values by name.
 
     Raises:
+        ValueError: It is something else, or nested too deeply.
+    """
+    values = names_of(value)
+    _refuse_depth(values)
+    return values.copy()
+
+
+def names_of(value: Any) -> dict[str, Any]:
+    """Return an object whose names are text; its values are for others to look at.
+
+    Raises:
         ValueError: It is something else.
     """
-    if is_object(value) and are_texts(tuple(value)):
-        _refuse_depth(value)
-        return value.copy()
+    if is_object(value) and are_texts(value):
+        return value
     if isinstance(value, Mapping):
         return {text(name): content for name, content in cast("Mapping[Any, Any]", value).items()}
     raise ValueError(f"{_short(value)} is not an object with names")
@@ -272,7 +285,7 @@ def table(value: Any) -> dict[str, Any]:
 
 def table_of(reader: Callable[[Any], T]) -> Callable[[Any], dict[str, T]]:
     """Return a reader of values by name, each read by ``reader``."""
-    return lambda value: {name: reader(content) for name, content in table(value).items()}
+    return lambda value: {name: reader(content) for name, content in names_of(value).items()}
 
 
 def list_of(reader: Callable[[Any], T]) -> Callable[[Any], tuple[T, ...]]:
@@ -292,8 +305,8 @@ def amounts(value: Any) -> tuple[float, ...]:
     Raises:
         ValueError: It is something else.
     """
-    if is_array(value) and are_amounts(numbers := tuple(value)):
-        return numbers
+    if is_array(value) and are_amounts(value):
+        return tuple(value)
     return list_of(amount)(value)
 
 
@@ -307,16 +320,18 @@ def is_array(value: Any) -> TypeGuard[list[Any]]:
     return type(value) is list
 
 
-def are_texts(values: tuple[Any, ...]) -> bool:
+def are_texts(values: Iterable[Any]) -> bool:
     """Return True if each is text, as `text` has it; False where it is to look at each."""
-    return _TEXT.issuperset(map(type, values)) and "".join(values).isascii()
+    every = tuple(values)
+    return _TEXT.issuperset(map(type, every)) and "".join(every).isascii()
 
 
-def are_amounts(values: tuple[Any, ...]) -> bool:
+def are_amounts(values: Iterable[Any]) -> bool:
     """Return True if each is an `amount`; False where that is to look at each."""
+    every = tuple(values)
     # The sum is not finite if any is not, or if large ones overflow.
-    is_usual = bool(values) and _FLOAT.issuperset(map(type, values))
-    return is_usual and min(values) >= 0.0 and sum(values) < math.inf
+    is_usual = bool(every) and _FLOAT.issuperset(map(type, every))
+    return is_usual and min(every) >= 0.0 and sum(every) < math.inf
 
 
 def optional(reader: Callable[[Any], T]) -> Callable[[Any], T | None]:

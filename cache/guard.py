@@ -25,6 +25,7 @@ MISSING = (FileNotFoundError, NotADirectoryError)
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a named pipe would wait for a writer
 _LIMIT = "it has more than {} bytes, which no file of its kind has"
+_CHUNK = 1 << 20
 
 _OWN = ("kernels", "locks", "packs", "packs-installed", "private", "quarantine", "records")
 """The folders in a cache directory. Others, as in ``/``, are none of its business."""
@@ -111,13 +112,16 @@ def read(path: Path | str, limit_bytes: int = MAX_DOCUMENT_BYTES) -> bytes:
         OSError: The file does not exist, cannot be read, or is a folder.
         ValueError: It is a pipe or a device, or larger than ``limit_bytes``.
     """
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
+    descriptor, size = _opened(path, follow=True)
+    try:
         if size > limit_bytes:
             raise ValueError(_LIMIT.format(limit_bytes))
-        data = file.read(size + 1)  # reading up to the limit takes memory for all of that
+        data = os.read(descriptor, size + 1)  # reading up to the limit takes memory for all of that
         if len(data) > size:  # it has grown, or has no size, as in /proc
-            data += file.read(limit_bytes + 1 - len(data))
+            while len(data) <= limit_bytes and (more := os.read(descriptor, _CHUNK)):
+                data += more
+    finally:
+        os.close(descriptor)
     if len(data) > limit_bytes:
         raise ValueError(_LIMIT.format(limit_bytes))
     return data
@@ -134,6 +138,12 @@ def open_regular(path: Path | str, *, follow: bool = True) -> BinaryIO:
         OSError: The file does not exist, cannot be read, or is a folder.
         ValueError: It is a pipe or a device, or a link that is not to be followed.
     """
+    descriptor, _ = _opened(path, follow=follow)
+    return os.fdopen(descriptor, "rb")
+
+
+def _opened(path: Path | str, *, follow: bool) -> tuple[int, int]:
+    """Return the descriptor of a file, and its size; the rest as `open_regular`."""
     try:
         descriptor = os.open(path, _FLAGS | (0 if follow else os.O_NOFOLLOW))
     except OSError as error:
@@ -142,11 +152,11 @@ def open_regular(path: Path | str, *, follow: bool = True) -> BinaryIO:
         if error.errno == errno.ENXIO:  # a socket
             raise ValueError("it is a socket, not a file") from None
         raise
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
-        return os.fdopen(descriptor, "rb")
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode):
+        return descriptor, status.st_size
     os.close(descriptor)
-    if stat.S_ISDIR(mode):
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     raise ValueError("it is a pipe or a device, not a file")
 

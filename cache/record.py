@@ -7,19 +7,23 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain, repeat
 from operator import itemgetter
 from typing import Any
 
 from inductor_plugin.cache.document import (
     LATEST,
+    NOTHING,
     amount,
     amounts,
     are_amounts,
     are_texts,
     check_format,
     flag,
+    is_array,
     is_object,
     moment,
+    names_of,
     optional,
     table,
     table_of,
@@ -204,7 +208,7 @@ def from_fields(fields: Mapping[str, Any], now: float | None = None) -> Record:
         values = typed({"epilogue": {}, **fields}, _RECORD)
     except ValueError as error:
         raise ValueError(f"it is not a record: {error}") from error
-    extra = unknown(fields, {"format", *_RECORD})
+    extra = unknown(fields, _NAMES)
     return _believed(Record(**values, extra=extra), time.time() if now is None else now)
 
 
@@ -267,18 +271,40 @@ def _digits(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(f"{value:.{_DIGITS}g}")
 
 
-def _measured(fields: Any) -> Measured:
-    if is_object(fields) and len(fields) == len(_MEASURED):
+def _candidates(value: Any) -> dict[str, Measured]:
+    """Return the measurements of a record, all looked at together where they are as this version writes them."""
+    names = names_of(value)
+    rows = list(names.values())
+    if rows and all(map(is_object, rows)) and {len(_MEASURED)}.issuperset(map(len, rows)):
         with suppress(KeyError):
-            times = _TIMES(fields)
-            if are_texts(_TEXTS(fields)) and are_amounts(times) and times[-1] <= LATEST:
-                samples_ms, provenance = amounts(fields["samples_ms"]), table(fields["provenance"])
-                usual: dict[str, Any] = {
-                    **fields,
-                    "samples_ms": samples_ms,
-                    "provenance": provenance,
-                }
-                return Measured(**usual, extra=unknown(fields, _MEASURED))
+            return dict(zip(names, _usual(rows), strict=True))
+    return {name: _measured(row) for name, row in names.items()}
+
+
+def _usual(rows: list[dict[str, Any]]) -> list[Measured]:
+    """Return measurements without unknown fields.
+
+    Raises:
+        KeyError: A field is missing, or has not its usual type: each is to be looked at.
+    """
+    columns = dict(zip(_MEASURED, zip(*map(_VALUES, rows), strict=True), strict=True))
+    samples, times = columns["samples_ms"], [columns[name] for name in _TIMES]
+    usual = (
+        all(map(is_array, samples))
+        and are_texts(chain.from_iterable(columns[name] for name in _TEXTS))
+        and are_amounts(chain.from_iterable([*times, *samples]))
+        and max(columns["measured_at"]) <= LATEST
+    )
+    if not usual:
+        raise KeyError
+    checked: list[dict[str, Any]] = []  # candidates that were measured together have the same
+    for facts in columns["provenance"]:
+        checked.append(checked[-1] if checked and facts == checked[-1] else table(facts))
+    columns |= {"samples_ms": map(tuple, samples), "provenance": checked}
+    return list(map(Measured, *columns.values(), repeat(NOTHING)))
+
+
+def _measured(fields: Any) -> Measured:
     return Measured(**typed(fields, _MEASURED), extra=unknown(fields, _MEASURED))
 
 
@@ -308,9 +334,10 @@ _MEASURED: dict[str, Callable[[Any], Any]] = {
     "measured_at": moment,
     "provenance": table,
 }
-_TEXTS = itemgetter("candidate", "name", "kind", "description", "status", "reason", "kernel")
-_TIMES = itemgetter("median_ms", "spread_ms", "error", "compile_s", "measured_at")
-"""Fields of a measurement that most have: read together they take a third of the time."""
+_VALUES = itemgetter(*_MEASURED)
+_TEXTS = ("candidate", "name", "kind", "description", "status", "reason", "kernel")
+_TIMES = ("median_ms", "spread_ms", "error", "compile_s", "measured_at")
+"""Fields of a measurement, to look at those of all candidates together: that takes a third of the time."""
 _DECISION: dict[str, Callable[[Any], Any]] = {
     "winner": text,
     "library": optional(text),
@@ -326,7 +353,7 @@ _RECORD: dict[str, Callable[[Any], Any]] = {
     "digest": text,
     "problem": table,
     "describe": text,
-    "candidates": table_of(_measured),
+    "candidates": _candidates,
     "rejected": table_of(text),
     "decision": optional(_decision),
     "created": moment,
@@ -334,3 +361,4 @@ _RECORD: dict[str, Callable[[Any], Any]] = {
     "pinned": flag,
     "epilogue": table_of(text),
 }
+_NAMES = frozenset({"format", *_RECORD})

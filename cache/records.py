@@ -199,7 +199,8 @@ class RecordShelf:
 
     def _on_disk(self, place: _Place) -> Record | None:
         cached = self._cached.get(place)
-        path = cached.path if cached else str(self._folder.layout.record(*place))
+        file = None if cached else self._folder.layout.record(*place)
+        path = cached.path if cached else str(file)
         current = signature(path)
         if current is None:
             return None
@@ -209,7 +210,7 @@ class RecordShelf:
                 cached.touched = now
                 self._folder.touch(path)
             return cached.record
-        record = self._read(Path(path), place)
+        record = self._read(file or Path(path), place)
         if record is not None:
             self._store_cached(place, _CachedRecord(path, current, record, time.monotonic()))
             self._folder.touch(path)
@@ -288,8 +289,7 @@ def parse_record(data: bytes, path: Path) -> Record:
         ValueError: It is damaged, or has another record's name.
     """
     record = from_fields(document.load(data, any_depth=True))
-    *_, environment, op, _ = path.parts
-    if (record.environment, record.op, record.digest) != (environment, op, path.stem):
+    if (record.environment, record.op, f"{record.digest}.json") != path.parts[-3:]:
         raise ValueError(f"it lies under the name of another record ({record.place})")
     return record
 

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from inductor_plugin.errors import OptionError, warn_once
-from inductor_plugin.option_value import Kind, parse, suggestion, switch
+from inductor_plugin.option_value import how, parse, suggestion, switch
 
 logger = logging.getLogger(__name__)
 
@@ -42,26 +42,6 @@ def default_cache_read(environ: Mapping[str, str] | None = None) -> Path | None:
     return Path(named).expanduser() if named else None
 
 
-def _how(
-    kind: Kind,
-    sentence: str,
-    *,
-    unit: str = "",
-    choices: tuple[str, ...] = (),
-    minimum: float = 0,
-    code: bool = False,
-) -> dict[str, Any]:
-    """Return the metadata of one option; ``code`` is True if it affects the generated code."""
-    return {
-        "kind": kind,
-        "sentence": sentence,
-        "unit": unit,
-        "choices": choices,
-        "minimum": minimum,
-        "code": code,
-    }
-
-
 _AUTO = ("auto", "on", "off")
 _GEMM_BACKENDS = ("ATEN", "TRITON", "CPP", "CUTLASS", "CUTEDSL", "NVGEMM", "CK", "CKTILE", "FLYDSL")
 
@@ -72,11 +52,11 @@ class Config:
 
     cache_dir: Path = field(
         default_factory=default_cache_dir,
-        metadata=_how("folder", "Folder for kernels, timings and decisions.", code=True),
+        metadata=how("folder", "Folder for kernels, timings and decisions.", code=True),
     )
     cache: Literal["auto", "on", "off"] = field(
         default="auto",
-        metadata=_how(
+        metadata=how(
             "choice",
             "Read and write `cache_dir`, and read `cache_read`; with `off` this process alone remembers. `auto`: off "
             "where Inductor's `force_disable_caches` is set and no `cache_dir` is named.",
@@ -85,7 +65,7 @@ class Config:
     )
     cache_read: str = field(
         default="",
-        metadata=_how(
+        metadata=how(
             "text",
             "Folder of a second cache that is only read, after `cache_dir`: an image's, a team's. You or root "
             "must own it, and nobody else may write to it.",
@@ -94,7 +74,7 @@ class Config:
     )
     gemm_backends: str = field(
         default="",
-        metadata=_how(
+        metadata=how(
             "list",
             "Backends for matrix products; empty for Inductor's own list. Without `ATEN` a library kernel "
             "runs only if no other kernel can.",
@@ -104,7 +84,7 @@ class Config:
     )
     attention_backends: str = field(
         default="",
-        metadata=_how(
+        metadata=how(
             "list",
             "Backends for attention; empty for all. The operator that was traced is always a candidate.",
             choices=("FLASH", "EFFICIENT", "CUDNN", "TRITON", "CUTLASS"),
@@ -113,7 +93,7 @@ class Config:
     )
     policy: Literal["tune", "cached", "pinned", "build"] = field(
         default="tune",
-        metadata=_how(
+        metadata=how(
             "choice",
             "`tune` measures candidates without a record, `cached` uses records and measures nothing, "
             "`pinned` takes every decision from `pin_file`, `build` compiles all candidates and "
@@ -124,21 +104,21 @@ class Config:
     )
     pin_file: str = field(
         default="",
-        metadata=_how("text", "File of pinned decisions, for `policy=pinned`.", code=True),
+        metadata=how("text", "File of pinned decisions, for `policy=pinned`.", code=True),
     )
     compile_workers: int = field(
         default=0,
-        metadata=_how(
+        metadata=how(
             "whole number", "Number of processes that compile; 0 to choose by cores and memory."
         ),
     )
     compile_timeout_s: float = field(
         default=120.0,
-        metadata=_how("number", "Time limit of one compile; 0 for no limit.", unit="s"),
+        metadata=how("number", "Time limit of one compile; 0 for no limit.", unit="s"),
     )
     nvcc: str = field(
         default="",
-        metadata=_how(
+        metadata=how(
             "text",
             "nvcc, or the folder of a CUDA toolkit, to compile CUTLASS kernels with; empty to search "
             "`CUDA_HOME`, the path and NVIDIA's wheels.",
@@ -146,7 +126,7 @@ class Config:
     )
     bench_timeout_s: float = field(
         default=30.0,
-        metadata=_how(
+        metadata=how(
             "number",
             "Time limit of measuring one candidate; it is dropped after that. 0 for no limit.",
             unit="s",
@@ -154,7 +134,7 @@ class Config:
     )
     tune_budget_s: float = field(
         default=0.0,
-        metadata=_how(
+        metadata=how(
             "number",
             "Tuning time limit of one graph from its first compile; the heaviest problems first. 0 for no limit.",
             unit="s",
@@ -163,7 +143,7 @@ class Config:
     )
     max_candidates: int = field(
         default=0,
-        metadata=_how(
+        metadata=how(
             "whole number",
             "Most candidates per problem besides the library kernel, the best-ranked of each family in turn; 0 "
             "for all.",
@@ -172,7 +152,7 @@ class Config:
     )
     decompose_k: bool = field(
         default=True,
-        metadata=_how(
+        metadata=how(
             "on/off",
             "Also offer Inductor's decompose-K, a batch of products that is summed, where it may be faster.",
             code=True,
@@ -180,7 +160,7 @@ class Config:
     )
     never_slower_margin: float = field(
         default=1.02,
-        metadata=_how(
+        metadata=how(
             "number",
             "How many times faster than the library kernel another kernel must be to replace it.",
             minimum=1,
@@ -189,7 +169,7 @@ class Config:
     )
     max_fusion_buffers: str = field(
         default="",
-        metadata=_how(
+        metadata=how(
             "limits",
             "Most tensors a fused kernel may read and write; empty or 0 to keep Inductor's limit. "
             "Sets Inductor's `max_fusion_unique_io_buffers`.",
@@ -198,7 +178,7 @@ class Config:
     )
     max_kernel_arguments: str = field(
         default="",
-        metadata=_how(
+        metadata=how(
             "limits",
             "Most tensors a combo kernel, or a product with its fused epilogue, may take. "
             "Sets Inductor's `combo_kernel_max_num_args`.",
@@ -207,7 +187,7 @@ class Config:
     )
     max_fusion_registers: str = field(
         default="",
-        metadata=_how(
+        metadata=how(
             "limits",
             "Most registers per thread of a fused product, both predicted and after compilation.",
             code=True,
@@ -215,7 +195,7 @@ class Config:
     )
     cache_limit_bytes: int = field(
         default=10 * 2**30,
-        metadata=_how(
+        metadata=how(
             "size",
             "Cache size above which least recently used entries are evicted; 0 for no limit.",
             unit="bytes",
@@ -223,13 +203,13 @@ class Config:
     )
     progress: Literal["auto", "on", "off"] = field(
         default="auto",
-        metadata=_how(
+        metadata=how(
             "choice", "Progress bar while tuning; `auto` shows it on a terminal.", choices=_AUTO
         ),
     )
     table: Literal["auto", "on", "off"] = field(
         default="auto",
-        metadata=_how(
+        metadata=how(
             "choice",
             "AUTOTUNE tables at the end of a compile; `auto` shows them on a terminal if anything was tuned.",
             choices=_AUTO,
@@ -237,13 +217,23 @@ class Config:
     )
     verify_numerics: bool = field(
         default=True,
-        metadata=_how(
+        metadata=how(
             "on/off", "Compare the output of each candidate with the library kernel's.", code=True
+        ),
+    )
+    verify_graph: Literal["auto", "on", "off"] = field(
+        default="auto",
+        metadata=how(
+            "choice",
+            "Run each tuned graph in turns with the same graph of library kernels, while it is compiled, and give up the "
+            "choices that make it slower; `auto`: where something was measured.",
+            choices=_AUTO,
+            code=True,
         ),
     )
     check_outputs: Literal["off", "nan", "nonfinite"] = field(
         default="off",
-        metadata=_how(
+        metadata=how(
             "choice",
             "Let generated code check the outputs of chosen kernels for NaN, or for NaN and Inf, and raise "
             "an error that names the kernel. A kernel whose inputs have NaN or Inf is not checked, with one "
@@ -254,15 +244,15 @@ class Config:
     )
     trace_path: str = field(
         default="",
-        metadata=_how("text", "File for a Chrome/Perfetto trace of the tuning; empty for none."),
+        metadata=how("text", "File for a Chrome/Perfetto trace of the tuning; empty for none."),
     )
     worker_idle_s: float = field(
         default=60.0,
-        metadata=_how("number", "Time after which an idle worker exits.", unit="s"),
+        metadata=how("number", "Time after which an idle worker exits.", unit="s"),
     )
     worker_memory_bytes: int = field(
         default=0,
-        metadata=_how(
+        metadata=how(
             "size",
             "Memory limit of one worker; 0 for four fifths of the free memory (no limit on a GPU).",
             unit="bytes",
@@ -295,10 +285,10 @@ class Config:
         variables = os.environ if environ is None else environ
         warn_of_unknown_variables(variables)
         values: dict[str, Any] = {}
-        for name, how in _METADATA.items():
+        for name, facts in _METADATA.items():
             variable = PREFIX + name.upper()
             if text := variables.get(variable):
-                values[name] = parse(how, text, f"variable {variable}")
+                values[name] = parse(facts, text, f"variable {variable}")
         for name, value in options.items():
             if name not in _METADATA:
                 raise OptionError(f"unknown option {name!r}; {suggestion(name, _METADATA)}")
@@ -323,7 +313,7 @@ class Config:
             OptionError: The pin file cannot be read.
         """
         plain = self.to_dict()
-        pairs = [(name, plain[name]) for name, how in _METADATA.items() if how["code"]]
+        pairs = [(name, plain[name]) for name, facts in _METADATA.items() if facts["code"]]
         return (*pairs, ("pin_file_sha256", _sha256(self.pin_file) if self.pin_file else ""))
 
 

@@ -20,6 +20,26 @@ _LIMIT = re.compile(r"(?:([a-z]\w*)=)?(\d{1,18})")
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
+def how(
+    kind: Kind,
+    sentence: str,
+    *,
+    unit: str = "",
+    choices: tuple[str, ...] = (),
+    minimum: float = 0,
+    code: bool = False,
+) -> dict[str, Any]:
+    """Return the metadata of one option; ``code`` is True if it affects the generated code."""
+    return {
+        "kind": kind,
+        "sentence": sentence,
+        "unit": unit,
+        "choices": choices,
+        "minimum": minimum,
+        "code": code,
+    }
+
+
 def _text(value: object, origin: str) -> str:
     if not isinstance(value, str | Path):
         raise OptionError(f"{origin} is {value!r}; use text")

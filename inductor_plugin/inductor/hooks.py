@@ -32,6 +32,7 @@ from inductor_plugin.inductor.fusion import limits as lowering_fusion_limit
 from inductor_plugin.inductor.graph import unstored
 from inductor_plugin.inductor.graph.output_guard import NEEDS_PYTHON
 from inductor_plugin.inductor.graph.selector import install, installed, uninstall
+from inductor_plugin.inductor.guard import guard
 from inductor_plugin.inductor.warmup import warm_up
 from inductor_plugin.ops.launch import add_kernel_folder
 from inductor_plugin.option_value import limit_of, suggestion
@@ -115,6 +116,7 @@ def unwrap_backend(stock: dict[str, Any]) -> None:
     vector.uninstall()
     jinja.uninstall()
     unstored.uninstall()
+    guard.uninstall()
     int4.uninstall()
     flex.uninstall()
     decide.uninstall()
@@ -290,6 +292,7 @@ def _install() -> None:
     vector.install()
     jinja.install()
     unstored.install()
+    guard.install()
     int4.install()
     flex.install()
     decide.install()

@@ -15,6 +15,7 @@ class Verdict:
         library: The fastest library kernel among the offered candidates, if any.
         reason: One sentence for people.
         speedup: Library time over winner time; None if one of them is not known.
+        given_up: The candidate that would run if the graph were not slower with it.
         provisional: True if a later compile is to decide again, since other work has prolonged samples.
     """
 
@@ -22,6 +23,7 @@ class Verdict:
     library: str | None
     reason: str
     speedup: float | None = None
+    given_up: str | None = None
     provisional: bool = False
 
 
@@ -96,6 +98,14 @@ def _decided(
         reason = f"the library kernel stays: {winner} is {speedup:.3f}x faster, {why}"
         return Verdict(library, library, reason, speedup)
     return Verdict(winner, library, f"{speedup:.3f}x faster than the library kernel", speedup)
+
+
+def without_choice(verdict: Verdict) -> Verdict:
+    """Return the decision for the library kernel in a graph that is slower with the winner."""
+    reason = f"the library kernel stays: the graph is slower with {verdict.winner}"
+    return replace(
+        verdict, winner=verdict.library, given_up=verdict.winner, reason=reason, speedup=None
+    )
 
 
 def upper_bounds(

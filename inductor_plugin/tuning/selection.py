@@ -16,7 +16,7 @@ from inductor_plugin.problem.attention import DIRECTIONS
 from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.counters import Counters
-from inductor_plugin.tuning.decision import Verdict, decide, upper_bounds
+from inductor_plugin.tuning.decision import Verdict, decide, upper_bounds, without_choice
 from inductor_plugin.tuning.measurement import (
     BEATEN,
     FINAL,
@@ -140,6 +140,12 @@ class Selection:
 
     def decide(self, ticket: TuningTicket) -> Verdict:
         """Return which candidate runs; the task, if any, has ended."""
+        verdict = self._chosen(ticket)
+        if ticket.held and verdict.library not in (None, verdict.winner):
+            ticket.verdict = verdict = without_choice(verdict)
+        return verdict
+
+    def _chosen(self, ticket: TuningTicket) -> Verdict:
         if ticket.verdict is None:
             libraries = [o.candidate_id for o in ticket.offers if o.library and _usable(ticket, o)]
             contending = self._contending(ticket)
@@ -291,7 +297,7 @@ class Selection:
             elif measured.status == "ok" and measured.candidate in ticket.on_probation:
                 name = quarantine_name(measured.candidate, ticket.digest)
                 self._store.release(self._environment, name)
-        verdict = self.decide(ticket) if task.measured else None
+        verdict = self._chosen(ticket) if task.measured else None
         fresh = {e.candidate_id for e in task.entries}
         merged = self._store.put_record(self._record(ticket, verdict, fresh))
         # Decide again from the merged record: all processes of a job then decide from the same

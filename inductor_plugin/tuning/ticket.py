@@ -39,6 +39,7 @@ class TuningTicket:
         hit: True if every candidate was known.
         epilogue: The product's epilogue, as stored in the record.
         created: Time of the submission, in seconds since 1970.
+        held: True if the library kernel runs whatever is chosen: the graph is slower with another.
         on_probation: Candidates that are tried again though they are in quarantine; a success releases them.
         recorded: Measurements in the record, by candidate, whether they are used or not.
         void: Offered candidates whose recorded measurement is not used under these options, and why.
@@ -55,6 +56,7 @@ class TuningTicket:
     hit: bool = False
     epilogue: Mapping[str, str] = field(default_factory=dict[str, str])
     created: float = field(default_factory=time.time)
+    held: bool = False
     on_probation: set[str] = field(default_factory=set[str])
     recorded: Mapping[str, Measured] = field(default_factory=dict[str, Measured])
     void: Mapping[str, str] = field(default_factory=dict[str, str])

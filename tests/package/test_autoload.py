@@ -183,7 +183,8 @@ def fake_activation(monkeypatch: pytest.MonkeyPatch, error: BaseException | None
     return calls
 
 
-def test_it_costs_little_and_loads_nothing_when_unset():
+def test_it_costs_little_and_loads_nothing_when_unset(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("INDUCTOR_PLUGIN_VERIFY_GRAPH")  # set for all tests
     done = subprocess.run(
         [sys.executable, "-c", MEASURE], check=True, timeout=60, capture_output=True, text=True
     )

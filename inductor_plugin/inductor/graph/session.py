@@ -7,6 +7,7 @@ import logging
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ from inductor_plugin.inductor.candidates.template_choice import template_choices
 from inductor_plugin.inductor.facts import compat, toolchain
 from inductor_plugin.inductor.facts.attached import attached
 from inductor_plugin.inductor.facts.problem import device_text
-from inductor_plugin.inductor.graph import deferral, misses, unstored
+from inductor_plugin.inductor.graph import deferral, misses, trial, unstored
 from inductor_plugin.inductor.graph.output_guard import OutputGuard
 from inductor_plugin.inductor.graph.packs import make_ready
 from inductor_plugin.inductor.graph.pending import PendingChoice
@@ -37,7 +38,7 @@ from inductor_plugin.problem import Problem
 from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.registry import default_registry
 from inductor_plugin.tuning.budget import Budget
-from inductor_plugin.tuning.counters import COUNTERS
+from inductor_plugin.tuning.counters import COUNTERS, Counters
 from inductor_plugin.tuning.ends import SizeEnd
 from inductor_plugin.tuning.environment import provenance
 from inductor_plugin.tuning.holder import wait_s
@@ -78,6 +79,8 @@ class Session:
         self._by_buffer: dict[str, PendingChoice] = {}
         self._budget = Budget(config.tune_budget_s) if config.tune_budget_s > 0 else None
         self._reported = False
+        self._trial = trial.current()
+        self._is_extra = self._trial is not None and self._trial.is_extra
         self._untuned = 0  # calls on a CPU that have one kernel
         self.guard = None
         if config.check_outputs != "off":
@@ -180,6 +183,8 @@ class Session:
         ticket = self._tickets.get(key)
         if ticket is None:
             ticket = selection.plan(problem, offers, rejected, check, self._budget)
+            if self._trial is not None:
+                ticket.held = self._trial.holds(ticket.digest, context.store, context.environment)
             self._tickets[key] = ticket
             ticket.epilogue = epilogue or {}
             if not ticket.hit and self.config.policy != "build":  # which compiles what it measured
@@ -229,12 +234,13 @@ class Session:
         if device.type not in self._contexts:
             text = device_text(device)
             context = RUNTIME.context(self.config, text, _software(text))
+            # A graph that is only compared is decided by what is known, and counts nothing.
             selection = Selection(
-                self.config,
+                replace(self.config, policy="cached") if self._is_extra else self.config,
                 context.store,
                 context.environment,
                 lambda: provenance(text),
-                COUNTERS,
+                Counters() if self._is_extra else COUNTERS,
                 self._pins,
             )
             self._contexts[device.type] = (context, selection)
@@ -267,13 +273,20 @@ class Session:
                 self.guard.watch(graph)
 
     def _end(self) -> None:
-        """Report and clean up once everything is decided."""
+        """Clean up and report once everything is decided."""
         self._end_graph()
         if self._reported:
             return
         self._reported = True
         self._files.remove()
         tickets = list(self._tickets.values())
+        if self._trial is not None:
+            self._trial.tickets = tuple(tickets)
+        if not self._is_extra:
+            self._report(tickets)
+
+    def _report(self, tickets: Sequence[TuningTicket]) -> None:
+        """Write, log and show what was done."""
         for context, _ in self._contexts.values():
             context.trace.write()
             context.store.add_counts(

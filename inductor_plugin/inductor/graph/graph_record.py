@@ -1,0 +1,124 @@
+"""The record of a whole graph: how fast it is tuned and with library kernels, and which choices it gives up. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import Any
+
+from inductor_plugin.cache import Decision, Measured, Record
+from inductor_plugin.cache.document import is_object
+from inductor_plugin.cache.record import DISTURBED_FIELD
+
+OP = "graph"
+LIBRARY = "library"
+TUNED = "tuned"
+_LESS = "tuned, less "
+_CHOICES = "choices"
+_SHORT = 12
+
+
+@dataclass(frozen=True)
+class Held:
+    """Problems of a graph whose library kernel runs.
+
+    Attributes:
+        digests: The first characters of their digests.
+        everything: True for all problems of the graph.
+    """
+
+    digests: frozenset[str] = frozenset()
+    everything: bool = False
+
+    def __contains__(self, problem_digest: object) -> bool:
+        """Return True if a problem is held."""
+        return self.everything or str(problem_digest)[:_SHORT] in self.digests
+
+    @property
+    def candidate(self) -> str:
+        """The name of the graph with these problems held, as a candidate of its record."""
+        if self.everything:
+            return LIBRARY
+        return _LESS + " ".join(sorted(self.digests)) if self.digests else TUNED
+
+
+def held(digests: Iterable[str]) -> Held:
+    """Return the problems with these digests, held."""
+    return Held(frozenset(digest[:_SHORT] for digest in digests))
+
+
+def held_by(record: Record) -> Held:
+    """Return which problems a graph's record holds."""
+    winner = record.decision.winner if record.decision is not None else TUNED
+    if winner == LIBRARY:
+        return Held(everything=True)
+    return held(winner.removeprefix(_LESS).split()) if winner.startswith(_LESS) else Held()
+
+
+def choices_in(record: Record) -> Mapping[str, str]:
+    """Return the winner of each problem, by the problem's digest, that the record's graph was compared with."""
+    tuned = record.candidates.get(TUNED)
+    choices: object = tuned.provenance.get(_CHOICES) if tuned is not None else None
+    return choices if is_object(choices) else {}
+
+
+def is_settled(record: Record | None, choices: Mapping[str, str]) -> bool:
+    """Return True if the record is about these choices, and nothing has disturbed it."""
+    return record is not None and not record.noisy and choices_in(record) == dict(choices)
+
+
+def row(
+    candidate: str, samples_ms: Sequence[float], provenance: Mapping[str, Any], *, disturbed: bool
+) -> Measured:
+    """Return the measurement of a graph.
+
+    Args:
+        candidate: `Held.candidate`.
+        samples_ms: Milliseconds per call.
+        provenance: Facts about the machine.
+        disturbed: True if other work has prolonged all of them.
+    """
+    low, _, high = quantiles(samples_ms, n=4) if len(samples_ms) > 1 else (0.0, 0.0, 0.0)
+    return Measured(
+        candidate=candidate,
+        name=candidate,
+        kind="graph",
+        description="",
+        status="ok",
+        reason="",
+        samples_ms=tuple(samples_ms),
+        median_ms=median(samples_ms),
+        spread_ms=high - low,
+        error=None,
+        compile_s=None,
+        kernel=None,
+        measured_at=time.time(),
+        provenance={**provenance, **({DISTURBED_FIELD: True} if disturbed else {})},
+    )
+
+
+def record_of(
+    place: tuple[str, str], problem: Mapping[str, Any], rows: Sequence[Measured], decision: Decision
+) -> Record:
+    """Return a graph's record.
+
+    Args:
+        place: Digests of the environment and of the graph.
+        problem: The graph's facts.
+        rows: The measurements of the graph, tuned, with library kernels, and with what it gives up.
+        decision: What runs.
+    """
+    environment, digest = place
+    return Record(
+        environment=environment,
+        op=OP,
+        digest=digest,
+        problem=problem,
+        describe=f"graph of {problem['nodes']} nodes",
+        candidates={measured.candidate: measured for measured in rows},
+        decision=decision,
+        created=decision.decided_at,
+        updated=decision.decided_at,
+    )

@@ -1,0 +1,67 @@
+"""The compile of a graph that this thread is in: the user's, or one more, to be compared with it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from inductor_plugin.cache import Store
+from inductor_plugin.inductor.graph.graph_record import OP, Held, held_by
+from inductor_plugin.tuning.ticket import TuningTicket
+
+_THREAD = threading.local()
+
+
+@dataclass
+class Trial:
+    """One compile of a graph.
+
+    Attributes:
+        digest: Digest of the graph.
+        held: Problems whose library kernel runs, whatever was chosen; None for those of the graph's record.
+        is_extra: True for a compile that is only compared: it reports and counts nothing.
+        tickets: The graph's problems, once they are decided.
+        store: The cache of the graph's first problem.
+        environment: Digest of the environment of that.
+    """
+
+    digest: str
+    held: Held | None = None
+    is_extra: bool = False
+    tickets: tuple[TuningTicket, ...] = ()
+    store: Store | None = None
+    environment: str = ""
+    _known: Held = field(default_factory=Held)
+
+    def holds(self, problem_digest: str, store: Store, environment: str) -> bool:
+        """Return True if a problem's library kernel runs in this compile.
+
+        Args:
+            problem_digest: The problem's digest.
+            store: The cache in use.
+            environment: Digest of the environment in it.
+        """
+        if self.store is None:
+            self.store, self.environment = store, environment
+            record = store.record(environment, OP, self.digest)
+            self._known = held_by(record) if record is not None else Held()
+        held = self._known if self.held is None else self.held
+        return problem_digest in held
+
+
+def current() -> Trial | None:
+    """Return the trial that this thread compiles; None outside of one."""
+    return getattr(_THREAD, "trial", None)
+
+
+@contextmanager
+def compiling(trial: Trial) -> Generator[Trial]:
+    """Compile a graph of this thread as this trial inside the block."""
+    before = current()
+    _THREAD.trial = trial
+    try:
+        yield trial
+    finally:
+        _THREAD.trial = before

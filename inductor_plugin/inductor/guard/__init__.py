@@ -1,0 +1,1 @@
+"""A tuned graph is compared with the same graph of library kernels, and gives up what makes it slower."""

@@ -1,0 +1,100 @@
+"""An FX graph that is compiled more than once: its copy, its identity, and whether it may be run."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._dynamo.utils import counters
+from torch._inductor import metrics
+
+from inductor_plugin.inductor.graph.graph_record import OP
+
+_HARMLESS = frozenset(
+    {
+        "aten",
+        "prims",
+        "inductor",
+        "inductor_plugin",
+        "mkldnn",
+        "mkl",
+        "onednn",
+        "quantized",
+        "quantized_decomposed",
+    }
+)
+"""Namespaces of operators that do nothing but compute: others may send, print or count."""
+
+
+def why_not_run(gm: fx.GraphModule) -> str:
+    """Return why a graph must not be run here, empty if it may."""
+    for node in gm.graph.nodes:
+        if node.op in ("call_module", "call_method"):
+            return f"it calls {node.target}"
+        if node.op == "call_function" and not _is_harmless(node.target):
+            return f"it calls {node.target}, which may do more than compute"
+        if str(node.target) == "aten.copy_.default" and node.args[0].op == "get_attr":
+            return f"it changes {node.args[0].target}"
+    return ""
+
+
+def _is_harmless(target: Any) -> bool:
+    if isinstance(target, torch._ops.OpOverload):  # pyright: ignore[reportPrivateUsage]
+        return target.namespace in _HARMLESS
+    return getattr(target, "__module__", "") in ("_operator", "operator", "math")
+
+
+def copied(gm: fx.GraphModule) -> fx.GraphModule:
+    """Return a copy of a graph that shares its tensors; compiling changes the graph."""
+    tensors = [*gm.parameters(), *gm.buffers(), *vars(gm).values()]
+    memo = {id(tensor): tensor for tensor in tensors if isinstance(tensor, Tensor)}
+    again = copy.deepcopy(gm, memo)
+    for name, value in vars(gm).items():  # what freezing has noted
+        if name not in vars(again) and isinstance(value, bool):
+            setattr(again, name, value)
+    return again
+
+
+def problem_of(gm: fx.GraphModule, examples: Sequence[Any]) -> dict[str, Any]:
+    """Return the facts that tell a graph from others: its operators, and its inputs and constants without their values."""
+    lines = [
+        f"{node.op} {node.name} {node.target} {node.args} {node.kwargs}" for node in gm.graph.nodes
+    ]
+    constants = [
+        f"{node.target} {_facts(getattr(gm, str(node.target), None))}"
+        for node in gm.graph.nodes
+        if node.op == "get_attr"
+    ]
+    text = "\n".join([*lines, *constants])
+    return {
+        "op": OP,
+        "inputs": [_facts(example) for example in examples],
+        "nodes": len(lines),
+        "code": hashlib.sha256(text.encode()).hexdigest(),
+    }
+
+
+def _facts(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return str(value)
+    return f"{tuple(value.size())} {tuple(value.stride())} {value.dtype} {value.device}"
+
+
+@contextmanager
+def uncounted() -> Generator[None]:
+    """Leave the counters of torch that users read as they are."""
+    before = {name: copy.copy(values) for name, values in counters.items()}
+    helper: Any = metrics.CachedMetricsHelper()
+    try:
+        yield
+    finally:
+        for name, values in counters.items():
+            values.clear()
+            values.update(before.get(name, {}))
+        for name, value in helper.cached_metrics.items():
+            setattr(metrics, name, value)

@@ -1,0 +1,62 @@
+"""When a tuned graph counts as slower, and which of its choices are given up."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from inductor_plugin.inductor.guard.comparison import MOST_RUNS, Comparison, search
+
+MARGIN = 1.02
+
+
+@pytest.mark.parametrize(
+    ("tuned_ms", "library_ms", "slower"),
+    [
+        ((1.0, 1.0, 1.0), (1.0, 1.0, 1.0), False),
+        ((1.1, 1.1, 1.1), (1.0, 1.0, 1.0), True),
+        ((0.9, 0.9, 0.9), (1.0, 1.0, 1.0), False),
+        ((1.01, 1.01, 1.01), (1.0, 1.0, 1.0), False),  # within the margin
+        ((1.5, 1.5, 0.5, 0.5, 1.5), (1.0,) * 5, False),  # by chance
+        ((5.5, 1.1, 1.1, 11.0), (5.0, 1.0, 1.0, 10.0), True),  # a machine that is slow at times
+        ((9.0,), (1.0,), False),  # one turn says nothing
+    ],
+)
+def test_it_is_slower_in_most_turns_by_the_margin(
+    tuned_ms: tuple[float, ...], library_ms: tuple[float, ...], *, slower: bool
+) -> None:
+    assert Comparison(tuned_ms, library_ms).is_slower(MARGIN) is slower
+    assert not Comparison(tuned_ms, library_ms, disturbed=True).is_slower(MARGIN)
+
+
+def test_the_speedup_is_that_of_most_turns() -> None:
+    assert Comparison((1.0, 2.0, 1.0), (2.0, 4.0, 9.0)).speedup == 2.0
+
+
+@pytest.mark.parametrize("count", range(1, 6))
+def test_what_is_left_is_never_slower(count: int) -> None:
+    """Whatever choices are to blame, and however few compiles there are."""
+    suspects = [str(index) for index in range(count)]
+    for size in range(1, count + 1):
+        for guilty in itertools.combinations(suspects, size):
+            for runs in range(MOST_RUNS + 1):
+                tried: list[frozenset[str]] = []
+
+                def is_fast(
+                    given_up: frozenset[str],
+                    guilty: tuple[str, ...] = guilty,
+                    tried: list[frozenset[str]] = tried,
+                ) -> bool:
+                    tried.append(given_up)
+                    return given_up.issuperset(guilty)
+
+                given_up = search(suspects, is_fast, runs)
+                assert given_up.issuperset(guilty)
+                assert len(tried) <= runs
+                assert given_up in tried or given_up == set(suspects)
+
+
+@pytest.mark.parametrize("guilty", "abcd")
+def test_one_of_four_is_found_in_four_compiles(guilty: str) -> None:
+    assert search("abcd", lambda given_up: guilty in given_up) == {guilty}

@@ -1,0 +1,175 @@
+"""A tuned graph gives up the choices that make it slower than with library kernels, and remembers it."""
+
+# torch types these partly; what it leaves open says nothing about the tests.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+from torch import Tensor
+from torch._dynamo.utils import counters
+
+import inductor_plugin
+from inductor_plugin.cache import Record, open_store
+from inductor_plugin.inductor.graph.graph_record import LIBRARY, OP, TUNED
+from inductor_plugin.inductor.guard import guard
+from inductor_plugin.inductor.guard.comparison import Comparison
+from inductor_plugin.tuning import selection
+from inductor_plugin.tuning.decision import Verdict
+from inductor_plugin.tuning.runtime import RUNTIME
+from tests.end_to_end.test_cpu import fresh
+from tests.support.candidates.fast_templates import CALLS, rivals_offered
+
+__all__ = ["fresh"]  # the fixture
+
+pytestmark = pytest.mark.compat
+
+A, B, C = torch.randn(17, 33), torch.randn(33, 29), torch.randn(29, 41)
+
+
+def two_products(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    return torch.relu(a @ b) @ c
+
+
+@pytest.fixture(autouse=True)
+def rivals_win(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every problem chooses the rival of its library kernel, the first with a smaller gain."""
+
+    def decide(times: Mapping[str, float], libraries: Collection[str], *_: Any) -> Verdict:
+        (library,), (rival,) = libraries, [name for name in times if name not in libraries]
+        return Verdict(rival, library, "faster", 1.5)
+
+    monkeypatch.setattr(selection, "decide", decide)
+    with rivals_offered():
+        yield
+
+
+class Referee:
+    """Calls a graph slower that has more rivals than it may have."""
+
+    def __init__(self, allowed: int) -> None:
+        self.allowed = allowed
+        self.compared: list[int] = []
+
+    def __call__(
+        self,
+        tuned: Callable[[list[Any]], Any],
+        library: Callable[[list[Any]], Any],
+        inputs: Sequence[Any],
+        limit_s: float,
+    ) -> Comparison:
+        assert limit_s >= 0.5
+        assert rivals_in(lambda: library([*inputs])) == 0
+        self.compared.append(rivals_in(lambda: tuned([*inputs])))
+        slower = self.compared[-1] > self.allowed
+        return Comparison(((2.0 if slower else 0.5),) * 5, (1.0,) * 5)
+
+
+def rivals_in(call: Callable[[], object]) -> int:
+    """Return how many rivals a call runs."""
+    before = CALLS.total()
+    call()
+    return CALLS.total() - before
+
+
+def run(cache_dir: Path, **options: Any) -> int:
+    """Compile and run the graph in what is a new process to the plugin; return how many rivals it runs."""
+    RUNTIME.forget()
+    torch._dynamo.reset()
+    options = {"cache_dir": str(cache_dir), "verify_graph": "auto", **options}
+    function = torch.compile(two_products, backend="inductor_plugin", options=options)
+    torch.testing.assert_close(function(A, B, C), two_products(A, B, C), atol=1e-3, rtol=1e-3)
+    return rivals_in(lambda: function(A, B, C))
+
+
+def graph_record(cache_dir: Path) -> Record:
+    (record,) = [each for each in open_store(cache_dir).iter_records() if each.op == OP]
+    return record
+
+
+@pytest.mark.parametrize(
+    ("allowed", "rivals", "winner", "compared"),
+    [(2, 2, TUNED, [2]), (1, 1, "tuned, less ", [2, 1]), (0, 0, LIBRARY, [2, 1, 1])],
+)
+def test_it_gives_up_what_makes_it_slower(
+    cache_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    allowed: int,
+    rivals: int,
+    winner: str,
+    compared: list[int],
+) -> None:
+    referee = Referee(allowed)
+    monkeypatch.setattr(guard, "compare", referee)
+    before = inductor_plugin.stats()
+    counters.clear()
+    assert run(cache_dir) == rivals
+    assert referee.compared == compared
+    spent = inductor_plugin.stats().since(before)
+    assert (spent.problems, spent.record_misses, spent.record_hits) == (2, 2, 0)
+    assert counters["inductor"]["select_algorithm_autotune"] == 2
+    record = graph_record(cache_dir)
+    assert record.decision is not None
+    assert record.decision.winner.startswith(winner)
+    assert {TUNED, LIBRARY} <= record.candidates.keys()
+    for options in ({}, {"policy": "cached"}, {"verify_graph": "on"}):
+        assert run(cache_dir, **options) == rivals
+    assert referee.compared == compared  # the record says it
+    problems = [each for each in open_store(cache_dir).iter_records() if each.op != OP]
+    assert all(each.decision and "rivals" in each.decision.winner for each in problems)
+
+
+def test_what_was_known_before_is_compared_where_asked(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    referee = Referee(allowed=0)
+    monkeypatch.setattr(guard, "compare", referee)
+    assert run(cache_dir, verify_graph="off") == 2
+    assert run(cache_dir) == 2
+    assert referee.compared == []
+    assert run(cache_dir, verify_graph="on") == 0
+
+
+def test_a_comparison_beside_other_work_is_made_again(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[int] = []
+
+    def disturbed(*_: Any) -> Comparison:
+        compared.append(1)
+        return Comparison((2.0,) * 5, (1.0,) * 5, disturbed=True)
+
+    monkeypatch.setattr(guard, "compare", disturbed)
+    assert [run(cache_dir), run(cache_dir)] == [2, 2]
+    assert len(compared) == 2
+
+
+def test_a_graph_that_cannot_be_compared_runs_as_it_was_tuned(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: Any) -> Comparison:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(guard, "compare", fails)
+    assert run(cache_dir) == 2
+    (warning,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
+    assert (
+        "a tuned graph was not compared with library kernels: RuntimeError" in warning.getMessage()
+    )
+
+
+def test_random_numbers_stay_as_they_were(cache_dir: Path) -> None:
+    torch.manual_seed(3)
+    run(cache_dir)
+    after = torch.randn(3)
+    torch.manual_seed(3)
+    assert torch.equal(after, torch.randn(3))
+    record = graph_record(cache_dir)
+    assert len(record.candidates[TUNED].samples_ms) >= 5
