@@ -36,6 +36,9 @@ from inductor_plugin.cache.key import SCHEMA
 
 _DIGITS = 6
 
+GRAPH = "graph"
+"""Operator of the record of a whole graph."""
+
 AHEAD_S = 300.0
 """Seconds by which clocks of machines that share a cache may differ."""
 

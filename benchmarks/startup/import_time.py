@@ -96,6 +96,7 @@ def run(variant: str) -> dict[str, Any]:
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("INDUCTOR_PLUGIN_")}
     environment.pop("TORCH_DEVICE_BACKEND_AUTOLOAD", None)
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has bytecode
     done = subprocess.run(
         [sys.executable, "-c", CHILD, variant],
         env=environment,

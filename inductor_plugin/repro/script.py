@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from inductor_plugin.cache import Record, report
+from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.problem.epilogue_text import load
 from inductor_plugin.problem.tolerance import tolerance
 from inductor_plugin.repro import gate
@@ -75,6 +76,7 @@ def script(record: Record, environment: Mapping[str, Any], cache_dir: str) -> Sc
     refused = rebuilt = ""
     inputs: list[OperandText] = []
     try:
+        _check_op(record)
         gate.describe(record.describe)
         inputs = operands(record.problem, record.describe)
         rebuilt = _rebuilt(record, inputs)
@@ -87,6 +89,11 @@ def script(record: Record, environment: Mapping[str, Any], cache_dir: str) -> Sc
         rebuilt = _assigned({"OPERANDS": known, "REASON": refused}) + BARE
     head = _head(record, environment, refused)
     return Script(f"{head}{IMPORTS}\n{_facts(record, environment, cache_dir)}{rebuilt}", refused)
+
+
+def _check_op(record: Record) -> None:
+    if record.op == GRAPH:
+        raise Refused("it is a whole graph, not a call; compile its model")
 
 
 def _head(record: Record, environment: Mapping[str, Any], refused: str) -> str:

@@ -348,3 +348,10 @@ def test_orders_of_strides_become_dense_tensors() -> None:
     assert concrete(["0", "rank1", "rank0", "1"], [7, 2, 5, 3]) == (0, 15, 3, 1)
     assert concrete([9, 1], [5, 3]) == (9, 1)
     assert measured_shapes("mm(24x16, packed, 3, scalar)") == [(24, 16), (), (3,), ()]
+
+
+def test_a_whole_graph_is_no_call(tmp_path: Path) -> None:
+    graph = replace(record(measured("tuned", 1.0)), op="graph", describe="graph of 42 nodes")
+    assert (
+        script(graph, {}, tmp_path).refused == "it is a whole graph, not a call; compile its model"
+    )

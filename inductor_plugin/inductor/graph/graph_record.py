@@ -10,9 +10,8 @@ from typing import Any
 
 from inductor_plugin.cache import Decision, Measured, Record
 from inductor_plugin.cache.document import is_object
-from inductor_plugin.cache.record import DISTURBED_FIELD
+from inductor_plugin.cache.record import DISTURBED_FIELD, GRAPH
 
-OP = "graph"
 LIBRARY = "library"
 TUNED = "tuned"
 _LESS = "tuned, less "
@@ -49,9 +48,10 @@ def held(digests: Iterable[str]) -> Held:
     return Held(frozenset(digest[:_SHORT] for digest in digests))
 
 
-def held_by(record: Record) -> Held:
-    """Return which problems a graph's record holds."""
-    winner = record.decision.winner if record.decision is not None else TUNED
+def held_by(winner: str | None) -> Held:
+    """Return which problems the winner of a graph's record, or pin, holds."""
+    if winner is None:
+        return Held()
     if winner == LIBRARY:
         return Held(everything=True)
     return held(winner.removeprefix(_LESS).split()) if winner.startswith(_LESS) else Held()
@@ -113,7 +113,7 @@ def record_of(
     environment, digest = place
     return Record(
         environment=environment,
-        op=OP,
+        op=GRAPH,
         digest=digest,
         problem=problem,
         describe=f"graph of {problem['nodes']} nodes",

@@ -184,7 +184,9 @@ class Session:
         if ticket is None:
             ticket = selection.plan(problem, offers, rejected, check, self._budget)
             if self._trial is not None:
-                ticket.held = self._trial.holds(ticket.digest, context.store, context.environment)
+                ticket.held = self._trial.holds(
+                    ticket.digest, context.store, context.environment, self._pins
+                )
             self._tickets[key] = ticket
             ticket.epilogue = epilogue or {}
             if not ticket.hit and self.config.policy != "build":  # which compiles what it measured

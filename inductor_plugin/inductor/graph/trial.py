@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from inductor_plugin.cache import Store
-from inductor_plugin.inductor.graph.graph_record import OP, Held, held_by
+from inductor_plugin.cache.record import GRAPH
+from inductor_plugin.inductor.graph.graph_record import Held, held_by
+from inductor_plugin.tuning.pins import Pins
 from inductor_plugin.tuning.ticket import TuningTicket
 
 _THREAD = threading.local()
@@ -35,18 +37,23 @@ class Trial:
     environment: str = ""
     _known: Held = field(default_factory=Held)
 
-    def holds(self, problem_digest: str, store: Store, environment: str) -> bool:
+    def holds(self, problem_digest: str, store: Store, environment: str, pins: Pins | None) -> bool:
         """Return True if a problem's library kernel runs in this compile.
 
         Args:
             problem_digest: The problem's digest.
             store: The cache in use.
             environment: Digest of the environment in it.
+            pins: Pinned decisions, which replace the record's, with ``policy=pinned``.
         """
         if self.store is None:
             self.store, self.environment = store, environment
-            record = store.record(environment, OP, self.digest)
-            self._known = held_by(record) if record is not None else Held()
+            if pins is not None:
+                winner = pins.winner(environment, GRAPH, self.digest)
+            else:
+                record = store.record(environment, GRAPH, self.digest)
+                winner = record.decision.winner if record and record.decision else None
+            self._known = held_by(winner)
         held = self._known if self.held is None else self.held
         return problem_digest in held
 

@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from torch._dynamo.utils import counters
 from torch._inductor import metrics
 
-from inductor_plugin.inductor.graph.graph_record import OP
+from inductor_plugin.cache.record import GRAPH
 
 _HARMLESS = frozenset(
     {
@@ -72,7 +72,7 @@ def problem_of(gm: fx.GraphModule, examples: Sequence[Any]) -> dict[str, Any]:
     ]
     text = "\n".join([*lines, *constants])
     return {
-        "op": OP,
+        "op": GRAPH,
         "inputs": [_facts(example) for example in examples],
         "nodes": len(lines),
         "code": hashlib.sha256(text.encode()).hexdigest(),

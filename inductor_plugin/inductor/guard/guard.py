@@ -20,13 +20,13 @@ from torch._inductor.output_code import CompiledFxGraph
 from torch._inductor.virtualized import V
 
 from inductor_plugin.cache import Decision, digest_of
+from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.config import Config
 from inductor_plugin.errors import warn_once
 from inductor_plugin.inductor.facts.scope import active_config
 from inductor_plugin.inductor.graph import unstored
 from inductor_plugin.inductor.graph.graph_record import (
     LIBRARY,
-    OP,
     TUNED,
     Held,
     held,
@@ -134,7 +134,7 @@ def _is_due(trial: Trial, config: Config) -> bool:
     choices = _choices(trial)
     if not choices or trial.store is None or config.policy != "tune":
         return False
-    record = trial.store.record(trial.environment, OP, trial.digest)
+    record = trial.store.record(trial.environment, GRAPH, trial.digest)
     if is_settled(record, choices):
         return False
     is_new = record is not None or not all(ticket.hit for ticket in trial.tickets)

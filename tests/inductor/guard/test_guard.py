@@ -17,8 +17,10 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 import inductor_plugin
+from inductor_plugin import cli
 from inductor_plugin.cache import Record, open_store
-from inductor_plugin.inductor.graph.graph_record import LIBRARY, OP, TUNED
+from inductor_plugin.cache.record import GRAPH
+from inductor_plugin.inductor.graph.graph_record import LIBRARY, TUNED
 from inductor_plugin.inductor.guard import guard
 from inductor_plugin.inductor.guard.comparison import Comparison
 from inductor_plugin.tuning import selection
@@ -90,7 +92,7 @@ def run(cache_dir: Path, **options: Any) -> int:
 
 
 def graph_record(cache_dir: Path) -> Record:
-    (record,) = [each for each in open_store(cache_dir).iter_records() if each.op == OP]
+    (record,) = [each for each in open_store(cache_dir).iter_records() if each.op == GRAPH]
     return record
 
 
@@ -100,6 +102,7 @@ def graph_record(cache_dir: Path) -> Record:
 )
 def test_it_gives_up_what_makes_it_slower(
     cache_dir: Path,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     allowed: int,
     rivals: int,
@@ -119,10 +122,14 @@ def test_it_gives_up_what_makes_it_slower(
     assert record.decision is not None
     assert record.decision.winner.startswith(winner)
     assert {TUNED, LIBRARY} <= record.candidates.keys()
-    for options in ({}, {"policy": "cached"}, {"verify_graph": "on"}):
+    pins = tmp_path / "pins.json"
+    assert cli.main(["pin", str(pins), "--cache-dir", str(cache_dir)]) == 0
+    pinned = {"policy": "pinned", "pin_file": str(pins)}
+    for options in ({}, {"policy": "cached"}, {"verify_graph": "on"}, pinned):
         assert run(cache_dir, **options) == rivals
+    assert run(tmp_path / "another", **pinned) == rivals
     assert referee.compared == compared  # the record says it
-    problems = [each for each in open_store(cache_dir).iter_records() if each.op != OP]
+    problems = [each for each in open_store(cache_dir).iter_records() if each.op != GRAPH]
     assert all(each.decision and "rivals" in each.decision.winner for each in problems)
 
 
