@@ -221,13 +221,13 @@ class Config:
             "on/off", "Compare the output of each candidate with the library kernel's.", code=True
         ),
     )
-    verify_graph: Literal["auto", "on", "off"] = field(
-        default="auto",
+    verify_graph: Literal["off", "auto", "on"] = field(
+        default="off",
         metadata=how(
             "choice",
-            "Run each tuned graph in turns with the same graph of library kernels, while it is compiled, and give up the "
-            "choices that make it slower; `auto`: where something was measured.",
-            choices=_AUTO,
+            "Run each tuned graph in turns with the same graph of library kernels, on made-up inputs in this process, and "
+            "give up the choices that make it slower; `auto`: where something was measured.",
+            choices=("off", "auto", "on"),
             code=True,
         ),
     )

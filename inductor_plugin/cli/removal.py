@@ -9,6 +9,7 @@ from typing import Any
 
 from inductor_plugin.cache import Pruned, Quarantined, Record, Store, report
 from inductor_plugin.cache.lookup.find import Match, find
+from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.cli.verb import (
     Verb,
     counted,
@@ -44,6 +45,10 @@ def _retune(arguments: Namespace) -> int:
     store = open_to_write(arguments)
     records = [find_record(store, key, "are measured again")[1] for key in arguments.keys]
     _refuse_pinned(records, arguments)
+    if graph := next((record for record in records if record.op == GRAPH), None):
+        raise CacheError(
+            f"{graph.digest[:12]} is a whole graph; `rm` it and compile with verify_graph=on to compare it again"
+        )
     rows = [_forgotten(store, record) for record in dict.fromkeys(map(_place, records))]
     lines = [
         f"{row['key'][:12]} {row['describe']}: {row['candidates']} measurements and "

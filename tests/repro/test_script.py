@@ -353,5 +353,6 @@ def test_orders_of_strides_become_dense_tensors() -> None:
 def test_a_whole_graph_is_no_call(tmp_path: Path) -> None:
     graph = replace(record(measured("tuned", 1.0)), op="graph", describe="graph of 42 nodes")
     assert (
-        script(graph, {}, tmp_path).refused == "it is a whole graph, not a call; compile its model"
+        script(graph, {}, str(tmp_path)).refused
+        == "it is a whole graph, not a call; compile its model"
     )

@@ -11,10 +11,12 @@ import dataclasses
 import functools
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor.output_code import CompiledFxGraph
 from torch._inductor.virtualized import V
@@ -152,10 +154,10 @@ def _guarded(
 ) -> Any:
     """Return the compiled graph, or one that gives up some choices because it was slower than with library kernels."""
     try:
-        inputs = real_inputs(example_inputs)
-        if inputs is None:
-            return compiled
-        with uncounted():
+        with uncounted(), _random_numbers_kept(example_inputs):
+            inputs = real_inputs(example_inputs)
+            if inputs is None:
+                return compiled
             return _verified(
                 Guarded(compiled, trial, again, inputs, problem, config, limit_s), _choices(trial)
             )
@@ -170,19 +172,33 @@ def _guarded(
         )
 
 
+@contextmanager
+def _random_numbers_kept(example_inputs: Sequence[Any]) -> Generator[None]:
+    """Leave the user's random numbers as they are: a backward graph is compiled in the middle of a step."""
+    devices = [value.device for value in example_inputs if isinstance(value, torch.Tensor)]
+    random: Any = torch.random  # typed partly
+    with random.fork_rng(devices=sorted({d.index or 0 for d in devices if d.type == "cuda"})):
+        yield
+
+
 def _verified(graph: Guarded, choices: Mapping[str, str]) -> Any:
     margin, library = graph.config.never_slower_margin, graph.again(_ALL)
     tried: dict[frozenset[str], tuple[Any, Comparison]] = {}
 
-    def compared(compiled: Any) -> Comparison:
+    def compared(compiled: Any) -> Comparison | None:
         return compare(compiled, library, graph.inputs, graph.limit_s)
 
     def is_fast(given_up: frozenset[str]) -> bool:
         compiled = graph.again(held(given_up))
-        tried[given_up] = compiled, compared(compiled)
-        return not (tried[given_up][1].is_slower(margin) or tried[given_up][1].disturbed)
+        comparison = compared(compiled)
+        if comparison is None:
+            return False
+        tried[given_up] = compiled, comparison
+        return not (comparison.is_slower(margin) or comparison.disturbed)
 
     whole = compared(graph.compiled)
+    if whole is None:  # a few turns take too long
+        return graph.compiled
     if not whole.is_slower(margin):
         _keep(graph, choices, Held(), whole, whole)
         return graph.compiled

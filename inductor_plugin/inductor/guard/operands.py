@@ -13,9 +13,9 @@ _SMALL = 0.1
 
 
 def real_inputs(examples: Sequence[Any]) -> list[Any] | None:
-    """Return inputs of the same sizes, strides, types and devices; None if one is neither a tensor nor a number.
+    """Return inputs of the same sizes, strides, types and devices; None where values cannot be made up.
 
-    Integers are 0, which is an index that each table has.
+    Those are integers in a tensor, which may be indices or divisors: a compiled graph aborts the process for a wrong one.
 
     Args:
         examples: The graph's example inputs, fake or real; symbolic sizes have hints.
@@ -23,6 +23,8 @@ def real_inputs(examples: Sequence[Any]) -> list[Any] | None:
     inputs: list[Any] = []
     for example in examples:
         if isinstance(example, Tensor):
+            if not (example.is_floating_point() or example.dtype == torch.bool):
+                return None
             inputs.append(_like(example))
         elif isinstance(example, bool | int | float):
             inputs.append(example)

@@ -14,6 +14,8 @@ from inductor_plugin.worker.jobs import Sampling
 from inductor_plugin.worker.timer import Timer, repeats_for, timer_for
 
 _MOST_TURNS, _FEWEST = 30, 5
+_FEWEST_CALLS = 2 * (3 + _FEWEST)
+"""Of both graphs together: two to warm up, the one that finds how many calls make a sample, and the fewest turns."""
 _SAMPLING = Sampling(
     warmup=2, samples=1, min_sample_ms=5.0, max_total_s=0.0, cold_cache=False, retake_s=0.0
 )
@@ -24,22 +26,27 @@ def compare(
     library: Callable[[list[Any]], object],
     inputs: Sequence[Any],
     limit_s: float,
-) -> Comparison:
-    """Return how long two graphs take, in turns; turns in which either was disturbed count where there are no others.
+) -> Comparison | None:
+    """Return how long two graphs take, in turns; None if a few turns take too long.
+
+    Turns in which either was disturbed count where there are no others.
 
     Args:
         tuned: The tuned graph; it empties the list that it is given.
         library: The graph with library kernels.
         inputs: Inputs of both.
-        limit_s: Seconds after which no turn begins, but for a few.
+        limit_s: Seconds after which no turn begins, but for a few, which must not take longer.
     """
     devices = [value.device for value in inputs if isinstance(value, torch.Tensor)]
     device = next((each for each in devices if each.type != "cpu"), torch.device("cpu"))
     timer = timer_for("cpu" if device.type == "cpu" else f"{device.type}:{device.index or 0}")
-    random: Any = torch.random  # typed partly
-    gpus = [device.index or 0] if device.type == "cuda" else []
     calls = [functools.partial(_call, graph, inputs) for graph in (tuned, library)]
-    with torch.no_grad(), random.fork_rng(devices=gpus):
+    with torch.no_grad():
+        started = time.monotonic()
+        calls[0]()
+        timer.synchronize()
+        if _FEWEST_CALLS * (time.monotonic() - started) > limit_s:
+            return None
         repeats = max(repeats_for(timer, call, _SAMPLING) for call in calls)
         turns = _turns(timer, calls, repeats, time.monotonic() + limit_s)
     calm = [turn for turn, disturbed in turns if not disturbed]

@@ -2,6 +2,7 @@
 
 # torch types these partly; what it leaves open says nothing about the tests.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportMissingParameterType=false
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
-from torch import Tensor
+from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 import inductor_plugin
@@ -170,6 +171,54 @@ def test_a_graph_that_cannot_be_compared_runs_as_it_was_tuned(
     assert (
         "a tuned graph was not compared with library kernels: RuntimeError" in warning.getMessage()
     )
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, b, i: (a @ b)[i],
+        lambda a, b, i: (a @ b) // i[0],
+        lambda a, b, i: (a.add_(1) @ b, i),
+        lambda a, b, i: (a @ b)[(b[0, :9] * 0).long()],
+    ],
+    ids=["an index", "a divisor", "an input that is changed", "an index that is computed"],
+)
+def test_a_graph_is_not_run_where_made_up_values_may_do_harm(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any]
+) -> None:
+    """Compiled code aborts the process for an index that is out of bounds, or a division by zero."""
+
+    def never(*_: Any) -> Comparison:
+        raise AssertionError
+
+    monkeypatch.setattr(guard, "compare", never)
+    options: Any = {"cache_dir": str(cache_dir), "verify_graph": "on"}
+    compiled = torch.compile(function, backend="inductor_plugin", options=options)
+    compiled(A.clone(), B, torch.arange(1, 9))
+    assert [record.op for record in open_store(cache_dir).iter_records()] == ["mm"]
+
+
+def test_a_graph_whose_turns_take_too_long_is_not_compared(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "_LEAST_S", 0.0)
+    monkeypatch.setattr(guard, "_SHARE", 0.0)
+    assert run(cache_dir) == 2
+    assert GRAPH not in [record.op for record in open_store(cache_dir).iter_records()]
+
+
+def test_random_numbers_of_training_stay(cache_dir: Path) -> None:
+    def step(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        return nn.functional.dropout(x @ w, 0.5) @ v
+
+    options: Any = {"cache_dir": str(cache_dir), "verify_graph": "on"}
+    compiled = torch.compile(step, backend="inductor_plugin", options=options)
+    operands = [each.clone().requires_grad_() for each in (A, B, C)]
+    loss = compiled(*operands).sum()
+    before = torch.get_rng_state()
+    loss.backward()  # compiled here
+    assert torch.equal(torch.get_rng_state(), before)
+    assert GRAPH in [record.op for record in open_store(cache_dir).iter_records()]
 
 
 def test_random_numbers_stay_as_they_were(cache_dir: Path) -> None:
