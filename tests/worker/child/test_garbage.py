@@ -28,13 +28,14 @@ def test_new_tensors_hold_garbage(dtype: torch.dtype) -> None:
 def test_memory_of_c_code_holds_garbage_for_as_long_as_it_is_asked_for() -> None:
     libc = ctypes.CDLL(None)
     libc.malloc.restype = ctypes.c_void_p
-    size = 64 << 20  # fresh pages, which the operating system has cleared
+    size = 64 << 20
     with garbage_in_new_memory():
         dirty = libc.malloc(ctypes.c_size_t(size))
     clean = libc.malloc(ctypes.c_size_t(size))
     try:
         assert ctypes.string_at(dirty + size // 2, 8) == b"\x4b" * 8
-        assert ctypes.string_at(clean + size // 2, 8) == b"\x00" * 8
+        # Fresh pages are zero, those that the process has freed hold what was there.
+        assert ctypes.string_at(clean + size // 2, 8) != b"\x4b" * 8
     finally:
         libc.free(ctypes.c_void_p(dirty))
         libc.free(ctypes.c_void_p(clean))
