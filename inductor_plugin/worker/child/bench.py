@@ -16,6 +16,7 @@ from dataclasses import replace
 import torch
 
 from inductor_plugin.attention.check.reference import CheckResult
+from inductor_plugin.kernels.call import TensorSpec
 from inductor_plugin.worker.child.attention import AttentionVerifier, Rerun, verifier_of
 from inductor_plugin.worker.child.operands import Guarded
 from inductor_plugin.worker.child.product import ProductVerifier
@@ -342,8 +343,10 @@ def _judged(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
     verdict = problem.product.judge(*running.outputs)
     if not verdict.reason:
         verdict = replace(verdict, reason=running.rearranged(problem.product.reference))
-    for how in problem.product.changes(running.candidate.inputs) if not verdict.reason else ():
-        elsewhere = moved(running, how.stress, emit)
+    changes = problem.product.changes(running.candidate.inputs) if not verdict.reason else ()
+    memory: dict[TensorSpec, torch.Tensor] = {}
+    for how in changes:
+        elsewhere = moved(running, how.stress, emit, memory)
         reason = (
             elsewhere.overrun()
             or elsewhere.shares(running)

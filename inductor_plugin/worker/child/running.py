@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -144,18 +144,31 @@ def bound(
     return Running(candidate, call, inputs, result, guarded, written)
 
 
-def moved(running: Running, stress: Stress, emit: Emit) -> Running:
+def moved(
+    running: Running,
+    stress: Stress,
+    emit: Emit,
+    memory: MutableMapping[TensorSpec, torch.Tensor] | None = None,
+) -> Running:
     """Run a candidate on changed copies of its operands, with another output.
 
     They are in other memory: a kernel that has kept an address of its first call (a descriptor, a captured graph) reads
     or writes the wrong one. Where the copies hold the same numbers, the operands themselves are NaN meanwhile.
+
+    Args:
+        running: The candidate, which has run.
+        stress: How the copies are changed.
+        emit: Sends events.
+        memory: The copies of an earlier run, which get the numbers of this run: a kernel that has kept numbers by their
+            address (a packed weight) has those of the earlier run. Receives the copies. None for new ones.
     """
     candidate = running.candidate
     emit(Event("build", candidate.candidate_id))
     written = {index: Guarded(candidate.inputs[index]) for index in running.written}
     pairs = zip(candidate.inputs, running.inputs, strict=True)
+    kept = {} if memory is None else memory
     copies = {
-        spec: _copied(spec, tensor)
+        spec: _copied(spec, tensor, kept)
         for index, (spec, tensor) in enumerate(pairs)
         if index not in written
     }
@@ -189,8 +202,15 @@ def _address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
 
 
-def _copied(spec: TensorSpec, tensor: torch.Tensor) -> torch.Tensor:
-    """Return an operand with a copy of its storage; a packed one as it is."""
+def _copied(
+    spec: TensorSpec, tensor: torch.Tensor, kept: MutableMapping[TensorSpec, torch.Tensor]
+) -> torch.Tensor:
+    """Return an operand with a copy of its storage, in the memory that is kept for it if any; a packed one as it is."""
     if spec.packing is not None or tensor.layout is not torch.strided:
         return tensor
-    return torch.as_strided(flat(spec, tensor).clone(), spec.size, spec.stride, spec.offset)
+    numbers = flat(spec, tensor)
+    if spec in kept:
+        flat(spec, kept[spec]).copy_(numbers)
+    else:
+        kept[spec] = torch.as_strided(numbers.clone(), spec.size, spec.stride, spec.offset)
+    return kept[spec]

@@ -49,6 +49,13 @@ def keeps_operands(kernel: Kernel, inputs: Sequence[Tensor], out: Tensor) -> Non
     kernel(_FIRST.setdefault("keeps_operands", tuple(inputs)), out)
 
 
+def packs_by_address(kernel: Kernel, inputs: Sequence[Tensor], out: Tensor) -> None:
+    """Keep the numbers of the last operand for its address, as a weight that is packed once."""
+    *others, weight = inputs
+    kept = _FIRST.setdefault(f"packed {weight.data_ptr()}", (weight.clone(),))
+    kernel([*others, kept[0]], out)
+
+
 def writes_an_operand(kernel: Kernel, inputs: Sequence[Tensor], out: Tensor) -> None:
     kernel(inputs, out)
     first = next(each for each in inputs if each.numel() > 1)
@@ -143,6 +150,7 @@ OF_ALL: tuple[Spoiled, ...] = (
     every_8th_call,
     a_call_without_writing,
     keeps_operands,
+    packs_by_address,
     writes_an_operand,
     overruns,
     last_row_missing,

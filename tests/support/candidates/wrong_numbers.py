@@ -121,6 +121,13 @@ def keeps_addresses(out: Tensor, operands: Sequence[Tensor]) -> None:
     out.copy_(right(_FIRST.setdefault("operands", tuple(operands))))
 
 
+def packs_by_address(out: Tensor, operands: Sequence[Tensor]) -> None:
+    """Keep the numbers of ``b`` for its address, as a weight that is packed once."""
+    *others, b = operands
+    (kept,) = _FIRST.setdefault(f"packed {b.data_ptr()}", (b.clone(),))
+    out.copy_(right([*others, kept]))
+
+
 def permutes_b(out: Tensor, operands: Sequence[Tensor]) -> None:
     """Let the rows of ``b`` change places, and remember them."""
     *others, b = operands
@@ -270,6 +277,7 @@ WRONG: tuple[Fault, ...] = (
     writes_nothing_now_and_then,
     second_call,
     keeps_addresses,
+    packs_by_address,
     permutes_b,
     scratch_not_cleared,
     adds_to_numbers,
