@@ -162,9 +162,8 @@ class ProductVerifier:
             self._changes += [*self._small(run), *self._overflowing(stress.exponent, run)]
         elif not self._check.large_values:
             self._changes += self._steep(run)
-        if (
-            len(self._changes) == 1
-        ):  # what a kernel keeps by an address shows in its second run there
+        if len(self._changes) == 1:
+            # What a kernel keeps for an address shows in its second run there.
             self._changes.append(Change.of(Stress(), (self._reference, self._others)))
 
     def _stress(self, exponent: int) -> Stress:

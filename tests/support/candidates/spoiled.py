@@ -50,10 +50,12 @@ def keeps_operands(kernel: Kernel, inputs: Sequence[Tensor], out: Tensor) -> Non
 
 
 def packs_by_address(kernel: Kernel, inputs: Sequence[Tensor], out: Tensor) -> None:
-    """Keep the numbers of the last operand for its address, as a weight that is packed once."""
-    *others, weight = inputs
-    kept = _FIRST.setdefault(f"packed {weight.data_ptr()}", (weight.clone(),))
-    kernel([*others, kept[0]], out)
+    """Keep the numbers of the last matrix for its address, as a weight that is packed once."""
+    operands = list(inputs)
+    last = max(index for index, operand in enumerate(operands) if operand.dim() > 1)
+    weight = operands[last]
+    (operands[last],) = _FIRST.setdefault(f"packed {weight.data_ptr()}", (weight.clone(),))
+    kernel(operands, out)
 
 
 def writes_an_operand(kernel: Kernel, inputs: Sequence[Tensor], out: Tensor) -> None:
