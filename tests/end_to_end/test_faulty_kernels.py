@@ -177,8 +177,8 @@ def test_nor_after_the_worker_was_killed(
     monkeypatch.setattr(BenchWorker, "screen", disturbed)
     with product.offered("second_call"):
         result = ran(cache_dir, product)
-    assert killed
-    assert killed[0] == result[1]
+    assert len(killed) == 1
+    assert product.op in killed[0]
     assert refused(product, result)
 
 
