@@ -16,13 +16,12 @@ from dataclasses import replace
 import torch
 
 from inductor_plugin.attention.check.reference import CheckResult
-from inductor_plugin.kernels.call import TensorSpec
-from inductor_plugin.worker.child.attention import AttentionVerifier, Rerun, verifier_of
+from inductor_plugin.worker.child.attention import verifier_of
 from inductor_plugin.worker.child.operands import Guarded
 from inductor_plugin.worker.child.product import ProductVerifier
-from inductor_plugin.worker.child.running import Emit, Running, bound, moved
+from inductor_plugin.worker.child.running import Emit, Running, bound
 from inductor_plugin.worker.child.state import ProblemState
-from inductor_plugin.worker.child.stress import Stress
+from inductor_plugin.worker.child.verdict import judge, judge_again, keep
 from inductor_plugin.worker.jobs import (
     BenchCandidate,
     Event,
@@ -40,12 +39,8 @@ from inductor_plugin.worker.timer import (
 )
 
 KEPT_PROBLEMS = 2
-_SETTLE_S = 0.005
-"""Between a candidate's last call and the comparison: a thread that it has left may still write."""
 _CALLS_ALONE = 12
 """Calls in which a candidate that changes its operands now and then is to show it."""
-_CALLS_STEADY, _STEADY_S = 12, 0.3
-"""Calls, and seconds at most, in which a candidate that is wrong now and then is to show it."""
 _TRIES = 3
 """Tries in which a sample of the finals is to be undisturbed by other work."""
 _UNKNOWN = "it, or another measured in turns with it, changed an operand"
@@ -82,7 +77,7 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
         running, verdict = _first_verdict(candidate, problem, emit)
     else:
         running = _first_run(candidate, problem, emit)
-        verdict = _keep(running, problem, emit) if is_library else CheckResult(None)
+        verdict = keep(running, problem, emit) if is_library else CheckResult(None)
     # Without a check it is not known which inputs an attention kernel may write.
     damage = running.damage(problem) if checked else running.overrun()
     if checked and not damage and not verdict.reason:
@@ -93,7 +88,7 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
         emit(Event("start", candidate.candidate_id))
         samples = take_samples(timer_for(candidate.output.device), running.call, job.sampling)
         if checked:
-            verdict = _judged_again(running, problem, verdict, emit)
+            verdict = judge_again(running, problem, verdict, emit)
         damage = running.damage(problem) if checked else running.overrun()
     outcome = functools.partial(outcome, error=verdict.error, elapsed_s=time.monotonic() - started)
     if damage:
@@ -110,11 +105,11 @@ def _first_verdict(
 ) -> tuple[Running, CheckResult]:
     """Run a candidate and judge its results, again on fresh operands if they are wrong."""
     running = _first_run(candidate, problem, emit)
-    verdict = _judged(running, problem, emit)
+    verdict = judge(running, problem, emit)
     if verdict.reason and not running.writes(problem):
         problem.forget_operands()  # another candidate may have damaged them
         running = _first_run(candidate, problem, emit)
-        verdict = _judged(running, problem, emit)
+        verdict = judge(running, problem, emit)
     return running, verdict
 
 
@@ -228,7 +223,7 @@ def _dirty(rivals: dict[str, Running], problem: ProblemState, emit: Emit) -> dic
 
 def _compared(outcome: Outcome, running: Running, problem: ProblemState, emit: Emit) -> Outcome:
     """Return the outcome of a candidate after its numbers have been compared once more."""
-    verdict = _judged_again(running, problem, CheckResult(None), emit)
+    verdict = judge_again(running, problem, CheckResult(None), emit)
     damage = running.damage(problem)
     if damage:
         return replace(outcome, status="red_zone", reason=damage)
@@ -267,7 +262,7 @@ def _prepare(
 def _reference(job: ScreenJob | FinalJob, problem: ProblemState, emit: Emit) -> None:
     """Run the library kernel, if there is no reference yet."""
     if job.library is not None and not problem.known:
-        _keep(_first_run(job.library, problem, emit), problem, emit)
+        keep(_first_run(job.library, problem, emit), problem, emit)
 
 
 def _first_run(candidate: BenchCandidate, problem: ProblemState, emit: Emit) -> Running:
@@ -281,114 +276,3 @@ def _first_run(candidate: BenchCandidate, problem: ProblemState, emit: Emit) -> 
     ]
     problem.look(candidate.inputs)
     return bound(candidate, inputs, written, emit)
-
-
-def _outputs(
-    running: Running, trial: AttentionVerifier, result: torch.Tensor
-) -> dict[str, torch.Tensor]:
-    """Return all outputs of an attention kernel."""
-    candidate = running.candidate
-    views = trial.written(candidate)
-    written = {i: running.written[i].seen_as(view) for i, view in views.items()}
-    return trial.outputs(candidate, running.inputs, result, written)
-
-
-def _changed(running: Running, trial: AttentionVerifier, emit: Emit, *, library: bool) -> str:
-    """Run an attention kernel again with NaN in its operands, and with large scores; return why its outputs are wrong."""
-
-    def run() -> dict[str, torch.Tensor]:
-        return _outputs(running, trial, running.repeat(emit))
-
-    kernel = Rerun(running.candidate, running.inputs, run, library)
-    reasons = trial.poisoned(kernel), trial.with_large_scores(kernel)
-    return "; ".join(filter(None, reasons))
-
-
-def _keep(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
-    """Keep the results of the library kernel; the judgement's reason says what is wrong with them."""
-    candidate, trial = running.candidate, problem.attention
-    if problem.product is not None:
-        emit(Event("build", candidate.candidate_id))
-        problem.product.take(
-            running.result,
-            running.others,
-            candidate.inputs,
-            problem.tensors,
-            lambda stress: moved(running, stress, emit).outputs,
-        )
-        problem.sums.clear()  # gaps of operands may have been filled
-    if trial is None:
-        return CheckResult(None)
-    emit(Event("build", candidate.candidate_id))
-    verdict = trial.take(_outputs(running, trial, running.result))
-    changed = _changed(running, trial, emit, library=True)
-    return replace(verdict, reason="; ".join(filter(None, (verdict.reason, changed))))
-
-
-def _judged(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
-    """Return whether a candidate's first results are right, and those on changed operands."""
-    emit(Event("build", running.candidate.candidate_id))
-    if problem.attention is not None:
-        trial = problem.attention
-        verdict = trial.judge(_outputs(running, trial, running.result))
-        if not verdict.reason:
-            reason = _changed(running, trial, emit, library=False)
-            verdict = replace(verdict, reason=reason)
-        if not verdict.reason:
-            elsewhere = moved(running, Stress(), emit)
-            reason = elsewhere.overrun() or _verdict(elsewhere, problem, elsewhere.result).reason
-            verdict = replace(verdict, reason=reason and f"{reason} (with other addresses)")
-        return _steady(running, problem, emit) if not verdict.reason else verdict
-    assert problem.product is not None
-    verdict = problem.product.judge(*running.outputs)
-    if not verdict.reason:
-        verdict = replace(verdict, reason=running.rearranged(problem.product.reference))
-    changes = problem.product.changes(running.candidate.inputs) if not verdict.reason else ()
-    memory: dict[TensorSpec, torch.Tensor] = {}
-    for how in changes:
-        elsewhere = moved(running, how.stress, emit, memory)
-        reason = (
-            elsewhere.overrun()
-            or elsewhere.shares(running)
-            or problem.product.judge_changed(*elsewhere.outputs, how).reason
-        )
-        if reason:
-            return replace(verdict, reason=reason)
-    return _steady(running, problem, emit) if not verdict.reason else verdict
-
-
-def _verdict(running: Running, problem: ProblemState, result: torch.Tensor) -> CheckResult:
-    """Return whether outputs on the operands as they are are right."""
-    if problem.attention is not None:
-        return problem.attention.judge(_outputs(running, problem.attention, result))
-    assert problem.product is not None
-    return problem.product.judge(result, running.others)
-
-
-def _steady(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
-    """Call a candidate some more times, and judge each result whose bits differ from those before."""
-    verdict = _verdict(running, problem, running.repeat(emit))
-    before = [zone.tensor.clone() for zone in running.zones()]
-    until = time.monotonic() + _STEADY_S
-    emit(Event("start", running.candidate.candidate_id))
-    for _ in range(_CALLS_STEADY if running.guarded is not None else 0):
-        if verdict.reason or time.monotonic() > until:
-            break
-        running.again()
-        after = (zone.tensor for zone in running.zones())
-        if not all(map(torch.equal, before, after)):
-            verdict = _verdict(running, problem, running.result)
-    emit(Event("build", running.candidate.candidate_id))
-    return verdict
-
-
-def _judged_again(
-    running: Running, problem: ProblemState, before: CheckResult, emit: Emit
-) -> CheckResult:
-    """Run a candidate once more after its samples; return whether its results are still right."""
-    result = running.repeat(emit)
-    time.sleep(_SETTLE_S)
-    verdict = _verdict(running, problem, result)
-    if not verdict.reason:
-        return verdict if before.error is None else before
-    return replace(verdict, reason=f"{verdict.reason} (right at first, wrong when called again)")

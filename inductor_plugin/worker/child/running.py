@@ -166,7 +166,7 @@ def moved(
     emit(Event("build", candidate.candidate_id))
     written = {index: Guarded(candidate.inputs[index]) for index in running.written}
     pairs = zip(candidate.inputs, running.inputs, strict=True)
-    kept = {} if memory is None else memory
+    kept = dict[TensorSpec, torch.Tensor]() if memory is None else memory
     copies = {
         spec: _copied(spec, tensor, kept)
         for index, (spec, tensor) in enumerate(pairs)

@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
+from inductor_plugin.attention.check.reference import CheckResult
 from inductor_plugin.kernels.call import TensorSpec
 from inductor_plugin.worker.child.attention import AttentionVerifier
 from inductor_plugin.worker.child.operands import build, checksum
 from inductor_plugin.worker.child.product import ProductVerifier
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """Outputs that were found right: most kernels give the same numbers in each call, which are compared once.
+
+    Attributes:
+        outputs: Copies of them, by name.
+        verdict: What was found.
+    """
+
+    outputs: Mapping[str, torch.Tensor]
+    verdict: CheckResult
+
+    @classmethod
+    def of(cls, outputs: Mapping[str, torch.Tensor], verdict: CheckResult) -> Accepted:
+        """Keep copies of outputs."""
+        return cls({name: tensor.clone() for name, tensor in outputs.items()}, verdict)
+
+    def is_same(self, outputs: Mapping[str, torch.Tensor]) -> bool:
+        """Return whether outputs have the same types, sizes and numbers; those with NaN never have."""
+        return outputs.keys() == self.outputs.keys() and all(
+            tensor.dtype == outputs[name].dtype and torch.equal(tensor, outputs[name])
+            for name, tensor in self.outputs.items()
+        )
 
 
 @dataclass
@@ -21,6 +47,7 @@ class ProblemState:
     sums: dict[TensorSpec, int] = field(default_factory=dict[TensorSpec, int])
     product: ProductVerifier | None = None
     attention: AttentionVerifier | None = None
+    accepted: Accepted | None = None
     ends: dict[str, ProblemState] = field(default_factory=dict[str, "ProblemState"])
 
     def operand(self, spec: TensorSpec) -> torch.Tensor:

@@ -1,0 +1,141 @@
+"""What is judged of a candidate that runs: its first results, those on changed operands, and those of its later calls."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import torch
+
+from inductor_plugin.attention.check.reference import CheckResult
+from inductor_plugin.kernels.call import TensorSpec
+from inductor_plugin.worker.child.attention import AttentionVerifier, Rerun
+from inductor_plugin.worker.child.running import Emit, Running, moved
+from inductor_plugin.worker.child.state import Accepted, ProblemState
+from inductor_plugin.worker.child.stress import Stress
+from inductor_plugin.worker.jobs import Event
+
+_SETTLE_S = 0.005
+"""Between a candidate's last call and the comparison: a thread that it has left may still write."""
+_CALLS_STEADY, _STEADY_S = 12, 0.3
+"""Calls, and seconds at most, in which a candidate that is wrong now and then is to show it."""
+
+
+def _outputs(
+    running: Running, trial: AttentionVerifier, result: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """Return all outputs of an attention kernel."""
+    candidate = running.candidate
+    views = trial.written(candidate)
+    written = {i: running.written[i].seen_as(view) for i, view in views.items()}
+    return trial.outputs(candidate, running.inputs, result, written)
+
+
+def _changed(running: Running, trial: AttentionVerifier, emit: Emit, *, library: bool) -> str:
+    """Run an attention kernel again with NaN in its operands, and with large scores; return why its outputs are wrong."""
+
+    def run() -> dict[str, torch.Tensor]:
+        return _outputs(running, trial, running.repeat(emit))
+
+    kernel = Rerun(running.candidate, running.inputs, run, library)
+    reasons = trial.poisoned(kernel), trial.with_large_scores(kernel)
+    return "; ".join(filter(None, reasons))
+
+
+def keep(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
+    """Keep the results of the library kernel; the judgement's reason says what is wrong with them."""
+    candidate, trial = running.candidate, problem.attention
+    problem.accepted = None
+    if problem.product is not None:
+        emit(Event("build", candidate.candidate_id))
+        problem.product.take(
+            running.result,
+            running.others,
+            candidate.inputs,
+            problem.tensors,
+            lambda stress: moved(running, stress, emit).outputs,
+        )
+        problem.sums.clear()  # gaps of operands may have been filled
+    if trial is None:
+        return CheckResult(None)
+    emit(Event("build", candidate.candidate_id))
+    verdict = trial.take(_outputs(running, trial, running.result))
+    changed = _changed(running, trial, emit, library=True)
+    return replace(verdict, reason="; ".join(filter(None, (verdict.reason, changed))))
+
+
+def judge(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
+    """Return whether a candidate's first results are right, and those on changed operands."""
+    emit(Event("build", running.candidate.candidate_id))
+    if problem.attention is not None:
+        trial = problem.attention
+        verdict = _verdict(running, problem, running.result)
+        if not verdict.reason:
+            reason = _changed(running, trial, emit, library=False)
+            verdict = replace(verdict, reason=reason)
+        if not verdict.reason:
+            elsewhere = moved(running, Stress(), emit)
+            reason = elsewhere.overrun() or _verdict(elsewhere, problem, elsewhere.result).reason
+            verdict = replace(verdict, reason=reason and f"{reason} (with other addresses)")
+        return _steady(running, problem, emit) if not verdict.reason else verdict
+    assert problem.product is not None
+    verdict = _verdict(running, problem, running.result)
+    if not verdict.reason:
+        verdict = replace(verdict, reason=running.rearranged(problem.product.reference))
+    changes = problem.product.changes(running.candidate.inputs) if not verdict.reason else ()
+    memory: dict[TensorSpec, torch.Tensor] = {}
+    for how in changes:
+        elsewhere = moved(running, how.stress, emit, memory)
+        reason = (
+            elsewhere.overrun()
+            or elsewhere.shares(running)
+            or problem.product.judge_changed(*elsewhere.outputs, how).reason
+        )
+        if reason:
+            return replace(verdict, reason=reason)
+    return _steady(running, problem, emit) if not verdict.reason else verdict
+
+
+def _verdict(running: Running, problem: ProblemState, result: torch.Tensor) -> CheckResult:
+    """Return whether outputs on the operands as they are are right."""
+    trial, product = problem.attention, problem.product
+    outputs = {"": result, **running.others} if trial is None else _outputs(running, trial, result)
+    if problem.accepted is not None and problem.accepted.is_same(outputs):
+        return problem.accepted.verdict
+    if trial is not None:
+        verdict = trial.judge(outputs)
+    else:
+        assert product is not None
+        verdict = product.judge(result, running.others)
+    if not verdict.reason:
+        problem.accepted = Accepted.of(outputs, verdict)
+    return verdict
+
+
+def _steady(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
+    """Call a candidate some more times, and judge each result whose bits differ from those before."""
+    verdict = _verdict(running, problem, running.repeat(emit))
+    before = [zone.tensor.clone() for zone in running.zones()]
+    until = time.monotonic() + _STEADY_S
+    emit(Event("start", running.candidate.candidate_id))
+    for _ in range(_CALLS_STEADY if running.guarded is not None else 0):
+        if verdict.reason or time.monotonic() > until:
+            break
+        running.again()
+        after = (zone.tensor for zone in running.zones())
+        if not all(map(torch.equal, before, after)):
+            verdict = _verdict(running, problem, running.result)
+    emit(Event("build", running.candidate.candidate_id))
+    return verdict
+
+
+def judge_again(
+    running: Running, problem: ProblemState, before: CheckResult, emit: Emit
+) -> CheckResult:
+    """Run a candidate once more after its samples; return whether its results are still right."""
+    result = running.repeat(emit)
+    time.sleep(_SETTLE_S)
+    verdict = _verdict(running, problem, result)
+    if not verdict.reason:
+        return verdict if before.error is None else before
+    return replace(verdict, reason=f"{verdict.reason} (right at first, wrong when called again)")
