@@ -11,7 +11,7 @@ ARGS ?=
 PYTEST := $(PY) -m pytest -n auto --dist worksteal
 PATIENT := -o faulthandler_timeout=600
 
-.PHONY: environment demo test test-slow test-part test-all durations check test-compat test-gpu bench bench-gpu docs clean
+.PHONY: environment demo test test-slow test-part test-all durations check test-compat test-pytorch test-gpu bench bench-gpu docs clean
 
 environment: $(READY)
 
@@ -46,6 +46,12 @@ test-compat: $(COMPAT:%=test-compat-%)
 
 test-compat-%:
 	$(MAKE) test VENV=.venv-$* TORCH=$* ARGS='-m "compat and not slow" $(ARGS)'
+
+# PYTORCH is a checkout of PyTorch, best of the installed version; a run that was ended goes on where it was.
+PYTORCH ?= $(error name a checkout of PyTorch: make test-pytorch PYTORCH=...)
+test-pytorch: $(READY)
+	$(PY) -m pip install --quiet --disable-pip-version-check -e ".[pytorch-tests]"
+	$(PY) -m tests.pytorch "$(PYTORCH)" $(ARGS)
 
 test-gpu: $(READY)
 	$(PY) -m pytest tests/gpu -m "gpu or sm90" --resume $(ARGS)

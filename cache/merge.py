@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from inductor_plugin.cache.record import Decision, Measured, Record
+from inductor_plugin.cache.record import GRAPH, Decision, Measured, Record
 
 T = TypeVar("T")
 
@@ -21,7 +21,12 @@ def merge(old: Record, new: Record) -> Record:
     on more candidates is kept, then the newer; a pinned record keeps its decision. Refusals are those
     of the later record, since each record has all of them. The epilogue is also that of the later
     record, unless an earlier version wrote that without one.
+
+    Of two records of a whole graph the one that was decided later is kept as it is: its measurements are those of its
+    choices, which the other's are not.
     """
+    if old.op == GRAPH:
+        return _one_of(old, new)
     candidates = dict(old.candidates)
     for name, measured in new.candidates.items():
         before = candidates.get(name)
@@ -40,6 +45,25 @@ def merge(old: Record, new: Record) -> Record:
         epilogue=described.epilogue,
         extra={**old.extra, **new.extra, **_disputed(old.extra, new.extra)},
     )
+
+
+def _one_of(old: Record, new: Record) -> Record:
+    """Return the record that was decided later; a pinned one before others."""
+    kept = _greater(old, new, _decided_at, _facts)
+    return replace(
+        kept,
+        created=min(old.created, new.created),
+        updated=max(old.updated, new.updated),
+        extra={**old.extra, **new.extra, **_disputed(old.extra, new.extra)},
+    )
+
+
+def _decided_at(record: Record) -> tuple[float, float]:
+    return record.pinned, record.decision.decided_at if record.decision is not None else 0.0
+
+
+def _facts(record: Record) -> str:
+    return repr((record.decision, sorted(record.candidates.items()), _head(record)))
 
 
 def _worth(measured: Measured) -> tuple[int, float]:

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies
 
 from inductor_plugin.cache import Decision, Measured, Record, document
 from inductor_plugin.cache.merge import merge
-from inductor_plugin.cache.record import from_fields, rounded, to_fields
+from inductor_plugin.cache.record import GRAPH, from_fields, rounded, to_fields
 from tests.support.cache import decision, measured, record
 
 
@@ -50,6 +50,22 @@ def test_merging_keeps_every_candidate_the_newer_measurement_and_the_newer_refus
         assert {n: one.median_ms for n, one in both.candidates.items()} == {"a": 1, "b": 3, "c": 4}
         assert both.rejected == {"u": "new"}
         assert (both.created, both.updated) == (1000.0, 2000.0)
+
+
+def test_of_two_records_of_a_graph_the_later_decision_keeps_its_own_measurements():
+    """A third row is no better evidence there: its name says which choices the graph gives up."""
+    three = [measured("tuned"), measured("library"), measured("tuned, less a")]
+    old = record(*three, decision=decision("tuned, less a", 3, 1000.0))
+    new = record(
+        measured("tuned", 2.0), measured("library"), decision=decision("library", 2, 2000.0)
+    )
+    old, new = (replace(each, op=GRAPH) for each in (old, new))
+    for both in (merge(old, new), merge(new, old)):
+        assert both.decision == new.decision
+        assert both.candidates == new.candidates
+    pinned = replace(old, pinned=True)
+    assert merge(pinned, new) == merge(new, pinned)
+    assert merge(pinned, new).decision == old.decision
 
 
 def test_a_timing_does_not_give_way_to_a_newer_skip():

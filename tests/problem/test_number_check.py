@@ -7,7 +7,12 @@ from dataclasses import replace
 import pytest
 
 from inductor_plugin.problem.definition import Operand, Problem
-from inductor_plugin.problem.number_check import added_operands, amplitude, steepness, tolerance_of
+from inductor_plugin.problem.number_check import (
+    added_operands,
+    amplitudes,
+    steepness,
+    tolerance_of,
+)
 from inductor_plugin.problem.tolerance import STEPPED
 
 
@@ -38,13 +43,33 @@ def test_operands_that_are_added(problem: Problem, added: tuple[int, ...]) -> No
 @pytest.mark.parametrize(("extent", "factor"), [(1, 1.0), (4096, 64.0), (14336, 128.0)])
 def test_they_are_as_large_as_the_product(extent: int, factor: float) -> None:
     wide = operand(extent, 1 << 20)
-    assert amplitude(Problem("addmm", (C, operand(8, extent), wide), D)) == factor
+    assert amplitudes(Problem("addmm", (C, operand(8, extent), wide), D)) == {0: factor}
+
+
+@pytest.mark.parametrize(("extent", "factor"), [(1, 1.0), (4096, 1 / 64)])
+def test_a_product_that_an_epilogue_reads_is_about_1(extent: int, factor: float) -> None:
+    fused = Problem("addmm", (C, operand(8, extent), operand(extent, 16)), D, epilogue="exp-01")
+    assert amplitudes(fused) == {1: factor}
+
+
+def test_what_has_fixed_or_whole_numbers_is_not_scaled_for_an_epilogue() -> None:
+    fused = Problem("addmm", (C, operand(8, 4096), operand(4096, 16)), D, epilogue="exp-01")
+    assert amplitudes(fused, fixed={2}) == {0: 64.0}
+    whole = (operand(8, 4096, dtype="int8"), operand(4096, 16, dtype="int8"))
+    assert amplitudes(Problem("int_mm", whole, D, epilogue="mul-01")) == {}
+
+
+def test_a_convolution_is_as_long_as_its_filters() -> None:
+    image, filters = operand(1, 64, 8, 8), operand(16, 64, 3, 3)
+    assert amplitudes(Problem("convolution", (image, filters), D, epilogue="relu-0")) == {0: 1 / 32}
 
 
 @pytest.mark.parametrize(("extent", "exponent"), [(1, 4), (64, 2), (4096, 1), (65536, 0)])
 def test_products_of_steep_operands_are_some_hundreds(extent: int, exponent: int) -> None:
-    assert steepness(Problem("mm", (operand(8, extent), operand(extent, 16)), D)) == exponent
+    inputs = (operand(8, extent), operand(extent, 16))
+    assert steepness(Problem("mm", inputs, D)) == exponent
     assert 100 < 4**exponent * extent**0.5 <= 256
+    assert steepness(Problem("mm", inputs, D, epilogue="exp-0")) == 4
 
 
 def test_an_epilogue_does_not_widen_the_tolerance() -> None:

@@ -14,7 +14,7 @@ from inductor_plugin.problem.definition import size_class
 from inductor_plugin.problem.number_check import (
     NumberCheck,
     added_operands,
-    amplitude,
+    amplitudes,
     steepness,
     tolerance_of,
 )
@@ -32,17 +32,23 @@ def number_check(problem: Problem, names: Sequence[str], seeds: dict[str, int]) 
         names: Names of its inputs in the graph; fewer if the others are not added to the product.
         seeds: Seeds of the random values of inputs, by name; missing ones are added.
     """
-    added = dict.fromkeys(names[i] for i in added_operands(problem) if i < len(names))
-    factor = amplitude(problem)
     convolution = problem.op == "convolution"
     exact = not convolution_tf32() if convolution else float32_precision() == "highest"
-    filters = names[1:2] if convolution else ()
+    fixed = [
+        i for i, name in enumerate(names) if name in V.graph.constants or names.count(name) > 1
+    ]
+
+    def seed(index: int) -> int:
+        return seeds.setdefault(names[index], len(seeds) + 1)
+
+    factors = amplitudes(problem, fixed)
     return NumberCheck(
         tolerance_of(problem, tf32=problem.output.device != "cpu" and not exact),
-        tuple((seeds.setdefault(name, len(seeds) + 1), factor) for name in added),
+        tuple({seed(i): factor for i, factor in factors.items() if i < len(names)}.items()),
+        added=frozenset(seed(i) for i in added_operands(problem) if i < len(names)),
         large_values=not problem.epilogue,
-        steep=steepness(problem),
-        unplanted=frozenset(seeds.setdefault(name, len(seeds) + 1) for name in filters),
+        steep=steepness(problem, fixed),
+        unplanted=frozenset(seed(i) for i, _ in enumerate(names[1:2], start=1) if convolution),
     )
 
 

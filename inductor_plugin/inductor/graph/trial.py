@@ -37,6 +37,11 @@ class Trial:
     environment: str = ""
     _known: Held = field(default_factory=Held)
 
+    @property
+    def is_reduced(self) -> bool:
+        """Whether the graph's record, or its pin, has held any problem: what was compiled is not the tuned graph."""
+        return self.held is None and self._known != Held()
+
     def holds(self, problem_digest: str, store: Store, environment: str, pins: Pins | None) -> bool:
         """Return True if a problem's library kernel runs in this compile.
 

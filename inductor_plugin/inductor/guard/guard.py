@@ -196,12 +196,13 @@ def _verified(graph: Guarded, choices: Mapping[str, str]) -> Any:
         tried[given_up] = compiled, comparison
         return not (comparison.is_slower(margin) or comparison.disturbed)
 
-    whole = compared(graph.compiled)
+    tuned = graph.again(Held()) if graph.trial.is_reduced else graph.compiled
+    whole = compared(tuned)
     if whole is None:  # a few turns take too long
         return graph.compiled
     if not whole.is_slower(margin):
         _keep(graph, choices, Held(), whole, whole)
-        return graph.compiled
+        return tuned
     given_up = search(_most_suspicious_first(graph.trial, choices), is_fast)
     if given_up == frozenset(choices):
         _keep(graph, choices, _ALL, whole, whole)

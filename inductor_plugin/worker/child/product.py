@@ -84,6 +84,7 @@ class ProductVerifier:
         self._inputs: tuple[TensorSpec, ...] = ()
         self._gaps = False
         self._amplitudes = dict(check.amplitudes)
+        self._added = check.added
 
     @property
     def known(self) -> bool:
@@ -147,28 +148,34 @@ class ProductVerifier:
         self._others = {name: other.clone() for name, other in others.items()}
         usable = _finite(self._reference)
         self._gaps = fill_gaps(inputs, tensors)
-        stress: Stress | None = Stress()
-        if self._gaps or self._check.large_values:
-            exponents = EXPONENTS if self._check.large_values else (0,)
-            tried = (self._stress(e) for e in exponents)
-            stress = next((s for s in tried if _finite(run(s)[0]) >= usable), None)
-        if stress is None:
-            # It reads the gaps; those of operands that are built from now on are numbers.
+        stress = self._largest(usable, run)
+        if stress is None and self._gaps:  # it reads the gaps, which are numbers from now on
             self._gaps = False
-            tensors.clear()
+            fill_gaps(inputs, tensors, 0)
+            stress = self._largest(usable, run)
+        if stress is None:
             return
         self._changes = list(self._planted(stress, usable, run))
         if self._check.large_values and not whole(self._reference):
             self._changes += [*self._small(run), *self._overflowing(stress.exponent, run)]
         elif not self._check.large_values:
             self._changes += self._steep(run)
-        if len(self._changes) == 1:
-            # What a kernel keeps for an address shows in its second run there.
-            self._changes.append(Change.of(Stress(), (self._reference, self._others)))
+        if len({change.stress.exponent for change in self._changes if change.numbers}) < 2:
+            # What a kernel keeps of an operand for its address shows by other numbers there.
+            changed = Stress(others=True)
+            self._changes.append(Change.of(changed, run(changed)))
+
+    def _largest(self, usable: float, run: Run) -> Stress | None:
+        """Return the change to the largest operands of which the library kernel's output is finite; None if there is none."""
+        if not self._gaps and not self._check.large_values:
+            return Stress()
+        exponents = EXPONENTS if self._check.large_values else (0,)
+        tried = (self._stress(exponent) for exponent in exponents)
+        return next((stress for stress in tried if _finite(run(stress)[0]) >= usable), None)
 
     def _stress(self, exponent: int) -> Stress:
         """Return a change of all operands; those that are added are scaled as the product is."""
-        return Stress(exponent, added=frozenset(self._amplitudes))
+        return Stress(exponent, added=self._added)
 
     def _small(self, run: Run) -> Iterator[Change]:
         """Yield operands that are so small that a kernel must not take them for zeros."""
@@ -210,14 +217,14 @@ class ProductVerifier:
         """
         floating = not whole(self.reference)
         plantable = [spec for spec in self._inputs if spec.seed not in self._check.unplanted]
-        places = sites(plantable, self._amplitudes) if floating else ()
-        further = borders(plantable, self._amplitudes) if floating else ()
+        places = sites(plantable, self._added) if floating else ()
+        further = borders(plantable, self._added) if floating else ()
 
         def tried(chosen: tuple[tuple[int, int], ...], most: float) -> Change | None:
             how = replace(stress, planted=chosen)
             outputs = run(how)
             spoiled = usable - _finite(outputs[0])
-            unread = all(seed in self._amplitudes for seed, _ in chosen)
+            unread = all(seed in self._added for seed, _ in chosen)
             shows = spoiled <= most and (spoiled > 0 or unread)
             return Change.of(how, outputs) if shows else None
 

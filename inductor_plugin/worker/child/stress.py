@@ -1,4 +1,4 @@
-"""Operands that show what random numbers hide: NaN where nothing may be read, NaN where it has to show, large and small values.
+"""Operands that show what random numbers hide: NaN where nothing may be read, NaN where it has to show, large, small and other values.
 
 Changes are made in place, on copies of the operands. No operand overflows.
 """
@@ -54,17 +54,21 @@ class Stress:
         exponent: Power of two that floats are multiplied by; above 0 integers are multiplied by `_WHOLE`, too.
         planted: Elements that become NaN, as (seed, index in the storage).
         added: Seeds of operands that are added to the product of two others: twice the exponent is theirs.
+        others: Whether each operand has other numbers, of about the same size.
     """
 
     exponent: int = 0
     planted: tuple[tuple[int, int], ...] = ()
     added: frozenset[int] = frozenset()
+    others: bool = False
 
     def apply(self, tensors: Mapping[TensorSpec, torch.Tensor]) -> None:
         """Change the operands in place; those from files and packed ones stay as they are."""
         changed = [(spec, flat(spec, tensor)) for spec, tensor in tensors.items() if plain(spec)]
         for spec, values in changed:
             _scale(spec, values, self.exponent * (2 if spec.seed in self.added else 1))
+            if self.others:
+                _replace(spec, values)
         for seed, index in self.planted:
             for spec, values in changed:
                 if spec.seed == seed and index < values.numel():
@@ -148,12 +152,15 @@ def _ends(extent: int) -> list[int]:
     return list(dict.fromkeys(index for index in likely if 0 <= index < extent - 1))
 
 
-def fill_gaps(inputs: Sequence[TensorSpec], tensors: Mapping[TensorSpec, torch.Tensor]) -> bool:
-    """Fill what no operand of the library kernel covers with NaN; return whether there is any.
+def fill_gaps(
+    inputs: Sequence[TensorSpec], tensors: Mapping[TensorSpec, torch.Tensor], byte: int = 0xFF
+) -> bool:
+    """Fill what no operand of the library kernel covers; return whether there is any.
 
     Args:
         inputs: Operands of the library kernel.
         tensors: All operands that have been built.
+        byte: What they are filled with, NaN if not stated.
     """
     filled = False
     for spec, tensor in tensors.items():
@@ -166,7 +173,7 @@ def fill_gaps(inputs: Sequence[TensorSpec], tensors: Mapping[TensorSpec, torch.T
         gaps = ~covered(elements, views, tensor.device)
         if bool(gaps.any()):
             bytes_of = flat(spec, tensor).view(torch.uint8).view(elements, -1)
-            bytes_of[gaps] = 0xFF
+            bytes_of[gaps] = byte
             filled = True
     return filled
 
@@ -184,6 +191,20 @@ def _scale(spec: TensorSpec, values: torch.Tensor, exponent: int) -> None:
             values.copy_((values.float() * factor).to(values.dtype))
         else:
             values.mul_(factor)
+
+
+def _replace(spec: TensorSpec, values: torch.Tensor) -> None:
+    """Give an operand other numbers: half of their negatives, or in integers the complement in their range."""
+    if spec.dtype == "bool":
+        values.logical_not_()
+    elif spec.dtype == "uint8":
+        values.copy_(7 - values)
+    elif not values.dtype.is_floating_point and not values.dtype.is_complex:
+        values.bitwise_not_()
+    else:
+        factor = 0.5 if spec.dtype == "float8_e8m0fnu" else -0.5
+        wide = values.float() if values.element_size() == 1 else values
+        values.copy_((wide * factor).to(values.dtype))
 
 
 def _has_nan(spec: TensorSpec) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from torch._dynamo.utils import counters
 
 import inductor_plugin
 from inductor_plugin import cli
-from inductor_plugin.cache import Record, open_store
-from inductor_plugin.cache.record import GRAPH
+from inductor_plugin.cache import Record, document, open_store
+from inductor_plugin.cache.record import GRAPH, to_fields
 from inductor_plugin.inductor.graph.graph_record import LIBRARY, TUNED
 from inductor_plugin.inductor.guard import guard
 from inductor_plugin.inductor.guard.comparison import Comparison
@@ -134,6 +135,27 @@ def test_it_gives_up_what_makes_it_slower(
     assert all(each.decision and "rivals" in each.decision.winner for each in problems)
 
 
+def test_a_graph_whose_choices_have_changed_is_compared_with_all_of_them(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record says that library kernels run, as which it is compiled: those are not compared with themselves."""
+    referee = Referee(allowed=0)
+    monkeypatch.setattr(guard, "compare", referee)
+    assert run(cache_dir) == 0
+    store, record = open_store(cache_dir), graph_record(cache_dir)
+    tuned = record.candidates[TUNED]
+    before = replace(tuned, provenance={**tuned.provenance, "choices": {"a problem": "a rival"}})
+    candidates = {**record.candidates, TUNED: before}
+    path = store.layout.record(record.environment, record.op, record.digest)
+    path.write_bytes(document.dump(to_fields(replace(record, candidates=candidates))))
+    referee.compared.clear()
+    assert run(cache_dir) == 0
+    assert referee.compared[0] == 2
+    decision = graph_record(cache_dir).decision
+    assert decision is not None
+    assert decision.winner == LIBRARY
+
+
 def test_what_was_known_before_is_compared_where_asked(
     cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +229,13 @@ def test_a_graph_whose_turns_take_too_long_is_not_compared(
     assert GRAPH not in [record.op for record in open_store(cache_dir).iter_records()]
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare graphs however long their calls take: the machine may be busy."""
+    monkeypatch.setattr(guard, "_LEAST_S", 60.0)
+
+
+@pytest.mark.usefixtures("patient")
 def test_random_numbers_of_training_stay(cache_dir: Path) -> None:
     def step(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
         return nn.functional.dropout(x @ w, 0.5) @ v
@@ -221,6 +250,7 @@ def test_random_numbers_of_training_stay(cache_dir: Path) -> None:
     assert GRAPH in [record.op for record in open_store(cache_dir).iter_records()]
 
 
+@pytest.mark.usefixtures("patient")
 def test_random_numbers_stay_as_they_were(cache_dir: Path) -> None:
     torch.manual_seed(3)
     run(cache_dir)

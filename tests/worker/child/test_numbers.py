@@ -16,7 +16,7 @@ import torch
 
 from inductor_plugin.kernels.call import ExternKernel, OpKernel, TensorSpec
 from inductor_plugin.problem.definition import Operand, Problem
-from inductor_plugin.problem.number_check import NumberCheck, amplitude, tolerance_of
+from inductor_plugin.problem.number_check import NumberCheck, amplitudes, tolerance_of
 from inductor_plugin.worker.child import bench, inductor
 from inductor_plugin.worker.child.running import Running
 from inductor_plugin.worker.jobs import BenchCandidate, FinalJob, Outcome, Sampling, ScreenJob
@@ -49,8 +49,10 @@ def operands(dtype: str, op: str, *, pitch: int = 0) -> tuple[TensorSpec, ...]:
 def check(dtype: str, op: str) -> NumberCheck:
     inputs = tuple(Operand(s.size, s.stride, dtype, "cpu") for s in operands(dtype, op))
     problem = Problem(op, inputs, Operand((M, N), (N, 1), dtype, "cpu"))
-    added = ((C_SEED, amplitude(problem)),) if op == "addmm" else ()
-    return NumberCheck(tolerance_of(problem, tf32=False), added)
+    factors = {C_SEED: amplitudes(problem)[0]} if op == "addmm" else {}
+    return NumberCheck(
+        tolerance_of(problem, tf32=False), tuple(factors.items()), frozenset(factors)
+    )
 
 
 def jobs(

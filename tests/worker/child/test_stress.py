@@ -100,3 +100,25 @@ def test_gaps_are_what_no_operand_of_the_library_kernel_covers() -> None:
     assert not fill_gaps([base], {base: whole})
     assert not fill_gaps([replace(base, size=(8, 4), stride=(1, 8))], {base: whole})
     assert not bool(whole.isnan().any())
+
+
+def test_gaps_that_the_library_kernel_reads_are_numbers() -> None:
+    base = TensorSpec((4, 8), (8, 1), "float32", "cpu", seed=1)
+    tensor = build(base)
+    assert fill_gaps([replace(base, size=(4, 3))], {base: tensor}, 0)
+    assert flat(base, tensor).view(4, 8)[:, 3:].eq(0).all()
+    assert flat(base, tensor).view(4, 8)[:, :3].ne(0).all()
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float32", "bfloat16", "float8_e4m3fn", "float8_e8m0fnu", "int8", "uint8", "bool"]
+)
+def test_other_numbers_are_in_the_range_of_the_first(dtype: str) -> None:
+    spec = TensorSpec((64,), (1,), dtype, "cpu", seed=1)
+    before, after = build(spec).double(), build(spec)
+    Stress(others=True).apply({spec: after})
+    changed = after.double()
+    assert int((changed == before).sum()) <= 1  # a random number may be 0
+    assert bool((changed.abs() <= before.abs().max() + (dtype == "int8")).all())
+    if dtype == "float32":  # kernels read no NaN for it
+        assert torch.equal(changed, before * -0.5)

@@ -1,0 +1,85 @@
+"""Which of PyTorch's test files run, and the two arms they run in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+STOCK, PLUGIN = "stock", "plugin"
+ARMS = (STOCK, PLUGIN)
+_OURS = "INDUCTOR_PLUGIN_"
+_PRODUCTS = "mm or linear or conv or attention or sdpa or matmul or lstm or einsum or mlp"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A file of PyTorch's tests.
+
+    Attributes:
+        file: Its name, in test/inductor.
+        chosen: Expression for pytest's ``-k``; empty for all tests.
+        environment: Variables of the plugin's arm.
+    """
+
+    file: str
+    chosen: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def name(self) -> str:
+        """The file without its ending."""
+        return self.file.removesuffix(".py")
+
+
+SUITES = (
+    # The test makes ATen's kernels 1000 times slower inside Inductor's own selection; this option is its equal.
+    Suite("test_cpu_select_algorithm.py", environment={f"{_OURS}GEMM_BACKENDS": "CPP"}),
+    Suite("test_mkldnn_pattern_matcher.py"),
+    Suite("test_inductor_freezing.py"),
+    Suite("test_fused_attention.py"),
+    Suite("test_aot_inductor.py", f"cpu and ({_PRODUCTS})"),
+    Suite("test_torchinductor.py", f"Cpu and ({_PRODUCTS})"),
+    Suite("test_torchinductor_dynamic_shapes.py", f"Cpu and ({_PRODUCTS})"),
+    Suite("test_cpu_cpp_wrapper.py", _PRODUCTS),
+    Suite("test_cpu_repro.py", _PRODUCTS),
+    Suite("test_binary_folding.py"),
+    Suite("test_efficient_conv_bn_eval.py"),
+    Suite("test_pattern_matcher.py", _PRODUCTS),
+    Suite("test_custom_post_grad_passes.py"),
+    Suite("test_custom_lowering.py"),
+    Suite("test_auto_functionalize.py", _PRODUCTS),
+    Suite("test_standalone_compile.py"),
+)
+
+KNOWN: Mapping[str, str] = {}
+"""Why a test differs though the plugin is right, by its id."""
+
+
+def environment(arm: str, suite: Suite, folder: Path, tests: Path) -> dict[str, str]:
+    """Return the variables of one file in one arm.
+
+    Args:
+        arm: One of `ARMS`; both autotune.
+        suite: The file.
+        folder: Where the caches of the arm are.
+        tests: PyTorch's folder ``test``, which its files import from.
+    """
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(_OURS)}
+    paths = [tests, tests / "inductor", REPOSITORY]
+    shared = {
+        **kept,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / arm / "inductor"),
+    }
+    if arm == STOCK:
+        return {**shared, "TORCHINDUCTOR_MAX_AUTOTUNE": "1"}
+    ours = {"ENABLE": "1", "CACHE_DIR": str(folder / arm / "plugin"), "PROGRESS": "off"}
+    return {
+        **shared,
+        **{f"{_OURS}{name}": text for name, text in ours.items()},
+        **suite.environment,
+    }
