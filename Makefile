@@ -51,7 +51,7 @@ test-compat-%:
 PYTORCH ?= $(error name a checkout of PyTorch: make test-pytorch PYTORCH=...)
 test-pytorch: $(READY)
 	$(PY) -m pip install --quiet --disable-pip-version-check -e ".[pytorch-tests]"
-	$(PY) -m tests.pytorch "$(PYTORCH)" $(ARGS)
+	$(PY) -m benchmarks.pytorch "$(PYTORCH)" $(ARGS)
 
 test-gpu: $(READY)
 	$(PY) -m pytest tests/gpu -m "gpu or sm90" --resume $(ARGS)

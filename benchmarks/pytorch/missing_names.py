@@ -43,7 +43,7 @@ class Missing:
         """Keep the name."""
         self.__name__ = name
 
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+    def __call__(self, *arguments: Any, **_: Any) -> Any:
         """Return what is decorated."""
         return arguments[0] if len(arguments) == 1 and callable(arguments[0]) else self
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tests.pytorch.journal import Result
+from benchmarks.pytorch.journal import Result
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from rich.table import Table
 
 from benchmarks.harness.arms import machine
 from benchmarks.harness.sources import PLUGIN as SOURCES
-from tests.pytorch.arm import collected, run
-from tests.pytorch.differences import Difference, counts, differences
-from tests.pytorch.journal import Result
-from tests.pytorch.suite import ARMS, KNOWN, PLUGIN, STOCK, SUITES, Suite, environment
+from benchmarks.pytorch.arm import collected, run
+from benchmarks.pytorch.differences import Difference, counts, differences
+from benchmarks.pytorch.journal import Result
+from benchmarks.pytorch.suite import ARMS, KNOWN, PLUGIN, STOCK, SUITES, Suite, environment
 
 _PART = 25
 """Tests of one process: the limit of time is looked at after each."""
@@ -32,7 +32,7 @@ _PART = 25
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the files; the exit status is 1 if the plugin is at fault, 2 if there are no tests."""
-    parser = argparse.ArgumentParser(prog="python -m tests.pytorch", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pytorch", description=__doc__)
     parser.add_argument("pytorch", type=Path, help="checkout of PyTorch")
     parser.add_argument("--files", nargs="+", default=[suite.name for suite in SUITES])
     parser.add_argument(
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"nothing of {' '.join(given.files)} in {folder} can be run")
     _print(summary, found)
     if given.out:
-        facts = machine((*SOURCES, "tests/pytorch"), dry=True) or {}
+        facts = machine((*SOURCES, "benchmarks/pytorch"), dry=True) or {}
         report = {
             "machine": facts,
             "files": summary,

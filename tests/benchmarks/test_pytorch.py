@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.pytorch.arm import collected, run
-from tests.pytorch.differences import Difference, counts, differences
-from tests.pytorch.journal import Result, crashed, results_in
-from tests.pytorch.suite import PLUGIN, REPOSITORY, STOCK, SUITES, environment
+from benchmarks.pytorch.arm import collected, run
+from benchmarks.pytorch.differences import Difference, counts, differences
+from benchmarks.pytorch.journal import Result, crashed, results_in
+from benchmarks.pytorch.suite import PLUGIN, REPOSITORY, STOCK, SUITES, environment
 
 FILE = """
 import os, unittest

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.pytorch.journal import Result, crashed, results_in
-from tests.pytorch.recorder import JOURNAL
+from benchmarks.pytorch.journal import Result, crashed, results_in
+from benchmarks.pytorch.recorder import JOURNAL
 
 LIMIT_S = 240
 """Seconds after which the process of a test is ended."""
@@ -60,8 +60,8 @@ def run(
 def _pytest(
     arguments: Sequence[str], folder: Path, variables: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    own = ["-p", "tests.pytorch.missing_names"]
-    own += ["-p", "tests.pytorch.recorder"] if JOURNAL in variables else []
+    own = ["-p", "benchmarks.pytorch.missing_names"]
+    own += ["-p", "benchmarks.pytorch.recorder"] if JOURNAL in variables else []
     quiet = ["--noconftest", "-c", "/dev/null", "--rootdir", str(folder), "-p", "no:cacheprovider"]
     limit = ["-o", f"faulthandler_timeout={LIMIT_S}", "-o", "faulthandler_exit_on_timeout=true"]
     return subprocess.run(
