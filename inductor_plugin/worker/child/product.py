@@ -162,7 +162,7 @@ class ProductVerifier:
             self._changes += self._steep(run)
         if len({change.stress.exponent for change in self._changes if change.numbers}) < 2:
             # What a kernel keeps of an operand for its address shows by other numbers there.
-            changed = Stress(others=True)
+            changed = Stress(renewed=True)
             self._changes.append(Change.of(changed, run(changed)))
 
     def _largest(self, usable: float, run: Run) -> Stress | None:

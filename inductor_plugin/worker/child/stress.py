@@ -54,21 +54,21 @@ class Stress:
         exponent: Power of two that floats are multiplied by; above 0 integers are multiplied by `_WHOLE`, too.
         planted: Elements that become NaN, as (seed, index in the storage).
         added: Seeds of operands that are added to the product of two others: twice the exponent is theirs.
-        others: Whether each operand has other numbers, of about the same size.
+        renewed: Whether each operand has other numbers, of about the same size.
     """
 
     exponent: int = 0
     planted: tuple[tuple[int, int], ...] = ()
     added: frozenset[int] = frozenset()
-    others: bool = False
+    renewed: bool = False
 
     def apply(self, tensors: Mapping[TensorSpec, torch.Tensor]) -> None:
         """Change the operands in place; those from files and packed ones stay as they are."""
         changed = [(spec, flat(spec, tensor)) for spec, tensor in tensors.items() if plain(spec)]
         for spec, values in changed:
             _scale(spec, values, self.exponent * (2 if spec.seed in self.added else 1))
-            if self.others:
-                _replace(spec, values)
+            if self.renewed:
+                _renew(spec, values)
         for seed, index in self.planted:
             for spec, values in changed:
                 if spec.seed == seed and index < values.numel():
@@ -193,7 +193,7 @@ def _scale(spec: TensorSpec, values: torch.Tensor, exponent: int) -> None:
             values.mul_(factor)
 
 
-def _replace(spec: TensorSpec, values: torch.Tensor) -> None:
+def _renew(spec: TensorSpec, values: torch.Tensor) -> None:
     """Give an operand other numbers: half of their negatives, or in integers the complement in their range."""
     if spec.dtype == "bool":
         values.logical_not_()

@@ -8,6 +8,8 @@ The jobs run in this process; a candidate is the library kernel with a fault aro
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -248,3 +250,19 @@ def test_honest_kernels_are_accepted(case: Case, tmp_path: Path) -> None:
     for honest in spoiled.HONEST:
         outcome = screened(case, honest, tmp_path)
         assert (outcome.status, outcome.reason) == ("ok", "")
+
+
+def test_a_busy_machine_does_not_cut_the_calls_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that waits for a core in each call, and is wrong in the 14th: later than 0.3 s."""
+    calls = itertools.count(1)
+
+    def waits(kernel: spoiled.Kernel, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> None:
+        time.sleep(0.05)
+        kernel(inputs, out)
+        if next(calls) % 14 == 0:
+            out.mul_(2)
+
+    monkeypatch.setattr(spoiled, "waits", waits, raising=False)
+    assert screened(CASES["mm-float32"], waits, tmp_path).status == "wrong"
