@@ -22,9 +22,12 @@ class Stats:
         quarantined: Candidates in quarantine, added now or before.
         fusions: Epilogues and prologues Inductor asked about.
         fusions_pruned: Fusions that static analysis refused for every candidate; nothing was compiled.
+        graphs_compared: Tuned graphs that were run in turns with the same graph of library kernels.
+        graphs_reduced: Those of them that were slower, and gave up choices.
         compile_s: Seconds spent compiling, summed over workers.
         benchmark_s: Seconds spent measuring.
         wall_s: Seconds that compilation waited for tuning.
+        compare_s: Seconds that compilation waited for the comparison of graphs.
     """
 
     problems: int = 0
@@ -37,9 +40,12 @@ class Stats:
     quarantined: int = 0
     fusions: int = 0
     fusions_pruned: int = 0
+    graphs_compared: int = 0
+    graphs_reduced: int = 0
     compile_s: float = 0.0
     benchmark_s: float = 0.0
     wall_s: float = 0.0
+    compare_s: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the counters as plain JSON values."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -47,6 +46,7 @@ from inductor_plugin.tuning.operand_files import OperandFiles
 from inductor_plugin.tuning.pins import Pins, read_pins
 from inductor_plugin.tuning.refusal import remember
 from inductor_plugin.tuning.report.table import spent_on, summary, table
+from inductor_plugin.tuning.report.terminal import show
 from inductor_plugin.tuning.runtime import RUNTIME, DeviceContext
 from inductor_plugin.tuning.selection import Selection, TuningTicket
 from inductor_plugin.tuning.task import problem_digest
@@ -307,12 +307,8 @@ class Session:
                 logger.info("%s", decided(ticket))
         line = summary(tickets, spent)
         logger.info("%s", line)
-        shown = self.config.table == "on" or (
-            self.config.table == "auto" and spent.benchmarked and sys.stderr.isatty()
-        )
-        if shown:
-            text = "\n".join([*(table(ticket) for ticket in tickets), line])
-            sys.stderr.write(f"{text}\n")
+        text = "\n".join([*(table(ticket) for ticket in tickets), line])
+        show(text, self.config, measured=spent.benchmarked > 0)
 
 
 def session_of(graph: GraphLowering, config: Config) -> Session:

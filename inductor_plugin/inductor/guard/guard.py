@@ -41,7 +41,9 @@ from inductor_plugin.inductor.guard.comparison import Comparison, search
 from inductor_plugin.inductor.guard.fx_graph import copied, problem_of, uncounted, why_not_run
 from inductor_plugin.inductor.guard.operands import real_inputs
 from inductor_plugin.inductor.guard.turns import compare
+from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.environment import provenance
+from inductor_plugin.tuning.report.terminal import show
 
 logger = logging.getLogger(__name__)
 
@@ -153,6 +155,7 @@ def _guarded(
     limit_s: float,
 ) -> Any:
     """Return the compiled graph, or one that gives up some choices because it was slower than with library kernels."""
+    started = time.perf_counter()
     try:
         with uncounted(), _random_numbers_kept(example_inputs):
             inputs = real_inputs(example_inputs)
@@ -166,6 +169,7 @@ def _guarded(
         warn_once(logger, f"a tuned graph was not compared with library kernels: {reason}")
         return compiled
     finally:
+        COUNTERS.add(compare_s=time.perf_counter() - started)
         verdicts = [ticket.verdict for ticket in trial.tickets]
         unstored.mark_provisional(
             provisional=any(v is not None and v.provisional for v in verdicts)
@@ -255,4 +259,7 @@ def _keep(
     record = record_of((graph.trial.environment, graph.trial.digest), graph.problem, rows, decision)
     assert graph.trial.store is not None
     graph.trial.store.put_record(record)
-    logger.info("inductor-plugin: %s: %s", record.describe, reason)
+    COUNTERS.add(graphs_compared=1, graphs_reduced=int(given_up != Held()))
+    line = f"inductor-plugin: {record.describe}: {reason}"
+    logger.info("%s", line)
+    show(line, graph.config, measured=True)

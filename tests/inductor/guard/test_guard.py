@@ -119,6 +119,8 @@ def test_it_gives_up_what_makes_it_slower(
     assert referee.compared == compared
     spent = inductor_plugin.stats().since(before)
     assert (spent.problems, spent.record_misses, spent.record_hits) == (2, 2, 0)
+    assert (spent.graphs_compared, spent.graphs_reduced) == (1, int(winner != TUNED))
+    assert spent.compare_s > 0
     assert counters["inductor"]["select_algorithm_autotune"] == 2
     record = graph_record(cache_dir)
     assert record.decision is not None
@@ -227,6 +229,17 @@ def test_a_graph_whose_turns_take_too_long_is_not_compared(
     monkeypatch.setattr(guard, "_SHARE", 0.0)
     assert run(cache_dir) == 2
     assert GRAPH not in [record.op for record in open_store(cache_dir).iter_records()]
+
+
+def test_the_table_says_how_fast_the_tuned_graph_is(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(guard, "compare", Referee(allowed=2))
+    run(cache_dir, table="on")
+    said = capfd.readouterr().err
+    assert "the tuned graph is 2.000x faster than with library kernels" in said
+    run(cache_dir, table="on")
+    assert "the tuned graph" not in capfd.readouterr().err  # nothing was compared
 
 
 @pytest.fixture
