@@ -26,7 +26,7 @@ def merge(old: Record, new: Record) -> Record:
     choices, which the other's are not.
     """
     if old.op == GRAPH:
-        return _one_of(old, new)
+        return _later_decided(old, new)
     candidates = dict(old.candidates)
     for name, measured in new.candidates.items():
         before = candidates.get(name)
@@ -47,9 +47,9 @@ def merge(old: Record, new: Record) -> Record:
     )
 
 
-def _one_of(old: Record, new: Record) -> Record:
+def _later_decided(old: Record, new: Record) -> Record:
     """Return the record that was decided later; a pinned one before others."""
-    kept = _greater(old, new, _decided_at, _facts)
+    kept = _greater(old, new, _decided_at, _text)
     return replace(
         kept,
         created=min(old.created, new.created),
@@ -62,7 +62,7 @@ def _decided_at(record: Record) -> tuple[float, float]:
     return record.pinned, record.decision.decided_at if record.decision is not None else 0.0
 
 
-def _facts(record: Record) -> str:
+def _text(record: Record) -> str:
     return repr((record.decision, sorted(record.candidates.items()), _head(record)))
 
 

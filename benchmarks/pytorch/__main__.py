@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("pytorch", type=Path, help="checkout of PyTorch")
     parser.add_argument("--files", nargs="+", default=[suite.name for suite in SUITES])
     parser.add_argument(
-        "--shard", default="1/1", metavar="I/N", help="each N-th test, from the I-th"
+        "--shard", type=_shard, default=(1, 1), metavar="I/N", help="each N-th test, from the I-th"
     )
     parser.add_argument(
         "--limit-s", type=float, default=7200.0, help="seconds after which no tests start"
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for suite in SUITES:
         if suite.name in given.files and (folder / suite.file).is_file():
             try:
-                results = both(suite, folder.resolve(), work, _shard(given.shard), until)
+                results = both(suite, folder.resolve(), work, given.shard, until)
             except ValueError as error:
                 print(error)
                 continue
@@ -112,7 +112,7 @@ def confirmed(
 def _shard(text: str) -> tuple[int, int]:
     index, _, count = text.partition("/")
     if not (index.isdigit() and count.isdigit() and 1 <= int(index) <= int(count)):
-        raise SystemExit(f"--shard {text} is no I/N with I from 1 to N, as in 2/8")
+        raise argparse.ArgumentTypeError(f"{text} is no I/N with I from 1 to N, as in 2/8")
     return int(index), int(count)
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from benchmarks.pytorch import __main__ as command
 from benchmarks.pytorch.arm import collected, run
 from benchmarks.pytorch.differences import Difference, counts, differences
 from benchmarks.pytorch.journal import Result, crashed, results_in
-from benchmarks.pytorch.suite import PLUGIN, REPOSITORY, STOCK, SUITES, environment
+from benchmarks.pytorch.suite import PLUGIN, REPOSITORY, STOCK, SUITES, Suite, environment
 
 FILE = """
 import os, unittest
@@ -61,6 +63,38 @@ def test_both_arms_run_every_test(folder: Path) -> None:
     before = (folder / f"{STOCK}.jsonl").read_text()
     assert run(tests, folder, variables(STOCK, folder), folder / f"{STOCK}.jsonl") == results[STOCK]
     assert (folder / f"{STOCK}.jsonl").read_text() == before
+
+
+def test_the_command_reports_a_fault_and_goes_on_where_it_was(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "SUITES", (Suite("test_both.py"), Suite("test_not_there.py")))
+    checkout, out = tmp_path / "pytorch", tmp_path / "out.json"
+    (checkout / "test").mkdir(parents=True)
+    folder.rename(checkout / "test" / "inductor")
+    arguments = [str(checkout), "--work", str(tmp_path / "work"), "--out", str(out)]
+    arguments += ["--files", "test_both", "test_not_there"]
+    assert command.main(arguments) == 1
+    report = json.loads(out.read_text())
+    (difference,) = report["differences"]
+    assert difference["test"].endswith("test_passes_without_the_plugin")
+    assert (difference["stock"], difference["plugin"]) == ("passed", "failed")
+    assert difference["fault"]
+    assert report["files"]["test_both"]["in_both"] == 4
+    assert report["files"].keys() == {"test_both"}
+    journal = tmp_path / "work" / STOCK / "test_both.jsonl"
+    before = journal.read_text()
+    assert command.main([*arguments, "--shard", "1/2"]) in (0, 1)
+    assert journal.read_text() == before
+
+
+@pytest.mark.parametrize("shard", ["0/2", "3/2", "half"])
+def test_a_shard_that_is_none_is_refused(
+    tmp_path: Path, shard: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        command.main([str(tmp_path), "--shard", shard])
+    assert f"{shard} is no I/N" in capsys.readouterr().err
 
 
 def test_a_file_that_cannot_be_imported_is_named(folder: Path) -> None:

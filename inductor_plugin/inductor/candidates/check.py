@@ -42,13 +42,14 @@ def number_check(problem: Problem, names: Sequence[str], seeds: dict[str, int]) 
         return seeds.setdefault(names[index], len(seeds) + 1)
 
     factors = amplitudes(problem, fixed)
+    filters = [1] if convolution and len(names) > 1 else []
     return NumberCheck(
         tolerance_of(problem, tf32=problem.output.device != "cpu" and not exact),
         tuple({seed(i): factor for i, factor in factors.items() if i < len(names)}.items()),
         added=frozenset(seed(i) for i in added_operands(problem) if i < len(names)),
         large_values=not problem.epilogue,
         steep=steepness(problem, fixed),
-        unplanted=frozenset(seed(i) for i, _ in enumerate(names[1:2], start=1) if convolution),
+        unplanted=frozenset(seed(i) for i in filters),
     )
 
 

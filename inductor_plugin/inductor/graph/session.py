@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -307,8 +308,8 @@ class Session:
                 logger.info("%s", decided(ticket))
         line = summary(tickets, spent)
         logger.info("%s", line)
-        text = "\n".join([*(table(ticket) for ticket in tickets), line])
-        show(text, self.config, measured=spent.benchmarked > 0)
+        texts = itertools.chain(map(table, tickets), [line])
+        show(texts, self.config, measured=spent.benchmarked > 0)
 
 
 def session_of(graph: GraphLowering, config: Config) -> Session:

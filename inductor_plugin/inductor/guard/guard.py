@@ -262,4 +262,4 @@ def _keep(
     COUNTERS.add(graphs_compared=1, graphs_reduced=int(given_up != Held()))
     line = f"inductor-plugin: {record.describe}: {reason}"
     logger.info("%s", line)
-    show(line, graph.config, measured=True)
+    show([line], graph.config, measured=True)

@@ -184,8 +184,7 @@ class _Compared:
 
 
 def _all_finite(values: torch.Tensor) -> bool:
-    low, high = torch.aminmax(values)  # NaN if any number is
-    return math.isfinite(low.item()) and math.isfinite(high.item())
+    return math.isfinite(_largest(values))
 
 
 def saturation(result: torch.Tensor, reference: torch.Tensor) -> str:
@@ -270,7 +269,8 @@ def _norm(values: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
 
 
 def _largest(values: torch.Tensor) -> float:
-    low, high = torch.aminmax(values)
+    """Return the largest absolute value, NaN if any number is."""
+    low, high = torch.aminmax(values)  # both NaN then
     return max(abs(low.item()), abs(high.item()))
 
 

@@ -194,7 +194,7 @@ def _scale(spec: TensorSpec, values: torch.Tensor, exponent: int) -> None:
 
 
 def _renew(spec: TensorSpec, values: torch.Tensor) -> None:
-    """Give an operand other numbers: half of their negatives, or in integers the complement in their range."""
+    """Replace an operand's numbers: floats by half of their negatives, integers by their complement in the range of `build`."""
     if spec.dtype == "bool":
         values.logical_not_()
     elif spec.dtype == "uint8":

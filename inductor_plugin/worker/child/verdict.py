@@ -1,9 +1,8 @@
-"""What is judged of a candidate that runs: its first results, those on changed operands, and those of its later calls."""
+"""Judges the results of a candidate: those of its first call, those on changed operands, and those of its later calls."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -98,7 +97,7 @@ def judge(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
 
 
 def _verdict(running: Running, problem: ProblemState, result: torch.Tensor) -> CheckResult:
-    """Return whether outputs on the operands as they are are right."""
+    """Return whether the outputs on unchanged operands are right."""
     trial, product = problem.attention, problem.product
     outputs = {"": result, **running.others} if trial is None else _outputs(running, trial, result)
     if problem.accepted is not None and problem.accepted.is_same(outputs):
@@ -117,7 +116,9 @@ def _steady(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
     """Call a candidate some more times, and judge each result whose bits differ from those before."""
     verdict = _verdict(running, problem, running.repeat(emit))
     before = [zone.tensor.clone() for zone in running.zones()]
-    clock = _clock(running.candidate.output.device)
+    # Of a CPU this thread's own time: a busy machine must not cut the calls short.
+    on_cpu = running.candidate.output.device == "cpu"
+    clock = time.thread_time if on_cpu else time.monotonic
     until = clock() + _STEADY_S
     emit(Event("start", running.candidate.candidate_id))
     for _ in range(_CALLS_STEADY if running.guarded is not None else 0):
@@ -129,14 +130,6 @@ def _steady(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
             verdict = _verdict(running, problem, running.result)
     emit(Event("build", running.candidate.candidate_id))
     return verdict
-
-
-def _clock(device: str) -> Callable[[], float]:
-    """Return a clock of the seconds that a candidate runs: on a CPU a busy machine must not cut its calls short."""
-    if device != "cpu":
-        return time.monotonic
-    threads = torch.get_num_threads()
-    return lambda: time.process_time() / threads
 
 
 def judge_again(

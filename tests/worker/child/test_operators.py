@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 
+from inductor_plugin.attention.check.reference import CheckResult
 from inductor_plugin.kernels.call import ExternKernel, OpKernel, TensorSpec
 from inductor_plugin.problem.definition import Operand, Problem
 from inductor_plugin.problem.number_check import (
@@ -28,6 +29,7 @@ from inductor_plugin.problem.number_check import (
     tolerance_of,
 )
 from inductor_plugin.worker.child import bench, inductor
+from inductor_plugin.worker.child.product import ProductVerifier
 from inductor_plugin.worker.jobs import BenchCandidate, Outcome, Sampling, ScreenJob
 from tests.support.candidates import spoiled
 
@@ -247,7 +249,8 @@ def test_no_faulty_kernel_is_accepted(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_honest_kernels_are_accepted(case: Case, tmp_path: Path) -> None:
-    for honest in spoiled.HONEST:
+    # With an epilogue the library kernel is called without `out`, whose type its operands' must be.
+    for honest in (*spoiled.HONEST, *([spoiled.in_float64] if case.epilogue else [])):
         outcome = screened(case, honest, tmp_path)
         assert (outcome.status, outcome.reason) == ("ok", "")
 
@@ -266,3 +269,16 @@ def test_a_busy_machine_does_not_cut_the_calls_short(
 
     monkeypatch.setattr(spoiled, "waits", waits, raising=False)
     assert screened(CASES["mm-float32"], waits, tmp_path).status == "wrong"
+
+
+def test_equal_results_are_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[object] = []
+    judge = ProductVerifier.judge
+
+    def counted(verifier: ProductVerifier, *outputs: Any) -> CheckResult:
+        compared.append(outputs)
+        return judge(verifier, *outputs)
+
+    monkeypatch.setattr(ProductVerifier, "judge", counted)
+    assert screened(CASES["mm-float32"], spoiled.exact, tmp_path).status == "ok"
+    assert len(compared) == 1
