@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from inductor_plugin.cache import Record, report
+from inductor_plugin.cache import Record, guard, report
 from inductor_plugin.cli.verb import (
     Verb,
     check_op,
@@ -102,7 +102,7 @@ def _check_arguments(parser: ArgumentParser) -> None:
 def _check(arguments: Namespace) -> int:
     store = open_cache(arguments)
     try:
-        pins = parse_pins(arguments.file.read_text(encoding="utf-8"))
+        pins = parse_pins(guard.read(arguments.file).decode())
     except FileNotFoundError:
         raise CacheError(
             f"there is no file {arguments.file}; write one with `inductor-plugin pin FILE`"

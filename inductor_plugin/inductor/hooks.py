@@ -47,6 +47,7 @@ _TIME_LIMITS = {
 }
 """Options of ours, and Inductor's of the same meaning: the lower one holds, unless the user sets ours."""
 
+_BACKENDS = "max_autotune_gemm_backends"
 _HOOKING = threading.Lock()
 """Held while hooks are installed: each looks whether it is there already, and threads compile."""
 
@@ -206,17 +207,23 @@ def _with_carrier(
     result |= _limits(config, accepted, example_inputs)
     if config.check_outputs != "off":
         result |= _checked_code(result)
-    if config.gemm_backends and "max_autotune_gemm_backends" not in accepted:
+    if config.gemm_backends:
+        stated = accepted.get(_BACKENDS)
         # Inductor's own CUTLASS backend would take over the whole call.
-        theirs = {name for name in config.gemm_backends.split(",") if name != "CUTLASS"}
+        theirs = _names(stated) if stated else _names(config.gemm_backends) - {"CUTLASS"}
         # The library kernel is always requested: it is the reference, the fallback, and the only
         # choice with a call's scalars. If the user excludes it, `Selection` lets others win.
-        result["max_autotune_gemm_backends"] = ",".join(sorted(theirs | {"ATEN"}))
+        result[_BACKENDS] = ",".join(sorted(theirs | {"ATEN"}))
     return result
 
 
+def _names(backends: str) -> set[str]:
+    """Return the names in a list of backends."""
+    return {name.strip() for name in backends.upper().split(",")} - {""}
+
+
 def _as_inductor(config: Config, accepted: Mapping[str, Any]) -> Config:
-    """Return the options as Inductor's own switches decide those that the user leaves to us: caches, time limits."""
+    """Return the options as Inductor's own switches decide those that the user leaves to us: caches, time limits, backends."""
 
     def chosen(name: str) -> Any:
         return accepted.get(name, getattr(inductor_config, name, None))
@@ -227,6 +234,9 @@ def _as_inductor(config: Config, accepted: Mapping[str, Any]) -> Config:
         if ours not in config.stated
         and 0 < (limit_s := chosen(theirs) or 0) < getattr(config, ours)
     }
+    backends = _names(chosen(_BACKENDS) or "")
+    if not config.gemm_backends and backends and "ATEN" not in backends:
+        config = replace(config, gemm_backends=",".join(sorted(backends)))
     config = replace(config, **lower)
     if config.cache != "auto":
         return config

@@ -21,16 +21,21 @@ from inductor_plugin.problem.tolerance import (
     reduction_length,
 )
 
-REVISION = 3
+REVISION = 4
 """Revision of the check, raised when the check no longer refuses some right kernels: what an earlier revision refused is
 measured again.
 
 2: candidates see the operands of the library kernel (frozen int8, int4 and fp16 weights); the tolerance follows the scales of
 rows and columns; operands may be truncated to TF32.
 3: the product that an epilogue reads is about 1: of larger ones exp and sin have too few digits in the library kernel.
+4: operands that are added are as large as the product also where a factor is a frozen weight, and with ``alpha`` and ``beta``.
 """
 _ADDED = "c"
 """Role of an operand that is added to the product."""
+_BIAS = {"packed_linear": 3, "linear_unary": 2, "linear_binary": 3}
+"""Index of the bias of oneDNN's and MKL's linear layers, which may be missing."""
+_LARGEST_FACTOR = 12
+"""Most that an operand is scaled by, as a power of two: normal random numbers stay below float16's largest number."""
 _SUMS = frozenset({"", "add", "sub", "neg", "relu", "maximum", "minimum", "to_dtype"})
 
 
@@ -42,6 +47,8 @@ class NumberCheck:
         tolerance: Largest accepted errors.
         amplitudes: Factors of the random values of operands, powers of two, by their seed; 1 for all others.
         added: Seeds of the operands that are added to the product.
+        factors: How many factors of the product are random: what multiplies each by 2^n, multiplies the product by 2^n
+            so many times.
         large_values: Whether the candidate also runs on operands that are thousands of times as large,
             where a kernel that saturates shows. Not with an epilogue: sin(x) of a large x has no digits, and a clamp to
             0..6 makes 6 of 0 where the sum of a product has another sign.
@@ -52,6 +59,7 @@ class NumberCheck:
     tolerance: Tolerance
     amplitudes: tuple[tuple[int, float], ...] = ()
     added: frozenset[int] = frozenset()
+    factors: int = 2
     large_values: bool = True
     steep: int = 3
     unplanted: frozenset[int] = frozenset()
@@ -91,45 +99,92 @@ def added_operands(problem: Problem) -> tuple[int, ...]:
     )
 
 
-def amplitudes(problem: Problem, fixed: Collection[int] = ()) -> dict[int, float]:
+def bias_of(problem: Problem) -> int | None:
+    """Return the index of a bias in floats, None if there is none.
+
+    It is the operand that is added to a product as it is: no kernel repacks it, so it may have any numbers.
+    """
+    roles = ROLES.get(problem.op, ())
+    index = roles.index(_ADDED) if _ADDED in roles else _BIAS.get(problem.op)
+    if index is None or index >= len(problem.inputs):
+        return None
+    return index if "float" in problem.inputs[index].dtype else None
+
+
+def amplitudes(
+    problem: Problem, frozen: Collection[int] = (), shared: Collection[int] = ()
+) -> dict[int, float]:
     """Return the factors of the random values of operands, by index; 1 for all others.
 
     Args:
         problem: The problem.
-        fixed: Indices of operands that cannot have a factor of their own: frozen weights, with which a product is about 1
-            as it is, and what is both factors.
+        frozen: Indices of operands with numbers of their own: weights, with which a product is about 1 as it is.
+        shared: Indices of what is both factors, which cannot have a factor of its own.
     """
-    size = _product_size(problem)
-    first = _scalable(problem, fixed)
-    if first is None:
-        return dict.fromkeys(added_operands(problem), size)
-    return {first: 1 / size}
+    size, beta = _product_size(problem, frozen), _scalar(problem, "beta")
+    first = _scalable(problem, (*frozen, *shared))
+    added = added_operands(problem) if first is None else ()
+    wanted = dict.fromkeys(added, size) if first is None else {first: 1 / size}
+    roles = ROLES.get(problem.op, ())
+    if _ADDED in roles and beta != 1.0:
+        index = roles.index(_ADDED)
+        wanted[index] = wanted.get(index, 1.0) / beta
+    return {index: _power(factor) for index, factor in wanted.items()}
 
 
-def steepness(problem: Problem, fixed: Collection[int] = ()) -> int:
+def random_factors(problem: Problem, frozen: Collection[int]) -> int:
+    """Return how many factors of a product are random; arguments as of `amplitudes`."""
+    return max(1, 2 - len(_factors(problem) & set(frozen)))
+
+
+def steepness(problem: Problem, frozen: Collection[int] = (), shared: Collection[int] = ()) -> int:
     """Return the power of two for operands whose products are about 256 then; arguments as of `amplitudes`."""
-    is_one = _scalable(problem, fixed) is not None
-    return round((8 - math.log2(1.0 if is_one else _product_size(problem))) / 2)
+    is_one = _scalable(problem, (*frozen, *shared)) is not None
+    size = 1.0 if is_one else _power(_product_size(problem, frozen))
+    return round((8 - math.log2(size)) / random_factors(problem, frozen))
 
 
 def _scalable(problem: Problem, fixed: Collection[int]) -> int | None:
     """Return which operand makes the product about 1, if an epilogue reads it and both factors are random."""
-    roles = _roles(problem)
-    factors = [roles.index(role) for role in ("a", "b") if role in roles]
-    if not problem.epilogue or len(factors) < 2 or not frozenset(factors).isdisjoint(fixed):
+    factors = _factors(problem)
+    if not problem.epilogue or len(factors) < 2 or not factors.isdisjoint(fixed):
         return None
     dtypes = {problem.inputs[index].dtype for index in factors}
-    return factors[0] if all("float" in dtype for dtype in dtypes) else None
+    return min(factors) if all("float" in dtype for dtype in dtypes) else None
 
 
-def _product_size(problem: Problem) -> float:
-    """Return about how large a product of normal random numbers is, a power of two."""
+def _product_size(problem: Problem, frozen: Collection[int]) -> float:
+    """Return about how large a product of normal random numbers is, or of such numbers and a frozen weight."""
+    alpha = _scalar(problem, "alpha")
+    if not _factors(problem).isdisjoint(frozen):
+        return alpha
     roles = _roles(problem)
     if problem.op == "convolution":
         length = reduction_length(problem)
     else:
         length = problem.inputs[roles.index("a")].size[-1] if "a" in roles else 1
-    return 2.0 ** round(math.log2(max(length, 1)) / 2)
+    return alpha * math.sqrt(max(length, 1))
+
+
+def _scalar(problem: Problem, name: str) -> float:
+    """Return the absolute value of a scalar argument; 1 if there is none, or if it leaves its operand out."""
+    try:
+        value = abs(float(dict(problem.arguments).get(name, "1")))
+    except ValueError:
+        return 1.0
+    return value if math.isfinite(value) and value else 1.0
+
+
+def _power(factor: float) -> float:
+    """Return the nearest power of two that operands may be scaled by."""
+    exponent = round(math.log2(factor)) if factor > 0 else 0
+    return 2.0 ** min(max(exponent, -_LARGEST_FACTOR), _LARGEST_FACTOR)
+
+
+def _factors(problem: Problem) -> frozenset[int]:
+    """Return the indices of the two factors."""
+    roles = _roles(problem)
+    return frozenset(roles.index(role) for role in ("a", "b") if role in roles)
 
 
 def _roles(problem: Problem) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from inductor_plugin.tuning.report.journal import Journal
 from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import Task, TaskCandidate
 from inductor_plugin.worker.jobs import (
+    MAY_HAVE_CHANGED,
     OUT_OF_TIME,
     BenchCandidate,
     FinalJob,
@@ -377,7 +378,8 @@ class Pipeline:
         self._journal.count(task, benchmark_s=time.perf_counter() - started)
         for outcome in outcomes:
             candidate = task.entry(outcome.candidate_id)
-            if outcome.status not in ("ok", "skipped"):  # skipped: caused by another candidate
+            # skipped: caused by another candidate; but of those that may have changed an operand none may win
+            if outcome.status not in ("ok", "skipped") or outcome.reason == MAY_HAVE_CHANGED:
                 candidate.outcome = outcome
             candidate.raced(outcome)
         task.legs += 1

@@ -29,7 +29,14 @@ from inductor_plugin.tuning.measurement import (
 from inductor_plugin.tuning.offer import CandidateOffer, limited
 from inductor_plugin.tuning.pins import Pins
 from inductor_plugin.tuning.task import Task, problem_digest
-from inductor_plugin.tuning.ticket import TuningTicket, is_kept, looked_up, pinned, spreads
+from inductor_plugin.tuning.ticket import (
+    TuningTicket,
+    has_reference,
+    is_kept,
+    looked_up,
+    pinned,
+    spreads,
+)
 from inductor_plugin.tuning.validity import (
     checked,
     disturbance,
@@ -234,13 +241,11 @@ class Selection:
         libraries = [o for o in ticket.offers if o.library and _usable(ticket, o)]
         repeated = [o for o in libraries if o not in unseen][:1]
         chosen = sorted([*repeated, *unseen], key=lambda o: not o.library)
-        # The reference of an attention is computed in float64.
-        has_reference = ticket.problem.op in DIRECTIONS or any(o.library for o in ticket.offers)
         return Task(
             problem=ticket.problem,
             digest=ticket.digest,
             entries=[o.entry() for o in chosen],
-            check=check if self._config.verify_numerics and has_reference else None,
+            check=check if self._config.verify_numerics and has_reference(ticket) else None,
             budget=budget,
             exclusive=ticket.problem.output.device == "cpu" and self._config.policy == "tune",
             refresh=lambda task: self._refresh(ticket, task),
@@ -259,7 +264,7 @@ class Selection:
             for name, measured in record.candidates.items()
             if name in offered
             and name not in ticket.measured
-            and is_valid(measured, self._config, library=offered[name].library)
+            and self._is_valid(ticket, offered[name], measured)
             # What was known before is why it is measured again.
             and (name not in ticket.void or measured.measured_at > ticket.created)
         }
@@ -319,7 +324,11 @@ class Selection:
         failed_here = own is not None and own.status not in NOT_FAILED
         if merged.status == "skipped" or (failed_here and merged.status in NOT_FAILED):
             return False
-        return own is None or is_valid(merged, self._config, library=offer.library)
+        return own is None or self._is_valid(ticket, offer, merged)
+
+    def _is_valid(self, ticket: TuningTicket, offer: CandidateOffer, row: Measured) -> bool:
+        library = offer.library
+        return is_valid(row, self._config, library=library, reference=ticket.has_library)
 
     def _quarantine(self, ticket: TuningTicket, measured: Measured) -> None:
         """Record a failure; a count that a raised limit has made void begins anew."""

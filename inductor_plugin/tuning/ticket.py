@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from inductor_plugin.cache import Measured
 from inductor_plugin.errors import warn_once
 from inductor_plugin.problem import Problem
+from inductor_plugin.problem.attention import DIRECTIONS
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.measurement import NOT_FAILED
 from inductor_plugin.tuning.offer import CandidateOffer
@@ -60,6 +61,24 @@ class TuningTicket:
     on_probation: set[str] = field(default_factory=set[str])
     recorded: Mapping[str, Measured] = field(default_factory=dict[str, Measured])
     void: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def has_library(self) -> bool:
+        """Whether a library kernel is offered."""
+        return any(offer.library for offer in self.offers)
+
+
+def has_reference(ticket: TuningTicket) -> bool:
+    """Return whether there is something to compare numbers with; where there is not, and a choice, warn once."""
+    if (
+        ticket.problem.op in DIRECTIONS or ticket.has_library
+    ):  # an attention's is computed in float64
+        return True
+    if len(ticket.offers) > 1:
+        problem = ticket.problem.describe()
+        text = f"{problem}: no library kernel is offered, so that the numbers of the others are not compared"
+        warn_once(logger, text, "no library kernel")
+    return False
 
 
 def looked_up(ticket: TuningTicket, unseen: Sequence[CandidateOffer], policy: str) -> str:

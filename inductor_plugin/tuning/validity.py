@@ -38,12 +38,12 @@ AGAIN_S, _LATER = 10.0, 6.0
 and 36 minutes, 4 hours. A machine that is always busy pays for few of them."""
 
 
-def is_valid(measured: Measured, config: Config, *, library: bool) -> bool:
+def is_valid(measured: Measured, config: Config, *, library: bool, reference: bool = True) -> bool:
     """Return True if a measurement need not be repeated; the arguments are those of `why_void`."""
-    return not why_void(measured, config, library=library)
+    return not why_void(measured, config, library=library, reference=reference)
 
 
-def why_void(measured: Measured, config: Config, *, library: bool) -> str:
+def why_void(measured: Measured, config: Config, *, library: bool, reference: bool = True) -> str:
     """Return why a measurement has to be repeated, in a few words; empty if it need not be.
 
     Args:
@@ -51,12 +51,13 @@ def why_void(measured: Measured, config: Config, *, library: bool) -> str:
         config: The current options.
         library: True for a library kernel; if it took too long, it is tried again, since without it
             there is no reference and no guard.
+        reference: Whether there is a library kernel to compare numbers with.
     """
     if measured.status in _UNMEASURED:
         return _UNMEASURED[measured.status]
     if library and measured.status in LIMITING:
         return f"a library kernel that is {measured.status} is tried again"
-    if config.verify_numerics and not library and is_unchecked(measured):
+    if config.verify_numerics and not library and is_unchecked(measured, reference=reference):
         return NOT_CHECKED
     if not library and was_refused_earlier(measured.status, measured.provenance):
         return REFUSED
@@ -77,7 +78,7 @@ def unused(
     void = {
         name: why
         for name, row in recorded.items()
-        if (why := why_unused(row, config, library=name in libraries))
+        if (why := why_unused(row, config, library=name in libraries, reference=len(libraries) > 0))
     }
     if any(void.get(name) == DISTURBED for name in libraries):
         void |= {
@@ -88,13 +89,13 @@ def unused(
     return void
 
 
-def why_unused(measured: Measured, config: Config, *, library: bool) -> str:
+def why_unused(measured: Measured, config: Config, *, library: bool, reference: bool = True) -> str:
     """Return why a record's measurement is not used: that of `why_void`, or it was a mishap.
 
     The quarantine counts mishaps, and says who is tried again.
     """
     mishap = f"{measured.status} once" if measured.status in MISHAPS else ""
-    return why_void(measured, config, library=library) or mishap
+    return why_void(measured, config, library=library, reference=reference) or mishap
 
 
 def is_provisional(measured: Measured) -> bool:
@@ -124,14 +125,14 @@ def _due(measured: Measured) -> float:
     return measured.measured_at + AGAIN_S * _LATER ** (attempts(measured) - 1)
 
 
-def is_unchecked(measured: Measured) -> bool:
-    """Return True if a candidate's numbers were not compared, although there was a library kernel.
+def is_unchecked(measured: Measured, *, reference: bool = True) -> bool:
+    """Return True if a candidate's numbers were not compared, although there is a library kernel.
 
     Earlier versions did not mark such a measurement; it has no error.
     """
     numbers = measured.provenance.get(_NUMBERS)
     silent = measured.status == "ok" and measured.error is None and numbers is None
-    return numbers == _UNCHECKED or silent
+    return numbers == _UNCHECKED or silent or (reference and numbers == _NO_REFERENCE)
 
 
 def keeps_out(entry: Quarantined, config: Config) -> bool:

@@ -34,6 +34,8 @@ not worth measuring on this device) put the candidate into quarantine."""
 
 OUT_OF_TIME = "the tuning budget ended"
 """Reason of candidates that were not compiled or measured before their graph's budget ended."""
+MAY_HAVE_CHANGED = "it, or another measured in turns with it, changed an operand"
+"""Reason of finalists one of which has changed an operand, where none does so alone."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ class Outcome:
         samples_ms: Milliseconds per call, one value per sample.
         error: Error of its results relative to the reference's root mean square, if checked.
         elapsed_s: Seconds the job took.
-        disturbed: True if other work on the machine has prolonged all samples.
+        disturbed: True if other work on the machine has prolonged all samples, or all but too few for a median.
     """
 
     candidate_id: str

@@ -231,6 +231,10 @@ UNCHECKED = {"numbers": "unchecked"}
             measured("a", None, status="red_zone", measured_at=1.0),
             measured("a", measured_at=2.0, provenance=UNCHECKED),
         ),
+        (
+            measured("a", None, status="wrong", measured_at=1.0),
+            measured("a", measured_at=2.0, provenance={"numbers": "no reference"}),
+        ),
         # With raised limits, and still without the check, it came through.
         (
             measured("a", measured_at=2.0, provenance=UNCHECKED),

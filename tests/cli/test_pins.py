@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,14 @@ def test_a_file_that_is_no_pin_file_is_named(
     run(store, "check", tmp_path / "pins.json", status=2)
     assert "is not a pin file" in capsys.readouterr().err
     run(store, "check", tmp_path / "nothing", status=2)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_check_reads_plain_files_only(
+    store: Store, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+):
+    pins = Path("/dev/zero") if kind == "device" else tmp_path / "pipe"
+    if kind == "pipe":
+        os.mkfifo(pins)
+    run(store, "check", pins, status=2)
+    assert "is not a pin file: it is a pipe or a device" in capsys.readouterr().err

@@ -159,6 +159,46 @@ def test_nor_one_that_is_right_only_at_the_size_it_is_measured_at(
     assert refused.reason.endswith("(at size 33 instead of 64)")
 
 
+@pytest.mark.parametrize("backends", ["CPP", "TRITON"])
+def test_nor_where_inductors_own_list_of_backends_has_no_library(
+    cache_dir: Path, backends: str
+) -> None:
+    with offered("second_call", namespace="numbers"):
+        error, winner = ran(cache_dir, max_autotune_gemm_backends=backends)
+        assert error < 1e-3
+        assert winner.startswith("mm-")
+        with inductor_config.patch(max_autotune_gemm_backends=backends):
+            assert refused(MM, ran(cache_dir))
+        assert refused(MM, ran(cache_dir))
+
+
+@pytest.mark.parametrize(
+    ("fault", "weight", "bias"),
+    [("forgets_c", 1.0, 0.0), ("only_c", 0.0, 1.0)],
+    ids=["a bias of zeros", "a weight of zeros"],
+)
+def test_nor_one_that_the_numbers_of_a_frozen_model_hide(
+    cache_dir: Path, fault: str, weight: float, bias: float
+) -> None:
+    """The record holds for all models of these sizes."""
+    special, usual = (torch.nn.Linear(96, 48, dtype=torch.float64).eval() for _ in range(2))
+    with torch.no_grad():
+        special.weight.mul_(weight)
+        special.bias.mul_(bias)
+    x = torch.randn(64, 96, dtype=torch.float64)
+    expected = {special: "skipped" if bias else "wrong", usual: "wrong"}
+    for model, status in expected.items():
+        RUNTIME.forget()
+        torch._dynamo.reset()
+        faulty = offered(f"{fault}.c", serves=("addmm",), namespace="numbers", dtype="float64")
+        with faulty, inductor_config.patch(freezing=True), torch.no_grad():
+            options: dict[str, Any] = {"cache_dir": str(cache_dir)}
+            call = torch.compile(model, backend="inductor_plugin", options=options)
+            torch.testing.assert_close(call(x), model(x))
+        (record,) = open_store(cache_dir).iter_records()
+        assert numbers(record, fault).status == status
+
+
 @of_products
 def test_nor_after_the_worker_was_killed(
     cache_dir: Path, monkeypatch: pytest.MonkeyPatch, product: Product

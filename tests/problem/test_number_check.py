@@ -10,6 +10,8 @@ from inductor_plugin.problem.definition import Operand, Problem
 from inductor_plugin.problem.number_check import (
     added_operands,
     amplitudes,
+    bias_of,
+    random_factors,
     steepness,
     tolerance_of,
 )
@@ -54,9 +56,50 @@ def test_a_product_that_an_epilogue_reads_is_about_1(extent: int, factor: float)
 
 def test_what_has_fixed_or_whole_numbers_is_not_scaled_for_an_epilogue() -> None:
     fused = Problem("addmm", (C, operand(8, 4096), operand(4096, 16)), D, epilogue="exp-01")
-    assert amplitudes(fused, fixed={2}) == {0: 64.0}
+    assert amplitudes(fused, shared={2}) == {0: 64.0}
+    assert amplitudes(fused, frozen={2}) == {0: 1.0}
     whole = (operand(8, 4096, dtype="int8"), operand(4096, 16, dtype="int8"))
     assert amplitudes(Problem("int_mm", whole, D, epilogue="mul-01")) == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "frozen", "factor"),
+    [
+        ({"alpha": "0.01"}, (), 0.5),
+        ({"alpha": "-4", "beta": "0.5"}, (), 512.0),
+        ({"alpha": "0.25"}, (2,), 0.25),
+        ({"beta": "0"}, (), 64.0),
+        ({"beta": "1e-9"}, (), 4096.0),
+    ],
+)
+def test_what_is_added_is_as_large_as_the_product_with_its_scalars(
+    arguments: dict[str, str], frozen: tuple[int, ...], factor: float
+) -> None:
+    inputs = (C, operand(8, 4096), operand(4096, 16))
+    problem = Problem("addmm", inputs, D, arguments=tuple(arguments.items()))
+    assert amplitudes(problem, frozen) == {0: factor}
+
+
+def test_a_frozen_weight_is_the_larger_part_of_a_steep_product() -> None:
+    problem = Problem("mm", (A, B), D, epilogue="exp-0")
+    assert (steepness(problem), random_factors(problem, ())) == (4, 2)
+    assert (steepness(problem, frozen=(1,)), random_factors(problem, (1,))) == (8, 1)
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "index"),
+    [
+        ("mm", (A, B), None),
+        ("addmm", (C, A, B), 0),
+        ("packed_linear", (A, B, B, C), 3),
+        ("packed_linear", (A, B, B), None),
+        ("linear_unary", (A, B, C), 2),
+        ("linear_unary", (A, B, operand(16, dtype="int32")), None),
+        ("qlinear_unary", (A, B, C), None),
+    ],
+)
+def test_the_bias_of_a_product(op: str, operands: tuple[Operand, ...], index: int | None) -> None:
+    assert bias_of(Problem(op, operands, D)) == index
 
 
 def test_a_convolution_is_as_long_as_its_filters() -> None:

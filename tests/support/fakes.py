@@ -140,6 +140,7 @@ class FakeBench:
         final_ms: The same in the finals; as in screening for others.
         status: Status in screening, by candidate; ``ok`` for others.
         final_status: The same in the finals.
+        final_reason: The reasons then.
         error: Raised by every job.
         during: Called while a job runs, with the candidates that are measured.
         screened: Candidates that were screened, in order.
@@ -151,6 +152,7 @@ class FakeBench:
     final_ms: dict[str, float] = field(default_factory=dict[str, float])
     status: dict[str, Status] = field(default_factory=dict[str, Status])
     final_status: dict[str, Status] = field(default_factory=dict[str, Status])
+    final_reason: dict[str, str] = field(default_factory=dict[str, str])
     error: Exception | None = None
     during: Callable[[str], None] | None = None
     screened: list[str] = field(default_factory=list[str])
@@ -177,7 +179,7 @@ class FakeBench:
     def _final(self, name: str, rounds: int) -> Outcome:
         status = self.final_status.get(name, "ok")
         if status != "ok":
-            return Outcome(name, status, f"{name} is {status}")
+            return Outcome(name, status, self.final_reason.get(name, f"{name} is {status}"))
         took_ms = self.final_ms.get(name, self.screen_ms.get(name, 1.0))
         return Outcome(name, "ok", samples_ms=spread(took_ms, rounds))
 

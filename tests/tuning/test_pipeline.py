@@ -23,7 +23,7 @@ from inductor_plugin.tuning.pipeline import Pipeline
 from inductor_plugin.tuning.race import MAX_LEGS, ROUNDS_PER_LEG
 from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import Task
-from inductor_plugin.worker.jobs import OUT_OF_TIME, Outcome, Status
+from inductor_plugin.worker.jobs import MAY_HAVE_CHANGED, OUT_OF_TIME, Outcome, Status
 from tests.support.fakes import (
     LIMIT_S,
     FakeBench,
@@ -254,6 +254,14 @@ def test_a_finalist_skipped_for_another_ones_fault_keeps_its_screening(rig: Rig)
     assert one.entry("library").alive
     assert len(one.entry("library").samples_ms) == 5
     assert len(rig.bench.finals) <= MAX_LEGS
+
+
+def test_finalists_that_may_have_changed_an_operand_are_out(rig: Rig) -> None:
+    rig.bench.final_status = {"a": "skipped", "b": "skipped"}
+    rig.bench.final_reason = dict.fromkeys("ab", MAY_HAVE_CHANGED)
+    one = task([entry("library", library=True), entry("a"), entry("b")])
+    assert rig.run(one)
+    assert [e.candidate_id for e in one.entries if e.alive] == ["library"]
 
 
 def test_measuring_starts_with_the_first_ready_candidate_while_others_compile(

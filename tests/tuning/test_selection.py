@@ -458,6 +458,9 @@ def test_without_library_kernels_numbers_are_not_compared_and_the_record_says_so
     race(ticket, {"a": 2.0, "b": 1.0})
     assert one.record(ticket).candidates["b"].provenance["numbers"] == "no reference"
     assert rig(tmp_path).plan([offer("a"), offer("b")]).task is None
+    again = rig(tmp_path).plan(offers("a", "b"))
+    assert again.task is not None
+    assert {e.candidate_id for e in again.task.entries} == {"library", "a", "b"}
 
 
 @pytest.mark.parametrize("ahead_s", [0.0, 4e9])

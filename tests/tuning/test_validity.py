@@ -97,7 +97,8 @@ def test_unchecked_numbers_stand_only_where_nobody_asks() -> None:
     compared = replace(measured("ok", **checked(check, verify=True)), error=0.0)
     assert is_valid(compared, config(), library=False)
     nothing_to_compare_with = measured("ok", **checked(None, verify=True))
-    assert is_valid(nothing_to_compare_with, config(), library=False)
+    assert is_valid(nothing_to_compare_with, config(), library=False, reference=False)
+    assert not is_valid(nothing_to_compare_with, config(), library=False)
 
 
 def test_a_measurement_of_earlier_versions_that_was_compared_with_nothing_is_repeated() -> None:

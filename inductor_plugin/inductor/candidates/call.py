@@ -14,6 +14,7 @@ from inductor_plugin.inductor.facts.operands import Operands
 from inductor_plugin.inductor.facts.problem import problem_of
 from inductor_plugin.inductor.facts.toolchain import CppToolchain
 from inductor_plugin.problem import Problem
+from inductor_plugin.problem.number_check import bias_of
 from inductor_plugin.tuning.operand_files import OperandFiles
 
 
@@ -51,7 +52,8 @@ class AutotuneCall:
     @functools.cached_property
     def operands(self) -> Operands:
         """The inputs and the output as operands for the benchmark worker."""
-        return Operands(self.nodes, self.layout, self.input_gen_fns, self.files)
+        bias = bias_of(self.problem)
+        return Operands(self.nodes, self.layout, self.input_gen_fns, self.files, bias)
 
     @property
     def seeds(self) -> dict[str, int]:

@@ -15,6 +15,7 @@ from inductor_plugin.problem.number_check import (
     NumberCheck,
     added_operands,
     amplitudes,
+    random_factors,
     steepness,
     tolerance_of,
 )
@@ -34,21 +35,23 @@ def number_check(problem: Problem, names: Sequence[str], seeds: dict[str, int]) 
     """
     convolution = problem.op == "convolution"
     exact = not convolution_tf32() if convolution else float32_precision() == "highest"
-    fixed = [
-        i for i, name in enumerate(names) if name in V.graph.constants or names.count(name) > 1
-    ]
+    # Elsewhere than on a CPU, frozen weights are random as all operands are (`Operands.frozen`).
+    own = V.graph.constants if problem.output.device == "cpu" else {}
+    frozen = [i for i, name in enumerate(names) if name in own]
+    shared = [i for i, name in enumerate(names) if names.count(name) > 1]
 
     def seed(index: int) -> int:
         return seeds.setdefault(names[index], len(seeds) + 1)
 
-    factors = amplitudes(problem, fixed)
+    factors = amplitudes(problem, frozen, shared)
     filters = [1] if convolution and len(names) > 1 else []
     return NumberCheck(
         tolerance_of(problem, tf32=problem.output.device != "cpu" and not exact),
         tuple({seed(i): factor for i, factor in factors.items() if i < len(names)}.items()),
         added=frozenset(seed(i) for i in added_operands(problem) if i < len(names)),
         large_values=not problem.epilogue,
-        steep=steepness(problem, fixed),
+        factors=random_factors(problem, frozen),
+        steep=steepness(problem, frozen, shared),
         unplanted=frozenset(seed(i) for i in filters),
     )
 

@@ -28,6 +28,7 @@ class Operands:
         layout: ir.Layout,
         generators: Mapping[int, Callable[[Any], torch.Tensor]],
         files: OperandFiles,
+        bias: int | None = None,
     ) -> None:
         """Keep the nodes of a call; they are read when they are first needed.
 
@@ -36,12 +37,14 @@ class Operands:
             layout: What it writes.
             generators: Inductor's generators of inputs whose values matter, by index.
             files: Where these values are written.
+            bias: Index of the bias, if any: random even if it is frozen, since those of many models are zero.
         """
         self.seeds: dict[str, int] = {}
         self._nodes = nodes
         self._layout = layout
         self._generators = generators
         self._files = files
+        self._bias = None if bias is None else nodes[bias].get_name()
         # By the node's id; the node is kept alive so that its id is not reused.
         self._views: dict[int, tuple[Any, TensorSpec]] = {}
         self._bases: dict[int, tuple[Any, TensorSpec]] = {}
@@ -79,7 +82,9 @@ class Operands:
         return _once(self._bases, node, lambda: base_operand(node, self.seeds))
 
     def constant(self, node: Any) -> torch.Tensor | None:
-        """Return a node's frozen value, None if it is known only at run time."""
+        """Return a node's frozen value, None if it is known only at run time, and for a bias."""
+        if node.get_name() == self._bias:
+            return None
         return _once(self._constants, node, lambda: constant(node))
 
     def frozen(self, node: Any) -> TensorSpec | None:

@@ -23,6 +23,7 @@ from inductor_plugin.worker.child.running import Emit, Running, bound
 from inductor_plugin.worker.child.state import ProblemState
 from inductor_plugin.worker.child.verdict import judge, judge_again, keep
 from inductor_plugin.worker.jobs import (
+    MAY_HAVE_CHANGED,
     BenchCandidate,
     Event,
     FinalJob,
@@ -43,7 +44,6 @@ _CALLS_ALONE = 12
 """Calls in which a candidate that changes its operands now and then is to show it."""
 _TRIES = 3
 """Tries in which a sample of the finals is to be undisturbed by other work."""
-_UNKNOWN = "it, or another measured in turns with it, changed an operand"
 
 
 _kept: OrderedDict[str, ProblemState] = OrderedDict()
@@ -178,7 +178,7 @@ def final(job: FinalJob, emit: Emit) -> tuple[Outcome, ...]:
         reason = damage.get(name) or running.overrun()
         if reason:
             # It is not known which of several changed the operand, so none goes into quarantine for it.
-            status: Status = "skipped" if reason == _UNKNOWN else "red_zone"
+            status: Status = "skipped" if reason == MAY_HAVE_CHANGED else "red_zone"
             outcome = replace(outcome, status=status, reason=reason)
         elif job.check is not None and name in rivals and problem.comparable:
             outcome = _compared(outcome, running, problem, emit)
@@ -218,7 +218,7 @@ def _dirty(rivals: dict[str, Running], problem: ProblemState, emit: Emit) -> dic
             alone.call()
         if reason := alone.damage(problem):
             culprits[name] = reason
-    return culprits or dict.fromkeys(rivals, _UNKNOWN)
+    return culprits or dict.fromkeys(rivals, MAY_HAVE_CHANGED)
 
 
 def _compared(outcome: Outcome, running: Running, problem: ProblemState, emit: Emit) -> Outcome:

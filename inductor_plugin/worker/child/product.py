@@ -24,6 +24,7 @@ from inductor_plugin.worker.child.comparison import (
     saturation,
     whole,
 )
+from inductor_plugin.worker.child.silence import silence_of
 from inductor_plugin.worker.child.stress import (
     EXPONENTS,
     OVERFLOWING,
@@ -31,6 +32,7 @@ from inductor_plugin.worker.child.stress import (
     Stress,
     borders,
     fill_gaps,
+    limited,
     plain,
     sites,
 )
@@ -44,6 +46,8 @@ _SPOILED = 0.5
 """Share of an output that planted NaN may spoil: the rest still shows what must not be read."""
 _OVERFLOWN = (0.001, 0.6)
 """Shares of an output between which the infinite numbers of a change tell whether a kernel has them, too."""
+_SHARE = 4
+"""Power of two by which a product and what is added to it differ, once in each direction."""
 _NORMAL = 4.0
 """Root mean square of an output of small operands, in units of the smallest normal number of its type."""
 
@@ -85,6 +89,7 @@ class ProductVerifier:
         self._gaps = False
         self._amplitudes = dict(check.amplitudes)
         self._added = check.added
+        self._silence = ""
 
     @property
     def known(self) -> bool:
@@ -98,15 +103,9 @@ class ProductVerifier:
         return self._reference
 
     @property
-    def tells(self) -> bool:
-        """Whether the reference has a number that a wrong kernel would miss: with a frozen weight of zeros it has none."""
-        reference = self._reference
-        if reference is None or reference.numel() == 0:
-            return reference is not None
-        sizes = comparable(reference).abs()
-        # Below the smallest normal number, rounding is as large as what it rounds.
-        least = 1 if whole(reference) else torch.finfo(reference.dtype).smallest_normal
-        return bool((torch.isfinite(sizes) & (sizes >= least)).any())
+    def silence(self) -> str:
+        """Why a wrong kernel may have the same numbers as the reference, empty if it has others."""
+        return self._silence
 
     def changes(self, inputs: Sequence[TensorSpec]) -> Sequence[Change]:
         """Return the changes of operands on which a candidate is compared.
@@ -146,6 +145,7 @@ class ProductVerifier:
         """
         self._reference, self._inputs = result.clone(), tuple(inputs)
         self._others = {name: other.clone() for name, other in others.items()}
+        self._silence = silence_of(self._reference, inputs, tensors)
         usable = _finite(self._reference)
         self._gaps = fill_gaps(inputs, tensors)
         stress = self._largest(usable, run)
@@ -174,8 +174,19 @@ class ProductVerifier:
         return next((stress for stress in tried if _finite(run(stress)[0]) >= usable), None)
 
     def _stress(self, exponent: int) -> Stress:
-        """Return a change of all operands; those that are added are scaled as the product is."""
-        return Stress(exponent, added=self._added)
+        """Return a change of all operands.
+
+        Those that are added are scaled as the product is, but are less than it in large operands and more in small ones:
+        where both are as large, 1 % of one is 0.7 % of the sum.
+        """
+        share = -_SHARE if exponent >= 0 else _SHARE
+        added = exponent * self._check.factors + (share if self._check.large_values else 0)
+        own = {
+            spec.seed: limited(spec.dtype, added, self.amplitude(spec))
+            for spec in self._inputs
+            if spec.seed in self._added
+        }
+        return Stress(exponent, added=tuple(own.items()))
 
     def _small(self, run: Run) -> Iterator[Change]:
         """Yield operands that are so small that a kernel must not take them for zeros."""

@@ -25,6 +25,9 @@ from inductor_plugin.worker.timer import timer_for
 
 Emit = Callable[[Event], None]
 
+_ALIGNMENT = 64
+"""Of memory that torch allocates on a CPU."""
+
 
 @dataclass(frozen=True)
 class Running:
@@ -209,8 +212,19 @@ def _copied(
     if spec.packing is not None or tensor.layout is not torch.strided:
         return tensor
     numbers = flat(spec, tensor)
-    if spec in kept:
-        flat(spec, kept[spec]).copy_(numbers)
-    else:
-        kept[spec] = torch.as_strided(numbers.clone(), spec.size, spec.stride, spec.offset)
+    if spec not in kept:
+        memory = _unaligned(numbers) if spec.device == "cpu" else torch.empty_like(numbers)
+        kept[spec] = torch.as_strided(memory, spec.size, spec.stride, spec.offset)
+    flat(spec, kept[spec]).copy_(numbers)
     return kept[spec]
+
+
+def _unaligned(like: torch.Tensor) -> torch.Tensor:
+    """Return new memory of the CPU at an address that is a multiple of its elements' size only, as that of ``x[1:]``."""
+    itemsize, count = like.element_size(), like.numel()
+    if not count:
+        return torch.empty_like(like)
+    data = bytearray(itemsize * count + 2 * _ALIGNMENT)
+    start = -torch.frombuffer(data, dtype=torch.uint8).data_ptr() % _ALIGNMENT + itemsize
+    memory = torch.frombuffer(data, dtype=torch.uint8, count=itemsize * count, offset=start)
+    return memory.view(like.dtype)

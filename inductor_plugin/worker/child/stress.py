@@ -5,6 +5,7 @@ Changes are made in place, on copies of the operands. No operand overflows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -53,26 +54,37 @@ class Stress:
     Attributes:
         exponent: Power of two that floats are multiplied by; above 0 integers are multiplied by `_WHOLE`, too.
         planted: Elements that become NaN, as (seed, index in the storage).
-        added: Seeds of operands that are added to the product of two others: twice the exponent is theirs.
+        added: Exponents of operands that are added to a product, by their seed.
         renewed: Whether each operand has other numbers, of about the same size.
     """
 
     exponent: int = 0
     planted: tuple[tuple[int, int], ...] = ()
-    added: frozenset[int] = frozenset()
+    added: tuple[tuple[int, int], ...] = ()
     renewed: bool = False
 
     def apply(self, tensors: Mapping[TensorSpec, torch.Tensor]) -> None:
         """Change the operands in place; those from files and packed ones stay as they are."""
         changed = [(spec, flat(spec, tensor)) for spec, tensor in tensors.items() if plain(spec)]
+        added = dict(self.added)
         for spec, values in changed:
-            _scale(spec, values, self.exponent * (2 if spec.seed in self.added else 1))
+            own = limited(spec.dtype, self.exponent)
+            _scale(spec, values, added.get(spec.seed, own))
             if self.renewed:
                 _renew(spec, values)
         for seed, index in self.planted:
             for spec, values in changed:
                 if spec.seed == seed and index < values.numel():
                     values[index : index + 1].view(torch.uint8).fill_(0xFF)
+
+
+def limited(dtype: str, exponent: int, amplitude: float = 1.0) -> int:
+    """Return the power of two nearest to an exponent with which normal random numbers stay numbers of a type."""
+    size = round(math.log2(amplitude))
+    most, least = _HEADROOM.get(dtype), _FOOTROOM.get(dtype)
+    if most is None or least is None:
+        return exponent
+    return max(-least - size, min(exponent, most - size))
 
 
 def plain(spec: TensorSpec) -> bool:
@@ -185,8 +197,7 @@ def _scale(spec: TensorSpec, values: torch.Tensor, exponent: int) -> None:
         if exponent > 0:
             values.mul_(_WHOLE[spec.dtype])
     elif _has_nan(spec) or spec.dtype.endswith("fnuz"):
-        most, least = (room.get(spec.dtype, abs(exponent)) for room in (_HEADROOM, _FOOTROOM))
-        factor = 2.0 ** max(-least, min(exponent, most))
+        factor = 2.0**exponent
         if values.element_size() == 1:
             values.copy_((values.float() * factor).to(values.dtype))
         else:

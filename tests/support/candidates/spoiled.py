@@ -5,6 +5,7 @@ Unlike those of `wrong_numbers`, which compute ``a @ b`` themselves, they serve 
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -98,6 +99,26 @@ def one_percent(kernel: Kernel, inputs: Sequence[Tensor], out: Tensor) -> None:
     _times(out, 1.01)
 
 
+def needs_aligned_operands(kernel: Kernel, inputs: Sequence[Tensor], out: Tensor) -> None:
+    kernel(inputs, out)
+    if any(each.data_ptr() % 64 for each in inputs):
+        _times(out, 1.5)
+
+
+def main_thread_only(kernel: Kernel, inputs: Sequence[Tensor], out: Tensor) -> None:
+    kernel(inputs, out)
+    if threading.current_thread() is not threading.main_thread():
+        _times(out, 1.5)
+
+
+def product_one_percent(kernel: Kernel, inputs: Sequence[Tensor], out: Tensor) -> None:
+    kernel([inputs[0], inputs[1].double().mul(1.01).to(inputs[1].dtype), *inputs[2:]], out)
+
+
+def added_one_percent(kernel: Kernel, inputs: Sequence[Tensor], out: Tensor) -> None:
+    kernel([inputs[0].double().mul(1.01).to(inputs[0].dtype), *inputs[1:]], out)
+
+
 def reads_new_memory(kernel: Kernel, inputs: Sequence[Tensor], out: Tensor) -> None:
     scratch = torch.empty_like(out)
     kernel(inputs, out)
@@ -164,12 +185,16 @@ OF_ALL: tuple[Spoiled, ...] = (
     last_row_missing,
     a_tile_twice,
     five_percent,
+    needs_aligned_operands,
+    main_thread_only,
     reads_new_memory,
     adds_to_what_was_there,
     last_term_missing,
     saturates,
 )
 OF_FLOATS: tuple[Spoiled, ...] = (one_percent, hides_nan, small_is_zero)
+OF_SUMS: tuple[Spoiled, ...] = (product_one_percent, added_one_percent)
+"""Of one of the two terms of ``alpha * (a @ b) + beta * c``."""
 OF_BATCHES: tuple[Spoiled, ...] = (first_batch_for_all,)
 
 

@@ -239,6 +239,12 @@ def zeroes_small_numbers(out: Tensor, operands: Sequence[Tensor]) -> None:
     out.copy_(torch.where(result.abs() < 0.5 * result.square().mean().sqrt(), 0.0, result))
 
 
+def only_c(out: Tensor, operands: Sequence[Tensor]) -> None:
+    """Right where the weight is zero; NaN of A are seen."""
+    c, a, _ = operands
+    out.copy_(c + 0 * a.sum(-1, keepdim=True))
+
+
 def forgets_c(out: Tensor, operands: Sequence[Tensor]) -> None:
     *_, a, b = operands
     out.copy_(right([a, b]))
@@ -292,7 +298,7 @@ WRONG: tuple[Fault, ...] = (
     drops_a_term,
 )
 OF_LAYOUTS: tuple[Fault, ...] = (fills_gaps, reads_padding)
-OF_C: tuple[Fault, ...] = (forgets_c, halves_c, clamps_c)
+OF_C: tuple[Fault, ...] = (forgets_c, only_c, halves_c, clamps_c)
 OF_TYPES: tuple[Fault, ...] = (clamps_operands,)
 """Wrong in types with float32's range."""
 OF_SIZES: tuple[Fault, ...] = (last_tile_missing, last_tile_overruns)

@@ -88,7 +88,9 @@ def test_disturbed_turns_have_more_time(
 @pytest.mark.parametrize(
     ("turns", "samples_ms", "disturbed"),
     [
-        ([(5.0, True), (1.0, False), (6.0, True)], (1.0,), False),
+        ([(5.0, True), *[(1.0, False)] * 3, (6.0, True)], (1.0,) * 3, False),
+        ([(5.0, True), *[(1.0, False)] * 2, (6.0, True)], (1.0,) * 2, True),
+        ([(1.0, False)], (1.0,), False),
         ([(5.0, True), (6.0, True)], (5.0, 6.0), True),
         ([], (), False),
     ],

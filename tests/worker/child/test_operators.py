@@ -66,6 +66,11 @@ def product(op: str, dtype: str) -> Case:
     return Case(ExternKernel(op), (*added, (a, (), dtype), (b, (), dtype)), (d, dtype), op)
 
 
+def with_scalars(dtype: str, alpha: float, beta: float) -> Case:
+    scalars = (("alpha", alpha), ("beta", beta))
+    return replace(product("addmm", dtype), kernel=ExternKernel("addmm", scalars))
+
+
 def fused(dtype: str, epilogue: Callable[[torch.Tensor], torch.Tensor]) -> Case:
     return replace(product("mm", dtype), epilogue=epilogue)
 
@@ -125,6 +130,11 @@ CASES: dict[str, Case] = {
         for op in ("addmm", "bmm", "baddbmm")
         for dtype in ("float32", "bfloat16")
     },
+    **{
+        f"addmm-{dtype}-alpha-{alpha:g}-beta-{beta:g}": with_scalars(dtype, alpha, beta)
+        for dtype in ("bfloat16", "float16")
+        for alpha, beta in ((0.01, 1.0), (1.0, 0.001), (100.0, 1.0))
+    },
     "int_mm": INT,
     "scaled_mm": SCALED,
     "grouped_mm": GROUPED,
@@ -149,6 +159,7 @@ def faults_of(case: Case) -> Sequence[spoiled.Spoiled]:
     return (
         *spoiled.OF_ALL,
         *(spoiled.OF_FLOATS if floating(case) else ()),
+        *(spoiled.OF_SUMS if case.op in ("addmm", "baddbmm") else ()),
         *(spoiled.OF_BATCHES if len(case.output[0]) > 2 else ()),
     )
 
@@ -218,7 +229,8 @@ def check(case: Case, inputs: Sequence[TensorSpec]) -> NumberCheck:
     operands = tuple(Operand(s.size, s.stride, s.dtype, "cpu") for s in inputs)
     output = Operand(case.output[0], contiguous(case.output[0]), case.output[1], "cpu")
     epilogue = case.epilogue.__name__ if case.epilogue else ""
-    problem = Problem(case.op, operands, output, epilogue=epilogue)
+    scalars = tuple((n, str(v)) for n, v in case.kernel.kwargs if n in ("alpha", "beta"))
+    problem = Problem(case.op, operands, output, epilogue=epilogue, arguments=scalars)
     return NumberCheck(
         tolerance_of(problem, tf32=False),
         tuple((index + 1, factor) for index, factor in amplitudes(problem).items()),
@@ -231,6 +243,7 @@ def check(case: Case, inputs: Sequence[TensorSpec]) -> NumberCheck:
 
 UNSEEN: dict[str, tuple[str, ...]] = {
     "int_mm-scaled": (*LARGE_ALONE, "hides_nan"),  # integers have none
+    "addmm-float16-alpha-100-beta-1": ("small_is_zero",),  # 100 * (a @ b) is as small as it can be
     "int_mm-long-int8": ("saturates", "five_percent", "last_term_missing"),  # less than 8 bits show
 }
 

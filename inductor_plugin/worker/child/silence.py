@@ -1,0 +1,77 @@
+"""Numbers of a model by which a wrong kernel cannot be told from a right one.
+
+Frozen weights are the model's own on a CPU, where kernels get repacked copies of them. The record of a problem serves
+all weights of its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from inductor_plugin.kernels.call import TensorSpec
+from inductor_plugin.worker.child.comparison import comparable, whole
+from inductor_plugin.worker.child.operands import build
+
+_NOTHING = "there are no numbers to compare"
+_SAMPLED, _SMALL = 64, 8
+"""Elements looked at along a dimension at most; a sample that is too small to have many different numbers."""
+_FEW = 2
+"""Different numbers of zeros, ones, an identity, a mask."""
+
+
+def silence_of(
+    reference: torch.Tensor,
+    inputs: Sequence[TensorSpec],
+    tensors: Mapping[TensorSpec, torch.Tensor],
+) -> str:
+    """Return why a wrong kernel may give the library kernel's numbers, empty if it gives others.
+
+    Args:
+        reference: The library kernel's output.
+        inputs: Its operands.
+        tensors: All operands that have been built.
+    """
+    if _is_silent(reference):
+        return f"the library kernel returns nothing but zeros or NaN, as of a weight of zeros: {_NOTHING}"
+    for spec in inputs:
+        if spec.file is None or len(spec.size) < 2:  # ends of groups have one dimension
+            continue
+        dense = tensors[spec] if spec.packing is None else build(replace(spec, packing=None))
+        if reason := hidden_by(dense):
+            return f"the numbers of a frozen weight {reason}: {_NOTHING}"
+    return ""
+
+
+def hidden_by(weight: torch.Tensor) -> str:
+    """Return how a weight hides faults, empty if it does not: other rows, other columns, rows for columns."""
+    values = weight.view(torch.uint8) if weight.element_size() == 1 else weight
+    sample = values[tuple(slice(None, None, -(-size // _SAMPLED)) for size in values.shape)]
+    if sample.numel() > _SMALL and _different(sample) <= _FEW:
+        return f"are {_FEW} different ones at most"
+    if values.dim() != 2:
+        return ""
+    rows, columns = values.shape
+    if rows > 1 and torch.equal(values, values[:1].expand_as(values)):
+        return "are the same in each row"
+    if columns > 1 and torch.equal(values, values[:, :1].expand_as(values)):
+        return "are the same in each column"
+    return "are symmetric" if rows > 1 and torch.equal(values, values.T) else ""
+
+
+def _different(values: Any) -> int:
+    """Return how many different numbers there are; ``values`` is a tensor, whose method is not typed."""
+    return values.unique().numel()
+
+
+def _is_silent(reference: torch.Tensor) -> bool:
+    """Return whether an output has no number that a wrong kernel would miss: with a frozen weight of zeros it has none."""
+    if reference.numel() == 0:
+        return False
+    sizes = comparable(reference).abs()
+    # Below the smallest normal number, rounding is as large as what it rounds.
+    least = 1 if whole(reference) else torch.finfo(reference.dtype).smallest_normal
+    return not bool((torch.isfinite(sizes) & (sizes >= least)).any())

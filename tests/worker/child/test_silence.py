@@ -1,0 +1,51 @@
+"""Frozen weights whose numbers hide faults."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from inductor_plugin.kernels.call import TensorSpec
+from inductor_plugin.worker.child.operands import build
+from inductor_plugin.worker.child.silence import hidden_by, silence_of
+
+SQUARE = torch.randn(256, 256)
+ROWS, COLUMNS = torch.randn(1, 40).expand(256, 40), torch.randn(256, 1).expand(256, 40)
+
+
+@pytest.mark.parametrize(
+    ("weight", "reason"),
+    [
+        (torch.zeros(256, 40), "are 2 different ones at most"),
+        (torch.eye(256), "are 2 different ones at most"),
+        (torch.eye(256).to(torch.float8_e4m3fn), "are 2 different ones at most"),
+        (torch.ones(32, 1, 3, 3), "are 2 different ones at most"),
+        (ROWS.contiguous(), "are the same in each row"),
+        (COLUMNS.contiguous(), "are the same in each column"),
+        (SQUARE + SQUARE.T, "are symmetric"),
+        (SQUARE, ""),
+        (SQUARE.T, ""),
+        (SQUARE.bfloat16()[:, ::2], ""),
+        (torch.randint(-1, 2, (256, 40), dtype=torch.int8), ""),
+        (torch.tensor([[1.0, 0.0]]), ""),
+    ],
+)
+def test_what_hides_faults(weight: torch.Tensor, reason: str) -> None:
+    assert hidden_by(weight) == reason
+
+
+def test_weights_are_looked_at_dense_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "ones"
+    path.write_bytes(torch.ones(64 * 32).numpy().tobytes())
+    weight = TensorSpec((64, 32), (32, 1), "float32", "cpu", file=str(path))
+    packed = replace(weight, packing="mkldnn_linear", packing_batch=8)
+    ends = replace(weight, size=(64,), stride=(1,))
+    random = TensorSpec((64, 32), (32, 1), "float32", "cpu", seed=1)
+    reference = torch.randn(8, 64)
+    for spec in (weight, packed):
+        assert "2 different" in silence_of(reference, [random, spec], {spec: build(spec)})
+    assert silence_of(reference, [random, ends], {ends: build(ends)}) == ""
+    assert "nothing but zeros" in silence_of(torch.zeros(8, 64), [random], {})
