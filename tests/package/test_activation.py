@@ -65,11 +65,14 @@ def test_a_compile_of_the_stock_backend_takes_own_options_while_the_plugin_is_on
         wrapper(None, {"tune_budget_s": 5}, None)
 
 
-def test_backends_are_handed_on_to_inductor_unless_the_user_names_them_there() -> None:
+def test_backends_are_handed_on_to_inductor_with_the_library_kernel() -> None:
     name = "max_autotune_gemm_backends"
     assert name not in activation.options()
     assert activation.options(gemm_backends="ATEN")[name] == "ATEN"
-    assert activation.options(gemm_backends="ATEN", **{name: "TRITON"})[name] == "TRITON"
+    assert activation.options(gemm_backends="CPP")[name] == "ATEN,CPP"
+    assert activation.options(gemm_backends="ATEN", **{name: "TRITON"})[name] == "ATEN,TRITON"
+    assert activation.options(**{name: "CPP, triton"})[name] == "ATEN,CPP,TRITON"
+    assert activation.options(**{name: "ATEN"})[name] == "ATEN"
 
 
 def test_the_users_own_pass_is_kept() -> None:
