@@ -5,6 +5,7 @@ It must be fast when the plugin is not enabled, and a failure here must not brea
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import sys
@@ -15,7 +16,6 @@ from typing import Any
 _BACKENDS = "torch._dynamo.backends.registry"
 _INDUCTOR = "torch._inductor.compile_fx"
 _VARIABLES = "INDUCTOR_PLUGIN_"
-_NAME = "inductor_plugin"
 
 
 def autoload() -> None:
@@ -82,16 +82,14 @@ class _Finder:
         return exec_module
 
 
-def _register(registry: Any) -> None:
+def _register(_registry: Any) -> None:
     """Register the backend before anyone can look it up.
 
     torch loads an entry point's backend at its first lookup, without a lock: two threads that compile
     first both register it, and the second one gets an AssertionError (torch 2.11 to 2.15).
     """
     with suppress(Exception):  # the border: the entry point is still there
-        from inductor_plugin.backend import inductor_plugin  # noqa: PLC0415  5 ms, where Dynamo takes a second
-
-        registry.register_backend(compiler_fn=inductor_plugin, name=_NAME)
+        importlib.import_module("inductor_plugin.backend")  # 5 ms, where Dynamo takes a second
 
 
 def _enable() -> None:

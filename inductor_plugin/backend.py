@@ -1,9 +1,14 @@
-"""The ``torch.compile(model, backend="inductor_plugin")`` backend (entry point)."""
+"""The ``torch.compile(model, backend="inductor_plugin")`` backend.
+
+The name is an entry point; importing this module makes it known where none is installed, as in a checkout.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from torch._dynamo.backends import registry
 
 from inductor_plugin.activation import compile_graph
 
@@ -27,3 +32,8 @@ def inductor_plugin(
         OptionError: An unknown option, or a bad value.
     """
     return compile_graph(gm, example_inputs, mode, options or {})
+
+
+# Where torch has found the entry point it imports this for it, and registers what it gets.
+if "inductor_plugin" not in registry._BACKENDS:  # pyright: ignore[reportPrivateUsage]
+    registry.register_backend(compiler_fn=inductor_plugin, name="inductor_plugin")

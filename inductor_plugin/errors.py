@@ -21,6 +21,9 @@ from __future__ import annotations
 import logging
 import threading
 
+_STICKY = frozenset((226, 700, 702, 709, 710, *range(714, 720), 721, 810, 911, 999))
+"""cudaError_t that leave a process in an inconsistent state, by driver_types.h of CUDA 13.0, and the unknown error."""
+
 
 class InductorPluginError(Exception):
     """Base of every error this package raises on purpose."""
@@ -47,7 +50,21 @@ class OutputError(InductorPluginError):
 
 
 class KernelError(InductorPluginError):
-    """A compiled kernel that cannot be loaded, or that refuses a call."""
+    """A compiled kernel that cannot be loaded, or that refuses a call.
+
+    Attributes:
+        cuda_error: CUDA's error number of a kernel that did not start; None for other faults. 0 where CUTLASS has read it.
+    """
+
+    def __init__(self, text: str, cuda_error: int | None = None) -> None:
+        """Keep what happened, and CUDA's error number."""
+        super().__init__(text)
+        self.cuda_error = cuda_error
+
+    @property
+    def is_sticky(self) -> bool:
+        """Whether no later call of CUDA works in this process."""
+        return self.cuda_error in _STICKY
 
 
 class CallRefusedError(KernelError):

@@ -31,7 +31,7 @@ from benchmarks.harness.resume import Budget, Rows
 from benchmarks.harness.sources import PLUGIN
 
 ARM_MODULE = "benchmarks.gemm.arm"
-ARMS = ("cublas", "stock", "stock_cutlass", "ours")
+ARMS = ("cublas", "stock", "ours", "stock_cutlass")
 KINDS = ("bf16", "e4m3_row")
 MANY = "products"
 ROUNDS = 15

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.harness.arms import Arm, arms, machine
 from benchmarks.harness.repository import RESULTS
-from benchmarks.harness.resume import Budget, Rows, is_better, waiting
+from benchmarks.harness.resume import Budget, Rows, failed_arms, is_better, waiting
 
 Measure = Callable[[str, Sequence[Arm]], tuple[dict[str, Any], bool]]
 """Returns the row of a name, and whether all arms finished within the budget."""
@@ -122,6 +122,9 @@ class Benchmark:
             show: Prints the table.
             dry_arms: The arms of a dry run; all of them if not given.
             more: Adds arguments of this benchmark.
+
+        Returns:
+            2 without a GPU, 1 if the plugin's arm has no result at all, 0 otherwise.
         """
         parser = self.parser()
         if more is not None:
@@ -131,11 +134,12 @@ class Benchmark:
         budget = Budget(arguments.budget_s)
         rows = opened(self.name, self.sources, arguments)
         if rows is None:
-            return 0
+            return 2
         left = run(rows, arguments, budget)
         show(rows.rows)
         closing(self.many, left, rows.path)
-        return 0
+        ours = "ours" if "ours" in arguments.arms else arguments.arms[-1]
+        return 0 if any(ours in r["arms"] and not failed_arms(r, [ours]) for r in rows.rows) else 1
 
     def parser(self) -> argparse.ArgumentParser:
         """Return the parser of the arguments that all benchmarks have."""

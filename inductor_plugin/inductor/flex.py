@@ -228,7 +228,7 @@ class FlexChoices:
         precision = self._options.get("FLOAT32_PRECISION")
         if precision is not None:
             return "ieee" in str(precision)
-        return float32_precision() == "highest"
+        return float32_precision("cuda") == "highest"
 
     def _with_descriptors(
         self, direction: Direction, choices: list[Any], args: Any, mutated: Any

@@ -136,8 +136,10 @@ class Abi(Generic[Call]):
         """
         status = kernel.entry(_RUN, ctypes.byref(call), None, ctypes.c_void_p(stream))
         if reason := self._refusal(kernel, call, status):
+            fields: Any = call
+            if status == len(self.refusals) + 2:
+                raise KernelError(reason, getattr(fields, "cuda_error", 0))
             if status == len(self.refusals) + 1:
-                fields: Any = call
                 needed = self.workspace_bytes(kernel, call)
                 reason = f"{reason}: {fields.workspace_bytes} bytes of {needed}"
             raise self._error(status, reason)

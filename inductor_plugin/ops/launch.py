@@ -1,7 +1,7 @@
 """Runs a compiled CUTLASS kernel inside a torch operator, or falls back where it cannot run.
 
     SYMBOL@DIGEST ─► find_kernel ─► workspace ─► the current stream of the output's device
-                         │ missing      │ refused
+                         │ missing      │ refused, or it does not start
                          └──────────────┴──► the library computes the same, with one warning a kernel
 
 Libraries are searched in the cache directories of this process's compiles, then in the default one.
@@ -45,6 +45,8 @@ _stores: dict[Path, Store] = {}
 """Opened caches: those that are not on the disk keep libraries in temporary folders of this process."""
 
 _warned: set[str] = set()
+_broken: set[str] = set()
+"""Kernels that did not start, as where a GPU is divided after the compile (MIG, MPS): they are not tried again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +131,7 @@ def run_or_fallback(
     workspace: torch.Tensor | None,
     out: torch.Tensor,
 ) -> torch.Tensor:
-    """Launch a kernel, or fall back if it is missing, refuses the operands or has nothing to compute.
+    """Launch a kernel, or fall back if it is missing, refuses the operands, does not start or has nothing to compute.
 
     Args:
         family: The kernel's.
@@ -140,10 +142,9 @@ def run_or_fallback(
         out: The output.
 
     Raises:
-        KernelError: The kernel did not start, its workspace does not fit, or its library is named by a
-            path and does not load or refuses the operands.
+        KernelError: The kernel did not start, and CUDA works no more in this process; or its library is named by a path.
     """
-    function = find_kernel(family, kernel)
+    function = None if kernel in _broken else find_kernel(family, kernel)
     if function is None:
         return library()
     try:
@@ -151,10 +152,12 @@ def run_or_fallback(
         if family.has_work(call):
             _start(family, function, call, workspace, out.device)
             return out
-    except CallRefusedError as refusal:
-        if _names_path(kernel):
+    except KernelError as error:
+        if _names_path(kernel) or error.is_sticky:
             raise
-        _warn(family, kernel, str(refusal))
+        if not isinstance(error, CallRefusedError):  # other operands may suit it
+            _broken.add(kernel)
+        _warn(family, kernel, str(error))
     return library()
 
 

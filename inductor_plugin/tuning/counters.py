@@ -26,6 +26,7 @@ class Stats:
         graphs_reduced: Those of them that were slower, and gave up choices.
         compile_s: Seconds spent compiling, summed over workers.
         benchmark_s: Seconds spent measuring.
+        check_s: Seconds of them in which numbers were compared.
         wall_s: Seconds that compilation waited for tuning.
         compare_s: Seconds that compilation waited for the comparison of graphs.
     """
@@ -44,6 +45,7 @@ class Stats:
     graphs_reduced: int = 0
     compile_s: float = 0.0
     benchmark_s: float = 0.0
+    check_s: float = 0.0
     wall_s: float = 0.0
     compare_s: float = 0.0
 

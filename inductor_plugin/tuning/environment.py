@@ -12,6 +12,9 @@ from typing import Any
 
 import torch
 
+_PRECISIONS = {"bf16": "medium", "tf32": "high"}
+"""torch's older names of what ``fp32_precision`` names."""
+
 
 def environment(device: str) -> dict[str, Any]:
     """Return the facts that must be equal for timings on a device to be comparable.
@@ -32,7 +35,7 @@ def environment(device: str) -> dict[str, Any]:
 def numerics(device: str) -> dict[str, Any]:
     """Return the settings that affect the results of a library kernel."""
     settings: dict[str, Any] = {
-        "float32_matmul_precision": float32_precision(),
+        "float32_matmul_precision": float32_precision(device),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
     if not device.startswith("cpu"):
@@ -43,24 +46,30 @@ def numerics(device: str) -> dict[str, Any]:
     return settings
 
 
-def float32_precision() -> str:
-    """Return ``highest``, ``high`` or ``medium``.
+def float32_precision(device: str) -> str:
+    """Return ``highest``, ``high`` or ``medium``, as `torch.set_float32_matmul_precision` takes them.
 
-    torch raises when the user mixes its old and its new TF32 settings; the strictest setting is then
-    safe for tolerances, and keeps the records separate.
+    torch's getter raises once the user has set ``torch.backends.*.fp32_precision`` (torch 2.9 and later), whose own getters
+    never do: https://docs.pytorch.org/docs/stable/notes/cuda.html#tf32-on-ampere.
+
+    Args:
+        device: ``cpu``, or a CUDA device or its type.
     """
     try:
         return torch.get_float32_matmul_precision()
     except RuntimeError:
-        return "highest"
+        on_cpu = device.startswith("cpu")
+        backend: Any = torch.backends.mkldnn if on_cpu else torch.backends.cuda
+        return _PRECISIONS.get(backend.matmul.fp32_precision, "highest")
 
 
 def convolution_tf32() -> bool:
     """Return True if float32 convolutions may round their operands to TF32, as torch lets cuDNN do by default."""
     try:
         return bool(torch.backends.cudnn.allow_tf32)
-    except RuntimeError:  # old and new settings are mixed
-        return False
+    except RuntimeError:  # as of `float32_precision`
+        cudnn: Any = torch.backends.cudnn
+        return cudnn.conv.fp32_precision == "tf32"
 
 
 def provenance(device: str) -> dict[str, Any]:

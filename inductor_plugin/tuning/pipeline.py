@@ -375,7 +375,8 @@ class Pipeline:
                     attention=task.attention,
                 )
             )
-        self._journal.count(task, benchmark_s=time.perf_counter() - started)
+        elapsed_s, check_s = time.perf_counter() - started, sum(o.check_s for o in outcomes)
+        self._journal.count(task, benchmark_s=elapsed_s, check_s=check_s)
         for outcome in outcomes:
             candidate = task.entry(outcome.candidate_id)
             # skipped: caused by another candidate; but of those that may have changed an operand none may win

@@ -21,7 +21,11 @@ from inductor_plugin.errors import CacheError
 from inductor_plugin.ops.launch import add_kernel_store
 from inductor_plugin.tuning.build.builder import Builder
 from inductor_plugin.tuning.counters import COUNTERS
-from inductor_plugin.tuning.environment import environment, float32_precision
+from inductor_plugin.tuning.environment import (
+    convolution_tf32,
+    environment,
+    float32_precision,
+)
 from inductor_plugin.tuning.holder import ProblemLocks, silence_s
 from inductor_plugin.tuning.pipeline import Pipeline
 from inductor_plugin.tuning.report.journal import Journal
@@ -237,7 +241,7 @@ class Runtime:
 
 def worker_settings(config: Config, kind: str, device: str) -> WorkerSettings:
     """Return the settings of this process that a worker must share for comparable results."""
-    matmul = torch.backends.cuda.matmul
+    matmul, precision = torch.backends.cuda.matmul, float32_precision(device)
     return WorkerSettings(
         sys_path=tuple(sys.path),
         kind="bench" if kind == "bench" else "compile",
@@ -245,9 +249,9 @@ def worker_settings(config: Config, kind: str, device: str) -> WorkerSettings:
         threads=torch.get_num_threads(),
         idle_s=config.worker_idle_s,
         memory_bytes=_memory_limit(config, device),
-        allow_tf32=float32_precision() != "highest",
-        cudnn_allow_tf32=bool(torch.backends.cudnn.allow_tf32),
-        float32_precision=float32_precision(),
+        allow_tf32=precision != "highest",
+        cudnn_allow_tf32=convolution_tf32(),
+        float32_precision=precision,
         deterministic=torch.are_deterministic_algorithms_enabled(),
         deterministic_warn_only=torch.is_deterministic_algorithms_warn_only_enabled(),
         reduced_precision=(

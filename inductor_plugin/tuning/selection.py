@@ -12,7 +12,6 @@ from inductor_plugin.cache import Decision, Measured, Record, Store
 from inductor_plugin.cache.quarantine import Quarantined
 from inductor_plugin.config import Config
 from inductor_plugin.problem import Problem
-from inductor_plugin.problem.attention import DIRECTIONS
 from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.counters import Counters
@@ -36,6 +35,7 @@ from inductor_plugin.tuning.ticket import (
     looked_up,
     pinned,
     spreads,
+    unwanted_libraries,
 )
 from inductor_plugin.tuning.validity import (
     checked,
@@ -156,7 +156,9 @@ class Selection:
         if ticket.verdict is None:
             libraries = [o.candidate_id for o in ticket.offers if o.library and _usable(ticket, o)]
             contending = self._contending(ticket)
-            if self._unwanted_libraries(ticket.problem) and contending.keys() - set(libraries):
+            if unwanted_libraries(ticket.problem, self._config) and contending.keys() - set(
+                libraries
+            ):
                 contending = {n: ms for n, ms in contending.items() if n not in libraries}
                 libraries = []
             disturbed = {n for n in contending if ticket.measured[n].disturbed}
@@ -170,13 +172,6 @@ class Selection:
                 disturbed,
             )
         return ticket.verdict
-
-    def _unwanted_libraries(self, problem: Problem) -> bool:
-        """Return True if the user chose backends for matrix products without the library's."""
-        backends = self._config.gemm_backends
-        # For a product with its epilogue, the "library" is two kernels instead of one.
-        exempt = problem.op in DIRECTIONS or problem.epilogue
-        return bool(backends) and "ATEN" not in backends.split(",") and not exempt
 
     def medians(self, ticket: TuningTicket) -> dict[str, float]:
         """Return milliseconds of every offered candidate with valid measurements."""

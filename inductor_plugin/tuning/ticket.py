@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from inductor_plugin.cache import Measured
+from inductor_plugin.config import Config
 from inductor_plugin.errors import warn_once
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import DIRECTIONS
@@ -79,6 +80,15 @@ def has_reference(ticket: TuningTicket) -> bool:
         text = f"{problem}: no library kernel is offered, so that the numbers of the others are not compared"
         warn_once(logger, text, "no library kernel")
     return False
+
+
+def unwanted_libraries(problem: Problem, config: Config) -> bool:
+    """Return True if the user chose backends for matrix products without the library's."""
+    # For a product with its epilogue, the "library" is two kernels instead of one.
+    exempt = problem.op in DIRECTIONS or problem.epilogue
+    return (
+        bool(config.gemm_backends) and "ATEN" not in config.gemm_backends.split(",") and not exempt
+    )
 
 
 def looked_up(ticket: TuningTicket, unseen: Sequence[CandidateOffer], policy: str) -> str:

@@ -139,6 +139,7 @@ class Outcome:
         samples_ms: Milliseconds per call, one value per sample.
         error: Error of its results relative to the reference's root mean square, if checked.
         elapsed_s: Seconds the job took.
+        check_s: Seconds of them in which numbers were compared; of finals the first outcome has those of all.
         disturbed: True if other work on the machine has prolonged all samples, or all but too few for a median.
     """
 
@@ -148,6 +149,7 @@ class Outcome:
     samples_ms: tuple[float, ...] = ()
     error: float | None = None
     elapsed_s: float = 0.0
+    check_s: float = 0.0
     disturbed: bool = False
 
 

@@ -36,11 +36,8 @@ def test_the_gain_is_counted_with_the_times_of_the_whole_run(
     assert kept(WHOLE, limited) == share
 
 
-def test_the_check_s_share_is_what_measuring_takes_more_in_what_is_waited_for() -> None:
-    rounds = [
-        {"whole": {"measuring_s": 1.0 + i, "waited_s": 4.0}, "unchecked": {"measuring_s": 0.5 + i}}
-        for i in (0, 9, 0)
-    ]
+def test_the_share_of_the_check_is_the_median_of_the_rounds() -> None:
+    rounds = [{"whole": {"check_s": check_s, "waited_s": 4.0}} for check_s in (0.4, 4.0, 0.5)]
     assert check_share(rounds) == 0.125
 
 

@@ -9,6 +9,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -162,6 +163,23 @@ def test_an_arm_that_failed_is_tried_again_after_the_others(world: World, tmp_pa
     begun = [what for name, what, _ in world.asked if name == "cublas" and what != "sample"]
     assert begun == [NAMES[1], NAMES[2], NAMES[0]]
     assert rows(out)[NAMES[0]]["arms"]["stock"]["median_ms"] == 0.5
+
+
+@pytest.mark.parametrize(("broken", "status"), [((), 0), (("stock",), 0), (("ours",), 1)])
+def test_the_exit_status_says_whether_the_plugin_was_measured(
+    world: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    broken: tuple[str, ...],
+    status: int,
+) -> None:
+    world.broken = broken
+    arguments = ["gemm", "--dry", "--fresh", "--limit", "1", "--out", str(tmp_path / "gemm.json")]
+    monkeypatch.setattr("sys.argv", arguments)
+    assert __main__.main() == status
+    monkeypatch.setattr("sys.argv", ["gemm"])
+    monkeypatch.setattr(campaign, "opened", Mock(return_value=None))
+    assert __main__.main() == 2
 
 
 def test_a_worse_row_does_not_take_the_place_of_a_better_one() -> None:

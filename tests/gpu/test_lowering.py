@@ -19,6 +19,7 @@ import torch._dynamo
 
 import inductor_plugin
 from benchmarks.harness.error import error_of
+from inductor_plugin.cache.quarantine import MISHAPS
 from inductor_plugin.config import process_environment
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.problem import Problem
@@ -115,7 +116,10 @@ def test_an_operator_is_tuned_and_right(name: str, cache_dir: Path, record_prope
     tell(record_property, cache_dir, spent)
     assert error < ACCEPTED
     assert spent.stats.problems >= 1
-    for record in records(cache_dir):
+    # A fusion's record compares two kernels with one, and one that was refused has no candidates.
+    plain = [r for r in records(cache_dir) if r["candidates"] and not r["problem"].get("epilogue")]
+    assert plain
+    for record in plain:
         statuses = {(one["kind"], one["status"]) for one in record["candidates"].values()}
         assert ("extern", "ok") in statuses
         assert ("triton", "ok") in statuses
@@ -130,7 +134,8 @@ def test_all_of_inductors_candidates_run(cache_dir: Path, record_property: Note)
     (record,) = records(cache_dir)
     found = [one["status"] for one in record["candidates"].values()]
     record_property("statuses", {status: found.count(status) for status in sorted(set(found))})
-    assert set(found) <= {"ok", "raised"}  # a tile may want more shared memory than there is
+    # A tile may want more shared memory than there is.
+    assert set(found) <= {"ok", "raised", "pruned"}
     assert found.count("ok") > len(found) / 2
 
 
@@ -138,8 +143,9 @@ def test_what_a_compile_worker_made_is_not_compiled_again(
     cache_dir: Path, inductor_cache: Path
 ) -> None:
     spent = Spent()
-    compiled(torch.mm, cache_dir)(random(512, 512), random(512, 512))
-    made = {path.parent.name for path in inductor_cache.glob("triton/0/*/triton_mm.cubin")}
+    function = compiled(torch.mm, cache_dir, gemm_backends="ATEN,TRITON")
+    function(random(512, 512), random(512, 512))
+    made = {path.parent.name for path in inductor_cache.glob("triton/0/*/triton_*.cubin")}
     assert len(made) == spent.stats.compiled
 
 
@@ -220,7 +226,7 @@ def test_cuda_graphs_replay_the_winner(cache_dir: Path) -> None:
             a = random(256, 256)
             answer = replayed(a, b).clone()
             assert error_of(answer, against_float32(function, a, b)) < ACCEPTED
-    assert spent.stats.problems == 2
+    assert spent.stats.problems >= 1  # two products of the same sizes, fused or not
 
 
 def test_another_stream_is_kept_to(cache_dir: Path) -> None:
@@ -292,9 +298,12 @@ def test_faults_cost_their_candidates_alone(cache_dir: Path, record_property: No
         answer = compiled(torch.mm, cache_dir, **options)(a, b)
         assert error_of(answer, against_float32(torch.mm, a, b)) < ACCEPTED
         failed = spent.stats.failed
-        torch._dynamo.reset()
-        again = Spent()
-        compiled(torch.mm, cache_dir, **options)(a, b)
+        repeated: list[int] = []
+        for _ in range(2):
+            torch._dynamo.reset()
+            again = Spent()
+            compiled(torch.mm, cache_dir, **options)(a, b)
+            repeated.append(again.stats.benchmarked)
     finally:
         default_registry().unregister(template.name)
     (record,) = records(cache_dir)
@@ -303,6 +312,8 @@ def test_faults_cost_their_candidates_alone(cache_dir: Path, record_property: No
     record_property("statuses", found)
     assert found == {name: status for name, (_, status) in FAULTS.items()}
     assert failed == len(FAULTS) - 1
-    assert again.stats.benchmarked == 0
+    # A mishap may be the machine's fault: it takes two. The library kernel is measured with those.
+    mishaps = sum(status in MISHAPS for status in found.values())
+    assert repeated == [mishaps + 1 if mishaps else 0, 0]
     # None of it has reached this process: its context still works.
     assert error_of(torch.mm(a, b), against_float32(torch.mm, a, b)) < ACCEPTED

@@ -247,15 +247,43 @@ def test_every_kernel_that_refuses_says_so_for_itself(cached: Callable[[str], st
             run(cached(symbol))
 
 
-@pytest.mark.parametrize(
+NOT_STARTED = pytest.mark.parametrize(
     ("status", "reason"), [(3, "0 bytes of 0"), (4, "did not start .error 9"), (5, "version")]
 )
-def test_what_fails_for_another_reason_is_raised(
-    cached: Callable[[str], str], status: int, reason: str
+
+
+@NOT_STARTED
+def test_a_kernel_that_does_not_start_is_replaced_by_the_library_for_good(
+    cached: Callable[[str], str], status: int, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = cached(f"late_{status}")
+    with pytest.warns(RuntimeWarning, match=f"late_{status}: .*{reason}.*zeros are computed"):
+        assert torch.equal(run(kernel), ZEROS)
+    monkeypatch.setattr(launch, "_launch", None)  # it is not called again
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(run(kernel), ZEROS)
+
+
+@NOT_STARTED
+def test_a_kernel_that_is_measured_and_does_not_start_is_an_error(
+    library: Path, status: int, reason: str
 ) -> None:
     with pytest.raises(KernelError, match=f"late_{status}: .*{reason}") as raised:
-        run(cached(f"late_{status}"))
+        run(f"late_{status}@{library}")
     assert raised.type is KernelError
+    assert raised.value.cuda_error == (0 if status == 4 else None)
+
+
+def test_a_broken_device_is_an_error(
+    cached: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def illegal_address(*_: object) -> None:
+        raise KernelError("it did not start", cuda_error=700)
+
+    monkeypatch.setattr(launch, "_launch", illegal_address)
+    with pytest.raises(KernelError, match="did not start"):
+        run(cached("ones"))
 
 
 def test_a_library_that_is_gone_is_said_once(tmp_path: Path) -> None:

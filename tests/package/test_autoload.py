@@ -29,6 +29,14 @@ loaded = sorted(one for one in sys.modules if one.startswith("inductor_plugin"))
 print(min(costs), *loaded)
 """
 LIMIT_MS = 2.0
+UNINSTALLED = """
+import importlib.metadata
+importlib.metadata.entry_points = lambda **_: importlib.metadata.EntryPoints()
+"""
+LOOKED_UP = """
+print("inductor_plugin" in torch._dynamo.list_backends())
+print(torch._dynamo.lookup_backend("inductor_plugin").__module__)
+"""
 BAD_OPTION = """
 import importlib, importlib.util, inspect, os, sys
 import torch
@@ -290,6 +298,15 @@ def test_threads_that_look_the_backend_up_first_do_not_register_it_twice(tmp_pat
     done = run(THREADS, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("before", ["", UNINSTALLED + "import inductor_plugin.backend"])
+def test_the_backend_is_known_without_autoload(tmp_path: Path, before: str):
+    """By its entry point; in a checkout, where there is none, by an import."""
+    code = f"import torch._dynamo\n{before}\n{LOOKED_UP}"
+    done = run(code, tmp_path, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["True", "inductor_plugin.backend"]
 
 
 @pytest.mark.parametrize("switch", ["", "1"])

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import torch
 
 from inductor_plugin.cache import digest_of
+from inductor_plugin.config import Config
 from inductor_plugin.tuning import environment
+from inductor_plugin.tuning.runtime import worker_settings
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +80,51 @@ def test_mixed_tf32_settings_count_as_the_strictest(monkeypatch: pytest.MonkeyPa
         raise RuntimeError("mix of the legacy and new APIs")
 
     monkeypatch.setattr(torch, "get_float32_matmul_precision", refuse)
-    assert environment.float32_precision() == "highest"
+    assert environment.float32_precision("cpu") == "highest"
+
+
+@pytest.fixture
+def settings_kept() -> Iterator[None]:
+    """Begin and end with torch's defaults of the newer settings of precision, which rule out the older ones."""
+    backends: Any = torch.backends
+    for end in (False, True):
+        backends.fp32_precision = "none"
+        for module in (backends.cuda.matmul, backends.mkldnn.matmul):
+            module.fp32_precision = "none"
+        for module in (backends.cudnn.conv, backends.cudnn.rnn):
+            module.fp32_precision = "tf32"
+        if not end:
+            yield
+
+
+@pytest.mark.usefixtures("settings_kept")
+@pytest.mark.parametrize(
+    ("setting", "value", "cpu", "cuda", "convolution"),
+    [
+        ("", "ieee", "highest", "highest", True),  # cuDNN has a setting of its own
+        ("", "tf32", "high", "high", True),
+        ("cuda.matmul", "tf32", "highest", "high", True),
+        ("mkldnn.matmul", "bf16", "medium", "highest", True),
+        ("cudnn.conv", "ieee", "highest", "highest", False),
+    ],
+)
+def test_precision_by_torchs_newer_settings(
+    setting: str, value: str, cpu: str, cuda: str, *, convolution: bool
+) -> None:
+    backend: Any = torch.backends
+    for name in setting.split(".") if setting else ():
+        backend = getattr(backend, name)
+    backend.fp32_precision = value
+    assert environment.float32_precision("cpu") == cpu
+    assert environment.float32_precision("cuda") == cuda
+    assert environment.convolution_tf32() is convolution
+    for device in ("cpu", "cuda:0"):
+        settings = worker_settings(Config(), "bench", device)
+        assert settings.float32_precision == (cpu if device == "cpu" else cuda)
+        assert settings.cudnn_allow_tf32 is convolution
+        assert (
+            environment.numerics(device)["float32_matmul_precision"] == settings.float32_precision
+        )
 
 
 @pytest.mark.parametrize("allowed", [True, False])

@@ -59,6 +59,29 @@ def run_script(text: str, folder: Path, *arguments: str) -> subprocess.Popen[str
     )
 
 
+BROKEN = """
+import sys, types
+def fails(*_):
+    raise RuntimeError("CUDA error: an illegal memory access was encountered\\nCompile with DSA")
+cuda = types.SimpleNamespace(is_initialized=lambda: True, synchronize=fails)
+sys.modules["torch"] = types.SimpleNamespace(cuda=cuda)
+sys.modules["inductor_plugin.worker.child.bench"] = types.SimpleNamespace(release=fails)
+"""
+
+
+def test_a_worker_says_that_its_device_is_broken_though_nothing_can_be_freed(
+    worker: WorkerProcess,
+) -> None:
+    worker.run(CallJob("builtins", "exec", (BROKEN,)), 10.0)
+    failed = worker.run(CallJob("math", "sqrt", (-1,)), 10.0)
+    assert isinstance(failed, JobFailed)
+    assert failed.status == "sticky_error"
+    assert failed.reason == (
+        "ValueError: math domain error; CUDA error: an illegal memory access was encountered"
+    )
+    assert worker.run(CallJob("math", "sqrt", (4,)), 10.0) == 2
+
+
 def test_a_worker_is_another_process_and_keeps_running_between_jobs(worker: WorkerProcess):
     first = worker.run(GET_PID, 10.0)
     assert first not in (os.getpid(), None)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from inductor_plugin.errors import KernelError
 from inductor_plugin.worker import timer as measure
 from inductor_plugin.worker.failure import one_line, status_of
 from inductor_plugin.worker.jobs import Sampling
@@ -137,6 +138,9 @@ def test_the_last_level_cache_is_within_bounds():
     [
         (ValueError("no"), "raised"),
         (MemoryError(), "out_of_memory"),
+        (KernelError("CUTLASS status 7, CUDA error 0", cuda_error=0), "raised"),
+        (KernelError("CUTLASS status 7, CUDA error 9", cuda_error=9), "raised"),
+        (KernelError("CUTLASS status 7, CUDA error 700", cuda_error=700), "sticky_error"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "out_of_memory"),
         (RuntimeError("CUDA error: out of memory"), "out_of_memory"),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), "sticky_error"),

@@ -34,9 +34,10 @@ def number_check(problem: Problem, names: Sequence[str], seeds: dict[str, int]) 
         seeds: Seeds of the random values of inputs, by name; missing ones are added.
     """
     convolution = problem.op == "convolution"
-    exact = not convolution_tf32() if convolution else float32_precision() == "highest"
+    device = problem.output.device
+    exact = not convolution_tf32() if convolution else float32_precision(device) == "highest"
     # Elsewhere than on a CPU, frozen weights are random as all operands are (`Operands.frozen`).
-    own = V.graph.constants if problem.output.device == "cpu" else {}
+    own = V.graph.constants if device == "cpu" else {}
     frozen = [i for i, name in enumerate(names) if name in own]
     shared = [i for i, name in enumerate(names) if names.count(name) > 1]
 
@@ -46,7 +47,7 @@ def number_check(problem: Problem, names: Sequence[str], seeds: dict[str, int]) 
     factors = amplitudes(problem, frozen, shared)
     filters = [1] if convolution and len(names) > 1 else []
     return NumberCheck(
-        tolerance_of(problem, tf32=problem.output.device != "cpu" and not exact),
+        tolerance_of(problem, tf32=device != "cpu" and not exact),
         tuple({seed(i): factor for i, factor in factors.items() if i < len(names)}.items()),
         added=frozenset(seed(i) for i in added_operands(problem) if i < len(names)),
         large_values=not problem.epilogue,

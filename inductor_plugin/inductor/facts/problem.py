@@ -43,7 +43,7 @@ def problem_of(
         arguments=arguments,
         dynamic=tuple(_classes(nodes)),
         target=target_of(layout.device),
-        tf32=float32_precision() != "highest",
+        tf32=float32_precision(layout.device.type) != "highest",
     )
 
 

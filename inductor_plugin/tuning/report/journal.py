@@ -50,7 +50,7 @@ class Journal:
 
     def measured(self, task: Task, name: str, outcome: Outcome) -> None:
         """Count a screened candidate, and log why it is out."""
-        self.count(task, benchmarked=1, benchmark_s=outcome.elapsed_s)
+        self.count(task, benchmarked=1, benchmark_s=outcome.elapsed_s, check_s=outcome.check_s)
         if outcome.status != "ok":
             problem = task.problem.describe()
             logger.info("%s for %s: %s: %s", name, problem, outcome.status, outcome.reason)

@@ -21,7 +21,7 @@ from inductor_plugin.worker.child.operands import Guarded
 from inductor_plugin.worker.child.product import ProductVerifier
 from inductor_plugin.worker.child.running import Emit, Running, bound
 from inductor_plugin.worker.child.state import ProblemState
-from inductor_plugin.worker.child.verdict import judge, judge_again, keep
+from inductor_plugin.worker.child.verdict import CHECKING, judge, judge_again, keep
 from inductor_plugin.worker.jobs import (
     MAY_HAVE_CHANGED,
     BenchCandidate,
@@ -51,7 +51,11 @@ _kept: OrderedDict[str, ProblemState] = OrderedDict()
 
 def run(job: ScreenJob | FinalJob, emit: Emit) -> Outcome | tuple[Outcome, ...]:
     """Run one job of the benchmark worker."""
-    return screen(job, emit) if isinstance(job, ScreenJob) else final(job, emit)
+    before_s = CHECKING.total_s
+    if isinstance(job, ScreenJob):
+        return replace(screen(job, emit), check_s=CHECKING.total_s - before_s)
+    first, *rest = final(job, emit)
+    return replace(first, check_s=CHECKING.total_s - before_s), *rest
 
 
 def release() -> None:

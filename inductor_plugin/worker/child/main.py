@@ -25,6 +25,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -123,23 +124,43 @@ def serve(connection: Connection[Any, Any], idle_s: float) -> None:
         # A C thread without the GIL: ends an orphan whose candidate hangs with the GIL held.
         faulthandler.dump_traceback_later(_ORPHAN_S, exit=True)
         # The border: exceptions of a candidate become a value here, and nowhere else.
+        failed = None
         try:
             answer = pickle.dumps((execute(job, connection.send),))
         except Exception as error:  # noqa: BLE001
             reason = failure.one_line("".join(traceback.format_exception_only(error)))
             failed = jobs.JobFailed(failure.status_of(error), reason, traceback.format_exc())
+            if failed.status == "raised" and (broken := device_fault()):
+                failed = replace(failed, status="sticky_error", reason=f"{reason}; {broken}")
             answer = pickle.dumps((failed,))
-            recover()
         faulthandler.cancel_dump_traceback_later()
         connection.send_bytes(answer)
+        if failed is not None:  # here, where no traceback refers to the job's tensors any more
+            recover()
         sys.stdout.flush()
 
 
+def device_fault() -> str:
+    """Return what CUDA says if it works no more in this process; empty if it works, or is not used.
+
+    A launch's own error says little: CUTLASS reads CUDA's number before the kernel's function can.
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return ""
+    try:
+        torch.cuda.synchronize()
+    except Exception as error:  # noqa: BLE001  torch has its own class of it since 2.9
+        return str(error).strip().partition("\n")[0]
+    return ""
+
+
 def recover() -> None:
-    """Free the memory of a failed job."""
+    """Free the memory of a failed job. The parent ends a worker whose device is broken, which frees nothing any more."""
     bench = sys.modules.get("inductor_plugin.worker.child.bench")
     if bench is not None:
-        bench.release()
+        with suppress(Exception):
+            bench.release()
 
 
 def main() -> None:

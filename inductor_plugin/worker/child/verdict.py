@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ContextDecorator
 from dataclasses import replace
 
 import torch
@@ -43,6 +44,32 @@ def _changed(running: Running, trial: AttentionVerifier, emit: Emit, *, library:
     return "; ".join(filter(None, reasons))
 
 
+class Stopwatch(ContextDecorator):
+    """Adds up the seconds of what it is around.
+
+    Attributes:
+        total_s: The seconds so far.
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.total_s = 0.0
+        self._started = 0.0
+
+    def __enter__(self) -> None:
+        """Begin."""
+        self._started = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        """Add the seconds since then."""
+        self.total_s += time.perf_counter() - self._started
+
+
+CHECKING = Stopwatch()
+"""What is done for the check of numbers in this process."""
+
+
+@CHECKING
 def keep(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
     """Keep the results of the library kernel; the judgement's reason says what is wrong with them."""
     candidate, trial = running.candidate, problem.attention
@@ -65,6 +92,7 @@ def keep(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
     return replace(verdict, reason="; ".join(filter(None, (verdict.reason, changed))))
 
 
+@CHECKING
 def judge(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
     """Return whether a candidate's first results are right, and those on changed operands."""
     emit(Event("build", running.candidate.candidate_id))
@@ -138,6 +166,7 @@ def _steady(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
     return verdict
 
 
+@CHECKING
 def judge_again(
     running: Running, problem: ProblemState, before: CheckResult, emit: Emit
 ) -> CheckResult:

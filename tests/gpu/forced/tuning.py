@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from typing import Any
@@ -13,6 +14,9 @@ from typing import Any
 import torch
 
 import inductor_plugin
+
+# Registers the name in a checkout, where it is not installed.
+importlib.import_module("inductor_plugin.backend")
 
 
 def main() -> None:
