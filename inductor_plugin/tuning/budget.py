@@ -28,6 +28,9 @@ MEASURE_PER_COMPILE = 0.025
 tells how busy the machine is."""
 UNIT_S = 2.5
 """Least budget in which a unit of several C++ kernels can be compiled and measured; with less each is compiled alone."""
+TWO_WAVES_S = 5.0
+"""Budget below which each worker compiles two units, the heaviest problems in the first: one of five kernels takes 2 s on two
+quiet cores, and 3 s were seen."""
 LEAST_MEASURED = 0.5
 """Share of the candidates for which time is left when a compile that has begun in time is ended."""
 _FLOPS_PER_BYTE = {"cpu": 16.0}

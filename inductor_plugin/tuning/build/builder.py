@@ -25,7 +25,12 @@ from inductor_plugin.kernels.unit import head
 from inductor_plugin.kernels.resources import misfit
 from inductor_plugin.tuning import scratch
 from inductor_plugin.tuning.build.batches import MAX_BATCH, cuda_batch, spread
-from inductor_plugin.tuning.budget import UNIT_S, heaviest_first, heaviest_unit_first
+from inductor_plugin.tuning.budget import (
+    TWO_WAVES_S,
+    UNIT_S,
+    heaviest_first,
+    heaviest_unit_first,
+)
 from inductor_plugin.tuning.build.item import BuildItem, problem_of, unanswered, urgency
 from inductor_plugin.tuning.holder import TOUCH_S, Watch, touch
 from inductor_plugin.tuning.report.journal import Journal
@@ -124,7 +129,10 @@ class Builder:
             return [list(items[start::count]) for start in range(count)]
         if budget is not None and budget.total_s < UNIT_S:
             return heaviest_first(items, problem_of, 1)
-        units = spread(items, workers, lambda item: head(item.cpp.source))
+        waves = 1
+        if budget is not None and budget.total_s < TWO_WAVES_S:
+            items, waves = heaviest_first(items, problem_of, len(items))[0], 2
+        units = spread(items, waves * workers, lambda item: head(item.cpp.source))
         return units if budget is None else heaviest_unit_first(units, problem_of)
 
     def busy(self) -> bool:

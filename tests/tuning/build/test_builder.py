@@ -528,6 +528,20 @@ def test_with_a_budget_the_heaviest_problems_are_compiled_first(tmp_path: Path) 
     assert all(earliest < moment < limit.ends for moment in one.pool.limits)
 
 
+def test_a_short_budget_has_two_waves_of_units(tmp_path: Path) -> None:
+    for total_s, sizes in ((3.0, [1, 1, 1, 1]), (100.0, [2, 2])):
+        one, limit = rig(tmp_path / str(total_s)), Budget(total_s)
+        tasks = [task(cpp_entries(f"k{i}"), budget=limit, digest=str(i)) for i in range(4)]
+        for rows, each in zip((64, 512, 128, 256), tasks, strict=True):
+            each.problem = problem(rows=rows)
+            one.builder.add(each, each.entries[0], lambda: None)
+        one.builder.flush()
+        until(lambda each=tasks: all(t.entries[0].ready for t in each))
+        assert one.batches() == sizes
+        heaviest = max(range(len(sizes)), key=lambda i: one.pool.ranks[i])
+        assert "// k1" in str(one.pool.jobs[heaviest])
+
+
 def test_what_was_held_back_is_busy_from_the_moment_it_is_taken(tmp_path: Path) -> None:
     one = rig(tmp_path)
     one.pool.gate.clear()
