@@ -71,11 +71,14 @@ def added(
 
     ``c`` is [n], [m, n] or [batch, m, n]. ``arguments`` are those of `product`, then ``bias``, ``alpha``
     and ``beta``; ``bias`` is how C is read: ``row`` C[n] for every row, ``column`` C[m] for every
-    column, ``full`` all.
+    column, ``full`` all, ``none`` not at all (``beta`` is 0).
     """
     *launch, bias, alpha, beta = arguments
     call = product(a, b, *launch, out=out, sm_count=sm_count)
-    call.alpha, call.beta = alpha, beta
+    call.alpha = alpha
+    if bias == "none":
+        return call
+    call.beta = beta
     call.c = c.pointer
     call.batch_c = c.stride[0] if len(c.size) > 2 else 0
     if bias == "full":

@@ -109,12 +109,10 @@ def decided(ticket: TuningTicket) -> str:
 
 
 def spreads(ticket: TuningTicket) -> dict[str, float]:
-    """Return the relative spread of each candidate's samples on a CPU, where other work adds noise.
+    """Return the relative spread of each candidate's samples, to which other work on the machine adds noise.
 
     Two equally fast kernels were measured up to 1.7x apart on two cores with ten processes.
     """
-    if ticket.problem.output.device != "cpu":
-        return {}
     return {
         name: (measured.spread_ms or 0.0) / measured.median_ms
         for name, measured in ticket.measured.items()

@@ -103,7 +103,7 @@ def _candidate(problem: Problem, facts: GemmFacts, choice: Choice, epilogue: str
     op = "cutlass_grouped_mm" if facts.grouped else "cutlass_mm"
     if facts.scale != "none":
         op = "cutlass_scaled_mm" if facts.bias == "none" else "cutlass_scaled_addmm"
-    elif facts.bias != "none":
+    elif facts.bias != "none" or problem.op in ("addmm", "baddbmm"):  # with beta=0, C is not read
         op = "cutlass_addmm"
         arguments = (*arguments, facts.bias, float(facts.alpha), float(facts.beta))
     if epilogue:

@@ -122,6 +122,13 @@ def test_a_bias_of_each_kind(library: Path, bias: str) -> None:
     assert torch.allclose(out, torch.addmm(c, a, b, alpha=0.5, beta=2.0), atol=1e-5)
 
 
+def test_with_a_beta_of_0_c_is_not_read(library: Path) -> None:
+    a, b, out = torch.randn(4, 8), torch.randn(8, 5), torch.empty(4, 5)
+    c = torch.full((4, 5), float("nan"))
+    gemm.cutlass_addmm(*(c, a, b, f"k_tt_row@{library}", "tt", 1, 0, 1, "none", 0.5, 0.0), out=out)
+    assert torch.allclose(out, 0.5 * a @ b, atol=1e-5)
+
+
 def test_an_expanded_row_is_read_as_a_row(library: Path) -> None:
     a, b, out = torch.randn(4, 8), torch.randn(8, 5), torch.empty(4, 5)
     c = torch.randn(5).expand(4, 5)

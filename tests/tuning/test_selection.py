@@ -418,8 +418,8 @@ def test_compiling_disturbs_measuring_on_a_cpu_only(
     assert ticket.task.exclusive is exclusive
 
 
-@pytest.mark.parametrize(("device", "winner"), [("cpu", "library"), ("cuda", "a")])
-def test_a_disturbed_cpu_needs_a_larger_gain(device: str, winner: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_samples_that_vary_need_a_larger_gain(device: str, tmp_path: Path) -> None:
     one = rig(tmp_path)
     ticket = one.plan(offers("a"), one=problem(device=device))
     assert ticket.task is not None
@@ -430,7 +430,7 @@ def test_a_disturbed_cpu_needs_a_larger_gain(device: str, winner: str, tmp_path:
         each.samples_ms = wide[each.candidate_id]
     ticket.task.finish(ticket.task)
     ticket.task.done.set()
-    assert one.selection.decide(ticket).winner == winner
+    assert one.selection.decide(ticket).winner == "library"
 
 
 def test_numbers_that_were_not_compared_win_nothing(tmp_path: Path) -> None:

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from inductor_plugin.errors import WorkerDiedError, WorkerError, WorkerTimeoutError
+from inductor_plugin.worker.child import main
 from inductor_plugin.worker.jobs import CallJob, Event, JobFailed, WorkerSettings
 from inductor_plugin.worker.process import WorkerProcess
 from tests.support.repository import REPOSITORY
@@ -433,3 +435,12 @@ assert worker.run(CallJob("os", "getpid"), 10.0) == first
     )
     script.communicate(timeout=30)
     assert script.returncode == 0
+
+
+def test_a_benchmark_worker_works_on_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[str] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    with torch.set_grad_enabled(torch.is_grad_enabled()):  # restores it
+        for device in ("cuda:1", "cpu"):
+            main.apply_settings(WorkerSettings(sys_path=(), kind="bench", device=device))
+    assert chosen == ["cuda:1"]

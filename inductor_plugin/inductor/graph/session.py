@@ -229,13 +229,14 @@ class Session:
 
     def wait(self, ticket: TuningTicket) -> None:
         """Wait until the race of a ticket, if any, has ended."""
-        context, _ = self._contexts[ticket.problem.output.device]
+        contexts = self._contexts.values()
+        context = next(each for each, selection in contexts if selection is ticket.selection)
         context.wait(ticket, wait_s(self.config))
 
     def context(self, device: torch.device) -> tuple[DeviceContext, Selection]:
         """Return what a device's problems are tuned on, and what decides them."""
-        if device.type not in self._contexts:
-            text = device_text(device)
+        text = device_text(device)
+        if text not in self._contexts:
             context = RUNTIME.context(self.config, text, _software(text))
             # A graph that is only compared is decided by what is known, and counts nothing.
             selection = Selection(
@@ -246,8 +247,8 @@ class Session:
                 Counters() if self._is_extra else COUNTERS,
                 self._pins,
             )
-            self._contexts[device.type] = (context, selection)
-        return self._contexts[device.type]
+            self._contexts[text] = (context, selection)
+        return self._contexts[text]
 
     def _hold(self) -> None:
         for pending in self._pending:

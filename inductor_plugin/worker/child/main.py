@@ -73,6 +73,9 @@ def apply_settings(settings: Any) -> None:
 def _apply_torch_settings(settings: Any) -> None:
     import torch  # heavy, and compile workers do not need it
 
+    if settings.device.startswith("cuda"):
+        # Triton's launcher allocates scratch memory of TMA on the current device (torch 2.11, CachingAutotuner.run).
+        torch.cuda.set_device(settings.device)
     if settings.threads > 0:
         torch.set_num_threads(settings.threads)
     torch.set_float32_matmul_precision(settings.float32_precision)

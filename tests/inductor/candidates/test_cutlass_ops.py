@@ -108,6 +108,13 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Arg, ...], str, tuple[str, ...]
         ("c_1", "a_1", "b_1"),
         ("tt", *PLAIN, "full", 0.25, 3.0),
     ),
+    "baddbmm_unread": (
+        lambda c, a, b: (torch.baddbmm(c, a, b, alpha=0.125, beta=0),),
+        (Arg((4, M, N)), Arg((4, M, K)), Arg((4, K, N))),
+        "cutlass_addmm.out",
+        ("c_1", "a_1", "b_1"),
+        ("tt", *PLAIN, "none", 0.125, 0.0),
+    ),
     "int_mm": (
         lambda a, b: (ATEN._int_mm(a, b.t()),),
         (Arg((M, K), torch.int8), Arg((N, K), torch.int8)),

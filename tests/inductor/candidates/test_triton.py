@@ -24,6 +24,7 @@ from inductor_plugin.kernels.call import ExternKernel, OpKernel, RequestKernel
 from inductor_plugin.problem import Problem
 from inductor_plugin.registry import default_registry
 from inductor_plugin.template import Candidate
+from inductor_plugin.tuning.runtime import DeviceContext
 from inductor_plugin.worker.jobs import BenchCandidate
 from tests.support import gpu
 from tests.support.lowering import Arg, Lab, Milliseconds, library_first, library_last
@@ -174,6 +175,26 @@ def test_each_gpu_has_its_own_triton_cache(lab: Callable[..., Any], inductor_cac
         if isinstance(kernel, RequestKernel):
             folder = dict(kernel.environment)["TRITON_CACHE_DIR"]
             assert Path(folder).name == job.candidate.output.device[-1]
+
+
+def test_each_product_is_tuned_on_its_own_gpu(
+    lab: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stock = {name: getattr(DeviceContext, name) for name in ("submit", "wait")}
+    used: dict[str, set[tuple[str, int]]] = {"submit": set(), "wait": set()}
+    for name, seen in used.items():
+
+        def noted(
+            context: DeviceContext, ticket: Any, *limit: Any, name: str = name, seen: Any = seen
+        ) -> None:
+            seen.add((context.device, ticket.problem.output.size[-1]))
+            return stock[name](context, ticket, *limit)
+
+        monkeypatch.setattr(DeviceContext, name, noted)
+    second = Arg((64, 128), device="cuda:1"), Arg((128, 192), device="cuda:1")
+    with lab() as opened, gpu.installed(devices=2):
+        opened.lower(lambda a, b, c, d: (torch.mm(a, b), torch.mm(c, d)), A, B, *second)
+    assert used["submit"] == used["wait"] == {("cuda:0", 512), ("cuda:1", 192)}
 
 
 def test_failed_library_kernels_are_still_found_by_the_scheduler(lab: Callable[..., Any]) -> None:
