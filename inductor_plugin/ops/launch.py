@@ -18,6 +18,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
+import math
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,8 +47,10 @@ _stores: dict[Path, Store] = {}
 """Opened caches: those that are not on the disk keep libraries in temporary folders of this process."""
 
 _warned: set[str] = set()
-_broken: set[str] = set()
-"""Kernels that did not start, as where a GPU is divided after the compile (MIG, MPS): they are not tried again."""
+_SEARCH_S = 60.0
+_out: dict[str, float] = {}
+"""Kernels that are not tried until some time (`time.monotonic`): for good if one did not start, as where a GPU is divided
+after the compile (MIG, MPS); for a minute if its library was not found, since a search opens caches: 0.4 to 4 ms."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,11 +85,19 @@ def add_kernel_folder(folder: Path, *, read_only: bool = False) -> None:
     if place in _folders:
         _folders.remove(place)
     _folders.insert(0, place)
+    _search_again()
 
 
 def add_kernel_store(store: Store) -> None:
     """Search libraries in this opened cache too, after those on the disk."""
     _stores[store.root] = store
+    _search_again()
+
+
+def _search_again() -> None:
+    """Let kernels be searched that were not found so far."""
+    for kernel in [kernel for kernel, until in _out.items() if until < math.inf]:
+        del _out[kernel]
 
 
 def workspace_needed(
@@ -144,7 +156,7 @@ def run_or_fallback(
     Raises:
         KernelError: The kernel did not start, and CUDA works no more in this process; or its library is named by a path.
     """
-    function = None if kernel in _broken else find_kernel(family, kernel)
+    function = find_kernel(family, kernel)
     if function is None:
         return library()
     try:
@@ -156,7 +168,7 @@ def run_or_fallback(
         if _names_path(kernel) or error.is_sticky:
             raise
         if not isinstance(error, CallRefusedError):  # other operands may suit it
-            _broken.add(kernel)
+            _out[kernel] = math.inf
         _warn(family, kernel, str(error))
     return library()
 
@@ -167,11 +179,14 @@ def find_kernel(family: KernelFamily[Call], kernel: str) -> KernelFunction[Call]
     Raises:
         KernelError: A library named by its path cannot be loaded.
     """
+    if kernel in _out and time.monotonic() < _out[kernel]:
+        return None
     try:
         return _kernel_or_error(family, kernel)
     except KernelError as error:
         if _names_path(kernel):
             raise
+        _out[kernel] = time.monotonic() + _SEARCH_S
         _warn(family, kernel, str(error))
         return None
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -293,6 +294,22 @@ def test_a_library_that_is_gone_is_said_once(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         assert torch.equal(run("gone@0123"), ZEROS)
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.filterwarnings("ignore:.*not in the cache any more:RuntimeWarning")
+def test_a_library_that_is_gone_is_searched_once_a_minute(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, searched = [100.0], Mock(return_value=None)
+    monkeypatch.setattr(launch.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(launch, "_library_path", searched)
+    for seconds in (0.0, 1.0, 58.0, 2.0, 1.0):
+        now[0] += seconds
+        assert torch.equal(run("gone@0123"), ZEROS)
+    assert searched.call_count == 2
+    launch.add_kernel_folder(cache_dir)
+    run("gone@0123")
+    assert searched.call_count == 3
 
 
 def test_a_library_that_is_gone_is_found_once_it_is_back(library: Path, cache_dir: Path) -> None:
