@@ -48,12 +48,17 @@ def silence_of(
 
 def hidden_by(weight: torch.Tensor) -> str:
     """Return how a weight hides faults, empty if it does not: other rows, other columns, rows for columns."""
-    values = weight.view(torch.uint8) if weight.element_size() == 1 else weight
-    sample = values[tuple(slice(None, None, -(-size // _SAMPLED)) for size in values.shape)]
+    if not weight.numel():
+        return ""
+    steps = (slice(None, None, -(-size // _SAMPLED)) for size in weight.shape)
+    sample = comparable(weight[tuple(steps)])
     if sample.numel() > _SMALL and _different(sample) <= _FEW:
         return f"are {_FEW} different ones at most"
-    if values.dim() != 2:
+    if weight.dim() != 2:
         return ""
+    values = (
+        weight.view(torch.uint8) if weight.element_size() == 1 else weight
+    )  # float8 has no comparison
     rows, columns = values.shape
     if rows > 1 and torch.equal(values, values[:1].expand_as(values)):
         return "are the same in each row"

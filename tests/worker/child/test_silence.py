@@ -31,6 +31,10 @@ ROWS, COLUMNS = torch.randn(1, 40).expand(256, 40), torch.randn(256, 1).expand(2
         (SQUARE.bfloat16()[:, ::2], ""),
         (torch.randint(-1, 2, (256, 40), dtype=torch.int8), ""),
         (torch.tensor([[1.0, 0.0]]), ""),
+        (torch.randn(64, 32, dtype=torch.complex64), ""),
+        (torch.ones(64, 32, dtype=torch.complex64), "are 2 different ones at most"),
+        (torch.ones(64, 32, dtype=torch.bool), "are 2 different ones at most"),
+        (torch.empty(0, 32), ""),
     ],
 )
 def test_what_hides_faults(weight: torch.Tensor, reason: str) -> None:
