@@ -6,14 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from inductor_plugin.cache.record import GRAPH, Decision, Measured, Record
+from inductor_plugin.cache.record import (
+    GRAPH,
+    NO_REFERENCE,
+    UNCHECKED,
+    Decision,
+    Measured,
+    Record,
+)
 
 T = TypeVar("T")
 
 _EVIDENT = frozenset({"pruned", "wrong", "red_zone", "raised", "compile_failed"})
 """Results that do not depend on whether numbers are compared, nor on the machine's load."""
-_UNCOMPARED = frozenset({"unchecked", "no reference"})
-"""Why nobody has compared a measurement's numbers."""
 
 
 def merge(old: Record, new: Record) -> Record:
@@ -77,7 +82,10 @@ def _worth(measured: Measured) -> tuple[int, float]:
     """
     if measured.status == "skipped":
         rank = 0
-    elif measured.provenance.get("numbers") in _UNCOMPARED and measured.status not in _EVIDENT:
+    elif (
+        measured.provenance.get("numbers") in (UNCHECKED, NO_REFERENCE)
+        and measured.status not in _EVIDENT
+    ):
         rank = 1
     else:
         rank = 2

@@ -44,6 +44,8 @@ AHEAD_S = 300.0
 
 DISTURBED_FIELD = "disturbed"
 """Field of the provenance that is True if other work on the machine has prolonged all samples."""
+UNCHECKED, NO_REFERENCE = "unchecked", "no reference"
+"""Values of the provenance's field ``numbers`` where nobody has compared them: not asked to, or with nothing to compare them with."""
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ class Benchmark:
             more: Adds arguments of this benchmark.
 
         Returns:
-            2 without a GPU, 1 if the plugin's arm has no result at all, 0 otherwise.
+            2 without a GPU, 1 if the plugin's arm, or the last one without it, has no result at all, 0 otherwise.
         """
         parser = self.parser()
         if more is not None:

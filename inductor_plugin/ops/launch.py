@@ -48,8 +48,8 @@ _stores: dict[Path, Store] = {}
 
 _warned: set[str] = set()
 _SEARCH_S = 60.0
-_out: dict[str, float] = {}
-"""Kernels that are not tried until some time (`time.monotonic`): for good if one did not start, as where a GPU is divided
+_retry_at: dict[str, float] = {}
+"""Kernels that are not tried before some time (`time.monotonic`): for good if one did not start, as where a GPU is divided
 after the compile (MIG, MPS); for a minute if its library was not found, since a search opens caches: 0.4 to 4 ms."""
 
 
@@ -96,8 +96,8 @@ def add_kernel_store(store: Store) -> None:
 
 def _search_again() -> None:
     """Let kernels be searched that were not found so far."""
-    for kernel in [kernel for kernel, until in _out.items() if until < math.inf]:
-        del _out[kernel]
+    for kernel in [kernel for kernel, until in _retry_at.items() if until < math.inf]:
+        del _retry_at[kernel]
 
 
 def workspace_needed(
@@ -168,7 +168,7 @@ def run_or_fallback(
         if _names_path(kernel) or error.is_sticky:
             raise
         if not isinstance(error, CallRefusedError):  # other operands may suit it
-            _out[kernel] = math.inf
+            _retry_at[kernel] = math.inf
         _warn(family, kernel, str(error))
     return library()
 
@@ -179,14 +179,14 @@ def find_kernel(family: KernelFamily[Call], kernel: str) -> KernelFunction[Call]
     Raises:
         KernelError: A library named by its path cannot be loaded.
     """
-    if kernel in _out and time.monotonic() < _out[kernel]:
+    if kernel in _retry_at and time.monotonic() < _retry_at[kernel]:
         return None
     try:
         return _kernel_or_error(family, kernel)
     except KernelError as error:
         if _names_path(kernel):
             raise
-        _out[kernel] = time.monotonic() + _SEARCH_S
+        _retry_at[kernel] = time.monotonic() + _SEARCH_S
         _warn(family, kernel, str(error))
         return None
 

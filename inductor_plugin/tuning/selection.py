@@ -156,11 +156,9 @@ class Selection:
         if ticket.verdict is None:
             libraries = [o.candidate_id for o in ticket.offers if o.library and _usable(ticket, o)]
             contending = self._contending(ticket)
-            if unwanted_libraries(ticket.problem, self._config) and contending.keys() - set(
-                libraries
-            ):
-                contending = {n: ms for n, ms in contending.items() if n not in libraries}
-                libraries = []
+            others = {n: ms for n, ms in contending.items() if n not in libraries}
+            if others and unwanted_libraries(ticket.problem, self._config):
+                contending, libraries = others, []
             disturbed = {n for n in contending if ticket.measured[n].disturbed}
             samples = {n: ticket.measured[n].samples_ms for n in contending} if disturbed else {}
             contending |= upper_bounds(contending, samples, libraries, disturbed)

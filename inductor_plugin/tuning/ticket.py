@@ -71,9 +71,9 @@ class TuningTicket:
 
 def has_reference(ticket: TuningTicket) -> bool:
     """Return whether there is something to compare numbers with; where there is not, and a choice, warn once."""
-    if (
-        ticket.problem.op in DIRECTIONS or ticket.has_library
-    ):  # an attention's is computed in float64
+    if ticket.problem.op in DIRECTIONS:  # it is computed in float64
+        return True
+    if ticket.has_library:
         return True
     if len(ticket.offers) > 1:
         problem = ticket.problem.describe()
@@ -86,9 +86,8 @@ def unwanted_libraries(problem: Problem, config: Config) -> bool:
     """Return True if the user chose backends for matrix products without the library's."""
     # For a product with its epilogue, the "library" is two kernels instead of one.
     exempt = problem.op in DIRECTIONS or problem.epilogue
-    return (
-        bool(config.gemm_backends) and "ATEN" not in config.gemm_backends.split(",") and not exempt
-    )
+    backends = config.gemm_backends
+    return bool(backends) and "ATEN" not in backends.split(",") and not exempt
 
 
 def looked_up(ticket: TuningTicket, unseen: Sequence[CandidateOffer], policy: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from inductor_plugin.cache import Measured, Quarantined
 from inductor_plugin.cache.quarantine import CONDEMNING, MISHAPS
-from inductor_plugin.cache.record import DISTURBED_FIELD
+from inductor_plugin.cache.record import DISTURBED_FIELD, NO_REFERENCE, UNCHECKED
 from inductor_plugin.config import Config
 from inductor_plugin.problem.number_check import REVISION, NumberCheck
 
@@ -20,8 +20,7 @@ LIMITING: dict[str, tuple[str, ...]] = {
 """Options that may have ended a candidate, by its status; 0 means no limit, for memory the default one."""
 _ADVISED = frozenset({"hung", "out_of_memory"})
 
-_NUMBERS, _UNCHECKED, _LIMITS, _CHECK = "numbers", "unchecked", "limits", "check"
-_NO_REFERENCE = "no reference"
+_NUMBERS, _LIMITS, _CHECK = "numbers", "limits", "check"
 
 _UNMEASURED = {"pruned": "", "skipped": "skipped, not measured"}
 """Why a candidate without samples is measured: one that was pruned need not be, whatever the options."""
@@ -78,7 +77,7 @@ def unused(
     void = {
         name: why
         for name, row in recorded.items()
-        if (why := why_unused(row, config, library=name in libraries, reference=len(libraries) > 0))
+        if (why := why_unused(row, config, library=name in libraries, reference=bool(libraries)))
     }
     if any(void.get(name) == DISTURBED for name in libraries):
         void |= {
@@ -132,7 +131,7 @@ def is_unchecked(measured: Measured, *, reference: bool = True) -> bool:
     """
     numbers = measured.provenance.get(_NUMBERS)
     silent = measured.status == "ok" and measured.error is None and numbers is None
-    return numbers == _UNCHECKED or silent or (reference and numbers == _NO_REFERENCE)
+    return numbers == UNCHECKED or silent or (reference and numbers == NO_REFERENCE)
 
 
 def keeps_out(entry: Quarantined, config: Config) -> bool:
@@ -195,7 +194,7 @@ def checked(check: NumberCheck | None, *, verify: bool) -> dict[str, Any]:
     """
     if check is not None:
         return {_CHECK: REVISION}
-    return {_NUMBERS: _NO_REFERENCE if verify else _UNCHECKED}
+    return {_NUMBERS: NO_REFERENCE if verify else UNCHECKED}
 
 
 def advice(status: str) -> str:

@@ -34,9 +34,8 @@ def status_of(error: BaseException) -> Status:
     names = {cls.__name__ for cls in type(error).__mro__}
     if names & {"MemoryError", "OutOfMemoryError"} or says_no_memory(str(error)):
         return "out_of_memory"
-    if (
-        getattr(error, "cuda_error", None) is not None
-    ):  # a `KernelError` of a kernel that did not start
+    # Of a `KernelError`: the kernel did not start.
+    if getattr(error, "cuda_error", None) is not None:
         return "sticky_error" if getattr(error, "is_sticky", False) else "raised"
     if "AcceleratorError" in names or any(words in str(error) for words in _STICKY_WORDS):
         return "sticky_error"

@@ -45,7 +45,7 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr(launch, "_folders", [])
     monkeypatch.setattr(launch, "_stores", dict[Path, Store]())
     monkeypatch.setattr(launch, "_warned", set[str]())
-    monkeypatch.setattr(launch, "_out", dict[str, float]())
+    monkeypatch.setattr(launch, "_retry_at", dict[str, float]())
     monkeypatch.setattr(launch, "default_cache_dir", lambda: folder)
     launch._kernel_or_error.cache_clear()
 

@@ -83,21 +83,24 @@ def test_mixed_tf32_settings_count_as_the_strictest(monkeypatch: pytest.MonkeyPa
     assert environment.float32_precision("cpu") == "highest"
 
 
-@pytest.fixture
-def settings_kept() -> Iterator[None]:
-    """Begin and end with torch's defaults of the newer settings of precision, which rule out the older ones."""
+def reset_precision() -> None:
+    """Set torch's newer settings of precision, which rule out the older ones, to their defaults."""
     backends: Any = torch.backends
-    for end in (False, True):
-        backends.fp32_precision = "none"
-        for module in (backends.cuda.matmul, backends.mkldnn.matmul):
-            module.fp32_precision = "none"
-        for module in (backends.cudnn.conv, backends.cudnn.rnn):
-            module.fp32_precision = "tf32"
-        if not end:
-            yield
+    backends.fp32_precision = "none"
+    for module in (backends.cuda.matmul, backends.mkldnn.matmul):
+        module.fp32_precision = "none"
+    for module in (backends.cudnn.conv, backends.cudnn.rnn):
+        module.fp32_precision = "tf32"
 
 
-@pytest.mark.usefixtures("settings_kept")
+@pytest.fixture
+def default_precision() -> Iterator[None]:
+    reset_precision()
+    yield
+    reset_precision()
+
+
+@pytest.mark.usefixtures("default_precision")
 @pytest.mark.parametrize(
     ("setting", "value", "cpu", "cuda", "convolution"),
     [

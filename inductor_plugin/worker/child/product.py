@@ -24,7 +24,7 @@ from inductor_plugin.worker.child.comparison import (
     saturation,
     whole,
 )
-from inductor_plugin.worker.child.silence import silence_of
+from inductor_plugin.worker.child.degeneracy import degeneracy_of
 from inductor_plugin.worker.child.stress import (
     EXPONENTS,
     OVERFLOWING,
@@ -89,7 +89,7 @@ class ProductVerifier:
         self._gaps = False
         self._amplitudes = dict(check.amplitudes)
         self._added = check.added
-        self._silence = ""
+        self._degeneracy = ""
 
     @property
     def known(self) -> bool:
@@ -103,9 +103,9 @@ class ProductVerifier:
         return self._reference
 
     @property
-    def silence(self) -> str:
-        """Why a wrong kernel may have the same numbers as the reference, empty if it has others."""
-        return self._silence
+    def degeneracy(self) -> str:
+        """Why a wrong kernel may give the reference's numbers, empty if it gives others."""
+        return self._degeneracy
 
     def changes(self, inputs: Sequence[TensorSpec]) -> Sequence[Change]:
         """Return the changes of operands on which a candidate is compared.
@@ -145,7 +145,7 @@ class ProductVerifier:
         """
         self._reference, self._inputs = result.clone(), tuple(inputs)
         self._others = {name: other.clone() for name, other in others.items()}
-        self._silence = silence_of(self._reference, inputs, tensors)
+        self._degeneracy = degeneracy_of(self._reference, inputs, tensors)
         usable = _finite(self._reference)
         self._gaps = fill_gaps(inputs, tensors)
         stress = self._largest(usable, run)

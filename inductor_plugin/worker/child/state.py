@@ -79,7 +79,7 @@ class ProblemState:
             return ""
         if self.product is None or not self.product.known:
             return "there is no library kernel to compare its numbers with"
-        return self.product.silence
+        return self.product.degeneracy
 
     def look(self, specs: Iterable[TensorSpec]) -> None:
         """Keep the checksums of operands as they are now."""

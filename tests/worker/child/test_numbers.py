@@ -311,6 +311,14 @@ def test_what_a_thread_writes_after_the_call_is_seen(monkeypatch: pytest.MonkeyP
     assert outcome.status == "wrong"
 
 
+def test_the_time_of_the_check_is_part_of_the_outcome() -> None:
+    screen, final = jobs(wrong_numbers.exact, "float32", "mm")
+    screened_once: Any = bench.run(screen, lambda _event: None)
+    assert 0 < screened_once.check_s < screened_once.elapsed_s
+    finalists: Any = bench.run(final, lambda _event: None)
+    assert [outcome.check_s > 0 for outcome in finalists] == [True, False]
+
+
 def test_without_a_reference_nothing_is_measured() -> None:
     job = replace(jobs(wrong_numbers.exact, "float32", "mm")[0], library=None)
     outcome = screened(job)

@@ -1,4 +1,4 @@
-"""Numbers of a model by which a wrong kernel cannot be told from a right one.
+"""Values of a model with which a wrong kernel gives the numbers of a right one.
 
 Frozen weights are the model's own on a CPU, where kernels get repacked copies of them. The record of a problem serves
 all weights of its size.
@@ -23,7 +23,7 @@ _FEW = 2
 """Different numbers of zeros, ones, an identity, a mask."""
 
 
-def silence_of(
+def degeneracy_of(
     reference: torch.Tensor,
     inputs: Sequence[TensorSpec],
     tensors: Mapping[TensorSpec, torch.Tensor],
@@ -35,25 +35,25 @@ def silence_of(
         inputs: Its operands.
         tensors: All operands that have been built.
     """
-    if _is_silent(reference):
+    if _has_no_numbers(reference):
         return f"the library kernel returns nothing but zeros or NaN, as of a weight of zeros: {_NOTHING}"
     for spec in inputs:
         if spec.file is None or len(spec.size) < 2:  # ends of groups have one dimension
             continue
         dense = tensors[spec] if spec.packing is None else build(replace(spec, packing=None))
-        if reason := hidden_by(dense):
-            return f"the numbers of a frozen weight {reason}: {_NOTHING}"
+        if reason := weight_degeneracy(dense):
+            return f"a frozen weight {reason}: {_NOTHING}"
     return ""
 
 
-def hidden_by(weight: torch.Tensor) -> str:
-    """Return how a weight hides faults, empty if it does not: other rows, other columns, rows for columns."""
+def weight_degeneracy(weight: torch.Tensor) -> str:
+    """Return why a weight hides a kernel that reads other rows, other columns, or rows for columns; empty if it does not."""
     if not weight.numel():
         return ""
     steps = (slice(None, None, -(-size // _SAMPLED)) for size in weight.shape)
     sample = comparable(weight[tuple(steps)])
     if sample.numel() > _SMALL and _different(sample) <= _FEW:
-        return f"are {_FEW} different ones at most"
+        return f"has at most {_FEW} different values"
     if weight.dim() != 2:
         return ""
     values = (
@@ -61,10 +61,10 @@ def hidden_by(weight: torch.Tensor) -> str:
     )  # float8 has no comparison
     rows, columns = values.shape
     if rows > 1 and torch.equal(values, values[:1].expand_as(values)):
-        return "are the same in each row"
+        return "has equal rows"
     if columns > 1 and torch.equal(values, values[:, :1].expand_as(values)):
-        return "are the same in each column"
-    return "are symmetric" if rows > 1 and torch.equal(values, values.T) else ""
+        return "has equal columns"
+    return "is symmetric" if rows > 1 and torch.equal(values, values.T) else ""
 
 
 def _different(values: Any) -> int:
@@ -72,7 +72,7 @@ def _different(values: Any) -> int:
     return values.unique().numel()
 
 
-def _is_silent(reference: torch.Tensor) -> bool:
+def _has_no_numbers(reference: torch.Tensor) -> bool:
     """Return whether an output has no number that a wrong kernel would miss: with a frozen weight of zeros it has none."""
     if reference.numel() == 0:
         return False
