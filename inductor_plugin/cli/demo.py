@@ -35,6 +35,7 @@ class Run:
         error: Root mean square of the difference to eager, relative to eager's.
         tolerance: Largest accepted ``error``.
         stats: Counters of the plugin.
+        provisional: Problems that a later process measures again, since other work on the machine has prolonged samples.
     """
 
     torch: str
@@ -43,6 +44,7 @@ class Run:
     error: float
     tolerance: float
     stats: Stats
+    provisional: int = 0
 
 
 @dataclass(frozen=True)
@@ -111,10 +113,16 @@ def judge(first: Run, second: Run) -> tuple[str, ...]:
             )
     if first.stats.problems == 0:
         problems.append("nothing was tuned: Inductor handed over no call with several candidates")
-    for counter in ("compiled", "benchmarked", "record_misses"):
-        count = getattr(second.stats, counter)
-        if count:
-            problems.append(f"the second process has {counter} = {count}, expected 0")
+    repeated = min(second.stats.record_misses, first.provisional)
+    counts = {"compiled": second.stats.compiled}
+    counts["record_misses"] = second.stats.record_misses - repeated
+    if not repeated:
+        counts["benchmarked"] = second.stats.benchmarked
+    problems += [
+        f"the second process has {counter} = {count}, expected 0"
+        for counter, count in counts.items()
+        if count
+    ]
     return tuple(problems)
 
 
@@ -173,3 +181,7 @@ def _print_run(run: Run, say: Callable[[str], None]) -> None:
         f"   {run.compile_s:.1f} s to compile the model, {stats.wall_s:.1f} s of it tuning; "
         f"difference to eager: {error}\n"
     )
+    if run.provisional:
+        say(
+            f"   {run.provisional} problems were measured beside other work on this machine, and will be again\n"
+        )

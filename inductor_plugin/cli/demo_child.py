@@ -14,6 +14,7 @@ import torch
 import inductor_plugin
 from inductor_plugin.aot import models
 from inductor_plugin.errors import OptionError
+from inductor_plugin.tuning.validity import is_provisional
 
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
 _LOW_PRECISION_TOLERANCE = 5e-2
@@ -44,11 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def measure(spec: str, device: str, options: dict[str, Any]) -> dict[str, Any]:
     """Compile a model with the plugin and return times, errors and counters as JSON values."""
     model, inputs = models.load(spec)
-    model = model.to(device)
+    model, tickets = model.to(device), list[Any]()
     if device == "cuda" and spec in (models.TINY, models.SMALL):
         model = model.to(torch.bfloat16)
     inputs = models.moved(inputs, device)
-    with torch.no_grad():
+    with torch.no_grad(), inductor_plugin.observe(tickets.extend):
         expected = models.tensors(models.call(model, inputs))
         compiled = torch.compile(model, backend="inductor_plugin", options=options)
         start = time.perf_counter()
@@ -62,6 +63,7 @@ def measure(spec: str, device: str, options: dict[str, Any]) -> dict[str, Any]:
         "error": max(map(_error, actual, expected), default=0.0),
         "tolerance": max(map(_tolerance, expected), default=0.0),
         "stats": inductor_plugin.stats().to_dict(),
+        "provisional": sum(any(map(is_provisional, t.measured.values())) for t in tickets),
     }
 
 
