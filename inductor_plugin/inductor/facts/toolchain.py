@@ -66,23 +66,24 @@ def cpp_toolchain() -> CppToolchain:
     isa = cpu_vec_isa.pick_vec_isa()
     options = CppTorchDeviceOptions(vec_isa=isa, device_type="cpu")
     builder = CppBuilder(name="kernel", sources=_SOURCE, BuildOption=options, output_dir=_FOLDER)
-    return _toolchain(builder.get_command_line(), builder.get_target_file_path(), str(isa))
+    capability = torch.backends.cpu.get_cpu_capability()
+    target = f"{isa}; {capability}; {sys.platform}"
+    return _toolchain(builder.get_command_line(), builder.get_target_file_path(), target)
 
 
 @functools.lru_cache(maxsize=16)
-def _toolchain(line: str, output: str, isa: str) -> CppToolchain:
+def _toolchain(line: str, output: str, target: str) -> CppToolchain:
     words = line.split()
     command = tuple(w.replace(output, "{output}").replace(_SOURCE, "{source}") for w in words)
     # The source's own warnings are Inductor's, not the user's: printing them costs 0.1 s a kernel.
     quiet = (command[0], "-w", *command[1:])
     paths = ("{", "-I", "-L", "-l", "/")
     flags = " ".join(w for w in command[1:] if not w.startswith(paths))
-    capability = torch.backends.cpu.get_cpu_capability()
     return CppToolchain(
         command=quiet,
         compiler=f"{compiler_version()}; torch {torch.__version__}",
         flags=flags,
-        target=f"{isa}; {capability}; {sys.platform}",
+        target=target,
     )
 
 
