@@ -64,6 +64,8 @@ ATTENTION = launch.KernelFamily(
 """Kernels of attention. The workspace of the backward holds dq in float32, lse and delta with aligned
 rows, and, if heads share K and V, dk and dv of each head."""
 
+launch.FAMILIES.update(dict.fromkeys(CALLS, ATTENTION))
+
 workspace_needed = functools.partial(launch.workspace_needed, ATTENTION)
 """The workspace of a kernel, which generated code plans with its other memory."""
 

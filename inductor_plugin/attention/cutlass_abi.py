@@ -1,6 +1,6 @@
 """The C function of a compiled CUTLASS attention kernel, and how to call it.
 
-`FmhaCall` has the fields of ``templates/cutlass_attention/source/call.h``; see `ops.abi` for what the
+`FmhaCall` has the fields of ``templates/cutlass_attention/source/interface.h``; see `ops.abi` for what the
 function does.
 """
 
@@ -23,6 +23,7 @@ class FmhaCall(ctypes.Structure):
     Sizes and strides are in elements; strides are of (batch, head, row), the last dimension is
     contiguous. Pointers are device addresses, or None where nothing is read or written. ``lse`` and
     ``delta`` are dense float32 [batch, heads, seq_q]. Windows are as in `attention.Mask`.
+    ``kept`` is as in `ops.gemm_abi.GemmCall`.
     """
 
     _fields_ = (
@@ -59,11 +60,12 @@ class FmhaCall(ctypes.Structure):
         ("sm_count", ctypes.c_int32),
         ("device", ctypes.c_int32),
         ("cuda_error", ctypes.c_int32),
+        ("kept", ctypes.c_void_p),
     )
 
 
 class FmhaStatus(IntEnum):
-    """Status of a kernel's function; the same numbers as in ``call.h``."""
+    """Status of a kernel's function; the same numbers as in ``interface.h``."""
 
     OK = 0
     POINTER = 1

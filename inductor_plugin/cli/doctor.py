@@ -31,12 +31,14 @@ from inductor_plugin.config import (
     unknown_variables,
 )
 from inductor_plugin.errors import CacheError, OptionError, PackError, TargetError
+from inductor_plugin.inductor import native
 from inductor_plugin.inductor.candidates.cuda import cuda_major
 from inductor_plugin.inductor.facts import compat
 from inductor_plugin.inductor.facts.problem import UNKNOWN_GPU, known_target
 from inductor_plugin.inductor.graph.packs import host_of
 from inductor_plugin.kernels import nvcc as cuda_toolkit
 from inductor_plugin.kernels.nvcc import NoToolkit, Toolkit
+from inductor_plugin.ops.native.source import key as launch_library
 from inductor_plugin.templates.cutlass.source import generator_reason
 
 _BIG_GPU_SMS = 68
@@ -60,6 +62,7 @@ def examine(cache_dir: Path | None = None) -> list[Finding]:
         triton(),
         nvcc(_nvcc_option()),
         cutlass(),
+        launches(cache_dir or default_cache_dir()),
         numpy(),
         packs(cache_dir or default_cache_dir()),
         cache(cache_dir or default_cache_dir()),
@@ -251,6 +254,24 @@ def cutlass() -> Finding:
         detail = f"no CUTLASS kernels: {reason}"
         return Finding("cutlass", "broken", detail, cuda_toolkit.INSTALL_CUTLASS)
     return Finding("cutlass", "ok", f"headers and generator of {headers[0]}")
+
+
+def launches(folder: Path) -> Finding:
+    """Check for the library that launches CUTLASS kernels without Python, or for what compiles it."""
+    name = "launches"
+    try:
+        kept = open_store(folder, read_only=True).kernel(launch_library().digest)
+    except CacheError:  # another finding
+        kept = None
+    if kept is not None:
+        return Finding(name, "ok", "native, by the library in the cache")
+    obstacle = native.obstacle()
+    if obstacle is None:
+        return Finding(
+            name, "ok", "native; the library is compiled beside the first CUTLASS kernel"
+        )
+    detail = f"CUTLASS kernels are launched by Python, 20 us of host time a call: {obstacle}"
+    return Finding(name, "off", detail, "install g++ and Python's headers (python3-dev)")
 
 
 def numpy() -> Finding:

@@ -46,6 +46,9 @@ FLAGS = (
 _PRINT_RESOURCES = "-Xptxas=-v"
 """Prints registers and spills of each kernel; no part of the key, since the code is the same."""
 
+INCLUDE = Path(__file__).resolve().parent / "include"
+"""Our own headers. They are part of a kernel's text: templates add them to the digest of their interface."""
+
 _PROBE_S = 30
 _WHEEL_FOLDERS = ("nvidia/cu13",)
 """Folders of NVIDIA's compiler wheels under site-packages; those of CUDA 12 have no nvcc."""
@@ -273,7 +276,7 @@ def command(toolkit: Toolkit, arch: str) -> tuple[str, ...]:
         *FLAGS,
         *_target(arch),
         _PRINT_RESOURCES,
-        *(f"-I{folder}" for folder in toolkit.include_dirs),
+        *(f"-I{folder}" for folder in (INCLUDE, *toolkit.include_dirs)),
         "-x",
         "cu",
         "{source}",

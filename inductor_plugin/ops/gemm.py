@@ -46,7 +46,9 @@ _SCHEMAS = {
 }
 
 _ATEN: Any = torch  # some of its functions are public in all but name
-_OPERATORS: Any = torch.library.Library("inductor_plugin", "FRAGMENT")
+_LIBRARY: Any = torch.library
+"""Partly typed in torch."""
+_OPERATORS: Any = _LIBRARY.Library("inductor_plugin", "FRAGMENT")
 
 PRODUCTS = launch.KernelFamily(
     ABI,
@@ -58,6 +60,8 @@ PRODUCTS = launch.KernelFamily(
     fallback="the library product is computed instead",
 )
 """Kernels of matrix products."""
+
+launch.FAMILIES.update(dict.fromkeys(CALLS, PRODUCTS))
 
 workspace_needed = functools.partial(launch.workspace_needed, PRODUCTS)
 """The workspace of a kernel, which generated code plans with its other memory."""
@@ -197,6 +201,11 @@ def run_product(
     return launch.run_or_fallback(PRODUCTS, kernel, make_call, library, workspace, out)
 
 
+def _fake(*_: Any, out: torch.Tensor, **__: Any) -> torch.Tensor:
+    """Return the output of a fake call, in which nothing is written."""
+    return out
+
+
 def _define() -> None:
     functions: dict[str, Callable[..., torch.Tensor]] = {
         "cutlass_mm.out": cutlass_mm,
@@ -208,6 +217,7 @@ def _define() -> None:
     for name, function in functions.items():
         _OPERATORS.define(name + _SCHEMAS[name])
         _OPERATORS.impl(name, function, "CUDA")
+        _LIBRARY.register_fake(f"inductor_plugin::{name}", _fake, lib=_OPERATORS)
 
 
 _define()

@@ -1,6 +1,6 @@
 """The C function of a compiled CUTLASS kernel, and how to call it.
 
-`GemmCall` has the fields of ``templates/cutlass/source/call.h``; see `abi` for what the function does.
+`GemmCall` has the fields of ``templates/cutlass/source/interface.h``; see `abi` for what the function does.
 """
 
 from __future__ import annotations
@@ -45,6 +45,9 @@ class GemmCall(ctypes.Structure):
 
     For a kernel with an epilogue, ``operands`` has the epilogue's operands in the order of its reads,
     then its outputs besides D.
+
+    ``kept`` is the address of a pointer in which the kernel keeps what it has prepared, for the next call with
+    the same fields; None to keep nothing.
     """
 
     _fields_ = (
@@ -78,11 +81,12 @@ class GemmCall(ctypes.Structure):
         ("cuda_error", ctypes.c_int32),
         ("offsets", ctypes.c_void_p),
         ("operands", GemmOperand * SLOTS),
+        ("kept", ctypes.c_void_p),
     )
 
 
 class GemmStatus(IntEnum):
-    """Status of a kernel's function; the same numbers as in ``call.h``."""
+    """Status of a kernel's function; the same numbers as in ``interface.h``."""
 
     OK = 0
     POINTER = 1

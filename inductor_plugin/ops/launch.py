@@ -21,7 +21,7 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -45,6 +45,9 @@ _folders: list[tuple[Path, bool]] = []
 """Cache directories, and whether each is only read."""
 _stores: dict[Path, Store] = {}
 """Opened caches: those that are not on the disk keep libraries in temporary folders of this process."""
+
+_places = [0]
+"""How often a cache was added."""
 
 _warned: set[str] = set()
 _SEARCH_S = 60.0
@@ -74,6 +77,10 @@ class KernelFamily(Generic[Call]):
     fallback: str
 
 
+FAMILIES: dict[str, KernelFamily[Any]] = {}
+"""The kernels each operator runs, by the operator's name; a module that defines operators adds its own."""
+
+
 def add_kernel_folder(folder: Path, *, read_only: bool = False) -> None:
     """Search libraries in this cache directory too; the latest is searched first.
 
@@ -85,17 +92,23 @@ def add_kernel_folder(folder: Path, *, read_only: bool = False) -> None:
     if place in _folders:
         _folders.remove(place)
     _folders.insert(0, place)
-    _search_again()
+    _changed()
 
 
 def add_kernel_store(store: Store) -> None:
     """Search libraries in this opened cache too, after those on the disk."""
     _stores[store.root] = store
-    _search_again()
+    _changed()
 
 
-def _search_again() -> None:
+def places() -> int:
+    """Return a number that changes when a cache is added: what was not found may be found now."""
+    return _places[0]
+
+
+def _changed() -> None:
     """Let kernels be searched that were not found so far."""
+    _places[0] += 1
     for kernel in [kernel for kernel, until in _retry_at.items() if until < math.inf]:
         del _retry_at[kernel]
 
@@ -236,27 +249,29 @@ def _names_path(kernel: str) -> bool:
 
 def _library_path(digest: str) -> Path | None:
     """Return where the library of a kernel is, or None where no cache directory has it."""
+    entries = (cache.kernel(digest) for cache in opened_caches())
+    return next((entry.path(LIBRARY_FILE) for entry in entries if entry is not None), None)
+
+
+def opened_caches() -> Iterator[Store | SecondCache]:
+    """Yield the caches kernels are searched in, those of this process's compiles first; each is opened in its turn."""
     places = [*_folders, (default_cache_dir(), False)]
     if second := default_cache_read():
         places.append((second, True))
-    paths = (_library_in(folder, digest, read_only=second) for folder, second in places)
-    opened = (_library_of(store, digest) for store in _stores.values())
-    return next((path for path in (*paths, *opened) if path is not None), None)
+    for folder, read_only in places:
+        opened = _opened(folder, read_only=read_only)
+        if opened is not None:
+            yield opened
+    yield from _stores.values()
 
 
-def _library_in(folder: Path, digest: str, *, read_only: bool) -> Path | None:
+def _opened(folder: Path, *, read_only: bool) -> Store | SecondCache | None:
     if not is_folder(folder):  # opening would create it
         return None
     try:
-        opened = open_second(folder) if read_only else open_store(folder)
-        return None if opened is None else _library_of(opened, digest)
+        return open_second(folder) if read_only else open_store(folder)
     except CacheError:
         return None
-
-
-def _library_of(store: Store | SecondCache, digest: str) -> Path | None:
-    entry = store.kernel(digest)
-    return entry.path(LIBRARY_FILE) if entry is not None else None
 
 
 def _start(

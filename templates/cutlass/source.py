@@ -16,14 +16,24 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from inductor_plugin.kernels.nvcc import INCLUDE
 from inductor_plugin.templates.cutlass.config import BITS, GemmConfig
 from inductor_plugin.templates.cutlass.epilogue import ELEMENT_TYPES, CppEpilogue, epilogue
 from inductor_plugin.templates.cutlass.evt_source import checks, evt_epilogue
 from inductor_plugin.templates.cutlass.limits import SM80_WARPS, unbuildable
-from inductor_plugin.templates.cutlass.source_folder import digest_of, filled
+from inductor_plugin.templates.cutlass.source_folder import KEPT, digest_of, filled
 
 _SOURCE = Path(__file__).resolve().parent / "source"
 
+INTERFACE = _SOURCE / "interface.h"
+"""The call of every kernel, as C++."""
+
+_INCLUDES = (
+    "#include <cstdint>",
+    "#include <cstring>",
+    "#include <new>",
+    '#include "inductor_plugin_last_error.h"',  # before CUTLASS, whose calls it sees
+)
 _INCLUDES_3X = (
     "cutlass/cutlass.h",
     "cutlass/numeric_types.h",
@@ -55,7 +65,7 @@ _INSTRUCTION_K = {8: 32, 16: 16, 32: 8}
 @functools.cache
 def interface() -> str:
     """Return a digest of everything around a kernel's own type: arguments and host side."""
-    return digest_of(_SOURCE)
+    return digest_of(_SOURCE, *sorted(INCLUDE.iterdir()))
 
 
 class _Functor:
@@ -109,8 +119,11 @@ def source(config: GemmConfig) -> str:
     host = "grouped.cuh" if config.grouped else "sm90.cuh"
     words = _words(config)
     parts = [
-        "\n".join(["#include <cstdint>", *(f'#include "{path}"' for path in includes)]),
+        "\n".join([*_INCLUDES, *(f'#include "{path}"' for path in includes)]),
+        _filled("interface.h", words),
+        filled(KEPT, words),
         _filled("call.h", words),
+        _filled("start.cuh", words),
         _kernel_2x(config) if old else _kernel_3x(config),
         _filled("sm80.cuh" if old else host, words),
         _filled("entry.cuh", words),

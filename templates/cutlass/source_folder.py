@@ -10,10 +10,14 @@ from pathlib import Path
 _PLACE = re.compile(r"@(\w+)@")
 
 
-def digest_of(folder: Path) -> str:
-    """Return a digest of all files of a folder."""
+KEPT = Path(__file__).resolve().parent / "source" / "kept.h"
+"""What a kernel keeps from call to call; of products and attention."""
+
+
+def digest_of(folder: Path, *more: Path) -> str:
+    """Return a digest of all files of a folder, and of further files."""
     digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
+    for path in (*sorted(folder.iterdir()), *more):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 

@@ -11,7 +11,7 @@ import functools
 import importlib.util
 from pathlib import Path
 
-from inductor_plugin.templates.cutlass.source_folder import digest_of, filled
+from inductor_plugin.templates.cutlass.source_folder import KEPT, digest_of, filled
 from inductor_plugin.templates.cutlass_attention.config import BYTES, FmhaConfig
 from inductor_plugin.templates.cutlass_attention.patch import (
     BACKWARD,
@@ -23,6 +23,9 @@ from inductor_plugin.templates.cutlass_attention.patch import (
 )
 
 _SOURCE = Path(__file__).resolve().parent / "source"
+
+INTERFACE = _SOURCE / "interface.h"
+"""The call of every kernel, as C++."""
 
 _INCLUDES = (
     "cute/tensor.hpp",
@@ -59,7 +62,7 @@ _FORWARD_HOSTS = {"f16": _V_READ, "bf16": _V_READ, "e4m3": _V_TURNED}
 @functools.cache
 def interface() -> str:
     """Return a digest of everything around the wheel's text: arguments and host side."""
-    return digest_of(_SOURCE)
+    return digest_of(_SOURCE, KEPT)
 
 
 @functools.cache
@@ -99,11 +102,16 @@ def source(config: FmhaConfig) -> str:
     parts = [
         "\n".join(
             [
-                *(f"#include <{name}>" for name in ("cfloat", "cstdint", "initializer_list")),
+                *(
+                    f"#include <{name}>"
+                    for name in ("cfloat", "cstdint", "cstring", "initializer_list", "new")
+                ),
                 *(f'#include "{path}"' for path in includes),
             ]
         ),
         _filled("mask.h", words),
+        _filled("interface.h", words),
+        filled(KEPT, words),
         _filled("call.h", words),
         _filled("launch.cuh", words),
         _filled("store.cuh", words),

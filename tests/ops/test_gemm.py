@@ -71,8 +71,7 @@ BIASES = ("row", "column", "full")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a library with a kernel for each order of operands and each kind of bias."""
     folder = tmp_path_factory.mktemp("kernel")
-    header = (REPOSITORY / "templates" / "cutlass" / "source" / "call.h").read_text()
-    header, _, _ = header.partition("// Operands of the kernel")
+    header = (REPOSITORY / "templates" / "cutlass" / "source" / "interface.h").read_text()
     text = STANDS_IN.format(header=header) + "\n".join(
         f'extern "C" int32_t k_{a}{b}_{BIASES[bias]}(int32_t m, GemmCall* c, uint64_t* w, void*)'
         f" {{ return entry<{int(a == 't')}, {int(b == 't')}, {bias}>(m, c, w); }}"

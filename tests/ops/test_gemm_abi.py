@@ -16,7 +16,8 @@ from inductor_plugin.ops.abi import KernelFunction
 from inductor_plugin.ops.gemm_abi import GemmCall, GemmStatus
 from tests.support.repository import REPOSITORY
 
-HEADER = Path("templates") / "cutlass" / "source" / "call.h"
+SOURCE = Path("templates") / "cutlass" / "source"
+HEADER = SOURCE / "interface.h"
 
 STUB = """
 #include <cstdint>
@@ -37,7 +38,7 @@ def an_echo(tmp_path_factory: pytest.TempPathFactory) -> KernelFunction[GemmCall
     if shutil.which("g++") is None:
         pytest.skip("needs g++")
     root = REPOSITORY
-    text = (root / HEADER).read_text()
+    text = (root / HEADER).read_text() + (root / SOURCE / "call.h").read_text()
     # What a kernel's source puts into the places does not matter here.
     header = re.sub(r"@(has|whole|ignores|can|needs)_\w+@", "0", text)
     header = re.sub(r"@(outer|inner)_[ab]@", "k", header).replace("@operand_checks@", "")

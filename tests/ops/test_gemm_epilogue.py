@@ -24,7 +24,7 @@ from inductor_plugin.problem.epilogue_text import encode
 from tests.support import host_kernels
 from tests.support.repository import REPOSITORY
 
-HEADER = REPOSITORY / "templates" / "cutlass" / "source" / "call.h"
+HEADER = REPOSITORY / "templates" / "cutlass" / "source" / "interface.h"
 STANDS_IN = """
 #include <cstdint>
 #include <initializer_list>
@@ -76,8 +76,7 @@ TEXT = encode(EPILOGUE)
 @pytest.fixture(name="library", scope="module")
 def a_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kernel")
-    header, _, _ = HEADER.read_text().partition("// Operands of the kernel")
-    return host_kernels.library(folder, STANDS_IN.format(header=header))
+    return host_kernels.library(folder, STANDS_IN.format(header=HEADER.read_text()))
 
 
 @pytest.fixture(autouse=True)

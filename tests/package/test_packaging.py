@@ -21,7 +21,7 @@ FOLDERS = ("templates", "cache")
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 KNOWS_INDUCTOR = re.compile(r"inductor_plugin/(inductor|aot)/.*")
-DATA = (".py", ".jinja", ".h", ".cuh", ".typed")
+DATA = (".py", ".jinja", ".h", ".cpp", ".cuh", ".typed")
 
 
 def texts(repository: Path) -> Iterator[tuple[str, Path]]:

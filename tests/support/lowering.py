@@ -36,6 +36,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from inductor_plugin.config import Config
 from inductor_plugin.inductor import hooks
+from inductor_plugin.inductor.candidates import template_choice
 from inductor_plugin.kernels.call import ExternKernel, Kernel, OpKernel, SequenceKernel, Single
 from inductor_plugin.kernels.unit import CppSource
 from inductor_plugin.tuning import runtime
@@ -51,6 +52,7 @@ from inductor_plugin.worker.jobs import (
     TritonCompileJob,
 )
 from tests.support import gpu
+from tests.support.spelled_out import operators_for_sites
 
 BF16 = torch.bfloat16
 Milliseconds = Callable[[BenchCandidate], float]
@@ -132,6 +134,8 @@ class Lab:
     units: list[CppCompileJob] = field(default_factory=list[CppCompileJob])
     tasks: list[Task] = field(default_factory=list[Task])
     order: list[str] = field(default_factory=list[str])
+    written: list[str] = field(default_factory=list[str])
+    """Generated code as it is; what `lower` returns has operators in place of call sites."""
     workers: int = 2
     hold: bool = False
     awaited: threading.Event = field(default_factory=threading.Event)
@@ -211,6 +215,7 @@ class Lab:
                 (runtime, "CompilePool", lambda workers, settings, memory_bytes_per_job: self),
                 (Pipeline, "submit", submitted),
                 (Pipeline, "wait", waited),
+                (template_choice, "prepare", lambda config: None),
             ):
                 stack.enter_context(mock.patch.object(owner, name, new))
             yield self
@@ -259,7 +264,12 @@ class Lab:
     @contextmanager
     def _codes(self) -> Iterator[list[str]]:
         codes: list[str] = []
-        keep = staticmethod(codes.append)
+
+        def kept(code: str) -> None:
+            self.written.append(code)
+            codes.append(operators_for_sites(code))
+
+        keep = staticmethod(kept)
         with mock.patch.object(GraphLowering, "save_output_code", keep):
             yield codes
 

@@ -20,8 +20,10 @@ from inductor_plugin.inductor.candidates.cuda import build_of, warn_without_cutl
 from inductor_plugin.inductor.candidates.layouts import offered
 from inductor_plugin.inductor.candidates.triton import triton_choice
 from inductor_plugin.inductor.facts.problem import layout_operand
+from inductor_plugin.inductor.native import declare_site, prepare
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.ops import operators
+from inductor_plugin.ops.sites import has_site
 from inductor_plugin.problem.attention import BACKWARD, DIRECTIONS
 from inductor_plugin.registry import Registry
 from inductor_plugin.template import Candidate, CudaSource, Failed, Template, TritonSource
@@ -102,7 +104,7 @@ class TemplateChoice(ir.ChoiceCaller):
 
 
 class _OperatorCall(ir.ExternKernelOut):
-    """A call whose generated code imports the modules that define the operator.
+    """A call whose generated code imports the modules that define the operator, or calls its site (`ops.sites`).
 
     A compiled graph from Inductor's cache may run in a process that has not lowered anything.
 
@@ -140,6 +142,8 @@ class _OperatorCall(ir.ExternKernelOut):
         if V.graph.cpp_wrapper:
             self._write_cpp(wrapper)
             return
+        if has_site(self._kernel.op):
+            self.python_kernel_name = declare_site(wrapper, self.get_name(), self._kernel)
         for name in self._kernel.imports:
             wrapper.add_import_once(f"import {name}")
         written: Any = super()
@@ -159,10 +163,19 @@ class _OperatorCall(ir.ExternKernelOut):
         written.codegen(wrapper)
         wrapper.generate_workspace_deallocation(memory)
 
+    def codegen_args(self) -> list[str]:
+        """Return the positional arguments of the call as they are written: a site knows those that never change."""
+        written: Any = super()
+        arguments: list[str] = written.codegen_args()
+        if V.graph.cpp_wrapper or not has_site(self._kernel.op):
+            return arguments
+        return [*arguments[: len(self.inputs)], self._workspace or "None"]
+
     def codegen_kwargs(self, skip_out: bool = False) -> list[str]:  # noqa: FBT001, FBT002 - Inductor's
         """Return the keyword arguments of the call as they are written."""
         written: Any = super()
-        named = [f"workspace={self._workspace}"] if self._workspace else []
+        takes_name = self._workspace and not has_site(self._kernel.op)
+        named = [f"workspace={self._workspace}"] if takes_name else []
         return [*written.codegen_kwargs(skip_out), *named]
 
     def _workspace_bytes(self) -> int:
@@ -285,4 +298,5 @@ def _choice(candidate: Candidate, call: AutotuneCall, config: Config) -> Any | F
     if isinstance(result, Failed):
         return result
     build, kernel = result
+    prepare(config)
     return TemplateChoice(replace(candidate, kernel=kernel), call.nodes, call.layout, build)

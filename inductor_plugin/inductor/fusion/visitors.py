@@ -29,6 +29,7 @@ from inductor_plugin.inductor.fusion.nodes import generated, operand_of
 from inductor_plugin.inductor.fusion.offers import Operands, StridedRead
 from inductor_plugin.inductor.fusion.pair import Fusion
 from inductor_plugin.inductor.fusion.visitors_split import EpilogueSplit, split_of
+from inductor_plugin.inductor.native import declare_site
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.problem.epilogue import Access, Epilogue
 from inductor_plugin.registry import default_registry
@@ -299,22 +300,16 @@ def _write(scheduling: Any, visitor: VisitorKernel, nodes: Sequence[Any]) -> Non
     for node in nodes:
         if node not in remainder:
             node.mark_run()
-    for name in visitor.kernel.imports:
-        wrapper.add_import_once(f"import {name}")
+    counts = len(visitor.reads), len(visitor.aux)
+    site = declare_site(wrapper, visitor.out, visitor.kernel, *counts)
     shape: Callable[[Sequence[Any]], str] = wrapper.codegen_python_shape_tuple
     factors = [factor.codegen_reference() for factor in visitor.factors]
     reads = [
         f"reinterpret_tensor({r.source}, {shape(r.size)}, {shape(r.stride)}, {r.offset})"
         for r in visitor.reads
     ]
-    arguments = [
-        *factors,
-        f"[{', '.join(reads)}]",
-        *map(repr, visitor.kernel.args),
-        f"[{', '.join(visitor.aux)}]",
-    ]
-    operator = f"torch.ops.{visitor.kernel.op.replace('::', '.')}"
-    wrapper.writeline(f"{operator}({', '.join(arguments)}, out={visitor.out})")
+    arguments = [*factors, *reads, *visitor.aux, "None"]
+    wrapper.writeline(f"{site}({', '.join(arguments)}, out={visitor.out})")
     if remainder:
         # Inductor allocates their outputs here, and then frees buffers that are not read any more.
         scheduling.codegen_node(FusedSchedulerNode(graph.scheduler, remainder))

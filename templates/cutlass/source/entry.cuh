@@ -6,7 +6,13 @@ extern "C" __attribute__((visibility("default"))) int32_t @symbol@(
     int32_t mode, GemmCall* call, uint64_t* workspace_bytes, void* stream) {
   call->cutlass_status = 0;
   call->cuda_error = 0;
-  if (int32_t status = check_call(*call)) return status;
+  if (mode == kForget) {
+    Kept<GemmCall, Adapter>::forget(*call);
+    return kOk;
+  }
+  int32_t status = kOk;
+  if (mode == kRun && started_again<Adapter>(*call, static_cast<cudaStream_t>(stream), status)) return status;
+  if ((status = check_call(*call))) return status;
   auto const arguments = arguments_of(*call);
   if (!implements(arguments)) return kRefused;
   if (mode == kCanImplement) return kOk;
@@ -18,7 +24,6 @@ extern "C" __attribute__((visibility("default"))) int32_t @symbol@(
   if (mode != kRun) return kBadMode;
   if (!has_pointers(*call)) return kPointer;
   if (bytes && (!call->workspace || call->workspace_bytes < bytes)) return kWorkspace;
-  int32_t const status = run_call(*call, arguments, static_cast<cudaStream_t>(stream));
-  if (status) call->cuda_error = int32_t(cudaGetLastError());
-  return status;
+  // What is in a workspace is written when a kernel is prepared, before each run.
+  return run_call(*call, arguments, static_cast<cudaStream_t>(stream), /*keeps=*/!bytes);
 }

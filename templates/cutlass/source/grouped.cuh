@@ -82,7 +82,7 @@ inline uint64_t workspace_of(GemmCall const& call, typename Adapter::Arguments c
   return lay_out(groups, nullptr, call.batch) + Adapter::get_workspace_size(arguments);
 }
 
-inline int32_t run_call(GemmCall& call, typename Adapter::Arguments const& arguments, cudaStream_t stream) {
+inline int32_t run_call(GemmCall& call, typename Adapter::Arguments const& arguments, cudaStream_t stream, bool) {
   Groups groups;
   uint64_t const bytes = lay_out(groups, call.workspace, call.batch);
   // A single group of one row may have any leading stride, as in lead_of.
@@ -91,9 +91,5 @@ inline int32_t run_call(GemmCall& call, typename Adapter::Arguments const& argum
   plain.lead_b = lead_of(call.lead_b, @outer_b_of_call@, @inner_b_of_call@, @align_b@);
   plain.lead_d = lead_of(call.lead_d, call.m, call.n, @align_d@);
   fill_groups<<<int((call.batch + 127) / 128), 128, 0, stream>>>(groups, plain);
-  Adapter adapter;
-  cutlass::Status status = adapter.initialize(arguments, static_cast<uint8_t*>(call.workspace) + bytes, stream);
-  if (status == cutlass::Status::kSuccess) status = adapter.run(stream);
-  call.cutlass_status = int32_t(status);
-  return status == cutlass::Status::kSuccess ? kOk : kStart;
+  return start<Adapter>(call, arguments, static_cast<uint8_t*>(call.workspace) + bytes, stream, /*keeps=*/false);
 }

@@ -37,12 +37,8 @@ inline typename Adapter::Arguments arguments_of(GemmCall const& call) {
   return arguments;
 }
 
-inline int32_t run_call(GemmCall& call, typename Adapter::Arguments const& arguments, cudaStream_t stream) {
-  Adapter adapter;
-  cutlass::Status status = adapter.initialize(arguments, call.workspace, stream);
-  if (status == cutlass::Status::kSuccess) status = adapter.run(stream);
-  call.cutlass_status = int32_t(status);
-  return status == cutlass::Status::kSuccess ? kOk : kStart;
+inline int32_t run_call(GemmCall& call, typename Adapter::Arguments const& arguments, cudaStream_t stream, bool keeps) {
+  return start<Adapter>(call, arguments, call.workspace, stream, keeps);
 }
 
 inline bool implements(typename Adapter::Arguments const& arguments) {

@@ -201,7 +201,7 @@ inline void add_up(From const* from, int64_t const (&from_stride)[3], void* to, 
 inline int32_t run_call(FmhaCall& call, cudaStream_t stream) {
   Parts const parts = parts_of(call);
   int64_t const heads = call.batch * call.heads, padded = padded_rows(call);
-  auto const params = initialize(call, parts, stream);
+  auto const params = prepared<typename Kernel::Params>(call, [&] { return initialize(call, parts, stream); });
   CUTLASS_TRACE_HOST("@symbol@ run, stream: " << stream);
   if (parts.lse) {
     @symbol@_pad<<<blocks_for(call, heads * padded), 256, 0, stream>>>(

@@ -5,6 +5,10 @@ extern "C" __attribute__((visibility("default"), used)) int32_t const @symbol@_b
 extern "C" __attribute__((visibility("default"))) int32_t @symbol@(
     int32_t mode, FmhaCall* call, uint64_t* workspace_bytes, void* stream) {
   call->cuda_error = 0;
+  if (mode == kForget) {
+    Kept<FmhaCall, typename Kernel::Params>::forget(*call);
+    return kOk;
+  }
   if (int32_t status = check_call(*call)) return status;
   if (mode == kCanImplement) return kOk;
   uint64_t const bytes = workspace_of(*call);

@@ -106,7 +106,7 @@ inline typename Kernel::Params initialize(FmhaCall const& call, cudaStream_t str
 
 inline int32_t run_call(FmhaCall& call, cudaStream_t stream) {
   if (int32_t status = prepare_v(call, stream)) return status;
-  auto const params = initialize(call, stream);
+  auto const params = prepared<typename Kernel::Params>(call, [&] { return initialize(call, stream); });
   CUTLASS_TRACE_HOST("@symbol@ run, stream: " << stream);
   return start<Kernel>(params, stream);
 }

@@ -8,6 +8,16 @@ attend(CUTLASS_GRID_CONSTANT typename Kernel::Params const params) {
 #endif
 }
 
+// Returns the tensor maps and scalars of a call: what ``initialize`` returns, or what is kept of the same call.
+template <class Params, class Initialize>
+inline Params prepared(FmhaCall const& call, Initialize const& initialize) {
+  using Last = Kept<FmhaCall, Params>;
+  if (Last::same(call)) return Last::of(call)->prepared;
+  Params const params = initialize();
+  Last::keep(call, params);
+  return params;
+}
+
 // Starts a kernel on the current device. The example asks for shared memory once a process, which leaves out
 // every device but the first; this asks before each start.
 template <class Kernel>

@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch"),
 ]
 
-HEADER = REPOSITORY / "templates" / "cutlass" / "source" / "call.h"
+HEADER = REPOSITORY / "templates" / "cutlass" / "source" / "interface.h"
 STANDS_IN = """
 #include <cstdint>
 #include <initializer_list>
@@ -48,8 +48,9 @@ class Built(Lab):
     def _library(self, job: CppCompileJob, source: CppSource) -> Compiled:
         compiled = super()._library(job, source)
         if "stream_k" in source.symbol or "grouped" in source.symbol:
-            header, _, _ = HEADER.read_text().partition("// Operands of the kernel")
-            text = STANDS_IN.format(header=header, symbol=unique_symbol(source), factor=self.factor)
+            text = STANDS_IN.format(
+                header=HEADER.read_text(), symbol=unique_symbol(source), factor=self.factor
+            )
             command = ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(compiled.library)]
             subprocess.run(command, input=text.encode(), check=True)
         return compiled

@@ -136,7 +136,7 @@ def test_the_written_call_computes_the_graph(name: str, lab: Lab) -> None:
     error = (found.float() - wanted).abs().max() / wanted.abs().max()
     assert error < 2e-2, f"{name}: {error:.2e}"
     assert code.count(" = empty_strided_cuda(") == 1, "the product needs no memory"
-    assert "import inductor_plugin.ops.gemm_epilogue" in code
+    assert "import inductor_plugin.ops.sites" in code
 
 
 def test_a_product_that_others_read_is_written_too(lab: Lab) -> None:

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <vector>
 #include "mask.h"
+#include "interface.h"
 #include "call.h"
 struct Rows {
   FmhaCall const& c;

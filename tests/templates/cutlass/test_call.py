@@ -16,7 +16,7 @@ from inductor_plugin.ops import gemm_abi
 from inductor_plugin.ops.gemm_abi import GemmOperand, GemmStatus
 from inductor_plugin.templates.cutlass.config import GemmConfig
 from inductor_plugin.templates.cutlass.evt import Evt, Node, Operand, Output
-from inductor_plugin.templates.cutlass.source import _filled, _words
+from inductor_plugin.templates.cutlass.source import INTERFACE, _filled, _words
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
@@ -78,10 +78,10 @@ Ask = Callable[..., GemmStatus]
 @pytest.fixture(name="ask", scope="module")
 def an_answer(tmp_path_factory: pytest.TempPathFactory) -> Ask:
     """Return a function that asks one of `CONFIGS` about a call on dense operands."""
-    parts = ["#include <cstdint>", "#include <initializer_list>"]
+    parts = ["#include <cstdint>", "#include <initializer_list>", INTERFACE.read_text()]
     for name, config in CONFIGS.items():
         common, mark, own = _filled("call.h", _words(config)).partition("// Operands of the kernel")
-        parts += [common] if len(parts) == 2 else []
+        parts += [common] if len(parts) == 3 else []
         parts.append(ENTRY.format(name=name, text=mark + own))
     folder = tmp_path_factory.mktemp("call")
     (folder / "call.cpp").write_text("\n".join(parts))

@@ -313,3 +313,19 @@ def test_a_kernel_that_does_not_compile_costs_itself_alone(
     assert len(broken.reason.splitlines()) <= 12
     kernel = gemm_abi.load(str(fine.library), fine.symbol, toolkit.cudart)
     assert refusal(kernel, call(good)) == ""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here a kernel would start")
+@pytest.mark.parametrize("family", ["hopper", "fallback"])
+def test_a_kernel_that_does_not_start_says_why(family: str, request: pytest.FixtureRequest) -> None:
+    """CUTLASS reads the runtime's reason away; here there is no device, or no driver."""
+    configs = HOPPER if family == "hopper" else FALLBACK
+    kernels: dict[str, KernelFunction[GemmCall]] = request.getfixturevalue(family)
+    for name, kernel in kernels.items():
+        config = configs[name]
+        addresses = dict.fromkeys(("a", "b", "c", "d", "scale_a", "scale_b", "workspace"), 1 << 20)
+        size = {"workspace_bytes": 1 << 40} if config.schedule == "stream_k" else {}
+        asked = call(config, **addresses, **size)
+        with pytest.raises(KernelError, match="did not start") as caught:
+            gemm_abi.run(kernel, asked, 0)
+        assert caught.value.cuda_error, name

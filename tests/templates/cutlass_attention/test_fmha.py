@@ -423,6 +423,7 @@ TURNS = r"""
 #include <initializer_list>
 #include <vector>
 #include "mask.h"
+#include "interface.h"
 #include "call.h"
 #include "turn.h"
 int main() {

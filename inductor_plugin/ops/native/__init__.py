@@ -1,0 +1,1 @@
+"""The C++ part of the operators: call sites that launch compiled kernels without Python."""

@@ -1,0 +1,134 @@
+"""The loaded library of call sites, or why there is none.
+
+It is searched in the caches of this process once, and again after a cache was added; a process that compiles it
+(`inductor.native`) says so with `expect`, and the first call site waits for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import torch
+
+from inductor_plugin.kernels.unit import unique_symbol
+from inductor_plugin.ops import launch
+from inductor_plugin.ops.native import source
+
+logger = logging.getLogger(__name__)
+
+_WAIT_S = 30.0
+"""Longest wait for the library that this process compiles: it takes a second on an idle core."""
+
+
+class Site(Protocol):
+    """A call site in C++."""
+
+    launch: Callable[..., torch.Tensor]
+    """Takes the operands, the workspace or None, and the output by its name, ``out``; returns the output."""
+
+    def bind(self, address: int, device: int, sm_count: int) -> None:
+        """Call the kernel at an address on a device (-1: the CPU) from now on; address 0: none."""
+        ...
+
+    def is_bound(self) -> bool:
+        """Return whether there is a kernel to call."""
+        ...
+
+
+class Sites(Protocol):
+    """The module that the library returns; see ``site.cpp``."""
+
+    def product_site(self, slow: Callable[..., torch.Tensor], *numbers: float) -> Site:
+        """Return a call site of a product."""
+        ...
+
+    def attention_site(
+        self,
+        slow: Callable[..., torch.Tensor],
+        veto: Callable[[], bool] | None,
+        *numbers: float,
+    ) -> Site:
+        """Return a call site of an attention."""
+        ...
+
+    def describe(self, tensor: torch.Tensor) -> tuple[Any, ...]:
+        """Return size, stride, address, dtype, device type and device index as the library reads them."""
+        ...
+
+
+class _State:
+    """What is known of the library in this process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.sites: Sites | None = None
+        self.reason = ""
+        self.searched = -1
+        self.expected: threading.Event | None = None
+
+
+_STATE = _State()
+
+
+def sites() -> Sites | None:
+    """Return the module of call sites, None where there is none; `reason` then says why."""
+    if _STATE.expected is not None and not _STATE.expected.wait(_WAIT_S):
+        return None
+    with _STATE.lock:
+        if _STATE.sites is None and _STATE.searched != launch.places():
+            _STATE.searched = launch.places()
+            _STATE.sites = _found()
+        return _STATE.sites
+
+
+def reason() -> str:
+    """Return why there is no library; empty if there is, or if it was not searched."""
+    return _STATE.reason
+
+
+def expect(done: threading.Event) -> None:
+    """Say that this process is compiling the library; ``done`` is set when it is in the cache, or cannot be."""
+    _STATE.expected, _STATE.searched = done, -1
+
+
+def fail(reason: str) -> None:
+    """Say why the library cannot be compiled."""
+    _STATE.reason = reason
+
+
+def _found() -> Sites | None:
+    kernels = (cache.kernel(source.key().digest) for cache in launch.opened_caches())
+    path = next((k.path(launch.LIBRARY_FILE) for k in kernels if k is not None), None)
+    if path is None:
+        _STATE.reason = _STATE.reason or "it is not in the cache"
+        return None
+    try:
+        return load(path)
+    except (OSError, AttributeError, RuntimeError) as error:
+        _STATE.reason = f"{path} cannot be used: {error}"
+        logger.warning("inductor-plugin: %s; kernels are launched by Python", _STATE.reason)
+        return None
+
+
+def load(path: Path) -> Sites:
+    """Return the module of a compiled library.
+
+    Raises:
+        OSError: It cannot be loaded, or this torch lacks a function.
+        AttributeError: It is another library.
+        RuntimeError: It reads a tensor differently than torch.
+    """
+    function = getattr(ctypes.PyDLL(str(path)), unique_symbol(source.unit()))
+    function.argtypes, function.restype = (ctypes.py_object, ctypes.py_object), ctypes.py_object
+    module = cast("Sites", function(torch.Tensor, torch.nn.Parameter))
+    probe = torch.empty(40)[3:].as_strided((2, 3), (7, 2))
+    expected = (tuple(probe.shape), probe.stride(), probe.data_ptr())
+    read = module.describe(probe)
+    if read[:3] != expected:
+        raise RuntimeError(f"it reads a tensor as {read[:3]}, torch as {expected}")
+    return module

@@ -1,0 +1,265 @@
+// Call sites of compiled CUTLASS kernels as Python callables: what generated code calls in place of an operator.
+//
+//   site(a, b, workspace, out=out) ─► sizes, strides, pointers ─► checks ─► the kernel's C function on the current stream
+//        │ not bound, other tensors, refused, not started
+//        └──► the slow path in Python: finds the kernel, says what is wrong, computes the library product
+//
+// A call reads its tensors, fills a struct on the stack and calls one function: nothing is looked up or hashed,
+// and nothing is allocated but a workspace that generated code has not planned.
+
+constexpr int32_t kMostArguments = 2 + 2 + 8;
+
+static PyObject *tensor_type_, *parameter_type_, *cdata_;
+
+using Entry = int32_t (*)(int32_t, void*, uint64_t*, void*);
+
+struct Site {
+  PyObject_HEAD
+  Entry entry;         // null: not bound
+  int32_t device;      // -1: the CPU, where tests run
+  int32_t sm_count;
+  void* kept;          // what the kernel has prepared for the last call
+  bool is_attention;
+  GemmSite gemm;
+  AttentionSite attention;
+  PyObject* slow;      // the same arguments
+  PyObject* veto;      // null, or a function without arguments: True leaves a call to the slow path
+};
+
+static bool is_plain(PyObject* object) {
+  PyObject* const type = reinterpret_cast<PyObject*>(Py_TYPE(object));
+  return type == tensor_type_ || type == parameter_type_;
+}
+
+static bool read(PyObject* object, View& view) {
+  if (!is_plain(object)) return false;  // a subclass may mean anything: the dispatcher knows
+  PyObject* const number = PyObject_GetAttr(object, cdata_);
+  if (!number) return false;
+  void* const impl = PyLong_AsVoidPtr(number);
+  Py_DECREF(number);
+  return impl && view.read(impl);
+}
+
+// Runs the kernel; returns false where the slow path has to.
+template <class Call>
+static bool run(Site const& site, Call& call, View const* workspace, View const& out, int32_t alignment) {
+  DeviceGuard guard(out);
+  Scratch scratch;
+  if (workspace) {
+    if (workspace->dtype != torch_.uint8 || !workspace->dense() || !workspace->beside(out)) return false;
+    if (reinterpret_cast<uintptr_t>(workspace->pointer) % alignment) return false;
+    call.workspace = workspace->pointer, call.workspace_bytes = workspace->numel();
+  } else {
+    uint64_t bytes = 0;
+    if (site.entry(kWorkspaceBytes, &call, &bytes, nullptr)) return false;
+    if (bytes) {
+      call.workspace = scratch.allocate(bytes, out), call.workspace_bytes = bytes;
+      if (!call.workspace) return false;
+    }
+  }
+  void* stream = nullptr;
+  if (out.device_type == torch_.cuda) {
+    if (!torch_.current_stream || torch_.current_stream(out.device, &stream)) return false;
+  }
+  return site.entry(kRun, &call, nullptr, stream) == 0;
+}
+
+static bool vetoed(Site const& site) {
+  if (!site.veto) return false;
+  PyObject* const answer = PyObject_CallNoArgs(site.veto);
+  bool const yes = !answer || PyObject_IsTrue(answer) != 0;
+  Py_XDECREF(answer);
+  return yes;
+}
+
+static bool launch(Site& site, PyObject* const* arguments, Py_ssize_t count) {
+  int32_t const operands = site.is_attention ? site.attention.arguments() : site.gemm.arguments();
+  if (!site.entry || count != operands + 2 || count > kMostArguments) return false;
+  View views[kMostArguments], out, workspace;
+  if (!read(arguments[count - 1], out)) return false;
+  if (out.device_type == torch_.cuda ? out.device != site.device : site.device != -1) return false;
+  for (int32_t at = 0; at < operands; ++at) {
+    if (site.is_attention && at == 3 && site.attention.kind == AttentionSite::kForward && arguments[at] == Py_None) continue;
+    if (!read(arguments[at], views[at]) || !views[at].beside(out)) return false;
+  }
+  bool const has_workspace = arguments[count - 2] != Py_None;
+  if (has_workspace && !read(arguments[count - 2], workspace)) return false;
+  if (site.is_attention) {
+    FmhaCall call;
+    std::memset(&call, 0, sizeof call);  // the padding, too: a kernel compares calls
+    call.kept = &site.kept;
+    if (!site.attention.fill(call, views, out, site.sm_count) || vetoed(site)) return false;
+    if (!call.batch || !call.heads || !call.heads_kv || !call.seq_q || !call.seq_k || !call.dim) return false;
+    return run(site, call, has_workspace ? &workspace : nullptr, out, 128);
+  }
+  GemmCall call;
+  std::memset(&call, 0, sizeof call);
+  call.kept = &site.kept;
+  if (!site.gemm.fill(call, views, out, site.sm_count)) return false;
+  if (!call.m || !call.n || !call.k || !call.batch) return false;
+  return run(site, call, has_workspace ? &workspace : nullptr, out, 64);
+}
+
+// Takes the output last, by its name; the values of named arguments follow the others.
+static PyObject* site_launch(PyObject* self, PyObject* const* arguments, Py_ssize_t unnamed, PyObject* names) {
+  Site& site = *reinterpret_cast<Site*>(self);
+  if (!names || PyTuple_Size(names) != 1 || PyUnicode_CompareWithASCIIString(PyTuple_GetItem(names, 0), "out")) {
+    return PyErr_Format(PyExc_TypeError, "a call site takes its operands, a workspace or None, and out=");
+  }
+  PyObject* const out = arguments[unnamed];
+  if (launch(site, arguments, unnamed + 1)) return Py_NewRef(out);
+  PyErr_Clear();
+  PyObject* const others = PyTuple_New(unnamed);
+  for (Py_ssize_t at = 0; others && at < unnamed; ++at) PyTuple_SetItem(others, at, Py_NewRef(arguments[at]));
+  PyObject* const named = others ? Py_BuildValue("{sO}", "out", out) : nullptr;
+  PyObject* const result = named ? PyObject_Call(site.slow, others, named) : nullptr;
+  Py_XDECREF(others);
+  Py_XDECREF(named);
+  return result;
+}
+
+// Lets a kernel free what it keeps, before another one is bound or the site goes.
+static void forget(Site& site) {
+  if (!site.entry || !site.kept) return;
+  if (site.is_attention) {
+    FmhaCall call{};
+    call.kept = &site.kept;
+    site.entry(kForget, &call, nullptr, nullptr);
+  } else {
+    GemmCall call{};
+    call.kept = &site.kept;
+    site.entry(kForget, &call, nullptr, nullptr);
+  }
+}
+
+static PyObject* site_bind(PyObject* self, PyObject* arguments) {
+  Site& site = *reinterpret_cast<Site*>(self);
+  unsigned long long address;
+  int device, sm_count;
+  if (!PyArg_ParseTuple(arguments, "Kii", &address, &device, &sm_count)) return nullptr;
+  if (reinterpret_cast<unsigned long long>(site.entry) == address && site.device == device) Py_RETURN_NONE;
+  forget(site);
+  site.device = device, site.sm_count = sm_count;
+  site.entry = reinterpret_cast<Entry>(address);
+  Py_RETURN_NONE;
+}
+
+static PyObject* site_is_bound(PyObject* self, PyObject*) {
+  return PyBool_FromLong(reinterpret_cast<Site*>(self)->entry != nullptr);
+}
+
+static int site_traverse(PyObject* self, visitproc visit, void* arg) {
+  Site& site = *reinterpret_cast<Site*>(self);
+  Py_VISIT(Py_TYPE(self));
+  Py_VISIT(site.slow);
+  Py_VISIT(site.veto);
+  return 0;
+}
+
+static int site_clear(PyObject* self) {
+  Site& site = *reinterpret_cast<Site*>(self);
+  Py_CLEAR(site.slow);
+  Py_CLEAR(site.veto);
+  return 0;
+}
+
+static void site_dealloc(PyObject* self) {
+  PyTypeObject* const type = Py_TYPE(self);
+  PyObject_GC_UnTrack(self);
+  forget(*reinterpret_cast<Site*>(self));
+  site_clear(self);
+  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
+  Py_DECREF(type);
+}
+
+static PyMethodDef site_methods[] = {
+    {"launch", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(site_launch)), METH_FASTCALL | METH_KEYWORDS,
+     nullptr},
+    {"bind", site_bind, METH_VARARGS, "bind(address, device, sm_count): call this kernel from now on; 0 for none."},
+    {"is_bound", site_is_bound, METH_NOARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr}};
+
+static PyType_Slot site_slots[] = {{Py_tp_methods, site_methods},
+                                   {Py_tp_traverse, reinterpret_cast<void*>(site_traverse)},
+                                   {Py_tp_clear, reinterpret_cast<void*>(site_clear)},
+                                   {Py_tp_dealloc, reinterpret_cast<void*>(site_dealloc)},
+                                   {0, nullptr}};
+
+static PyType_Spec site_spec = {"inductor_plugin.ops.native.Site", sizeof(Site), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, site_slots};
+
+static PyObject* site_type_;
+
+static Site* new_site(PyObject* slow, PyObject* veto) {
+  PyTypeObject* const type = reinterpret_cast<PyTypeObject*>(site_type_);
+  auto const allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
+  Site* const site = reinterpret_cast<Site*>(allocate(type, 0));
+  if (!site) return nullptr;
+  site->entry = nullptr;
+  site->kept = nullptr;
+  site->slow = Py_NewRef(slow);
+  site->veto = veto == Py_None ? nullptr : Py_NewRef(veto);
+  return site;
+}
+
+static PyObject* product_site(PyObject*, PyObject* arguments) {
+  PyObject* slow;
+  GemmSite spec{};
+  if (!PyArg_ParseTuple(arguments, "Oiiiiiiiiiff", &slow, &spec.kind, &spec.rows_a, &spec.rows_b, &spec.swizzle,
+                        &spec.raster, &spec.split_k, &spec.bias, &spec.operands, &spec.aux, &spec.alpha, &spec.beta)) {
+    return nullptr;
+  }
+  if (spec.operands < 0 || spec.aux < 0 || spec.operands + spec.aux > 8) {
+    return PyErr_Format(PyExc_ValueError, "an epilogue has at most 8 operands and further outputs, not %d",
+                        spec.operands + spec.aux);
+  }
+  Site* const site = new_site(slow, Py_None);
+  if (site) site->is_attention = false, site->gemm = spec;
+  return reinterpret_cast<PyObject*>(site);
+}
+
+static PyObject* attention_site(PyObject*, PyObject* arguments) {
+  PyObject *slow, *veto;
+  AttentionSite spec{};
+  long long left, right;
+  if (!PyArg_ParseTuple(arguments, "OOifLLi", &slow, &veto, &spec.kind, &spec.scale, &left, &right, &spec.bottom_right)) {
+    return nullptr;
+  }
+  spec.left = left, spec.right = right;
+  Site* const site = new_site(slow, veto);
+  if (site) site->is_attention = true, site->attention = spec;
+  return reinterpret_cast<PyObject*>(site);
+}
+
+// Returns what is read of a tensor, so that Python can compare: (dim, size, stride, pointer, dtype, device type, index).
+static PyObject* describe(PyObject*, PyObject* tensor) {
+  View view;
+  if (!read(tensor, view)) {
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "not a plain tensor");
+    return nullptr;
+  }
+  PyObject* const size = PyTuple_New(view.dim);
+  PyObject* const stride = PyTuple_New(view.dim);
+  for (int64_t at = 0; size && stride && at < view.dim; ++at) {
+    PyTuple_SetItem(size, at, PyLong_FromLongLong(view.size[at]));
+    PyTuple_SetItem(stride, at, PyLong_FromLongLong(view.stride[at]));
+  }
+  return Py_BuildValue("NNKiii", size, stride, reinterpret_cast<unsigned long long>(view.pointer), view.dtype,
+                       view.device_type, view.device);
+}
+
+static PyMethodDef functions[] = {{"product_site", product_site, METH_VARARGS, nullptr},
+                                  {"attention_site", attention_site, METH_VARARGS, nullptr},
+                                  {"describe", describe, METH_O, nullptr},
+                                  {nullptr, nullptr, 0, nullptr}};
+
+static PyModuleDef module_ = {PyModuleDef_HEAD_INIT, "inductor_plugin.ops.native.site", nullptr, -1, functions};
+
+// Called through ctypes with torch.Tensor and torch.nn.Parameter; returns the module.
+extern "C" __attribute__((visibility("default"))) PyObject* inductor_plugin_sites(PyObject* tensor, PyObject* parameter) {
+  if (char const* missing = torch_.load()) return PyErr_Format(PyExc_OSError, "this torch has no %s", missing);
+  tensor_type_ = Py_NewRef(tensor), parameter_type_ = Py_NewRef(parameter);
+  cdata_ = PyUnicode_InternFromString("_cdata");
+  site_type_ = PyType_FromSpec(&site_spec);
+  return cdata_ && site_type_ ? PyModule_Create(&module_) : nullptr;
+}

@@ -1,0 +1,85 @@
+"""The text of the library of call sites, how it is compiled, and its name in the cache.
+
+One library serves every torch from 2.11 on and every Python from 3.10 on: it calls torch's stable C functions and Python's
+limited C API, and includes no header of torch. So it takes a second to compile, once a machine.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+from pathlib import Path
+
+from inductor_plugin.cache import KernelKey
+from inductor_plugin.kernels.unit import CppSource
+from inductor_plugin.templates.cutlass.source import INTERFACE as PRODUCTS
+from inductor_plugin.templates.cutlass_attention.source import INTERFACE as ATTENTION
+
+SYMBOL = "inductor_plugin_sites"
+"""The library's function: takes ``torch.Tensor`` and ``torch.nn.Parameter``, returns the module of sites."""
+
+_FOLDER = Path(__file__).resolve().parent
+_HEADERS = ("Python.h", "dlfcn.h", "cstdint", "cstring")
+_FLAGS = (
+    "-O2",
+    "-std=c++17",
+    "-shared",
+    "-fPIC",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fvisibility=hidden",
+    "-DPy_LIMITED_API=0x030a0000",
+    "-w",
+)
+
+
+@functools.cache
+def text() -> str:
+    """Return the translation unit."""
+    products, attention = (path.read_text(encoding="utf-8") for path in (PRODUCTS, ATTENTION))
+    includes = [f"#include <{name}>" for name in _HEADERS]
+    # Both families number their modes; those of the products are used for both, which have the same.
+    parts = [
+        "\n".join(includes),
+        f"namespace attention {{\n{attention}}}",
+        f"{products}using attention::FmhaCall;",
+        *(
+            _read(name)
+            for name in ("torch_tensor.h", "gemm_site.h", "attention_site.h", "site.cpp")
+        ),
+    ]
+    return "\n\n".join(parts)
+
+
+@functools.cache
+def key() -> KernelKey:
+    """Return the library's key. Its interfaces are those of C, so that any compiler's library serves."""
+    return KernelKey(
+        template="native.sites",
+        source=hashlib.sha256(text().encode()).hexdigest(),
+        config="",
+        target=f"{platform.machine()}; {os.confstr('CS_GNU_LIBC_VERSION')}",
+        toolchain="C++17",
+        flags=" ".join(_FLAGS),
+    )
+
+
+def unit() -> CppSource:
+    """Return the library as a unit to compile."""
+    return CppSource(key().digest, text(), SYMBOL)
+
+
+def command(compiler: str, include: str) -> tuple[str, ...]:
+    """Return the compiler call, with ``{source}`` and ``{output}``.
+
+    Args:
+        compiler: The C++ compiler.
+        include: Folder of ``Python.h``.
+    """
+    return (compiler, *_FLAGS, f"-I{include}", "{source}", "-o", "{output}", "-ldl")
+
+
+def _read(name: str) -> str:
+    return (_FOLDER / name).read_text(encoding="utf-8")

@@ -1,0 +1,114 @@
+"""Call sites of compiled kernels: what generated code calls, in place of the operators it is named after.
+
+    launch_buf0 = inductor_plugin.ops.sites.site("inductor_plugin::cutlass_mm.out", ("SYMBOL@DIGEST", "tt", 1, 0, 1))
+    launch_buf0(a, b, None, out=buf0)          operands, then the workspace or None
+
+A site computes what its operator computes. Where the library of call sites (`ops.native`) is there, a call costs less host
+time than ``torch.mm(out=)``; Python is entered only where the kernel is not bound yet, or does not take the tensors: then
+the operator finds it, or falls back, as it does when it is called itself. Elsewhere each call is one of the operator.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from inductor_plugin.ops import imports_of, launch
+from inductor_plugin.ops.native import library
+from inductor_plugin.ops.operators import resolve
+
+_PRODUCTS = (
+    "cutlass_mm",
+    "cutlass_addmm",
+    "cutlass_scaled_mm",
+    "cutlass_scaled_addmm",
+    "cutlass_grouped_mm",
+    "cutlass_mm_epilogue",
+)
+"""By `GemmSite::Kind`."""
+_ATTENTIONS = ("cutlass_fmha", "cutlass_fmha_output", "cutlass_fmha_backward")
+"""By `AttentionSite::Kind`."""
+_BIASES = ("none", "row", "column", "full")
+"""By `GemmSite::Bias`."""
+
+
+def has_site(op: str) -> bool:
+    """Return whether an operator, ``namespace::name.overload``, can be called through a site."""
+    return _name(op) in (*_PRODUCTS, *_ATTENTIONS)
+
+
+def site(op: str, arguments: Sequence[Any], reads: int = 0, aux: int = 0) -> Callable[..., Any]:
+    """Return a function that calls an operator with tensors: its operands, the workspace or None, and ``out=``.
+
+    Args:
+        op: ``inductor_plugin::cutlass_mm.out`` ...
+        arguments: The operator's constant arguments: the kernel's name, then the others in order.
+        reads: Operands of an epilogue, which follow A and B.
+        aux: Outputs of an epilogue besides the last, which follow those.
+    """
+    slow = _OperatorCall(op, tuple(arguments), reads, aux)
+    sites = library.sites()
+    if sites is None:
+        return slow
+    slow.site = _site(sites, op, arguments, (reads, aux), slow)
+    return slow.site.launch
+
+
+class _OperatorCall:
+    """A call of the operator; binds the call site, if there is one, to the kernel that the operator has found."""
+
+    def __init__(self, op: str, arguments: tuple[Any, ...], reads: int, aux: int) -> None:
+        """Call ``op`` with these arguments; the rest as in `site`."""
+        self.site: library.Site | None = None
+        self._operator = resolve(op, imports_of(op))
+        self._family = launch.FAMILIES[_name(op)]
+        self._arguments, self._reads, self._aux = arguments, reads, aux
+        self._nested = _name(op) == "cutlass_mm_epilogue"
+
+    def __call__(self, *tensors: torch.Tensor | None, out: torch.Tensor) -> Any:
+        *operands, workspace = tensors
+        given: list[Any] = [*operands, *self._arguments]
+        if self._nested:
+            ends = 2 + self._reads
+            given = [*operands[:2], operands[2:ends], *self._arguments, operands[ends:]]
+        result = self._operator(*given, workspace=workspace, out=out)
+        if self.site is not None:
+            self._bind(self.site, out.device)
+        return result
+
+    def _bind(self, site: library.Site, device: torch.device) -> None:
+        function = launch.find_kernel(self._family, str(self._arguments[0]))
+        if function is None:
+            site.bind(0, -1, 0)
+            return
+        address = ctypes.cast(function.entry, ctypes.c_void_p).value or 0
+        index = -1 if device.type == "cpu" else device.index or 0
+        site.bind(address, index, launch.multiprocessors(device))
+
+
+def _site(
+    sites: library.Sites,
+    op: str,
+    arguments: Sequence[Any],
+    counts: tuple[int, int],
+    slow: _OperatorCall,
+) -> library.Site:
+    name = _name(op)
+    if name in _ATTENTIONS:
+        _, scale, left, right, bottom_right = arguments
+        backward = name == "cutlass_fmha_backward"  # its sums are in no fixed order
+        veto = torch.are_deterministic_algorithms_enabled if backward else None
+        kind = _ATTENTIONS.index(name)
+        return sites.attention_site(slow, veto, kind, scale, left, right, int(bottom_right))
+    _, order, swizzle, raster, split_k, *scalars = arguments
+    bias, alpha, beta = scalars if name == "cutlass_addmm" else ("none", 1.0, 0.0)
+    rows = [int(letter == "t") for letter in order]
+    launched = (swizzle, raster, split_k, _BIASES.index(bias))
+    return sites.product_site(slow, _PRODUCTS.index(name), *rows, *launched, *counts, alpha, beta)
+
+
+def _name(op: str) -> str:
+    return op.partition("::")[2].partition(".")[0]

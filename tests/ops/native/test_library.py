@@ -1,0 +1,124 @@
+"""The library of call sites is searched in the caches of a process, checked, and waited for."""
+
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from inductor_plugin.cache import open_store
+from inductor_plugin.ops import launch
+from inductor_plugin.ops.native import library, source
+from tests.support import host_kernels, native
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let this process know of no library and no cache."""
+    host_kernels.install(monkeypatch, tmp_path / "none")
+    monkeypatch.setattr(library, "_STATE", library._State())
+
+
+def keep(folder: Path, file: Path) -> None:
+    open_store(folder).put_kernel(source.key(), {launch.LIBRARY_FILE: file}, None)
+
+
+def test_a_library_in_a_cache_is_loaded(tmp_path: Path) -> None:
+    assert library.sites() is None
+    assert "not in the cache" in library.reason()
+    keep(tmp_path / "cache", native.compiled())
+    launch.add_kernel_folder(tmp_path / "cache")
+    sites = library.sites()
+    assert sites is not None
+    assert sites is library.sites()
+
+
+def test_it_is_searched_again_only_when_a_cache_is_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert library.sites() is None
+    monkeypatch.setattr(launch, "opened_caches", lambda: pytest.fail("searched again"))
+    assert library.sites() is None
+
+
+@pytest.mark.parametrize("content", [b"no library", b""], ids=["text", "empty"])
+def test_a_file_that_is_no_library_is_one_warning(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "broken.so").write_bytes(content)
+    keep(tmp_path / "cache", tmp_path / "broken.so")
+    launch.add_kernel_folder(tmp_path / "cache")
+    assert library.sites() is None
+    assert library.sites() is None
+    (record,) = [one for one in caplog.records if "launched by Python" in one.message]
+    assert "cannot be used" in record.message
+
+
+def test_a_library_that_reads_a_tensor_differently_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it would be if a torch to come kept something else where the library looks."""
+    file = tmp_path / "copy.so"
+    shutil.copy(native.compiled(), file)
+    other = torch.empty(3)
+    monkeypatch.setattr(torch.Tensor, "_cdata", property(lambda self: id_of(other)))
+
+    def id_of(tensor: torch.Tensor) -> int:
+        return int(base.__get__(tensor))
+
+    base: Any = torch._C.TensorBase.__dict__["_cdata"]
+    with pytest.raises(RuntimeError, match="it reads a tensor as"):
+        library.load(file)
+
+
+def test_a_call_site_waits_for_the_library_this_process_compiles(tmp_path: Path) -> None:
+    done = threading.Event()
+    library.expect(done)
+
+    def provide() -> None:
+        time.sleep(0.2)
+        keep(tmp_path / "cache", native.compiled())
+        launch.add_kernel_folder(tmp_path / "cache")
+        done.set()
+
+    threading.Thread(target=provide).start()
+    assert library.sites() is not None
+
+
+def test_a_compile_that_takes_too_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "_WAIT_S", 0.1)
+    library.expect(threading.Event())
+    assert library.sites() is None
+
+
+@pytest.mark.compat
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.empty(2, 3),
+        torch.empty(40)[3:].as_strided((2, 3), (7, 2)),
+        torch.empty(()),
+        torch.empty(0, 4),
+        torch.empty(3, dtype=torch.uint8),
+        torch.empty(1, 2, 3, 4, 5, 6, 7).permute(6, 5, 4, 3, 2, 1, 0),
+        torch.nn.Parameter(torch.empty(5), requires_grad=False),
+    ],
+    ids=["dense", "strided", "scalar", "empty", "bytes", "seven dimensions", "parameter"],
+)
+def test_a_tensor_is_read_as_torch_reads_it(tensor: torch.Tensor) -> None:
+    size, stride, pointer, _, device_type, _ = native.sites().describe(tensor)
+    assert (size, stride, pointer) == (tuple(tensor.shape), tensor.stride(), tensor.data_ptr())
+    assert device_type == 0
+
+
+@pytest.mark.parametrize("value", [None, 3, [torch.empty(2)], torch.empty(2).to_sparse()])
+def test_what_is_no_plain_tensor_is_an_error(value: Any) -> None:
+    with pytest.raises((TypeError, RuntimeError, AttributeError)):
+        native.sites().describe(value)

@@ -1,0 +1,451 @@
+"""Call sites compute what their operators compute, in C++ once their kernel is found; C functions are the kernels."""
+
+# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from inductor_plugin.attention.cutlass_abi import FmhaCall
+from inductor_plugin.ops import launch, sites
+from inductor_plugin.ops.gemm_abi import GemmCall
+from inductor_plugin.templates.cutlass.source import INTERFACE as PRODUCTS
+from inductor_plugin.templates.cutlass_attention.source import INTERFACE as ATTENTION
+from tests.support import host_kernels, native
+
+pytestmark = pytest.mark.compat
+
+# Each kernel copies its call where a test reads it, and counts its runs.
+ECHO = """
+#include <cstdint>
+#include <cstring>
+{header}
+static {call} last;
+static int64_t runs, forgotten, refuses, needed;
+static char mine;
+extern "C" void* last_call() {{ return &last; }}
+extern "C" int64_t* numbers() {{ static int64_t* all[] = {{&runs, &forgotten, &refuses, &needed}}; return (int64_t*)all; }}
+extern "C" int32_t echo(int32_t mode, {call}* call, uint64_t* bytes, void* stream) {{
+  if (mode == kForget) {{ ++forgotten; *call->kept = nullptr; return kOk; }}
+  if (mode == kWorkspaceBytes) *bytes = needed;
+  if (refuses) return int32_t(refuses);
+  if (mode != kRun) return kOk;
+  if (needed && call->workspace_bytes < uint64_t(needed)) return kWorkspace;
+  ++runs;
+  last = *call;
+  if (call->kept) *call->kept = &mine;
+  return kOk;
+}}
+"""
+
+
+class Echo:
+    """A library whose kernel ``echo`` keeps its last call."""
+
+    def __init__(self, path: Path, call: type[Any]) -> None:
+        loaded = ctypes.CDLL(str(path))
+        loaded.last_call.restype = ctypes.POINTER(call)
+        loaded.numbers.restype = ctypes.POINTER(ctypes.POINTER(ctypes.c_int64))
+        self.kernel = f"echo@{path}"
+        self._last, self._numbers = loaded.last_call(), loaded.numbers()
+
+    @property
+    def call(self) -> dict[str, Any]:
+        """The fields of the last call; pointers as numbers, arrays as lists; without what the caller keeps."""
+        fields = {
+            name: getattr(self._last.contents, name) for name, _ in self._last.contents._fields_
+        }
+        del fields["kept"]
+        return {name: _plain(value) for name, value in fields.items()}
+
+    @property
+    def runs(self) -> int:
+        return int(self._numbers[0][0])
+
+    @property
+    def forgotten(self) -> int:
+        return int(self._numbers[1][0])
+
+    def answer(self, status: int = 0, needed: int = 0) -> None:
+        self._numbers[2][0], self._numbers[3][0] = status, needed
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "_fields_"):
+        return [_plain(getattr(value, name)) for name, _ in value._fields_]
+    return [_plain(one) for one in value] if hasattr(value, "_length_") else value or 0
+
+
+def _echo(folder: Path, header: Path, call: type[Any]) -> Echo:
+    text = ECHO.format(header=header.read_text(), call=call.__name__)
+    return Echo(host_kernels.library(folder, text), call)
+
+
+@pytest.fixture(scope="module")
+def echoes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Echo]:
+    return {
+        "mm": _echo(tmp_path_factory.mktemp("mm"), PRODUCTS, GemmCall),
+        "fmha": _echo(tmp_path_factory.mktemp("fmha"), ATTENTION, FmhaCall),
+    }
+
+
+@pytest.fixture
+def product(echoes: dict[str, Echo]) -> Echo:
+    echoes["mm"].answer()
+    return echoes["mm"]
+
+
+@pytest.fixture(autouse=True)
+def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    host_kernels.install(monkeypatch, tmp_path / "none")
+    with native.on_the_host():
+        yield
+
+
+@pytest.fixture
+def cached(product: Echo, tmp_path: Path) -> Echo:
+    """Return a kernel in a cache: there is a fallback only for one that is not named by a path."""
+    cache, library = tmp_path / "cache", Path(product.kernel.partition("@")[2])
+    kernel = host_kernels.stored(cache, library, "echo")
+    launch.add_kernel_folder(cache)
+    path = launch._library_path(kernel.partition("@")[2])
+    assert path is not None
+    echo = Echo(path, GemmCall)
+    echo.kernel = kernel
+    return echo
+
+
+SlowCalls = Callable[[], list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def slow_calls(monkeypatch: pytest.MonkeyPatch) -> SlowCalls:
+    """Return a function that replaces the slow path from then on, and returns the list of its calls."""
+    calls: list[tuple[Any, ...]] = []
+
+    def slow(*given: Any, out: Tensor) -> Tensor:
+        calls.append(given)
+        return out
+
+    def replaced() -> list[tuple[Any, ...]]:
+        monkeypatch.setattr(sites._OperatorCall, "__call__", slow)
+        return calls
+
+    return replaced
+
+
+LAUNCH = (2, 1, 3)
+ROW = torch.randn(6)
+Q, KV = (torch.randn(2, 4, 5, 8), torch.randn(2, 2, 7, 8))
+LSE = torch.randn(2, 4, 5)
+
+
+def turned(tensor: Tensor) -> Tensor:
+    """Return the same sizes, heads and rows swapped in memory."""
+    return torch.empty(tensor.transpose(1, 2).shape).transpose(1, 2)
+
+
+CASES: dict[str, tuple[str, tuple[Any, ...], tuple[int, int], tuple[Any, ...], Tensor]] = {
+    "mm": (
+        "mm",
+        ("tt", *LAUNCH),
+        (0, 0),
+        (torch.randn(5, 7), torch.randn(7, 6)),
+        torch.empty(5, 6),
+    ),
+    "mm, transposed, padded": (
+        "mm",
+        ("nn", *LAUNCH),
+        (0, 0),
+        (torch.randn(7, 9).t()[:5], torch.randn(6, 10)[:, :7].t()),
+        torch.empty(5, 9)[:, :6],
+    ),
+    "bmm, one B for all": (
+        "mm",
+        ("tt", *LAUNCH),
+        (0, 0),
+        (torch.randn(3, 5, 7), torch.randn(1, 7, 6).expand(3, 7, 6)),
+        torch.empty(3, 5, 6),
+    ),
+    "addmm, row": (
+        "addmm",
+        ("tt", *LAUNCH, "row", 0.5, 2.0),
+        (0, 0),
+        (ROW, torch.randn(5, 7), torch.randn(7, 6)),
+        torch.empty(5, 6),
+    ),
+    "baddbmm, full": (
+        "addmm",
+        ("tt", *LAUNCH, "full", 1.0, 3.0),
+        (0, 0),
+        (torch.randn(3, 5, 8)[..., :6], torch.randn(3, 5, 7), torch.randn(3, 7, 6)),
+        torch.empty(3, 5, 6),
+    ),
+    "addmm, unread": (
+        "addmm",
+        ("tt", *LAUNCH, "none", 1.0, 0.0),
+        (0, 0),
+        (ROW, torch.randn(5, 7), torch.randn(7, 6)),
+        torch.empty(5, 6),
+    ),
+    "scaled": (
+        "scaled_mm",
+        ("tt", *LAUNCH),
+        (0, 0),
+        (torch.randn(5, 7), torch.randn(7, 6), torch.ones(5, 1), torch.ones(1, 6)),
+        torch.empty(5, 6),
+    ),
+    "scaled, bias": (
+        "scaled_addmm",
+        ("tt", *LAUNCH),
+        (0, 0),
+        (torch.randn(5, 7), torch.randn(7, 6), torch.ones(1), torch.ones(1), ROW),
+        torch.empty(5, 6),
+    ),
+    "grouped": (
+        "grouped_mm",
+        ("tt", *LAUNCH),
+        (0, 0),
+        (torch.randn(9, 7), torch.randn(3, 7, 6), torch.tensor([2, 5, 9], dtype=torch.int32)),
+        torch.empty(9, 6),
+    ),
+    "epilogue": (
+        "mm_epilogue",
+        ("tt", *LAUNCH, "a text"),
+        (3, 1),
+        (
+            *(torch.randn(5, 7), torch.randn(7, 6)),
+            *(torch.randn(1, 6), torch.randn(5, 1), torch.randn(5, 9)[:, :6]),
+            torch.empty(5, 8)[:, :6],
+        ),
+        torch.empty(5, 6),
+    ),
+    "epilogue, output a view": (
+        "mm_epilogue",
+        ("tt", *LAUNCH, "a text"),
+        (1, 1),
+        (torch.randn(3, 5, 7), torch.randn(3, 7, 6), torch.randn(3, 1, 6), torch.empty(15, 6)),
+        torch.empty(15, 6),
+    ),
+    "attention": (
+        "fmha",
+        (0.5, 3, -1, True),
+        (0, 0),
+        (Q, KV, turned(KV), LSE),
+        turned(Q),
+    ),
+    "attention, output": ("fmha_output", (0.25, -1, 0, False), (0, 0), (Q, KV, KV), turned(Q)),
+    "attention, backward": (
+        "fmha_backward",
+        (0.5, 3, 0, False),
+        (0, 0),
+        (turned(Q), Q, KV, KV, Q, LSE, LSE.clone(), turned(Q), turned(KV)),
+        turned(KV),
+    ),
+}
+
+
+def site_of(name: str, echo: Echo) -> tuple[Callable[..., Any], tuple[Any, ...], Tensor]:
+    op, arguments, (reads, aux), operands, out = CASES[name]
+    constants = (echo.kernel, *arguments)
+    return sites.site(f"inductor_plugin::cutlass_{op}.out", constants, reads, aux), operands, out
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_site_makes_the_call_of_its_operator(name: str, echoes: dict[str, Echo]) -> None:
+    echo = echoes["fmha" if CASES[name][0].startswith("fmha") else "mm"]
+    echo.answer()
+    call, operands, out = site_of(name, echo)
+    runs = echo.runs
+    assert call(*operands, None, out=out) is out  # by the operator, which finds the kernel
+    by_operator = echo.call
+    assert call(*operands, None, out=out) is out
+    assert call.__self__.is_bound()  # pyright: ignore[reportFunctionMemberAccess]
+    assert echo.runs == runs + 2
+    assert echo.call == by_operator
+
+
+def test_a_bound_site_enters_no_python(product: Echo, slow_calls: SlowCalls) -> None:
+    call, operands, out = site_of("mm", product)
+    call(*operands, None, out=out)
+    slow = slow_calls()
+    call(*operands, None, out=out)
+    parameters = [nn.Parameter(operand, requires_grad=False) for operand in operands]
+    call(*parameters, None, out=out)
+    assert slow == []
+
+
+def test_a_workspace_is_allocated_where_none_is_given(product: Echo) -> None:
+    call, operands, out = site_of("mm", product)
+    call(*operands, None, out=out)
+    product.answer(needed=128)
+    call(*operands, None, out=out)
+    assert product.call["workspace_bytes"] == 128
+    memory = torch.empty(256, dtype=torch.uint8)
+    call(*operands, memory, out=out)
+    assert (product.call["workspace"], product.call["workspace_bytes"]) == (memory.data_ptr(), 256)
+
+
+@pytest.mark.parametrize(
+    "workspace",
+    [
+        torch.empty(64),
+        torch.empty(256, dtype=torch.uint8)[::2],
+        torch.empty(65, dtype=torch.uint8)[1:],
+    ],
+    ids=["float", "gaps", "unaligned"],
+)
+def test_a_workspace_that_cannot_be_one_is_the_operators_error(
+    product: Echo, workspace: Tensor
+) -> None:
+    call, operands, out = site_of("mm", product)
+    call(*operands, None, out=out)
+    with pytest.raises(Exception, match="the workspace must"):
+        call(*operands, workspace, out=out)
+
+
+def test_what_a_kernel_refuses_is_computed_by_the_library(cached: Echo) -> None:
+    call = sites.site("inductor_plugin::cutlass_mm.out", (cached.kernel, "tt", 1, 0, 1))
+    a, b, out = torch.randn(5, 7), torch.randn(7, 6), torch.empty(5, 6)
+    call(a, b, None, out=out)
+    assert call.__self__.is_bound()  # pyright: ignore[reportFunctionMemberAccess]
+    cached.answer(status=2)
+    with pytest.warns(RuntimeWarning, match="the library product is computed instead"):
+        call(a, b, None, out=out)
+    assert torch.equal(out, a @ b)
+    cached.answer()
+    runs = cached.runs
+    call(a, b, None, out=out)
+    assert cached.runs == runs + 1  # other operands may suit it
+
+
+def test_a_kernel_that_does_not_start_is_not_tried_again(cached: Echo) -> None:
+    call = sites.site("inductor_plugin::cutlass_mm.out", (cached.kernel, "tt", 1, 0, 1))
+    a, b, out = torch.randn(5, 7), torch.randn(7, 6), torch.empty(5, 6)
+    call(a, b, None, out=out)
+    cached.answer(status=7)
+    with pytest.warns(RuntimeWarning, match="did not start"):
+        call(a, b, None, out=out)
+    assert not call.__self__.is_bound()  # pyright: ignore[reportFunctionMemberAccess]
+    cached.answer()
+    runs = cached.runs
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        call(a, b, None, out=out)
+    assert torch.equal(out, a @ b)
+    assert cached.runs == runs
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "out"),
+    [
+        (torch.randn(5, 7), torch.randn(8, 6), torch.empty(5, 6)),
+        (torch.randn(5, 7), torch.randn(7, 6), torch.empty(4, 6)),
+        (torch.randn(5, 7), torch.randn(7, 6), torch.empty(6, 5).t()),
+        (torch.randn(5), torch.randn(7, 6), torch.empty(5, 6)),
+    ],
+    ids=["k", "m", "columns", "a vector"],
+)
+def test_tensors_that_do_not_fit_never_reach_the_kernel_from_a_site(
+    product: Echo, a: Tensor, b: Tensor, out: Tensor, slow_calls: SlowCalls
+) -> None:
+    call, operands, good = site_of("mm", product)
+    call(*operands, None, out=good)
+    slow = slow_calls()
+    runs = product.runs
+    call(a, b, None, out=out)
+    assert (len(slow), product.runs) == (1, runs)
+
+
+@pytest.mark.parametrize("name", ["mm", "attention"])
+def test_an_output_without_elements_needs_no_kernel(name: str, echoes: dict[str, Echo]) -> None:
+    echo = echoes["fmha" if name == "attention" else "mm"]
+    echo.answer()
+    call, operands, out = site_of(name, echo)
+    call(*operands, None, out=out)
+    runs = echo.runs
+    if name == "mm":
+        call(torch.randn(0, 7), operands[1], None, out=torch.empty(0, 6))
+    else:
+        call(Q[:0], KV[:0], KV[:0], LSE[:0], None, out=torch.empty_like(Q[:0]))
+    assert echo.runs == runs
+
+
+def test_an_unordered_sum_is_left_out_where_order_matters(
+    echoes: dict[str, Echo], slow_calls: SlowCalls
+) -> None:
+    echoes["fmha"].answer()
+    call, operands, out = site_of("attention, backward", echoes["fmha"])
+    call(*operands, None, out=out)
+    slow = slow_calls()
+    torch.use_deterministic_algorithms(True)
+    try:
+        call(*operands, None, out=out)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert len(slow) == 1
+
+
+class Marked(Tensor):
+    """A subclass, whose operators may mean something else."""
+
+
+def test_a_subclass_goes_through_the_dispatcher(product: Echo, slow_calls: SlowCalls) -> None:
+    call, (a, b), out = site_of("mm", product)
+    call(a, b, None, out=out)
+    slow = slow_calls()
+    call(a.as_subclass(Marked), b, None, out=out)
+    assert len(slow) == 1
+
+
+def test_what_a_kernel_keeps_is_freed_with_its_site(product: Echo) -> None:
+    call, operands, out = site_of("mm", product)
+    call(*operands, None, out=out)
+    call(*operands, None, out=out)
+    forgotten = product.forgotten
+    del call
+    gc.collect()
+    assert product.forgotten == forgotten + 1
+
+
+def test_a_site_wants_its_output_by_name(product: Echo) -> None:
+    call, operands, out = site_of("mm", product)
+    with pytest.raises(TypeError, match="out="):
+        call(*operands, None, out)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_its_operator_is_a_torch_operator(name: str, echoes: dict[str, Echo]) -> None:
+    """As torch checks them; torch traces no custom operator that returns its ``out``, and these are called after tracing."""
+    op, arguments, (reads, _), operands, out = CASES[name]
+    echo = echoes["fmha" if op.startswith("fmha") else "mm"]
+    echo.answer()
+    given: tuple[Any, ...] = (*operands, echo.kernel, *arguments)
+    if op == "mm_epilogue":
+        read, aux = list(operands[2 : 2 + reads]), list(operands[2 + reads :])
+        given = (*operands[:2], read, echo.kernel, *arguments, aux)
+    overload = getattr(torch.ops.inductor_plugin, f"cutlass_{op}").out
+    tools = ("test_schema", "test_autograd_registration", "test_faketensor")
+    checks = torch.library.opcheck(overload, given, {"out": out}, test_utils=tools)
+    assert set(checks.values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("name", ["mm", "epilogue", "attention"])
+def test_without_the_library_a_site_is_its_operator(name: str, echoes: dict[str, Echo]) -> None:
+    echo = echoes["fmha" if name == "attention" else "mm"]
+    echo.answer()
+    with native.on_the_host(native=False):
+        call, operands, out = site_of(name, echo)
+        runs = echo.runs
+        assert call(*operands, None, out=out) is out
+    assert isinstance(call, sites._OperatorCall)
+    assert echo.runs == runs + 1
