@@ -78,6 +78,26 @@ def test_a_product_calls_the_kernel_it_was_built_as(lab: Lab) -> None:
     assert "bf16_bf16_f32_bf16_tt" in found[1]
 
 
+def test_a_call_is_that_of_a_call_site(lab: Lab) -> None:
+    def chain(a: Any, b: Any, c: Any) -> tuple[Any, ...]:
+        return (torch.mm(torch.mm(a, b), c),)
+
+    lab.lower(chain, Arg((256, 128)), Arg((128, 512)), Arg((512, 512)), gemm_backends=BACKENDS)
+    (code,) = lab.written
+    sites = re.findall(
+        r"^(launch_buf\d) = inductor_plugin\.ops\.sites\.site"
+        r"\('inductor_plugin::cutlass_mm\.out', \('cutlass_\w+@\w{64}', 'tt', 1, 0, 1\)\)$",
+        code,
+        re.M,
+    )
+    assert sites == ["launch_buf0", "launch_buf1"]
+    assert code.index("import inductor_plugin.ops.sites") < code.index("launch_buf0 = ")
+    assert re.findall(r"^ *(launch_buf\d\(.*\))$", code, re.M) == [
+        "launch_buf0(a_1, b_1, None, out=buf0)",
+        "launch_buf1(buf0, c_1, None, out=buf1)",
+    ]
+
+
 @pytest.mark.parametrize(
     ("function", "arguments", "pattern"),
     [
