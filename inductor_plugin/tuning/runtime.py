@@ -32,6 +32,7 @@ from inductor_plugin.tuning.report.journal import Journal
 from inductor_plugin.tuning.report.progress import Progress
 from inductor_plugin.tuning.report.trace import MAIN_TRACK, Trace
 from inductor_plugin.tuning.ticket import TuningTicket
+from inductor_plugin.worker import switches
 from inductor_plugin.worker.bench_worker import BenchWorker, measure_in_process
 from inductor_plugin.worker.compile_pool import CompilePool, available_bytes
 from inductor_plugin.worker.jobs import WorkerSettings
@@ -258,6 +259,7 @@ def worker_settings(config: Config, kind: str, device: str) -> WorkerSettings:
             bool(matmul.allow_fp16_reduced_precision_reduction),
             bool(matmul.allow_bf16_reduced_precision_reduction),
         ),
+        switches=() if device == "cpu" else switches.differing(),
     )
 
 

@@ -300,6 +300,7 @@ class WorkerSettings:
         deterministic: ``torch.are_deterministic_algorithms_enabled()`` of the parent.
         deterministic_warn_only: True if it warns only.
         reduced_precision: The parent's (fp16, bf16) reduced-precision-reduction flags.
+        switches: The parent's switches that are not at their default, as of `switches.differing`.
         cache_dir: The parent's Inductor cache directory.
     """
 
@@ -315,4 +316,5 @@ class WorkerSettings:
     deterministic: bool = False
     deterministic_warn_only: bool = False
     reduced_precision: tuple[bool, bool] = (True, True)
+    switches: tuple[tuple[str, object], ...] = ()
     cache_dir: str = ""

@@ -87,6 +87,10 @@ def _apply_torch_settings(settings: Any) -> None:
     half, bfloat = settings.reduced_precision
     matmul.allow_fp16_reduced_precision_reduction = half
     matmul.allow_bf16_reduced_precision_reduction = bfloat
+    if settings.switches:
+        from inductor_plugin.worker import switches  # found once the parent's search path is known
+
+        switches.apply(settings.switches)
     torch.use_deterministic_algorithms(
         settings.deterministic, warn_only=settings.deterministic_warn_only
     )
