@@ -89,6 +89,11 @@ class DeviceContext:
         """Start the benchmark worker, which imports torch for 2.5 s, before it is needed."""
         self._bench().prewarm()
 
+    def renew(self) -> None:
+        """Try the device again, if nothing could be measured there in an earlier compile."""
+        if self.started is not None:
+            self.started.renew()
+
     def submit(self, ticket: TuningTicket) -> None:
         """Start the race of a ticket, if any; returns immediately."""
         if ticket.task is not None:
@@ -108,7 +113,7 @@ class DeviceContext:
         decision = {"decision": verdict.winner, "reason": verdict.reason} if verdict else {}
         self.trace.add(MAIN_TRACK, f"wait {problem}", started, ended, problem=problem, **decision)
         Journal(COUNTERS, self.trace).count(task, wall_s=(ended - started) / 1e9)
-        if not in_time:
+        if not in_time and task.error != self.pipeline.absence:  # which has been said once
             logger.warning(
                 "inductor-plugin: %s was not tuned (%s); the library kernel is used",
                 problem,

@@ -215,7 +215,10 @@ def _failed(candidate: BenchCandidate, watch: _Watch, failure: JobFailed) -> Out
     """Return the outcome of a candidate whose job failed: its own failure, or ``skipped``."""
     name = candidate.candidate_id
     _LOG.debug("%s: %s", name, failure.traceback)
-    if watch.culprit == name and not watch.building:
+    alone = watch.culprit == name and not watch.building
+    if alone and not failure.crowded:
         return Outcome(name, failure.status, failure.reason)
     cause = f"building the operands of {watch.culprit or name}" if watch.building else watch.culprit
-    return Outcome(name, "skipped", f"{cause or 'its worker'}: {failure.status}: {failure.reason}")
+    reason = f"{cause or 'its worker'}: {failure.status}: {failure.reason}"
+    no_device = failure.crowded or (watch.building and failure.status == "sticky_error")
+    return Outcome(name, "skipped", reason, no_device=no_device)

@@ -141,6 +141,8 @@ class Outcome:
         elapsed_s: Seconds the job took.
         check_s: Seconds of them in which numbers were compared; of finals the first outcome has those of all.
         disturbed: True if other work on the machine has prolonged all samples, or all but too few for a median.
+        no_device: True if it was skipped since its GPU cannot be used at the moment: its memory is full, or its driver
+            refuses.
     """
 
     candidate_id: str
@@ -151,6 +153,7 @@ class Outcome:
     elapsed_s: float = 0.0
     check_s: float = 0.0
     disturbed: bool = False
+    no_device: bool = False
 
 
 @dataclass(frozen=True)
@@ -257,11 +260,13 @@ class JobFailed:
         status: ``raised``, ``out_of_memory`` or ``sticky_error``.
         reason: The exception in one line.
         traceback: The whole traceback, for the log.
+        crowded: True if a GPU's memory ran out that would have sufficed for this job alone.
     """
 
     status: Status
     reason: str
     traceback: str = ""
+    crowded: bool = False
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def _of(owner: Any, attribute: str) -> tuple[Callable[[], object], Callable[[Any
 
 
 def _blas_library() -> str:
-    return str(torch.backends.cuda.preferred_blas_library().name).lower()
+    return str(_CUDA.preferred_blas_library().name).lower()
 
 
 _CUDA: Any = torch.backends.cuda  # typed partly

@@ -153,7 +153,9 @@ class Lab:
         """The tasks without an epilogue."""
         return [task for task in self.tasks if not task.problem.epilogue]
 
-    def submit(self, job: Any, done: Callable[[list[Compiled]], None], memory: int = 0) -> None:
+    def submit(
+        self, job: Any, done: Callable[[list[Compiled]], None], memory: int = 0, *_order: Any
+    ) -> None:
         if isinstance(job, CppCompileJob):
             self.units.append(job)
             done([self._library(job, source) for source in job.sources])

@@ -238,6 +238,7 @@ class Session:
         text = device_text(device)
         if text not in self._contexts:
             context = RUNTIME.context(self.config, text, _software(text))
+            context.renew()
             # A graph that is only compared is decided by what is known, and counts nothing.
             selection = Selection(
                 replace(self.config, policy="cached") if self._is_extra else self.config,
