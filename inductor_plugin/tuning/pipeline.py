@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.tuning import race
 from inductor_plugin.tuning.counters import Counters
-from inductor_plugin.tuning.ends import with_ends
 from inductor_plugin.tuning.holder import Holds
 from inductor_plugin.tuning.report.journal import Journal
 from inductor_plugin.tuning.report.trace import Trace
@@ -27,10 +26,7 @@ from inductor_plugin.tuning.task import Task, TaskCandidate
 from inductor_plugin.worker.jobs import (
     MAY_HAVE_CHANGED,
     OUT_OF_TIME,
-    BenchCandidate,
-    FinalJob,
     Outcome,
-    ScreenJob,
 )
 
 if TYPE_CHECKING:
@@ -88,7 +84,7 @@ class Pipeline:
         self._holds = Holds(locks)
         self._awaited: list[Task] = []
         self._awaited_at = self._progress_at = time.monotonic()
-        self._closed, self._absent = False, ""
+        self._closed, self._absent, self._used = False, "", False
         self._thread = threading.Thread(
             target=self._loop, name=f"inductor-plugin-bench-{device}", daemon=True
         )
@@ -198,6 +194,8 @@ class Pipeline:
         except Exception as error:  # the border around one task's race
             logger.exception("inductor-plugin: measuring %s failed", task.problem.describe())
             self._end(task, f"measuring failed: {type(error).__name__}: {error}")
+        if not self._tasks:
+            self._give_back()
 
     def _leave(self, reason: str) -> None:
         """Tune nothing more on this device until `renew`: nothing can be measured there."""
@@ -335,15 +333,8 @@ class Pipeline:
         """Return the worker's outcome, None if the candidate cannot be sent to it."""
         if candidate.bench is None:
             return None
-        job = ScreenJob(
-            problem_id=task.digest,
-            library=reference.candidate if reference is not None else None,
-            candidate=_argument(candidate),
-            sampling=race.screening(self.device),
-            check=task.check,
-            attention=task.attention,
-        )
-        return self._bench.screen(with_ends(job, task.ends))
+        self._used = True
+        return self._bench.screen(task.screening(candidate, reference, race.screening(self.device)))
 
     def _final(self, task: Task) -> bool:
         """Run one leg of interleaved rounds; False when no candidate can catch up any more."""
@@ -363,17 +354,9 @@ class Pipeline:
         finalists = [task.entry(n) for n in task.racing]
         started = time.perf_counter()
         with self._journal.measuring(task, self.device, [e.name for e in finalists], "final"):
-            outcomes = self._bench.final(
-                FinalJob(
-                    problem_id=task.digest,
-                    candidates=tuple(_argument(e) for e in finalists),
-                    rounds=race.ROUNDS_PER_LEG,
-                    sampling=race.final_sampling(self.device),
-                    library=library.candidate if library is not None else None,
-                    check=task.check,
-                    attention=task.attention,
-                )
-            )
+            sampling = race.final_sampling(self.device)
+            job = task.final(finalists, library, sampling, race.ROUNDS_PER_LEG)
+            outcomes = self._bench.final(job)
         elapsed_s, check_s = time.perf_counter() - started, sum(o.check_s for o in outcomes)
         self._journal.count(task, benchmark_s=elapsed_s, check_s=check_s)
         for outcome in outcomes:
@@ -386,13 +369,14 @@ class Pipeline:
         self._progressed(task)
         return True
 
+    def _give_back(self) -> None:
+        """Let the worker give the GPU's memory back: the user's first step may need all of it."""
+        if self._used and self.device != "cpu":
+            self._used = False
+            self._bench.release()
+
     def _finish(self, task: Task) -> None:
         task.finish(task)
+        if all(each is task for each in self._tasks):  # before anybody goes on
+            self._give_back()
         self._end(task)
-
-
-def _argument(candidate: TaskCandidate) -> BenchCandidate:
-    """Return the job argument of a candidate that is ready and can be sent to a worker."""
-    if candidate.candidate is None:
-        raise ValueError(f"{candidate.candidate_id} is measured before it is ready")
-    return candidate.candidate

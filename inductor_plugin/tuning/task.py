@@ -17,8 +17,16 @@ from inductor_plugin.tuning import budget
 from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.candidate import CandidateId, Identified
 from inductor_plugin.tuning.counters import Counters
-from inductor_plugin.tuning.ends import SizeEnd
-from inductor_plugin.worker.jobs import OUT_OF_TIME, BenchCandidate, Outcome, TritonCompileJob
+from inductor_plugin.tuning.ends import SizeEnd, with_ends
+from inductor_plugin.worker.jobs import (
+    OUT_OF_TIME,
+    BenchCandidate,
+    FinalJob,
+    Outcome,
+    Sampling,
+    ScreenJob,
+    TritonCompileJob,
+)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -213,3 +221,42 @@ class Task:
         if self.measured and any(e.library for e in self.unscreened()):
             return [e for e in ready if not e.least_ms]
         return ready
+
+    def screening(
+        self, candidate: TaskCandidate, reference: TaskCandidate | None, sampling: Sampling
+    ) -> ScreenJob:
+        """Return the job that measures a candidate alone."""
+        job = ScreenJob(
+            problem_id=self.digest,
+            library=reference.candidate if reference is not None else None,
+            candidate=_argument(candidate),
+            sampling=sampling,
+            check=self.check,
+            attention=self.attention,
+        )
+        return with_ends(job, self.ends)
+
+    def final(
+        self,
+        finalists: Sequence[TaskCandidate],
+        reference: TaskCandidate | None,
+        sampling: Sampling,
+        rounds: int,
+    ) -> FinalJob:
+        """Return the job that measures candidates in turns."""
+        return FinalJob(
+            problem_id=self.digest,
+            candidates=tuple(_argument(each) for each in finalists),
+            rounds=rounds,
+            sampling=sampling,
+            library=reference.candidate if reference is not None else None,
+            check=self.check,
+            attention=self.attention,
+        )
+
+
+def _argument(candidate: TaskCandidate) -> BenchCandidate:
+    """Return the job argument of a candidate that is ready and can be sent to a worker."""
+    if candidate.candidate is None:
+        raise ValueError(f"{candidate.candidate_id} is measured before it is ready")
+    return candidate.candidate

@@ -260,13 +260,13 @@ class JobFailed:
         status: ``raised``, ``out_of_memory`` or ``sticky_error``.
         reason: The exception in one line.
         traceback: The whole traceback, for the log.
-        crowded: True if a GPU's memory ran out that would have sufficed for this job alone.
+        crowded: Where a GPU's memory ran out, whether it would have sufficed for this job alone; None elsewhere.
     """
 
     status: Status
     reason: str
     traceback: str = ""
-    crowded: bool = False
+    crowded: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,14 @@ class Timer(Protocol):
         """Whether other work on the machine has prolonged the last sample, as far as it is known."""
         ...
 
+    def prepare(self) -> None:
+        """Allocate what a sample needs, so that no sample does."""
+        ...
+
+    def release(self) -> None:
+        """Free it."""
+        ...
+
     def synchronize(self) -> None:
         """Wait until the device has finished; raises errors of earlier kernels."""
         ...
@@ -54,6 +62,15 @@ class CpuTimer:
     def __init__(self) -> None:
         self._buffer: torch.Tensor | None = None
         self.disturbed = False
+
+    def prepare(self) -> None:
+        """Allocate the buffer that evicts the cache."""
+        if self._buffer is None:
+            self._buffer = torch.ones(last_level_cache_bytes() // 8, dtype=torch.int64)
+
+    def release(self) -> None:
+        """Free it."""
+        self._buffer = None
 
     def synchronize(self) -> None:
         """Do nothing: a CPU kernel has finished when its call returns."""
@@ -88,8 +105,8 @@ class CpuTimer:
         return elapsed_ns, bool(before) and is_disturbed(elapsed_ns, before, waits_ns())
 
     def _evict(self) -> None:
-        if self._buffer is None:
-            self._buffer = torch.ones(last_level_cache_bytes() // 8, dtype=torch.int64)
+        self.prepare()
+        assert self._buffer is not None
         self._buffer.sum()
 
 
@@ -102,6 +119,15 @@ class CudaTimer:
     def __init__(self, device: str) -> None:
         self.device = torch.device(device)
         self._buffer: torch.Tensor | None = None
+
+    def prepare(self) -> None:
+        """Allocate the buffer that evicts L2."""
+        if self._buffer is None:
+            self._buffer = torch.empty(_GPU_FLUSH_BYTES, dtype=torch.uint8, device=self.device)
+
+    def release(self) -> None:
+        """Free it."""
+        self._buffer = None
 
     def synchronize(self) -> None:
         """Wait until the device has finished; raises errors of earlier kernels."""
@@ -132,15 +158,25 @@ class CudaTimer:
         return first, last
 
     def _flush(self) -> None:
-        if self._buffer is None:
-            self._buffer = torch.empty(_GPU_FLUSH_BYTES, dtype=torch.uint8, device=self.device)
+        self.prepare()
+        assert self._buffer is not None
         self._buffer.zero_()
 
 
-@functools.cache
+_TIMERS: dict[str, Timer] = {}
+
+
 def timer_for(device: str) -> Timer:
     """Return the timer of a device, ``cpu`` or ``cuda:0`` ...; the same object for each call."""
-    return CudaTimer(device) if device.startswith("cuda") else CpuTimer()
+    if device not in _TIMERS:
+        _TIMERS[device] = CudaTimer(device) if device.startswith("cuda") else CpuTimer()
+    return _TIMERS[device]
+
+
+def release_timers() -> None:
+    """Free the buffers of all timers of this process."""
+    for timer in _TIMERS.values():
+        timer.release()
 
 
 @functools.cache

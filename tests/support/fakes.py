@@ -142,6 +142,7 @@ class FakeBench:
         final_status: The same in the finals.
         final_reason: The reasons then.
         without_device: True skips everything, since nothing can be measured.
+        released: How often it was to give memory back.
         error: Raised by every job.
         during: Called while a job runs, with the candidates that are measured.
         screened: Candidates that were screened, in order.
@@ -155,6 +156,7 @@ class FakeBench:
     final_status: dict[str, Status] = field(default_factory=dict[str, Status])
     final_reason: dict[str, str] = field(default_factory=dict[str, str])
     without_device: bool = False
+    released: int = 0
     error: Exception | None = None
     during: Callable[[str], None] | None = None
     screened: list[str] = field(default_factory=list[str])
@@ -179,6 +181,9 @@ class FakeBench:
         self.finals.append(names)
         self._run("+".join(names))
         return tuple(self._final(name, job.rounds) for name in names)
+
+    def release(self) -> None:
+        self.released += 1
 
     def _final(self, name: str, rounds: int) -> Outcome:
         status = self.final_status.get(name, "ok")

@@ -172,6 +172,8 @@ class Lab:
 
     def close(self) -> None: ...
 
+    def release(self) -> None: ...
+
     def screen(self, job: ScreenJob) -> Outcome:
         if self.hold:
             assert self.awaited.wait(60)

@@ -599,6 +599,47 @@ def test_where_nothing_can_be_measured_nothing_more_is_compiled(
     assert len([e for e in third.entries if e.alive]) == 4
 
 
+def test_memory_is_given_back_before_anybody_goes_on(rigs: Rigs) -> None:
+    """The user's first step may need all of the GPU. While more is to be measured, the operands stay."""
+    rig, given_back = rigs(), list[int]()
+    many = [task([entry("library", library=True)], digest=str(i)) for i in range(3)]
+
+    def first_alone(_name: str) -> None:
+        if len(rig.bench.screened) == 1:
+            for one in many[1:]:
+                rig.pipeline.submit(one)
+
+    rig.bench.during = first_alone
+    release = rig.bench.release
+
+    def released() -> None:
+        given_back.append(sum(one.done.is_set() for one in many))
+        release()
+
+    rig.bench.release = released  # type: ignore[method-assign]
+    rig.pipeline.submit(many[0])
+    assert all(rig.pipeline.wait(one, LIMIT_S) for one in many)
+    assert given_back == [2]
+    late = task([entry("x")], digest="late")
+    rig.pipeline.submit(late)
+    until(late.done.is_set)
+    assert rig.bench.released == 2
+
+
+def test_on_a_cpu_there_is_no_memory_to_give_back(rigs: Rigs) -> None:
+    rig = rigs(device="cpu")
+    assert rig.run(task([entry("x")], exclusive=True))
+    assert rig.bench.released == 0
+
+
+def test_memory_is_given_back_after_a_failure_too(rig: Rig) -> None:
+    def finish(_task: Task) -> None:
+        raise OSError("the disk is gone")
+
+    assert not rig.run(task([entry("x")], finish=finish))
+    until(lambda: rig.bench.released == 1)
+
+
 def test_a_race_that_fails_ends_its_own_task_alone(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:

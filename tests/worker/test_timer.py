@@ -24,6 +24,12 @@ class FakeTimer:
         self._disturbed = iter(disturbed)
         self.disturbed = False
 
+    def prepare(self) -> None:
+        pass
+
+    def release(self) -> None:
+        pass
+
     def synchronize(self) -> None:
         pass
 

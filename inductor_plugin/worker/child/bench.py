@@ -7,15 +7,13 @@ candidate by the last ``start`` event.
 from __future__ import annotations
 
 import functools
-import gc
 import math
 import time
 from collections import OrderedDict
 from dataclasses import replace
 
-import torch
-
 from inductor_plugin.attention.check.reference import CheckResult
+from inductor_plugin.worker.child import memory
 from inductor_plugin.worker.child.attention import verifier_of
 from inductor_plugin.worker.child.operands import Guarded
 from inductor_plugin.worker.child.product import ProductVerifier
@@ -34,12 +32,14 @@ from inductor_plugin.worker.jobs import (
 )
 from inductor_plugin.worker.timer import (
     Samples,
+    release_timers,
     repeats_for,
     take_samples,
     timer_for,
 )
 
-KEPT_PROBLEMS = 2
+KEPT_PROBLEMS = {"cpu": 2}
+"""Problems whose operands are kept; of another device's only one."""
 _CALLS_ALONE = 12
 """Calls in which a candidate that changes its operands now and then is to show it."""
 _TRIES = 3
@@ -51,6 +51,7 @@ _kept: OrderedDict[str, ProblemState] = OrderedDict()
 
 def run(job: ScreenJob | FinalJob, emit: Emit) -> Outcome | tuple[Outcome, ...]:
     """Run one job of the benchmark worker."""
+    memory.note()
     before_s = CHECKING.total_s
     if isinstance(job, ScreenJob):
         return replace(screen(job, emit), check_s=CHECKING.total_s - before_s)
@@ -59,11 +60,13 @@ def run(job: ScreenJob | FinalJob, emit: Emit) -> Outcome | tuple[Outcome, ...]:
 
 
 def release() -> None:
-    """Free all operands after a failed job."""
-    _kept.clear()
-    gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+    """Free all operands, and give the GPU's memory back: after a failed job, and where nothing more is measured."""
+
+    def drop() -> None:
+        _kept.clear()
+        release_timers()
+
+    memory.give_back(drop)
 
 
 def screen(job: ScreenJob, emit: Emit) -> Outcome:
@@ -238,10 +241,14 @@ def _compared(outcome: Outcome, running: Running, problem: ProblemState, emit: E
 
 def _prepared(job: ScreenJob | FinalJob, candidate: BenchCandidate, emit: Emit) -> ProblemState:
     """Return the state of a problem; compute the float64 reference of an attention, if there is none yet."""
+    emit(Event("build", candidate.candidate_id))
+    device = candidate.output.device
     problem = _kept.pop(job.problem_id, None) or ProblemState()
-    _kept[job.problem_id] = problem
-    while len(_kept) > KEPT_PROBLEMS:
+    while len(_kept) >= KEPT_PROBLEMS.get(device, 1):  # before the operands of this one are built
         _kept.popitem(last=False)
+    _kept[job.problem_id] = problem
+    if job.sampling.cold_cache:
+        timer_for(device).prepare()  # what it lacks is no candidate's fault
     _prepare(job, problem, candidate, emit)
     return problem
 

@@ -139,6 +139,9 @@ def serve(connection: Connection[Any, Any], idle_s: float) -> None:
             failed = jobs.JobFailed(failure.status_of(error), reason, traceback.format_exc())
             if failed.status == "raised" and (broken := device_fault()):
                 failed = replace(failed, status="sticky_error", reason=f"{reason}; {broken}")
+            elif failed.status == "out_of_memory" and (shortage := shortage_of(str(error))):
+                reason = f"{reason}; {shortage.reason}"
+                failed = replace(failed, crowded=shortage.is_crowded, reason=reason)
             answer = pickle.dumps((failed,))
         faulthandler.cancel_dump_traceback_later()
         connection.send_bytes(answer)
@@ -160,6 +163,12 @@ def device_fault() -> str:
     except Exception as error:  # noqa: BLE001  torch has its own class of it since 2.9
         return str(error).strip().partition("\n")[0]
     return ""
+
+
+def shortage_of(text: str) -> Any:
+    """Return the `Shortage` of a GPU's memory that an error reports; None if it reports none."""
+    memory = sys.modules.get("inductor_plugin.worker.child.memory")
+    return memory.shortage(text) if memory is not None else None
 
 
 def recover() -> None:

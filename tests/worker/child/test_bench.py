@@ -9,7 +9,14 @@ import pytest
 
 from inductor_plugin.worker.bench_worker import BenchWorker
 from inductor_plugin.worker.child import bench
-from inductor_plugin.worker.jobs import Event, FinalJob, JobFailed, Outcome, Sampling
+from inductor_plugin.worker.jobs import (
+    Event,
+    FinalJob,
+    JobFailed,
+    Outcome,
+    Sampling,
+    ScreenJob,
+)
 from inductor_plugin.worker.process import WorkerProcess
 from tests.worker.test_bench_worker import LIBRARY, SETTINGS, candidate
 
@@ -25,6 +32,12 @@ class ScriptedTimer:
     def __init__(self, samples_ms: Iterable[float]) -> None:
         self._samples_ms = iter(samples_ms)
         self.disturbed = False
+
+    def prepare(self) -> None:
+        """Nothing is needed."""
+
+    def release(self) -> None:
+        """Nothing is held."""
 
     def synchronize(self) -> None:
         """Nothing runs on a device."""
@@ -111,3 +124,63 @@ def test_calm_turns_count_and_disturbed_ones_where_there_are_no_others(
     monkeypatch.setattr(WorkerProcess, "attempt", attempt)
     (outcome,) = BenchWorker(SETTINGS).final(FinalJob("finals", (GOOD,), 3, ONCE))
     assert (outcome.samples_ms, outcome.disturbed) == (samples_ms, disturbed)
+
+
+@pytest.mark.parametrize(
+    ("events", "failure", "status", "no_device"),
+    [
+        ("start", JobFailed("out_of_memory", "no room", crowded=True), "skipped", True),
+        ("build", JobFailed("out_of_memory", "no room", crowded=True), "skipped", True),
+        ("start", JobFailed("out_of_memory", "no room", crowded=False), "pruned", False),
+        ("build", JobFailed("out_of_memory", "no room", crowded=False), "skipped", False),
+        ("start", JobFailed("out_of_memory", "the machine's memory"), "out_of_memory", False),
+        ("build", JobFailed("sticky_error", "the driver refuses"), "skipped", True),
+        ("start", JobFailed("sticky_error", "a bad address"), "sticky_error", False),
+        ("build", JobFailed("raised", "no such type"), "skipped", False),
+    ],
+)
+def test_a_candidate_is_blamed_for_what_it_did_alone(
+    monkeypatch: pytest.MonkeyPatch,
+    events: Any,
+    failure: JobFailed,
+    status: str,
+    no_device: bool,
+) -> None:
+    def attempt(_: WorkerProcess, job: Any, __: float, watch: Callable[[Event], Any]) -> Any:
+        watch(Event("build", "good"))
+        watch(Event(events, "good"))
+        return failure
+
+    monkeypatch.setattr(WorkerProcess, "attempt", attempt)
+    outcome = BenchWorker(SETTINGS).screen(ScreenJob("one", None, GOOD, ONCE, None))
+    assert (outcome.status, outcome.no_device) == (status, no_device)
+    assert failure.reason in outcome.reason
+
+
+def test_what_evicts_the_cache_is_allocated_before_a_candidate_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise its buffer of 256 MiB is the candidate's want of memory."""
+    happened: list[str] = []
+    timer = ScriptedTimer([1.0] * 20)
+    monkeypatch.setattr(timer, "prepare", lambda: happened.append("prepare"))
+    monkeypatch.setattr(bench, "timer_for", lambda _: timer)
+    cold = Sampling(1, 1, 0.0, 60.0, cold_cache=True)
+    for job in (
+        ScreenJob("screened", None, LIBRARY, cold, None),
+        FinalJob("raced", (LIBRARY,), 1, cold),
+    ):
+        happened.clear()
+        bench.run(job, lambda event: happened.append(event.what))
+        assert "prepare" in happened[: happened.index("start")]
+
+
+def test_operands_of_one_problem_are_kept_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kept, count in ((bench.KEPT_PROBLEMS, 2), ({}, 1)):
+        bench.release()
+        monkeypatch.setattr(bench, "KEPT_PROBLEMS", kept)
+        for name in ("first", "second", "third"):
+            bench.run(ScreenJob(name, None, LIBRARY, ONCE, None), lambda event: None)
+        assert len(bench._kept) == count  # pyright: ignore[reportPrivateUsage]
+    bench.release()
+    assert not bench._kept  # pyright: ignore[reportPrivateUsage]
