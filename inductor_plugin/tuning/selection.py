@@ -282,7 +282,8 @@ class Selection:
         common = dict(self._provenance())
         for candidate in task.entries:
             require_reference(task, candidate)
-            own: dict[str, Any] = {"race": stage(task, candidate)} if candidate.alive else {}
+            own: dict[str, Any] = dict(candidate.conditions)
+            own |= {"race": stage(task, candidate)} if candidate.alive else {}
             if not candidate.library:
                 own |= checked(task.check, verify=self._config.verify_numerics)
             if candidate.outcome is not None:

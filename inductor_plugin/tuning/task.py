@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -76,6 +76,7 @@ class TaskCandidate(Identified):
         rounds: Rounds of the finals it took part in; 0 if it was only screened.
         ready: True once it can be measured.
         candidate: The job argument, once it is ready; None if it cannot be sent to a worker.
+        conditions: How the device was when it was measured last, for its record.
     """
 
     identity: CandidateId
@@ -92,6 +93,7 @@ class TaskCandidate(Identified):
     rounds: int = 0
     ready: bool = False
     candidate: BenchCandidate | None = None
+    conditions: Mapping[str, object] = field(default_factory=dict[str, object])
 
     @property
     def kernel(self) -> str | None:
@@ -103,12 +105,14 @@ class TaskCandidate(Identified):
     def screened(self, outcome: Outcome) -> None:
         """Take the samples of the screening."""
         self.samples_ms, self.disturbed = outcome.samples_ms, outcome.disturbed
+        self.conditions = dict(outcome.conditions)
 
     def raced(self, outcome: Outcome) -> None:
         """Add the samples of a leg of the finals; disturbed ones count only while there are no others at all."""
         if not outcome.samples_ms:
             return
         self.rounds += len(outcome.samples_ms)
+        self.conditions = dict(outcome.conditions) or self.conditions
         if outcome.disturbed and self.samples_ms and not self.disturbed:
             return
         afresh = self.screening or self.disturbed != outcome.disturbed

@@ -143,6 +143,7 @@ class Outcome:
         disturbed: True if other work on the machine has prolonged all samples, or all but too few for a median.
         no_device: True if it was skipped since its GPU cannot be used at the moment: its memory is full, or its driver
             refuses.
+        conditions: How the device was when it was measured, for its record: clock, temperature, what disturbed.
     """
 
     candidate_id: str
@@ -154,6 +155,7 @@ class Outcome:
     check_s: float = 0.0
     disturbed: bool = False
     no_device: bool = False
+    conditions: tuple[tuple[str, object], ...] = ()
 
 
 @dataclass(frozen=True)

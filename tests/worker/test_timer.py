@@ -27,6 +27,15 @@ class FakeTimer:
     def prepare(self) -> None:
         pass
 
+    host_bound = False
+
+    def conditions(self) -> dict[str, object]:
+        """Nothing is known."""
+        return {}
+
+    def warm(self, call: Callable[[], object]) -> None:
+        """It is."""
+
     def release(self) -> None:
         pass
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,6 +38,15 @@ class ScriptedTimer:
 
     def prepare(self) -> None:
         """Nothing is needed."""
+
+    host_bound = False
+
+    def conditions(self) -> dict[str, object]:
+        """Nothing is known."""
+        return {}
+
+    def warm(self, call: Callable[[], object]) -> None:
+        """It is."""
 
     def release(self) -> None:
         """Nothing is held."""
@@ -96,6 +108,44 @@ def test_disturbed_turns_have_more_time(
     out_of_time = Sampling(1, 1, 0.0, 0.0, cold_cache=False, retake_s=60.0)
     first = [first_ms] * (3 if first_ms < 0 else 1)
     assert len(finals(monkeypatch, [*first, *[1.0] * 5], 3, out_of_time)) == 2 * turns
+
+
+@pytest.mark.parametrize(
+    ("device", "samples_ms", "turns"),
+    [
+        # Two turns of two, each in three tries; then calm ones.
+        ("cuda:0", [*[-1.0] * 12, *[1.0] * 4], 4),
+        ("cuda:0", [-1.0] * 24, 4),
+        ("cuda:0", [1.0, -1.0, -1.0, -1.0, 1.0, 1.0], 2),
+        ("cpu", [-1.0] * 12, 2),
+    ],
+)
+def test_turns_that_were_all_disturbed_are_taken_again_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, device: str, samples_ms: list[float], turns: int
+) -> None:
+    """Another process on it, or a GPU that is too hot: a moment later it may be over."""
+    monkeypatch.setattr(bench, "_PAUSE_S", 0.0)
+    timer, events = ScriptedTimer(samples_ms), list[Event]()
+    monkeypatch.setattr(bench, "timer_for", lambda _: timer)
+    names = [replace(each, output=replace(each.output, device=device)) for each in (LIBRARY, GOOD)]
+    job: Any = SimpleNamespace(candidates=names, rounds=2, sampling=ONCE)
+    calls: Any = {
+        each.candidate_id: (SimpleNamespace(candidate=each, call=lambda: None), 1) for each in names
+    }
+    bench._take_turns(job, calls, time.monotonic(), events.append)  # pyright: ignore[reportPrivateUsage]
+    assert len([each for each in events if each.what == "sample"]) == 2 * turns
+
+
+def test_how_the_device_was_is_in_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    timer = ScriptedTimer([1.0] * 20)
+    monkeypatch.setattr(bench, "timer_for", lambda _: timer)
+    monkeypatch.setattr(timer, "conditions", lambda: {"sm_clock_mhz": 1980})
+    timer.host_bound = True
+    screened = bench.run(ScreenJob("one", None, LIBRARY, ONCE, None), lambda event: None)
+    assert screened.conditions == (("sm_clock_mhz", 1980), ("host_bound", True))  # type: ignore[union-attr]
+    timer.host_bound = False
+    (final,) = bench.run(FinalJob("one", (LIBRARY,), 1, ONCE), lambda event: None)  # type: ignore[misc]
+    assert final.conditions == (("sm_clock_mhz_before", 1980), ("sm_clock_mhz", 1980))  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
