@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,12 @@ logger = logging.getLogger(__name__)
 
 _CPP_JOB_BYTES = 1 << 30
 """Memory one C++ compile may take: g++ 12 needs 0.6 GB for a batch of eight GEMM kernels."""
+
+
+_NICE = 19
+"""Of compile workers while kernels are measured on a GPU: on busy cores the benchmark worker waits up to milliseconds for one
+between an event and the launch behind it. At nice 19 they take idle time alone, and give a core up at once. To stop them
+instead would leave them stopped if this process is killed."""
 
 
 class DeviceContext:
@@ -129,7 +136,8 @@ class DeviceContext:
 
     def _start(self) -> Pipeline:
         bench, config = self._bench(), self._config
-        pool = self._runtime.compile_pool(config)
+        measures = config.policy == "tune" and self.device != "cpu"
+        pool = self._runtime.compile_pool(config, nice=_NICE if measures else 0)
         pipeline = Pipeline(
             self.device,
             Builder(self.store, pool, COUNTERS, self.trace, config.compile_timeout_s),
@@ -230,16 +238,18 @@ class Runtime:
         """Call ``close`` when the workers are ended."""
         self._closers.append(close)
 
-    def compile_pool(self, config: Config) -> CompilePool:
-        """Return the compile workers of a configuration; called with the lock held."""
+    def compile_pool(self, config: Config, *, nice: int = 0) -> CompilePool:
+        """Return the compile workers of a configuration; called with the lock held.
+
+        Args:
+            config: The options.
+            nice: By how much they give way to other processes.
+        """
         workers = config.compile_workers or len(os.sched_getaffinity(0))
-        key = (workers, config.worker_idle_s, config.worker_memory_bytes)
+        key = (workers, config.worker_idle_s, config.worker_memory_bytes, nice)
         if key not in self._pools:
-            pool = CompilePool(
-                workers,
-                worker_settings(config, "compile", "cpu"),
-                memory_bytes_per_job=_CPP_JOB_BYTES,
-            )
+            settings = replace(worker_settings(config, "compile", "cpu"), nice=nice)
+            pool = CompilePool(workers, settings, memory_bytes_per_job=_CPP_JOB_BYTES)
             self._pools[key] = pool
             self.at_close(pool.close)
         return self._pools[key]

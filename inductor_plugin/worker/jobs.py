@@ -308,6 +308,7 @@ class WorkerSettings:
         deterministic_warn_only: True if it warns only.
         reduced_precision: The parent's (fp16, bf16) reduced-precision-reduction flags.
         switches: The parent's switches that are not at their default, as of `switches.differing`.
+        nice: By how much it gives way to other processes (nice(2)): compiling, to what is measured on a GPU meanwhile.
         cache_dir: The parent's Inductor cache directory.
     """
 
@@ -324,4 +325,5 @@ class WorkerSettings:
     deterministic_warn_only: bool = False
     reduced_precision: tuple[bool, bool] = (True, True)
     switches: tuple[tuple[str, object], ...] = ()
+    nice: int = 0
     cache_dir: str = ""

@@ -233,6 +233,11 @@ class Session:
         context = next(each for each, selection in contexts if selection is ticket.selection)
         context.wait(ticket, wait_s(self.config))
 
+    def wait_all(self) -> None:
+        """Wait until nothing of this graph is measured any more."""
+        for ticket in list(self._tickets.values()):
+            self.wait(ticket)
+
     def context(self, device: torch.device) -> tuple[DeviceContext, Selection]:
         """Return what a device's problems are tuned on, and what decides them."""
         text = device_text(device)

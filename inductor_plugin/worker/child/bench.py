@@ -21,6 +21,7 @@ from inductor_plugin.worker.child.product import ProductVerifier
 from inductor_plugin.worker.child.running import Emit, Running, bound
 from inductor_plugin.worker.child.state import ProblemState
 from inductor_plugin.worker.child.verdict import CHECKING, judge, judge_again, keep
+from inductor_plugin.worker.cuda_timer import uuid_of
 from inductor_plugin.worker.jobs import (
     MAY_HAVE_CHANGED,
     BenchCandidate,
@@ -38,6 +39,7 @@ from inductor_plugin.worker.timer import (
     take_samples,
     timer_for,
 )
+from inductor_plugin.worker.turn import turn
 
 KEPT_PROBLEMS = {"cpu": 2}
 """Problems whose operands are kept; of another device's only one."""
@@ -55,13 +57,22 @@ _kept: OrderedDict[str, ProblemState] = OrderedDict()
 
 
 def run(job: ScreenJob | FinalJob, emit: Emit) -> Outcome | tuple[Outcome, ...]:
-    """Run one job of the benchmark worker."""
+    """Run one job of the benchmark worker, on a GPU while no other process of the machine runs one there."""
     memory.note()
     before_s = CHECKING.total_s
-    if isinstance(job, ScreenJob):
-        return replace(screen(job, emit), check_s=CHECKING.total_s - before_s)
-    first, *rest = final(job, emit)
+    output = (job.candidate if isinstance(job, ScreenJob) else job.candidates[0]).output
+    with turn(uuid_of(output.device) if output.device != "cpu" else "") as alone:
+        if isinstance(job, ScreenJob):
+            outcome = screen(job, emit)
+            disturbed = outcome.disturbed or (bool(outcome.samples_ms) and not alone)
+            return replace(outcome, check_s=CHECKING.total_s - before_s, disturbed=disturbed)
+        first, *rest = final(job, emit if alone else functools.partial(_emit_disturbed, emit))
     return replace(first, check_s=CHECKING.total_s - before_s), *rest
+
+
+def _emit_disturbed(emit: Emit, event: Event) -> None:
+    """Send an event; a sample as one that another process may have disturbed."""
+    emit(replace(event, disturbed=event.disturbed or event.what == "sample"))
 
 
 def release() -> None:
@@ -201,13 +212,13 @@ def _take_turns(
     before, host_bound = timer.conditions(), set[str]()
     again = job.rounds if leader.output.device != "cpu" else 0
     disturbances = 0
-    for turn in range(job.rounds + again):
-        if turn == job.rounds:
-            if disturbances < turn or not job.sampling.retake_s:
+    for number in range(job.rounds + again):
+        if number == job.rounds:
+            if disturbances < number or not job.sampling.retake_s:
                 break
             started += _PAUSE_S
             time.sleep(_PAUSE_S)
-        first = turn % len(job.candidates)
+        first = number % len(job.candidates)
         order = job.candidates[first:] + job.candidates[:first]
         taken: dict[str, tuple[float, bool]] = {}
         for candidate in order:

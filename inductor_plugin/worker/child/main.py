@@ -64,6 +64,8 @@ def apply_settings(settings: Any) -> None:
     Args:
         settings: The parent's `WorkerSettings`.
     """
+    if settings.nice:
+        os.nice(settings.nice)
     if settings.kind == "bench":
         _apply_torch_settings(settings)
     if settings.memory_bytes > 0:
