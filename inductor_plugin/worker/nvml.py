@@ -55,12 +55,10 @@ class Reading:
 
     def plain(self) -> dict[str, object]:
         """Return what is known, for a record's provenance."""
-        values = ((each.name, getattr(self, each.name)) for each in fields(self))
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in values
-            if value not in (None, ())
-        }
+        values: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        for name in ("slowdowns", "others"):
+            values[name] = list(values[name] or ())
+        return {name: value for name, value in values.items() if value not in (None, [])}
 
 
 class Gpu:

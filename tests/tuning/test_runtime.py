@@ -1,5 +1,7 @@
 """What a process keeps while it tunes; no worker starts here."""
 
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import logging

@@ -1,5 +1,7 @@
 """The timer of a GPU, on a GPU and a host that are simulated: each has a clock of its own."""
 
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable

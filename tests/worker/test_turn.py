@@ -1,5 +1,7 @@
 """One process measures on a GPU at a time; the GPU is a name."""
 
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import os

@@ -143,7 +143,9 @@ class _Pair:
         pairs = 2 if reference.dtype.is_complex else 1
         batches, rows, columns = self._reference.shape
         self.shape = batches, rows, columns * pairs
-        self.dims = (*reference.shape[:-1], reference.size(-1) * pairs) if reference.dim() else ()
+        self.dims: tuple[int, ...] = ()
+        if reference.dim():
+            self.dims = (*reference.shape[:-1], reference.size(-1) * pairs)
         self._places = list(places((batches, rows, columns)))
         # A small pair has one part, which is not computed anew each time.
         self._only = self._part(self._places[0]) if len(self._places) == 1 else None

@@ -55,6 +55,12 @@ def parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield comparable(tensor[place])
 
 
+def runs(values: torch.Tensor, count: int) -> Iterator[torch.Tensor]:
+    """Yield views of so many elements of a tensor with one dimension, in order."""
+    for start in range(0, values.numel(), count):
+        yield values[start : start + count]
+
+
 def share(tensor: torch.Tensor, holds: Callable[[torch.Tensor], torch.Tensor]) -> float:
     """Return the share of a tensor's numbers of which a condition holds; 1 if there are none.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from inductor_plugin.kernels.call import TensorSpec
+from inductor_plugin.worker.child.magnitude import runs
 
 ZONE_BYTES = (64 << 10, 8 << 20)
 """Minimum and maximum guard bytes on each side of an output."""
@@ -176,7 +177,7 @@ def _random(spec: TensorSpec, amplitude: float) -> torch.Tensor:
     dtype, elements = dtype_of(spec), storage_elements(spec)
     generator = torch.Generator(device=spec.device).manual_seed(spec.seed)
     values = torch.empty(elements, dtype=dtype, device=spec.device)
-    for part in values.split(DRAWN):
+    for part in runs(values, DRAWN):
         part.copy_(_drawn(spec, part.numel(), generator, amplitude))
     return values
 

@@ -47,8 +47,8 @@ def no_memory(out: torch.Tensor, right: torch.Tensor) -> None:
 def crowded(out: torch.Tensor, right: torch.Tensor) -> None:
     """Runs out of memory on a GPU that others have filled; the worker's GPU is this fake from now on."""
     torch.cuda.is_initialized = lambda: True
-    torch.cuda.mem_get_info = lambda *_: (1 << 28, 80 << 30)
-    torch.cuda.memory_allocated = torch.cuda.memory_reserved = lambda *_: 1 << 30
+    torch.cuda.mem_get_info = lambda: (1 << 28, 80 << 30)
+    torch.cuda.memory_allocated = torch.cuda.memory_reserved = lambda: 1 << 30
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ...")
 
 

@@ -1,5 +1,7 @@
 """Turns of the finals: which samples are taken again, and which count."""
 
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import time
