@@ -120,7 +120,7 @@ class Arg:
 class Lab:
     """Replaces the benchmark worker and the compile pool, and records their jobs.
 
-    With ``hold``, nothing is measured until the lowering waits for a decision.
+    With ``hold``, nothing is measured until the lowering waits for a decision; with ``without_device`` nothing can be.
     """
 
     milliseconds: Milliseconds
@@ -134,6 +134,7 @@ class Lab:
     order: list[str] = field(default_factory=list[str])
     workers: int = 2
     hold: bool = False
+    without_device: bool = False
     awaited: threading.Event = field(default_factory=threading.Event)
 
     def entries(self, kind: str) -> list[TaskCandidate]:
@@ -185,6 +186,8 @@ class Lab:
         return tuple(self._outcome(candidate, job.rounds) for candidate in job.candidates)
 
     def _outcome(self, candidate: BenchCandidate, samples: int) -> Outcome:
+        if self.without_device:
+            return Outcome(candidate.candidate_id, "skipped", "its memory is full", no_device=True)
         status: Any = self.status(candidate)
         if status != "ok":
             return Outcome(candidate.candidate_id, status, "as the test says")
