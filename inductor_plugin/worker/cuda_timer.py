@@ -27,6 +27,9 @@ _RISING = 1.01
 _READ_S = 0.02
 """Seconds for which a reading of the GPU holds: it takes about a millisecond."""
 
+_SETTLED_US, _RECENT_US = 250_000, 1_000_000
+"""Utilization is that of a period of up to a quarter of a second before its time; what is older than a second is over."""
+
 
 class CudaTimer:
     """Timer with CUDA events; zeroing a buffer larger than L2 evicts L2 and keeps the host ahead.
@@ -150,7 +153,8 @@ class CudaTimer:
         """Return a reading of the device that is no older than so many seconds."""
         now = time.monotonic()
         if now - self._read_at >= age_s:
-            self._reading, self._read_at = self._nvml.read(self._began_us), now
+            since_us = max(self._began_us + _SETTLED_US, self._now_us() - _RECENT_US)
+            self._reading, self._read_at = self._nvml.read(since_us), now
         return self._reading
 
     def _now_us(self) -> int:

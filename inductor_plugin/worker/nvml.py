@@ -22,8 +22,6 @@ _SLOWDOWNS = {
     0x80: "power brake",
 }
 """Bits of ``nvmlClocksEventReasons``. The power cap (0x04) is not among them: a large product runs at it all the time."""
-_SETTLED_US = 250_000
-"""Utilization is that of a period of up to a quarter of a second before its time."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +107,9 @@ class Gpu:
         own = os.getpid()
         if running is None or own not in {process.pid for process in running}:
             return None
-        since = since_us + _SETTLED_US
         # No utilization at all is an error, too.
-        samples = self._ask("nvmlDeviceGetProcessUtilization", since) or ()
-        busy = {each.pid for each in samples if each.smUtil and each.timeStamp >= since}
+        samples = self._ask("nvmlDeviceGetProcessUtilization", since_us) or ()
+        busy = {each.pid for each in samples if each.smUtil and each.timeStamp >= since_us}
         return tuple(sorted(busy - {own}))
 
     def _ask(self, name: str, *arguments: object) -> Any:

@@ -32,6 +32,7 @@ class Simulated:
         mhz: The GPU's clock at each look; the last one stays.
         readings: What it reports at each reading; the last one stays.
         slept: How often it was kept busy on purpose.
+        since_s: From when on other processes counted in each reading.
     """
 
     host_s: float = 100.0
@@ -39,6 +40,7 @@ class Simulated:
     mhz: list[int | None] = field(default_factory=lambda: [None])
     readings: list[Reading] = field(default_factory=lambda: [Reading()])
     slept: int = 0
+    since_s: list[float] = field(default_factory=list[float])
 
     def run(self, seconds: float) -> None:
         self.device_s = max(self.device_s, self.host_s) + seconds
@@ -62,7 +64,8 @@ class Simulated:
     def sm_clock_mhz(self) -> int | None:
         return self.mhz.pop(0) if len(self.mhz) > 1 else self.mhz[0]
 
-    def read(self, _since_us: int) -> Reading:
+    def read(self, since_us: int) -> Reading:
+        self.since_s.append(since_us / 1e6)
         return self.readings.pop(0) if len(self.readings) > 1 else self.readings[0]
 
 
@@ -176,6 +179,17 @@ def test_a_slow_or_shared_gpu_disturbs_a_sample(gpu: Simulated, timer: CudaTimer
         seen.append(timer.disturbed)
     assert seen == [False, True, True, False]
     assert timer.conditions() == {"sm_clock_mhz": 1980, "temperature_c": 40, "power_w": 300.0}
+
+
+def test_what_others_did_before_the_job_or_long_ago_is_over(
+    gpu: Simulated, timer: CudaTimer
+) -> None:
+    gpu.host_s = 200.0
+    timer.prepare()
+    timer.conditions()
+    gpu.host_s = 300.0
+    timer.conditions()
+    assert gpu.since_s == pytest.approx([200.25, 299.0])
 
 
 def test_readings_hold_for_a_moment(gpu: Simulated, timer: CudaTimer) -> None:

@@ -57,7 +57,7 @@ def test_all_that_is_known_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
         nvmlDeviceGetProcessUtilization=[
             SimpleNamespace(pid=OWN, smUtil=90, timeStamp=2_000_000),
             SimpleNamespace(pid=7, smUtil=50, timeStamp=2_000_000),
-            SimpleNamespace(pid=8, smUtil=50, timeStamp=1_100_000),  # of before
+            SimpleNamespace(pid=8, smUtil=50, timeStamp=999_999),  # of before
             SimpleNamespace(pid=9, smUtil=0, timeStamp=2_000_000),
         ],
     )
