@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from inductor_plugin.worker import switches
+
 _PRECISIONS = {"bf16": "medium", "tf32": "high"}
 """torch's older names of what ``fp32_precision`` names."""
 
@@ -43,6 +45,8 @@ def numerics(device: str) -> dict[str, Any]:
         settings["cudnn_allow_tf32"] = convolution_tf32()
         settings["fp16_reduced"] = bool(matmul.allow_fp16_reduced_precision_reduction)
         settings["bf16_reduced"] = bool(matmul.allow_bf16_reduced_precision_reduction)
+        # Only those that the user has changed: earlier versions know no other fields, and their records are to be found.
+        settings |= dict(switches.differing())
     return settings
 
 

@@ -159,5 +159,46 @@ class ProblemLocks:
         return lambda: None
 
 
+class Holds:
+    """The problems whose locks a pipeline holds, and the tasks that measure them. Its caller locks it."""
+
+    def __init__(self, locks: ProblemLocks) -> None:
+        """Hold nothing yet."""
+        self._locks = locks
+        self._held: dict[str, tuple[Task, Callable[[], None]]] = {}
+
+    def has(self, task: Task) -> bool | None:
+        """Return whether a task measures its problem; None if no task of this pipeline does."""
+        held = self._held.get(task.digest)
+        return None if held is None else held[0] is task
+
+    def add(self, task: Task, release: Callable[[], None]) -> None:
+        """Note that a task holds its problem's lock."""
+        self._held[task.digest] = (task, release)
+
+    def remove(self, task: Task) -> Callable[[], None]:
+        """Forget a task's hold, and return what releases the lock: nothing where it held none."""
+        if not self.has(task):
+            return _nothing
+        return self._held.pop(task.digest)[1]
+
+    def keep_or_give_back(self, *, waiting: bool) -> None:
+        """Say that held problems make progress, or release them.
+
+        A task that waits for a thread to wait for it (``exclusive``) makes none where that thread was
+        interrupted; other processes must not wait for this one then.
+        """
+        for digest, (task, release) in list(self._held.items()):
+            if waiting or not task.exclusive:
+                self._locks.touch(task)
+            else:
+                del self._held[digest]
+                release()
+
+
+def _nothing() -> None:
+    pass
+
+
 def _name(task: Task) -> str:
     return f"measure-{task.digest}"

@@ -19,17 +19,14 @@ from typing import TYPE_CHECKING
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.tuning import race
 from inductor_plugin.tuning.counters import Counters
-from inductor_plugin.tuning.ends import with_ends
+from inductor_plugin.tuning.holder import Holds
 from inductor_plugin.tuning.report.journal import Journal
 from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import Task, TaskCandidate
 from inductor_plugin.worker.jobs import (
     MAY_HAVE_CHANGED,
     OUT_OF_TIME,
-    BenchCandidate,
-    FinalJob,
     Outcome,
-    ScreenJob,
 )
 
 if TYPE_CHECKING:
@@ -84,10 +81,10 @@ class Pipeline:
         self._on_measured = on_measured
         self._wake = threading.Condition()
         self._tasks: list[Task] = []
-        self._holds: dict[str, tuple[Task, Callable[[], None]]] = {}
+        self._holds = Holds(locks)
         self._awaited: list[Task] = []
         self._awaited_at = self._progress_at = time.monotonic()
-        self._closed, self._broken = False, ""
+        self._closed, self._absent, self._used = False, "", False
         self._thread = threading.Thread(
             target=self._loop, name=f"inductor-plugin-bench-{device}", daemon=True
         )
@@ -141,6 +138,16 @@ class Pipeline:
                 self._awaited_at = time.monotonic()
         return not task.error
 
+    @property
+    def absence(self) -> str:
+        """Why nothing can be measured on the device in this compile, empty if something can be."""
+        return self._absent
+
+    def renew(self) -> None:
+        """Try the device again: another graph is compiled."""
+        with self._wake:
+            self._absent = ""
+
     def close(self) -> None:
         """Stop measuring; tasks still queued end undecided."""
         with self._wake:
@@ -151,7 +158,7 @@ class Pipeline:
             self._end(task, "the pipeline was closed")
 
     def _refusal(self) -> str:
-        return self._broken or ("the pipeline is closed" if self._closed else "")
+        return self._absent or ("the pipeline is closed" if self._closed else "")
 
     def _notify(self) -> None:
         with self._wake:
@@ -166,19 +173,16 @@ class Pipeline:
             task.error = error
             if task in self._tasks:
                 self._tasks.remove(task)
-            holder, release = self._holds.get(task.digest, (None, None))
-            if holder is task:
-                del self._holds[task.digest]
+            release = self._holds.remove(task)
             steps, task.steps_left = task.steps_left, 0
             # Before the lock is released: a waiter no longer counts as waiting (see `_next`).
             task.done.set()
-        if holder is task and release is not None:
-            release()
+        release()
         for _ in range(steps):  # candidates that need no measurement
             self._on_measured("")
 
     def _loop(self) -> None:
-        while not self._broken and (task := self._await_next()) is not None:
+        while (task := self._await_next()) is not None:
             self._guarded_turn(task)
             del task  # while the thread waits for the next one, its graph is not to be kept
 
@@ -186,18 +190,22 @@ class Pipeline:
         try:
             self._turn(task)
         except WorkerError as error:
-            self._break(str(error))
+            self._leave(f"the benchmark worker is gone: {error}")
         except Exception as error:  # the border around one task's race
             logger.exception("inductor-plugin: measuring %s failed", task.problem.describe())
             self._end(task, f"measuring failed: {type(error).__name__}: {error}")
+        if not self._tasks:
+            self._give_back()
 
-    def _break(self, reason: str) -> None:
+    def _leave(self, reason: str) -> None:
+        """Tune nothing more on this device until `renew`: nothing can be measured there."""
         with self._wake:
-            self._broken = reason or "it failed"
+            self._absent = reason
             tasks = list(self._tasks)
         if not self._closed:  # closing ends the worker, too
             logger.warning(
-                "inductor-plugin: the benchmark worker for %s is gone (%s); library kernels are used",
+                "inductor-plugin: nothing can be measured on %s now (%s); nothing more is compiled for it, library kernels "
+                "are used, and the next compile tries again",
                 self.device,
                 reason,
             )
@@ -211,23 +219,10 @@ class Pipeline:
                 task = self._next()
                 if task is not None:
                     return task
-                self._keep_or_give_back()
+                recent = time.monotonic() - self._awaited_at < _GIVE_BACK_S
+                self._holds.keep_or_give_back(waiting=bool(self._awaited) or recent)
                 self._wake.wait(timeout=_POLL_S if self._tasks else 5.0)
         return None
-
-    def _keep_or_give_back(self) -> None:
-        """Say that held problems make progress, or release them; called with the lock held.
-
-        A task that waits for a thread to wait for it (``exclusive``) makes none where that thread was
-        interrupted; other processes must not wait for this one then.
-        """
-        waiting = self._awaited or time.monotonic() - self._awaited_at < _GIVE_BACK_S
-        for digest, (task, release) in list(self._holds.items()):
-            if waiting or not task.exclusive:
-                self._locks.touch(task)
-            else:
-                del self._holds[digest]
-                release()
 
     def _next(self) -> Task | None:
         """Return a task with something to do now; called with the lock held."""
@@ -251,7 +246,7 @@ class Pipeline:
             self._finish(task)
         elif not entered:
             task.retry_at = time.monotonic() + _POLL_S
-            if task.digest not in self._holds:  # another process measures it, and is not silent
+            if self._holds.has(task) is None:  # another process measures it, and is not silent
                 self._progress_at = time.monotonic()
         elif task.exclusive:
             with self._build.quiet() as quiet:
@@ -266,16 +261,16 @@ class Pipeline:
         Returns:
             False if another task or process measures this problem.
         """
-        hold = self._holds.get(task.digest)
-        if hold is not None:
-            return hold[0] is task
+        held = self._holds.has(task)
+        if held is not None:
+            return held
         release = self._locks(task)
         if release is None:
             return False
         with self._wake:
             ended = task.done.is_set()
             if not ended:
-                self._holds[task.digest] = (task, release)
+                self._holds.add(task, release)
         if ended:
             release()
             return False
@@ -329,6 +324,8 @@ class Pipeline:
         candidate.screened(outcome)
         self._journal.measured(task, candidate.name, outcome)
         self._set_outcome(task, candidate, outcome)
+        if candidate.library and outcome.no_device:
+            self._leave(outcome.reason)
 
     def _screened(
         self, task: Task, candidate: TaskCandidate, reference: TaskCandidate | None
@@ -336,15 +333,8 @@ class Pipeline:
         """Return the worker's outcome, None if the candidate cannot be sent to it."""
         if candidate.bench is None:
             return None
-        job = ScreenJob(
-            problem_id=task.digest,
-            library=reference.candidate if reference is not None else None,
-            candidate=_argument(candidate),
-            sampling=race.screening(self.device),
-            check=task.check,
-            attention=task.attention,
-        )
-        return self._bench.screen(with_ends(job, task.ends))
+        self._used = True
+        return self._bench.screen(task.screening(candidate, reference, race.screening(self.device)))
 
     def _final(self, task: Task) -> bool:
         """Run one leg of interleaved rounds; False when no candidate can catch up any more."""
@@ -364,17 +354,9 @@ class Pipeline:
         finalists = [task.entry(n) for n in task.racing]
         started = time.perf_counter()
         with self._journal.measuring(task, self.device, [e.name for e in finalists], "final"):
-            outcomes = self._bench.final(
-                FinalJob(
-                    problem_id=task.digest,
-                    candidates=tuple(_argument(e) for e in finalists),
-                    rounds=race.ROUNDS_PER_LEG,
-                    sampling=race.final_sampling(self.device),
-                    library=library.candidate if library is not None else None,
-                    check=task.check,
-                    attention=task.attention,
-                )
-            )
+            sampling = race.final_sampling(self.device)
+            job = task.final(finalists, library, sampling, race.ROUNDS_PER_LEG)
+            outcomes = self._bench.final(job)
         elapsed_s, check_s = time.perf_counter() - started, sum(o.check_s for o in outcomes)
         self._journal.count(task, benchmark_s=elapsed_s, check_s=check_s)
         for outcome in outcomes:
@@ -387,13 +369,14 @@ class Pipeline:
         self._progressed(task)
         return True
 
+    def _give_back(self) -> None:
+        """Let the worker give the GPU's memory back: the user's first step may need all of it."""
+        if self._used and self.device != "cpu":
+            self._used = False
+            self._bench.release()
+
     def _finish(self, task: Task) -> None:
         task.finish(task)
+        if all(each is task for each in self._tasks):  # before anybody goes on
+            self._give_back()
         self._end(task)
-
-
-def _argument(candidate: TaskCandidate) -> BenchCandidate:
-    """Return the job argument of a candidate that is ready and can be sent to a worker."""
-    if candidate.candidate is None:
-        raise ValueError(f"{candidate.candidate_id} is measured before it is ready")
-    return candidate.candidate

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from inductor_plugin.tuning.report.journal import Journal
 from inductor_plugin.tuning.report.progress import Progress
 from inductor_plugin.tuning.report.trace import MAIN_TRACK, Trace
 from inductor_plugin.tuning.ticket import TuningTicket
+from inductor_plugin.worker import switches
 from inductor_plugin.worker.bench_worker import BenchWorker, measure_in_process
 from inductor_plugin.worker.compile_pool import CompilePool, available_bytes
 from inductor_plugin.worker.jobs import WorkerSettings
@@ -40,6 +42,12 @@ logger = logging.getLogger(__name__)
 
 _CPP_JOB_BYTES = 1 << 30
 """Memory one C++ compile may take: g++ 12 needs 0.6 GB for a batch of eight GEMM kernels."""
+
+
+_NICE = 19
+"""Of compile workers while kernels are measured on a GPU: on busy cores the benchmark worker waits up to milliseconds for one
+between an event and the launch behind it. At nice 19 they take idle time alone, and give a core up at once. To stop them
+instead would leave them stopped if this process is killed."""
 
 
 class DeviceContext:
@@ -88,6 +96,11 @@ class DeviceContext:
         """Start the benchmark worker, which imports torch for 2.5 s, before it is needed."""
         self._bench().prewarm()
 
+    def renew(self) -> None:
+        """Try the device again, if nothing could be measured there in an earlier compile."""
+        if self.started is not None:
+            self.started.renew()
+
     def submit(self, ticket: TuningTicket) -> None:
         """Start the race of a ticket, if any; returns immediately."""
         if ticket.task is not None:
@@ -107,7 +120,7 @@ class DeviceContext:
         decision = {"decision": verdict.winner, "reason": verdict.reason} if verdict else {}
         self.trace.add(MAIN_TRACK, f"wait {problem}", started, ended, problem=problem, **decision)
         Journal(COUNTERS, self.trace).count(task, wall_s=(ended - started) / 1e9)
-        if not in_time:
+        if not in_time and task.error != self.pipeline.absence:  # which has been said once
             logger.warning(
                 "inductor-plugin: %s was not tuned (%s); the library kernel is used",
                 problem,
@@ -123,7 +136,8 @@ class DeviceContext:
 
     def _start(self) -> Pipeline:
         bench, config = self._bench(), self._config
-        pool = self._runtime.compile_pool(config)
+        measures = config.policy == "tune" and self.device != "cpu"
+        pool = self._runtime.compile_pool(config, nice=_NICE if measures else 0)
         pipeline = Pipeline(
             self.device,
             Builder(self.store, pool, COUNTERS, self.trace, config.compile_timeout_s),
@@ -224,16 +238,18 @@ class Runtime:
         """Call ``close`` when the workers are ended."""
         self._closers.append(close)
 
-    def compile_pool(self, config: Config) -> CompilePool:
-        """Return the compile workers of a configuration; called with the lock held."""
+    def compile_pool(self, config: Config, *, nice: int = 0) -> CompilePool:
+        """Return the compile workers of a configuration; called with the lock held.
+
+        Args:
+            config: The options.
+            nice: By how much they give way to other processes.
+        """
         workers = config.compile_workers or len(os.sched_getaffinity(0))
-        key = (workers, config.worker_idle_s, config.worker_memory_bytes)
+        key = (workers, config.worker_idle_s, config.worker_memory_bytes, nice)
         if key not in self._pools:
-            pool = CompilePool(
-                workers,
-                worker_settings(config, "compile", "cpu"),
-                memory_bytes_per_job=_CPP_JOB_BYTES,
-            )
+            settings = replace(worker_settings(config, "compile", "cpu"), nice=nice)
+            pool = CompilePool(workers, settings, memory_bytes_per_job=_CPP_JOB_BYTES)
             self._pools[key] = pool
             self.at_close(pool.close)
         return self._pools[key]
@@ -258,6 +274,7 @@ def worker_settings(config: Config, kind: str, device: str) -> WorkerSettings:
             bool(matmul.allow_fp16_reduced_precision_reduction),
             bool(matmul.allow_bf16_reduced_precision_reduction),
         ),
+        switches=() if device == "cpu" else switches.differing(),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from inductor_plugin.cache import Decision, Measured, Record, Store
+from inductor_plugin.cache import Measured, Store
 from inductor_plugin.cache.quarantine import Quarantined
 from inductor_plugin.config import Config
 from inductor_plugin.problem import Problem
@@ -34,6 +34,7 @@ from inductor_plugin.tuning.ticket import (
     is_kept,
     looked_up,
     pinned,
+    record_of,
     spreads,
     unwanted_libraries,
 )
@@ -47,6 +48,7 @@ from inductor_plugin.tuning.validity import (
     limits,
     refused_earlier,
     unused,
+    was_crowded,
     was_limited,
 )
 from inductor_plugin.worker.jobs import OUT_OF_TIME
@@ -106,6 +108,7 @@ class Selection:
         quarantined = {
             names[name]: row
             for name, row in self._store.quarantined_among(self._environment, names).items()
+            if not self._released(name, row)
         }
         known = [o for o in offered if o.candidate_id in recorded]
         rows = {o.candidate_id: recorded[o.candidate_id] for o in known}
@@ -198,6 +201,10 @@ class Selection:
         winner = self._pins.winner(self._environment, ticket.problem.op, ticket.digest)
         return pinned(ticket, winner)
 
+    def _released(self, name: str, row: Quarantined) -> bool:
+        """Release a candidate that an earlier version blamed for others' memory; return whether it did."""
+        return was_crowded(row) and self._store.release(self._environment, name)
+
     def _condemned(self, row: Quarantined | None) -> bool:
         return row is not None and keeps_out(row, self._config)
 
@@ -275,7 +282,8 @@ class Selection:
         common = dict(self._provenance())
         for candidate in task.entries:
             require_reference(task, candidate)
-            own: dict[str, Any] = {"race": stage(task, candidate)} if candidate.alive else {}
+            own: dict[str, Any] = dict(candidate.conditions)
+            own |= {"race": stage(task, candidate)} if candidate.alive else {}
             if not candidate.library:
                 own |= checked(task.check, verify=self._config.verify_numerics)
             if candidate.outcome is not None:
@@ -297,7 +305,10 @@ class Selection:
                 self._store.release(self._environment, name)
         verdict = self._chosen(ticket) if task.measured else None
         fresh = {e.candidate_id for e in task.entries}
-        merged = self._store.put_record(self._record(ticket, verdict, fresh))
+        margin = self._config.never_slower_margin
+        merged = self._store.put_record(
+            record_of(ticket, verdict, fresh, self._environment, margin)
+        )
         # Decide again from the merged record: all processes of a job then decide from the same
         # timings; ranks that run different kernels can deadlock (flashinfer-ai/flashinfer#3186).
         for offer in ticket.offers:
@@ -353,34 +364,6 @@ class Selection:
             measured.status,
             measured.reason,
             "; the next process tries it once more" if again else "",
-        )
-
-    def _record(self, ticket: TuningTicket, verdict: Verdict | None, fresh: set[str]) -> Record:
-        now = time.time()
-        decision = None
-        if verdict is not None and verdict.winner is not None:
-            decision = Decision(
-                winner=verdict.winner,
-                library=verdict.library,
-                reason=verdict.reason,
-                margin=self._config.never_slower_margin,
-                speedup=verdict.speedup,
-                decided_at=now,
-                candidates=len(ticket.measured),
-            )
-        return Record(
-            environment=self._environment,
-            op=ticket.problem.op,
-            digest=ticket.digest,
-            problem=ticket.problem.fields(),
-            describe=ticket.problem.describe(),
-            candidates={n: m for n, m in ticket.measured.items() if n in fresh},
-            rejected=dict(ticket.rejected),
-            decision=decision,
-            created=now,
-            updated=now,
-            pinned=False,
-            epilogue=ticket.epilogue,
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,8 +17,16 @@ from inductor_plugin.tuning import budget
 from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.candidate import CandidateId, Identified
 from inductor_plugin.tuning.counters import Counters
-from inductor_plugin.tuning.ends import SizeEnd
-from inductor_plugin.worker.jobs import OUT_OF_TIME, BenchCandidate, Outcome, TritonCompileJob
+from inductor_plugin.tuning.ends import SizeEnd, with_ends
+from inductor_plugin.worker.jobs import (
+    OUT_OF_TIME,
+    BenchCandidate,
+    FinalJob,
+    Outcome,
+    Sampling,
+    ScreenJob,
+    TritonCompileJob,
+)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -68,6 +76,7 @@ class TaskCandidate(Identified):
         rounds: Rounds of the finals it took part in; 0 if it was only screened.
         ready: True once it can be measured.
         candidate: The job argument, once it is ready; None if it cannot be sent to a worker.
+        conditions: How the device was when it was measured last, for its record.
     """
 
     identity: CandidateId
@@ -84,6 +93,7 @@ class TaskCandidate(Identified):
     rounds: int = 0
     ready: bool = False
     candidate: BenchCandidate | None = None
+    conditions: Mapping[str, object] = field(default_factory=dict[str, object])
 
     @property
     def kernel(self) -> str | None:
@@ -95,12 +105,14 @@ class TaskCandidate(Identified):
     def screened(self, outcome: Outcome) -> None:
         """Take the samples of the screening."""
         self.samples_ms, self.disturbed = outcome.samples_ms, outcome.disturbed
+        self.conditions = dict(outcome.conditions)
 
     def raced(self, outcome: Outcome) -> None:
         """Add the samples of a leg of the finals; disturbed ones count only while there are no others at all."""
         if not outcome.samples_ms:
             return
         self.rounds += len(outcome.samples_ms)
+        self.conditions = dict(outcome.conditions) or self.conditions
         if outcome.disturbed and self.samples_ms and not self.disturbed:
             return
         afresh = self.screening or self.disturbed != outcome.disturbed
@@ -213,3 +225,42 @@ class Task:
         if self.measured and any(e.library for e in self.unscreened()):
             return [e for e in ready if not e.least_ms]
         return ready
+
+    def screening(
+        self, candidate: TaskCandidate, reference: TaskCandidate | None, sampling: Sampling
+    ) -> ScreenJob:
+        """Return the job that measures a candidate alone."""
+        job = ScreenJob(
+            problem_id=self.digest,
+            library=reference.candidate if reference is not None else None,
+            candidate=_argument(candidate),
+            sampling=sampling,
+            check=self.check,
+            attention=self.attention,
+        )
+        return with_ends(job, self.ends)
+
+    def final(
+        self,
+        finalists: Sequence[TaskCandidate],
+        reference: TaskCandidate | None,
+        sampling: Sampling,
+        rounds: int,
+    ) -> FinalJob:
+        """Return the job that measures candidates in turns."""
+        return FinalJob(
+            problem_id=self.digest,
+            candidates=tuple(_argument(each) for each in finalists),
+            rounds=rounds,
+            sampling=sampling,
+            library=reference.candidate if reference is not None else None,
+            check=self.check,
+            attention=self.attention,
+        )
+
+
+def _argument(candidate: TaskCandidate) -> BenchCandidate:
+    """Return the job argument of a candidate that is ready and can be sent to a worker."""
+    if candidate.candidate is None:
+        raise ValueError(f"{candidate.candidate_id} is measured before it is ready")
+    return candidate.candidate

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from inductor_plugin.cache import Measured
+from inductor_plugin.cache import Decision, Measured, Record
 from inductor_plugin.config import Config
 from inductor_plugin.errors import warn_once
 from inductor_plugin.problem import Problem
@@ -158,3 +158,47 @@ def _why_not_pinned(ticket: TuningTicket, candidate_id: str) -> str:
     if void == DISTURBED:  # its numbers are right
         return ""
     return "its numbers were not checked here" if void == NOT_CHECKED else void
+
+
+def record_of(
+    ticket: TuningTicket,
+    verdict: Verdict | None,
+    fresh: Collection[str],
+    environment: str,
+    margin: float,
+) -> Record:
+    """Return the record of a problem that has been measured.
+
+    Args:
+        ticket: The problem.
+        verdict: What runs; None where nothing was to be decided.
+        fresh: The candidates that were measured just now.
+        environment: Digest of the environment.
+        margin: Factor by which a winner has to be faster than the library kernel.
+    """
+    now = time.time()
+    decision = None
+    if verdict is not None and verdict.winner is not None:
+        decision = Decision(
+            winner=verdict.winner,
+            library=verdict.library,
+            reason=verdict.reason,
+            margin=margin,
+            speedup=verdict.speedup,
+            decided_at=now,
+            candidates=len(ticket.measured),
+        )
+    return Record(
+        environment=environment,
+        op=ticket.problem.op,
+        digest=ticket.digest,
+        problem=ticket.problem.fields(),
+        describe=ticket.problem.describe(),
+        candidates={n: m for n, m in ticket.measured.items() if n in fresh},
+        rejected=dict(ticket.rejected),
+        decision=decision,
+        created=now,
+        updated=now,
+        pinned=False,
+        epilogue=ticket.epilogue,
+    )

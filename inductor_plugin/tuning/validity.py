@@ -143,6 +143,8 @@ def keeps_out(entry: Quarantined, config: Config) -> bool:
     """
     if was_limited(entry.status, entry.fields.get(_LIMITS), config):
         return False
+    if was_crowded(entry):
+        return False
     if was_refused_earlier(entry.status, entry.fields):
         return False
     return entry.condemned or entry.count >= CONDEMNING
@@ -162,6 +164,14 @@ def was_limited(status: str, then: object, config: Config) -> bool:
     return any(
         _raised(before.get(name), getattr(config, name)) for name in LIMITING.get(status, ())
     )
+
+
+def was_crowded(entry: Quarantined) -> bool:
+    """Return True if a GPU's memory ran out, for which earlier versions blamed the candidate.
+
+    This one skips a candidate where others hold the memory, and leaves it out where the GPU is too small for it.
+    """
+    return entry.status == "out_of_memory" and "CUDA" in entry.reason
 
 
 def was_refused_earlier(status: str, details: Mapping[str, Any]) -> bool:

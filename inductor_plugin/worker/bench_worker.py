@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -14,6 +15,7 @@ from inductor_plugin.errors import WorkerError
 from inductor_plugin.worker.failure import one_line, status_of
 from inductor_plugin.worker.jobs import (
     BenchCandidate,
+    CallJob,
     Event,
     FinalJob,
     JobFailed,
@@ -32,6 +34,8 @@ SETUP_S = 60.0
 _CALM_TURNS = 3
 """Turns of the finals without other work that a median needs: of a single pair, measured beside two busy processes, the wrong
 kernel was 1.06x faster."""
+_RELEASE = CallJob("inductor_plugin.worker.child.bench", "release")
+_RELEASE_S = 10.0
 _UNSAFE: frozenset[Status] = frozenset({"sticky_error", "red_zone"})
 
 
@@ -139,6 +143,16 @@ class BenchWorker:
             for candidate in job.candidates
         )
 
+    def release(self) -> None:
+        """Let the process, if it runs, drop the operands it keeps and give the GPU's memory back."""
+        if self.pid is None:
+            return
+        with suppress(WorkerError):  # it was closed, and has given back all
+            result = self._process.attempt(_RELEASE, _RELEASE_S)
+            if isinstance(result, JobFailed):
+                _LOG.debug("memory is given back by ending the worker: %s", result.reason)
+                self._process.stop()
+
     def close(self) -> None:
         """End the process."""
         self._process.close()
@@ -215,7 +229,12 @@ def _failed(candidate: BenchCandidate, watch: _Watch, failure: JobFailed) -> Out
     """Return the outcome of a candidate whose job failed: its own failure, or ``skipped``."""
     name = candidate.candidate_id
     _LOG.debug("%s: %s", name, failure.traceback)
-    if watch.culprit == name and not watch.building:
-        return Outcome(name, failure.status, failure.reason)
+    alone = watch.culprit == name and not watch.building
+    if alone and not failure.crowded:
+        # A GPU that is too small for a candidate is no fault: it is left out there.
+        status = failure.status if failure.crowded is None else "pruned"
+        return Outcome(name, status, failure.reason)
     cause = f"building the operands of {watch.culprit or name}" if watch.building else watch.culprit
-    return Outcome(name, "skipped", f"{cause or 'its worker'}: {failure.status}: {failure.reason}")
+    reason = f"{cause or 'its worker'}: {failure.status}: {failure.reason}"
+    refuses = watch.building and failure.status == "sticky_error"
+    return Outcome(name, "skipped", reason, no_device=bool(failure.crowded) or refuses)

@@ -12,6 +12,7 @@ _MEMORY_WORDS = (
     "cannot allocate memory",
     "bad_alloc",
     "memoryerror",
+    "_status_alloc_failed",  # of cuBLAS, cuDNN and others
     "pch allocation failure",  # g++ with a precompiled header under a memory limit
 )
 _STICKY_WORDS = (

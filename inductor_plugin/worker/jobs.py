@@ -141,6 +141,9 @@ class Outcome:
         elapsed_s: Seconds the job took.
         check_s: Seconds of them in which numbers were compared; of finals the first outcome has those of all.
         disturbed: True if other work on the machine has prolonged all samples, or all but too few for a median.
+        no_device: True if it was skipped since its GPU cannot be used at the moment: its memory is full, or its driver
+            refuses.
+        conditions: How the device was when it was measured, for its record: clock, temperature, what disturbed.
     """
 
     candidate_id: str
@@ -151,6 +154,8 @@ class Outcome:
     elapsed_s: float = 0.0
     check_s: float = 0.0
     disturbed: bool = False
+    no_device: bool = False
+    conditions: tuple[tuple[str, object], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -257,11 +262,13 @@ class JobFailed:
         status: ``raised``, ``out_of_memory`` or ``sticky_error``.
         reason: The exception in one line.
         traceback: The whole traceback, for the log.
+        crowded: Where a GPU's memory ran out, whether it would have sufficed for this job alone; None elsewhere.
     """
 
     status: Status
     reason: str
     traceback: str = ""
+    crowded: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -300,6 +307,8 @@ class WorkerSettings:
         deterministic: ``torch.are_deterministic_algorithms_enabled()`` of the parent.
         deterministic_warn_only: True if it warns only.
         reduced_precision: The parent's (fp16, bf16) reduced-precision-reduction flags.
+        switches: The parent's switches that are not at their default, as of `switches.differing`.
+        nice: By how much it gives way to other processes (nice(2)): compiling, to what is measured on a GPU meanwhile.
         cache_dir: The parent's Inductor cache directory.
     """
 
@@ -315,4 +324,6 @@ class WorkerSettings:
     deterministic: bool = False
     deterministic_warn_only: bool = False
     reduced_precision: tuple[bool, bool] = (True, True)
+    switches: tuple[tuple[str, object], ...] = ()
+    nice: int = 0
     cache_dir: str = ""

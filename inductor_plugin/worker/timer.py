@@ -1,4 +1,4 @@
-"""Timers for CPU and CUDA, and sampling."""
+"""Timers by device, and sampling."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Protocol
 
 import torch
 
+from inductor_plugin.worker.cuda_timer import CudaTimer
 from inductor_plugin.worker.disturbance import is_disturbed, waits_ns
 from inductor_plugin.worker.jobs import Sampling
 
@@ -26,7 +27,6 @@ COLD_REPEATS = 3
 
 _CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _CPU_CACHE_BYTES = (32 << 20, 256 << 20)
-_GPU_FLUSH_BYTES = 256 << 20
 _MOST_DISTURBED = 60
 """Disturbed samples after which no more are taken."""
 
@@ -37,6 +37,27 @@ class Timer(Protocol):
     @property
     def disturbed(self) -> bool:
         """Whether other work on the machine has prolonged the last sample, as far as it is known."""
+        ...
+
+    @property
+    def host_bound(self) -> bool:
+        """Whether the last sample holds time of the host, which was not hidden behind other work of the device."""
+        ...
+
+    def conditions(self) -> dict[str, object]:
+        """Return how the device is now, for a record's provenance."""
+        ...
+
+    def warm(self, call: Call) -> None:
+        """Bring the device to the clock at which it computes."""
+        ...
+
+    def prepare(self) -> None:
+        """Allocate what a sample needs, so that no sample does."""
+        ...
+
+    def release(self) -> None:
+        """Free it."""
         ...
 
     def synchronize(self) -> None:
@@ -51,9 +72,28 @@ class Timer(Protocol):
 class CpuTimer:
     """Wall-clock timer; reading a buffer as large as the last-level cache evicts the cache."""
 
+    host_bound = False
+    """The call's own time counts: it is computed by the host."""
+
     def __init__(self) -> None:
         self._buffer: torch.Tensor | None = None
         self.disturbed = False
+
+    def conditions(self) -> dict[str, object]:
+        """Return nothing: a record says what a CPU is."""
+        return {}
+
+    def warm(self, call: Call) -> None:
+        """Do nothing: its clock is not known."""
+
+    def prepare(self) -> None:
+        """Allocate the buffer that evicts the cache."""
+        if self._buffer is None:
+            self._buffer = torch.ones(last_level_cache_bytes() // 8, dtype=torch.int64)
+
+    def release(self) -> None:
+        """Free it."""
+        self._buffer = None
 
     def synchronize(self) -> None:
         """Do nothing: a CPU kernel has finished when its call returns."""
@@ -88,59 +128,25 @@ class CpuTimer:
         return elapsed_ns, bool(before) and is_disturbed(elapsed_ns, before, waits_ns())
 
     def _evict(self) -> None:
-        if self._buffer is None:
-            self._buffer = torch.ones(last_level_cache_bytes() // 8, dtype=torch.int64)
+        self.prepare()
+        assert self._buffer is not None
         self._buffer.sum()
 
 
-class CudaTimer:
-    """Timer with CUDA events; zeroing a buffer larger than L2 evicts L2 and keeps the host ahead."""
-
-    disturbed = False
-    """Not known: other processes on the GPU, and its clocks, are not looked at."""
-
-    def __init__(self, device: str) -> None:
-        self.device = torch.device(device)
-        self._buffer: torch.Tensor | None = None
-
-    def synchronize(self) -> None:
-        """Wait until the device has finished; raises errors of earlier kernels."""
-        torch.cuda.synchronize(self.device)
-
-    def sample(self, call: Call, repeats: int, *, cold: bool) -> float:
-        """Return milliseconds per call, over ``repeats`` calls."""
-        with torch.cuda.device(self.device):
-            spans = (
-                [self._span(call, 1, flush=True) for _ in range(repeats)]
-                if cold
-                else [self._span(call, repeats, flush=False)]
-            )
-            self.synchronize()
-        each_ms = statistics.median(first.elapsed_time(last) for first, last in spans)
-        return each_ms if cold else each_ms / repeats
-
-    def _span(
-        self, call: Call, repeats: int, *, flush: bool
-    ) -> tuple[torch.cuda.Event, torch.cuda.Event]:
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        if flush:
-            self._flush()
-        first.record()
-        for _ in range(repeats):
-            call()
-        last.record()
-        return first, last
-
-    def _flush(self) -> None:
-        if self._buffer is None:
-            self._buffer = torch.empty(_GPU_FLUSH_BYTES, dtype=torch.uint8, device=self.device)
-        self._buffer.zero_()
+_TIMERS: dict[str, Timer] = {}
 
 
-@functools.cache
 def timer_for(device: str) -> Timer:
     """Return the timer of a device, ``cpu`` or ``cuda:0`` ...; the same object for each call."""
-    return CudaTimer(device) if device.startswith("cuda") else CpuTimer()
+    if device not in _TIMERS:
+        _TIMERS[device] = CudaTimer(device) if device.startswith("cuda") else CpuTimer()
+    return _TIMERS[device]
+
+
+def release_timers() -> None:
+    """Free the buffers of all timers of this process."""
+    for timer in _TIMERS.values():
+        timer.release()
 
 
 @functools.cache
@@ -174,10 +180,12 @@ class Samples:
     Attributes:
         calm_ms: Undisturbed samples, in milliseconds.
         disturbed_ms: The others.
+        host_bound: True if any holds time of the host.
     """
 
     calm_ms: list[float] = field(default_factory=list[float])
     disturbed_ms: list[float] = field(default_factory=list[float])
+    host_bound: bool = False
 
     def add(self, value_ms: float, *, disturbed: bool) -> None:
         """Add a sample."""
@@ -200,12 +208,14 @@ def take_samples(timer: Timer, call: Call, sampling: Sampling) -> Samples:
     Disturbed ones are taken again, as `Sampling.retake_s` allows.
     """
     started = time.monotonic()
+    timer.warm(call)
     repeats = repeats_for(timer, call, sampling)
     samples = Samples()
     wanted = max(1, sampling.samples)
     while len(samples.calm_ms) < wanted:
         value_ms = timer.sample(call, repeats, cold=sampling.cold_cache)
         samples.add(value_ms, disturbed=timer.disturbed and sampling.retake_s > 0)
+        samples.host_bound |= timer.host_bound
         elapsed_s = time.monotonic() - started
         more_s = 0.0 if samples.calm_ms else sampling.retake_s
         if (

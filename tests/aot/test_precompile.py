@@ -321,10 +321,12 @@ def test_a_kernel_that_is_not_compiled_is_said(
     class Broken:
         workers = 1
 
-        def submit(self, job: CompileJob, done: Any, memory_bytes: int | None = None) -> None:
+        def submit(
+            self, job: CompileJob, done: Any, memory_bytes: int | None = None, *_order: Any
+        ) -> None:
             done([Compiled(job.key, "compile_failed", "error: no such thing")])  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownArgumentType]
 
-    monkeypatch.setattr(RUNTIME, "compile_pool", lambda config: Broken())  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    monkeypatch.setattr(RUNTIME, "compile_pool", lambda config, nice: Broken())  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     with pytest.raises(PackError, match="nothing was compiled: error: no such thing"):
         run(request_, quiet)
     assert not request_.out.exists()

@@ -85,7 +85,9 @@ class Bench(Lab):
 
     ended: Counter[str] = field(default_factory=Counter[str])
 
-    def submit(self, job: Any, done: Callable[[list[Compiled]], None], memory: int = 0) -> None:
+    def submit(
+        self, job: Any, done: Callable[[list[Compiled]], None], memory: int = 0, *_order: Any
+    ) -> None:
         """Compile Inductor's C++ templates in this process, with the compile worker's own code."""
         assert isinstance(job, CppCompileJob)
         self.units.append(job)

@@ -141,6 +141,8 @@ class FakeBench:
         status: Status in screening, by candidate; ``ok`` for others.
         final_status: The same in the finals.
         final_reason: The reasons then.
+        without_device: True skips everything, since nothing can be measured.
+        released: How often it was to give memory back.
         error: Raised by every job.
         during: Called while a job runs, with the candidates that are measured.
         screened: Candidates that were screened, in order.
@@ -153,6 +155,8 @@ class FakeBench:
     status: dict[str, Status] = field(default_factory=dict[str, Status])
     final_status: dict[str, Status] = field(default_factory=dict[str, Status])
     final_reason: dict[str, str] = field(default_factory=dict[str, str])
+    without_device: bool = False
+    released: int = 0
     error: Exception | None = None
     during: Callable[[str], None] | None = None
     screened: list[str] = field(default_factory=list[str])
@@ -164,6 +168,8 @@ class FakeBench:
         self.screened.append(name)
         self.references.append(job.library.candidate_id if job.library else None)
         self._run(name)
+        if self.without_device:
+            return Outcome(name, "skipped", "no memory", no_device=True)
         status = self.status.get(name, "ok")
         if status != "ok":
             return Outcome(name, status, f"{name} is {status}", elapsed_s=0.5)
@@ -175,6 +181,9 @@ class FakeBench:
         self.finals.append(names)
         self._run("+".join(names))
         return tuple(self._final(name, job.rounds) for name in names)
+
+    def release(self) -> None:
+        self.released += 1
 
     def _final(self, name: str, rounds: int) -> Outcome:
         status = self.final_status.get(name, "ok")
@@ -254,7 +263,8 @@ class FakePool:
         jobs: The jobs that were submitted.
         memory: Bytes of memory stated for each of them.
         ranks: Rank of each of them.
-        limits: Until when each of them may run, in the order of submission, for those with a limit.
+        limits: Until when each of them may run, in the order of submission.
+        untils: What says so.
         gate: Closed, it holds every job back.
         status: Status of kernels that do not compile, by a word in their source.
         resources: Resources of kernels, by a word in their source.
@@ -269,6 +279,7 @@ class FakePool:
         self.memory: list[int | None] = []
         self.ranks: list[float] = []
         self.limits: list[float] = []
+        self.untils: list[Callable[[], float]] = []
         self.gate = threading.Event()
         self.gate.set()
         self.status: dict[str, Status] = {}
@@ -288,6 +299,7 @@ class FakePool:
         self.ranks.append(rank)
         if until is not None:
             self.limits.append(until())
+            self.untils.append(until)
         if self.error is not None:
             raise self.error
         self.jobs.append(job)

@@ -122,7 +122,7 @@ class Arg:
 class Lab:
     """Replaces the benchmark worker and the compile pool, and records their jobs.
 
-    With ``hold``, nothing is measured until the lowering waits for a decision.
+    With ``hold``, nothing is measured until the lowering waits for a decision; with ``without_device`` nothing can be.
     """
 
     milliseconds: Milliseconds
@@ -138,6 +138,7 @@ class Lab:
     """Generated code as it is; what `lower` returns has operators in place of call sites."""
     workers: int = 2
     hold: bool = False
+    without_device: bool = False
     awaited: threading.Event = field(default_factory=threading.Event)
 
     def entries(self, kind: str) -> list[TaskCandidate]:
@@ -157,7 +158,9 @@ class Lab:
         """The tasks without an epilogue."""
         return [task for task in self.tasks if not task.problem.epilogue]
 
-    def submit(self, job: Any, done: Callable[[list[Compiled]], None], memory: int = 0) -> None:
+    def submit(
+        self, job: Any, done: Callable[[list[Compiled]], None], memory: int = 0, *_order: Any
+    ) -> None:
         if isinstance(job, CppCompileJob):
             self.units.append(job)
             done([self._library(job, source) for source in job.sources])
@@ -174,6 +177,8 @@ class Lab:
 
     def close(self) -> None: ...
 
+    def release(self) -> None: ...
+
     def screen(self, job: ScreenJob) -> Outcome:
         if self.hold:
             assert self.awaited.wait(60)
@@ -185,6 +190,8 @@ class Lab:
         return tuple(self._outcome(candidate, job.rounds) for candidate in job.candidates)
 
     def _outcome(self, candidate: BenchCandidate, samples: int) -> Outcome:
+        if self.without_device:
+            return Outcome(candidate.candidate_id, "skipped", "its memory is full", no_device=True)
         status: Any = self.status(candidate)
         if status != "ok":
             return Outcome(candidate.candidate_id, status, "as the test says")

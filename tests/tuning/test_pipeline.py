@@ -564,6 +564,80 @@ def test_a_lost_worker_ends_every_task_with_one_warning(
     assert [r.levelno for r in caplog.records if "is gone" in r.message] == [logging.WARNING]
     assert rig.locks.held == []
     assert len(rig.bench.screened) == 1
+    rig.bench.error = None
+    rig.pipeline.renew()  # the next compile
+    assert rig.run(task([entry("library", library=True)], digest="later"))
+
+
+def test_where_nothing_can_be_measured_nothing_more_is_compiled(
+    rigs: Rigs, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A card that is full or another process's: the kernels of a graph take minutes to compile."""
+    pool: Any = FakePool()
+    rig = rigs(Builder(open_store(tmp_path), pool, Counters(), Trace(), LIMIT_S))
+    rig.bench.without_device = True
+    pool.gate.clear()  # what the first problem needs is being compiled when its library kernel fails
+
+    def problem(digest: str) -> Task:
+        kernels = [entry(f"{digest} {i}", build=triton_job(f"{digest} {i}")) for i in range(3)]
+        return task([entry("library", library=True), *kernels], digest=digest)
+
+    first, second = problem("first"), problem("second")
+    rig.pipeline.submit(first)
+    assert not rig.pipeline.wait(first, LIMIT_S)
+    assert "no memory" in first.error
+    assert not rig.run(second)
+    assert rig.bench.screened == ["library"] * 2  # it is tried twice
+    assert all(limit() < 0 for limit in pool.untils[:3])  # what is queued is not begun any more
+    assert len(pool.jobs) == 3
+    assert len([r for r in caplog.records if "nothing can be measured" in r.message]) == 1
+    pool.gate.set()
+    rig.bench.without_device = False
+    rig.pipeline.renew()  # the next compile
+    third = problem("third")
+    assert rig.run(third)
+    assert len([e for e in third.entries if e.alive]) == 4
+
+
+def test_memory_is_given_back_before_anybody_goes_on(rigs: Rigs) -> None:
+    """The user's first step may need all of the GPU. While more is to be measured, the operands stay."""
+    rig, given_back = rigs(), list[int]()
+    many = [task([entry("library", library=True)], digest=str(i)) for i in range(3)]
+
+    def first_alone(_name: str) -> None:
+        if len(rig.bench.screened) == 1:
+            for one in many[1:]:
+                rig.pipeline.submit(one)
+
+    rig.bench.during = first_alone
+    release = rig.bench.release
+
+    def released() -> None:
+        given_back.append(sum(one.done.is_set() for one in many))
+        release()
+
+    rig.bench.release = released  # type: ignore[method-assign]
+    rig.pipeline.submit(many[0])
+    assert all(rig.pipeline.wait(one, LIMIT_S) for one in many)
+    assert given_back == [2]
+    late = task([entry("x")], digest="late")
+    rig.pipeline.submit(late)
+    until(late.done.is_set)
+    assert rig.bench.released == 2
+
+
+def test_on_a_cpu_there_is_no_memory_to_give_back(rigs: Rigs) -> None:
+    rig = rigs(device="cpu")
+    assert rig.run(task([entry("x")], exclusive=True))
+    assert rig.bench.released == 0
+
+
+def test_memory_is_given_back_after_a_failure_too(rig: Rig) -> None:
+    def finish(_task: Task) -> None:
+        raise OSError("the disk is gone")
+
+    assert not rig.run(task([entry("x")], finish=finish))
+    until(lambda: rig.bench.released == 1)
 
 
 def test_a_race_that_fails_ends_its_own_task_alone(

@@ -1,5 +1,7 @@
 """What a process keeps while it tunes; no worker starts here."""
 
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import logging
@@ -16,6 +18,7 @@ from inductor_plugin.config import Config
 from inductor_plugin.tuning import runtime as runtime_module
 from inductor_plugin.tuning.pipeline import Pipeline
 from inductor_plugin.tuning.runtime import Runtime, worker_settings
+from inductor_plugin.worker.jobs import WorkerSettings
 
 
 @pytest.fixture
@@ -81,6 +84,32 @@ def test_threads_that_come_together_get_one_pipeline(runtime: Runtime, cache_dir
         thread.join(10)
     assert len(found) == 8
     assert len(set(map(id, found))) == 1
+
+
+@pytest.mark.parametrize(
+    ("device", "policy", "nice"),
+    [("cuda:0", "tune", 19), ("cuda:0", "build", 0), ("cpu", "tune", 0)],
+)
+def test_compiling_gives_way_to_what_is_measured_on_a_gpu(
+    runtime: Runtime,
+    cache_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    policy: str,
+    nice: int,
+) -> None:
+    seen: list[int] = []
+    real = runtime_module.CompilePool
+
+    def pool(workers: int, settings: WorkerSettings, memory_bytes_per_job: int) -> Any:
+        seen.append(settings.nice)
+        return real(workers, settings, memory_bytes_per_job)
+
+    monkeypatch.setattr(runtime_module, "CompilePool", pool)
+    facts: dict[str, Any] = {"device": {}, "software": {}, "numerics": {}}
+    monkeypatch.setattr(runtime_module, "environment", lambda _: facts)
+    assert runtime.context(config(cache_dir, policy=policy), device, {}).pipeline
+    assert seen == [nice]
 
 
 def test_closing_ends_pipelines_before_the_workers_they_use(

@@ -226,6 +226,37 @@ def test_quarantine_outlives_the_record(tmp_path: Path) -> None:
     assert again.counters.snapshot().quarantined == 1
 
 
+def test_how_the_device_was_is_in_the_record(tmp_path: Path) -> None:
+    one = rig(tmp_path)
+    ticket = one.plan(offers("a"))
+    assert ticket.task is not None
+    for each in ticket.task.entries:
+        each.conditions = {"sm_clock_mhz": 1980, "host_bound": True}
+    race(ticket, {"library": 1.0, "a": 0.5})
+    provenance = one.record(ticket).candidates["a"].provenance
+    assert (provenance["sm_clock_mhz"], provenance["host_bound"]) == (1980, True)
+
+
+def test_who_was_blamed_for_memory_that_others_held_is_released(tmp_path: Path) -> None:
+    """Earlier versions condemned the candidates of all large problems while a model filled the GPU."""
+    first = rig(tmp_path)
+    ticket = first.plan(offers("a", "b"))
+    for name, status, reason in (
+        ("a", "out_of_memory", "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"),
+        ("b", "out_of_memory", "benchmark worker of cuda:0 was killed by SIGKILL"),
+    ):
+        for _ in range(2):
+            fields = {"candidate": name, "status": status, "reason": reason}
+            first.store.quarantine(ENVIRONMENT, quarantine_name(name, ticket.digest), fields)
+    again = rig(tmp_path)
+    ticket = again.plan(offers("a", "b"))
+    assert [each.candidate for each in again.store.iter_quarantine()] == [
+        quarantine_name("b", ticket.digest)
+    ]
+    assert ticket.task is not None
+    assert {each.candidate_id for each in ticket.task.entries} == {"library", "a"}
+
+
 def test_quarantine_is_for_one_problem(tmp_path: Path) -> None:
     one = rig(tmp_path)
     race(one.plan(offers("bad")), {"library": 1.0}, {"bad": "hung"})

@@ -122,6 +122,20 @@ def test_numbers_that_an_earlier_check_refused_are_compared_again() -> None:
     assert keeps_out(entry, config())
 
 
+@pytest.mark.parametrize(
+    ("reason", "kept"),
+    [
+        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", False),
+        ("Triton Error [CUDA]: out of memory", False),
+        ("benchmark worker of cuda:0 was killed by SIGKILL", True),
+    ],
+)
+def test_want_of_a_gpu_s_memory_keeps_nobody_out(reason: str, kept: bool) -> None:
+    """As earlier versions left it in a cache that cannot be written."""
+    entry = Quarantined("environment", "a", "out_of_memory", reason, 0.0, 0.0, 2, {"mishaps": 2})
+    assert keeps_out(entry, config()) is kept
+
+
 def refused_by_an_earlier_check(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as earlier:
         earlier.setattr(validity, "REVISION", REVISION - 1)

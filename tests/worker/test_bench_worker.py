@@ -133,6 +133,18 @@ def test_a_fault_costs_that_candidate_alone(
     assert (worker.pid != before) is restarted
 
 
+def test_who_runs_out_of_memory_that_others_hold_is_measured_another_time():
+    worker = BenchWorker(SETTINGS)
+    try:
+        outcome = worker.screen(job(candidate("crowded")))
+        assert (outcome.status, outcome.no_device) == ("skipped", True)
+        assert "others hold 78.8 GiB of the GPU's 80.0" in outcome.reason
+        worker.release()
+        assert worker.pid is not None
+    finally:
+        worker.close()
+
+
 def test_a_candidate_that_dirties_its_operands_does_not_make_others_wrong(worker: BenchWorker):
     assert worker.screen(job(candidate("good"))).status == "ok"
     worker.screen(job(candidate("dirty")))

@@ -24,6 +24,21 @@ class FakeTimer:
         self._disturbed = iter(disturbed)
         self.disturbed = False
 
+    def prepare(self) -> None:
+        pass
+
+    host_bound = False
+
+    def conditions(self) -> dict[str, object]:
+        """Nothing is known."""
+        return {}
+
+    def warm(self, call: Callable[[], object]) -> None:
+        """It is."""
+
+    def release(self) -> None:
+        pass
+
     def synchronize(self) -> None:
         pass
 

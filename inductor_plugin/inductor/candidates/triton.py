@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -174,9 +174,10 @@ def _epilogue(
     """Return the arguments with which Inductor generates the source's epilogue, and all operands."""
     if source.epilogue == "addmm":
         untyped: Any = mm_common
+        added = untyped.addmm_epilogue(layout.dtype, source.alpha, source.beta)
         return {
             "prefix_args": 1,
-            "epilogue_fn": untyped.addmm_epilogue(layout.dtype, source.alpha, source.beta),
+            "epilogue_fn": added if source.beta else partial(_scaled, layout.dtype, source.alpha),
             "epilogue_fn_hash": f"addmm {layout.dtype} {source.alpha} {source.beta}",
         }, tuple(nodes)
     if source.epilogue == "bias":
@@ -192,6 +193,12 @@ def _boxed(node: Any) -> Any:
     if isinstance(node, ir.TensorBox):
         return node
     return box(node if isinstance(node, (ir.StorageBox, ir.BaseView)) else ir.StorageBox(node))
+
+
+def _scaled(dtype: torch.dtype, alpha: float, product: Any, _unread: Any) -> Any:
+    """Return a product times ``alpha``: with ``beta=0`` torch does not read what is added, which may be NaN."""
+    ops: Any = V.ops
+    return product if alpha == 1 else ops.mul(product, ops.constant(alpha, dtype))
 
 
 def _add(product: Any, bias: Any) -> Any:

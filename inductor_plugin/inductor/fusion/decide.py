@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch._inductor import ir, select_algorithm
@@ -28,6 +29,7 @@ from inductor_plugin.cost.limits import guard
 from inductor_plugin.cost.registers import Kernel
 from inductor_plugin.cost.shortlist import Shortlist, kernel_of, visitor_kernel
 from inductor_plugin.inductor.candidates.check import number_check
+from inductor_plugin.inductor.facts.problem import device_text
 from inductor_plugin.inductor.facts.scope import active_config
 from inductor_plugin.inductor.fusion import visitors
 from inductor_plugin.inductor.fusion.nodes import node_of
@@ -37,6 +39,8 @@ from inductor_plugin.problem.epilogue_text import dump
 from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.selection import TuningTicket
+from inductor_plugin.worker.cuda_timer import uuid_of
+from inductor_plugin.worker.turn import turn
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +65,10 @@ def install() -> None:
                 result = _decided(fusion)
             except Exception:  # the border where Inductor calls us: its own decision is used
                 logger.exception("inductor-plugin: could not price a fusion; Inductor decides it")
-        return stock(scheduler, node1, node2) if result is None else result
+        if result is not None:
+            return result
+        measured = functools.partial(stock, scheduler, node1, node2)
+        return measured() if fusion is None else _measured_here(fusion, measured)
 
     Scheduler.speedup_by_fusion = speedup_by_fusion  # type: ignore[method-assign]
 
@@ -122,6 +129,27 @@ def _decided(fusion: Fusion) -> Any:
         fusion.state.submitted.add(after)
         submitted()
     return FusionResult.from_callable(answer)
+
+
+def _measured_here(fusion: Fusion, stock: Callable[[], Any]) -> Any:
+    """Return Inductor's own decision, which it measures in this process: on a GPU after the worker has done its work.
+
+    Two processes that measure on one GPU at once measure each other.
+    """
+    if fusion.device.type == "cpu":
+        return stock()
+    session, uuid = fusion.state.session, uuid_of(device_text(fusion.device))
+
+    def alone(measure: Callable[[], Any]) -> Any:
+        session.wait_all()
+        with turn(uuid):
+            return measure()
+
+    result = alone(stock)
+    later = result.callable_fn
+    if later is None:
+        return result
+    return replace(result, callable_fn=functools.partial(alone, later))
 
 
 def _closed(fusion: Fusion) -> str | None:

@@ -233,11 +233,17 @@ class Session:
         context = next(each for each, selection in contexts if selection is ticket.selection)
         context.wait(ticket, wait_s(self.config))
 
+    def wait_all(self) -> None:
+        """Wait until nothing of this graph is measured any more."""
+        for ticket in list(self._tickets.values()):
+            self.wait(ticket)
+
     def context(self, device: torch.device) -> tuple[DeviceContext, Selection]:
         """Return what a device's problems are tuned on, and what decides them."""
         text = device_text(device)
         if text not in self._contexts:
             context = RUNTIME.context(self.config, text, _software(text))
+            context.renew()
             # A graph that is only compared is decided by what is known, and counts nothing.
             selection = Selection(
                 replace(self.config, policy="cached") if self._is_extra else self.config,

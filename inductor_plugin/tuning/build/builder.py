@@ -284,11 +284,7 @@ class Builder:
             finished.set()
 
         self._journal.compiling(items)
-        urgent = urgency(items)
-        if urgent is None:
-            self._pool.submit(job, done, memory_bytes or None)
-        else:
-            self._pool.submit(job, done, memory_bytes or None, *urgent)
+        self._pool.submit(job, done, memory_bytes or None, *urgency(items))
         # Each wait has a limit: the job's own, once for the batch and once kernel by kernel, and
         # the time it may be queued after others.
         ends = time.monotonic() + SETUP_S + (job.timeout_s or math.inf) * (2 + len(items)) * 4

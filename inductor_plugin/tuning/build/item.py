@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -66,18 +67,22 @@ def problem_of(item: BuildItem) -> Problem:
     return item.task.problem
 
 
-def urgency(items: Sequence[BuildItem]) -> tuple[float, Callable[[], float]] | None:
+def urgency(items: Sequence[BuildItem]) -> tuple[float, Callable[[], float]]:
     """Return the rank of a job among those of its budget, and what says until when it may run.
 
-    None without a budget.
+    Without a budget all have the same rank, and may run as long as somebody waits for them.
     """
     task = items[0].task
     budget = task.budget
-    if budget is None:
-        return None
+
+    def until() -> float:
+        if all(item.over for item in items):
+            return -math.inf
+        return math.inf if budget is None else budget.admit(measured)
+
     libraries = sum(candidate.library for candidate in task.entries)
     measured = len(items) + libraries if task.measured else 0
-    return weight(task.problem), lambda: budget.admit(measured)
+    return 0.0 if budget is None else weight(task.problem), until
 
 
 def unanswered(key: str) -> Compiled:

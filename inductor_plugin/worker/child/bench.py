@@ -7,21 +7,21 @@ candidate by the last ``start`` event.
 from __future__ import annotations
 
 import functools
-import gc
 import math
 import time
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import replace
 
-import torch
-
 from inductor_plugin.attention.check.reference import CheckResult
+from inductor_plugin.worker.child import memory
 from inductor_plugin.worker.child.attention import verifier_of
 from inductor_plugin.worker.child.operands import Guarded
 from inductor_plugin.worker.child.product import ProductVerifier
 from inductor_plugin.worker.child.running import Emit, Running, bound
 from inductor_plugin.worker.child.state import ProblemState
 from inductor_plugin.worker.child.verdict import CHECKING, judge, judge_again, keep
+from inductor_plugin.worker.cuda_timer import uuid_of
 from inductor_plugin.worker.jobs import (
     MAY_HAVE_CHANGED,
     BenchCandidate,
@@ -34,36 +34,55 @@ from inductor_plugin.worker.jobs import (
 )
 from inductor_plugin.worker.timer import (
     Samples,
+    release_timers,
     repeats_for,
     take_samples,
     timer_for,
 )
+from inductor_plugin.worker.turn import turn
 
-KEPT_PROBLEMS = 2
+KEPT_PROBLEMS = {"cpu": 2}
+"""Problems whose operands are kept; of another device's only one."""
 _CALLS_ALONE = 12
 """Calls in which a candidate that changes its operands now and then is to show it."""
+_PAUSE_S = 0.5
+"""Pause before turns are taken again that were all disturbed."""
 _TRIES = 3
 """Tries in which a sample of the finals is to be undisturbed by other work."""
 
+
+Conditions = tuple[tuple[str, object], ...]
 
 _kept: OrderedDict[str, ProblemState] = OrderedDict()
 
 
 def run(job: ScreenJob | FinalJob, emit: Emit) -> Outcome | tuple[Outcome, ...]:
-    """Run one job of the benchmark worker."""
+    """Run one job of the benchmark worker, on a GPU while no other process of the machine runs one there."""
+    memory.note()
     before_s = CHECKING.total_s
-    if isinstance(job, ScreenJob):
-        return replace(screen(job, emit), check_s=CHECKING.total_s - before_s)
-    first, *rest = final(job, emit)
+    output = (job.candidate if isinstance(job, ScreenJob) else job.candidates[0]).output
+    with turn(uuid_of(output.device) if output.device != "cpu" else "") as alone:
+        if isinstance(job, ScreenJob):
+            outcome = screen(job, emit)
+            disturbed = outcome.disturbed or (bool(outcome.samples_ms) and not alone)
+            return replace(outcome, check_s=CHECKING.total_s - before_s, disturbed=disturbed)
+        first, *rest = final(job, emit if alone else functools.partial(_emit_disturbed, emit))
     return replace(first, check_s=CHECKING.total_s - before_s), *rest
 
 
+def _emit_disturbed(emit: Emit, event: Event) -> None:
+    """Send an event; a sample as one that another process may have disturbed."""
+    emit(replace(event, disturbed=event.disturbed or event.what == "sample"))
+
+
 def release() -> None:
-    """Free all operands after a failed job."""
-    _kept.clear()
-    gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+    """Free all operands, and give the GPU's memory back: after a failed job, and where nothing more is measured."""
+
+    def drop() -> None:
+        _kept.clear()
+        release_timers()
+
+    memory.give_back(drop)
 
 
 def screen(job: ScreenJob, emit: Emit) -> Outcome:
@@ -90,7 +109,10 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
     samples = Samples()
     if not damage and (is_library or not verdict.reason):
         emit(Event("start", candidate.candidate_id))
-        samples = take_samples(timer_for(candidate.output.device), running.call, job.sampling)
+        timer = timer_for(candidate.output.device)
+        samples = take_samples(timer, running.call, job.sampling)
+        conditions = _conditions(timer.conditions(), host_bound=samples.host_bound)
+        outcome = functools.partial(outcome, conditions=conditions)
         if checked:
             verdict = judge_again(running, problem, verdict, emit)
         damage = running.damage(problem) if checked else running.overrun()
@@ -156,21 +178,7 @@ def final(job: FinalJob, emit: Emit) -> tuple[Outcome, ...]:
         first = _first_run(candidate, problem, emit)
         repeats = repeats_for(timer_for(candidate.output.device), first.call, job.sampling)
         calls[candidate.candidate_id] = first, repeats
-    disturbances = 0
-    for turn in range(job.rounds):
-        first = turn % len(job.candidates)
-        order = job.candidates[first:] + job.candidates[:first]
-        taken = {
-            candidate.candidate_id: _calm_sample(*calls[candidate.candidate_id], job.sampling, emit)
-            for candidate in order
-        }
-        disturbed = any(disturbed for _, disturbed in taken.values())
-        disturbances += disturbed
-        for name, (value_ms, _) in taken.items():
-            emit(Event("sample", name, value_ms, disturbed))
-        limit_s = job.sampling.max_total_s + (job.sampling.retake_s if disturbances else 0.0)
-        if time.monotonic() - started > limit_s:
-            break
+    conditions = _take_turns(job, calls, started, emit)
     elapsed_s = (time.monotonic() - started) / len(job.candidates)
     library = job.library.candidate_id if job.library is not None else ""
     rivals = {name: running for name, (running, _) in calls.items() if name != library}
@@ -178,7 +186,7 @@ def final(job: FinalJob, emit: Emit) -> tuple[Outcome, ...]:
     outcomes: list[Outcome] = []
     for name, (first, _) in calls.items():
         running = rivals.get(name, first)
-        outcome = Outcome(name, "ok", elapsed_s=elapsed_s)
+        outcome = Outcome(name, "ok", elapsed_s=elapsed_s, conditions=conditions[name])
         reason = damage.get(name) or running.overrun()
         if reason:
             # It is not known which of several changed the operand, so none goes into quarantine for it.
@@ -188,6 +196,49 @@ def final(job: FinalJob, emit: Emit) -> tuple[Outcome, ...]:
             outcome = _compared(outcome, running, problem, emit)
         outcomes.append(outcome)
     return tuple(outcomes)
+
+
+def _take_turns(
+    job: FinalJob, calls: dict[str, tuple[Running, int]], started: float, emit: Emit
+) -> dict[str, Conditions]:
+    """Sample the candidates in turns, and send the samples; return the conditions in which each was measured.
+
+    On a GPU all turns are taken once more, after a pause, where each was disturbed.
+    """
+    leader = job.candidates[0]
+    timer = timer_for(leader.output.device)
+    emit(Event("start", leader.candidate_id))
+    timer.warm(calls[leader.candidate_id][0].call)
+    before, host_bound = timer.conditions(), set[str]()
+    again = job.rounds if leader.output.device != "cpu" else 0
+    disturbances = 0
+    for number in range(job.rounds + again):
+        if number == job.rounds:
+            if disturbances < number or not job.sampling.retake_s:
+                break
+            started += _PAUSE_S
+            time.sleep(_PAUSE_S)
+        first = number % len(job.candidates)
+        order = job.candidates[first:] + job.candidates[:first]
+        taken: dict[str, tuple[float, bool]] = {}
+        for candidate in order:
+            name = candidate.candidate_id
+            taken[name] = _calm_sample(*calls[name], job.sampling, emit)
+            host_bound |= {name} if timer.host_bound else set()
+        disturbed = any(disturbed for _, disturbed in taken.values())
+        disturbances += disturbed
+        for name, (value_ms, _) in taken.items():
+            emit(Event("sample", name, value_ms, disturbed))
+        limit_s = job.sampling.max_total_s + (job.sampling.retake_s if disturbances else 0.0)
+        if time.monotonic() - started > limit_s:
+            break
+    after = {f"{name}_before": value for name, value in before.items()} | timer.conditions()
+    return {name: _conditions(after, host_bound=name in host_bound) for name in calls}
+
+
+def _conditions(facts: Mapping[str, object], *, host_bound: bool) -> Conditions:
+    """Return facts of the device for a record; that the device waited for the host is said where it did."""
+    return (*facts.items(), *((("host_bound", True),) if host_bound else ()))
 
 
 def _calm_sample(
@@ -238,10 +289,14 @@ def _compared(outcome: Outcome, running: Running, problem: ProblemState, emit: E
 
 def _prepared(job: ScreenJob | FinalJob, candidate: BenchCandidate, emit: Emit) -> ProblemState:
     """Return the state of a problem; compute the float64 reference of an attention, if there is none yet."""
+    emit(Event("build", candidate.candidate_id))
+    device = candidate.output.device
     problem = _kept.pop(job.problem_id, None) or ProblemState()
-    _kept[job.problem_id] = problem
-    while len(_kept) > KEPT_PROBLEMS:
+    while len(_kept) >= KEPT_PROBLEMS.get(device, 1):  # before the operands of this one are built
         _kept.popitem(last=False)
+    _kept[job.problem_id] = problem
+    if job.sampling.cold_cache:
+        timer_for(device).prepare()  # what it lacks is no candidate's fault
     _prepare(job, problem, candidate, emit)
     return problem
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from inductor_plugin.kernels.call import TensorSpec
-from inductor_plugin.worker.child.comparison import comparable, whole
+from inductor_plugin.worker.child.magnitude import comparable, parts, whole
 from inductor_plugin.worker.child.operands import build
 
 _NOTHING = "there are no numbers to compare"
@@ -76,7 +76,8 @@ def _has_no_numbers(reference: torch.Tensor) -> bool:
     """Return whether an output has no number that a wrong kernel would miss: with a frozen weight of zeros it has none."""
     if reference.numel() == 0:
         return False
-    sizes = comparable(reference).abs()
     # Below the smallest normal number, rounding is as large as what it rounds.
     least = 1 if whole(reference) else torch.finfo(reference.dtype).smallest_normal
-    return not bool((torch.isfinite(sizes) & (sizes >= least)).any())
+    return not any(
+        bool((torch.isfinite(part) & (part.abs() >= least)).any()) for part in parts(reference)
+    )

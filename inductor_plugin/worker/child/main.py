@@ -64,6 +64,8 @@ def apply_settings(settings: Any) -> None:
     Args:
         settings: The parent's `WorkerSettings`.
     """
+    if settings.nice:
+        os.nice(settings.nice)
     if settings.kind == "bench":
         _apply_torch_settings(settings)
     if settings.memory_bytes > 0:
@@ -87,6 +89,10 @@ def _apply_torch_settings(settings: Any) -> None:
     half, bfloat = settings.reduced_precision
     matmul.allow_fp16_reduced_precision_reduction = half
     matmul.allow_bf16_reduced_precision_reduction = bfloat
+    if settings.switches:
+        from inductor_plugin.worker import switches  # found once the parent's search path is known
+
+        switches.apply(settings.switches)
     torch.use_deterministic_algorithms(
         settings.deterministic, warn_only=settings.deterministic_warn_only
     )
@@ -135,6 +141,9 @@ def serve(connection: Connection[Any, Any], idle_s: float) -> None:
             failed = jobs.JobFailed(failure.status_of(error), reason, traceback.format_exc())
             if failed.status == "raised" and (broken := device_fault()):
                 failed = replace(failed, status="sticky_error", reason=f"{reason}; {broken}")
+            elif failed.status == "out_of_memory" and (shortage := shortage_of(str(error))):
+                reason = f"{reason}; {shortage.reason}"
+                failed = replace(failed, crowded=shortage.is_crowded, reason=reason)
             answer = pickle.dumps((failed,))
         faulthandler.cancel_dump_traceback_later()
         connection.send_bytes(answer)
@@ -156,6 +165,12 @@ def device_fault() -> str:
     except Exception as error:  # noqa: BLE001  torch has its own class of it since 2.9
         return str(error).strip().partition("\n")[0]
     return ""
+
+
+def shortage_of(text: str) -> Any:
+    """Return the `Shortage` of a GPU's memory that an error reports; None if it reports none."""
+    memory = sys.modules.get("inductor_plugin.worker.child.memory")
+    return memory.shortage(text) if memory is not None else None
 
 
 def recover() -> None:

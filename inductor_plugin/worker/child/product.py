@@ -16,15 +16,9 @@ from inductor_plugin.attention.check.reference import CheckResult
 from inductor_plugin.kernels.call import TensorSpec
 from inductor_plugin.problem import dtype_name
 from inductor_plugin.problem.number_check import NumberCheck
-from inductor_plugin.worker.child.comparison import (
-    comparable,
-    compare,
-    lost,
-    rms,
-    saturation,
-    whole,
-)
+from inductor_plugin.worker.child.comparison import compare, invents, lost, saturation
 from inductor_plugin.worker.child.degeneracy import degeneracy_of
+from inductor_plugin.worker.child.magnitude import parts, rms, share, whole
 from inductor_plugin.worker.child.stress import (
     EXPONENTS,
     OVERFLOWING,
@@ -193,9 +187,8 @@ class ProductVerifier:
         for exponent in SMALL:
             stress = self._stress(exponent)
             outputs = run(stress)
-            size = torch.nan_to_num(comparable(outputs[0]), 0.0, 0.0, 0.0)
             normal = torch.finfo(outputs[0].dtype).smallest_normal
-            if size.numel() and rms(size) >= _NORMAL * normal:
+            if outputs[0].numel() and _size(outputs[0]) >= _NORMAL * normal:
                 yield Change.of(stress, outputs)
                 return
 
@@ -207,7 +200,7 @@ class ProductVerifier:
             stress = self._stress(exponent)
             outputs = run(stress)
             least, most = _OVERFLOWN
-            if least <= float(torch.isinf(outputs[0]).float().mean().item()) <= most:
+            if least <= share(outputs[0], torch.isinf) <= most:
                 yield Change.of(stress, outputs, numbers=False)
                 return
 
@@ -289,20 +282,19 @@ class ProductVerifier:
             return replace(verdict, reason=f"{verdict.reason} (with {how})")
         if not change.numbers:
             return verdict
-        hidden = _nan(change.output) & torch.isfinite(comparable(result))
-        if bool(hidden.any()):
+        if invents(result, change.output):
             return CheckResult(
                 None, "a number where the library kernel has NaN, from an operand that is NaN"
             )
         return verdict
 
 
-def _nan(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.isnan(comparable(tensor))
+def _size(tensor: torch.Tensor) -> float:
+    """Return the root mean square of the numbers that are finite, the others as zeros."""
+    sizes = ((part.numel(), rms(torch.nan_to_num(part, 0.0, 0.0, 0.0))) for part in parts(tensor))
+    return (sum(count * size**2 for count, size in sizes) / tensor.numel()) ** 0.5
 
 
 def _finite(tensor: torch.Tensor) -> float:
     """Return the share of numbers that are finite."""
-    if tensor.numel() == 0:
-        return 1.0
-    return float(torch.isfinite(comparable(tensor)).float().mean().item())
+    return share(tensor, torch.isfinite)

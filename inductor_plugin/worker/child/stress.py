@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from inductor_plugin.kernels.call import TensorSpec
+from inductor_plugin.worker.child.magnitude import PART, runs
 from inductor_plugin.worker.child.operands import covered, storage_elements
 
 EXPONENTS = (20, 12, 5, 2, 0)
@@ -199,7 +200,8 @@ def _scale(spec: TensorSpec, values: torch.Tensor, exponent: int) -> None:
     elif _has_nan(spec) or spec.dtype.endswith("fnuz"):
         factor = 2.0**exponent
         if values.element_size() == 1:
-            values.copy_((values.float() * factor).to(values.dtype))
+            for part in runs(values, PART):
+                part.copy_(part.float() * factor)
         else:
             values.mul_(factor)
 
@@ -214,8 +216,8 @@ def _renew(spec: TensorSpec, values: torch.Tensor) -> None:
         values.bitwise_not_()
     else:
         factor = 0.5 if spec.dtype == "float8_e8m0fnu" else -0.5
-        wide = values.float() if values.element_size() == 1 else values
-        values.copy_((wide * factor).to(values.dtype))
+        for part in runs(values, PART):
+            part.copy_((part.float() if part.element_size() == 1 else part) * factor)
 
 
 def _has_nan(spec: TensorSpec) -> bool:

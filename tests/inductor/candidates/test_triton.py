@@ -25,7 +25,7 @@ from inductor_plugin.problem import Problem
 from inductor_plugin.registry import default_registry
 from inductor_plugin.template import Candidate
 from inductor_plugin.tuning.runtime import DeviceContext
-from inductor_plugin.worker.jobs import BenchCandidate
+from inductor_plugin.worker.jobs import BenchCandidate, TritonCompileJob
 from tests.support import gpu
 from tests.support.lowering import Arg, Lab, Milliseconds, library_first, library_last
 
@@ -260,3 +260,26 @@ def test_a_template_winner_is_called_as_an_operator(lab: Callable[..., Any]) -> 
 
 def test_the_device_is_gone_afterwards() -> None:
     assert not torch.cuda.is_available() or torch.cuda.device_count() > 0
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.125])
+def test_what_beta_0_leaves_unread_is_no_term_of_our_triton_products(
+    lab: Callable[..., Any], alpha: float
+) -> None:
+    """NaN times 0 is NaN, and with ``beta=0`` torch.baddbmm does not read what it adds."""
+
+    def scaled(c: Any, a: Any, b: Any) -> tuple[torch.Tensor]:
+        return (torch.baddbmm(c, a, b, alpha=alpha, beta=0),)
+
+    with lab() as opened:
+        opened.lower(scaled, Arg((4, 256, 512)), Arg((4, 256, 128)), Arg((4, 128, 512)))
+    ours = [
+        each.build.source
+        for each in opened.entries("triton")
+        if isinstance(each.build, TritonCompileJob) and each.name != "triton_bmm"
+    ]
+    assert ours
+    for source in ours:
+        (read,) = re.findall(r"(tmp\d+) = tl\.load\(", source) or ["none"]
+        assert re.findall(rf"\b{read}\b(?! = )", source) == []
+        assert ("0.125" in source) is (alpha != 1.0)

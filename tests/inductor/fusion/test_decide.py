@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -244,7 +245,7 @@ def test_the_compiler_has_the_last_word(
 ) -> None:
     """What spills once it is compiled is not measured; its product alone was."""
 
-    def spilling(opened: Lab, job: Any, done: Any, memory: int = 0) -> None:
+    def spilling(opened: Lab, job: Any, done: Any, *_order: Any) -> None:
         fused = "tl.maximum" in getattr(job, "source", "") or "triton_helpers.maximum" in job.source
         taken = Resources(255, 4096 if fused else 0, 32768, 128)
         opened.builds.append(job)
@@ -271,7 +272,7 @@ def test_its_own_judge_is_asked_about_a_compiled_kernel(
         asked.append(fused)
         return "occupancy: as the test says"
 
-    def known(opened: Lab, job: Any, done: Any, memory: int = 0) -> None:
+    def known(opened: Lab, job: Any, done: Any, *_order: Any) -> None:
         opened.builds.append(job)
         done([Compiled(job.key, "ok", elapsed_s=0.1, resources=Resources(96, 0, 32768, 128))])
 
@@ -559,6 +560,34 @@ def test_what_stands_before_a_product_is_inductors_to_measure(
     with lab() as opened, inductor_config.patch(prologue_fusion=True):
         opened.lower(cast, x, B)
     assert asked == []
+
+
+def test_what_inductor_measures_itself_waits_for_the_worker(
+    lab: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes that measure on one GPU at once measure each other."""
+    meanwhile: list[int] = []
+
+    def benchmark(*_: Any, **__: Any) -> tuple[float, str]:
+        meanwhile.append(sum(not task.done.is_set() for task in opened.tasks))
+        return 0.001, ""
+
+    def slowly(candidate: BenchCandidate) -> float:
+        time.sleep(0.2 if parts(candidate) else 0.0)
+        return FUSED(candidate)
+
+    def both(a: Any, b: Any, x: Any, y: Any) -> Any:
+        return torch.relu(a @ b), x.to(torch.bfloat16) @ y
+
+    for name in ("benchmark_fused_nodes", "benchmark_codegened_module"):
+        monkeypatch.setattr(Scheduler, name, benchmark)
+    monkeypatch.setattr(FusionEstimate, "why_not", lambda _: None)
+    x = Arg((512, 1024), torch.float8_e4m3fn), Arg((1024, 2048))
+    with lab(slowly) as opened, inductor_config.patch(prologue_fusion=True):
+        opened.lower(both, A, B, *x)
+    assert fusions(opened)
+    assert meanwhile
+    assert set(meanwhile) == {0}
 
 
 def test_where_the_plugin_fails_inductor_decides(

@@ -17,7 +17,7 @@ from torch._inductor.graph import GraphLowering
 import inductor_plugin
 from inductor_plugin.inductor.graph.session import Session
 from tests.support.candidates.providers import offered
-from tests.support.lowering import Lab, library_first
+from tests.support.lowering import Arg, Lab, library_first, library_last
 
 pytestmark = [pytest.mark.usefixtures("inductor_cache"), pytest.mark.compat]
 
@@ -55,3 +55,26 @@ def test_graph_and_session_go_after_the_compile(
     torch._dynamo.reset()
     gc.collect()
     assert not living() - before
+
+
+@pytest.mark.usefixtures("fake_gpu")
+@pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
+def test_what_could_not_be_measured_is_tuned_by_the_next_compile(
+    cache_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a GPU whose memory is full the library kernel runs, and nothing is condemned or remembered."""
+
+    def products(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.mm(a, b), torch.mm(b, a)
+
+    arguments = Arg((256, 512)), Arg((512, 256))
+    with Lab(library_last, cache_dir, hold=True).open() as lab:
+        lab.without_device = True
+        assert lab.lower(products, *arguments).count("extern_kernels.mm(") == 2
+        assert "nothing can be measured on cuda:0 now" in caplog.text
+        assert caplog.text.count("inductor-plugin: ") == 1
+        assert not list(cache_dir.glob("records/*/*/*.json"))
+        lab.without_device = False
+        assert "extern_kernels.mm(" not in lab.lower(products, *arguments)
+        assert len(list(cache_dir.glob("records/*/*/*.json"))) == 2
+        assert not list(cache_dir.glob("quarantine/*/*.json"))

@@ -75,7 +75,9 @@ class CompilingLab(FlexLab):
         fits = self.used[tile_of(build.source)].shared <= self.limit
         return "ok" if fits else "raised"  # a launch says: out of resources
 
-    def submit(self, job: Any, done: Callable[[list[Compiled]], None], memory: int = 0) -> None:
+    def submit(
+        self, job: Any, done: Callable[[list[Compiled]], None], memory: int = 0, *_order: Any
+    ) -> None:
         assert not isinstance(job, CppCompileJob)
         tile = tile_of(job.source)
         with self.one_at_a_time:  # it replaces a decorator of Inductor

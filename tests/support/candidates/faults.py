@@ -44,6 +44,14 @@ def no_memory(out: torch.Tensor, right: torch.Tensor) -> None:
     torch.empty(MEMORY_BYTES, dtype=torch.uint8)  # never touched: only a limit refuses it
 
 
+def crowded(out: torch.Tensor, right: torch.Tensor) -> None:
+    """Runs out of memory on a GPU that others have filled; the worker's GPU is this fake from now on."""
+    torch.cuda.is_initialized = lambda: True
+    torch.cuda.mem_get_info = lambda: (1 << 28, 80 << 30)
+    torch.cuda.memory_allocated = torch.cuda.memory_reserved = lambda: 1 << 30
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ...")
+
+
 def killed(out: torch.Tensor, right: torch.Tensor) -> None:
     os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when memory is out
 
@@ -93,6 +101,7 @@ FAULTS = (
     hangs,
     hangs_busy,
     no_memory,
+    crowded,
     killed,
     sticky,
     wrong,

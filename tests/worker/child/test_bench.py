@@ -1,15 +1,27 @@
 """Turns of the finals: which samples are taken again, and which count."""
 
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from inductor_plugin.worker.bench_worker import BenchWorker
 from inductor_plugin.worker.child import bench
-from inductor_plugin.worker.jobs import Event, FinalJob, JobFailed, Outcome, Sampling
+from inductor_plugin.worker.jobs import (
+    Event,
+    FinalJob,
+    JobFailed,
+    Outcome,
+    Sampling,
+    ScreenJob,
+)
 from inductor_plugin.worker.process import WorkerProcess
 from tests.worker.test_bench_worker import LIBRARY, SETTINGS, candidate
 
@@ -25,6 +37,21 @@ class ScriptedTimer:
     def __init__(self, samples_ms: Iterable[float]) -> None:
         self._samples_ms = iter(samples_ms)
         self.disturbed = False
+
+    def prepare(self) -> None:
+        """Nothing is needed."""
+
+    host_bound = False
+
+    def conditions(self) -> dict[str, object]:
+        """Nothing is known."""
+        return {}
+
+    def warm(self, call: Callable[[], object]) -> None:
+        """It is."""
+
+    def release(self) -> None:
+        """Nothing is held."""
 
     def synchronize(self) -> None:
         """Nothing runs on a device."""
@@ -86,6 +113,44 @@ def test_disturbed_turns_have_more_time(
 
 
 @pytest.mark.parametrize(
+    ("device", "samples_ms", "turns"),
+    [
+        # Two turns of two, each in three tries; then calm ones.
+        ("cuda:0", [*[-1.0] * 12, *[1.0] * 4], 4),
+        ("cuda:0", [-1.0] * 24, 4),
+        ("cuda:0", [1.0, -1.0, -1.0, -1.0, 1.0, 1.0], 2),
+        ("cpu", [-1.0] * 12, 2),
+    ],
+)
+def test_turns_that_were_all_disturbed_are_taken_again_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, device: str, samples_ms: list[float], turns: int
+) -> None:
+    """Another process on it, or a GPU that is too hot: a moment later it may be over."""
+    monkeypatch.setattr(bench, "_PAUSE_S", 0.0)
+    timer, events = ScriptedTimer(samples_ms), list[Event]()
+    monkeypatch.setattr(bench, "timer_for", lambda _: timer)
+    names = [replace(each, output=replace(each.output, device=device)) for each in (LIBRARY, GOOD)]
+    job: Any = SimpleNamespace(candidates=names, rounds=2, sampling=ONCE)
+    calls: Any = {
+        each.candidate_id: (SimpleNamespace(candidate=each, call=lambda: None), 1) for each in names
+    }
+    bench._take_turns(job, calls, time.monotonic(), events.append)  # pyright: ignore[reportPrivateUsage]
+    assert len([each for each in events if each.what == "sample"]) == 2 * turns
+
+
+def test_how_the_device_was_is_in_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    timer = ScriptedTimer([1.0] * 20)
+    monkeypatch.setattr(bench, "timer_for", lambda _: timer)
+    monkeypatch.setattr(timer, "conditions", lambda: {"sm_clock_mhz": 1980})
+    timer.host_bound = True
+    screened = bench.run(ScreenJob("one", None, LIBRARY, ONCE, None), lambda event: None)
+    assert screened.conditions == (("sm_clock_mhz", 1980), ("host_bound", True))  # type: ignore[union-attr]
+    timer.host_bound = False
+    (final,) = bench.run(FinalJob("one", (LIBRARY,), 1, ONCE), lambda event: None)  # type: ignore[misc]
+    assert final.conditions == (("sm_clock_mhz_before", 1980), ("sm_clock_mhz", 1980))  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
     ("turns", "samples_ms", "disturbed"),
     [
         ([(5.0, True), *[(1.0, False)] * 3, (6.0, True)], (1.0,) * 3, False),
@@ -111,3 +176,63 @@ def test_calm_turns_count_and_disturbed_ones_where_there_are_no_others(
     monkeypatch.setattr(WorkerProcess, "attempt", attempt)
     (outcome,) = BenchWorker(SETTINGS).final(FinalJob("finals", (GOOD,), 3, ONCE))
     assert (outcome.samples_ms, outcome.disturbed) == (samples_ms, disturbed)
+
+
+@pytest.mark.parametrize(
+    ("events", "failure", "status", "no_device"),
+    [
+        ("start", JobFailed("out_of_memory", "no room", crowded=True), "skipped", True),
+        ("build", JobFailed("out_of_memory", "no room", crowded=True), "skipped", True),
+        ("start", JobFailed("out_of_memory", "no room", crowded=False), "pruned", False),
+        ("build", JobFailed("out_of_memory", "no room", crowded=False), "skipped", False),
+        ("start", JobFailed("out_of_memory", "the machine's memory"), "out_of_memory", False),
+        ("build", JobFailed("sticky_error", "the driver refuses"), "skipped", True),
+        ("start", JobFailed("sticky_error", "a bad address"), "sticky_error", False),
+        ("build", JobFailed("raised", "no such type"), "skipped", False),
+    ],
+)
+def test_a_candidate_is_blamed_for_what_it_did_alone(
+    monkeypatch: pytest.MonkeyPatch,
+    events: Any,
+    failure: JobFailed,
+    status: str,
+    no_device: bool,
+) -> None:
+    def attempt(_: WorkerProcess, job: Any, __: float, watch: Callable[[Event], Any]) -> Any:
+        watch(Event("build", "good"))
+        watch(Event(events, "good"))
+        return failure
+
+    monkeypatch.setattr(WorkerProcess, "attempt", attempt)
+    outcome = BenchWorker(SETTINGS).screen(ScreenJob("one", None, GOOD, ONCE, None))
+    assert (outcome.status, outcome.no_device) == (status, no_device)
+    assert failure.reason in outcome.reason
+
+
+def test_what_evicts_the_cache_is_allocated_before_a_candidate_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise its buffer of 256 MiB is the candidate's want of memory."""
+    happened: list[str] = []
+    timer = ScriptedTimer([1.0] * 20)
+    monkeypatch.setattr(timer, "prepare", lambda: happened.append("prepare"))
+    monkeypatch.setattr(bench, "timer_for", lambda _: timer)
+    cold = Sampling(1, 1, 0.0, 60.0, cold_cache=True)
+    for job in (
+        ScreenJob("screened", None, LIBRARY, cold, None),
+        FinalJob("raced", (LIBRARY,), 1, cold),
+    ):
+        happened.clear()
+        bench.run(job, lambda event: happened.append(event.what))
+        assert "prepare" in happened[: happened.index("start")]
+
+
+def test_operands_of_one_problem_are_kept_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kept, count in ((bench.KEPT_PROBLEMS, 2), ({}, 1)):
+        bench.release()
+        monkeypatch.setattr(bench, "KEPT_PROBLEMS", kept)
+        for name in ("first", "second", "third"):
+            bench.run(ScreenJob(name, None, LIBRARY, ONCE, None), lambda event: None)
+        assert len(bench._kept) == count  # pyright: ignore[reportPrivateUsage]
+    bench.release()
+    assert not bench._kept  # pyright: ignore[reportPrivateUsage]

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from inductor_plugin.problem.tolerance import STEPPED, Tolerance, product_tolerance
-from inductor_plugin.worker.child.comparison import compare, errors_of, lost, saturation
+from inductor_plugin.worker.child.comparison import compare, lost, saturation
+from inductor_plugin.worker.child.deviation import errors_of
 
 STEPS = Tolerance(STEPPED, STEPPED)
 

@@ -1,0 +1,171 @@
+"""One process measures on a GPU at a time; the GPU is a name."""
+
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inductor_plugin.worker import turn as turn_module
+from inductor_plugin.worker.child import bench
+from inductor_plugin.worker.jobs import Event, FinalJob, ScreenJob
+from inductor_plugin.worker.turn import folder_in, turn
+from tests.support.repository import REPOSITORY
+from tests.worker.child.test_bench import GOOD as MEASURED
+from tests.worker.child.test_bench import ONCE
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from inductor_plugin.worker.turn import turn
+print("ready", flush=True)
+with turn("gpu", 30.0, Path(sys.argv[1])) as alone:
+    print(alone, flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def afresh() -> Iterator[None]:
+    folder_in.cache_clear()
+    yield
+    folder_in.cache_clear()
+
+
+def holder(folder: Path, seconds: float) -> subprocess.Popen[str]:
+    """Start a process that is about to take its turn."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder), str(seconds)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+    )
+    assert first_line(process) == "ready"
+    return process
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_the_next_process_goes_on_when_the_first_is_killed(tmp_path: Path) -> None:
+    first = holder(tmp_path, 600)
+    assert first_line(first) == "True"
+    second = holder(tmp_path, 0)
+    try:
+        time.sleep(0.5)
+        assert second.poll() is None  # it waits
+        os.kill(first.pid, signal.SIGKILL)
+        started = time.monotonic()
+        assert first_line(second) == "True"
+        assert time.monotonic() - started < 1.0
+    finally:
+        for process in (first, second):
+            process.kill()
+            process.communicate()
+
+
+def test_who_has_waited_for_too_long_measures_anyway(tmp_path: Path) -> None:
+    first = holder(tmp_path, 600)
+    try:
+        assert first_line(first) == "True"
+        with turn("gpu", 0.05, tmp_path) as alone:
+            assert not alone
+        with turn("another gpu", 0.05, tmp_path) as alone:
+            assert alone
+    finally:
+        first.kill()
+        first.communicate()
+    with turn("gpu", 5.0, tmp_path) as alone:
+        assert alone
+
+
+def test_a_lock_ends_with_its_block_also_by_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="as the test says"), turn("gpu", 0.0, tmp_path):
+        raise ValueError("as the test says")
+    other = holder(tmp_path, 0)
+    assert first_line(other) == "True"
+    other.communicate()
+
+
+def test_without_a_name_nothing_is_held(tmp_path: Path) -> None:
+    with turn("", 0.0, tmp_path) as alone:
+        assert alone
+    assert not list(tmp_path.glob("*/*"))
+
+
+@pytest.mark.parametrize("odd", ["link", "file", "open to others", "missing parent"])
+def test_a_folder_of_another_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, odd: str
+) -> None:
+    parent = tmp_path / "missing" if odd == "missing parent" else tmp_path
+    folder = parent / f"inductor-plugin-{os.geteuid()}"
+    if odd == "link":
+        (tmp_path / "elsewhere").mkdir()
+        folder.symlink_to(tmp_path / "elsewhere")
+    elif odd == "file":
+        folder.touch()
+    elif odd == "open to others":
+        folder.mkdir()
+        folder.chmod(0o777)
+    with turn("gpu", 0.0, parent) as alone:
+        assert alone
+    assert ("GPUs are not locked" in caplog.text) is (odd != "missing parent")
+    assert folder_in(parent) is None
+
+
+def test_a_folder_is_its_user_s_own(tmp_path: Path) -> None:
+    folder = folder_in(tmp_path)
+    assert folder is not None
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_was_measured_beside_another_process_is_provisional(
+    monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
+    asked: list[str] = []
+
+    def taken(uuid: str) -> Any:
+        asked.append(uuid)
+        return nullcontext(alone)
+
+    def screened(job: ScreenJob, emit: Any) -> Any:
+        return bench.Outcome("good", "ok", samples_ms=(1.0,))
+
+    def raced(job: FinalJob, emit: Any) -> Any:
+        emit(Event("sample", "good", 1.0))
+        return (bench.Outcome("good", "ok"),)
+
+    monkeypatch.setattr(bench, "turn", taken)
+    monkeypatch.setattr(bench, "uuid_of", lambda device: f"uuid of {device}")
+    monkeypatch.setattr(bench, "screen", screened)
+    monkeypatch.setattr(bench, "final", raced)
+    one = replace(MEASURED, output=replace(MEASURED.output, device="cuda:1"))
+    events: list[Event] = []
+    outcome: Any = bench.run(ScreenJob("one", None, one, ONCE, None), events.append)
+    assert outcome.disturbed is not alone
+    bench.run(FinalJob("one", (one,), 1, ONCE), events.append)
+    assert [event.disturbed for event in events] == [not alone]
+    bench.run(ScreenJob("one", None, MEASURED, ONCE, None), events.append)
+    assert asked == ["uuid of cuda:1", "uuid of cuda:1", ""]
+
+
+def test_it_is_in_memory_where_there_is_a_folder_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(turn_module, "_SHARED", tmp_path)
+    with turn("gpu", 0.0):
+        assert list(tmp_path.glob("*/gpu-gpu.lock"))
