@@ -21,6 +21,7 @@ from benchmarks.harness.resume import Budget
 from benchmarks.harness.sources import sources_digest
 
 SAMPLE_S = 60.0
+_END_S = 10.0
 OVER = "the budget ended before its answer"
 
 
@@ -53,7 +54,10 @@ class Arm:
             self.stop()
             why = f"no answer within {limit_s:.0f} s" if code is None else f"it ended with {code}"
             return {"failed": why}
-        return json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
+        if answer.get("fatal"):
+            self.stop()  # its device may be broken
+        return answer
 
     def stop(self) -> None:
         """Kill the process and its children."""
@@ -61,7 +65,8 @@ class Arm:
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, 9)
-            process.wait()
+            with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
+                process.communicate(timeout=_END_S)  # closes its pipes, and waits
 
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None or self._process.poll() is not None:
