@@ -6,7 +6,8 @@ Each arm is a separate long-lived process; all get the same inputs. A product is
 after the other (nothing else runs meanwhile), captured in a CUDA graph, and then sampled in turns with
 a cold L2. Products are measured in the order of interest (`shapes.by_interest`). Finished rows are written
 to the JSON file immediately: the next run resumes a run that was stopped, or whose budget ended, on
-the same machine with the same sources. Products with a failed arm are tried again, last.
+the same machine with the same sources. Products with a failed arm are tried again, last. What the budget
+cut is no result and is tried again, too; no arm may spend what the arms after it need.
 
 ``first call`` is the first call's seconds, tuning included; caches fill up along the list, as they
 do in use. Stock CUTLASS takes minutes per product, so that it is sampled: one product of each type and
@@ -116,7 +117,7 @@ def measured(
 ) -> tuple[dict[str, Any], bool]:
     """Return one product's row, and whether all arms finished within the budget."""
     request = {"do": "prepare", "shape": shape.label, "kind": types}
-    result, whole = raced(request, processes, budget, arm_s, rounds)
+    result, whole = raced(request, processes, budget, arm_s, rounds, seldom=SAMPLED)
     sizes = {"m": shape.m, "n": shape.n, "k": shape.k, "groups": shape.layer.groups}
     return {"product": name_of(shape, types), "kind": types, **sizes, **result}, whole
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.arms import Arm, arms, machine
+from benchmarks.harness.arms import Arm, arms, cut_by_budget, machine
 from benchmarks.harness.repository import RESULTS
-from benchmarks.harness.resume import Budget, Rows, failed_arms, is_better, waiting
+from benchmarks.harness.resume import CUT, Budget, Rows, failed_arms, is_better, waiting
 
 Measure = Callable[[str, Sequence[Arm]], tuple[dict[str, Any], bool]]
 """Returns the row of a name, and whether all arms finished within the budget."""
@@ -70,9 +70,17 @@ def run(
             before_s = budget.spent_s()
             row, whole = measure(left[0], processes)
             started += 1
-            if not whole and started > 1:
-                break  # the budget cut it short, so the row is not representative
-            # The first row is kept anyway: a name that takes a whole run would never be finished.
+            if not whole:
+                cut = _cut(row, budget)
+                print(f"[{budget.spent_s():5.0f} s] {left[0]}: {cut}", flush=True)
+                if started > 1:
+                    break  # the next run has more time for it, and begins with it
+                # It had a whole run: others come first, or it would be all that is ever measured.
+                name, left = left[0], left[1:]
+                earlier = rows.get(name)
+                if earlier is None or CUT in earlier:
+                    rows.put({"product": name, CUT: cut, "arms": {}})
+                continue
             name, left = left[0], left[1:]
             seldom_s = row["prepare_s"].get(seldom, 0.0)
             longest_s = max(longest_s, budget.spent_s() - before_s - seldom_s)
@@ -81,6 +89,13 @@ def run(
                 rows.put(row)
             print(f"[{budget.spent_s():5.0f} s] {line(row)}", flush=True)
     return left
+
+
+def _cut(row: Mapping[str, Any], budget: Budget) -> str:
+    """Return why a row is no result, and what happens to it."""
+    arms = ", ".join(cut_by_budget(row))
+    spent = f"after {budget.spent_s():.0f} of the run's {budget.seconds:.0f} s"
+    return f"{arms} had no more time {spent}; it is tried again by the next run"
 
 
 @dataclass(frozen=True)
@@ -136,7 +151,10 @@ class Benchmark:
         if rows is None:
             return 2
         left = run(rows, arguments, budget)
-        show(rows.rows)
+        show([row for row in rows.rows if CUT not in row])
+        for row in rows.rows:
+            if CUT in row:
+                print(f"{row['product']}: {row[CUT]}")
         closing(self.many, left, rows.path)
         ours = "ours" if "ours" in arguments.arms else arguments.arms[-1]
         return 0 if any(ours in r["arms"] and not failed_arms(r, [ours]) for r in rows.rows) else 1
