@@ -19,7 +19,7 @@ import torch
 
 from inductor_plugin.worker.jobs import JobFailed
 from tests.gpu import test_candidates
-from tests.gpu.cases import kernels, offers
+from tests.gpu.cases import builds, kernels, offers
 from tests.gpu.cases.kernels import Kernels
 from tests.gpu.forced import start as processes
 from tests.gpu.harness import results
@@ -240,7 +240,7 @@ def test_a_build_that_does_not_end_is_waited_for_once(
         def add(self, *facts: Any) -> None: ...
         def flush(self) -> None: ...
 
-    monkeypatch.setattr(offers, "Builder", Stuck)
+    monkeypatch.setattr(builds, "Builder", Stuck)
     some = [
         offers.Offered("a case", f"{number}", "name", "about", None, None)  # type: ignore[arg-type]
         for number in range(5)
