@@ -26,6 +26,7 @@ import torch._dynamo
 import torch._inductor.config as inductor_config
 
 import inductor_plugin
+from tests.gpu.harness.order import rank
 from tests.gpu.harness.results import Results, machine
 
 # Registers the name in a checkout, where it is not installed.
@@ -51,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what has passed, if asked to."""
+    """Skip what has passed, if asked to; the most telling tests first (`tests.gpu.harness.order`)."""
     here = Path(__file__).parent
     mine = [one for one in items if here in one.path.parents]
     if not mine or not torch.cuda.is_available():
@@ -66,6 +67,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for one in mine:
         if results.passed(one.name):
             one.add_marker(pytest.mark.skip(reason="passed before, on this GPU with these sources"))
+    ordered = iter(sorted(mine, key=lambda one: rank(one.nodeid, results.ended)))
+    items[:] = [next(ordered) if here in one.path.parents else one for one in items]
 
 
 class _Reporter:
