@@ -62,7 +62,7 @@ def main() -> int:
         return run(rows, [products[name] for name in names], arguments, budget)
 
     benchmark = campaign.Benchmark("gemm", __doc__, MANY, ARMS, SOURCES, 450.0, 180.0, ROUNDS)
-    return benchmark.main(measure_all, show, more=more)
+    return benchmark.main(measure_all, show, more=more, gain=gain)
 
 
 def run(
@@ -175,7 +175,8 @@ def show(rows: Iterable[Mapping[str, Any]]) -> None:
     for row in rows:
         reports: dict[str, Any] = row["arms"]
         times = [_cell(reports.get(arm), "median_ms", lambda ms: f"{ms * 1e3:.1f}") for arm in ARMS]
-        gains = [_gain(reports, arm) for arm in ("cublas", "stock")]
+        ratios = (gain(row, arm) for arm in ("cublas", "stock"))
+        gains = ["" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
         pair = [reports.get(arm) for arm in ("stock", "ours")]
         calls = [_cell(report, "first_call_s", lambda s: f"{s:.0f}") for report in pair]
         built = [_cell(report, "built_to_99", str) for report in pair]
@@ -188,10 +189,11 @@ def show(rows: Iterable[Mapping[str, Any]]) -> None:
         print(failure)
 
 
-def _gain(reports: Mapping[str, Any], arm: str) -> str:
-    answers = [reports.get(name, {}) for name in (arm, "ours")]
+def gain(row: Mapping[str, Any], arm: str) -> float | None:
+    """Return how many times as fast as an arm the plugin is; None where either failed or is wrong."""
+    answers = [row["arms"].get(name, {}) for name in (arm, "ours")]
     times: list[Any] = [answer.get("median_ms") if is_right(answer) else None for answer in answers]
-    return f"{times[0] / times[1]:.2f}" if all(times) else ""
+    return times[0] / times[1] if all(times) else None
 
 
 if __name__ == "__main__":

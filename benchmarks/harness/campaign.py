@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from benchmarks.harness.arms import Arm, arms, cut_by_budget, machine
 from benchmarks.harness.repository import RESULTS
 from benchmarks.harness.resume import CUT, Budget, Rows, failed_arms, is_better, waiting
 
+Gain = Callable[[Mapping[str, Any], str], "float | None"]
 Measure = Callable[[str, Sequence[Arm]], tuple[dict[str, Any], bool]]
 """Returns the row of a name, and whether all arms finished within the budget."""
 
@@ -129,6 +131,7 @@ class Benchmark:
         *,
         dry_arms: Sequence[str] = (),
         more: Callable[[argparse.ArgumentParser], object] | None = None,
+        gain: Gain | None = None,
     ) -> int:
         """Measure all missing rows, write after each row, print a table at the end.
 
@@ -137,6 +140,7 @@ class Benchmark:
             show: Prints the table.
             dry_arms: The arms of a dry run; all of them if not given.
             more: Adds arguments of this benchmark.
+            gain: Returns how many times as fast as an arm the plugin is in a row, for the last line.
 
         Returns:
             2 without a GPU, 1 if the plugin's arm, or the last one without it, has no result at all, 0 otherwise.
@@ -156,6 +160,8 @@ class Benchmark:
             if CUT in row:
                 print(f"{row['product']}: {row[CUT]}")
         closing(self.many, left, rows.path)
+        results = [row for row in rows.rows if CUT not in row]
+        print(summary(self.many, results, [arm for arm in arguments.arms if arm != "ours"], gain))
         ours = "ours" if "ours" in arguments.arms else arguments.arms[-1]
         return 0 if any(ours in r["arms"] and not failed_arms(r, [ours]) for r in rows.rows) else 1
 
@@ -182,6 +188,26 @@ class Benchmark:
 def chosen(names: Iterable[str], arguments: argparse.Namespace) -> list[str]:
     """Return the names selected by the arguments ``--match`` and ``--limit``."""
     return [name for name in names if arguments.match in name][: arguments.limit or None]
+
+
+def summary(
+    many: str, rows: Sequence[Mapping[str, Any]], rivals: Iterable[str], gain: Gain | None
+) -> str:
+    """Return the results in one line: how many, the plugin's failures, and its gains as geometric means.
+
+    Args:
+        many: Noun for the rows, in the plural.
+        rows: The rows; those that were cut are none.
+        rivals: The arms that the plugin is compared with.
+        gain: Returns how many times as fast as an arm the plugin is in a row, None where unknown.
+    """
+    failed = sum(bool(failed_arms(row, ["ours"])) for row in rows)
+    parts = [f"{len(rows)} {many}"] + ([f"the plugin failed in {failed}"] if failed else [])
+    for arm in rivals:
+        ratios = [ratio for row in rows if gain and (ratio := gain(row, arm))]
+        if ratios:
+            parts.append(f"x{statistics.geometric_mean(ratios):.2f} of {arm} ({len(ratios)})")
+    return f"summary: {', '.join(parts)}"
 
 
 def closing(many: str, left: Sequence[str], out: Path) -> None:

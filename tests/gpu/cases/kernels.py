@@ -76,13 +76,14 @@ def built_slice(
 ) -> dict[str, list[Offered] | str]:
     """Return the candidates of some cases that have to run, built; or why there are none."""
     offers = all_offered(identities, kernels_dir / "inductor", workers)
-    picked = {identity: _picked(identity, offer) for identity, offer in offers.items()}
-    lists = [offer for offer in picked.values() if not isinstance(offer, str)]
+    chosen_ones = {identity: picked(identity, offer) for identity, offer in offers.items()}
+    lists = [offer for offer in chosen_ones.values() if not isinstance(offer, str)]
     results = built([one for each in lists for one in each], kernels_dir, 2 * workers, BUILD_S)
-    return {identity: ready(offer, results) for identity, offer in picked.items()}
+    return {identity: ready(offer, results) for identity, offer in chosen_ones.items()}
 
 
-def _picked(identity: str, offers: list[Offered] | str) -> list[Offered] | str:
+def picked(identity: str, offers: list[Offered] | str) -> list[Offered] | str:
+    """Return the candidates of a case that have to run, or why there are none."""
     try:
         return offers if isinstance(offers, str) else chosen(case(identity), offers)
     except LookupError as error:

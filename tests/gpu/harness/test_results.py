@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +22,7 @@ from tests.gpu import test_candidates
 from tests.gpu.cases import builds, kernels, offers
 from tests.gpu.cases.kernels import Kernels
 from tests.gpu.forced import start as processes
-from tests.gpu.harness import order, results
+from tests.gpu.harness import results
 from tests.gpu.harness.results import Results
 from tests.support.repository import REPOSITORY
 
@@ -182,38 +179,6 @@ def test_a_test_that_ended_a_run_is_the_last_of_the_next(gpu_run: Any, tmp_path:
         row["outcome"] = "begun" if row["test"] == "test_good" else row["outcome"]
     path.write_text(json.dumps(content))
     assert gpu_run("--resume")[0] == ["bad", "later", "good"]
-
-
-def test_the_most_telling_tests_are_the_first(repository: Path) -> None:
-    environment = os.environ | {"INDUCTOR_PLUGIN_CACHE_DIR": ""}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "tests/gpu",
-        "-m",
-        "gpu or sm90",
-        "-q",
-        "--collect-only",
-    ]
-    command += ["-p", "tests.gpu.harness.pretend", "-p", "no:cacheprovider", "--fresh"]
-    done = subprocess.run(
-        command, cwd=repository, env=environment, capture_output=True, text=True, timeout=200
-    )
-    found = [line for line in done.stdout.splitlines() if "::" in line]
-    first = [f"tests/gpu/{one}" for one in order.FIRST]
-    assert found[: len(first)] == first, done.stdout[-2000:]
-    files = dict.fromkeys(one.partition("::")[0].rpartition("/")[2] for one in found[len(first) :])
-    assert list(files) == list(order.FILES)
-
-
-def test_make_resumes(repository: Path) -> None:
-    (line,) = [
-        one
-        for one in (repository / "Makefile").read_text().splitlines()
-        if "pytest tests/gpu" in one
-    ]
-    assert re.search(r" --resume .*\$\(ARGS\)$", line)
 
 
 def test_slices_are_built_in_the_tests_order() -> None:

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 import torch._dynamo
+import torch._inductor.config as inductor_config
 from torch.nn import functional
 
 from benchmarks.harness.dry_twin import DryTwin
@@ -89,7 +90,7 @@ def main() -> int:
     if arguments.dry:
         default_registry().register(DryTwin())
     torch.manual_seed(0)
-    with torch.no_grad(), torch._inductor.config.patch(fx_graph_cache=False):
+    with torch.no_grad(), inductor_config.patch(fx_graph_cache=False):
         if not arguments.dry:
             device_figures(report)
         products(report, sizes)

@@ -7,7 +7,7 @@ import secrets
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,7 +105,7 @@ def marked(mark: str) -> Iterator[int]:
 
 
 @contextmanager
-def ended_by_signals() -> Iterator[None]:
+def ended_by_signals() -> Generator[None]:
     """Let SIGTERM raise an exception in the block, so that the running step is killed with the session."""
 
     def end(number: int, frame: object) -> None:
