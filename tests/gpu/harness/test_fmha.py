@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from inductor_plugin.cache import open_store
+from inductor_plugin.cache.transfer.archive import import_archive
 from tests.gpu.cases import builds, fmha
 from tests.gpu.cases.builds import Place
+from tests.gpu.session import pack
 from tests.kernels.test_nvcc import toolkit_at
 
 pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
@@ -88,6 +92,40 @@ def test_a_kernel_of_another_major_version_does_not_serve() -> None:
     assert builds.serves(key, key)
     other = type(key)(**{**key.fields(), "toolchain": key.toolchain.replace("nvcc ", "nvcc 1")})
     assert not builds.serves(other, key)
+
+
+def test_what_a_pack_holds_does_not_depend_on_the_python_that_built_it(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, out = FORWARD[0], tmp_path / "kernels.pack"
+    assert pack.main(["--out", str(out), "--match", name]) == 0
+    assert log.read_text().split() == [name]
+    monkeypatch.setattr(sys, "version_info", (3, 12, 3, "final", 0))
+    monkeypatch.setattr(sys, "version", "3.12.3 (main)")
+    monkeypatch.setattr(sys, "hexversion", 0x030C03F0)
+    monkeypatch.setattr(platform, "python_version", lambda: "3.12.3")
+    monkeypatch.setattr(platform, "python_implementation", lambda: "another")
+    fmha_toolkit_cache()
+    log.write_text("")
+    import_archive(open_store(tmp_path / "elsewhere"), out)
+    place = fmha.built([name], tmp_path / "elsewhere", 1)[name]
+    assert isinstance(place, Place)
+    assert log.read_text() == ""
+    build = fmha.build(name, tmp_path / "elsewhere")
+    assert not isinstance(build, str)
+    assert "python" not in " ".join(str(text) for text in build.key.fields().values()).lower()
+    assert "Python.h" not in build.source.source
+    assert not any("python" in part.lower() for part in build.command if part.startswith("-l"))
+
+
+def test_a_pack_says_what_could_not_be_built(
+    log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "kernels.pack"
+    assert pack.main(["--out", str(out), "--match", FORWARD[1]]) == 1
+    shown = capsys.readouterr().out
+    assert f"\n{FORWARD[1]}: " in f"\n{shown}"
+    assert "summary: 0 kernels, 1 failed" in shown
 
 
 def test_only_what_the_selected_tests_need_is_built(

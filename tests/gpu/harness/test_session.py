@@ -162,7 +162,7 @@ def test_the_steps_have_names_and_commands_that_exist(repository: Path) -> None:
 
 def test_the_first_steps_tell_most() -> None:
     found = [each.name for each in PLAN]
-    telling = ["environment", "pack", "probe", "a product", "an attention", "a fusion"]
+    telling = ["environment", "doctor", "pack", "probe", "a product", "an attention", "a fusion"]
     assert found[: len(telling)] == telling
     assert found.index("cutlass alone") < found.index("products compiled")
     assert [each.part for each in PLAN] == sorted(
@@ -226,8 +226,8 @@ def test_a_part_or_some_steps_can_be_chosen() -> None:
     speed = plan.chosen(PLAN, "speed", [])
     assert {each.part for each in speed} == {"first", "speed"}
     only = [each.name for each in plan.chosen(PLAN, "all", ["a fusion"])]
-    assert only == ["environment", "pack", "a fusion"]
-    with pytest.raises(LookupError, match="no step 'fusion'; there are environment, pack"):
+    assert only == ["environment", "doctor", "pack", "a fusion"]
+    with pytest.raises(LookupError, match="no step 'fusion'; there are environment, doctor, pack"):
         plan.chosen(PLAN, "all", ["fusion"])
 
 
@@ -288,6 +288,24 @@ def test_a_figure_that_cannot_be_found_costs_itself(tmp_path: Path) -> None:
     written = json.loads((tmp_path / "sub" / "probe.json").read_text())
     assert written == {"bad": {"failed": "ZeroDivisionError: division by zero"}, "good": 1}
     assert report.failed == ["bad"]
+
+
+@pytest.mark.slow
+def test_the_probe_runs_dry(tmp_path: Path) -> None:
+    out = tmp_path / "probe.json"
+    command = [sys.executable, "-m", "tests.gpu.session.probe", "--dry", "--out", str(out)]
+    own = {"INDUCTOR_PLUGIN_CACHE_DIR": str(tmp_path / "kernels")}
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=os.environ | own, capture_output=True, text=True, timeout=230
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = json.loads(out.read_text())
+    assert figures["mm forced twin"]["taken"][0].startswith("dry_twin")
+    timed = [name for name, value in figures.items() if "host_us" in value]
+    wanted = ["mm eager", "mm stock", "mm plugin", "mm forced twin", "sdpa eager", "sdpa plugin"]
+    assert timed == wanted
+    assert all(figures[name]["wall_us"] >= figures[name]["host_us"] > 0 for name in timed)
+    assert step.detail(done.stdout).startswith("host us of a product: eager ")
 
 
 @pytest.fixture(scope="module")

@@ -35,12 +35,19 @@ def first(results: Path, kernels: Path, pack: Path | None) -> list[Step]:
     steps = [
         Step(
             "environment",
-            "GPU, versions, nvcc, and what doctor says",
+            "the GPU computes, the backend is known; versions",
             ("-m", module, "--out", str(results / "environment.json")),
             90,
             FIRST,
             essential=True,
-        )
+        ),
+        Step(
+            "doctor",
+            "what works, what is off, and why",
+            ("-m", "inductor_plugin.cli", "doctor", "--cache-dir", str(kernels)),
+            60,
+            FIRST,
+        ),
     ]
     if pack is not None:
         about = "kernels that were built beforehand"
