@@ -1,8 +1,10 @@
 """What a run of the GPU tests keeps: a JSON file after every test, a table at the end, a way to resume.
 
-    make test-gpu                   leaves out what has passed on this GPU with these sources
-    make test-gpu ARGS=--fresh      forgets earlier runs
-    pytest tests/gpu -k TEXT        runs what it is told to, and keeps the rows of the others
+    pytest tests/gpu --resume       leaves out what has passed on this GPU with these sources
+    pytest tests/gpu --fresh        forgets earlier runs
+    pytest tests/gpu -k TEXT        runs the selected tests, and keeps the rows of the others
+
+`make test-gpu` runs them in the steps of `tests.gpu.session`, each with a limit.
 
 Kernels go to ``INDUCTOR_PLUGIN_CACHE_DIR`` where it is set, so that those compiled on another machine
 are found; otherwise pytest's cache keeps them from one run to the next.

@@ -145,6 +145,14 @@ def test_the_installed_pytest_knows_the_options_of_the_project(repository: Path)
     assert requirements.numbers("2.11.0+cu130") == (2, 11, 0)
 
 
+def test_the_requirements_are_those_of_the_project(repository: Path) -> None:
+    text = (repository / "pyproject.toml").read_text(encoding="utf-8")
+    oldest = {each.name: ".".join(map(str, each.oldest)) for each in requirements.REQUIREMENTS}
+    for name in ("filelock", "torch", "nvidia-cutlass"):
+        assert f'"{name}>={oldest[name]}' in text, name
+    assert f'"rich>={oldest["rich"]}.' in text
+
+
 def test_the_steps_have_names_and_commands_that_exist(repository: Path) -> None:
     assert len({each.name for each in PLAN}) == len(PLAN)
     for each in PLAN:

@@ -37,7 +37,7 @@ class Requirement:
 REQUIREMENTS = (
     Requirement("torch", (2, 11), "with CUDA"),
     Requirement("triton", (3, 6), "comes with torch"),
-    Requirement("filelock", (3, 0), "the plugin's cache"),
+    Requirement("filelock", (3, 30), "the plugin's cache"),
     Requirement("rich", (13,), "tables"),
     Requirement(
         "pytest", (9, 0), "faulthandler_exit_on_timeout in pyproject.toml", tests_only=True
