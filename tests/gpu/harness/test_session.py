@@ -185,7 +185,12 @@ def collected() -> list[str]:
     command = [sys.executable, "-m", "pytest", "tests/gpu", "-m", "gpu or sm90", "-q"]
     command += ["--collect-only", "-p", "tests.gpu.harness.pretend", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [*command, "--fresh"], cwd=REPOSITORY, capture_output=True, text=True, timeout=200
+        [*command, "--fresh"],
+        cwd=REPOSITORY,
+        env=environment(Path("kernels")),
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
     found = [line for line in done.stdout.splitlines() if "::" in line]
     assert len(found) > 900, done.stdout[-2000:]

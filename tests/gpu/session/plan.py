@@ -8,14 +8,6 @@ from tests.gpu.harness.order import FIRST as FORCED
 from tests.gpu.session.step import FIRST, Step
 
 PARTS = (FIRST, "tests", "speed")
-TRITON = (
-    "triton_persistent_tma",
-    "triton_decode",
-    "triton_split_k",
-    "triton_fp8",
-    "triton_int4",
-)
-"""Families of products that Triton compiles."""
 
 
 def plan(results: Path, kernels: Path, pack: Path | None = None) -> list[Step]:
@@ -37,7 +29,7 @@ def first(results: Path, kernels: Path, pack: Path | None) -> list[Step]:
             "environment",
             "the GPU computes, the backend is known; versions",
             ("-m", module, "--out", str(results / "environment.json")),
-            90,
+            150,  # importing torch for the first time from a cold disk takes a minute
             FIRST,
             essential=True,
         ),
@@ -62,15 +54,15 @@ def tests(results: Path) -> list[Step]:
     def pytest(name: str, about: str, limit_s: float, *what: str, chosen: str = "") -> Step:
         places = [f"tests/gpu/{place}" for place in what]
         command = ["-m", "pytest", *places, "-q", "--no-header", "-p", "no:cacheprovider"]
+        command += [
+            "-W",
+            "default",
+        ]  # warnings of a torch or Python that is new must not hide the rest
         command += ["--gpu-results", str(results / "tests.json")]
         command += ["-k", chosen] if chosen else []
         return Step(name, about, tuple(command), limit_s, resume=("--resume",))
 
     alone = "test_every_candidate_is_right and "
-    families = [
-        pytest(f"{name} alone", "products", 150, "test_candidates.py", chosen=alone + name)
-        for name in TRITON
-    ]
     probe = ("-m", "tests.gpu.session.probe", "--out", str(results / "probe.json"))
     return [
         Step("probe", "clocks, host time of a call, memory of the worker", probe, 180),
@@ -78,7 +70,7 @@ def tests(results: Path) -> list[Step]:
         pytest("an attention", "each kind forced, with gradients", 220, *FORCED[3:5]),
         pytest("a fusion", "each kind forced", 220, *FORCED[5:]),
         pytest("cutlass alone", "products", 300, "test_candidates.py", chosen=alone + "cutlass"),
-        *families,
+        pytest("triton alone", "products", 300, "test_candidates.py", chosen=alone + "triton"),
         pytest(
             "visitors alone",
             "CUTLASS products with epilogues",

@@ -133,5 +133,6 @@ def environment(kernels: Path, repository: Path = REPOSITORY) -> dict[str, str]:
     return os.environ | {
         "PYTHONPATH": path,
         "PYTHONUNBUFFERED": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # the machine's plugins are not this project's
         "INDUCTOR_PLUGIN_CACHE_DIR": str(kernels),
     }

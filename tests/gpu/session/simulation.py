@@ -49,9 +49,9 @@ _HEAD = (
 )
 
 
-def plan(folder: Path) -> list[Step]:
-    """Return the steps; they leave traces in ``folder``."""
-    limits = {"hangs": 0.6, "is cut": 30.0}
+def plan(folder: Path, hang_s: float) -> list[Step]:
+    """Return the steps; they leave traces in ``folder``, and one hangs for ``hang_s`` seconds."""
+    limits = {"hangs": hang_s}
     least = {"is not begun": 20.0}
     return [
         Step(
@@ -96,7 +96,8 @@ def simulate(folder: Path, say: Callable[[str], object] = print) -> list[str]:
         if found != expected:
             wrong.append(f"{what}: {found!r}, not {expected!r}")
 
-    session = Session(plan(folder), folder, environment(folder / "kernels"), "sources", grace_s=0.2)
+    variables = environment(folder / "kernels")
+    session = Session(plan(folder, 0.8), folder, variables, "sources", grace_s=0.2)
     say("-- a first session, whose budget ends in a step")
     began = time.monotonic()
     code = run(session, opened(folder, FACTS), Clock(folder).start(), say=say)
@@ -108,6 +109,7 @@ def simulate(folder: Path, say: Callable[[str], object] = print) -> list[str]:
 
     say("-- resumed, with what failed mended")
     (folder / "mended").touch()
+    session = Session(plan(folder, 25.0), folder, variables, "sources")
     before = len(counted(folder, "passes"))
     code = run(session, opened(folder, FACTS), Budget(BUDGET_S), say=say)
     check("resumed exit status", code, 0)
