@@ -33,6 +33,13 @@ from benchmarks.harness.sources import PLUGIN
 
 ARM_MODULE = "benchmarks.gemm.arm"
 ARMS = ("cublas", "stock", "ours", "stock_cutlass")
+SHOWN = {
+    "cublas": "cuBLAS",
+    "stock": "stock",
+    "stock_cutlass": "st.CUTLASS (sample)",
+    "ours": "plugin",
+}
+"""The arms in the order of the table, with their columns' heads."""
 KINDS = ("bf16", "e4m3_row")
 MANY = "products"
 ROUNDS = 15
@@ -167,14 +174,16 @@ def show(rows: Iterable[Mapping[str, Any]]) -> None:
     title = f"{title}: {count} of {len(rows)} products"
     table = rich_table.Table(title=title, title_justify="left")
     table.add_column("product")
-    heads = ("cuBLAS", "stock", "st.CUTLASS (sample)", "plugin", "x cuBLAS", "x stock")
+    heads = (*SHOWN.values(), "x cuBLAS", "x stock")
     more = ("first call s: stock", "plugin", "built: stock", "plugin")
     for head in (*heads, *more):
         table.add_column(head, justify="right")
     failures: dict[str, None] = {}
     for row in rows:
         reports: dict[str, Any] = row["arms"]
-        times = [_cell(reports.get(arm), "median_ms", lambda ms: f"{ms * 1e3:.1f}") for arm in ARMS]
+        times = [
+            _cell(reports.get(arm), "median_ms", lambda ms: f"{ms * 1e3:.1f}") for arm in SHOWN
+        ]
         ratios = (gain(row, arm) for arm in ("cublas", "stock"))
         gains = ["" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
         pair = [reports.get(arm) for arm in ("stock", "ours")]
