@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,19 @@ def test_a_kernel_that_does_not_build_costs_itself_and_the_next_run_builds_nothi
     again = fmha.built(others, tmp_path / "kernels", 2)
     assert again == {name: found[name] for name in others}
     assert log.read_text() == ""
+
+
+def test_a_compiler_that_hangs_costs_its_own_kernel(log: Path, tmp_path: Path) -> None:
+    nvcc = tmp_path / "cuda" / "bin" / "nvcc"
+    slow = f'case "$found" in *{FORWARD[2]}*) exec sleep 60;; esac\nexec c++'
+    nvcc.write_text(nvcc.read_text().replace("exec c++", slow))
+    names = [FORWARD[0], FORWARD[2], BACKWARD[0]]
+    known = [fmha.build(name, tmp_path / "kernels") for name in names]
+    given = [each for each in known if not isinstance(each, str)]
+    began = time.monotonic()
+    found = builds.placed(given, tmp_path / "kernels", 2, 120.0, compile_s=4.0)
+    assert time.monotonic() - began < 60
+    assert [isinstance(each, Place) for each in found] == [True, False, True]
 
 
 def test_a_pack_of_another_patch_level_of_nvcc_serves(
