@@ -240,8 +240,11 @@ def test_a_part_or_some_steps_can_be_chosen() -> None:
     assert {each.part for each in speed} == {"first", "speed"}
     only = [each.name for each in plan.chosen(PLAN, "all", ["a fusion"])]
     assert only == ["environment", "doctor", "pack", "a fusion"]
+    again = plan.chosen(PLAN, "speed", [], ["a fusion"])
+    assert {each.name for each in again} == {"a fusion", *(each.name for each in speed)}
     with pytest.raises(LookupError, match="no step 'fusion'; there are environment, doctor, pack"):
         plan.chosen(PLAN, "all", ["fusion"])
+    assert session.main(["--again", "nothing", "--list"]) == 2
 
 
 def of(folder: Path, *steps: Step, **more: Any) -> Session:

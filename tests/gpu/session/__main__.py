@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     pack = chosen.pack and chosen.pack.resolve()
     try:
         every = plan.plan(results, kernels, pack)
-        steps = plan.chosen(every, chosen.part, [*chosen.only, *(chosen.again or ())])
+        steps = plan.chosen(every, chosen.part, chosen.only, chosen.again or ())
     except LookupError as error:
         print(error)
         return 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.gpu.harness.order import FIRST as FORCED
@@ -133,16 +134,27 @@ def speed(results: Path) -> list[Step]:
     ]
 
 
-def chosen(steps: list[Step], part: str, only: list[str]) -> list[Step]:
+def chosen(
+    steps: list[Step], part: str, only: Sequence[str], again: Sequence[str] = ()
+) -> list[Step]:
     """Return the steps of a part, or those that are named, and what runs in every session.
+
+    Args:
+        steps: All steps.
+        part: ``tests``, ``speed`` or ``all``.
+        only: Names of the steps that run; empty for those of the part.
+        again: Names of steps that are added to the part, because they are asked for again.
 
     Raises:
         LookupError: A name is not that of a step.
     """
     names = [step.name for step in steps]
-    unknown = [name for name in only if name not in names]
+    unknown = [name for name in (*only, *again) if name not in names]
     if unknown:
         raise LookupError(f"there is no step {unknown[0]!r}; there are {', '.join(names)}")
-    if only:
-        return [step for step in steps if step.part == FIRST or step.name in only]
-    return [step for step in steps if part == "all" or step.part in (FIRST, part)]
+
+    def wanted(step: Step) -> bool:
+        here = step.name in only if only else part in ("all", step.part)
+        return here or step.part == FIRST or step.name in again
+
+    return [step for step in steps if wanted(step)]
