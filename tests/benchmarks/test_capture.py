@@ -111,7 +111,7 @@ def on_streams(cuda: FakeCuda) -> Callable[..., torch.Tensor]:
         def backward(ctx: Any, do: Any) -> Any:
             cuda.kernel(ctx.stream)
             found = reference.backward(do, *ctx.saved_tensors, mask=SMALL.mask)
-            return tuple(one.to(do.dtype) for one in (found.dq, found.dk, found.dv))
+            return tuple(tensor.to(do.dtype) for tensor in (found.dq, found.dk, found.dv))
 
     apply: Any = Attention.apply
     return apply

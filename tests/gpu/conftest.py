@@ -69,8 +69,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for one in mine:
         if results.passed(one.name):
             one.add_marker(pytest.mark.skip(reason="passed before, on this GPU with these sources"))
-    ordered = iter(sorted(mine, key=lambda one: rank(one.nodeid, results.ended)))
-    items[:] = [next(ordered) if here in one.path.parents else one for one in items]
+    ordered = iter(sorted(mine, key=lambda item: rank(item.nodeid, results.ended)))
+    items[:] = [next(ordered) if here in item.path.parents else item for item in items]
 
 
 class _Reporter:

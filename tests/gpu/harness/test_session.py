@@ -198,10 +198,10 @@ def collected() -> list[str]:
 
 
 def test_the_most_telling_tests_are_the_first(collected: list[str]) -> None:
-    first = [f"tests/gpu/{one}" for one in order.FIRST]
+    first = [f"tests/gpu/{name}" for name in order.FIRST]
     assert collected[: len(first)] == first
     rest = collected[len(first) :]
-    assert list(dict.fromkeys(_file(one) for one in rest)) == list(order.FILES)
+    assert list(dict.fromkeys(_file(test) for test in rest)) == list(order.FILES)
 
 
 def _file(node_id: str) -> str:
@@ -223,7 +223,7 @@ def test_every_gpu_test_is_in_a_step_and_every_step_has_tests(collected: list[st
     for each in steps:
         assert any(selects(each, node_id) for node_id in collected), each.name
     worker = "tests/gpu/test_candidates.py::test_the_worker_has_a_gpu"
-    alone = [one for one in collected if not any(selects(each, one) for each in steps)]
+    alone = [test for test in collected if not any(selects(each, test) for each in steps)]
     assert alone == [worker]  # the environment says that
 
 
@@ -267,7 +267,7 @@ def test_nothing_runs_where_an_essential_step_fails(tmp_path: Path) -> None:
 def test_the_file_names_the_step_that_runs(tmp_path: Path) -> None:
     code = f"print('summary:', open({str(tmp_path / FILE)!r}).read().count('running'))"
     rows = opened(tmp_path, {})
-    assert run(of(tmp_path, coded("one", code)), rows, Budget(100.0), say=lambda line: None) == 0
+    assert run(of(tmp_path, coded("looks", code)), rows, Budget(100.0), say=lambda line: None) == 0
     assert rows.rows[0]["detail"] == "1"
 
 
