@@ -54,15 +54,13 @@ test-pytorch: $(READY)
 	$(PY) -m benchmarks.pytorch "$(PYTORCH)" $(ARGS)
 
 test-gpu: $(READY)
-	$(PY) -m pytest tests/gpu -m "gpu or sm90" --resume $(ARGS)
+	$(PY) -m tests.gpu.session --part tests $(ARGS)
 
 bench: $(READY)
 	$(PY) -m benchmarks.startup.cold_warm $(ARGS)
 
 bench-gpu: $(READY)
-	$(PY) -m benchmarks.gemm --budget-s 210 $(ARGS)
-	$(PY) -m benchmarks.attention --budget-s 150 $(ARGS)
-	$(PY) -m benchmarks.fusion.fused --budget-s 120 $(ARGS)
+	$(PY) -m tests.gpu.session --part speed $(ARGS)
 
 docs: $(READY)
 	$(PY) -m docs.generate

@@ -36,7 +36,7 @@ class Pack:
         target: The GPU they were compiled for, by name: ``H200``.
         arch: Its architecture: ``sm_90a``.
         created: Time of compilation, in seconds since 1970.
-        software: Versions of the plugin, torch, Triton, nvcc and CUTLASS that compiled them; and
+        software: Versions of the plugin, Python, torch, Triton, nvcc and CUTLASS that compiled them; and
             ``machine``, the processor of the host they run on, as in `platform.machine`.
         models: Origin of their problems: ``module:function``, or the name of a standard set.
         problems: The problems they serve, each in one line.

@@ -42,7 +42,7 @@ def main() -> int:
         return run(rows, {name: every[name] for name in names}, arguments, budget)
 
     benchmark = campaign.Benchmark("attention", __doc__, MANY, ARMS, SOURCES, 170.0, 120.0, ROUNDS)
-    return benchmark.main(measure, show)
+    return benchmark.main(measure, show, gain=lambda row, arm: gain(row, (arm,)))
 
 
 def todo() -> dict[str, tuple[Shape, bool]]:

@@ -25,9 +25,10 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.attention.shapes import shape_of
-from benchmarks.gemm.arm import Prepared, Tried, graphed, serve, ways
+from benchmarks.gemm.arm import Prepared, Tried, serve, ways
 from benchmarks.harness.attention import Function, Shape, ends_of, error_of, operands, sdpa
 from benchmarks.harness.attention import attention as plugin_attention
+from benchmarks.harness.capture import capture_stream, graphed
 from inductor_plugin.problem.attention import Mask
 from inductor_plugin.worker.jobs import Sampling
 from inductor_plugin.worker.timer import repeats_for, timer_for
@@ -64,21 +65,22 @@ def prepare(
     function = ways(arm, cache_dir, tried)(attention(arm, shape, device))
     timer = timer_for(device)
     timer.synchronize()
-    started = time.perf_counter()
-    out = function(*inputs)
-    gradients = torch.autograd.grad(out, inputs, do, retain_graph=True) if backward else ()
-    timer.synchronize()
-    first_call_s = time.perf_counter() - started
-    error = error_of(shape, (q, k, v, do), out, gradients)
 
     def forward() -> object:
         return function(*inputs)
 
-    def gradient() -> object:
-        return torch.autograd.grad(out, inputs, do, retain_graph=True)
+    with torch.set_grad_enabled(backward), capture_stream(device) as stream:
+        started = time.perf_counter()
+        out = function(*inputs)  # on this stream, or its backward could not be captured on it
 
-    with torch.set_grad_enabled(backward):
-        call, captured = graphed(gradient if backward else forward, device)
+        def gradient() -> Any:
+            return torch.autograd.grad(out, inputs, do, retain_graph=True)
+
+        gradients = gradient() if backward else ()
+        timer.synchronize()
+        first_call_s = time.perf_counter() - started
+        error = error_of(shape, (q, k, v, do), out, gradients)
+        call, captured = graphed(gradient if backward else forward, stream)
     sampling = Sampling(warmup=5, samples=1, min_sample_ms=2.0, max_total_s=5.0, cold_cache=True)
     report: dict[str, Any] = {
         "first_call_s": first_call_s,

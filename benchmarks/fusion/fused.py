@@ -46,7 +46,7 @@ def main() -> int:
         return run(rows, [products[name] for name in names], options, budget)
 
     benchmark = campaign.Benchmark("fused", __doc__, MANY, ARMS, SOURCES, 120.0, 100.0, ROUNDS)
-    return benchmark.main(wanted, show, dry_arms=DRY_ARMS)
+    return benchmark.main(wanted, show, dry_arms=DRY_ARMS, gain=gain)
 
 
 def run(rows: Rows, products: Sequence[Fused], options: Any, budget: Budget) -> list[str]:

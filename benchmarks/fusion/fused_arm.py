@@ -27,7 +27,8 @@ import torch
 import torch._dynamo
 
 from benchmarks.fusion.shapes import Fused, fused_products
-from benchmarks.gemm.arm import DRY_SIZE, Prepared, graphed, serve
+from benchmarks.gemm.arm import DRY_SIZE, Prepared, serve
+from benchmarks.harness.capture import capture_stream, graphed
 from benchmarks.harness.dry_twin import DryTwin
 from benchmarks.harness.error import error_of
 from benchmarks.harness.forced import forced_fusion
@@ -200,7 +201,8 @@ def prepare(
     error = error_of(answer, shape.spec.function(*(tensor.float() for tensor in tensors)))
     if not math.isfinite(error):
         raise ArithmeticError("its result has values that are not finite, or another size")
-    call, captured = graphed(lambda: compiled(*tensors), device)
+    with capture_stream(device) as stream:
+        call, captured = graphed(lambda: compiled(*tensors), stream)
     sampling = Sampling(warmup=5, samples=1, min_sample_ms=2.0, max_total_s=5.0, cold_cache=True)
     report: dict[str, Any] = {
         "first_call_s": first_call_s,

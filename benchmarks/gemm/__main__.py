@@ -6,7 +6,8 @@ Each arm is a separate long-lived process; all get the same inputs. A product is
 after the other (nothing else runs meanwhile), captured in a CUDA graph, and then sampled in turns with
 a cold L2. Products are measured in the order of interest (`shapes.by_interest`). Finished rows are written
 to the JSON file immediately: the next run resumes a run that was stopped, or whose budget ended, on
-the same machine with the same sources. Products with a failed arm are tried again, last.
+the same machine with the same sources. Products with a failed arm are tried again, last. What the budget
+cut is no result and is tried again, too; no arm may spend what the arms after it need.
 
 ``first call`` is the first call's seconds, tuning included; caches fill up along the list, as they
 do in use. Stock CUTLASS takes minutes per product, so that it is sampled: one product of each type and
@@ -32,6 +33,13 @@ from benchmarks.harness.sources import PLUGIN
 
 ARM_MODULE = "benchmarks.gemm.arm"
 ARMS = ("cublas", "stock", "ours", "stock_cutlass")
+SHOWN = {
+    "cublas": "cuBLAS",
+    "stock": "stock",
+    "stock_cutlass": "st.CUTLASS (sample)",
+    "ours": "plugin",
+}
+"""The arms in the order of the table, with their columns' heads."""
 KINDS = ("bf16", "e4m3_row")
 MANY = "products"
 ROUNDS = 15
@@ -61,7 +69,7 @@ def main() -> int:
         return run(rows, [products[name] for name in names], arguments, budget)
 
     benchmark = campaign.Benchmark("gemm", __doc__, MANY, ARMS, SOURCES, 450.0, 180.0, ROUNDS)
-    return benchmark.main(measure_all, show, more=more)
+    return benchmark.main(measure_all, show, more=more, gain=gain)
 
 
 def run(
@@ -116,7 +124,7 @@ def measured(
 ) -> tuple[dict[str, Any], bool]:
     """Return one product's row, and whether all arms finished within the budget."""
     request = {"do": "prepare", "shape": shape.label, "kind": types}
-    result, whole = raced(request, processes, budget, arm_s, rounds)
+    result, whole = raced(request, processes, budget, arm_s, rounds, seldom=SAMPLED)
     sizes = {"m": shape.m, "n": shape.n, "k": shape.k, "groups": shape.layer.groups}
     return {"product": name_of(shape, types), "kind": types, **sizes, **result}, whole
 
@@ -166,15 +174,18 @@ def show(rows: Iterable[Mapping[str, Any]]) -> None:
     title = f"{title}: {count} of {len(rows)} products"
     table = rich_table.Table(title=title, title_justify="left")
     table.add_column("product")
-    heads = ("cuBLAS", "stock", "st.CUTLASS (sample)", "plugin", "x cuBLAS", "x stock")
+    heads = (*SHOWN.values(), "x cuBLAS", "x stock")
     more = ("first call s: stock", "plugin", "built: stock", "plugin")
     for head in (*heads, *more):
         table.add_column(head, justify="right")
     failures: dict[str, None] = {}
     for row in rows:
         reports: dict[str, Any] = row["arms"]
-        times = [_cell(reports.get(arm), "median_ms", lambda ms: f"{ms * 1e3:.1f}") for arm in ARMS]
-        gains = [_gain(reports, arm) for arm in ("cublas", "stock")]
+        times = [
+            _cell(reports.get(arm), "median_ms", lambda ms: f"{ms * 1e3:.1f}") for arm in SHOWN
+        ]
+        ratios = (gain(row, arm) for arm in ("cublas", "stock"))
+        gains = ["" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
         pair = [reports.get(arm) for arm in ("stock", "ours")]
         calls = [_cell(report, "first_call_s", lambda s: f"{s:.0f}") for report in pair]
         built = [_cell(report, "built_to_99", str) for report in pair]
@@ -187,10 +198,11 @@ def show(rows: Iterable[Mapping[str, Any]]) -> None:
         print(failure)
 
 
-def _gain(reports: Mapping[str, Any], arm: str) -> str:
-    answers = [reports.get(name, {}) for name in (arm, "ours")]
+def gain(row: Mapping[str, Any], arm: str) -> float | None:
+    """Return how many times as fast as an arm the plugin is; None where either failed or is wrong."""
+    answers = [row["arms"].get(name, {}) for name in (arm, "ours")]
     times: list[Any] = [answer.get("median_ms") if is_right(answer) else None for answer in answers]
-    return f"{times[0] / times[1]:.2f}" if all(times) else ""
+    return times[0] / times[1] if all(times) else None
 
 
 if __name__ == "__main__":

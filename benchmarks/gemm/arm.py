@@ -29,6 +29,7 @@ import torch
 from benchmarks.gemm.check import error_of, expected, rows_of
 from benchmarks.gemm.products import BLOCK, Kind, kind
 from benchmarks.gemm.shapes import Shape, shapes
+from benchmarks.harness.capture import capture_stream, graphed, is_fatal
 from benchmarks.harness.dry_twin import DryTwin
 from inductor_plugin.registry import default_registry
 from inductor_plugin.worker.jobs import Sampling
@@ -96,27 +97,32 @@ def main() -> int:
 
 
 def serve(prepare: Callable[..., tuple[dict[str, Any], Prepared]]) -> int:
-    """Answer requests until stdin ends; ``prepare`` compiles what a request names."""
+    """Answer requests until stdin ends; ``prepare`` compiles what a request names.
+
+    After an error that may have broken the device the answer has ``fatal``: a new process answers the next one.
+    """
     arm, cache_dir = sys.argv[1:3]
     dry = "--dry" in sys.argv[3:]
     # Output of libraries is redirected to stderr; only answers are written to the original stdout.
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
     prepared: Prepared | None = None
-    warm(arm, Path(cache_dir), "cpu" if dry else "cuda:0")
-    for line in sys.stdin:
-        request = json.loads(line)
-        try:
-            if request["do"] == "prepare":
-                prepared = None
-                answer, prepared = prepare(arm, Path(cache_dir), request, dry=dry)
-            else:
-                assert prepared is not None
-                answer = {"ms": sample(prepared)}
-        except Exception as error:  # noqa: BLE001 - an arm that cannot run says why
-            reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-            answer = {"failed": reason, "traceback": traceback.format_exc()[-2000:]}
-        answers.write(json.dumps(answer) + "\n")
+    with answers:
+        warm(arm, Path(cache_dir), "cpu" if dry else "cuda:0")
+        for line in sys.stdin:
+            request = json.loads(line)
+            try:
+                if request["do"] == "prepare":
+                    prepared = None
+                    answer, prepared = prepare(arm, Path(cache_dir), request, dry=dry)
+                else:
+                    assert prepared is not None
+                    answer = {"ms": sample(prepared)}
+            except Exception as error:  # noqa: BLE001 - an arm that cannot run says why
+                reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+                answer = {"failed": reason, "traceback": traceback.format_exc()[-2000:]}
+                answer |= {"fatal": True} if is_fatal(error) else {}
+            answers.write(json.dumps(answer) + "\n")
     return 0
 
 
@@ -148,7 +154,8 @@ def prepare(
     error = error_of(actual, expected(shape, types, tensors, rows), rows)
     if not math.isfinite(error):
         raise ArithmeticError("its result has values that are not finite, or another size")
-    call, captured = graphed(lambda: compiled(*tensors), device)
+    with capture_stream(device) as stream:
+        call, captured = graphed(lambda: compiled(*tensors), stream)
     sampling = Sampling(warmup=5, samples=1, min_sample_ms=2.0, max_total_s=5.0, cold_cache=True)
     report: dict[str, Any] = {
         "first_call_s": first_call_s,
@@ -305,22 +312,6 @@ def record_stock(tried: Tried) -> None:
         tried.built[:] = [not isinstance(choice, untyped.ExternKernelCaller) for choice in timings]
 
     untyped.add_feedback_saver(saved)
-
-
-def graphed(call: Callable[[], object], device: str) -> tuple[Callable[[], object], bool]:
-    """Return the call as a CUDA graph, so that no host code is measured, and whether that was possible."""
-    if not device.startswith("cuda"):
-        return call, False
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        call()
-    return graph.replay, True
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from benchmarks.harness.resume import Budget
 from benchmarks.harness.sources import sources_digest
 
 SAMPLE_S = 60.0
+_END_S = 10.0
 OVER = "the budget ended before its answer"
 
 
@@ -53,7 +54,10 @@ class Arm:
             self.stop()
             why = f"no answer within {limit_s:.0f} s" if code is None else f"it ended with {code}"
             return {"failed": why}
-        return json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
+        if answer.get("fatal"):
+            self.stop()  # its device may be broken
+        return answer
 
     def stop(self) -> None:
         """Kill the process and its children."""
@@ -61,7 +65,8 @@ class Arm:
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, 9)
-            process.wait()
+            with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
+                process.communicate(timeout=_END_S)  # closes its pipes, and waits
 
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None or self._process.poll() is not None:
@@ -89,38 +94,76 @@ def raced(
     budget: Budget,
     arm_s: float,
     rounds: int,
+    seldom: str = "",
 ) -> tuple[dict[str, Any], bool]:
     """Return each arm's report of a call, and whether all finished within the budget.
 
-    Each arm compiles, then all are sampled in turns. No request may take more than the remaining budget.
+    Each arm compiles, then all are sampled in turns. An arm that compiles has the rest of the budget to itself
+    only if it is the last: `share_s`. What the budget cut is not sampled: the call has to be measured again.
+
+    Args:
+        request: What each arm compiles.
+        processes: The arms, in the order in which they compile.
+        budget: The budget of the run.
+        arm_s: Most seconds an arm compiles.
+        rounds: Samples of each arm.
+        seldom: An arm that is left out of the reports where the budget cut it, for the others count without it.
     """
     reports: dict[str, dict[str, Any]] = {}
     prepare_s: dict[str, float] = {}
+    others = sum(arm.name != seldom for arm in processes)
     for arm in processes:
         before_s = budget.spent_s()
-        reports[arm.name] = asked(arm, request, budget, arm_s)
+        limit_s = share_s(budget.rest_s(), max(1, others))
+        reports[arm.name] = asked(arm, request, budget, arm_s, limit_s)
         prepare_s[arm.name] = round(budget.spent_s() - before_s, 3)
-    whole = all(arm.get("failed") != OVER for arm in reports.values())
+        others -= arm.name != seldom
+    if reports.get(seldom, {}).get("failed") == OVER:
+        del reports[seldom]
+    whole = all(report.get("failed") != OVER for report in reports.values())
+    if whole:
+        whole = _sampled([arm for arm in processes if arm.name in reports], reports, budget, rounds)
+    return {"prepare_s": prepare_s, "arms": reports}, whole
+
+
+def share_s(rest_s: float, arms_left: int) -> float:
+    """Return the seconds an arm may compile: no arm may spend what those after it need.
+
+    A tenth is for the samples.
+
+    Args:
+        rest_s: What is left of the budget.
+        arms_left: Arms that have not compiled, this one among them.
+    """
+    return 0.9 * rest_s / arms_left
+
+
+def _sampled(
+    processes: Sequence[Arm], reports: dict[str, dict[str, Any]], budget: Budget, rounds: int
+) -> bool:
+    """Sample the arms that compiled in turns, into their reports; return whether the budget sufficed."""
     working = [arm for arm in processes if "failed" not in reports[arm.name]]
     samples: dict[str, list[float]] = {arm.name: [] for arm in working}
-    turn_order = [arm for number in range(rounds) for arm in turned(working, number)]
-    for arm in turn_order:
+    for arm in [arm for number in range(rounds) for arm in turned(working, number)]:
         if "failed" in reports[arm.name]:
             continue
-        report = asked(arm, {"do": "sample"}, budget, SAMPLE_S)
+        report = asked(arm, {"do": "sample"}, budget, SAMPLE_S, budget.rest_s())
         if report.get("failed") == OVER:
-            whole = False
-            break
+            reports[arm.name] = report
+            return False
         if "failed" in report:
             reports[arm.name] = report
         else:
             samples[arm.name].append(report["ms"])
     for name, times_ms in samples.items():
-        if times_ms and "failed" not in reports[name]:
+        if "failed" not in reports[name]:
             reports[name] |= {"median_ms": statistics.median(times_ms), "samples_ms": times_ms}
-        elif not whole and "failed" not in reports[name]:
-            reports[name] = {"failed": OVER}
-    return {"prepare_s": prepare_s, "arms": reports}, whole
+    return True
+
+
+def cut_by_budget(row: Mapping[str, Any]) -> list[str]:
+    """Return the arms of a row that the budget cut."""
+    return [name for name, report in row["arms"].items() if report.get("failed") == OVER]
 
 
 def turned(processes: Sequence[Arm], number: int) -> list[Arm]:
@@ -129,9 +172,11 @@ def turned(processes: Sequence[Arm], number: int) -> list[Arm]:
     return [*processes[first:], *processes[:first]]
 
 
-def asked(arm: Arm, request: Mapping[str, Any], budget: Budget, most_s: float) -> dict[str, Any]:
-    """Return an arm's answer within the remaining budget, at most ``most_s`` seconds."""
-    limit_s = min(most_s, budget.rest_s())
+def asked(
+    arm: Arm, request: Mapping[str, Any], budget: Budget, most_s: float, share_s: float
+) -> dict[str, Any]:
+    """Return an arm's answer within ``most_s`` seconds, and within its share of the budget."""
+    limit_s = min(most_s, share_s, budget.rest_s())
     if limit_s <= 0:
         return {"failed": OVER}
     answer = arm.ask(request, limit_s)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.arms import Arm, arms, machine
+from benchmarks.harness.arms import Arm, arms, cut_by_budget, machine
 from benchmarks.harness.repository import RESULTS
-from benchmarks.harness.resume import Budget, Rows, failed_arms, is_better, waiting
+from benchmarks.harness.resume import CUT, Budget, Rows, failed_arms, is_better, waiting
 
+Gain = Callable[[Mapping[str, Any], str], "float | None"]
 Measure = Callable[[str, Sequence[Arm]], tuple[dict[str, Any], bool]]
 """Returns the row of a name, and whether all arms finished within the budget."""
 
@@ -70,9 +72,17 @@ def run(
             before_s = budget.spent_s()
             row, whole = measure(left[0], processes)
             started += 1
-            if not whole and started > 1:
-                break  # the budget cut it short, so the row is not representative
-            # The first row is kept anyway: a name that takes a whole run would never be finished.
+            if not whole:
+                cut = _cut(row, budget)
+                print(f"[{budget.spent_s():5.0f} s] {left[0]}: {cut}", flush=True)
+                if started > 1:
+                    break  # the next run has more time for it, and begins with it
+                # It had a whole run: others come first, or it would be all that is ever measured.
+                name, left = left[0], left[1:]
+                earlier = rows.get(name)
+                if earlier is None or CUT in earlier:
+                    rows.put({"product": name, CUT: cut, "arms": {}})
+                continue
             name, left = left[0], left[1:]
             seldom_s = row["prepare_s"].get(seldom, 0.0)
             longest_s = max(longest_s, budget.spent_s() - before_s - seldom_s)
@@ -81,6 +91,13 @@ def run(
                 rows.put(row)
             print(f"[{budget.spent_s():5.0f} s] {line(row)}", flush=True)
     return left
+
+
+def _cut(row: Mapping[str, Any], budget: Budget) -> str:
+    """Return why a row is no result, and what happens to it."""
+    arms = ", ".join(cut_by_budget(row))
+    spent = f"after {budget.spent_s():.0f} of the run's {budget.seconds:.0f} s"
+    return f"{arms} had no more time {spent}; it is tried again by the next run"
 
 
 @dataclass(frozen=True)
@@ -114,6 +131,7 @@ class Benchmark:
         *,
         dry_arms: Sequence[str] = (),
         more: Callable[[argparse.ArgumentParser], object] | None = None,
+        gain: Gain | None = None,
     ) -> int:
         """Measure all missing rows, write after each row, print a table at the end.
 
@@ -122,6 +140,7 @@ class Benchmark:
             show: Prints the table.
             dry_arms: The arms of a dry run; all of them if not given.
             more: Adds arguments of this benchmark.
+            gain: Returns how many times as fast as an arm the plugin is in a row, for the last line.
 
         Returns:
             2 without a GPU, 1 if the plugin's arm, or the last one without it, has no result at all, 0 otherwise.
@@ -136,8 +155,13 @@ class Benchmark:
         if rows is None:
             return 2
         left = run(rows, arguments, budget)
-        show(rows.rows)
+        show([row for row in rows.rows if CUT not in row])
+        for row in rows.rows:
+            if CUT in row:
+                print(f"{row['product']}: {row[CUT]}")
         closing(self.many, left, rows.path)
+        results = [row for row in rows.rows if CUT not in row]
+        print(summary(self.many, results, [arm for arm in arguments.arms if arm != "ours"], gain))
         ours = "ours" if "ours" in arguments.arms else arguments.arms[-1]
         return 0 if any(ours in r["arms"] and not failed_arms(r, [ours]) for r in rows.rows) else 1
 
@@ -164,6 +188,26 @@ class Benchmark:
 def chosen(names: Iterable[str], arguments: argparse.Namespace) -> list[str]:
     """Return the names selected by the arguments ``--match`` and ``--limit``."""
     return [name for name in names if arguments.match in name][: arguments.limit or None]
+
+
+def summary(
+    many: str, rows: Sequence[Mapping[str, Any]], rivals: Iterable[str], gain: Gain | None
+) -> str:
+    """Return the results in one line: how many, the plugin's failures, and its gains as geometric means.
+
+    Args:
+        many: Noun for the rows, in the plural.
+        rows: The rows; those that were cut are none.
+        rivals: The arms that the plugin is compared with.
+        gain: Returns how many times as fast as an arm the plugin is in a row, None where unknown.
+    """
+    failed = sum(bool(failed_arms(row, ["ours"])) for row in rows)
+    parts = [f"{len(rows)} {many}"] + ([f"the plugin failed in {failed}"] if failed else [])
+    for arm in rivals:
+        ratios = [ratio for row in rows if gain and (ratio := gain(row, arm))]
+        if ratios:
+            parts.append(f"x{statistics.geometric_mean(ratios):.2f} of {arm} ({len(ratios)})")
+    return f"summary: {', '.join(parts)}"
 
 
 def closing(many: str, left: Sequence[str], out: Path) -> None:

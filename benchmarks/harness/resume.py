@@ -11,14 +11,20 @@ from typing import Any, cast
 
 SAME = ("gpu", "driver", "torch", "triton", "dry", "sources")
 """Facts that must be unchanged for a row to be kept."""
+CUT = "cut"
+"""Field of a row that is no result: why the budget ended before its arms had answered."""
 
 
 class Budget:
-    """The seconds a run may take, from the construction of this object."""
+    """The seconds a run may take, from the construction of this object.
+
+    Attributes:
+        seconds: The seconds of the whole run.
+    """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         """Start; ``clock`` returns seconds."""
-        self._seconds = seconds
+        self.seconds = seconds
         self._clock = clock
         self._started = clock()
 
@@ -28,7 +34,7 @@ class Budget:
 
     def rest_s(self) -> float:
         """Return the remaining seconds, 0 at the end."""
-        return max(0.0, self._seconds - self.spent_s())
+        return max(0.0, self.seconds - self.spent_s())
 
 
 class Rows:
@@ -118,12 +124,15 @@ def failed_arms(row: Mapping[str, Any], arms: Iterable[str]) -> list[str]:
 def waiting(
     rows: Iterable[Mapping[str, Any]], products: Sequence[str], arms: Sequence[str]
 ) -> list[str]:
-    """Return the products to measure: those without a row, then those with a failed arm."""
-    finished = {row["product"]: row for row in rows}
-    new = [name for name in products if name not in finished]
-    return new + [
-        name for name in products if name in finished and failed_arms(finished[name], arms)
-    ]
+    """Return the products to measure, in this order.
+
+    Those without a row; those that a whole run was too short for (`CUT`); those with a failed arm.
+    """
+    kept = {row["product"]: row for row in rows}
+    cut = [name for name in products if CUT in kept.get(name, {})]
+    new = [name for name in products if name not in kept]
+    finished = [name for name in products if name in kept and name not in cut]
+    return new + cut + [name for name in finished if failed_arms(kept[name], arms)]
 
 
 def is_better(row: Mapping[str, Any], earlier: Mapping[str, Any]) -> bool:

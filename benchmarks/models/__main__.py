@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    budget = Budget(_LONGEST_S * len(arguments.networks))
+    budget = Budget(2 * _LONGEST_S * len(ARMS) * len(arguments.networks))  # each arm has its limit
     facts = machine((*PLUGIN, "benchmarks/models"), dry=True) or {}
     result: dict[str, Any] = {"machine": facts | {"cores": os.cpu_count()}, "networks": {}}
     with arms(ARMS, "benchmarks.models.arm", dry=True) as processes:

@@ -40,6 +40,8 @@ class Host:
         machine: The processor, as `platform.machine` names it: ``x86_64``.
         torch: Version of torch.
         triton: Version of Triton; empty if it is not installed.
+        python: Minor version of Python: ``3.12``. Triton's key has a digest of its ``libtriton.so``, which
+            differs from one to the next; CUTLASS kernels do not depend on it.
     """
 
     arch: str
@@ -47,6 +49,7 @@ class Host:
     machine: str
     torch: str
     triton: str
+    python: str
 
 
 @dataclass(frozen=True)
@@ -139,23 +142,23 @@ def mismatch(packs: Iterable[Pack], host: Host) -> Mismatch | None:
 
 
 def _triton_mismatch(packs: Sequence[Pack], host: Host, *, others: str) -> Mismatch | None:
-    """Return why no pack's Triton kernels are reused here: their key has both versions."""
+    """Return why no pack's Triton kernels are reused here: their key has these versions."""
     # Models are named MODULE:FUNCTION; the standard sets have no Triton kernels.
     with_triton = [pack for pack in packs if any(":" in model for model in pack.models)]
-    here = {"torch": host.torch, "triton": host.triton}
+    here = {"torch": host.torch, "triton": host.triton, "python": host.python}
     compiled_with = [
         {name: pack.software.get(name, here[name]) for name in here} for pack in with_triton
     ]
     if not compiled_with or here in compiled_with:
         return None
     versions = _listed(
-        f"torch {versions['torch']}, Triton {versions['triton'] or 'none'}"
+        f"torch {versions['torch']}, Triton {versions['triton'] or 'none'}, Python {versions['python']}"
         for versions in compiled_with
     )
     compiled = "Triton's are compiled anew" if others else "its Triton kernels are compiled anew"
     return Mismatch(
         f"the pack in the cache was made with {versions}; here are torch {host.torch}, Triton "
-        f"{host.triton or 'none'}: {', '.join(filter(None, (others, compiled)))}",
+        f"{host.triton or 'none'}, Python {host.python}: {', '.join(filter(None, (others, compiled)))}",
         "make one with these versions",
     )
 

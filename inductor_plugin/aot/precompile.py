@@ -306,6 +306,7 @@ def _software(store: Store, digests: Sequence[str]) -> dict[str, str]:
         "inductor-plugin": __version__,
         "torch": str(torch.__version__),
         "machine": platform.machine(),
+        "python": ".".join(platform.python_version_tuple()[:2]),
     }
     for name in ("triton", "nvidia-cutlass"):
         with suppress(importlib.metadata.PackageNotFoundError):

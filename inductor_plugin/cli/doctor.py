@@ -131,8 +131,9 @@ def switch() -> Finding:
     if "inductor_plugin" not in {backend.name for backend in backends}:
         return Finding(
             "switch",
-            "broken",
-            "the package is importable but not installed, so torch finds no backend of its name",
+            "off",
+            "the package is importable but not installed: torch knows its backend after `import "
+            "inductor_plugin.backend` alone",
             "run `pip install -e .` in the repository, or `pip install inductor-plugin`",
         )
     detail = 'backend="inductor_plugin" is known to torch.compile'

@@ -306,6 +306,18 @@ def test_the_table_says_what_failed_and_what_is_wrong(capsys: pytest.CaptureFixt
     assert "a product: stock: no Triton" in shown
 
 
+@pytest.mark.parametrize("arm", __main__.SHOWN)
+def test_each_arm_is_in_its_own_column(arm: str, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = {"median_ms": 0.7654, "error": 0.0}
+    __main__.show([{"product": "one", "arms": {arm: answer}}])
+    lines = capsys.readouterr().out.splitlines()
+    (values,) = [line.split("│") for line in lines if "765.4" in line]
+    heads = next(line.split("┃") for line in lines if "┃" in line)
+    place = next(at for at, value in enumerate(values) if value.strip() == "765.4")
+    assert heads[place].split()[0] == __main__.SHOWN[arm].split()[0]
+    assert set(__main__.SHOWN) == set(__main__.ARMS)
+
+
 def dry(out: Path, repository: Path, folder: Path, *more: str) -> dict[str, Any]:
     """Run the GPU benchmark on a CPU."""
     command = [sys.executable, "-m", "benchmarks.gemm", "--dry", "--kinds", "bf16", "--rounds", "2"]

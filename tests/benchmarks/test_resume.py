@@ -17,7 +17,7 @@ from benchmarks.gemm import __main__
 from benchmarks.gemm.products import kind, missing_call
 from benchmarks.harness import arms as arms_module
 from benchmarks.harness import campaign
-from benchmarks.harness.resume import SAME, Budget, Rows, failed_arms, is_better, waiting
+from benchmarks.harness.resume import CUT, SAME, Budget, Rows, failed_arms, is_better, waiting
 from benchmarks.harness.sources import PLUGIN, REPOSITORY, sources_digest
 
 PRODUCTS = __main__.todo(["bf16"])[:3]
@@ -114,10 +114,10 @@ def test_samples_keep_to_the_budget_too(world: World, tmp_path: Path) -> None:
     out = tmp_path / "gemm.json"
     go(world, out, 120.0, rounds=100)
     assert world.now_s == 1120.0
-    answers = rows(out)[NAMES[0]]["arms"]
-    # 3 s to compile, two samples of 50 s, and a third that is cut.
-    assert [one.get("samples_ms") for one in answers.values()] == [[0.5], [0.5], None]
-    assert answers["ours"] == {"failed": arms_module.OVER}
+    row = rows(out)[NAMES[0]]
+    # 3 s to compile, two samples of 50 s, and a third that is cut: no result.
+    assert row["arms"] == {}
+    assert "ours had no more time after 120 of the run's 120 s" in row[CUT]
 
 
 def test_a_product_that_the_budget_cut_is_begun_again(world: World, tmp_path: Path) -> None:
@@ -135,7 +135,8 @@ def test_a_product_that_the_budget_cut_is_begun_again(world: World, tmp_path: Pa
         patched.setattr(FakeArm, "ask", ask)
         assert go(world, out, 100.0) == NAMES[1:]
     assert list(rows(out)) == NAMES[:1]
-    assert world.now_s == 1100.0
+    assert CUT not in rows(out)[NAMES[0]]
+    assert 1090.0 <= world.now_s <= 1100.0
 
 
 def test_a_product_that_no_run_is_long_enough_for_stops_nobody(
@@ -144,13 +145,49 @@ def test_a_product_that_no_run_is_long_enough_for_stops_nobody(
     out = tmp_path / "gemm.json"
     world.cost_s = {"ours": 100.0}
     assert go(world, out, 60.0) == NAMES[1:]
-    answers = rows(out)[NAMES[0]]["arms"]
-    assert failed_arms(rows(out)[NAMES[0]], ARMS) == ["cublas", "stock", "ours"]
-    assert answers["ours"] == {"failed": arms_module.OVER}
-    world.cost_s = {}
+    assert "ours had no more time" in rows(out)[NAMES[0]][CUT]
+    world.cost_s, world.asked = {}, []
     assert go(world, out, 60.0) == []
+    begun = [what for name, what, _ in world.asked if name == "cublas" and what != "sample"]
+    assert begun == [NAMES[1], NAMES[2], NAMES[0]]
     assert [failed_arms(one, ARMS) for one in rows(out).values()] == [[], [], []]
+    assert not any(CUT in one for one in rows(out).values())
     assert list(rows(out)) == NAMES  # the order of the file stays
+
+
+@pytest.mark.parametrize("hanging", ["cublas", "stock"])
+def test_the_plugin_has_its_share_of_a_budget_that_others_would_spend(
+    hanging: str, world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.cost_s = {hanging: 10_000.0, "ours": 60.0}
+    out = tmp_path / "gemm.json"
+    go(world, out, 210.0)
+    (limit_s,) = [s for name, what, s in world.asked if name == "ours" and what == NAMES[0]]
+    assert limit_s > 60.0
+    # The other has not had all the time that it may have: the row is no result, and it says so.
+    assert rows(out)[NAMES[0]]["arms"] == {}
+    assert f"{NAMES[0]}: {hanging} had no more time" in capsys.readouterr().out
+
+
+def test_a_row_stays_where_only_the_sampled_arm_was_cut(world: World, tmp_path: Path) -> None:
+    world.cost_s = {__main__.SAMPLED: 170.0}
+    out = tmp_path / "gemm.json"
+    go(world, out, 100.0, arms=list(__main__.ARMS))
+    row = rows(out)[NAMES[0]]
+    assert list(row["arms"]) == list(ARMS)
+    assert all("median_ms" in report for report in row["arms"].values())
+
+
+def test_a_row_that_was_cut_does_not_take_the_place_of_a_result(
+    world: World, tmp_path: Path
+) -> None:
+    out = tmp_path / "gemm.json"
+    world.broken = ("stock",)
+    assert go(world, out, 1000.0) == []
+    before = rows(out)
+    world.broken, world.cost_s = (), {"ours": 1000.0}
+    go(world, out, 60.0)
+    assert rows(out) == before
 
 
 def test_an_arm_that_failed_is_tried_again_after_the_others(world: World, tmp_path: Path) -> None:

@@ -70,6 +70,17 @@ def test_a_switch_that_cannot_act_is_broken(monkeypatch: pytest.MonkeyPatch):
     assert doctor.switch().remedy == "unset TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
+def test_a_checkout_that_is_not_installed_is_not_broken(monkeypatch: pytest.MonkeyPatch):
+    def none(**_: str) -> tuple[()]:
+        return ()
+
+    monkeypatch.setattr(doctor.importlib.metadata, "entry_points", none)
+    finding = doctor.switch()
+    assert finding.state == "off"
+    assert "`import inductor_plugin.backend`" in finding.detail
+    assert "pip install -e ." in finding.remedy
+
+
 def test_the_compiler_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     fake = tmp_path / "bad-c++"
     fake.write_text("#!/bin/sh\necho 'fatal error: Python.h: not found' >&2\nexit 1\n")

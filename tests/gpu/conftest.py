@@ -1,8 +1,10 @@
 """What a run of the GPU tests keeps: a JSON file after every test, a table at the end, a way to resume.
 
-    make test-gpu                   leaves out what has passed on this GPU with these sources
-    make test-gpu ARGS=--fresh      forgets earlier runs
-    pytest tests/gpu -k TEXT        runs what it is told to, and keeps the rows of the others
+    pytest tests/gpu --resume       leaves out what has passed on this GPU with these sources
+    pytest tests/gpu --fresh        forgets earlier runs
+    pytest tests/gpu -k TEXT        runs the selected tests, and keeps the rows of the others
+
+`make test-gpu` runs them in the steps of `tests.gpu.session`, each with a limit.
 
 Kernels go to ``INDUCTOR_PLUGIN_CACHE_DIR`` where it is set, so that those compiled on another machine
 are found; otherwise pytest's cache keeps them from one run to the next.
@@ -26,6 +28,7 @@ import torch._dynamo
 import torch._inductor.config as inductor_config
 
 import inductor_plugin
+from tests.gpu.harness.order import rank
 from tests.gpu.harness.results import Results, machine
 
 # Registers the name in a checkout, where it is not installed.
@@ -51,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what has passed, if asked to."""
+    """Skip what has passed, if asked to; the most telling tests first (`tests.gpu.harness.order`)."""
     here = Path(__file__).parent
     mine = [one for one in items if here in one.path.parents]
     if not mine or not torch.cuda.is_available():
@@ -66,6 +69,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for one in mine:
         if results.passed(one.name):
             one.add_marker(pytest.mark.skip(reason="passed before, on this GPU with these sources"))
+    ordered = iter(sorted(mine, key=lambda item: rank(item.nodeid, results.ended)))
+    items[:] = [next(ordered) if here in item.path.parents else item for item in items]
 
 
 class _Reporter:

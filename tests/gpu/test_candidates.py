@@ -18,8 +18,9 @@ import torch
 from inductor_plugin.worker.jobs import CallJob
 from inductor_plugin.worker.process import WorkerProcess
 from tests.gpu.cases import fused as fused_cases
+from tests.gpu.cases.builds import settings
 from tests.gpu.cases.kernels import RUN_S, Kernels, building, check_candidates
-from tests.gpu.cases.offers import settings
+from tests.gpu.cases.offers import Offered
 from tests.gpu.cases.registry import case_ids
 from tests.gpu.harness.selected import selected
 
@@ -29,7 +30,9 @@ Note = Callable[[str, Any], None]
 
 
 @pytest.fixture(scope="session", name="kernels")
-def all_kernels(request: pytest.FixtureRequest, kernels_dir: Path) -> Iterator[Kernels]:
+def all_kernels(
+    request: pytest.FixtureRequest, kernels_dir: Path
+) -> Iterator[Kernels[list[Offered]]]:
     """Begin to build the candidates of each case that is going to run."""
     session = request.session
     names = [*selected(session, "identity"), *selected(session, "fused")]
@@ -46,14 +49,14 @@ def bench_worker() -> Iterator[WorkerProcess]:
 
 @pytest.mark.parametrize("identity", case_ids())
 def test_every_candidate_is_right(
-    identity: str, kernels: Kernels, worker: WorkerProcess, record_property: Note
+    identity: str, kernels: Kernels[list[Offered]], worker: WorkerProcess, record_property: Note
 ) -> None:
     check_candidates(identity, kernels, worker, record_property)
 
 
 @pytest.mark.parametrize("fused", fused_cases.cases())
 def test_an_epilogue_of_visitors_is_right(
-    fused: str, kernels: Kernels, worker: WorkerProcess, record_property: Note
+    fused: str, kernels: Kernels[list[Offered]], worker: WorkerProcess, record_property: Note
 ) -> None:
     check_candidates(fused, kernels, worker, record_property)
 

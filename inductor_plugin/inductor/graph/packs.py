@@ -47,7 +47,8 @@ def host_of(gpu: Target) -> Host:
     triton = ""
     with suppress(importlib.metadata.PackageNotFoundError):
         triton = importlib.metadata.version("triton")
-    return Host(gpu.arch, cuda_major(), platform.machine(), str(torch.__version__), triton)
+    python = ".".join(platform.python_version_tuple()[:2])
+    return Host(gpu.arch, cuda_major(), platform.machine(), str(torch.__version__), triton, python)
 
 
 def _problems(config: Config, gpu: Target) -> list[str]:

@@ -18,7 +18,7 @@ from tests.support.packs import install, pack_file, stale
 
 SOFTWARE = {"nvcc": "nvcc 13.0.88", "torch": "2.14.1", "triton": "3.8.0", "machine": "x86_64"}
 HOPPER = Pack("H200", "sm_90a", 1.0, SOFTWARE, ("m:f",), (), ())
-HOST = Host("sm_90a", 13, "x86_64", "2.14.1", "3.8.0")
+HOST = Host("sm_90a", 13, "x86_64", "2.14.1", "3.8.0", "3.12")
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_packs_of_another_machine_are_named() -> None:
     assert mismatch([replace(HOPPER, software=unnoted)], HOST) is None
 
 
-@pytest.mark.parametrize("other", [{"torch": "2.13.0"}, {"triton": "3.7.0"}])
+@pytest.mark.parametrize("other", [{"torch": "2.13.0"}, {"triton": "3.7.0"}, {"python": "3.11"}])
 def test_packs_of_another_torch_or_triton_are_named(other: dict[str, str]) -> None:
     pack = made(**other)
     reason = mismatch([pack], HOST)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYetError
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from inductor_plugin.worker.jobs import CallJob, JobFailed
 from inductor_plugin.worker.process import WorkerProcess
@@ -24,30 +24,33 @@ BUILD_S = 300.0
 RUN_S = 60.0
 """Longest run of a kernel in all ways."""
 
-Built = Mapping[str, list[Offered] | str]
+T = TypeVar("T")
 
 
-class Kernels:
+class Kernels(Generic[T]):
     """Builds one slice of the cases after the other in a thread, in the order of the tests."""
 
     def __init__(
-        self, identities: Sequence[str], build: Callable[[Sequence[str]], Built], size: int
+        self,
+        identities: Sequence[str],
+        build: Callable[[Sequence[str]], Mapping[str, T | str]],
+        size: int,
     ) -> None:
         """Begin to build.
 
         Args:
             identities: The cases that are going to be tested, in their order.
-            build: Returns the built candidates of some cases, or why there are none.
+            build: Returns what is built for some cases, or why there is nothing.
             size: Cases of a slice.
         """
         self._thread = ThreadPoolExecutor(1, "build kernels")
-        self._slices: dict[str, Future[Built]] = {}
+        self._slices: dict[str, Future[Mapping[str, T | str]]] = {}
         for first in range(0, len(identities), size):
             part = list(identities[first : first + size])
             self._slices |= dict.fromkeys(part, self._thread.submit(build, part))
 
-    def of(self, identity: str, limit_s: float = WAIT_S) -> list[Offered] | str:
-        """Return the built candidates of a case, or why there are none, after ``limit_s`` at most."""
+    def of(self, identity: str, limit_s: float = WAIT_S) -> T | str:
+        """Return what is built for a case, or why there is nothing, after ``limit_s`` at most."""
         try:
             return self._slices[identity].result(limit_s)[identity]
         except NotYetError:
@@ -60,7 +63,7 @@ class Kernels:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def building(identities: Sequence[str], kernels_dir: Path) -> Iterator[Kernels]:
+def building(identities: Sequence[str], kernels_dir: Path) -> Iterator[Kernels[list[Offered]]]:
     """Begin to build the candidates of the cases that are going to run; two a process in a slice."""
     workers = max(1, len(os.sched_getaffinity(0)) // 2)
     kernels = Kernels(identities, lambda some: built_slice(some, kernels_dir, workers), 2 * workers)
@@ -68,16 +71,19 @@ def building(identities: Sequence[str], kernels_dir: Path) -> Iterator[Kernels]:
     kernels.close()
 
 
-def built_slice(identities: Sequence[str], kernels_dir: Path, workers: int) -> Built:
+def built_slice(
+    identities: Sequence[str], kernels_dir: Path, workers: int
+) -> dict[str, list[Offered] | str]:
     """Return the candidates of some cases that have to run, built; or why there are none."""
     offers = all_offered(identities, kernels_dir / "inductor", workers)
-    picked = {identity: _picked(identity, offer) for identity, offer in offers.items()}
-    lists = [offer for offer in picked.values() if not isinstance(offer, str)]
+    chosen_ones = {identity: picked(identity, offer) for identity, offer in offers.items()}
+    lists = [offer for offer in chosen_ones.values() if not isinstance(offer, str)]
     results = built([one for each in lists for one in each], kernels_dir, 2 * workers, BUILD_S)
-    return {identity: ready(offer, results) for identity, offer in picked.items()}
+    return {identity: ready(offer, results) for identity, offer in chosen_ones.items()}
 
 
-def _picked(identity: str, offers: list[Offered] | str) -> list[Offered] | str:
+def picked(identity: str, offers: list[Offered] | str) -> list[Offered] | str:
+    """Return the candidates of a case that have to run, or why there are none."""
     try:
         return offers if isinstance(offers, str) else chosen(case(identity), offers)
     except LookupError as error:
@@ -97,7 +103,10 @@ def ready(
 
 
 def check_candidates(
-    identity: str, kernels: Kernels, worker: WorkerProcess, note: Callable[[str, Any], None]
+    identity: str,
+    kernels: Kernels[list[Offered]],
+    worker: WorkerProcess,
+    note: Callable[[str, Any], None],
 ) -> None:
     """Run the candidates of a case in a worker, note how each fared, and fail if one is wrong."""
     ends = time.monotonic() + TEST_S

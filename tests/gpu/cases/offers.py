@@ -9,10 +9,7 @@ the kernels into a cache directory through the compile workers, in batches.
 from __future__ import annotations
 
 import re
-import sys
 import tempfile
-import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,26 +20,19 @@ from typing import Any
 import torch
 
 from inductor_plugin.aot.fake_device import as_target
-from inductor_plugin.cache import open_store
 from inductor_plugin.kernels.call import OpKernel, SequenceKernel
-from inductor_plugin.tuning.build.builder import Builder
-from inductor_plugin.tuning.candidate import CandidateId
-from inductor_plugin.tuning.counters import Counters
-from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import CppBuild, TaskCandidate
-from inductor_plugin.worker.compile_pool import CompilePool
 from inductor_plugin.worker.jobs import (
     BenchCandidate,
     CallJob,
     JobFailed,
     TritonCompileJob,
-    WorkerSettings,
 )
 from inductor_plugin.worker.process import WorkerProcess
+from tests.gpu.cases.builds import placed, settings
 from tests.gpu.cases.product import FUSED, Case, Spec
 from tests.gpu.cases.registry import case
 from tests.gpu.harness.written import WrittenCall, written
-from tests.support.fakes import task
 from tests.support.lowering import Arg, Lab, library_first, visited_first
 
 GPU = "H200"
@@ -174,13 +164,6 @@ def chosen(given: Case, offers: Sequence[Offered]) -> list[Offered]:
     return list(picked.values())
 
 
-def settings(kind: str) -> WorkerSettings:
-    """Return the settings of a worker of the GPU tests."""
-    if kind == "compile":
-        return WorkerSettings(sys_path=tuple(sys.path), kind="compile")
-    return WorkerSettings(sys_path=tuple(sys.path), kind="bench", device="cuda:0")
-
-
 def all_offered(
     identities: Sequence[str], inductor_dir: Path, workers: int
 ) -> dict[str, list[Offered] | str]:
@@ -212,41 +195,10 @@ def built(
 
     What is not ready after ``timeout_s`` is not waited for; what is ready by then stays in the cache.
     """
-    pool = CompilePool(workers, settings("compile"), memory_bytes_per_job=2 << 30)
-    ends = time.monotonic() + timeout_s
-    builder = Builder(open_store(folder), pool, Counters(), Trace(), timeout_s)
-    found: dict[tuple[str, str], Offered | str] = {}
-    waiting: list[tuple[Offered, TaskCandidate, threading.Event]] = []
-    try:
-        for one in offers:
-            entry = _entry(one)
-            ended = threading.Event()
-
-            def done(entry: TaskCandidate = entry, ended: threading.Event = ended) -> None:
-                if entry.ready or entry.outcome is not None:
-                    ended.set()
-
-            waiting.append((one, entry, ended))
-            builder.add(task([entry]), entry, done)
-        builder.flush()
-        for one, entry, ended in waiting:
-            ended.wait(max(0.0, ends - time.monotonic()))
-            reason = entry.outcome.reason if entry.outcome else "not built in time"
-            place = str(entry.description).split("@", 1)
-            ready = entry.ready and len(place) == 2
-            found[one.case, one.identity] = one.at(place[1], place[0]) if ready else reason
-    finally:
-        pool.close()
-    return found
-
-
-def _entry(one: Offered) -> TaskCandidate:
-    """Return a candidate as the builder takes it; where it was built is noted in its description."""
-    entry = TaskCandidate(CandidateId(one.identity, one.name, "template", ""), build=one.build)
-
-    def bench(library: str, symbol: str) -> Any:
-        entry.identity = replace(entry.identity, description=f"{symbol}@{library}")
-        return one.kernel
-
-    entry.bench = bench
-    return entry
+    places = placed([offer.build for offer in offers], folder, workers, timeout_s)
+    return {
+        (offer.case, offer.identity): place
+        if isinstance(place, str)
+        else offer.at(place.library, place.symbol)
+        for offer, place in zip(offers, places, strict=True)
+    }

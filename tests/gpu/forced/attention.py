@@ -81,7 +81,10 @@ class Family:
     accepted: float = 0.02
 
 
+_SMALL = (Shape("causal", 2, 4, 2, 300, 300, 128),)
 FAMILIES: dict[str, Family] = {
+    "triton causal d128": Family(("triton_attention-", "triton_attention_backward-"), _SMALL),
+    "cutlass causal d128": Family(("cutlass_fmha.",), _SMALL, backends="ATEN,CUTLASS"),
     "triton dims": Family(("triton_attention-", "triton_attention_backward-"), _DIMS),
     "triton masks": Family(
         (

@@ -13,8 +13,16 @@ from benchmarks.harness.sources import PLUGIN
 SOURCES = (*PLUGIN, "benchmarks/harness", "tests/gpu")
 
 
+BEGUN = "begun"
+"""Outcome of a test that runs; where it stays, the test ended the run."""
+
+
 class Results:
-    """How each test went, in a file."""
+    """How each test went, in a file.
+
+    Attributes:
+        ended: Tests that were running when an earlier run ended.
+    """
 
     def __init__(
         self,
@@ -38,6 +46,7 @@ class Results:
         rows[:] = [row for row in rows if {"outcome", "seconds"} <= row.keys()]
         self._earlier = {row["test"]: row for row in rows}
         passed = {test for test, row in self._earlier.items() if row["outcome"] == "passed"}
+        self.ended = {test for test, row in self._earlier.items() if row["outcome"] == BEGUN}
         self._before = passed if resumed else set[str]()
         self._fresh: set[str] = set()
 
@@ -63,7 +72,7 @@ class Results:
     def begin(self, test: str) -> None:
         """Note that a test begins, and write the file: one that ends the whole run is named there."""
         if not self.passed(test):
-            self._file.put({"test": test, "outcome": "begun", "seconds": 0.0})
+            self._file.put({"test": test, "outcome": BEGUN, "seconds": 0.0})
 
     def add(
         self, test: str, outcome: str, seconds: float, reason: str, notes: Mapping[str, Any]

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-import re
+import os
 import shutil
 import threading
 import time
@@ -19,7 +19,7 @@ import torch
 
 from inductor_plugin.worker.jobs import JobFailed
 from tests.gpu import test_candidates
-from tests.gpu.cases import kernels, offers
+from tests.gpu.cases import builds, kernels, offers
 from tests.gpu.cases.kernels import Kernels
 from tests.gpu.forced import start as processes
 from tests.gpu.harness import results
@@ -171,13 +171,14 @@ def test_a_fresh_run_forgets_what_has_passed(gpu_run: Any, monkeypatch: pytest.M
     assert kept == {"test_good": "passed"}
 
 
-def test_make_resumes(repository: Path) -> None:
-    (line,) = [
-        one
-        for one in (repository / "Makefile").read_text().splitlines()
-        if "pytest tests/gpu" in one
-    ]
-    assert re.search(r" --resume .*\$\(ARGS\)$", line)
+def test_a_test_that_ended_a_run_is_the_last_of_the_next(gpu_run: Any, tmp_path: Path) -> None:
+    gpu_run()
+    path = Path(os.environ["RESULTS"])
+    content = json.loads(path.read_text())
+    for row in content["tests"]:
+        row["outcome"] = "begun" if row["test"] == "test_good" else row["outcome"]
+    path.write_text(json.dumps(content))
+    assert gpu_run("--resume")[0] == ["bad", "later", "good"]
 
 
 def test_slices_are_built_in_the_tests_order() -> None:
@@ -240,7 +241,7 @@ def test_a_build_that_does_not_end_is_waited_for_once(
         def add(self, *facts: Any) -> None: ...
         def flush(self) -> None: ...
 
-    monkeypatch.setattr(offers, "Builder", Stuck)
+    monkeypatch.setattr(builds, "Builder", Stuck)
     some = [
         offers.Offered("a case", f"{number}", "name", "about", None, None)  # type: ignore[arg-type]
         for number in range(5)
