@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import pytest
@@ -22,11 +22,11 @@ def test_what_was_compared_beside_another_process_is_disturbed(
     held: list[str] = []
 
     @contextmanager
-    def turn(uuid: str) -> Iterator[bool]:
+    def turn(uuid: str) -> Generator[bool]:
         held.append(uuid)
         yield alone
 
-    class Calm(turns.Timer):
+    class Calm:
         disturbed = False
 
         def synchronize(self) -> None:
