@@ -18,6 +18,8 @@ _FLUSH_BYTES = 256 << 20
 _LEAD_S = 0.002
 """Longest time for which the device is kept busy while the host launches; longer launches count as they are."""
 _LEAD_FACTOR = 2.0
+_LATE_TRIES = 2
+"""Late launches of a call that are tried again: on a busy machine the worker may have waited for a core."""
 _CYCLES_PER_S = 2e9
 """Of ``torch.cuda._sleep``; a slower clock only sleeps longer."""
 _WARM_ROUND_S, _WARM_S = 0.01, 0.1
@@ -101,6 +103,7 @@ class CudaTimer:
         Where the first event has happened when the call returns, the device has been idle in between: the call is
         repeated behind a longer lead, which later samples keep.
         """
+        tries = 0
         while True:
             first, last = _events()
             if self._lead_s:
@@ -115,7 +118,8 @@ class CudaTimer:
             last.record()
             if not late:
                 return first, last
-            if self._lead_s >= _LEAD_S:
+            tries += 1
+            if tries > _LATE_TRIES and self._lead_s >= _LEAD_S:
                 self.host_bound = True
                 return first, last
             self._lead_s = min(_LEAD_S, _LEAD_FACTOR * max(host_s, self._lead_s))

@@ -135,6 +135,18 @@ def test_what_cannot_be_hidden_is_said(gpu: Simulated, timer: CudaTimer) -> None
     assert not timer.host_bound
 
 
+def test_a_launch_that_was_late_once_is_repeated(gpu: Simulated, timer: CudaTimer) -> None:
+    """The worker has waited for a core, longer than any lead."""
+    late = iter([5e-4, 5e-4, 5e-3, 5e-3, 5e-4, 5e-3])
+
+    def call() -> None:
+        gpu.kernel(next(late, 5e-4), 5e-6)()
+
+    for _ in range(4):
+        assert timer.sample(call, 1, cold=True) == pytest.approx(5e-3)
+        assert not timer.host_bound
+
+
 def test_warm_samples_have_no_flush(gpu: Simulated, timer: CudaTimer) -> None:
     assert timer.sample(gpu.kernel(1e-6, 5e-6), 10, cold=False) == pytest.approx(5e-3, rel=0.3)
     assert gpu.slept == 0

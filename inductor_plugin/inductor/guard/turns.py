@@ -10,8 +10,10 @@ from typing import Any
 import torch
 
 from inductor_plugin.inductor.guard.comparison import Comparison
+from inductor_plugin.worker.cuda_timer import uuid_of
 from inductor_plugin.worker.jobs import Sampling
 from inductor_plugin.worker.timer import Timer, repeats_for, timer_for
+from inductor_plugin.worker.turn import turn
 
 _MOST_TURNS, _FEWEST = 30, 5
 _FEWEST_CALLS = 2 * (3 + _FEWEST)
@@ -39,9 +41,10 @@ def compare(
     """
     devices = [value.device for value in inputs if isinstance(value, torch.Tensor)]
     device = next((each for each in devices if each.type != "cpu"), torch.device("cpu"))
-    timer = timer_for("cpu" if device.type == "cpu" else f"{device.type}:{device.index or 0}")
+    name = "cpu" if device.type == "cpu" else f"{device.type}:{device.index or 0}"
+    timer = timer_for(name)
     calls = [functools.partial(_call, graph, inputs) for graph in (tuned, library)]
-    with torch.no_grad():
+    with torch.no_grad(), turn("" if name == "cpu" else uuid_of(name)) as alone:
         started = time.monotonic()
         calls[0]()
         timer.synchronize()
@@ -49,8 +52,8 @@ def compare(
             return None
         repeats = max(repeats_for(timer, call, _SAMPLING) for call in calls)
         turns = _turns(timer, calls, repeats, time.monotonic() + limit_s)
-    calm = [turn for turn, disturbed in turns if not disturbed]
-    used = calm or [turn for turn, _ in turns]
+    calm = [pair for pair, disturbed in turns if alone and not disturbed]
+    used = calm or [pair for pair, _ in turns]
     return Comparison(
         tuple(first for first, _ in used), tuple(second for _, second in used), disturbed=not calm
     )
