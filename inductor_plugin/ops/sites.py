@@ -11,6 +11,7 @@ the operator finds it, or falls back, as it does when it is called itself. Elsew
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,6 +30,8 @@ _PRODUCTS = (
     "cutlass_mm_epilogue",
 )
 """By `GemmSite::Kind`."""
+_NESTED = "cutlass_mm_epilogue"
+"""Takes lists of tensors, which a site takes one by one."""
 _ATTENTIONS = ("cutlass_fmha", "cutlass_fmha_output", "cutlass_fmha_backward")
 """By `AttentionSite::Kind`."""
 _BIASES = ("none", "row", "column", "full")
@@ -57,6 +60,22 @@ def site(op: str, arguments: Sequence[Any], reads: int = 0, aux: int = 0) -> Cal
     return slow.site.launch
 
 
+def bound(op: str, arguments: Sequence[Any], out: torch.Tensor) -> Callable[[], Any]:
+    """Return the call of a site of its own with these arguments.
+
+    Args:
+        op: As in `site`.
+        arguments: All of the operator's arguments before ``workspace`` and ``out``, in its order.
+        out: The output.
+    """
+    if _name(op) == _NESTED:
+        a, b, reads, *constants, aux = arguments
+        launch_site = site(op, constants, len(reads), len(aux))
+        return functools.partial(launch_site, a, b, *reads, *aux, None, out=out)
+    first = next(place for place, value in enumerate(arguments) if isinstance(value, str))
+    return functools.partial(site(op, arguments[first:]), *arguments[:first], None, out=out)
+
+
 class _OperatorCall:
     """A call of the operator; binds the call site, if there is one, to the kernel that the operator has found."""
 
@@ -66,7 +85,7 @@ class _OperatorCall:
         self._operator = resolve(op, imports_of(op))
         self._family = launch.FAMILIES[_name(op)]
         self._arguments, self._reads, self._aux = arguments, reads, aux
-        self._nested = _name(op) == "cutlass_mm_epilogue"
+        self._nested = _name(op) == _NESTED
 
     def __call__(self, *tensors: torch.Tensor | None, out: torch.Tensor) -> Any:
         *operands, workspace = tensors

@@ -20,6 +20,7 @@ from inductor_plugin.errors import WorkerError
 from inductor_plugin.tuning import race
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.holder import Holds
+from inductor_plugin.tuning.host_cost import host_ms
 from inductor_plugin.tuning.report.journal import Journal
 from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import Task, TaskCandidate
@@ -341,13 +342,14 @@ class Pipeline:
         samples_ms = {
             c.candidate_id: c.samples_ms for c in task.entries if c.alive and c.bench is not None
         }
+        launches = {c.candidate_id: host_ms(c.conditions) for c in task.entries}
         library = task.reference
         name = library.candidate_id if library and library.candidate_id in samples_ms else None
         if task.racing is None:
-            task.racing = race.leaders(samples_ms, name)
+            task.racing = race.leaders(samples_ms, name, launches)
         elif task.legs and task.racing:
             task.racing = race.contenders(
-                {n: samples_ms[n] for n in task.racing if n in samples_ms}, name
+                {n: samples_ms[n] for n in task.racing if n in samples_ms}, name, launches
             )
         if not task.racing or task.legs >= race.MAX_LEGS:
             return False

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
+from inductor_plugin.tuning.host_cost import sample_costs
 from inductor_plugin.worker.jobs import Sampling
 
 LEAD = 1.30
@@ -99,13 +100,27 @@ def beaten(least_ms: float, library_ms: Sequence[float]) -> str | None:
     )
 
 
-def leaders(screened: Mapping[str, Sequence[float]], library: str | None) -> tuple[str, ...]:
+def leaders(
+    screened: Mapping[str, Sequence[float]],
+    library: str | None,
+    launches_ms: Mapping[str, float] | None = None,
+) -> tuple[str, ...]:
     """Return the candidates for the finals, fastest first; empty when the race is already decided.
+
+    They are the leaders on the device, and those where the host has to launch them, too: both are asked for, with CUDA
+    graphs and without.
 
     Args:
         screened: Samples of each candidate that ran, in milliseconds.
         library: The library kernel, which always takes part if it was screened.
+        launches_ms: Milliseconds the host takes to launch each.
     """
+    on_device = _leaders(screened, library)
+    by_cost = _leaders(sample_costs(screened, launches_ms or {}), library)
+    return tuple(dict.fromkeys((*on_device, *by_cost)))
+
+
+def _leaders(screened: Mapping[str, Sequence[float]], library: str | None) -> tuple[str, ...]:
     if len(screened) < 2:
         return ()
     stats = {name: sample_stats(samples) for name, samples in screened.items()}
@@ -119,12 +134,22 @@ def leaders(screened: Mapping[str, Sequence[float]], library: str | None) -> tup
     return tuple(chosen) if len(chosen) > 1 else ()
 
 
-def contenders(sampled: Mapping[str, Sequence[float]], library: str | None) -> tuple[str, ...]:
+def contenders(
+    sampled: Mapping[str, Sequence[float]],
+    library: str | None,
+    launches_ms: Mapping[str, float] | None = None,
+) -> tuple[str, ...]:
     """Return the candidates that can still win after some rounds; empty when none can catch up.
 
     A candidate is beaten when its lower quartile is above the leader's upper quartile. The library
-    kernel stays in the race, because the never-slower guard compares with it.
+    kernel stays in the race, because the never-slower guard compares with it. Arguments are as in `leaders`.
     """
+    on_device = _contenders(sampled, library)
+    by_cost = _contenders(sample_costs(sampled, launches_ms or {}), library)
+    return tuple(dict.fromkeys((*on_device, *by_cost)))
+
+
+def _contenders(sampled: Mapping[str, Sequence[float]], library: str | None) -> tuple[str, ...]:
     stats = {name: sample_stats(samples) for name, samples in sampled.items() if samples}
     if len(stats) < 2:
         return ()

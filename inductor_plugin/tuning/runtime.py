@@ -275,6 +275,7 @@ def worker_settings(config: Config, kind: str, device: str) -> WorkerSettings:
             bool(matmul.allow_bf16_reduced_precision_reduction),
         ),
         switches=() if device == "cpu" else switches.differing(),
+        kernel_folder="" if config.cache == "off" else str(config.cache_dir),
     )
 
 

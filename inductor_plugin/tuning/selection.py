@@ -16,6 +16,7 @@ from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.decision import Verdict, decide, upper_bounds, without_choice
+from inductor_plugin.tuning.host_cost import costs, explained
 from inductor_plugin.tuning.measurement import (
     BEATEN,
     FINAL,
@@ -32,6 +33,7 @@ from inductor_plugin.tuning.ticket import (
     TuningTicket,
     has_reference,
     is_kept,
+    launches_of,
     looked_up,
     pinned,
     record_of,
@@ -67,6 +69,8 @@ class Selection:
         provenance: Callable[[], Mapping[str, Any]],
         counters: Counters,
         pins: Pins | None = None,
+        *,
+        host_counts: bool = True,
     ) -> None:
         """Decide for ``environment``.
 
@@ -77,6 +81,7 @@ class Selection:
             provenance: Returns the facts stored with each new timing.
             counters: Counters of hits and misses.
             pins: Pinned decisions, for ``policy=pinned``.
+            host_counts: Whether the host launches what runs: not in a CUDA graph.
         """
         self._config = config
         self._store = store
@@ -84,6 +89,7 @@ class Selection:
         self._provenance = provenance
         self._counters = counters
         self._pins = pins
+        self._host_counts = host_counts
 
     @property
     def policy(self) -> str:
@@ -165,13 +171,18 @@ class Selection:
             disturbed = {n for n in contending if ticket.measured[n].disturbed}
             samples = {n: ticket.measured[n].samples_ms for n in contending} if disturbed else {}
             contending |= upper_bounds(contending, samples, libraries, disturbed)
-            ticket.verdict = self._pinned(ticket) or decide(
-                contending,
-                libraries,
-                self._config.never_slower_margin,
-                spreads(ticket),
-                disturbed,
-            )
+            margin, noise = self._config.never_slower_margin, spreads(ticket)
+
+            def decided(times_ms: Mapping[str, float]) -> Verdict:
+                return decide(times_ms, libraries, margin, noise, disturbed)
+
+            ticket.verdict = self._pinned(ticket)
+            if ticket.verdict is None:
+                ticket.verdict = decided(contending)
+                launches = launches_of(ticket) if self._host_counts else {}
+                if launches:
+                    by_cost = decided(costs(contending, launches))
+                    ticket.verdict = explained(by_cost, ticket.verdict, launches)
         return ticket.verdict
 
     def medians(self, ticket: TuningTicket) -> dict[str, float]:

@@ -14,6 +14,7 @@ from inductor_plugin.errors import warn_once
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import DIRECTIONS
 from inductor_plugin.tuning.decision import Verdict
+from inductor_plugin.tuning.host_cost import host_ms
 from inductor_plugin.tuning.measurement import NOT_FAILED
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.task import Task
@@ -105,6 +106,15 @@ def decided(ticket: TuningTicket) -> str:
     if verdict is None or verdict.winner is None:
         return f"{problem}: nothing was decided"
     return f"{problem}: {verdict.winner} runs: {verdict.reason}"
+
+
+def launches_of(ticket: TuningTicket) -> dict[str, float]:
+    """Return milliseconds the host takes to launch each candidate with valid measurements, where that is known."""
+    return {
+        name: ms
+        for name, measured in ticket.measured.items()
+        if measured.status == "ok" and (ms := host_ms(measured.provenance))
+    }
 
 
 def spreads(ticket: TuningTicket) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -39,12 +40,14 @@ class CudaTimer:
     Attributes:
         device: The device.
         disturbed: True if the device was slowed down during the last sample, or another process computed on it.
+        host_ms: Milliseconds the host took to launch a call of the last sample: the shortest, since others only prolong it.
         host_bound: True if the device waited for the host in the last sample, in spite of `_LEAD_S`.
     """
 
     def __init__(self, device: str) -> None:
         self.device = torch.device(device)
         self.disturbed = self.host_bound = False
+        self.host_ms = 0.0
         self._buffer: torch.Tensor | None = None
         self._lead_s = 0.0
         self._gpu: Gpu | None = None
@@ -85,7 +88,7 @@ class CudaTimer:
 
     def sample(self, call: Call, repeats: int, *, cold: bool) -> float:
         """Return milliseconds per call, over ``repeats`` calls."""
-        self.host_bound = False
+        self.host_bound, self.host_ms = False, math.inf
         with torch.cuda.device(self.device):
             spans = (
                 [self._cold_span(call) for _ in range(repeats)]
@@ -114,6 +117,7 @@ class CudaTimer:
             started = time.perf_counter()
             call()
             host_s = time.perf_counter() - started
+            self.host_ms = min(self.host_ms, 1e3 * host_s)
             late = first.query()
             last.record()
             if not late:
@@ -128,8 +132,10 @@ class CudaTimer:
     def _span(self, call: Call, repeats: int) -> tuple[torch.cuda.Event, torch.cuda.Event]:
         first, last = _events()
         first.record()
+        started = time.perf_counter()
         for _ in range(repeats):
             call()
+        self.host_ms = 1e3 * (time.perf_counter() - started) / repeats
         last.record()
         return first, last
 

@@ -310,6 +310,7 @@ class WorkerSettings:
         switches: The parent's switches that are not at their default, as of `switches.differing`.
         nice: By how much it gives way to other processes (nice(2)): compiling, to what is measured on a GPU meanwhile.
         cache_dir: The parent's Inductor cache directory.
+        kernel_folder: The parent's cache of kernels, which has the library of call sites; empty for none.
     """
 
     sys_path: tuple[str, ...]
@@ -327,3 +328,4 @@ class WorkerSettings:
     switches: tuple[tuple[str, object], ...] = ()
     nice: int = 0
     cache_dir: str = ""
+    kernel_folder: str = ""

@@ -44,6 +44,11 @@ class Timer(Protocol):
         """Whether the last sample holds time of the host, which was not hidden behind other work of the device."""
         ...
 
+    @property
+    def host_ms(self) -> float:
+        """Milliseconds the host took to launch a call of the last sample; 0 where the host computes it."""
+        ...
+
     def conditions(self) -> dict[str, object]:
         """Return how the device is now, for a record's provenance."""
         ...
@@ -72,7 +77,7 @@ class Timer(Protocol):
 class CpuTimer:
     """Wall-clock timer; reading a buffer as large as the last-level cache evicts the cache."""
 
-    host_bound = False
+    host_bound, host_ms = False, 0.0
     """The call's own time counts: it is computed by the host."""
 
     def __init__(self) -> None:
@@ -181,11 +186,13 @@ class Samples:
         calm_ms: Undisturbed samples, in milliseconds.
         disturbed_ms: The others.
         host_bound: True if any holds time of the host.
+        host_ms: Milliseconds the host took to launch a call, in the sample where it took least.
     """
 
     calm_ms: list[float] = field(default_factory=list[float])
     disturbed_ms: list[float] = field(default_factory=list[float])
     host_bound: bool = False
+    host_ms: float = math.inf
 
     def add(self, value_ms: float, *, disturbed: bool) -> None:
         """Add a sample."""
@@ -216,6 +223,7 @@ def take_samples(timer: Timer, call: Call, sampling: Sampling) -> Samples:
         value_ms = timer.sample(call, repeats, cold=sampling.cold_cache)
         samples.add(value_ms, disturbed=timer.disturbed and sampling.retake_s > 0)
         samples.host_bound |= timer.host_bound
+        samples.host_ms = min(samples.host_ms, timer.host_ms)
         elapsed_s = time.monotonic() - started
         more_s = 0.0 if samples.calm_ms else sampling.retake_s
         if (

@@ -449,3 +449,23 @@ def test_without_the_library_a_site_is_its_operator(name: str, echoes: dict[str,
         assert call(*operands, None, out=out) is out
     assert isinstance(call, sites._OperatorCall)
     assert echo.runs == runs + 1
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_worker_calls_a_site_with_the_arguments_of_the_operator(
+    name: str, echoes: dict[str, Echo]
+) -> None:
+    op, arguments, (reads, _), operands, out = CASES[name]
+    echo = echoes["fmha" if op.startswith("fmha") else "mm"]
+    echo.answer()
+    call, _, _ = site_of(name, echo)
+    call(*operands, None, out=out)
+    expected = echo.call
+    given: tuple[Any, ...] = (*operands, echo.kernel, *arguments)
+    if op == "mm_epilogue":
+        lists = list(operands[2 : 2 + reads]), list(operands[2 + reads :])
+        given = (*operands[:2], lists[0], echo.kernel, *arguments, lists[1])
+    bound = sites.bound(f"inductor_plugin::cutlass_{op}.out", given, out)
+    bound()
+    bound()
+    assert echo.call == expected

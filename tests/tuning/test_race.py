@@ -97,3 +97,14 @@ def test_a_gpu_is_sampled_shorter_than_a_cpu() -> None:
         assert sampling("cuda:0").min_sample_ms < sampling("cpu").min_sample_ms
         assert sampling("cpu").cold_cache
     assert race.final_sampling("cpu").samples == 1  # one sample a turn: turns interleave
+
+
+def test_who_leads_only_where_the_host_launches_races_too() -> None:
+    """``a`` is the fastest on the device, ``b`` where its launch counts, and no candidate is both."""
+    screened = {"a": [0.005] * 5, "b": [0.009] * 5, "c": [0.05] * 5, "library": [0.01] * 5}
+    launches = {"a": 0.030, "b": 0.006, "c": 0.006, "library": 0.004}
+    assert set(race.leaders(screened, "library")) == {"a", "library"}
+    assert set(race.leaders(screened, "library", launches)) == {"a", "b", "library"}
+    noisy = {**screened, "b": [0.009, 0.010, 0.011], "library": [0.0095, 0.0105, 0.0115]}
+    assert race.contenders(noisy, "library") == ()
+    assert set(race.contenders(noisy, "library", launches)) == {"b", "library"}

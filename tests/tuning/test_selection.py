@@ -53,10 +53,13 @@ class Rig:
 CHECK = NumberCheck(Tolerance(0.01, 0.01))
 
 
-def rig(path: Path, pins: Pins | None = None, **options: Any) -> Rig:
+def rig(path: Path, pins: Pins | None = None, *, host_counts: bool = True, **options: Any) -> Rig:
     store, counters = open_store(path), Counters()
     config = Config.load({"cache_dir": str(path), **options}, environ={})
-    selection = Selection(config, store, ENVIRONMENT, lambda: {"host": "here"}, counters, pins)
+    here = {"host": "here"}
+    selection = Selection(
+        config, store, ENVIRONMENT, lambda: here, counters, pins, host_counts=host_counts
+    )
     return Rig(selection, store, counters)
 
 
@@ -235,6 +238,26 @@ def test_how_the_device_was_is_in_the_record(tmp_path: Path) -> None:
     race(ticket, {"library": 1.0, "a": 0.5})
     provenance = one.record(ticket).candidates["a"].provenance
     assert (provenance["sm_clock_mhz"], provenance["host_bound"]) == (1980, True)
+
+
+@pytest.mark.parametrize(("counts", "winner"), [(True, "b"), (False, "a")])
+def test_a_launch_that_takes_the_host_longer_than_the_kernel_counts(
+    tmp_path: Path, winner: str, *, counts: bool
+) -> None:
+    """Not in a CUDA graph; either is decided from the same record, and nothing is measured again."""
+    first = rig(tmp_path)
+    ticket = first.plan(offers("a", "b"))
+    assert ticket.task is not None
+    for each, host in zip(ticket.task.entries, (0.004, 0.020, 0.005), strict=True):
+        each.conditions = {"host_ms": host}
+    race(ticket, {"library": 0.010, "a": 0.006, "b": 0.008})
+    assert first.selection.decide(ticket).winner == "b"
+    again = rig(tmp_path, host_counts=counts)
+    known = again.plan(offers("a", "b"))
+    assert known.hit
+    verdict = again.selection.decide(known)
+    assert verdict.winner == winner
+    assert ("its launch takes the host 20.0 us" in verdict.reason) is counts
 
 
 def test_who_was_blamed_for_memory_that_others_held_is_released(tmp_path: Path) -> None:

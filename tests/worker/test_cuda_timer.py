@@ -135,6 +135,22 @@ def test_what_cannot_be_hidden_is_said(gpu: Simulated, timer: CudaTimer) -> None
     assert not timer.host_bound
 
 
+@pytest.mark.parametrize("cold", [True, False])
+def test_what_a_launch_takes_the_host_is_measured(
+    gpu: Simulated, timer: CudaTimer, *, cold: bool
+) -> None:
+    """The shortest counts: other work on the machine only prolongs it."""
+    took = iter([4e-5, 2e-5, 3e-5])
+
+    def call() -> None:
+        gpu.kernel(next(took, 2e-5), 5e-6)()
+
+    timer.sample(call, 3, cold=cold)
+    assert timer.host_ms == pytest.approx(0.020 if cold else 0.030)
+    samples = take_samples(timer, gpu.kernel(2e-5, 5e-6), sampling(cold_cache=cold))
+    assert samples.host_ms == pytest.approx(0.020)
+
+
 def test_a_launch_that_was_late_once_is_repeated(gpu: Simulated, timer: CudaTimer) -> None:
     """The worker has waited for a core, longer than any lead."""
     late = iter([5e-4, 5e-4, 5e-3, 5e-3, 5e-4, 5e-3])

@@ -27,7 +27,7 @@ class FakeTimer:
     def prepare(self) -> None:
         pass
 
-    host_bound = False
+    host_bound, host_ms = False, 0.0
 
     def conditions(self) -> dict[str, object]:
         """Nothing is known."""

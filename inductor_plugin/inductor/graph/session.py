@@ -252,6 +252,7 @@ class Session:
                 lambda: provenance(text),
                 Counters() if self._is_extra else COUNTERS,
                 self._pins,
+                host_counts=not inductor_config.triton.cudagraphs,
             )
             self._contexts[text] = (context, selection)
         return self._contexts[text]

@@ -16,6 +16,7 @@ from dataclasses import replace
 from inductor_plugin.attention.check.reference import CheckResult
 from inductor_plugin.worker.child import memory
 from inductor_plugin.worker.child.attention import verifier_of
+from inductor_plugin.worker.child.launch import launched_as_generated
 from inductor_plugin.worker.child.operands import Guarded
 from inductor_plugin.worker.child.product import ProductVerifier
 from inductor_plugin.worker.child.running import Emit, Running, bound
@@ -111,7 +112,8 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
         emit(Event("start", candidate.candidate_id))
         timer = timer_for(candidate.output.device)
         samples = take_samples(timer, running.call, job.sampling)
-        conditions = _conditions(timer.conditions(), host_bound=samples.host_bound)
+        host_ms = samples.host_ms if launched_as_generated(candidate.kernel) else 0.0
+        conditions = _conditions(timer.conditions(), host_ms, host_bound=samples.host_bound)
         outcome = functools.partial(outcome, conditions=conditions)
         if checked:
             verdict = judge_again(running, problem, verdict, emit)
@@ -210,6 +212,10 @@ def _take_turns(
     emit(Event("start", leader.candidate_id))
     timer.warm(calls[leader.candidate_id][0].call)
     before, host_bound = timer.conditions(), set[str]()
+    host_ms = {
+        each.candidate_id: math.inf if launched_as_generated(each.kernel) else 0.0
+        for each in job.candidates
+    }
     again = job.rounds if leader.output.device != "cpu" else 0
     disturbances = 0
     for number in range(job.rounds + again):
@@ -225,6 +231,7 @@ def _take_turns(
             name = candidate.candidate_id
             taken[name] = _calm_sample(*calls[name], job.sampling, emit)
             host_bound |= {name} if timer.host_bound else set()
+            host_ms[name] = min(host_ms[name], timer.host_ms)
         disturbed = any(disturbed for _, disturbed in taken.values())
         disturbances += disturbed
         for name, (value_ms, _) in taken.items():
@@ -233,12 +240,17 @@ def _take_turns(
         if time.monotonic() - started > limit_s:
             break
     after = {f"{name}_before": value for name, value in before.items()} | timer.conditions()
-    return {name: _conditions(after, host_bound=name in host_bound) for name in calls}
+    return {
+        name: _conditions(after, host_ms[name], host_bound=name in host_bound) for name in calls
+    }
 
 
-def _conditions(facts: Mapping[str, object], *, host_bound: bool) -> Conditions:
-    """Return facts of the device for a record; that the device waited for the host is said where it did."""
-    return (*facts.items(), *((("host_bound", True),) if host_bound else ()))
+def _conditions(facts: Mapping[str, object], host_ms: float, *, host_bound: bool) -> Conditions:
+    """Return facts of the device for a record, and what the host took, where it is known."""
+    own: dict[str, object] = {"host_bound": True} if host_bound else {}
+    if 0 < host_ms < math.inf:
+        own["host_ms"] = round(host_ms, 6)
+    return (*facts.items(), *own.items())
 
 
 def _calm_sample(

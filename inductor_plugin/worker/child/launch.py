@@ -8,11 +8,30 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from inductor_plugin.kernels.call import CppKernel, ExternKernel, OpKernel, SequenceKernel
+from inductor_plugin.kernels.call import (
+    CppKernel,
+    ExternKernel,
+    Kernel,
+    OpKernel,
+    SequenceKernel,
+    Single,
+)
+from inductor_plugin.ops.native import library
+from inductor_plugin.ops.sites import has_site
 from inductor_plugin.worker.child import inductor
 from inductor_plugin.worker.jobs import BenchCandidate
 
 Call = Callable[[], object]
+
+
+def launched_as_generated(kernel: Kernel | Single) -> bool:
+    """Return whether a kernel is launched here as generated code launches it, so that host times can be compared.
+
+    Not where the library of call sites is missing in this process.
+    """
+    if isinstance(kernel, SequenceKernel):
+        return all(launched_as_generated(part.kernel) for part in kernel.parts)
+    return not (isinstance(kernel, OpKernel) and has_site(kernel.op)) or library.sites() is not None
 
 
 def bind(

@@ -27,6 +27,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 _OUTPUT_LIMIT_BYTES = 1 << 20
@@ -78,6 +79,10 @@ def _apply_torch_settings(settings: Any) -> None:
     if settings.device.startswith("cuda"):
         # Triton's launcher allocates scratch memory of TMA on the current device (torch 2.11, CachingAutotuner.run).
         torch.cuda.set_device(settings.device)
+        if settings.kernel_folder:
+            from inductor_plugin.ops.launch import add_kernel_folder  # the library of call sites
+
+            add_kernel_folder(Path(settings.kernel_folder))
     if settings.threads > 0:
         torch.set_num_threads(settings.threads)
     torch.set_float32_matmul_precision(settings.float32_precision)

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from inductor_plugin.kernels.call import ExternKernel, OpKernel, SequenceKernel, SequenceStep
 from inductor_plugin.worker.bench_worker import BenchWorker
-from inductor_plugin.worker.child import bench
+from inductor_plugin.worker.child import bench, launch
 from inductor_plugin.worker.jobs import (
     Event,
     FinalJob,
@@ -41,7 +42,7 @@ class ScriptedTimer:
     def prepare(self) -> None:
         """Nothing is needed."""
 
-    host_bound = False
+    host_bound, host_ms = False, 0.0
 
     def conditions(self) -> dict[str, object]:
         """Nothing is known."""
@@ -145,9 +146,27 @@ def test_how_the_device_was_is_in_the_outcome(monkeypatch: pytest.MonkeyPatch) -
     timer.host_bound = True
     screened = bench.run(ScreenJob("one", None, LIBRARY, ONCE, None), lambda event: None)
     assert screened.conditions == (("sm_clock_mhz", 1980), ("host_bound", True))  # type: ignore[union-attr]
-    timer.host_bound = False
+    timer.host_bound, timer.host_ms = False, 0.0125
     (final,) = bench.run(FinalJob("one", (LIBRARY,), 1, ONCE), lambda event: None)  # type: ignore[misc]
-    assert final.conditions == (("sm_clock_mhz_before", 1980), ("sm_clock_mhz", 1980))  # type: ignore[union-attr]
+    assert final.conditions == (  # type: ignore[union-attr]
+        ("sm_clock_mhz_before", 1980),
+        ("sm_clock_mhz", 1980),
+        ("host_ms", 0.0125),
+    )
+
+
+def test_an_operator_that_is_launched_otherwise_than_in_generated_code_has_no_host_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without the library of call sites Python launches here, and may not there."""
+    operator = OpKernel("inductor_plugin::cutlass_mm.out", ("k@/a/path", "tt", 1, 0, 1))
+    both = SequenceKernel((SequenceStep(operator, ()), SequenceStep(ExternKernel("mm"), ())))
+    monkeypatch.setattr(launch.library, "sites", lambda: None)
+    assert not launch.launched_as_generated(operator)
+    assert not launch.launched_as_generated(both)
+    assert launch.launched_as_generated(ExternKernel("mm"))
+    monkeypatch.setattr(launch.library, "sites", object)
+    assert launch.launched_as_generated(both)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,55 @@
+"""What a call costs where the host has to launch it: the longer of its times on device and host. Pure.
+
+Behind a launch that takes the host longer than the kernel takes the device, the device waits for the next one: a kernel of
+8 us with a launch of 20 us costs a model 20 us. In a CUDA graph the host launches nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from inductor_plugin.tuning.decision import Verdict
+
+HOST_FIELD = "host_ms"
+"""Field of a measurement's provenance: milliseconds the host took to launch a call; absent if not known."""
+
+
+def host_ms(provenance: Mapping[str, object]) -> float:
+    """Return milliseconds the host took to launch a call, 0 if that is not known."""
+    value = provenance.get(HOST_FIELD)
+    return float(value) if isinstance(value, (int, float)) and value > 0 else 0.0
+
+
+def costs(device_ms: Mapping[str, float], launches_ms: Mapping[str, float]) -> dict[str, float]:
+    """Return milliseconds that each candidate costs; its time on the device where the other is not known for all.
+
+    Args:
+        device_ms: Milliseconds on the device.
+        launches_ms: Milliseconds the host takes to launch; 0, or none, where it is not known.
+    """
+    if not all(launches_ms.get(name) for name in device_ms):
+        return dict(device_ms)
+    return {name: max(ms, launches_ms[name]) for name, ms in device_ms.items()}
+
+
+def sample_costs(
+    samples_ms: Mapping[str, Sequence[float]], launches_ms: Mapping[str, float]
+) -> dict[str, tuple[float, ...]]:
+    """Return the same of all samples."""
+    if not all(launches_ms.get(name) for name in samples_ms):
+        return {name: tuple(samples) for name, samples in samples_ms.items()}
+    return {
+        name: tuple(max(ms, launches_ms[name]) for ms in samples)
+        for name, samples in samples_ms.items()
+    }
+
+
+def explained(verdict: Verdict, on_device: Verdict, launches_ms: Mapping[str, float]) -> Verdict:
+    """Return a decision by cost with its reason, where the device alone would have decided otherwise."""
+    other = on_device.winner
+    if other is None or other == verdict.winner:
+        return verdict
+    launch = 1e3 * launches_ms.get(other, 0.0)
+    why = f"{other} is faster on the device, but its launch takes the host {launch:.1f} us"
+    return replace(verdict, reason=f"{verdict.reason}; {why}")
