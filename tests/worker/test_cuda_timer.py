@@ -111,9 +111,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Simulated:
 
 @pytest.fixture
 def timer(gpu: Simulated) -> CudaTimer:
-    made: Any = CudaTimer("cuda:0")
-    made._buffer = SimpleNamespace(zero_=lambda: gpu.run(FLUSH_S))
-    return made
+    measured: Any = CudaTimer("cuda:0")
+    measured._buffer = SimpleNamespace(zero_=lambda: gpu.run(FLUSH_S))
+    return measured
 
 
 @pytest.mark.parametrize("host_us", [10, 64, 66, 200, 600])

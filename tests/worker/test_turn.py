@@ -153,13 +153,13 @@ def test_what_was_measured_beside_another_process_is_provisional(
     monkeypatch.setattr(bench, "uuid_of", lambda device: f"uuid of {device}")
     monkeypatch.setattr(bench, "screen", screened)
     monkeypatch.setattr(bench, "final", raced)
-    one = replace(MEASURED, output=replace(MEASURED.output, device="cuda:1"))
+    elsewhere = replace(MEASURED, output=replace(MEASURED.output, device="cuda:1"))
     events: list[Event] = []
-    outcome: Any = bench.run(ScreenJob("one", None, one, ONCE, None), events.append)
+    outcome: Any = bench.run(ScreenJob("problem", None, elsewhere, ONCE, None), events.append)
     assert outcome.disturbed is not alone
-    bench.run(FinalJob("one", (one,), 1, ONCE), events.append)
+    bench.run(FinalJob("problem", (elsewhere,), 1, ONCE), events.append)
     assert [event.disturbed for event in events] == [not alone]
-    bench.run(ScreenJob("one", None, MEASURED, ONCE, None), events.append)
+    bench.run(ScreenJob("problem", None, MEASURED, ONCE, None), events.append)
     assert asked == ["uuid of cuda:1", "uuid of cuda:1", ""]
 
 
