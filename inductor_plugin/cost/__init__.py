@@ -1,1 +1,1 @@
-"""Which kernel is likely to be fast or cannot fit, before anything runs. No torch."""
+"""Which kernel is likely to be fast or cannot fit, before anything runs; what a launch costs. No torch."""

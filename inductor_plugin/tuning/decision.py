@@ -100,6 +100,16 @@ def _decided(
     return Verdict(winner, library, f"{speedup:.3f}x faster than the library kernel", speedup)
 
 
+def explained(verdict: Verdict, on_device: Verdict, launches_ms: Mapping[str, float]) -> Verdict:
+    """Return a decision by cost with its reason, where the device alone would have decided otherwise."""
+    other = on_device.winner
+    if other is None or other == verdict.winner:
+        return verdict
+    launch = 1e3 * launches_ms.get(other, 0.0)
+    why = f"{other} is faster on the device, but its launch takes the host {launch:.1f} us"
+    return replace(verdict, reason=f"{verdict.reason}; {why}")
+
+
 def without_choice(verdict: Verdict) -> Verdict:
     """Return the decision for the library kernel in a graph that is slower with the winner."""
     reason = f"the library kernel stays: the graph is slower with {verdict.winner}"

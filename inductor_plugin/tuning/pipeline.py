@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from inductor_plugin.cost.host import host_ms
 from inductor_plugin.errors import WorkerError
 from inductor_plugin.tuning import race
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.holder import Holds
-from inductor_plugin.tuning.host_cost import host_ms
 from inductor_plugin.tuning.report.journal import Journal
 from inductor_plugin.tuning.report.trace import Trace
 from inductor_plugin.tuning.task import Task, TaskCandidate

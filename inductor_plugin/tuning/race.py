@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
-from inductor_plugin.tuning.host_cost import sample_costs
+from inductor_plugin.cost.host import sample_costs
 from inductor_plugin.worker.jobs import Sampling
 
 LEAD = 1.30

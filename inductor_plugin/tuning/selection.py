@@ -11,12 +11,12 @@ from typing import Any
 from inductor_plugin.cache import Measured, Store
 from inductor_plugin.cache.quarantine import Quarantined
 from inductor_plugin.config import Config
+from inductor_plugin.cost.host import costs
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.counters import Counters
-from inductor_plugin.tuning.decision import Verdict, decide, upper_bounds, without_choice
-from inductor_plugin.tuning.host_cost import costs, explained
+from inductor_plugin.tuning.decision import Verdict, decide, explained, upper_bounds, without_choice
 from inductor_plugin.tuning.measurement import (
     BEATEN,
     FINAL,

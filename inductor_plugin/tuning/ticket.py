@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from inductor_plugin.cache import Decision, Measured, Record
 from inductor_plugin.config import Config
+from inductor_plugin.cost.host import host_ms
 from inductor_plugin.errors import warn_once
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import DIRECTIONS
 from inductor_plugin.tuning.decision import Verdict
-from inductor_plugin.tuning.host_cost import host_ms
 from inductor_plugin.tuning.measurement import NOT_FAILED
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.task import Task

@@ -231,7 +231,7 @@ def test_a_provisional_decision_is_a_decision_where_nothing_is_measured(
     ticket = rig(tmp_path).plan(offers("a"))
     raced_with(ticket, {"a": 1.0}, library=2.0)
     monkeypatch.setattr(validity, "AGAIN_S", -1.0)
-    extra = {"pin_file": "pins.json"} if policy == "pinned" else {}
+    extra: dict[str, Any] = {"pin_file": "pins.json"} if policy == "pinned" else {}
     pins = (
         Pins("pins.json", {f"{ENVIRONMENT}/mm/{ticket.digest}": "a"})
         if policy == "pinned"

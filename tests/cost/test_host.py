@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from inductor_plugin.tuning.decision import Verdict, decide
-from inductor_plugin.tuning.host_cost import costs, explained, host_ms, sample_costs
+from inductor_plugin.cost.host import costs, host_ms, sample_costs
+from inductor_plugin.tuning.decision import Verdict, decide, explained
 
 
 def test_a_call_costs_the_longer_of_device_and_host() -> None:

@@ -7,9 +7,6 @@ Behind a launch that takes the host longer than the kernel takes the device, the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-
-from inductor_plugin.tuning.decision import Verdict
 
 HOST_FIELD = "host_ms"
 """Field of a measurement's provenance: milliseconds the host took to launch a call; absent if not known."""
@@ -43,13 +40,3 @@ def sample_costs(
         name: tuple(max(ms, launches_ms[name]) for ms in samples)
         for name, samples in samples_ms.items()
     }
-
-
-def explained(verdict: Verdict, on_device: Verdict, launches_ms: Mapping[str, float]) -> Verdict:
-    """Return a decision by cost with its reason, where the device alone would have decided otherwise."""
-    other = on_device.winner
-    if other is None or other == verdict.winner:
-        return verdict
-    launch = 1e3 * launches_ms.get(other, 0.0)
-    why = f"{other} is faster on the device, but its launch takes the host {launch:.1f} us"
-    return replace(verdict, reason=f"{verdict.reason}; {why}")
