@@ -54,9 +54,17 @@ def main() -> int:
     late = [name for name, limit in LIMITS.items() if figures[f"sites: {name}"]["of_mm"] > limit]
     print(f"FAIL: above the limit: {', '.join(late)}" if late else "PASS")
     if arguments.out is not None:
-        result = {"machine": machine(), "limits": LIMITS, "figures": figures}
-        arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        keep(arguments.out, figures)
     return 1 if late else 0
+
+
+def keep(path: Path, figures: dict[str, dict[str, float]]) -> None:
+    """Write the figures of this torch into a file, beside those of others."""
+    result: dict[str, Any] = {"limits": LIMITS, "by_torch": {}}
+    if path.exists():
+        result["by_torch"] = json.loads(path.read_text(encoding="utf-8"))["by_torch"]
+    result["by_torch"][torch.__version__] = {"machine": machine(), "figures": figures}
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 def functions(kernel: str) -> dict[str, Callable[[], None]]:

@@ -271,7 +271,7 @@ def launches(folder: Path) -> Finding:
         return Finding(
             name, "ok", "native; the library is compiled beside the first CUTLASS kernel"
         )
-    detail = f"CUTLASS kernels are launched by Python, 20 us of host time a call: {obstacle}"
+    detail = f"CUTLASS kernels are launched by Python, 50 us of host time a call: {obstacle}"
     return Finding(name, "off", detail, "install g++ and Python's headers (python3-dev)")
 
 

@@ -51,14 +51,13 @@ def sites() -> library.Sites:
 
 
 @contextmanager
-def on_the_host(*, native: bool = True) -> Generator[None]:
-    """Let operators run on CPU tensors, and call sites by the library or, if not ``native``, without one."""
+def on_the_host() -> Generator[None]:
+    """Let operators run on CPU tensors, and call sites by the library."""
     registered: Any = torch.library.Library("inductor_plugin", "IMPL", "CPU")
     for name, function in _OPERATORS.items():
         registered.impl(name, function)
-    loaded = sites() if native else None
     try:
-        with mock.patch.object(library, "sites", return_value=loaded):
+        with mock.patch.object(library, "sites", return_value=sites()):
             yield
     finally:
         registered._destroy()  # pyright: ignore[reportPrivateUsage]
