@@ -87,6 +87,10 @@ def results_table(folder: Path = RESULTS) -> str:
 def _ahead_of_time(folder: Path) -> list[str]:
     """Return the table of compiling for a GPU that the machine lacks."""
     speed_file, pack_file = "compile_speed_cpu.json", "precompile_h200.json"
+    launch_file = "host_cost_cpu.json"
+    launches = json.loads((folder / launch_file).read_text(encoding="utf-8"))["by_torch"]
+    (of_2_14,) = (found["figures"] for torch, found in launches.items() if torch.startswith("2.14"))
+    mm, product = of_2_14["mm"]["us"], of_2_14["sites: product"]["us"]
     speed = json.loads((folder / speed_file).read_text(encoding="utf-8"))
     pack = _summary(folder / pack_file)
     stock, ours = speed["inductor"]["cpu_s"], speed["batch"]["cpu_s_per_kernel"]
@@ -95,6 +99,8 @@ def _ahead_of_time(folder: Path) -> list[str]:
         "|---|---|---|---|",
         f"| one CUTLASS GEMM kernel, eight in a batch | {stock:.1f} CPU-s | {ours:.1f} CPU-s "
         f"| `benchmarks/results/{speed_file}` |",
+        f"| host time of one call, a kernel that does nothing | {mm:.1f} us (`torch.mm(out=)`) "
+        f"| {product:.1f} us (CUTLASS) | `benchmarks/results/{launch_file}` |",
         f"| one Llama-3-8B layer for an H200, {pack['cutlass_kernels']} CUTLASS and "
         f"{pack['triton_kernels']} Triton kernels: first compile elsewhere builds | all of them "
         f"| {pack['second_compiled']} | `benchmarks/results/{pack_file}` |",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -282,6 +283,38 @@ def test_a_bound_site_enters_no_python(product: Echo, slow_calls: SlowCalls) -> 
     parameters = [nn.Parameter(operand, requires_grad=False) for operand in operands]
     call(*parameters, None, out=out)
     assert slow == []
+
+
+OPENED: list[str] | None = None
+"""Files opened by this process while it is a list."""
+
+
+def _watch(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and OPENED is not None:
+        OPENED.append(str(arguments[0]))
+
+
+@pytest.mark.parametrize("name", ["mm", "epilogue", "attention"])
+def test_a_bound_call_allocates_nothing_and_opens_no_file(
+    name: str, echoes: dict[str, Echo], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    echo = echoes["fmha" if name == "attention" else "mm"]
+    echo.answer()
+    call, operands, out = site_of(name, echo)
+    for _ in range(3):
+        call(*operands, None, out=out)
+    sys.addaudithook(_watch)  # there is no way to remove one
+    monkeypatch.setattr(sys.modules[__name__], "OPENED", [])
+    gc.disable()
+    try:
+        before = sys.getallocatedblocks()
+        for _ in range(1000):
+            call(*operands, None, out=out)
+        blocks = sys.getallocatedblocks() - before
+    finally:
+        gc.enable()
+    assert OPENED == []
+    assert blocks < 10
 
 
 def test_a_workspace_is_allocated_where_none_is_given(product: Echo) -> None:
