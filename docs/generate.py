@@ -99,8 +99,8 @@ def _ahead_of_time(folder: Path) -> list[str]:
         "|---|---|---|---|",
         f"| one CUTLASS GEMM kernel, eight in a batch | {stock:.1f} CPU-s | {ours:.1f} CPU-s "
         f"| `benchmarks/results/{speed_file}` |",
-        f"| host time of one call, a kernel that does nothing | {mm:.1f} us (`torch.mm(out=)`) "
-        f"| {product:.1f} us (CUTLASS) | `benchmarks/results/{launch_file}` |",
+        f"| host time of a call | {mm:.1f} us (`torch.mm(out=)`, 4 x 4) "
+        f"| {product:.1f} us (a CUTLASS kernel that does nothing) | `benchmarks/results/{launch_file}` |",
         f"| one Llama-3-8B layer for an H200, {pack['cutlass_kernels']} CUTLASS and "
         f"{pack['triton_kernels']} Triton kernels: first compile elsewhere builds | all of them "
         f"| {pack['second_compiled']} | `benchmarks/results/{pack_file}` |",
