@@ -109,12 +109,14 @@ def decided(ticket: TuningTicket) -> str:
 
 
 def launches_of(ticket: TuningTicket) -> dict[str, float]:
-    """Return milliseconds the host takes to launch each candidate with valid measurements, where that is known."""
-    return {
-        name: ms
-        for name, measured in ticket.measured.items()
-        if measured.status == "ok" and (ms := host_ms(measured.provenance))
-    }
+    """Return milliseconds the host takes to launch each candidate with valid measurements.
+
+    Empty where they are those of several hosts, of which one may be twice as fast as the other.
+    """
+    rows = {name: row.provenance for name, row in ticket.measured.items() if row.status == "ok"}
+    if len({row.get("host") for row in rows.values()}) > 1:
+        return {}
+    return {name: ms for name, row in rows.items() if (ms := host_ms(row))}
 
 
 def spreads(ticket: TuningTicket) -> dict[str, float]:

@@ -260,6 +260,16 @@ def test_a_launch_that_takes_the_host_longer_than_the_kernel_counts(
     assert ("its launch takes the host 20.0 us" in verdict.reason) is counts
 
 
+def test_launches_of_two_hosts_are_not_compared(tmp_path: Path) -> None:
+    first = rig(tmp_path)
+    ticket = first.plan(offers("a"))
+    assert ticket.task is not None
+    for each, host in zip(ticket.task.entries, (0.004, 0.020), strict=True):
+        each.conditions = {"host_ms": host} | ({"host": "there"} if each.library else {})
+    race(ticket, {"library": 0.010, "a": 0.006})
+    assert first.selection.decide(ticket).winner == "a"
+
+
 def test_who_was_blamed_for_memory_that_others_held_is_released(tmp_path: Path) -> None:
     """Earlier versions condemned the candidates of all large problems while a model filled the GPU."""
     first = rig(tmp_path)
