@@ -19,24 +19,26 @@ def host_ms(provenance: Mapping[str, object]) -> float:
 
 
 def costs(device_ms: Mapping[str, float], launches_ms: Mapping[str, float]) -> dict[str, float]:
-    """Return milliseconds that each candidate costs; its time on the device where the other is not known for all.
+    """Return milliseconds that each candidate costs, its time on the device where its launch is not known.
+
+    Where a candidate of which the launch is not known could be the best, its time on the device decides for all.
 
     Args:
         device_ms: Milliseconds on the device.
         launches_ms: Milliseconds the host takes to launch; 0, or none, where it is not known.
     """
-    if not all(launches_ms.get(name) for name in device_ms):
+    known = {n: max(ms, launch) for n, ms in device_ms.items() if (launch := launches_ms.get(n))}
+    best = min(known.values(), default=0.0)
+    if any(ms < best for name, ms in device_ms.items() if name not in known):
         return dict(device_ms)
-    return {name: max(ms, launches_ms[name]) for name, ms in device_ms.items()}
+    return {**device_ms, **known}
 
 
 def sample_costs(
     samples_ms: Mapping[str, Sequence[float]], launches_ms: Mapping[str, float]
 ) -> dict[str, tuple[float, ...]]:
-    """Return the same of all samples."""
-    if not all(launches_ms.get(name) for name in samples_ms):
-        return {name: tuple(samples) for name, samples in samples_ms.items()}
+    """Return what each sample costs, where its candidate's launch is known."""
     return {
-        name: tuple(max(ms, launches_ms[name]) for ms in samples)
+        name: tuple(max(ms, launches_ms.get(name, 0.0)) for ms in samples)
         for name, samples in samples_ms.items()
     }

@@ -14,6 +14,8 @@ import torch
 
 from inductor_plugin.worker import switches
 
+_TORCH: Any = torch
+"""For what torch has no public name of."""
 _PRECISIONS = {"bf16": "medium", "tf32": "high"}
 """torch's older names of what ``fp32_precision`` names."""
 
@@ -41,13 +43,29 @@ def numerics(device: str) -> dict[str, Any]:
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
     if not device.startswith("cpu"):
-        matmul = torch.backends.cuda.matmul
         settings["cudnn_allow_tf32"] = convolution_tf32()
-        settings["fp16_reduced"] = bool(matmul.allow_fp16_reduced_precision_reduction)
-        settings["bf16_reduced"] = bool(matmul.allow_bf16_reduced_precision_reduction)
+        for name, (reduced, split_k) in reduced_precision().items():
+            settings[f"{name}_reduced"] = reduced
+            if not split_k:  # the default is True, as in all earlier records
+                settings[f"{name}_split_k"] = split_k
         # Only those that the user has changed: earlier versions know no other fields, and their records are to be found.
         settings |= dict(switches.differing())
     return settings
+
+
+def reduced_precision() -> dict[str, tuple[bool, bool]]:
+    """Return for fp16 and bf16 whether cuBLAS may reduce in lower precision, and whether it may split K.
+
+    The public getters return the first alone; both are set as ``allow_fp16_reduced_precision_reduction = (False, False)``.
+    """
+    found: dict[str, tuple[bool, bool]] = {}
+    for name in ("fp16", "bf16"):
+        getter = getattr(_TORCH._C, f"_get_cublas_allow_{name}_reduced_precision_reduction", None)
+        value: Any = True if getter is None else getter()
+        if isinstance(value, bool):  # this torch has one flag
+            value = (value, True)
+        found[name] = bool(value[0]), bool(value[1])
+    return found
 
 
 def float32_precision(device: str) -> str:

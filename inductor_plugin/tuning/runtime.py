@@ -26,6 +26,7 @@ from inductor_plugin.tuning.environment import (
     convolution_tf32,
     environment,
     float32_precision,
+    reduced_precision,
 )
 from inductor_plugin.tuning.holder import ProblemLocks, silence_s
 from inductor_plugin.tuning.pipeline import Pipeline
@@ -257,7 +258,7 @@ class Runtime:
 
 def worker_settings(config: Config, kind: str, device: str) -> WorkerSettings:
     """Return the settings of this process that a worker must share for comparable results."""
-    matmul, precision = torch.backends.cuda.matmul, float32_precision(device)
+    reduced, precision = reduced_precision(), float32_precision(device)
     return WorkerSettings(
         sys_path=tuple(sys.path),
         kind="bench" if kind == "bench" else "compile",
@@ -270,10 +271,7 @@ def worker_settings(config: Config, kind: str, device: str) -> WorkerSettings:
         float32_precision=precision,
         deterministic=torch.are_deterministic_algorithms_enabled(),
         deterministic_warn_only=torch.is_deterministic_algorithms_warn_only_enabled(),
-        reduced_precision=(
-            bool(matmul.allow_fp16_reduced_precision_reduction),
-            bool(matmul.allow_bf16_reduced_precision_reduction),
-        ),
+        reduced_precision=(reduced["fp16"], reduced["bf16"]),
         switches=() if device == "cpu" else switches.differing(),
         kernel_folder="" if config.cache == "off" else str(config.cache_dir),
     )

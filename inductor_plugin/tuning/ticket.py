@@ -109,14 +109,21 @@ def decided(ticket: TuningTicket) -> str:
 
 
 def launches_of(ticket: TuningTicket) -> dict[str, float]:
-    """Return milliseconds the host takes to launch each candidate with valid measurements.
+    """Return milliseconds the host takes to launch each candidate with valid measurements, where it is known.
 
-    Empty where they are those of several hosts, of which one may be twice as fast as the other.
+    Only those of the host that has measured a library kernel last: another may be twice as fast.
     """
-    rows = {name: row.provenance for name, row in ticket.measured.items() if row.status == "ok"}
-    if len({row.get("host") for row in rows.values()}) > 1:
-        return {}
-    return {name: ms for name, row in rows.items() if (ms := host_ms(row))}
+    rows = {name: row for name, row in ticket.measured.items() if row.status == "ok"}
+    libraries = [
+        rows[o.candidate_id] for o in ticket.offers if o.library and o.candidate_id in rows
+    ]
+    last = max(libraries, key=lambda row: row.measured_at, default=None)
+    host = None if last is None else last.provenance.get("host")
+    return {
+        name: ms
+        for name, row in rows.items()
+        if row.provenance.get("host") == host and (ms := host_ms(row.provenance))
+    }
 
 
 def spreads(ticket: TuningTicket) -> dict[str, float]:

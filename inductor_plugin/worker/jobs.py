@@ -306,7 +306,7 @@ class WorkerSettings:
         float32_precision: ``torch.get_float32_matmul_precision()`` of the parent.
         deterministic: ``torch.are_deterministic_algorithms_enabled()`` of the parent.
         deterministic_warn_only: True if it warns only.
-        reduced_precision: The parent's (fp16, bf16) reduced-precision-reduction flags.
+        reduced_precision: Whether cuBLAS may reduce in lower precision and split K, for fp16 and bf16, in the parent.
         switches: The parent's switches that are not at their default, as of `switches.differing`.
         nice: By how much it gives way to other processes (nice(2)): compiling, to what is measured on a GPU meanwhile.
         cache_dir: The parent's Inductor cache directory.
@@ -324,7 +324,7 @@ class WorkerSettings:
     float32_precision: str = "highest"
     deterministic: bool = False
     deterministic_warn_only: bool = False
-    reduced_precision: tuple[bool, bool] = (True, True)
+    reduced_precision: tuple[tuple[bool, bool], tuple[bool, bool]] = ((True, True), (True, True))
     switches: tuple[tuple[str, object], ...] = ()
     nice: int = 0
     cache_dir: str = ""

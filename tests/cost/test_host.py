@@ -14,12 +14,18 @@ def test_a_call_costs_the_longer_of_device_and_host() -> None:
     assert costs({"a": 0.008, "b": 0.030}, {"a": 0.020, "b": 0.005}) == {"a": 0.020, "b": 0.030}
 
 
-@pytest.mark.parametrize("launches", [{}, {"a": 0.02}, {"a": 0.02, "b": 0.0}])
-def test_where_a_launch_is_not_known_the_device_decides(launches: dict[str, float]) -> None:
+@pytest.mark.parametrize("launches", [{}, {"b": 0.04}, {"a": 0.0, "b": 0.04}])
+def test_where_a_launch_is_not_known_of_what_may_be_the_best_the_device_decides(
+    launches: dict[str, float],
+) -> None:
     device = {"a": 0.008, "b": 0.030}
     assert costs(device, launches) == device
-    samples = {name: (ms,) for name, ms in device.items()}
-    assert sample_costs(samples, launches) == samples
+
+
+def test_what_cannot_be_the_best_needs_no_launch() -> None:
+    """A slow kernel of which nothing is known changes no decision among the others."""
+    device = {"a": 0.008, "b": 0.009, "slow": 0.5}
+    assert costs(device, {"a": 0.020, "b": 0.005}) == {"a": 0.020, "b": 0.009, "slow": 0.5}
 
 
 def test_of_samples_each_costs_at_least_its_launch() -> None:

@@ -7,10 +7,13 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -29,10 +32,13 @@ pytestmark = pytest.mark.compat
 ECHO = """
 #include <cstdint>
 #include <cstring>
+#include <unistd.h>
 {header}
 static {call} last;
 static int64_t runs, forgotten, refuses, needed;
+static volatile int64_t gate = 1;
 static char mine;
+extern "C" void set_gate(int64_t open) {{ gate = open; }}
 extern "C" void* last_call() {{ return &last; }}
 extern "C" int64_t* numbers() {{ static int64_t* all[] = {{&runs, &forgotten, &refuses, &needed}}; return (int64_t*)all; }}
 extern "C" int32_t echo(int32_t mode, {call}* call, uint64_t* bytes, void* stream) {{
@@ -40,6 +46,8 @@ extern "C" int32_t echo(int32_t mode, {call}* call, uint64_t* bytes, void* strea
   if (mode == kWorkspaceBytes) *bytes = needed;
   if (refuses) return int32_t(refuses);
   if (mode != kRun) return kOk;
+  for (int64_t turn = 0; !gate && turn < 3000; ++turn) usleep(1000);
+  if (!gate) return kOk;
   if (needed && call->workspace_bytes < uint64_t(needed)) return kWorkspace;
   ++runs;
   last = *call;
@@ -57,6 +65,7 @@ class Echo:
         loaded.last_call.restype = ctypes.POINTER(call)
         loaded.numbers.restype = ctypes.POINTER(ctypes.POINTER(ctypes.c_int64))
         self.kernel = f"echo@{path}"
+        self.set_gate: Any = loaded.set_gate
         self._last, self._numbers = loaded.last_call(), loaded.numbers()
 
     @property
@@ -346,6 +355,64 @@ def test_a_workspace_that_cannot_be_one_is_the_operators_error(
         call(*operands, workspace, out=out)
 
 
+def test_other_threads_run_while_a_kernel_waits(product: Echo) -> None:
+    """A launch waits where the device's queue is full, maybe for what another thread has yet to launch."""
+    call, operands, out = site_of("mm", product)
+    call(*operands, None, out=out)
+    runs = product.runs
+    product.set_gate(0)
+    started = threading.Event()
+
+    def other() -> None:
+        started.set()
+        time.sleep(0.1)
+        product.set_gate(1)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    started.wait()
+    call(*operands, None, out=out)
+    thread.join()
+    assert product.runs == runs + 1  # it has not ended with the limit of its wait
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "other"),
+    [
+        ("bmm, one B for all", 1, torch.randn(2, 7, 6)),
+        ("baddbmm, full", 0, torch.randn(3, 4, 6)),
+        ("epilogue", 2, torch.randn(1, 5)),
+        ("epilogue", 5, torch.empty(4, 6)),
+        ("grouped", 2, torch.tensor([2, 9], dtype=torch.int32)),
+        ("attention", 1, torch.randn(2, 2, 7, 4)),
+        ("attention", 2, torch.randn(2, 2, 6, 8)),
+        ("attention", 3, LSE.double()),
+        ("attention, backward", 5, torch.randn(2, 4, 4)),
+    ],
+    ids=["batch", "bias", "read", "aux", "groups", "dim", "keys", "dtype of lse", "rows of lse"],
+)
+def test_an_operand_of_another_size_never_reaches_the_kernel(
+    name: str, place: int, other: Tensor, echoes: dict[str, Echo], slow_calls: SlowCalls
+) -> None:
+    """The kernel would read or write past its end."""
+    echo = echoes["fmha" if name.startswith("attention") else "mm"]
+    echo.answer()
+    call, operands, out = site_of(name, echo)
+    call(*operands, None, out=out)
+    slow, runs = slow_calls(), echo.runs
+    call(*operands[:place], other, *operands[place + 1 :], None, out=out)
+    assert (len(slow), echo.runs) == (1, runs)
+
+
+def test_another_kernel_is_bound_without_what_the_last_has_kept(product: Echo) -> None:
+    call, operands, out = site_of("mm", product)
+    call(*operands, None, out=out)
+    call(*operands, None, out=out)
+    forgotten = product.forgotten
+    call.__self__.bind(0, -1, 0)  # pyright: ignore[reportFunctionMemberAccess]
+    assert product.forgotten == forgotten + 1
+
+
 def test_what_a_kernel_refuses_is_computed_by_the_library(cached: Echo) -> None:
     call = sites.site("inductor_plugin::cutlass_mm.out", (cached.kernel, "tt", 1, 0, 1))
     a, b, out = torch.randn(5, 7), torch.randn(7, 6), torch.empty(5, 6)
@@ -474,13 +541,11 @@ def test_its_operator_is_a_torch_operator(name: str, echoes: dict[str, Echo]) ->
 
 
 @pytest.mark.parametrize("name", ["mm", "epilogue", "attention"])
-def test_without_the_library_a_site_is_its_operator(
-    name: str, echoes: dict[str, Echo], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_library_a_site_is_its_operator(name: str, echoes: dict[str, Echo]) -> None:
     echo = echoes["fmha" if name == "attention" else "mm"]
     echo.answer()
-    monkeypatch.setattr(sites.library, "sites", lambda: None)
-    call, operands, out = site_of(name, echo)
+    with mock.patch.object(sites.library, "sites", return_value=None):
+        call, operands, out = site_of(name, echo)
     runs = echo.runs
     assert call(*operands, None, out=out) is out
     assert isinstance(call, sites._OperatorCall)

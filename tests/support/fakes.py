@@ -138,6 +138,7 @@ class FakeBench:
     Attributes:
         screen_ms: Milliseconds per call in screening, by candidate; 1.0 for others.
         final_ms: The same in the finals; as in screening for others.
+        host_ms: Milliseconds the host takes to launch a candidate; not known for others.
         status: Status in screening, by candidate; ``ok`` for others.
         final_status: The same in the finals.
         final_reason: The reasons then.
@@ -152,6 +153,7 @@ class FakeBench:
 
     screen_ms: dict[str, float] = field(default_factory=dict[str, float])
     final_ms: dict[str, float] = field(default_factory=dict[str, float])
+    host_ms: dict[str, float] = field(default_factory=dict[str, float])
     status: dict[str, Status] = field(default_factory=dict[str, Status])
     final_status: dict[str, Status] = field(default_factory=dict[str, Status])
     final_reason: dict[str, str] = field(default_factory=dict[str, str])
@@ -174,7 +176,10 @@ class FakeBench:
         if status != "ok":
             return Outcome(name, status, f"{name} is {status}", elapsed_s=0.5)
         samples = spread(self.screen_ms.get(name, 1.0), 5)
-        return Outcome(name, "ok", samples_ms=samples, error=1e-6, elapsed_s=0.25)
+        host: tuple[tuple[str, object], ...] = tuple(
+            ("host_ms", ms) for own, ms in self.host_ms.items() if own == name
+        )
+        return Outcome(name, "ok", samples_ms=samples, error=1e-6, elapsed_s=0.25, conditions=host)
 
     def final(self, job: FinalJob) -> tuple[Outcome, ...]:
         names = tuple(candidate.candidate_id for candidate in job.candidates)

@@ -1,9 +1,13 @@
 """What a timing depends on."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -15,6 +19,7 @@ from inductor_plugin.cache import digest_of
 from inductor_plugin.config import Config
 from inductor_plugin.tuning import environment
 from inductor_plugin.tuning.runtime import worker_settings
+from inductor_plugin.worker.child import main
 
 
 @pytest.fixture(autouse=True)
@@ -154,3 +159,33 @@ def test_clocks_that_cannot_be_read_are_unknown(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(torch.cuda, "clock_rate", fail)
     assert environment.provenance("cuda:0")["clocks"] == "unknown (RuntimeError)"
+
+
+@pytest.mark.parametrize("name", ["fp16", "bf16"])
+def test_a_library_that_may_not_split_k_is_another_one(name: str) -> None:
+    """In the key of a GPU and in its worker; records of those who have not changed it are found as before."""
+    matmul, flag = torch.backends.cuda.matmul, f"allow_{name}_reduced_precision_reduction"
+    getter = getattr(torch._C, f"_get_cublas_{flag}")
+    before = getter()
+    plain = environment.numerics("cuda:0")
+    assert not any(key.endswith("split_k") for key in plain)
+    if not isinstance(before, tuple):
+        pytest.skip("this torch has one flag only")
+    try:
+        setattr(matmul, flag, (False, False))
+        assert environment.numerics("cuda:0")[f"{name}_split_k"] is False
+        settings = worker_settings(Config(), "bench", "cuda:0")
+        assert (False, False) in settings.reduced_precision
+        setattr(matmul, flag, True)
+        main._apply_torch_settings(dataclasses.replace(settings, device="cpu", kernel_folder=""))
+        assert getter() == (False, False)
+    finally:
+        setattr(matmul, flag, before)
+        torch.set_grad_enabled(True)
+
+
+def test_a_worker_knows_the_cache_that_has_the_library_of_call_sites(tmp_path: Path) -> None:
+    config = Config.load({"cache_dir": str(tmp_path)}, environ={})
+    assert worker_settings(config, "bench", "cuda:0").kernel_folder == str(tmp_path)
+    off = dataclasses.replace(config, cache="off")
+    assert worker_settings(off, "bench", "cuda:0").kernel_folder == ""

@@ -127,6 +127,27 @@ def test_the_finals_interleave_the_leaders_with_the_library_kernel(rig: Rig) -> 
     assert one.entry("slow").rounds == 0
 
 
+def test_who_leads_by_its_launch_is_in_the_finals_too(rig: Rig) -> None:
+    """Without CUDA graphs ``light`` is the best: 9 us against 30; with them ``heavy``."""
+    rig.bench.screen_ms = {"library": 0.010, "heavy": 0.005, "light": 0.009}
+    rig.bench.host_ms = {"library": 0.012, "heavy": 0.030, "light": 0.001}
+    one = task([entry("library", library=True), *map(entry, ("heavy", "light"))])
+    assert rig.run(one)
+    assert set(rig.bench.finals[0]) == {"library", "heavy", "light"}
+
+
+@pytest.mark.parametrize(("launch_ms", "measured"), [(0.014, True), (0.002, False)])
+def test_a_fusion_is_measured_where_it_saves_a_launch(
+    rig: Rig, launch_ms: float, *, measured: bool
+) -> None:
+    rig.bench.screen_ms = {"library": 0.0060}
+    rig.bench.host_ms = {"library": launch_ms}
+    fused = entry("fused")
+    fused.least_ms = 0.0062
+    assert rig.run(task([entry("library", library=True), fused]))
+    assert ("fused" in rig.bench.screened) is measured
+
+
 def test_finalists_keep_the_samples_of_all_legs_and_others_those_of_the_screening(
     rig: Rig,
 ) -> None:

@@ -252,7 +252,7 @@ class Session:
                 lambda: provenance(text),
                 Counters() if self._is_extra else COUNTERS,
                 self._pins,
-                host_counts=not inductor_config.triton.cudagraphs,
+                host_counts=_host_counts(),
             )
             self._contexts[text] = (context, selection)
         return self._contexts[text]
@@ -323,6 +323,14 @@ class Session:
 def session_of(graph: GraphLowering, config: Config) -> Session:
     """Return the session of the graph that is being lowered."""
     return attached(graph, "session", lambda: Session(graph, config))
+
+
+def _host_counts() -> bool:
+    """Return whether the host launches what runs, as the benchmark worker does.
+
+    A CUDA graph launches alone; a C++ wrapper launches library kernels in less time, operators in more.
+    """
+    return not inductor_config.triton.cudagraphs and not inductor_config.cpp_wrapper
 
 
 def _needs_freezing() -> bool:

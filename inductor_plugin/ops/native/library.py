@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -75,9 +76,20 @@ class _State:
 _STATE = _State()
 
 
+def _after_fork() -> None:
+    """Begin anew in a child: the thread that compiles the library, and may hold the lock, is not there."""
+    loaded = _STATE.sites
+    _STATE.__init__()
+    _STATE.sites = loaded
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def sites() -> Sites | None:
     """Return the module of call sites, None where there is none; `reason` then says why."""
     if _STATE.expected is not None and not _STATE.expected.wait(_WAIT_S):
+        _STATE.expected = None  # nobody waits twice
         return None
     with _STATE.lock:
         if _STATE.sites is None and _STATE.searched != launch.places():
@@ -89,6 +101,11 @@ def sites() -> Sites | None:
 def reason() -> str:
     """Return why there is no library; empty if there is, or if it was not searched."""
     return _STATE.reason
+
+
+def search_again() -> None:
+    """Search the library once more in the next `sites`: another process may have put it into a cache."""
+    _STATE.searched = -1
 
 
 def expect(done: threading.Event) -> None:
@@ -109,7 +126,7 @@ def _found() -> Sites | None:
         return None
     try:
         return load(path)
-    except (OSError, AttributeError, RuntimeError) as error:
+    except Exception as error:  # noqa: BLE001 - whatever a torch or a mode to come makes of it, Python launches
         _STATE.reason = f"{path} cannot be used: {error}"
         logger.warning("inductor-plugin: %s; kernels are launched by Python", _STATE.reason)
         return None

@@ -19,6 +19,7 @@ struct Site {
   int32_t device;      // -1: the CPU, where tests run
   int32_t sm_count;
   void* kept;          // what the kernel has prepared for the last call
+  bool busy;           // a thread is in a call, without the GIL, and owns ``kept``; others keep nothing
   bool is_attention;
   GemmSite gemm;
   AttentionSite attention;
@@ -40,9 +41,24 @@ static bool read(PyObject* object, View& view) {
   return impl && view.read(impl);
 }
 
+// Calls the kernel's function without the GIL: a launch waits where the device's queue is full, maybe for what another
+// thread of Python has yet to launch.
+template <class Call>
+static int32_t launched(Site& site, Call& call, void* stream) {
+  bool const owns = !site.busy;
+  Entry const entry = site.entry;
+  call.kept = owns ? &site.kept : nullptr;
+  site.busy = true;
+  PyThreadState* const state = PyEval_SaveThread();
+  int32_t const status = entry(kRun, &call, nullptr, stream);
+  PyEval_RestoreThread(state);
+  if (owns) site.busy = false;
+  return status;
+}
+
 // Runs the kernel; returns false where the slow path has to.
 template <class Call>
-static bool run(Site const& site, Call& call, View const* workspace, View const& out, int32_t alignment) {
+static bool run(Site& site, Call& call, View const* workspace, View const& out, int32_t alignment) {
   DeviceGuard guard(out);
   Scratch scratch;
   if (workspace) {
@@ -61,7 +77,7 @@ static bool run(Site const& site, Call& call, View const* workspace, View const&
   if (out.device_type == torch_.cuda) {
     if (!torch_.current_stream || torch_.current_stream(out.device, &stream)) return false;
   }
-  return site.entry(kRun, &call, nullptr, stream) == 0;
+  return launched(site, call, stream) == 0;
 }
 
 static bool vetoed(Site const& site) {
@@ -87,14 +103,12 @@ static bool launch(Site& site, PyObject* const* arguments, Py_ssize_t count) {
   if (site.is_attention) {
     FmhaCall call;
     std::memset(&call, 0, sizeof call);  // the padding, too: a kernel compares calls
-    call.kept = &site.kept;
     if (!site.attention.fill(call, views, out, site.sm_count) || vetoed(site)) return false;
     if (!call.batch || !call.heads || !call.heads_kv || !call.seq_q || !call.seq_k || !call.dim) return false;
     return run(site, call, has_workspace ? &workspace : nullptr, out, 128);
   }
   GemmCall call;
   std::memset(&call, 0, sizeof call);
-  call.kept = &site.kept;
   if (!site.gemm.fill(call, views, out, site.sm_count)) return false;
   if (!call.m || !call.n || !call.k || !call.batch) return false;
   return run(site, call, has_workspace ? &workspace : nullptr, out, 64);
@@ -138,6 +152,7 @@ static PyObject* site_bind(PyObject* self, PyObject* arguments) {
   int device, sm_count;
   if (!PyArg_ParseTuple(arguments, "Kii", &address, &device, &sm_count)) return nullptr;
   if (reinterpret_cast<unsigned long long>(site.entry) == address && site.device == device) Py_RETURN_NONE;
+  if (site.busy) Py_RETURN_NONE;  // another thread is in the kernel: the next slow call binds
   forget(site);
   site.device = device, site.sm_count = sm_count;
   site.entry = reinterpret_cast<Entry>(address);
@@ -197,6 +212,7 @@ static Site* new_site(PyObject* slow, PyObject* veto) {
   if (!site) return nullptr;
   site->entry = nullptr;
   site->kept = nullptr;
+  site->busy = false;
   site->slow = Py_NewRef(slow);
   site->veto = veto == Py_None ? nullptr : Py_NewRef(veto);
   return site;

@@ -34,6 +34,7 @@ from inductor_plugin.kernels.call import (
 )
 from inductor_plugin.kernels.cuobjdump import triton_cuobjdump, triton_usage
 from inductor_plugin.ops import int4, operators, sites
+from inductor_plugin.ops.native import library as native
 from inductor_plugin.worker.child import operands
 from inductor_plugin.worker.jobs import TritonCompileJob, TritonTarget
 
@@ -100,6 +101,8 @@ def bind_extern(
 def bind_op(kernel: OpKernel, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> Call:
     """Return the call of a torch operator that writes to ``out``; by a call site, as generated code has one."""
     if sites.has_site(kernel.op):
+        if native.sites() is None:  # the parent may have compiled it meanwhile
+            native.search_again()
         return sites.bound(kernel.op, (*inputs, *kernel.args), out)
     function = operators.resolve(kernel.op, kernel.imports)
     return functools.partial(function, *inputs, *kernel.args, out=out)

@@ -92,8 +92,9 @@ def _apply_torch_settings(settings: Any) -> None:
     if torch.backends.cudnn.allow_tf32 != settings.cudnn_allow_tf32:
         torch.backends.cudnn.allow_tf32 = settings.cudnn_allow_tf32
     half, bfloat = settings.reduced_precision
-    matmul.allow_fp16_reduced_precision_reduction = half
-    matmul.allow_bf16_reduced_precision_reduction = bfloat
+    # A pair only where it is needed: not every torch takes one.
+    matmul.allow_fp16_reduced_precision_reduction = half[0] if half[1] else half
+    matmul.allow_bf16_reduced_precision_reduction = bfloat[0] if bfloat[1] else bfloat
     if settings.switches:
         from inductor_plugin.worker import switches  # found once the parent's search path is known
 

@@ -98,8 +98,8 @@ def test_a_pack_of_another_patch_level_of_nvcc_serves(
     assert log.read_text() == ""
 
 
-def test_a_kernel_of_another_major_version_does_not_serve() -> None:
-    build = fmha.build(FORWARD[0], Path("nowhere"))
+def test_a_kernel_of_another_major_version_does_not_serve(tmp_path: Path) -> None:
+    build = fmha.build(FORWARD[0], tmp_path)
     if isinstance(build, str):
         pytest.skip(build)
     key = build.key

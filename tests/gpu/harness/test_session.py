@@ -96,6 +96,12 @@ def test_the_exit_status_says_what_failed_and_what_is_left(
     assert step.exit_status((A, B, C, D), rows) == status
 
 
+def test_a_benchmark_that_goes_on_is_not_over() -> None:
+    rows = {each.name: row("passed") for each in (A, B, C, D)}
+    rows[D.name] = {**rows[D.name], "left": 250}
+    assert step.exit_status((A, B, C, D), rows) == 3
+
+
 def test_what_steps_print_is_read() -> None:
     assert step.detail("x\n1 failed, 3 passed, 2 skipped in 4.21s\n") == (
         "1 failed, 3 passed, 2 skipped in 4.21s"

@@ -144,8 +144,9 @@ def left(output: str) -> int:
 
 
 def exit_status(steps: Sequence[Step], rows: Mapping[str, Row]) -> int:
-    """Return 1 if any step failed, 3 if any has not ended yet, 0 if all passed."""
-    states = [rows.get(step.name, {"status": ""})["status"] for step in steps]
-    if any(state in BAD for state in states):
+    """Return 1 if any step failed, 3 if any has not ended yet or goes on, 0 if all passed whole."""
+    found = [rows.get(step.name, {"status": ""}) for step in steps]
+    if any(row["status"] in BAD for row in found):
         return 1
-    return 0 if all(state == "passed" for state in states) else 3
+    whole = all(row["status"] == "passed" and not row.get("left") for row in found)
+    return 0 if whole else 3

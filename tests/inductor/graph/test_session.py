@@ -15,6 +15,7 @@ import torch._inductor.config as inductor_config
 from torch._inductor.graph import GraphLowering
 
 import inductor_plugin
+from inductor_plugin.inductor.graph import session
 from inductor_plugin.inductor.graph.session import Session
 from tests.support.candidates.providers import offered
 from tests.support.lowering import Arg, Lab, library_first, library_last
@@ -78,3 +79,15 @@ def test_what_could_not_be_measured_is_tuned_by_the_next_compile(
         assert "extern_kernels.mm(" not in lab.lower(products, *arguments)
         assert len(list(cache_dir.glob("records/*/*/*.json"))) == 2
         assert not list(cache_dir.glob("quarantine/*/*.json"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "counts"),
+    [({}, True), ({"triton.cudagraphs": True}, False), ({"cpp_wrapper": True}, False)],
+    ids=["eager", "CUDA graphs", "C++ wrapper"],
+)
+def test_the_host_counts_where_it_launches_as_the_worker_does(
+    settings: dict[str, bool], *, counts: bool
+) -> None:
+    with inductor_config.patch({"triton.cudagraphs": False, "cpp_wrapper": False, **settings}):
+        assert session._host_counts() is counts  # pyright: ignore[reportPrivateUsage]

@@ -12,7 +12,14 @@ from typing import Any
 
 import pytest
 
-from inductor_plugin.kernels.call import ExternKernel, OpKernel, SequenceKernel, SequenceStep
+from inductor_plugin.kernels.call import (
+    ExternKernel,
+    ModuleKernel,
+    OpKernel,
+    RequestKernel,
+    SequenceKernel,
+    SequenceStep,
+)
 from inductor_plugin.worker.bench_worker import BenchWorker
 from inductor_plugin.worker.child import bench, launch
 from inductor_plugin.worker.jobs import (
@@ -155,18 +162,14 @@ def test_how_the_device_was_is_in_the_outcome(monkeypatch: pytest.MonkeyPatch) -
     )
 
 
-def test_an_operator_that_is_launched_otherwise_than_in_generated_code_has_no_host_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Without the library of call sites Python launches here, and may not there."""
+def test_what_is_launched_otherwise_than_in_generated_code_has_no_host_time() -> None:
+    """Requests of Inductor pass over the fast path of Triton's launcher."""
     operator = OpKernel("inductor_plugin::cutlass_mm.out", ("k@/a/path", "tt", 1, 0, 1))
-    both = SequenceKernel((SequenceStep(operator, ()), SequenceStep(ExternKernel("mm"), ())))
-    monkeypatch.setattr(launch.library, "sites", lambda: None)
-    assert not launch.launched_as_generated(operator)
-    assert not launch.launched_as_generated(both)
-    assert launch.launched_as_generated(ExternKernel("mm"))
-    monkeypatch.setattr(launch.library, "sites", object)
-    assert launch.launched_as_generated(both)
+    steps = (SequenceStep(operator, ()), SequenceStep(ExternKernel("mm"), ()))
+    assert launch.launched_as_generated(SequenceKernel(steps))
+    fused = SequenceKernel((*steps, SequenceStep(ModuleKernel("text"), ())))
+    assert not launch.launched_as_generated(fused)
+    assert not launch.launched_as_generated(RequestKernel(b""))
 
 
 @pytest.mark.parametrize(
