@@ -46,8 +46,8 @@ _folders: list[tuple[Path, bool]] = []
 _stores: dict[Path, Store] = {}
 """Opened caches: those that are not on the disk keep libraries in temporary folders of this process."""
 
-_places = [0]
-"""How often a cache was added."""
+_added = [0]
+"""How many caches were added."""
 
 _warned: set[str] = set()
 _SEARCH_S = 60.0
@@ -101,14 +101,14 @@ def add_kernel_store(store: Store) -> None:
     _changed()
 
 
-def places() -> int:
-    """Return a number that changes when a cache is added: what was not found may be found now."""
-    return _places[0]
+def caches_added() -> int:
+    """Return how many caches were added so far: after another, what was not found may be found."""
+    return _added[0]
 
 
 def _changed() -> None:
     """Let kernels be searched that were not found so far."""
-    _places[0] += 1
+    _added[0] += 1
     for kernel in [kernel for kernel, until in _retry_at.items() if until < math.inf]:
         del _retry_at[kernel]
 

@@ -17,6 +17,7 @@ import torch
 
 from inductor_plugin.cache import digest_of
 from inductor_plugin.config import Config
+from inductor_plugin.ops import launch
 from inductor_plugin.tuning import environment
 from inductor_plugin.tuning.runtime import worker_settings
 from inductor_plugin.worker.child import main
@@ -189,3 +190,20 @@ def test_a_worker_knows_the_cache_that_has_the_library_of_call_sites(tmp_path: P
     assert worker_settings(config, "bench", "cuda:0").kernel_folder == str(tmp_path)
     off = dataclasses.replace(config, cache="off")
     assert worker_settings(off, "bench", "cuda:0").kernel_folder == ""
+
+
+def test_the_worker_of_a_gpu_searches_kernels_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it each CUTLASS kernel would be launched by Python where it is measured."""
+    added: list[Path] = []
+    monkeypatch.setattr(torch.cuda, "set_device", Mock())
+    monkeypatch.setattr(launch, "add_kernel_folder", added.append)
+    settings = worker_settings(Config(), "bench", "cpu")
+    try:
+        for device in ("cuda:0", "cpu"):
+            there = dataclasses.replace(settings, device=device, kernel_folder=str(tmp_path))
+            main._apply_torch_settings(there)
+    finally:
+        torch.set_grad_enabled(True)
+    assert added == [tmp_path]

@@ -144,8 +144,9 @@ class _OperatorCall(ir.ExternKernelOut):
             return
         if has_site(self._kernel.op):
             self.python_kernel_name = declare_site(wrapper, self.get_name(), self._kernel)
-        for name in self._kernel.imports:
-            wrapper.add_import_once(f"import {name}")
+        else:
+            for name in self._kernel.imports:
+                wrapper.add_import_once(f"import {name}")
         written: Any = super()
         self._workspace = ""
         needed = self._workspace_bytes()

@@ -92,8 +92,8 @@ def sites() -> Sites | None:
         _STATE.expected = None  # nobody waits twice
         return None
     with _STATE.lock:
-        if _STATE.sites is None and _STATE.searched != launch.places():
-            _STATE.searched = launch.places()
+        if _STATE.sites is None and _STATE.searched != launch.caches_added():
+            _STATE.searched = launch.caches_added()
             _STATE.sites = _found()
         return _STATE.sites
 

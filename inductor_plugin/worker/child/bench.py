@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from inductor_plugin.attention.check.reference import CheckResult
+from inductor_plugin.cost.host import HOST_FIELD
 from inductor_plugin.worker.child import memory
 from inductor_plugin.worker.child.attention import verifier_of
 from inductor_plugin.worker.child.launch import launched_as_generated
@@ -249,7 +250,7 @@ def _conditions(facts: Mapping[str, object], host_ms: float, *, host_bound: bool
     """Return facts of the device for a record, and what the host took, where it is known."""
     own: dict[str, object] = {"host_bound": True} if host_bound else {}
     if 0 < host_ms < math.inf:
-        own["host_ms"] = round(host_ms, 6)
+        own[HOST_FIELD] = round(host_ms, 6)
     return (*facts.items(), *own.items())
 
 
