@@ -137,8 +137,7 @@ class DeviceContext:
 
     def _start(self) -> Pipeline:
         bench, config = self._bench(), self._config
-        measures = config.policy == "tune" and self.device != "cpu"
-        pool = self._runtime.compile_pool(config, nice=_NICE if measures else 0)
+        pool = self._runtime.compile_pool(config, self.device)
         pipeline = Pipeline(
             self.device,
             Builder(self.store, pool, COUNTERS, self.trace, config.compile_timeout_s),
@@ -239,13 +238,14 @@ class Runtime:
         """Call ``close`` when the workers are ended."""
         self._closers.append(close)
 
-    def compile_pool(self, config: Config, *, nice: int = 0) -> CompilePool:
+    def compile_pool(self, config: Config, device: str) -> CompilePool:
         """Return the compile workers of a configuration; called with the lock held.
 
         Args:
             config: The options.
-            nice: By how much they give way to other processes.
+            device: What is compiled for; where a GPU is measured meanwhile, compiling gives way to it.
         """
+        nice = _NICE if config.policy == "tune" and device != "cpu" else 0
         workers = config.compile_workers or len(os.sched_getaffinity(0))
         key = (workers, config.worker_idle_s, config.worker_memory_bytes, nice)
         if key not in self._pools:

@@ -326,7 +326,7 @@ def test_a_kernel_that_is_not_compiled_is_said(
         ) -> None:
             done([Compiled(job.key, "compile_failed", "error: no such thing")])  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownArgumentType]
 
-    monkeypatch.setattr(RUNTIME, "compile_pool", lambda config, nice: Broken())  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    monkeypatch.setattr(RUNTIME, "compile_pool", lambda config, device: Broken())  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     with pytest.raises(PackError, match="nothing was compiled: error: no such thing"):
         run(request_, quiet)
     assert not request_.out.exists()

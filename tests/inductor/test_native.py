@@ -70,6 +70,15 @@ def test_a_compiler_that_fails_is_no_error_of_the_compile(
     assert "was not compiled" in library.reason()
 
 
+def test_it_is_compiled_by_the_workers_of_the_kernels_it_launches(cache_dir: Path) -> None:
+    with RUNTIME.lock:
+        workers = RUNTIME.compile_pool(config(cache_dir), "cuda:0")
+    with mock.patch.object(workers, "submit", side_effect=workers.submit) as submit:
+        native.prepare(config(cache_dir))
+        assert library.sites() is not None
+    submit.assert_called_once()
+
+
 def test_a_call_site_is_one_line_at_the_head() -> None:
     lines: list[str] = []
     wrapper = mock.Mock(add_import_once=lines.append)

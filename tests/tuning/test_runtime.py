@@ -176,9 +176,10 @@ def test_compile_workers_are_shared_by_sites_that_ask_for_the_same(
     runtime: Runtime, cache_dir: Path
 ) -> None:
     pool = runtime.compile_pool  # pyright: ignore[reportPrivateUsage]
-    first = pool(config(cache_dir, compile_workers=1))
-    assert pool(config(cache_dir, compile_workers=1, bench_timeout_s=3)) is first
-    assert pool(config(cache_dir, compile_workers=1, worker_memory_bytes="2GiB")) is not first
+    first = pool(config(cache_dir, compile_workers=1), "cpu")
+    assert pool(config(cache_dir, compile_workers=1, bench_timeout_s=3), "cpu") is first
+    large = config(cache_dir, compile_workers=1, worker_memory_bytes="2GiB")
+    assert pool(large, "cpu") is not first
 
 
 def test_a_refused_cache_is_replaced_by_memory_with_one_warning(
