@@ -1,7 +1,7 @@
 """The operators that implement `inductor_plugin.fmha`: ``torch.ops.inductor_plugin.fmha`` and its backward.
 
-Importing this module registers them. An AOTInductor package or an exported program that runs in another
-process needs ``from inductor_plugin import fmha`` first.
+Importing this module registers them. An exported program that runs in another process, and an AOTInductor package that was
+compiled without the plugin's options, need ``from inductor_plugin import fmha`` first.
 
     fmha           out, and lse or None
     fmha_backward  dq, dk, dv, and dbias or None; not differentiable itself

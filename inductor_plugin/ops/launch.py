@@ -234,7 +234,7 @@ def _kernel_or_error(family: KernelFamily[Call], kernel: str) -> KernelFunction[
 def _lookup(family: KernelFamily[Call], kernel: str) -> KernelFunction[Call] | None:
     """Return a kernel, or None where no cache directory has its library."""
     symbol, _, place = kernel.partition("@")
-    path = place if _names_path(kernel) else _library_path(place)
+    path = place if _names_path(kernel) else library_path(place)
     return None if path is None else _loaded(family, symbol, str(path))
 
 
@@ -247,7 +247,7 @@ def _names_path(kernel: str) -> bool:
     return "@/" in kernel
 
 
-def _library_path(digest: str) -> Path | None:
+def library_path(digest: str) -> Path | None:
     """Return where the library of a kernel is, or None where no cache directory has it."""
     entries = (cache.kernel(digest) for cache in opened_caches())
     return next((entry.path(LIBRARY_FILE) for entry in entries if entry is not None), None)

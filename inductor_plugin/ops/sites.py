@@ -32,7 +32,7 @@ _PRODUCTS = (
 """By `GemmSite::Kind`."""
 _NESTED = "cutlass_mm_epilogue"
 """Takes lists of tensors, which a site takes one by one."""
-_ATTENTIONS = ("cutlass_fmha", "cutlass_fmha_output", "cutlass_fmha_backward")
+ATTENTIONS = ("cutlass_fmha", "cutlass_fmha_output", "cutlass_fmha_backward")
 """By `AttentionSite::Kind`."""
 _BIASES = ("none", "row", "column", "full")
 """By `GemmSite::Bias`."""
@@ -40,7 +40,7 @@ _BIASES = ("none", "row", "column", "full")
 
 def has_site(op: str) -> bool:
     """Return whether an operator, ``namespace::name.overload``, can be called through a site."""
-    return _name(op) in (*_PRODUCTS, *_ATTENTIONS)
+    return name_of(op) in (*_PRODUCTS, *ATTENTIONS)
 
 
 def site(op: str, arguments: Sequence[Any], reads: int = 0, aux: int = 0) -> Callable[..., Any]:
@@ -56,7 +56,7 @@ def site(op: str, arguments: Sequence[Any], reads: int = 0, aux: int = 0) -> Cal
     sites = library.sites()
     if sites is None:
         return slow
-    slow.site = _site(sites, op, arguments, (reads, aux), slow)
+    slow.site = _site(sites, op, arguments[1:], (reads, aux), slow)
     return slow.site.launch
 
 
@@ -68,7 +68,7 @@ def bound(op: str, arguments: Sequence[Any], out: torch.Tensor) -> Callable[[], 
         arguments: All of the operator's arguments before ``workspace`` and ``out``, in its order.
         out: The output.
     """
-    if _name(op) == _NESTED:
+    if name_of(op) == _NESTED:
         a, b, reads, *constants, aux = arguments
         launch_site = site(op, constants, len(reads), len(aux))
         return functools.partial(launch_site, a, b, *reads, *aux, None, out=out)
@@ -83,9 +83,9 @@ class _OperatorCall:
         """Call ``op`` with these arguments; the rest as in `site`."""
         self.site: library.Site | None = None
         self._operator = resolve(op, imports_of(op))
-        self._family = launch.FAMILIES[_name(op)]
+        self._family = launch.FAMILIES[name_of(op)]
         self._arguments, self._reads, self._aux = arguments, reads, aux
-        self._nested = _name(op) == _NESTED
+        self._nested = name_of(op) == _NESTED
 
     def __call__(self, *tensors: torch.Tensor | None, out: torch.Tensor) -> Any:
         *operands, workspace = tensors
@@ -108,6 +108,28 @@ class _OperatorCall:
         site.bind(address, index, launch.multiprocessors(device))
 
 
+def product_numbers(op: str, arguments: Sequence[Any], counts: tuple[int, int]) -> tuple[Any, ...]:
+    """Return the fields of a `GemmSite`, in their order.
+
+    Args:
+        op: The operator.
+        arguments: Its constant arguments after the kernel's name.
+        counts: Operands and further outputs of an epilogue.
+    """
+    name = name_of(op)
+    order, swizzle, raster, split_k, *scalars = arguments
+    bias, alpha, beta = scalars if name == "cutlass_addmm" else ("none", 1.0, 0.0)
+    rows = [int(letter == "t") for letter in order]
+    launched = (swizzle, raster, split_k, _BIASES.index(bias))
+    return (_PRODUCTS.index(name), *rows, *launched, *counts, alpha, beta)
+
+
+def attention_numbers(op: str, arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the kind of an `AttentionSite`, scale, left, right and bottom_right; arguments as in `product_numbers`."""
+    scale, left, right, bottom_right = arguments
+    return (ATTENTIONS.index(name_of(op)), scale, left, right, int(bottom_right))
+
+
 def _site(
     sites: library.Sites,
     op: str,
@@ -115,19 +137,13 @@ def _site(
     counts: tuple[int, int],
     slow: _OperatorCall,
 ) -> library.Site:
-    name = _name(op)
-    if name in _ATTENTIONS:
-        _, scale, left, right, bottom_right = arguments
-        backward = name == "cutlass_fmha_backward"  # its sums are in no fixed order
+    if name_of(op) in ATTENTIONS:
+        backward = name_of(op) == "cutlass_fmha_backward"  # its sums are in no fixed order
         veto = torch.are_deterministic_algorithms_enabled if backward else None
-        kind = _ATTENTIONS.index(name)
-        return sites.attention_site(slow, veto, kind, scale, left, right, int(bottom_right))
-    _, order, swizzle, raster, split_k, *scalars = arguments
-    bias, alpha, beta = scalars if name == "cutlass_addmm" else ("none", 1.0, 0.0)
-    rows = [int(letter == "t") for letter in order]
-    launched = (swizzle, raster, split_k, _BIASES.index(bias))
-    return sites.product_site(slow, _PRODUCTS.index(name), *rows, *launched, *counts, alpha, beta)
+        return sites.attention_site(slow, veto, *attention_numbers(op, arguments))
+    return sites.product_site(slow, *product_numbers(op, arguments, counts))
 
 
-def _name(op: str) -> str:
+def name_of(op: str) -> str:
+    """Return the name of an operator without namespace and overload."""
     return op.partition("::")[2].partition(".")[0]

@@ -302,7 +302,7 @@ def test_a_library_that_is_gone_is_searched_once_a_minute(
 ) -> None:
     now, searched = [100.0], Mock(return_value=None)
     monkeypatch.setattr(launch.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(launch, "_library_path", searched)
+    monkeypatch.setattr(launch, "library_path", searched)
     for seconds in (0.0, 1.0, 58.0, 2.0, 1.0):
         now[0] += seconds
         assert torch.equal(run("gone@0123"), ZEROS)

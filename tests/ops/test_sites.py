@@ -127,7 +127,7 @@ def cached(product: Echo, tmp_path: Path) -> Echo:
     cache, library = tmp_path / "cache", Path(product.kernel.partition("@")[2])
     kernel = host_kernels.stored(cache, library, "echo")
     launch.add_kernel_folder(cache)
-    path = launch._library_path(kernel.partition("@")[2])
+    path = launch.library_path(kernel.partition("@")[2])
     assert path is not None
     echo = Echo(path, GemmCall)
     echo.kernel = kernel

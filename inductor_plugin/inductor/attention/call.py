@@ -17,15 +17,14 @@ from inductor_plugin.inductor.attention.choices import (
     dispatch_context,
     longest_measured,
 )
+from inductor_plugin.inductor.attention.node_tools import NodeTools, called
 from inductor_plugin.inductor.attention.nodes import (
-    NodeTools,
     Provisional,
     boxed,
     empty,
     equal,
     example,
     extents,
-    fallback,
     four_dims,
     number,
     realized,
@@ -70,7 +69,7 @@ class AttentionCall:
 
         def emit() -> Any:
             self.provisional.drop()
-            return fallback(traced.op, traced.args, dict(traced.kwargs))
+            return called(traced.op, traced.args, dict(traced.kwargs))
 
         function = library.extern_name(traced.name, gradient=traced.gradient)
         keywords = self._keywords(traced.arguments) | dict(more or {})

@@ -26,6 +26,7 @@ from torch._inductor.virtualized import V
 
 from inductor_plugin.config import Config
 from inductor_plugin.errors import OptionError
+from inductor_plugin.inductor.attention import blocks
 from inductor_plugin.inductor.attention.call import AttentionCall, plain_call, tuned_call
 from inductor_plugin.inductor.attention.choices import AttentionChoice, prepare
 from inductor_plugin.inductor.attention.nodes import Provisional
@@ -64,21 +65,28 @@ def _lowering(op: Any) -> Callable[..., Any]:
         config = active_config()
         if config is None:
             return None
-        provisional = Provisional()
-        try:
-            traced = read(op, args, kwargs)
-            if isinstance(traced, str):
-                _note(op, args, kwargs, config, traced)
-                return None
-            return _tuned(traced, config)
-        except OptionError:
-            raise
-        except Exception:  # the border where Inductor calls us: Inductor's call is used
-            logger.exception("inductor-plugin: could not tune %s; Inductor calls it", op)
-            provisional.drop()
-            return None
+        result = _tuned_or_none(op, args, kwargs, config)
+        if result is None and blocks.replaces(op, args):
+            return blocks.fmha(op, args, kwargs)
+        return result
 
     return lower
+
+
+def _tuned_or_none(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], config: Config) -> Any:
+    provisional = Provisional()
+    try:
+        traced = read(op, args, kwargs)
+        if isinstance(traced, str):
+            _note(op, args, kwargs, config, traced)
+            return None
+        return _tuned(traced, config)
+    except OptionError:
+        raise
+    except Exception:  # the border where Inductor calls us: Inductor's call is used
+        logger.exception("inductor-plugin: could not tune %s; Inductor calls it", op)
+        provisional.drop()
+        return None
 
 
 def _tuned(traced: Traced, config: Config) -> Any:

@@ -1,8 +1,7 @@
-"""The operations of `inductor_plugin.attention.library` on Inductor's nodes, and nodes as fake tensors."""
+"""Inductor's nodes: calls of operators, memory, strides, and nodes as fake tensors."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -12,78 +11,12 @@ from torch._inductor import ir
 from torch._inductor import lowering as inductor_lowering
 from torch._inductor.virtualized import V
 from torch.utils import _pytree as pytree
-from torch.utils._sympy.functions import FloorDiv
 
-from inductor_plugin.attention.tools import overload
 from inductor_plugin.inductor.facts.attached import attached
 
 _UNTYPED: Any = inductor_lowering
 _KERNEL: Any = ir.ExternKernel
 _ATEN: Any = torch.ops.aten
-
-
-class NodeTools:
-    """`inductor_plugin.attention.tools.Tools` on Inductor's nodes: fallback calls of operators, otherwise lowerings."""
-
-    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call an operator."""
-        return fallback(overload(name), args, kwargs)
-
-    def size(self, x: Any, dim: int) -> Any:
-        """Return an extent."""
-        return number(x.get_size()[dim])
-
-    def transpose(self, x: Any, first: int, second: int) -> Any:
-        """Exchange two dimensions."""
-        order = list(range(len(x.get_size())))
-        order[first], order[second] = second, first
-        return _lowered(_ATEN.permute.default, x, order)
-
-    def expand(self, x: Any, size: Sequence[Any]) -> Any:
-        """Repeat dimensions of 1."""
-        if all(equal(a, b) for a, b in zip(x.get_size(), size, strict=True)):
-            return x
-        return _lowered(_ATEN.expand.default, x, list(size))
-
-    def unsqueeze(self, x: Any) -> Any:
-        """Add a last dimension of 1."""
-        return _lowered(_ATEN.unsqueeze.default, x, -1)
-
-    def squeeze(self, x: Any) -> Any:
-        """Drop the last dimension of 1."""
-        return _lowered(_ATEN.squeeze.dim, x, -1)
-
-    def padded(self, x: Any, multiple: int, value: float) -> Any:
-        """Pad the last dimension to a multiple."""
-        size = x.get_size()[-1]
-        blocks: Any = FloorDiv(size + multiple - 1, multiple)
-        missing = number(blocks * multiple - size)
-        if equal(missing, 0):
-            return x
-        return _lowered(_ATEN.constant_pad_nd.default, x, [0, missing], value)
-
-    def head(self, x: Any, length: Any) -> Any:
-        """Return the first ``length`` elements of the last dimension."""
-        size = x.get_size()
-        if equal(size[-1], length):
-            return x
-        return _lowered(_ATEN.slice.Tensor, x, len(size) - 1, 0, length)
-
-    def dense(self, x: Any, order: Sequence[int]) -> Any:
-        """Return x dense with its dimensions in this order in memory."""
-        size = x.get_size()
-        strides: list[Any] = [sympy.Integer(1)] * len(size)
-        for outer, inner in itertools.pairwise(reversed([*order])):
-            strides[inner] = strides[outer] * size[outer]
-        # Inductor's `require_stride_order` accepts gaps.
-        return boxed(_KERNEL.require_exact_strides(boxed(x), strides))
-
-    def empty(self, like: Any, size: Sequence[Any], dtype: torch.dtype) -> Any:
-        """Return uninitialized memory on the device of a node."""
-        if size:
-            return empty(size, None, dtype, like.get_device())
-        # Inductor would launch a kernel to fill a scalar.
-        return _lowered(_ATEN.squeeze.dim, empty((1,), None, dtype, like.get_device()), 0)
 
 
 def fallback(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -93,7 +26,7 @@ def fallback(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 def empty(size: Sequence[Any], stride: Any, dtype: torch.dtype, device: Any) -> Any:
     """Return a node of uninitialized memory, which no kernel writes."""
-    return _lowered(_ATEN.empty_strided.default, list(size), stride, dtype=dtype, device=device)
+    return lowered(_ATEN.empty_strided.default, list(size), stride, dtype=dtype, device=device)
 
 
 def realized(x: Any) -> Any:
@@ -175,7 +108,7 @@ def same_order(size: Sequence[Any], left: Sequence[Any], right: Sequence[Any]) -
 def four_dims(node: Any) -> Any:
     """Return a view with leading dimensions of 1 added, up to four."""
     for _ in range(4 - len(node.get_size())):
-        node = _lowered(_ATEN.unsqueeze.default, node, 0)
+        node = lowered(_ATEN.unsqueeze.default, node, 0)
     return node
 
 
@@ -187,7 +120,8 @@ def boxed(node: Any) -> Any:
     return box(node if isinstance(node, (ir.StorageBox, ir.BaseView)) else ir.StorageBox(node))
 
 
-def _lowered(op: Any, *args: Any, **kwargs: Any) -> Any:
+def lowered(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return the nodes of Inductor's lowering of an operator."""
     return inductor_lowering.lowerings[op](
         *(boxed(arg) if isinstance(arg, ir.IRNode) else arg for arg in args), **kwargs
     )

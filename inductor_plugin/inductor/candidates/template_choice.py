@@ -14,6 +14,7 @@ from torch._inductor.codegen.common import WorkspaceArg, WorkspaceZeroMode
 from torch._inductor.virtualized import V
 
 from inductor_plugin.config import Config
+from inductor_plugin.inductor import packaged
 from inductor_plugin.inductor.candidates.benchmark import measured_with_delta
 from inductor_plugin.inductor.candidates.call import AutotuneCall
 from inductor_plugin.inductor.candidates.cuda import build_of, warn_without_cutlass
@@ -139,6 +140,10 @@ class _OperatorCall(ir.ExternKernelOut):
             wrapper.writeline(wrapper.make_buffer_free(self))
 
     def _write(self, wrapper: Any) -> None:
+        if packaged.wanted():
+            operands = [wrapper.val_to_arg_str(node) for node in self.inputs]
+            packaged.write_call(wrapper, self.get_name(), self._kernel, operands, self)
+            return
         if V.graph.cpp_wrapper:
             self._write_cpp(wrapper)
             return
@@ -289,8 +294,8 @@ def unwanted(template: Template, op: str, config: Config) -> str | None:
 def _choice(candidate: Candidate, call: AutotuneCall, config: Config) -> Any | Failed:
     if isinstance(candidate.kernel, TritonSource):
         return triton_choice(candidate.kernel, call.nodes, call.layout)
-    if V.graph.aot_mode:
-        return Failed(f"AOTInductor's code runs without Python, which {candidate.kernel.op} needs")
+    if V.graph.aot_mode and (why := packaged.obstacle(candidate.kernel.op)):
+        return Failed(why)
     if not isinstance(candidate.kernel, CudaSource):
         return TemplateChoice(candidate, call.nodes, call.layout)
     if not candidate.kernel.deterministic and torch.are_deterministic_algorithms_enabled():

@@ -52,7 +52,7 @@ struct AttentionSite {
 
   bool fill_forward(FmhaCall& call, View const* views, View const& out) const {
     if (!same(out, views[0]) || !take(out, call.out, call.stride_out)) return false;
-    if (kind == kOutput || !views[3].impl) return true;
+    if (kind == kOutput || !views[3].given) return true;
     float const* lse;
     if (!take_rows(views[3], call, lse)) return false;
     call.lse = const_cast<float*>(lse);

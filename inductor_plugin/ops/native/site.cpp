@@ -11,8 +11,6 @@ constexpr int32_t kMostArguments = 2 + 2 + 8;
 
 static PyObject *tensor_type_, *parameter_type_, *cdata_;
 
-using Entry = int32_t (*)(int32_t, void*, uint64_t*, void*);
-
 struct Site {
   PyObject_HEAD
   Entry entry;         // null: not bound
@@ -36,9 +34,9 @@ static bool read(PyObject* object, View& view) {
   if (!is_plain(object)) return false;  // a subclass may mean anything: the dispatcher knows
   PyObject* const number = PyObject_GetAttr(object, cdata_);
   if (!number) return false;
-  void* const impl = PyLong_AsVoidPtr(number);
+  void* impl = PyLong_AsVoidPtr(number);
   Py_DECREF(number);
-  return impl && view.read(impl);
+  return impl && view.read(&impl);
 }
 
 // Calls the kernel's function without the GIL: a launch waits where the device's queue is full, maybe for what another
@@ -54,30 +52,6 @@ static int32_t launched(Site& site, Call& call, void* stream) {
   PyEval_RestoreThread(state);
   if (owns) site.busy = false;
   return status;
-}
-
-// Runs the kernel; returns false where the slow path has to.
-template <class Call>
-static bool run(Site& site, Call& call, View const* workspace, View const& out, int32_t alignment) {
-  DeviceGuard guard(out);
-  Scratch scratch;
-  if (workspace) {
-    if (workspace->dtype != torch_.uint8 || !workspace->dense() || !workspace->beside(out)) return false;
-    if (reinterpret_cast<uintptr_t>(workspace->pointer) % alignment) return false;
-    call.workspace = workspace->pointer, call.workspace_bytes = workspace->numel();
-  } else {
-    uint64_t bytes = 0;
-    if (site.entry(kWorkspaceBytes, &call, &bytes, nullptr)) return false;
-    if (bytes) {
-      call.workspace = scratch.allocate(bytes, out), call.workspace_bytes = bytes;
-      if (!call.workspace) return false;
-    }
-  }
-  void* stream = nullptr;
-  if (out.device_type == torch_.cuda) {
-    if (!torch_.current_stream || torch_.current_stream(out.device, &stream)) return false;
-  }
-  return launched(site, call, stream) == 0;
 }
 
 static bool vetoed(Site const& site) {
@@ -100,18 +74,20 @@ static bool launch(Site& site, PyObject* const* arguments, Py_ssize_t count) {
   }
   bool const has_workspace = arguments[count - 2] != Py_None;
   if (has_workspace && !read(arguments[count - 2], workspace)) return false;
+  View const* const memory = has_workspace ? &workspace : nullptr;
+  auto const start = [&site](auto& call, void* stream) { return launched(site, call, stream); };
   if (site.is_attention) {
     FmhaCall call;
     std::memset(&call, 0, sizeof call);  // the padding, too: a kernel compares calls
     if (!site.attention.fill(call, views, out, site.sm_count) || vetoed(site)) return false;
-    if (!call.batch || !call.heads || !call.heads_kv || !call.seq_q || !call.seq_k || !call.dim) return false;
-    return run(site, call, has_workspace ? &workspace : nullptr, out, 128);
+    if (!has_work(call)) return false;
+    return started(site.entry, call, memory, out, kAttentionAlignment, start);
   }
   GemmCall call;
   std::memset(&call, 0, sizeof call);
   if (!site.gemm.fill(call, views, out, site.sm_count)) return false;
-  if (!call.m || !call.n || !call.k || !call.batch) return false;
-  return run(site, call, has_workspace ? &workspace : nullptr, out, 64);
+  if (!has_work(call)) return false;
+  return started(site.entry, call, memory, out, kProductAlignment, start);
 }
 
 // Takes the output last, by its name; the values of named arguments follow the others.

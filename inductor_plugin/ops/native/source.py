@@ -21,7 +21,9 @@ SYMBOL = "inductor_plugin_sites"
 """The library's function: takes ``torch.Tensor`` and ``torch.nn.Parameter``, returns the module of sites."""
 
 _FOLDER = Path(__file__).resolve().parent
-_HEADERS = ("Python.h", "dlfcn.h", "cstdint", "cstring")
+CALL_HEADERS = ("dlfcn.h", "cstdint", "cstring")
+_HEADERS = ("Python.h", *CALL_HEADERS)
+_CALL_FILES = ("torch_tensor.h", "gemm_site.h", "attention_site.h", "launch.h")
 _FLAGS = (
     "-O2",
     "-std=c++17",
@@ -38,19 +40,17 @@ _FLAGS = (
 @functools.cache
 def text() -> str:
     """Return the translation unit."""
+    includes = "\n".join(f"#include <{name}>" for name in _HEADERS)
+    return "\n\n".join((includes, calls_text(), _read("site.cpp")))
+
+
+@functools.cache
+def calls_text() -> str:
+    """Return the part without Python: calls of kernels, from tensors to the launch. Needs `CALL_HEADERS` included."""
     products, attention = (path.read_text(encoding="utf-8") for path in (PRODUCTS, ATTENTION))
-    includes = [f"#include <{name}>" for name in _HEADERS]
     # Both families number their modes; those of the products are used for both, which have the same.
-    parts = [
-        "\n".join(includes),
-        f"namespace attention {{\n{attention}}}",
-        f"{products}using attention::FmhaCall;",
-        *(
-            _read(name)
-            for name in ("torch_tensor.h", "gemm_site.h", "attention_site.h", "site.cpp")
-        ),
-    ]
-    return "\n\n".join(parts)
+    parts = (f"namespace attention {{\n{attention}}}", f"{products}using attention::FmhaCall;")
+    return "\n\n".join((*parts, *map(_read, _CALL_FILES)))
 
 
 @functools.cache

@@ -67,21 +67,20 @@ static Torch torch_;
 
 // What a call needs of a tensor; borrowed from it.
 struct View {
-  void* impl = nullptr;
+  bool given = false;
   int64_t const* size = nullptr;
   int64_t const* stride = nullptr;
   void* pointer = nullptr;
   int64_t dim = 0;
   int32_t dtype = 0, device_type = 0, device = 0;
 
-  bool read(void* tensor_impl) {
-    impl = tensor_impl;
-    void* const handle = &impl;
+  // Takes an AtenTensorHandle.
+  bool read(void* handle) {
     int64_t *extents, *steps;
     if (torch_.dim(handle, &dim) || torch_.sizes(handle, &extents) || torch_.strides(handle, &steps)) return false;
     if (torch_.data_ptr(handle, &pointer) || torch_.dtype(handle, &dtype)) return false;
     if (torch_.device_type(handle, &device_type) || torch_.device_index(handle, &device)) return false;
-    size = extents, stride = steps;
+    size = extents, stride = steps, given = true;
     return true;
   }
 

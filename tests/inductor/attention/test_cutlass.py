@@ -19,6 +19,7 @@ from torch._inductor.virtualized import V
 from inductor_plugin.config import Config
 from inductor_plugin.inductor.candidates import template_choice
 from inductor_plugin.template import Candidate, CudaSource, Failed
+from tests.support.aoti import programs
 from tests.support.attention.graphs import (
     Shape,
     backward,
@@ -69,6 +70,19 @@ def test_a_forward(kind: str, shape: Shape, cache_dir: Path) -> None:
     assert (operands[3] in outputs(code)[1]) == (kind != "efficient")
     assert len(outputs(code)) == 2
     assert lab.record()["decision"]["winner"].startswith("cutlass_fmha.")
+
+
+@pytest.mark.parametrize(("kind", "at_end"), [("flash", 1), ("cudnn", 0)])
+def test_a_program_of_aotinductor_calls_the_kernel_without_python(
+    kind: str, at_end: int, cache_dir: Path, inductor_cache: Path
+) -> None:
+    with programs() as taken:
+        code, _ = lowered(forward(kind, SHARED), OURS, cache_dir)
+    assert f"AttentionSite{{0, {at_end}, -1, 0, 0.125f}}" in code
+    call = r"if \(!launch_buf1\(\{.*arg0_1.*, .*arg1_1.*, .*arg2_1.*, buf0\}, buf1\)\) throw"
+    assert re.search(call, code)
+    ((library,),) = taken
+    assert f'("{Path(library).name}", "{Path(library).parent}", ' in code
 
 
 def test_lse_that_nobody_reads_is_not_written(cache_dir: Path) -> None:

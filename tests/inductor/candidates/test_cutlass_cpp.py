@@ -1,10 +1,13 @@
-"""The C++ wrapper calls operators of templates; AOTInductor's code, which has no Python, gets none."""
+"""The C++ wrapper calls operators of templates by way of Python; AOTInductor's programs call their kernels themselves."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +18,15 @@ import torch
 from torch._inductor import codecache
 from torch._inductor import config as inductor_config
 from torch._inductor.graph import GraphLowering
+from torch._inductor.package.package import package_aoti
 from torch._inductor.utils import run_and_get_code
 from torch._inductor.virtualized import V
+from torch.utils import cpp_extension
 
 from inductor_plugin.inductor.candidates.template_choice import TemplateChoice
 from inductor_plugin.inductor.graph.pending import PendingChoice
+from inductor_plugin.kernels import nvcc
+from tests.support.aoti import programs
 from tests.support.candidates import providers
 from tests.support.cutlass import BACKENDS, opened
 from tests.support.lowering import Arg, Lab, cpp_wrapper
@@ -125,25 +132,88 @@ def test_the_operator_is_imported_and_its_result_let_go(
 
 
 @needs_cuda
-def test_aotinductor_goes_on_without_operators_in_python(
+def test_a_program_of_aotinductor_calls_the_kernel_without_python(
     cache_dir: Path, inductor_cache: Path
 ) -> None:
     pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    with opened("cutlass", cache_dir) as lab, programs() as taken:
+        code = lab.lower(mm, A, B_T, gemm_backends="ATEN,CUTLASS")
+    assert "if (!launch_buf0({a_1, " in code
+    assert "aoti_torch_cuda_mm_out(buf0, a_1, " in code  # where the kernel cannot run
+    declared = re.search(r'Kernel launch_buf0_kernel\("(\w+)\.so", "[^"]+", "(\w+)", 132\)', code)
+    assert declared is not None
+    assert declared[1] == declared[2]
+    site = re.search(r"launch_buf0\(launch_buf0_kernel, \S+GemmSite\{([^}]*)\}", code)
+    assert site is not None
+    assert site[1] == "0, 1, 0, 1, 0, 1, 0, 0, 0, 1.0f, 0.0f"
+    ((library,),) = taken
+    assert Path(library).name == f"{declared[1]}.so"
+    assert Path(library).is_file()
 
-    def kept(graph: Any, wrapper: Any, *others: Any, **more: Any) -> list[str]:
-        GraphLowering.save_output_code(str(wrapper))  # pyright: ignore[reportOptionalCall] - `Lab` sets it
-        return []
+
+@needs_cuda
+def test_a_program_has_torchs_product_with_bias_where_the_kernel_cannot_run(
+    cache_dir: Path, inductor_cache: Path
+) -> None:
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    with opened("cutlass", cache_dir) as lab, programs():
+        code = lab.lower(addmm, Arg((512,)), A, B_T, gemm_backends="ATEN,CUTLASS")
+    assert re.search(r"aoti_torch_cuda_addmm_out\(buf0, .*c_1, .*, a_1, .*, 2\.0, 0\.5\)\)", code)
+    assert re.search(r"GemmSite\{1, 1, 0, \d, \d, 1, 1, 0, 0, 0\.5f, 2\.0f\}", code)
+
+
+@needs_cuda
+def test_a_program_says_why_a_grouped_product_cannot_run(
+    cache_dir: Path, inductor_cache: Path
+) -> None:
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    arguments = (Arg((4096, 512)), Arg((8, 1024, 512)), Arg((8,), torch.int32))
+    with opened("cutlass", cache_dir) as lab, programs():
+        code = lab.lower(experts, *arguments, gemm_backends="ATEN,CUTLASS")
+    assert "throw std::runtime_error(launch_buf0.why());" in code
+
+
+@needs_cuda
+@pytest.mark.slow
+def test_a_program_for_an_h200_is_compiled_and_linked(
+    cache_dir: Path, inductor_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    toolkit = nvcc.find("", dict(os.environ))
+    if isinstance(toolkit, nvcc.NoToolkit):
+        pytest.skip("needs the headers of CUDA, which come with nvcc")
+    home = tmp_path / "cuda"
+    (home / "lib64").mkdir(parents=True)
+    headers = (Path(folder) for folder in toolkit.include_dirs)
+    cuda = next(folder for folder in headers if (folder / "crt" / "host_defines.h").is_file())
+    (home / "include").symlink_to(cuda)
+    driver = home / "lib64" / "libcuda.so"  # a machine without a GPU has none; it is not called
+    driver_command = ["g++", "-shared", "-x", "c++", "/dev/null", "-Wl,-soname,libcuda.so.1"]
+    subprocess.run([*driver_command, "-o", str(driver)], check=True)
+    monkeypatch.setenv("CUDA_HOME", str(home))
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", str(home))
+    built: list[Any] = []
+    stock: Any = codecache.AotCodeCompiler.compile
+
+    def compiled(graph: Any, wrapper: Any, *others: Any, **more: Any) -> Any:
+        GraphLowering.save_output_code("")  # pyright: ignore[reportOptionalCall] - `Lab` sets it
+        built.append(stock(graph, wrapper, *others, **more))
+        return built[-1]
 
     with (
         opened("cutlass", cache_dir) as lab,
         V.set_aot_compilation(True),
         cpp_wrapper(),
-        mock.patch.object(codecache.AotCodeCompiler, "compile", kept),
+        inductor_config.patch({"aot_inductor.package": True}),
+        mock.patch.object(codecache.AotCodeCompiler, "compile", compiled),
     ):
-        code = lab.lower(mm, A, B_T, gemm_backends="ATEN,CUTLASS")
-        assert "aoti_torch_cuda_mm_out(buf0, a_1, " in code
-        assert "cutlass" not in code
-        assert "AOTInductor's code runs without Python" in lab.record()["rejected"]["cutlass"]
+        lab.lower(mm, A, B_T, gemm_backends="ATEN,CUTLASS")
+    package = package_aoti(str(tmp_path / "model.pt2"), {"model": built[0]})
+    with zipfile.ZipFile(package) as archive:
+        libraries = [Path(name).name for name in archive.namelist() if name.endswith(".so")]
+    kernels = [name for name in libraries if name.startswith("cutlass_sm90_")]
+    assert len(kernels) == 1
+    assert len(libraries) == 2  # the program, too
 
 
 @pytest.mark.slow

@@ -1,0 +1,132 @@
+"""Calls of compiled kernels in a program of AOTInductor, which runs without Python, and the libraries it takes along.
+
+Inductor puts `additional_files` into the package beside the program, as it does with Triton's cubins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._inductor.runtime.cache_dir_utils import cache_dir
+from torch._inductor.virtualized import V
+
+from inductor_plugin.cache import atomic
+from inductor_plugin.inductor.facts.attached import attached
+from inductor_plugin.inductor.facts.problem import target_of
+from inductor_plugin.kernels.call import OpKernel
+from inductor_plugin.ops import launch
+from inductor_plugin.ops.package import source
+from inductor_plugin.ops.sites import has_site, name_of
+
+BLOCKS = f"{source.NAMESPACE}::attention_blocks"
+"""The function of attention on a CPU."""
+
+_MM, _BMM = "aoti_torch_{}_mm_out", "aoti_torch_{}_bmm_out"
+_ADDMM, _BADDBMM = "aoti_torch_{}_addmm_out", "aoti_torch_{}_baddbmm_out"
+
+
+def wanted() -> bool:
+    """Return whether the code that is generated is a program of AOTInductor."""
+    graph: Any = V.graph
+    return bool(graph.aot_mode and graph.cpp_wrapper)
+
+
+def obstacle(op: str) -> str | None:
+    """Return why a program of AOTInductor cannot call an operator, None if it can."""
+    if has_site(op):
+        return None
+    return f"AOTInductor's code runs without Python, which {op} needs"
+
+
+def write_call(
+    wrapper: Any, name: str, kernel: OpKernel, operands: Sequence[str], output: Any
+) -> None:
+    """Write the call of a kernel, and of the library's product where the kernel cannot run.
+
+    Args:
+        wrapper: Inductor's writer of the code.
+        name: The buffer the call writes to.
+        kernel: The operator, the kernel's name and the arguments after it.
+        operands: Expressions of their handles, in the operator's order.
+        output: The node of that buffer.
+    """
+    site = _declare(wrapper, name, kernel, output.get_device())
+    call = f"{site}({{{', '.join(operands)}}}, {name})"
+    instead = _library_call(wrapper, name, kernel, operands, output)
+    if instead is None:
+        wrapper.writeline(f"if (!{call}) throw std::runtime_error({site}.why());")
+        return
+    warning = f"aoti_torch_warn(__func__, __FILE__, __LINE__, {site}.why().c_str())"
+    wrapper.writeline(f"if (!{call}) {{")
+    wrapper.writeline(f"    if ({site}.warns()) {warning};")
+    wrapper.writeline(f"    AOTI_TORCH_ERROR_CODE_CHECK({instead});")
+    wrapper.writeline("}")
+
+
+def include_sites(wrapper: Any) -> None:
+    """Include the text of call sites in a program."""
+    _include(wrapper, source.sites_text())
+
+
+def include_blocks(wrapper: Any) -> None:
+    """Include the text of attention on a CPU in a program."""
+    include_sites(wrapper)
+    _include(wrapper, source.blocks_text())
+
+
+def _include(wrapper: Any, text: str) -> None:
+    written = attached(wrapper, "included", set[str])
+    if text not in written:
+        written.add(text)
+        wrapper.header.splice(text)
+
+
+def _declare(wrapper: Any, name: str, kernel: OpKernel, device: torch.device) -> str:
+    """Write the declaration of a call site into the program's head, and return its name."""
+    include_sites(wrapper)
+    symbol, _, place = str(kernel.args[0]).partition("@")
+    path = _carried(wrapper, symbol, place)
+    target = target_of(device)
+    graph: Any = V.graph
+    site = f"launch_const_{name}" if graph.is_const_graph else f"launch_{name}"
+    multiprocessors = 0 if target is None else target.multiprocessors
+    arguments = kernel.args[1:]
+    text = source.site_text(
+        site, kernel.op, arguments, path.name, str(path.parent), symbol, multiprocessors
+    )
+    wrapper.header.splice(text)
+    return site
+
+
+def _carried(wrapper: Any, symbol: str, place: str) -> Path:
+    """Copy a kernel's library to where Inductor keeps its own, and let the package take it along."""
+    library = Path(place) if place.startswith("/") else launch.library_path(place)
+    if library is None:
+        raise FileNotFoundError(f"the library of {symbol} is not in the cache any more")
+    folder = Path(cache_dir()) / "inductor_plugin"
+    copy = folder / f"{symbol}.so"
+    atomic.write(copy, library.read_bytes(), folder)
+    if str(copy) not in wrapper.additional_files:
+        wrapper.additional_files.append(str(copy))
+    return copy
+
+
+def _library_call(
+    wrapper: Any, name: str, kernel: OpKernel, operands: Sequence[str], output: Any
+) -> str | None:
+    """Return the call of torch's C function that computes the same, None if there is none."""
+    operator = name_of(kernel.op)
+    batched = len(output.get_size()) > 2
+    device = output.get_device().type
+    if operator == "cutlass_mm":
+        function, numbers = _BMM if batched else _MM, ()
+    elif operator == "cutlass_addmm":
+        *_, alpha, beta = kernel.args
+        function, numbers = _BADDBMM if batched else _ADDMM, (float(beta), float(alpha))
+    else:
+        return None
+    wrapper.add_device_include(device)
+    return f"{function.format(device)}({', '.join((name, *operands, *map(repr, numbers)))})"
