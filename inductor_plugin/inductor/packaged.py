@@ -107,7 +107,7 @@ def _carried(wrapper: Any, symbol: str, place: str) -> Path:
     if library is None:
         raise FileNotFoundError(f"the library of {symbol} is not in the cache any more")
     folder = Path(cache_dir()) / "inductor_plugin"
-    copy = folder / f"{symbol}.so"
+    copy = folder / f"{symbol}.kernel"  # torch 2.11 refuses packages with two files named .so
     atomic.write(copy, library.read_bytes(), folder)
     if str(copy) not in wrapper.additional_files:
         wrapper.additional_files.append(str(copy))

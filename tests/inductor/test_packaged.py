@@ -164,7 +164,7 @@ def test_a_package_holds_the_kernels_of_products(
     with winning(text, tmp_path / "kernel"):
         package = packaged(model, (x,), tmp_path)
     with zipfile.ZipFile(package) as archive:
-        assert [name.rpartition("/")[2] for name in archive.namelist()].count("stub.so") == 1
+        assert [name.rpartition("/")[2] for name in archive.namelist()].count("stub.kernel") == 1
     with torch.no_grad():
         expected = model(x)
     shutil.rmtree(inductor_cache)
@@ -188,7 +188,7 @@ def test_a_package_without_the_library_uses_torchs_product(
     trimmed = tmp_path / "trimmed.pt2"
     with zipfile.ZipFile(package) as whole, zipfile.ZipFile(trimmed, "w") as less:
         for name in whole.namelist():
-            if not name.endswith("stub.so"):
+            if not name.endswith("stub.kernel"):
                 less.writestr(name, whole.read(name))
     with torch.no_grad():
         expected = model(x)

@@ -113,7 +113,8 @@ def screen(job: ScreenJob, emit: Emit) -> Outcome:
         emit(Event("start", candidate.candidate_id))
         timer = timer_for(candidate.output.device)
         samples = take_samples(timer, running.call, job.sampling)
-        host_ms = samples.host_ms if launched_as_generated(candidate.kernel) else 0.0
+        known = launched_as_generated(candidate.kernel, running.call)
+        host_ms = samples.host_ms if known else 0.0
         conditions = _conditions(timer.conditions(), host_ms, host_bound=samples.host_bound)
         outcome = functools.partial(outcome, conditions=conditions)
         if checked:
@@ -214,8 +215,8 @@ def _take_turns(
     timer.warm(calls[leader.candidate_id][0].call)
     before, host_bound = timer.conditions(), set[str]()
     host_ms = {
-        each.candidate_id: math.inf if launched_as_generated(each.kernel) else 0.0
-        for each in job.candidates
+        name: math.inf if launched_as_generated(each.kernel, calls[name][0].call) else 0.0
+        for name, each in ((each.candidate_id, each) for each in job.candidates)
     }
     again = job.rounds if leader.output.device != "cpu" else 0
     disturbances = 0

@@ -35,7 +35,7 @@ from inductor_plugin.kernels.call import (
 from inductor_plugin.kernels.cuobjdump import triton_cuobjdump, triton_usage
 from inductor_plugin.ops import int4, operators, sites
 from inductor_plugin.ops.native import library as native
-from inductor_plugin.worker.child import operands
+from inductor_plugin.worker.child import operands, triton_launch
 from inductor_plugin.worker.jobs import TritonCompileJob, TritonTarget
 
 Call = Callable[[], object]
@@ -115,7 +115,8 @@ def bind_request(kernel: RequestKernel, inputs: Sequence[torch.Tensor], out: tor
         importlib.import_module("torch._inductor.runtime.compile_tasks")._set_triton_ptxas_path()
         set_environment(process_environment() | dict(kernel.environment))
     request = pickle.loads(kernel.payload)  # noqa: S301 - from the parent's pipe, never from disk
-    return request.make_run_fn(*inputs, out=out)
+    call = request.make_run_fn(*inputs, out=out)
+    return triton_launch.of_request(call, out) or call
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,9 @@ def _bind_part(part: SequenceStep, tensors: Sequence[torch.Tensor]) -> Call:
     kernel = part.kernel
     arguments: list[Any] = [_argument(argument, tensors) for argument in part.arguments]
     if isinstance(kernel, ModuleKernel):
-        return functools.partial(_module(kernel).call, arguments)
+        module = _module(kernel)
+        launch = triton_launch.of_module(module, arguments, tensors[-1].device)
+        return launch or functools.partial(module.call, arguments)
     assert part.out is not None
     out = _argument(part.out, tensors)
     if isinstance(kernel, ExternKernel):

@@ -17,20 +17,22 @@ from inductor_plugin.kernels.call import (
     Single,
 )
 from inductor_plugin.worker.child import inductor
+from inductor_plugin.worker.child.triton_launch import Launch
 from inductor_plugin.worker.jobs import BenchCandidate
 
 Call = Callable[[], object]
 
 
-def launched_as_generated(kernel: Kernel | Single) -> bool:
-    """Return whether a kernel is launched here as generated code launches it, so that host times can be compared.
+def launched_as_generated(kernel: Kernel | Single, call: Call) -> bool:
+    """Return whether a call launches its kernel as generated code does, so that host times can be compared.
 
-    Not Triton kernels: Inductor's requests pass over the fast path of its launcher (3.6 instead of 0.8 us, torch 2.14), and
-    its modules for benchmarks set the device for each kernel.
+    Not a Triton kernel whose request does more than launch it (memory it zeroes, a gradient's delta).
     """
     if isinstance(kernel, SequenceKernel):
-        return all(launched_as_generated(part.kernel) for part in kernel.parts)
-    return isinstance(kernel, (ExternKernel, OpKernel))
+        assert isinstance(call, inductor.BoundSequence)
+        parts = zip(kernel.parts, call.calls, strict=True)
+        return all(launched_as_generated(part.kernel, bound) for part, bound in parts)
+    return isinstance(kernel, (ExternKernel, OpKernel)) or isinstance(call, Launch)
 
 
 def bind(

@@ -140,14 +140,16 @@ def test_a_program_of_aotinductor_calls_the_kernel_without_python(
         code = lab.lower(mm, A, B_T, gemm_backends="ATEN,CUTLASS")
     assert "if (!launch_buf0({a_1, " in code
     assert "aoti_torch_cuda_mm_out(buf0, a_1, " in code  # where the kernel cannot run
-    declared = re.search(r'Kernel launch_buf0_kernel\("(\w+)\.so", "[^"]+", "(\w+)", 132\)', code)
+    declared = re.search(
+        r'Kernel launch_buf0_kernel\("(\w+)\.kernel", "[^"]+", "(\w+)", 132\)', code
+    )
     assert declared is not None
     assert declared[1] == declared[2]
     site = re.search(r"launch_buf0\(launch_buf0_kernel, \S+GemmSite\{([^}]*)\}", code)
     assert site is not None
     assert site[1] == "0, 1, 0, 1, 0, 1, 0, 0, 0, 1.0f, 0.0f"
     ((library,),) = taken
-    assert Path(library).name == f"{declared[1]}.so"
+    assert Path(library).name == f"{declared[1]}.kernel"
     assert Path(library).is_file()
 
 
@@ -210,7 +212,9 @@ def test_a_program_for_an_h200_is_compiled_and_linked(
         lab.lower(mm, A, B_T, gemm_backends="ATEN,CUTLASS")
     package = package_aoti(str(tmp_path / "model.pt2"), {"model": built[0]})
     with zipfile.ZipFile(package) as archive:
-        libraries = [Path(name).name for name in archive.namelist() if name.endswith(".so")]
+        libraries = [
+            Path(name).name for name in archive.namelist() if name.endswith((".so", ".kernel"))
+        ]
     kernels = [name for name in libraries if name.startswith("cutlass_sm90_")]
     assert len(kernels) == 1
     assert len(libraries) == 2  # the program, too

@@ -21,7 +21,8 @@ from inductor_plugin.kernels.call import (
     SequenceStep,
 )
 from inductor_plugin.worker.bench_worker import BenchWorker
-from inductor_plugin.worker.child import bench, launch
+from inductor_plugin.worker.child import bench, launch, triton_launch
+from inductor_plugin.worker.child.inductor import BoundSequence
 from inductor_plugin.worker.jobs import (
     Event,
     FinalJob,
@@ -163,13 +164,17 @@ def test_how_the_device_was_is_in_the_outcome(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_is_launched_otherwise_than_in_generated_code_has_no_host_time() -> None:
-    """Requests of Inductor pass over the fast path of Triton's launcher."""
     operator = OpKernel("inductor_plugin::cutlass_mm.out", ("k@/a/path", "tt", 1, 0, 1))
     steps = (SequenceStep(operator, ()), SequenceStep(ExternKernel("mm"), ()))
-    assert launch.launched_as_generated(SequenceKernel(steps))
+    calls: tuple[Any, ...] = (print, print)
+    fast: Any = triton_launch.Launch(print, (), 0, int)
+    launched = launch.launched_as_generated
+    assert launched(SequenceKernel(steps), BoundSequence(calls, {}))
     fused = SequenceKernel((*steps, SequenceStep(ModuleKernel("text"), ())))
-    assert not launch.launched_as_generated(fused)
-    assert not launch.launched_as_generated(RequestKernel(b""))
+    assert launched(fused, BoundSequence((*calls, fast), {}))
+    assert not launched(fused, BoundSequence((*calls, print), {}))
+    assert launched(RequestKernel(b""), fast)
+    assert not launched(RequestKernel(b""), print)
 
 
 @pytest.mark.parametrize(
