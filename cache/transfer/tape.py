@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,26 +39,36 @@ _MEMBER = re.compile(
 )
 
 
-def write(root: Path, names: Sequence[str], packed: gzip.GzipFile) -> None:
-    """Write files below ``root`` as an archive; equal contents are written once.
+def write(contents: Mapping[str, Path | bytes], packed: gzip.GzipFile) -> None:
+    """Write files as an archive; equal contents are written once.
+
+    Args:
+        contents: Each member's file, or its content, by the member's name; written in this order.
+        packed: The archive.
 
     Raises:
         OSError: A file cannot be read, or changed meanwhile.
     """
-    hashes = {name: hashlib.sha256((root / name).read_bytes()).hexdigest() for name in names}
+    hashes = {
+        name: hashlib.sha256(_read(content)).hexdigest() for name, content in contents.items()
+    }
     manifest = json.dumps({"format": SCHEMA, "members": hashes}, indent=1).encode()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
         _add(archive, MANIFEST, manifest)
         written: set[str] = set()
-        for name in names:
+        for name, content in contents.items():
             if hashes[name] in written:
                 continue
             written.add(hashes[name])
-            data = (root / name).read_bytes()
+            data = _read(content)
             if hashlib.sha256(data).hexdigest() != hashes[name]:
                 # A record was written meanwhile; the manifest has the checksum of its old content.
                 raise OSError(f"{name} changed while it was exported; export again")
             _add(archive, name, data)
+
+
+def _read(content: Path | bytes) -> bytes:
+    return content if isinstance(content, bytes) else content.read_bytes()
 
 
 def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
@@ -68,8 +78,13 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
     archive.addfile(member, io.BytesIO(data))
 
 
-def unpack(file: Path, staging: Path) -> dict[str, str]:
+def unpack(file: Path, staging: Path, data: bytes | None = None) -> dict[str, str]:
     """Write an archive's members into a private folder, each checked against the manifest.
+
+    Args:
+        file: The archive.
+        staging: The folder.
+        data: The archive's bytes, if it is no file; ``file`` is then its name for messages.
 
     Returns:
         The SHA-256 of each written file by its name.
@@ -80,7 +95,7 @@ def unpack(file: Path, staging: Path) -> dict[str, str]:
     """
     placed: dict[str, Member] = {}
     total = 0
-    archive = members(file)
+    archive = members(file, data)
     hashes = _manifest(archive, file)
     missing = dict(hashes)
     for member in archive:
