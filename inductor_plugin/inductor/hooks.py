@@ -109,8 +109,7 @@ def wrap_backend(config: Config, others: Mapping[str, object], stock: dict[str, 
         return original(model_, example_inputs_, *args, config_patches=patches, **kwargs)
 
     compile_fx_module.compile_fx = compile_fx
-    disabled = bool(defaults.get("force_disable_caches"))
-    artifact.load_with(config.with_cache(disabled=True) if disabled else config)
+    artifact.load_with(config)
 
 
 def unwrap_backend(stock: dict[str, Any]) -> None:
