@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from inductor_plugin.cache import atomic
+from inductor_plugin.cache.guard import MAX_DOCUMENT_BYTES
 from inductor_plugin.cache.key import SCHEMA
 from inductor_plugin.cache.transfer.member import Member, members
 from inductor_plugin.errors import ArchiveError
@@ -119,6 +120,35 @@ def unpack(file: Path, staging: Path, data: bytes | None = None) -> dict[str, st
             f"{file} lacks {len(missing)} members, {min(missing)!r} first; export it again"
         )
     return hashes
+
+
+def contents(data: bytes, file: Path) -> dict[str, bytes]:
+    """Return the members of an archive of documents, each checked against the manifest.
+
+    Args:
+        data: The archive.
+        file: Its name, for messages.
+
+    Raises:
+        ArchiveError: It is damaged, of another format, or unsafe, or a member is larger than a document.
+    """
+    archive = members(file, data)
+    hashes = _manifest(archive, file)
+    known: dict[str, bytes] = {}
+    for member in archive:
+        _refuse_foreign(member.name, str(file))
+        if member.size > MAX_DOCUMENT_BYTES:
+            raise ArchiveError(
+                f"{file} holds {member.name!r} of {member.size} bytes; the limit is {MAX_DOCUMENT_BYTES}"
+            )
+        content = b"".join(member.blocks())
+        known[hashlib.sha256(content).hexdigest()] = content
+    missing = [name for name, sha256 in hashes.items() if sha256 not in known]
+    if missing:
+        raise ArchiveError(
+            f"{file} lacks {min(missing)!r}, or its checksum differs; export it again"
+        )
+    return {name: known[sha256] for name, sha256 in hashes.items()}
 
 
 def check_start(file: Path) -> None:

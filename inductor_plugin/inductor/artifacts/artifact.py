@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 TYPE = "inductor_plugin"
 """Name of the type; `CacheInfo` lists the keys as ``inductor_plugin_artifacts``."""
+RECORD, KERNEL = "record/", "kernel/"
+"""How the keys begin."""
 
 
 class EntryArtifact(CacheArtifact):
@@ -63,7 +65,7 @@ class EntryArtifact(CacheArtifact):
         if data:
             from inductor_plugin.inductor.artifacts.loading import take  # noqa: PLC0415  most processes load none
 
-            take(self.key, data, _PROCESS.config)
+            take(self.key, data, _PROCESS.config, is_record=self.key.startswith(RECORD))
 
     def __eq__(self, other: object) -> bool:
         """Compare keys: the content would have to be read."""

@@ -34,12 +34,12 @@ def add_decisions(store: Store, environment: str, tickets: Iterable[TuningTicket
 def add_record(store: Store, environment: str, op: str, digest: str) -> None:
     """Record a problem's record; it is read when artifacts are saved."""
     read = partial(parcel.of_record, store, environment, op, digest)
-    artifact.add(f"record/{environment}/{op}/{digest}", read)
+    artifact.add(f"{artifact.RECORD}{environment}/{op}/{digest}", read)
 
 
 def add_kernel(digest: str) -> None:
     """Record a kernel; it is read when artifacts are saved, from the first cache of this process that has it."""
-    artifact.add(f"kernel/{digest}", partial(_kernel, digest))
+    artifact.add(f"{artifact.KERNEL}{digest}", partial(_kernel, digest))
 
 
 def add_called(kernel: str) -> None:

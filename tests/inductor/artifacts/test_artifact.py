@@ -36,7 +36,7 @@ def of_its_own() -> Iterator[None]:
 def taken(monkeypatch: pytest.MonkeyPatch) -> Taken:
     """Return what is put into the cache, by key."""
     entries: Taken = {}
-    monkeypatch.setattr(loading, "take", lambda key, data, _: entries.update({key: data}))
+    monkeypatch.setattr(loading, "take", lambda key, data, _, **__: entries.update({key: data}))
     return entries
 
 
