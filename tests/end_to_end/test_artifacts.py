@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 import torch._inductor.config as inductor_config
-from torch.compiler._cache import CacheArtifactFactory, CacheArtifactManager
+from torch.compiler._cache import CacheArtifact, CacheArtifactFactory, CacheArtifactManager
 
 import inductor_plugin
 from inductor_plugin.cache import open_store
@@ -162,7 +162,11 @@ def test_artifacts_of_other_kinds_are_loaded_where_the_cache_has_lost_an_entry(
     monkeypatch.setenv("INDUCTOR_PLUGIN_CACHE_DIR", str(tmp_path / "other"))
     loaded: list[str] = []
     kind: Any = CacheArtifactFactory._get_artifact_type("pgo")
-    monkeypatch.setattr(kind, "populate_cache", lambda each: loaded.append(each.key))
+
+    def populate(artifact: CacheArtifact) -> None:
+        loaded.append(artifact.key)
+
+    monkeypatch.setattr(kind, "populate_cache", populate)
     torch.compiler.load_cache_artifacts(saved[0])
     assert loaded == ["a key"]
     assert list(open_store(tmp_path / "other").iter_records()) == []

@@ -2,7 +2,8 @@
 
 ``torch.compiler.save_cache_artifacts()`` returns what compiles have recorded, ``load_cache_artifacts(data)`` puts it into the
 caches of another process. A process that does not know the type of one artifact loads none at all, Inductor's included
-(torch 2.11 to 2.15, `CacheArtifactManager.deserialize`). So this module is imported with Dynamo, and imports little.
+(torch 2.11 to 2.15, `CacheArtifactManager.deserialize`). So the type is registered when Dynamo is imported, which loading
+does first (`autoload`, `backend`), and this module imports little.
 """
 
 from __future__ import annotations

@@ -147,7 +147,9 @@ def test_a_damaged_entry_in_a_sound_archive_changes_nothing(name: str, tmp_path:
 def test_an_archive_with_a_member_too_few_or_too_large_is_refused(tmp_path: Path) -> None:
     name, target = "records/e/mm/d.json", open_store(tmp_path / "b")
     short = archives.write(tmp_path / "x", {}, {name: "0" * 64}).read_bytes()
-    with pytest.raises(ArchiveError, match=r"lacks 'records/e/mm/d\.json', or its checksum differs"):
+    with pytest.raises(
+        ArchiveError, match=r"lacks 'records/e/mm/d\.json', or its checksum differs"
+    ):
         parcel.take_record(target, short, "x")
     large = archives.write(tmp_path / "x", {name: bytes(MAX_DOCUMENT_BYTES + 1)}).read_bytes()
     with pytest.raises(ArchiveError, match="the limit is 8388608"):

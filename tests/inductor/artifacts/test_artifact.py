@@ -9,8 +9,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -36,7 +37,11 @@ def of_its_own() -> Iterator[None]:
 def taken(monkeypatch: pytest.MonkeyPatch) -> Taken:
     """Return what is put into the cache, by key."""
     entries: Taken = {}
-    monkeypatch.setattr(loading, "take", lambda key, data, _, **__: entries.update({key: data}))
+
+    def take(key: str, data: bytes, config: object, *, is_record: bool) -> None:
+        entries[key] = data
+
+    monkeypatch.setattr(loading, "take", take)
     return entries
 
 
@@ -120,7 +125,7 @@ def test_a_key_is_compared_and_not_its_content() -> None:
     def unread() -> bytes:
         pytest.fail("it is read")
 
-    make: Callable[..., artifact.EntryArtifact] = artifact.EntryArtifact
+    make: Any = artifact.EntryArtifact
     one, same, other = make("a", unread), make("a", unread), make("b", unread)
     assert one == same
     assert one != other
