@@ -145,3 +145,5 @@ def test_nothing_is_written_where_caches_are_off(
     with inductor_config.patch(force_disable_caches=how == "force_disable_caches"):
         assert torch.compiler.load_cache_artifacts(saved()) is not None
     assert not (tmp_path / "xdg-cache" / "inductor_plugin").exists()
+    unkept = RUNTIME.store(Config.load({"cache": "off"}))
+    assert list(unkept.iter_records()) == []  # nor in memory
