@@ -76,11 +76,19 @@ class Quarantined:
     def failure(self) -> tuple[str, str] | None:
         """Return the failed candidate, and the prefix of the digest of its problem.
 
-        None if the entry's name is not ``CANDIDATE-PREFIX``, a candidate on a problem.
+        None if the entry's name is not that of `quarantine_name`, a candidate on a problem.
         """
         candidate = str(self.fields.get("candidate", ""))
         start = self.candidate.removeprefix(f"{candidate}-")
         return (candidate, start) if candidate and start and start != self.candidate else None
+
+
+def quarantine_name(candidate_id: str, problem_digest: str) -> str:
+    """Return the quarantine's name for a candidate on a problem.
+
+    A kernel that hangs or runs out of memory on one shape may be the best on another.
+    """
+    return f"{candidate_id}-{problem_digest[:12]}"
 
 
 def is_condemned(status: str, mishaps: object) -> bool:
@@ -143,6 +151,9 @@ class QuarantineShelf:
         own = self.get(entry.environment, entry.candidate)
         if own is not None and (own.condemned or not entry.condemned):
             return False
+        if self._folder.degraded is not None:
+            self._memory[entry.environment, entry.candidate] = entry
+            return True
         path = self._folder.layout.quarantine(entry.environment, entry.candidate)
         return self._is_replaceable(path) and self._write(entry)
 

@@ -107,8 +107,9 @@ class RecordShelf:
             self._write_environment(digest, fields)
 
     def _write_environment(self, digest: str, fields: Mapping[str, Any]) -> None:
-        plain = {"format": SCHEMA, "digest": digest, "fields": dict(fields)}
-        self._folder.write(self._folder.layout.environment(digest), plain)
+        self._folder.write(
+            self._folder.layout.environment(digest), environment_document(digest, fields)
+        )
 
     def environment(self, digest: str) -> dict[str, Any] | None:
         """Return an environment's fields, or None."""
@@ -292,6 +293,11 @@ def parse_record(data: bytes, path: Path) -> Record:
     if (record.environment, record.op, f"{record.digest}.json") != path.parts[-3:]:
         raise ValueError(f"it lies under the name of another record ({record.place})")
     return record
+
+
+def environment_document(digest: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document that keeps an environment's fields."""
+    return {"format": SCHEMA, "digest": digest, "fields": dict(fields)}
 
 
 def parse_environment(data: bytes, digest: str) -> dict[str, Any]:

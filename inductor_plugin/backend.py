@@ -11,6 +11,7 @@ from typing import Any
 from torch._dynamo.backends import registry
 
 from inductor_plugin.activation import compile_graph
+from inductor_plugin.inductor.artifacts import artifact
 
 
 def inductor_plugin(
@@ -34,6 +35,8 @@ def inductor_plugin(
     return compile_graph(gm, example_inputs, mode, options or {})
 
 
+# Dynamo's import imports this (`autoload`), and whoever loads artifacts has imported Dynamo.
+artifact.register()
 # Where torch has found the entry point it imports this for it, and registers what it gets.
 if "inductor_plugin" not in registry._BACKENDS:  # pyright: ignore[reportPrivateUsage]
     registry.register_backend(compiler_fn=inductor_plugin, name="inductor_plugin")

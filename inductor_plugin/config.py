@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -296,6 +296,16 @@ class Config:
         stated = frozenset(values)
         values.setdefault("cache_dir", default_cache_dir(variables))
         return Config(**values, stated=stated)
+
+    def with_cache(self, *, disabled: bool) -> Config:
+        """Return the options with ``cache`` on or off, where they leave it to Inductor.
+
+        Args:
+            disabled: Whether Inductor's ``force_disable_caches`` is set.
+        """
+        if self.cache != "auto":
+            return self
+        return replace(self, cache="off" if disabled and "cache_dir" not in self.stated else "on")
 
     def to_dict(self) -> dict[str, str | int | float | bool]:
         """Return the options as plain JSON values."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,14 +83,14 @@ def export_archive(
         )
     layout = store.layout
     selected = _selected(layout, environment, op) if pack is None else _packed(store, pack)
-    names = [str(path.relative_to(layout.root)) for path in selected]
+    names = sorted(str(path.relative_to(layout.root)) for path in selected)
     try:
         with (
             draft_of(file) as draft,
             draft.open("wb") as raw,
             gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
         ):
-            tape.write(layout.root, sorted(names), packed)
+            tape.write({name: layout.root / name for name in names}, packed)
     except OSError as error:
         raise ArchiveError(f"cannot write {file}: {error}; name another file") from error
     return {
@@ -115,10 +116,35 @@ def import_archive(store: Store, file: Path) -> Imported:
     """
     if store.degraded is not None:
         raise CacheError(f"cannot import into {store.root}: {store.degraded}")
-    staging = atomic.private_path(store.layout.private)
+    imported = _imported(store, file, None)
+    _refuse_part(store)
+    return imported
+
+
+def import_bytes(store: Store, data: bytes, name: str) -> Imported:
+    """Import an archive that is no file, as `import_archive` does.
+
+    A cache that cannot be written to keeps the entries in memory: the process that passes them uses them.
+
+    Args:
+        store: The cache.
+        data: The archive.
+        name: Its name, for messages.
+
+    Raises:
+        ArchiveError: The archive is damaged, of another format, or unsafe.
+        CacheError: Neither the cache nor the folder for temporary files can be written.
+    """
+    return _imported(store, Path(name), data)
+
+
+def _imported(store: Store, file: Path, data: bytes | None) -> Imported:
     try:
-        staging.mkdir(mode=0o700)
-        hashes = tape.unpack(file, staging)
+        staging = _staging(store)
+    except OSError as error:
+        raise CacheError(f"cannot import {file} into {store.root}: {error}") from error
+    try:
+        hashes = tape.unpack(file, staging, data)
         staged = Layout(staging)
         _check(staged, str(file), hashes)
         return _copy_entries(store, staged, _staged_kernels(staged))
@@ -126,6 +152,20 @@ def import_archive(store: Store, file: Path) -> Imported:
         raise CacheError(f"cannot import {file} into {store.root}: {error}") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _staging(store: Store) -> Path:
+    """Return a new folder that is nobody else's, beside the cache's entries where that can be written."""
+    if store.degraded is not None:
+        return Path(tempfile.mkdtemp(prefix="inductor-plugin-import-"))
+    staging = atomic.private_path(store.layout.private)
+    staging.mkdir(mode=0o700)
+    return staging
+
+
+def _refuse_part(store: Store) -> None:
+    if store.degraded is not None:
+        raise CacheError(f"{store.root} took only a part: {store.degraded}; free some space")
 
 
 def merge_stores(target: Store, source: Store) -> Imported:
@@ -136,7 +176,9 @@ def merge_stores(target: Store, source: Store) -> Imported:
     """
     if target.degraded is not None:
         raise CacheError(f"cannot merge into {target.root}: {target.degraded}")
-    return _copy_entries(target, source.layout, _sound_kernels(source.layout))
+    merged = _copy_entries(target, source.layout, _sound_kernels(source.layout))
+    _refuse_part(target)
+    return merged
 
 
 def _selected(layout: Layout, environment: str | None, op: str | None) -> Iterator[Path]:
@@ -274,8 +316,6 @@ def _copy_entries(store: Store, source: Layout, entries: Iterable[KernelEntry]) 
     quarantined = [store.add_quarantined(entry) for entry in _sound_quarantine(source)]
     packs = [pack for path in pack_files(source.packs) if (pack := _sound_pack(path)) is not None]
     new_packs = [store.put_pack(pack) for pack in packs]
-    if store.degraded is not None:
-        raise CacheError(f"{store.root} took only a part: {store.degraded}; free some space")
     unchanged = (
         environments.count(False),
         records.count("unchanged"),

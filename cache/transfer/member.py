@@ -8,6 +8,7 @@ only for their names: anything else is refused.
 from __future__ import annotations
 
 import gzip
+import io
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -42,12 +43,20 @@ class Member:
     blocks: Callable[[], Iterator[bytes]]
 
 
-def members(file: Path) -> Iterator[Member]:
+def members(file: Path, data: bytes | None = None) -> Iterator[Member]:
     """Yield the members of an archive in their order.
+
+    Args:
+        file: The archive.
+        data: Its bytes, if it is no file; ``file`` is then its name for messages.
 
     Raises:
         ArchiveError: The file is missing, damaged, or has members that `export` does not write.
     """
+    if data is not None:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
+            yield from _members(_Tape(stream, file))
+        return
     if not file.exists():
         raise ArchiveError(f"there is no file {file}; name one written by `export` or `precompile`")
     if not file.is_file():

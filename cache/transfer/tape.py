@@ -14,11 +14,12 @@ import os
 import re
 import shutil
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from inductor_plugin.cache import atomic
+from inductor_plugin.cache.guard import MAX_DOCUMENT_BYTES
 from inductor_plugin.cache.key import SCHEMA
 from inductor_plugin.cache.transfer.member import Member, members
 from inductor_plugin.errors import ArchiveError
@@ -39,26 +40,36 @@ _MEMBER = re.compile(
 )
 
 
-def write(root: Path, names: Sequence[str], packed: gzip.GzipFile) -> None:
-    """Write files below ``root`` as an archive; equal contents are written once.
+def write(contents: Mapping[str, Path | bytes], packed: gzip.GzipFile) -> None:
+    """Write files as an archive; equal contents are written once.
+
+    Args:
+        contents: Each member's file, or its content, by the member's name; written in this order.
+        packed: The archive.
 
     Raises:
         OSError: A file cannot be read, or changed meanwhile.
     """
-    hashes = {name: hashlib.sha256((root / name).read_bytes()).hexdigest() for name in names}
+    hashes = {
+        name: hashlib.sha256(_read(content)).hexdigest() for name, content in contents.items()
+    }
     manifest = json.dumps({"format": SCHEMA, "members": hashes}, indent=1).encode()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
         _add(archive, MANIFEST, manifest)
         written: set[str] = set()
-        for name in names:
+        for name, content in contents.items():
             if hashes[name] in written:
                 continue
             written.add(hashes[name])
-            data = (root / name).read_bytes()
+            data = _read(content)
             if hashlib.sha256(data).hexdigest() != hashes[name]:
                 # A record was written meanwhile; the manifest has the checksum of its old content.
                 raise OSError(f"{name} changed while it was exported; export again")
             _add(archive, name, data)
+
+
+def _read(content: Path | bytes) -> bytes:
+    return content if isinstance(content, bytes) else content.read_bytes()
 
 
 def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
@@ -68,8 +79,13 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
     archive.addfile(member, io.BytesIO(data))
 
 
-def unpack(file: Path, staging: Path) -> dict[str, str]:
+def unpack(file: Path, staging: Path, data: bytes | None = None) -> dict[str, str]:
     """Write an archive's members into a private folder, each checked against the manifest.
+
+    Args:
+        file: The archive.
+        staging: The folder.
+        data: The archive's bytes, if it is no file; ``file`` is then its name for messages.
 
     Returns:
         The SHA-256 of each written file by its name.
@@ -80,7 +96,7 @@ def unpack(file: Path, staging: Path) -> dict[str, str]:
     """
     placed: dict[str, Member] = {}
     total = 0
-    archive = members(file)
+    archive = members(file, data)
     hashes = _manifest(archive, file)
     missing = dict(hashes)
     for member in archive:
@@ -104,6 +120,35 @@ def unpack(file: Path, staging: Path) -> dict[str, str]:
             f"{file} lacks {len(missing)} members, {min(missing)!r} first; export it again"
         )
     return hashes
+
+
+def contents(data: bytes, file: Path) -> dict[str, bytes]:
+    """Return the members of an archive of documents, each checked against the manifest.
+
+    Args:
+        data: The archive.
+        file: Its name, for messages.
+
+    Raises:
+        ArchiveError: It is damaged, of another format, or unsafe, or a member is larger than a document.
+    """
+    archive = members(file, data)
+    hashes = _manifest(archive, file)
+    known: dict[str, bytes] = {}
+    for member in archive:
+        _refuse_foreign(member.name, str(file))
+        if member.size > MAX_DOCUMENT_BYTES:
+            raise ArchiveError(
+                f"{file} holds {member.name!r} of {member.size} bytes; the limit is {MAX_DOCUMENT_BYTES}"
+            )
+        content = b"".join(member.blocks())
+        known[hashlib.sha256(content).hexdigest()] = content
+    missing = [name for name, sha256 in hashes.items() if sha256 not in known]
+    if missing:
+        raise ArchiveError(
+            f"{file} lacks {min(missing)!r}, or its checksum differs; export it again"
+        )
+    return {name: known[sha256] for name, sha256 in hashes.items()}
 
 
 def check_start(file: Path) -> None:

@@ -18,6 +18,8 @@ from torch._inductor import config as inductor_config
 from inductor_plugin.config import Config, option_names
 from inductor_plugin.errors import OptionError, warn_once
 from inductor_plugin.inductor import flex, int4, jinja, vector
+from inductor_plugin.inductor.artifacts import artifact
+from inductor_plugin.inductor.artifacts.entries import add_called
 from inductor_plugin.inductor.attention import lowering
 from inductor_plugin.inductor.facts import compat
 from inductor_plugin.inductor.facts.scope import (
@@ -34,6 +36,7 @@ from inductor_plugin.inductor.graph.output_guard import NEEDS_PYTHON
 from inductor_plugin.inductor.graph.selector import install, installed, uninstall
 from inductor_plugin.inductor.guard import guard
 from inductor_plugin.inductor.warmup import warm_up
+from inductor_plugin.ops import sites
 from inductor_plugin.ops.launch import add_kernel_folder
 from inductor_plugin.option_value import limit_of, suggestion
 from inductor_plugin.tuning.pins import read_pins
@@ -106,6 +109,7 @@ def wrap_backend(config: Config, others: Mapping[str, object], stock: dict[str, 
         return original(model_, example_inputs_, *args, config_patches=patches, **kwargs)
 
     compile_fx_module.compile_fx = compile_fx
+    artifact.load_with(config)
 
 
 def unwrap_backend(stock: dict[str, Any]) -> None:
@@ -113,6 +117,8 @@ def unwrap_backend(stock: dict[str, Any]) -> None:
     original = stock.pop("compile_fx", None)
     if original is not None:
         compile_fx_module.compile_fx = original
+    artifact.load_with(None)
+    sites.OBSERVERS.discard(add_called)
     uninstall()
     vector.uninstall()
     jinja.uninstall()
@@ -237,11 +243,7 @@ def _as_inductor(config: Config, accepted: Mapping[str, Any]) -> Config:
     backends = _names(chosen(_BACKENDS) or "")
     if not config.gemm_backends and backends and "ATEN" not in backends:
         config = replace(config, gemm_backends=",".join(sorted(backends)))
-    config = replace(config, **lower)
-    if config.cache != "auto":
-        return config
-    unused = chosen("force_disable_caches") and "cache_dir" not in config.stated
-    return replace(config, cache="off" if unused else "on")
+    return replace(config, **lower).with_cache(disabled=bool(chosen("force_disable_caches")))
 
 
 def _limits(
@@ -299,6 +301,8 @@ def _install() -> None:
     if not installed():
         compat.warn_if_untested()
         install()
+    artifact.register()
+    sites.OBSERVERS.add(add_called)
     vector.install()
     jinja.install()
     unstored.install()

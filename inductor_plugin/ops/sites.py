@@ -38,6 +38,10 @@ _BIASES = ("none", "row", "column", "full")
 """By `GemmSite::Bias`."""
 
 
+OBSERVERS: set[Callable[[str], None]] = set()
+"""Called with the name of the kernel, ``SYMBOL@DIGEST``, of each call site in generated code."""
+
+
 def has_site(op: str) -> bool:
     """Return whether an operator, ``namespace::name.overload``, can be called through a site."""
     return name_of(op) in (*_PRODUCTS, *ATTENTIONS)
@@ -52,6 +56,14 @@ def site(op: str, arguments: Sequence[Any], reads: int = 0, aux: int = 0) -> Cal
         reads: Operands of an epilogue, which follow A and B.
         aux: Outputs of an epilogue besides the last, which follow those.
     """
+    for observe in OBSERVERS:
+        observe(str(arguments[0]))
+    return _launch_of(op, arguments, reads, aux)
+
+
+def _launch_of(
+    op: str, arguments: Sequence[Any], reads: int = 0, aux: int = 0
+) -> Callable[..., Any]:
     slow = _OperatorCall(op, tuple(arguments), reads, aux)
     sites = library.sites()
     if sites is None:
@@ -61,7 +73,7 @@ def site(op: str, arguments: Sequence[Any], reads: int = 0, aux: int = 0) -> Cal
 
 
 def bound(op: str, arguments: Sequence[Any], out: torch.Tensor) -> Callable[[], Any]:
-    """Return the call of a site of its own with these arguments.
+    """Return the call of a site of its own with these arguments; `OBSERVERS` are not called.
 
     Args:
         op: As in `site`.
@@ -70,10 +82,10 @@ def bound(op: str, arguments: Sequence[Any], out: torch.Tensor) -> Callable[[], 
     """
     if name_of(op) == _NESTED:
         a, b, reads, *constants, aux = arguments
-        launch_site = site(op, constants, len(reads), len(aux))
+        launch_site = _launch_of(op, constants, len(reads), len(aux))
         return functools.partial(launch_site, a, b, *reads, *aux, None, out=out)
     first = next(place for place, value in enumerate(arguments) if isinstance(value, str))
-    return functools.partial(site(op, arguments[first:]), *arguments[:first], None, out=out)
+    return functools.partial(_launch_of(op, arguments[first:]), *arguments[:first], None, out=out)
 
 
 class _OperatorCall:

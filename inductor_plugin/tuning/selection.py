@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from inductor_plugin.cache import Measured, Store
-from inductor_plugin.cache.quarantine import Quarantined
+from inductor_plugin.cache.quarantine import Quarantined, quarantine_name
 from inductor_plugin.config import Config
 from inductor_plugin.cost.host import costs
 from inductor_plugin.problem import Problem
@@ -376,14 +376,6 @@ class Selection:
             measured.reason,
             "; the next process tries it once more" if again else "",
         )
-
-
-def quarantine_name(candidate_id: str, problem_digest: str) -> str:
-    """Return the quarantine's name for a candidate on a problem.
-
-    A kernel that hangs or runs out of memory on one shape may be the best on another.
-    """
-    return f"{candidate_id}-{problem_digest[:12]}"
 
 
 def _usable(ticket: TuningTicket, offer: CandidateOffer) -> bool:

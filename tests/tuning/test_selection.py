@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from inductor_plugin.cache import Record, Store, open_store
+from inductor_plugin.cache.quarantine import quarantine_name
 from inductor_plugin.config import Config
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.number_check import NumberCheck
@@ -20,7 +21,7 @@ from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.pins import Pins
-from inductor_plugin.tuning.selection import Selection, TuningTicket, quarantine_name
+from inductor_plugin.tuning.selection import Selection, TuningTicket
 from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.worker.jobs import Outcome, Status
 from tests.support.fakes import budget, offer, problem, spread

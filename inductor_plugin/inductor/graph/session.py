@@ -16,6 +16,7 @@ from torch._inductor import ir
 from torch._inductor.graph import GraphLowering
 
 from inductor_plugin.config import Config
+from inductor_plugin.inductor.artifacts import entries
 from inductor_plugin.inductor.candidates.call import AutotuneCall
 from inductor_plugin.inductor.candidates.check import number_check, size_ends
 from inductor_plugin.inductor.candidates.layouts import before_layouts
@@ -294,7 +295,16 @@ class Session:
         if self._trial is not None:
             self._trial.tickets = tuple(tickets)
         if not self._is_extra:
+            self._carry(tickets)
             self._report(tickets)
+
+    def _carry(self, tickets: Sequence[TuningTicket]) -> None:
+        """Record what was decided for ``torch.compiler.save_cache_artifacts``."""
+        if self.config.cache == "off":
+            return
+        for context, selection in self._contexts.values():
+            decided = (ticket for ticket in tickets if ticket.selection is selection)
+            entries.add_decisions(context.store, context.environment, decided)
 
     def _report(self, tickets: Sequence[TuningTicket]) -> None:
         """Write, log and show what was done."""

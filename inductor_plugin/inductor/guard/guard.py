@@ -25,6 +25,7 @@ from inductor_plugin.cache import Decision, digest_of
 from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.config import Config
 from inductor_plugin.errors import warn_once
+from inductor_plugin.inductor.artifacts.entries import add_record
 from inductor_plugin.inductor.facts.scope import active_config
 from inductor_plugin.inductor.graph import unstored
 from inductor_plugin.inductor.graph.graph_record import (
@@ -95,6 +96,7 @@ def install() -> None:
             compiled = stock(gm, example_inputs, *arguments, **keywords)
         limit_s = max(_LEAST_S, _SHARE * (time.perf_counter() - started))
         if not (isinstance(compiled, CompiledFxGraph) and _is_due(trial, config)):
+            _carry(trial, config)
             return compiled
 
         def again(given_up: Held) -> Any:
@@ -102,7 +104,9 @@ def install() -> None:
             with compiling(Trial(trial.digest, given_up, is_extra=True)):
                 return stock(copied(original), example_inputs, *arguments, **own)
 
-        return _guarded(compiled, trial, again, example_inputs, problem, config, limit_s)
+        guarded = _guarded(compiled, trial, again, example_inputs, problem, config, limit_s)
+        _carry(trial, config)
+        return guarded
 
     codegen.__module__ = __name__
     setattr(module, _NAME, codegen)
@@ -143,6 +147,15 @@ def _is_due(trial: Trial, config: Config) -> bool:
         return False
     is_new = record is not None or not all(ticket.hit for ticket in trial.tickets)
     return is_new or config.verify_graph == "on"
+
+
+def _carry(trial: Trial, config: Config) -> None:
+    """Record the graph's record for ``torch.compiler.save_cache_artifacts``, if it has one."""
+    store, environment = trial.store, trial.environment
+    if store is None or config.cache == "off":
+        return
+    if store.record(environment, GRAPH, trial.digest) is not None:
+        add_record(store, environment, GRAPH, trial.digest)
 
 
 def _guarded(

@@ -17,6 +17,7 @@ import torch
 import torch._dynamo
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
+from torch.compiler._cache import CacheArtifactManager
 
 import inductor_plugin
 from inductor_plugin import cli
@@ -135,6 +136,27 @@ def test_it_gives_up_what_makes_it_slower(
     assert referee.compared == compared  # the record says it
     problems = [each for each in open_store(cache_dir).iter_records() if each.op != GRAPH]
     assert all(each.decision and "rivals" in each.decision.winner for each in problems)
+
+
+def test_another_process_follows_a_record_that_came_with_torchs_artifacts(
+    cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    referee = Referee(allowed=1)
+    monkeypatch.setattr(guard, "compare", referee)
+    with CacheArtifactManager.with_fresh_cache():
+        assert run(cache_dir) == 1
+        cold = torch.compiler.save_cache_artifacts()
+    with CacheArtifactManager.with_fresh_cache():
+        assert run(cache_dir) == 1
+        warm = torch.compiler.save_cache_artifacts()
+    compared = len(referee.compared)
+    for name, saved in (("from cold", cold), ("from warm", warm)):
+        assert saved is not None
+        monkeypatch.setenv("INDUCTOR_PLUGIN_CACHE_DIR", str(tmp_path / name))
+        torch.compiler.load_cache_artifacts(saved[0])
+        assert graph_record(tmp_path / name) == graph_record(cache_dir)
+        assert run(tmp_path / name) == 1
+    assert len(referee.compared) == compared
 
 
 def test_a_graph_whose_choices_have_changed_is_compared_with_all_of_them(

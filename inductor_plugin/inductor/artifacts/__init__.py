@@ -1,0 +1,1 @@
+"""Records and kernels among the artifacts of ``torch.compiler.save_cache_artifacts``."""
