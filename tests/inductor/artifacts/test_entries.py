@@ -77,13 +77,13 @@ def test_a_call_site_finds_its_kernel_in_the_process_that_loads(
     RUNTIME.forget()
     monkeypatch.setenv("INDUCTOR_PLUGIN_CACHE_DIR", str(cache_dir))
     RUNTIME.store(Config.load())  # it is open already, and does not have the kernel
-    assert launch._library_path(digest) is None
+    assert launch.library_path(digest) is None
     a, b, out = torch.randn(5, 7), torch.randn(7, 6), torch.empty(5, 6)
     call = sites.site(OP, (kernel, "tt", 1, 0, 1))
     with pytest.warns(RuntimeWarning, match="not in the cache"):
         call(a, b, None, out=out)
     assert torch.compiler.load_cache_artifacts(saved[0]) is not None
-    path = launch._library_path(digest)
+    path = launch.library_path(digest)
     assert path is not None
     assert path.is_relative_to(cache_dir)
     echo = Echo(path, GemmCall)
