@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import Store, open_store
-from inductor_plugin.tuning.pins import read_pins
+from inductor_plugin.tuning.pins.replay import read_pins
 from tests.support.cache import decision, measured, record
 from tests.support.command import key, run, told
 

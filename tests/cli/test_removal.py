@@ -9,7 +9,8 @@ from inductor_plugin.cache import Store, digest_of, document, open_store
 from inductor_plugin.config import Config
 from inductor_plugin.problem import Problem
 from inductor_plugin.tuning.counters import Counters
-from inductor_plugin.tuning.selection import Selection, quarantine_name
+from inductor_plugin.tuning.isolation import quarantine_name
+from inductor_plugin.tuning.selection import Selection
 from tests.support.cache import decision, kernel_key, measured, record
 from tests.support.command import key, run, told
 from tests.support.fakes import offer, problem

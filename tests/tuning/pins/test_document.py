@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from inductor_plugin.errors import OptionError
-from inductor_plugin.tuning.pins import read_pins
+from inductor_plugin.tuning.pins.replay import read_pins
 
 ONE = {"environment": "e", "op": "mm", "digest": "d", "winner": "triton_mm-12"}
 
@@ -30,7 +30,7 @@ def test_a_pin_is_found_by_environment_operator_and_problem(tmp_path: Path) -> N
 
 
 def test_an_empty_pin_file_pins_nothing(tmp_path: Path) -> None:
-    assert read_pins(written(tmp_path, {"pins": []})).winners == {}
+    assert read_pins(written(tmp_path, {"pins": []})).pins == {}
 
 
 def test_a_missing_file_is_an_error_that_says_how_to_write_one(tmp_path: Path) -> None:
