@@ -51,8 +51,8 @@ def combine(old: Record, new: Record) -> Record:
         return _whole(old, new, _samples_of_graph)
     candidates = _measurements(old, new, _evidence)
     best = _greater(
-        _Weighed(_bare(old.decision), _weight(old), old.pinned),
-        _Weighed(_bare(new.decision), _weight(new), new.pinned),
+        _Weighed(_bare(old.decision), weight(old), old.pinned),
+        _Weighed(_bare(new.decision), weight(new), new.pinned),
         lambda weighed: weighed.key,
     )
     decision = best.decision
@@ -169,8 +169,8 @@ class _Weighed:
         return self.pinned, self.samples, made.candidates, made.decided_at
 
 
-def _weight(record: Record) -> int:
-    """Return the samples behind a record's decision: those it is marked with, else those of the record."""
+def weight(record: Record) -> int:
+    """Return the number of samples behind a record's decision: those it is marked with, else those of the record."""
     stated = record.decision.extra.get(_SAMPLES) if record.decision is not None else None
     return stated if isinstance(stated, int) else _counted(record)
 
@@ -178,7 +178,7 @@ def _weight(record: Record) -> int:
 def _counted(record: Record) -> int:
     """Return the number of samples of a decision's winner and library kernel in its record."""
     made = record.decision
-    compared = set() if made is None else {made.winner, made.library}
+    compared: set[str | None] = set() if made is None else {made.winner, made.library}
     rows = (measured for name, measured in record.candidates.items() if name in compared)
     return sum(len(measured.samples_ms) for measured in rows)
 

@@ -160,6 +160,10 @@ def _merge(arguments: Namespace) -> int:
     conflicts = _conflicts(everyone)
     store = open_store(target)
     taken = [merge_stores(store, open_store(source, read_only=True)) for source in sources]
+    for conflict in conflicts:
+        record = store.record(conflict["environment"], conflict["op"], conflict["digest"])
+        if record is not None and record.decision is not None:
+            conflict["kept"] = record.decision.winner
     _say_imported(arguments, total(taken), store, is_new=is_new, conflicts=conflicts)
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from inductor_plugin.cache import differences
 from inductor_plugin.cache.lookup.near import differences_text
@@ -62,8 +63,8 @@ def _why_other(digest: str, fields: Fields, here: Mapping[str, Fields]) -> str:
 
 
 def _kind(fields: Fields) -> str:
-    device = fields.get("device")
-    return str(device.get("type", "cpu")) if isinstance(device, Mapping) else "cpu"
+    device: Any = fields.get("device")
+    return str(device.get("type", "cpu")) if isinstance(device, dict) else "cpu"
 
 
 def _why_no_template(pin: Pin, file: PinFile, templates: Mapping[str, str]) -> str:

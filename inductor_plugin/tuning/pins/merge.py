@@ -55,7 +55,7 @@ def merge(files: Sequence[PinFile]) -> PinFile:
 
 
 def better(left: Pin, right: Pin) -> Pin:
-    """Return the pin with more samples of its winner; of two with as many, one that the order does not choose."""
+    """Return the pin with more samples; of two with as many, one that the order does not choose."""
     return max(left, right, key=lambda pin: (pin.samples, json.dumps(asdict(pin), sort_keys=True)))
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from inductor_plugin.cache import Decision, Measured, Record
+from inductor_plugin.cache.merge import weight
 from inductor_plugin.problem.description import described
 
 _DIGITS = 4
@@ -32,7 +33,7 @@ class Pin:
         winner: The candidate that runs.
         template: The registered template that offers it; empty for a library kernel and for Inductor's own.
         winner_ms: Milliseconds it took; None if it was not measured.
-        samples: Number of samples that this is the median of.
+        samples: Number of samples of the winner and of the library kernel together.
         library: The library kernel it was compared with; None if there is none.
         library_ms: Milliseconds that took; None if it was not measured.
         reason: Why it won, in one sentence.
@@ -122,7 +123,9 @@ def pin_of(
         winner=winner,
         template=template or template_in(measured),
         winner_ms=time_of(measured),
-        samples=len(measured.samples_ms) if measured is not None else 0,
+        samples=sum(
+            len(row.samples_ms) for row in {winner: measured, library: compared}.values() if row
+        ),
         library=library,
         library_ms=time_of(compared),
         reason=reason,
@@ -132,7 +135,10 @@ def pin_of(
 def pin_of_record(record: Record) -> Pin | None:
     """Return the pin of a record's decision; None if it has none."""
     made: Decision | None = record.decision
-    return None if made is None else pin_of(record, made.winner, made.library, made.reason)
+    if made is None:
+        return None
+    pin = pin_of(record, made.winner, made.library, made.reason)
+    return replace(pin, samples=weight(record))
 
 
 def time_of(measured: Measured | None) -> float | None:
