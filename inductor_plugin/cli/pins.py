@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from inductor_plugin.cache import Record, Store, report
-from inductor_plugin.cli.machine import environments_here
-from inductor_plugin.cli.source import read_pin_file
+from inductor_plugin.cli.source import environments_here, read_pin_file
 from inductor_plugin.cli.verb import (
     Verb,
     check_op,

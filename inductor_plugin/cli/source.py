@@ -1,4 +1,4 @@
-"""What a command compares or merges: caches and pin files by their paths, both as decisions."""
+"""What a command compares or merges: caches and pin files by their paths, and this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from inductor_plugin.cache import Store, open_store, report
+from inductor_plugin.cache import Store, digest_of, open_store, report
 from inductor_plugin.cli.verb import check_source, is_cache
 from inductor_plugin.errors import CacheError
 from inductor_plugin.tuning.pins.document import read_file
@@ -97,3 +97,18 @@ def rows_text(rows: list[dict[str, Any]]) -> str:
                 )
             lines.append((problem, name, *times))
     return report.columns(heads, lines)
+
+
+def environments_here() -> dict[str, Mapping[str, Any]]:
+    """Return the fields of the environments in which a compile of this machine looks for decisions, by digest."""
+    import torch  # noqa: PLC0415  takes 2.5 s, and few verbs need it
+
+    from inductor_plugin.inductor.facts.toolchain import compiler_version  # noqa: PLC0415
+    from inductor_plugin.tuning.environment import environment  # noqa: PLC0415
+
+    own = environment("cpu")
+    own["software"] = {**own["software"], "cpp": compiler_version()}
+    devices = [own]
+    if torch.cuda.is_available():
+        devices += [environment(f"cuda:{index}") for index in range(torch.cuda.device_count())]
+    return {digest_of(fields): fields for fields in devices}

@@ -307,18 +307,22 @@ def test_the_order_in_which_records_merge_does_not_matter(a: Record, b: Record, 
     assert merge(merge(a, b), b) == merge(a, b)
 
 
-graphs = strategies.builds(lambda made, *rest: replace(made, op=GRAPH), records, strategies.none())
-sampled = strategies.builds(
-    lambda made, count: replace(
-        made,
-        candidates={
-            name: replace(one, samples_ms=(1.0,) * (count * (one.median_ms is not None)))
-            for name, one in made.candidates.items()
-        },
-    ),
-    records,
-    strategies.integers(0, 3),
-)
+def of_a_graph(made: Record) -> Record:
+    return replace(made, op=GRAPH)
+
+
+def with_samples(made: Record, count: int) -> Record:
+    """Return a record whose measurements have this many samples, where there are any."""
+    rows = made.candidates.items()
+    sampled = {
+        name: replace(one, samples_ms=(1.0,) * (count if one.median_ms is not None else 0))
+        for name, one in rows
+    }
+    return replace(made, candidates=sampled)
+
+
+graphs = strategies.builds(of_a_graph, records)
+sampled = strategies.builds(with_samples, records, strategies.integers(0, 3))
 few = strategies.lists(sampled, min_size=1, max_size=4) | strategies.lists(
     graphs, min_size=1, max_size=4
 )

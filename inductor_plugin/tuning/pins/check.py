@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inductor_plugin.cache import differences
+from inductor_plugin.cache.document import is_object
 from inductor_plugin.cache.lookup.near import differences_text
 from inductor_plugin.tuning.pins.pin import Fields, Pin, PinFile, brief
 
@@ -64,7 +65,7 @@ def _why_other(digest: str, fields: Fields, here: Mapping[str, Fields]) -> str:
 
 def _kind(fields: Fields) -> str:
     device: Any = fields.get("device")
-    return str(device.get("type", "cpu")) if isinstance(device, dict) else "cpu"
+    return str(device.get("type", "cpu")) if is_object(device) else "cpu"
 
 
 def _why_no_template(pin: Pin, file: PinFile, templates: Mapping[str, str]) -> str:

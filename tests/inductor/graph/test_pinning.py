@@ -102,7 +102,7 @@ def test_a_fusion_without_a_pin_is_two_kernels_or_an_error(tmp_path: Path) -> No
 
 
 def test_the_library_of_a_pinned_kernel_is_built_and_not_measured(tmp_path: Path) -> None:
-    options = {"gemm_backends": "ATEN,CUTLASS"}
+    options: dict[str, Any] = {"gemm_backends": "ATEN,CUTLASS"}
     tuned, file = recorded(library_last, product, tmp_path, **options)
     (pin,) = read_file(file).pins.values()
     assert pin.template.startswith("cutlass")

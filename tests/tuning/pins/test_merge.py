@@ -32,11 +32,13 @@ pins = strategies.builds(
     strategies.integers(0, 2),
     strategies.none() | strategies.sampled_from([1.0, 2.0]),
 )
-files = strategies.builds(
-    lambda listed, known: file(*listed, known=known),
-    strategies.lists(pins, max_size=4),
-    strategies.booleans(),
-)
+
+
+def listed(some: list[Pin], known: bool) -> PinFile:
+    return file(*some, known=known)
+
+
+files = strategies.builds(listed, strategies.lists(pins, max_size=4), strategies.booleans())
 
 
 @settings(max_examples=1000, deadline=None, database=None)
