@@ -56,8 +56,6 @@ def bits(tensor: torch.Tensor) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     mode, file, cache_dir, *flags = arguments
-    # Inductor adds the gradient of an embedding with atomics, on a CPU, too: of 10 processes 2 had other bits in it.
-    torch.use_deterministic_algorithms(True)
     decisions: dict[str, str] = {}
 
     def note(tickets: Sequence[Any]) -> None:
@@ -72,7 +70,9 @@ def main(arguments: Sequence[str]) -> None:
     else:
         selection.decide = rivals_win
     network = model(large="--large" in flags)
-    tokens = torch.randint(512, (4, 32), generator=torch.Generator().manual_seed(1))
+    # Each token once: Inductor adds an embedding's gradient with atomics, on a CPU, too, and rows that are met twice have
+    # other bits in 2 of 10 processes, and in 4 of 20 calls of one process with stock Inductor (torch 2.14.1, two threads).
+    tokens = torch.randperm(512, generator=torch.Generator().manual_seed(1))[:128].reshape(4, 32)
     outputs: dict[str, str] = {}
     with ExitStack() as stack:
         stack.enter_context(inductor_plugin.observe(note))
