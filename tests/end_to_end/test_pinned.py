@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch._dynamo
 from torch import nn
+from torch._dynamo.utils import counters
 from torch._inductor.exc import InductorError
 
 import inductor_plugin
@@ -65,10 +66,16 @@ def test_a_graph_in_inductors_caches_is_recorded_as_well(cache_dir: Path, tmp_pa
     model, x = nn.Linear(24, 40), torch.randn(16, 24)
     first, second = tmp_path / "first.json", tmp_path / "second.json"
     with rivals_offered():
-        compiled(model, cache_dir)(x).sum().backward()  # stored, if its decisions are firm
-        for file in (first, second):
-            with inductor_plugin.record(file):
-                compiled(model, cache_dir)(x).sum().backward()
+        with inductor_plugin.record(first):
+            compiled(model, cache_dir)(x).sum().backward()
+        # Measured decisions may be provisional, and such a graph is not stored; pinned ones are not.
+        options: dict[str, Any] = {"policy": "pinned", "pin_file": str(first), "strict": True}
+        counters.clear()
+        for _ in range(2):
+            compiled(model, cache_dir, **options)(x).sum().backward()
+        assert any("hit" in name for name in {**counters["inductor"], **counters["aot_autograd"]})
+        with inductor_plugin.record(second):
+            compiled(model, cache_dir, **options)(x).sum().backward()
     assert places(first) == places(second) != set()
 
 
