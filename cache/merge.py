@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from inductor_plugin.cache.record import (
@@ -17,12 +17,15 @@ from inductor_plugin.cache.record import (
 
 T = TypeVar("T")
 
+_SAMPLES = "samples"
+"""Field of a decision whose record has other samples than those it rests on."""
+
 _EVIDENT = frozenset({"pruned", "wrong", "red_zone", "raised", "compile_failed"})
 """Results that do not depend on whether numbers are compared, nor on the machine's load."""
 
 
 def merge(old: Record, new: Record) -> Record:
-    """Return one record with every candidate of both; the order of many merges does not matter.
+    """Return one record of what one cache was told twice; the order of many merges does not matter.
 
     Of two measurements of a candidate the better is kept (`_worth`). Of two decisions the one based
     on more candidates is kept, then the newer; a pinned record keeps its decision. Refusals are those
@@ -33,11 +36,47 @@ def merge(old: Record, new: Record) -> Record:
     choices, which the other's are not.
     """
     if old.op == GRAPH:
-        return _later_decided(old, new)
+        return _whole(old, new, _decided_at)
+    return _united(old, new, _measurements(old, new, _worth), _decided(old, new))
+
+
+def combine(old: Record, new: Record) -> Record:
+    """Return one record of what two caches know; the order of many does not matter, nor how often one is combined.
+
+    Unlike in `merge`, where a later measurement is meant to replace an earlier one, none of two machines is the later
+    word: of two measurements of a candidate the one with more samples is kept (`_evidence`), and of two decisions the one
+    whose winner and library kernel have more samples. The record keeps that number where its own rows do not tell it.
+    """
+    if old.op == GRAPH:
+        return _whole(old, new, _samples_of_graph)
+    candidates = _measurements(old, new, _evidence)
+    best = _greater(
+        _Weighed(_bare(old.decision), weight(old), old.pinned),
+        _Weighed(_bare(new.decision), weight(new), new.pinned),
+        lambda weighed: weighed.key,
+    )
+    decision = best.decision
+    united = _united(old, new, candidates, decision)
+    if decision is not None and _counted(united) != best.samples:
+        united = replace(united, decision=_stamped(decision, best.samples))
+    return united
+
+
+def _measurements(
+    old: Record, new: Record, worth: Callable[[Measured], tuple[float, ...]]
+) -> dict[str, Measured]:
+    """Return the candidates of both records, of two measurements the one of more worth."""
     candidates = dict(old.candidates)
     for name, measured in new.candidates.items():
         before = candidates.get(name)
-        candidates[name] = measured if before is None else _greater(before, measured, _worth)
+        candidates[name] = measured if before is None else _greater(before, measured, worth)
+    return candidates
+
+
+def _united(
+    old: Record, new: Record, candidates: Mapping[str, Measured], decision: Decision | None
+) -> Record:
+    """Return a record of both with these candidates and this decision."""
     later = _greater(old, new, lambda record: (record.updated,), _head)
     earlier = old if later is new else new
     # The epilogue has the measured sizes, so it must match the record's description.
@@ -45,7 +84,7 @@ def merge(old: Record, new: Record) -> Record:
     return replace(
         later,
         candidates=candidates,
-        decision=_decided(old, new),
+        decision=decision,
         created=min(old.created, new.created),
         updated=max(old.updated, new.updated),
         pinned=old.pinned or new.pinned,
@@ -54,9 +93,9 @@ def merge(old: Record, new: Record) -> Record:
     )
 
 
-def _later_decided(old: Record, new: Record) -> Record:
-    """Return the record that was decided later; a pinned one before others."""
-    kept = _greater(old, new, _decided_at, _text)
+def _whole(old: Record, new: Record, key: Callable[[Record], tuple[float, ...]]) -> Record:
+    """Return the record with the greater key as it is; its times are those of its own choices."""
+    kept = _greater(old, new, key, _text)
     return replace(
         kept,
         created=min(old.created, new.created),
@@ -67,6 +106,11 @@ def _later_decided(old: Record, new: Record) -> Record:
 
 def _decided_at(record: Record) -> tuple[float, float]:
     return record.pinned, record.decision.decided_at if record.decision is not None else 0.0
+
+
+def _samples_of_graph(record: Record) -> tuple[float, ...]:
+    samples = sum(len(measured.samples_ms) for measured in record.candidates.values())
+    return record.pinned, samples, *_decided_at(record)[1:]
 
 
 def _text(record: Record) -> str:
@@ -82,14 +126,73 @@ def _worth(measured: Measured) -> tuple[int, float]:
     """
     if measured.status == "skipped":
         rank = 0
-    elif (
-        measured.provenance.get("numbers") in (UNCHECKED, NO_REFERENCE)
-        and measured.status not in _EVIDENT
-    ):
+    elif _unchecked(measured) and measured.status not in _EVIDENT:
         rank = 1
     else:
         rank = 2
     return rank, measured.measured_at
+
+
+def _evidence(measured: Measured) -> tuple[float, ...]:
+    """Return how much a measurement says beside one of the same candidate by another machine.
+
+    A fault of the candidate's own is worth most: what one machine has seen fail is used by none. A timing beside other
+    work is worth less than another one, whatever the number of samples.
+    """
+    rank = 3 - measured.disturbed
+    if measured.status == "skipped":
+        rank = 0
+    elif measured.status in _EVIDENT:
+        rank = 4
+    elif measured.status != "ok" or _unchecked(measured):
+        rank = 1
+    return rank, len(measured.samples_ms), measured.measured_at
+
+
+def _unchecked(measured: Measured) -> bool:
+    return measured.provenance.get("numbers") in (UNCHECKED, NO_REFERENCE)
+
+
+@dataclass(frozen=True)
+class _Weighed:
+    """A decision and the number of samples behind it."""
+
+    decision: Decision | None
+    samples: int
+    pinned: bool
+
+    @property
+    def key(self) -> tuple[float, ...]:
+        made = self.decision
+        if made is None:
+            return (-1.0,)
+        return self.pinned, self.samples, made.candidates, made.decided_at
+
+
+def weight(record: Record) -> int:
+    """Return the number of samples behind a record's decision: those it is marked with, else those of the record."""
+    stated = record.decision.extra.get(_SAMPLES) if record.decision is not None else None
+    return stated if isinstance(stated, int) else _counted(record)
+
+
+def _counted(record: Record) -> int:
+    """Return the number of samples of a decision's winner and library kernel in its record."""
+    made = record.decision
+    compared: set[str | None] = set() if made is None else {made.winner, made.library}
+    rows = (measured for name, measured in record.candidates.items() if name in compared)
+    return sum(len(measured.samples_ms) for measured in rows)
+
+
+def _bare(made: Decision | None) -> Decision | None:
+    """Return a decision without the mark of `_stamped`."""
+    if made is None or _SAMPLES not in made.extra:
+        return made
+    return replace(made, extra={n: value for n, value in made.extra.items() if n != _SAMPLES})
+
+
+def _stamped(made: Decision, samples: int) -> Decision:
+    """Return a decision marked with the samples it rests on; the record has others now."""
+    return replace(made, extra={**made.extra, _SAMPLES: samples})
 
 
 def _decided(old: Record, new: Record) -> Decision | None:

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,8 +57,13 @@ class RecordShelf:
         record = self._memory.get(place) if self._memory else None
         return record if record is not None else self._on_disk(place)
 
-    def put(self, record: Record) -> Record:
-        """Merge a record with the stored one, and return the result as every reader will see it."""
+    def put(self, record: Record, law: Callable[[Record, Record], Record] = merge) -> Record:
+        """Merge a record with the stored one, and return the result as every reader will see it.
+
+        Args:
+            record: The record.
+            law: `merge`, or `combine` for a record of another cache.
+        """
         record = as_read(record)
         place = (record.environment, record.op, record.digest)
         path = self._folder.layout.record(*place)
@@ -67,7 +72,7 @@ class RecordShelf:
                 # Records share 256 lock files: a write takes about a millisecond.
                 with self._folder.lock(f"records-{record.digest[:2]}", _LOCK_S):
                     self._restate(record.environment)
-                    merged = self._merged(place, self._stored(path), record)
+                    merged = self._merged(place, self._stored(path), record, law)
                     if self._folder.write(path, to_fields(merged)):
                         self._folder.forget_damage(path)
                         self._remember(place, path, merged)
@@ -82,7 +87,7 @@ class RecordShelf:
         stored = None
         with suppress(CacheError):
             stored = self._stored(path)
-        merged = self._merged(place, stored, record)
+        merged = self._merged(place, stored, record, law)
         with self._guard:
             self._memory[place] = merged
         return merged
@@ -228,10 +233,16 @@ class RecordShelf:
                 del self._cached[next(iter(self._cached))]
             self._cached[place] = cached
 
-    def _merged(self, place: _Place, stored: Record | None, record: Record) -> Record:
+    def _merged(
+        self,
+        place: _Place,
+        stored: Record | None,
+        record: Record,
+        law: Callable[[Record, Record], Record],
+    ) -> Record:
         for other in (stored, self._memory.get(place)):
             if other is not None:
-                record = merge(other, record)
+                record = law(other, record)
         return record
 
     def _stored(self, path: Path) -> Record | None:

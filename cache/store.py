@@ -17,6 +17,7 @@ from inductor_plugin.cache.key import SCHEMA, KernelKey
 from inductor_plugin.cache.layout import Layout
 from inductor_plugin.cache.lookup.near import parse_misses
 from inductor_plugin.cache.lookup.second import SecondCache, open_second
+from inductor_plugin.cache.merge import combine
 from inductor_plugin.cache.pack import Pack, PackShelf
 from inductor_plugin.cache.quarantine import Quarantined, QuarantineShelf
 from inductor_plugin.cache.record import Record
@@ -196,6 +197,11 @@ class Store:
         """Merge a record with the stored one, candidate by candidate, and return the result."""
         self._before_write()
         return self._records.put(record)
+
+    def add_record(self, record: Record) -> Record:
+        """Combine a record of another cache with the stored one, more samples winning, and return the result."""
+        self._before_write()
+        return self._records.put(record, combine)
 
     def pin_record(self, record: Record, *, pinned: bool = True) -> None:
         """Protect a record and its winner's kernel from eviction, or stop protecting them.

@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from inductor_plugin.activation import disable, enable, observe, options
+    from inductor_plugin.activation import disable, enable, observe, options, record
     from inductor_plugin.attention.function import fmha
     from inductor_plugin.ops.epilogue_replay import replay
     from inductor_plugin.registry import Registry, register, unregister
@@ -27,6 +27,7 @@ __all__ = [
     "fmha",
     "observe",
     "options",
+    "record",
     "register",
     "replay",
     "stats",
@@ -42,6 +43,7 @@ _HOMES = {
     "fmha": "inductor_plugin.attention.function",
     "observe": "inductor_plugin.activation",
     "options": "inductor_plugin.activation",
+    "record": "inductor_plugin.activation",
     "register": "inductor_plugin.registry",
     "replay": "inductor_plugin.ops.epilogue_replay",
     "stats": "inductor_plugin.tuning.counters",

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from inductor_plugin.cache.transfer.draft import draft_of
 from inductor_plugin.config import Config, split
-from inductor_plugin.errors import NAME, OptionError, warn_once
+from inductor_plugin.errors import NAME, OptionError, PinError, warn_once
+from inductor_plugin.tuning.pins.document import dump
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +122,39 @@ def observe(callback: Callable[[Sequence[Any]], None]) -> Generator[None]:
         yield
     finally:
         session.OBSERVERS.remove(callback)
+
+
+@contextmanager
+def record(file: str | os.PathLike[str]) -> Generator[Any]:
+    """Write every decision of the graphs that are compiled in the block to a file, for ``policy=pinned``.
+
+    Graphs are compiled, even if they are in Inductor's caches; the gradient of a graph is compiled with it, so that
+    the file has both, whether or not the block computes it. All threads of the process count. In a recorded compile
+    nothing is left to measurements of Inductor's own, which no pin could repeat. The file is written when the block
+    ends without an exception, and replaces one that is there.
+
+    Args:
+        file: The file, in an existing folder.
+
+    Raises:
+        OptionError: There is no such folder, or the path is no plain file.
+        PinError: No graph was compiled in the block, or nothing can be recorded here.
+    """
+    path = Path(file).expanduser()
+    if not path.parent.is_dir() or (path.exists() and not path.is_file()):
+        raise OptionError(f"cannot record to {path}: name a plain file in an existing folder")
+    hooks = _hooks()
+    if hooks is None:
+        raise PinError(f"cannot record to {path}: this torch lacks the hooks of the plugin")
+    with hooks.recorded() as recording:
+        yield recording
+    if not recording.graphs:
+        raise PinError(
+            f"nothing is recorded in {path}: no graph was compiled with the plugin in the block; call the model there "
+            "for the first time, or torch._dynamo.reset() before it"
+        )
+    with draft_of(path) as draft:
+        draft.write_text(dump(recording.file()), encoding="utf-8")
 
 
 def disable() -> None:

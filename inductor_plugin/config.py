@@ -96,8 +96,8 @@ class Config:
         metadata=how(
             "choice",
             "`tune` measures candidates without a record, `cached` uses records and measures nothing, "
-            "`pinned` takes every decision from `pin_file`, `build` compiles all candidates and "
-            "measures nothing.",
+            "`pinned` takes every decision from `pin_file`, the library kernel where it has none, and measures "
+            "nothing, `build` compiles all candidates and measures nothing.",
             choices=("tune", "cached", "pinned", "build"),
             code=True,
         ),
@@ -105,6 +105,15 @@ class Config:
     pin_file: str = field(
         default="",
         metadata=how("text", "File of pinned decisions, for `policy=pinned`.", code=True),
+    )
+    strict: bool = field(
+        default=False,
+        metadata=how(
+            "on/off",
+            "With `policy=pinned`, raise an error that names the problems whose pin is missing or does not apply, "
+            "instead of running library kernels there.",
+            code=True,
+        ),
     )
     compile_workers: int = field(
         default=0,
@@ -266,7 +275,11 @@ class Config:
         if self.policy == "pinned" and not self.pin_file:
             raise OptionError(
                 "option policy='pinned' needs a file of decisions; set pin_file (written by "
-                "`inductor-plugin pin FILE`) or use policy='cached'"
+                "inductor_plugin.record(FILE) or `inductor-plugin pin FILE`) or use policy='cached'"
+            )
+        if self.strict and self.policy != "pinned":
+            raise OptionError(
+                f"option strict is on, and policy is {self.policy!r}: it is about pins; set policy='pinned'"
             )
 
     @staticmethod

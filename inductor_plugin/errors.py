@@ -4,6 +4,7 @@ InductorPluginError
 ├── OptionError            an unknown option or an invalid value
 ├── RegistrationError      a template name that is taken or not registered
 ├── TargetError            an unknown GPU
+├── PinError               a problem without a pin (option ``strict``), or a recording of nothing
 ├── PackError              a pack of precompiled kernels that is empty or does not load
 ├── OutputError            a chosen kernel that wrote NaN or Inf (option ``check_outputs``)
 ├── KernelError            a compiled kernel that cannot be loaded, or refuses a call
@@ -39,6 +40,10 @@ class RegistrationError(InductorPluginError, ValueError):
 
 class TargetError(InductorPluginError, ValueError):
     """A GPU that the plugin lacks facts of, to compile or rank kernels for it."""
+
+
+class PinError(InductorPluginError):
+    """A problem that the pin file does not decide here, with ``strict``, or a recording without any compile."""
 
 
 class PackError(InductorPluginError):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gzip
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,6 +55,13 @@ class Imported:
     unchanged: int = 0
     packs: tuple[Pack, ...] = ()
     libraries: int = 0
+
+
+def total(parts: Sequence[Imported]) -> Imported:
+    """Return several imports as one."""
+    counts = [field.name for field in fields(Imported) if field.name != "packs"]
+    sums = {name: sum(getattr(part, name) for part in parts) for name in counts}
+    return Imported(**sums, packs=tuple(pack for part in parts for pack in part.packs))
 
 
 def export_archive(
@@ -107,8 +114,8 @@ def export_archive(
 def import_archive(store: Store, file: Path) -> Imported:
     """Import an archive. Everything is checked before anything is written.
 
-    Records merge candidate by candidate, keeping the newer measurement; existing kernels, environments
-    and quarantine entries stay.
+    Records are combined candidate by candidate, keeping the measurement with more samples; existing kernels,
+    environments and quarantine entries stay.
 
     Raises:
         ArchiveError: The file is missing, damaged, of another format, or unsafe.
@@ -169,7 +176,7 @@ def _refuse_part(store: Store) -> None:
 
 
 def merge_stores(target: Store, source: Store) -> Imported:
-    """Copy all valid entries of one cache into another; damaged entries are skipped.
+    """Copy all valid entries of one cache into another, as `import_archive` does; damaged entries are skipped.
 
     Raises:
         CacheError: The target cannot be written.
@@ -343,7 +350,7 @@ def _is_new_environment(store: Store, digest: str, fields: Mapping[str, Any]) ->
 def _placed(store: Store, record: Record) -> Literal["new", "merged", "unchanged"]:
     """Merge a record into the store, and return the effect."""
     before = store.record(record.environment, record.op, record.digest)
-    after = store.put_record(record)
+    after = store.add_record(record)
     if before is None:
         return "new"
     return "unchanged" if after == before else "merged"

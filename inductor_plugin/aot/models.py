@@ -38,7 +38,7 @@ def load_sets(spec: str) -> tuple[nn.Module, list[Inputs]]:
     Raises:
         OptionError: There is no such module or function, or it returns something else.
     """
-    returned: object = _function(spec)()
+    returned: object = function(spec)()
     pair = cast("tuple[object, ...]", returned) if isinstance(returned, tuple) else ()
     if len(pair) != 2:
         raise OptionError(
@@ -86,10 +86,22 @@ def moved(value: Any, device: str) -> Any:
     return value
 
 
-def _function(spec: str) -> Callable[[], Any]:
+def function(
+    spec: str, what: str = "model", returns: str = " and returns (model, example_inputs)"
+) -> Callable[[], Any]:
+    """Return the function that ``module:function`` names.
+
+    Args:
+        spec: The name.
+        what: What it is, for messages.
+        returns: What it does besides taking no arguments, for messages.
+
+    Raises:
+        OptionError: There is no such module or function.
+    """
     module_name, separator, name = spec.partition(":")
     if not (module_name and separator and name):
-        raise OptionError(f"model is {spec!r}; write module:function, for example {TINY}")
+        raise OptionError(f"{what} is {spec!r}; write module:function, for example {TINY}")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -99,17 +111,16 @@ def _function(spec: str) -> Callable[[], Any]:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise OptionError(
-            f"model {spec!r}: no module {error.name!r} in {here} or among the installed packages; "
+            f"{what} {spec!r}: no module {error.name!r} in {here} or among the installed packages; "
             "change to its folder or install it"
         ) from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        what = "no" if function is None else "no callable"
+    named = getattr(module, name, None)
+    if not callable(named):
+        has = "no" if named is None else "no callable"
         raise OptionError(
-            f"model {spec!r}: {module_name} has {what} {name!r}; name a function that takes "
-            "nothing and returns (model, example_inputs)"
+            f"{what} {spec!r}: {module_name} has {has} {name!r}; name a function that takes nothing{returns}"
         )
-    return function
+    return named
 
 
 def _kind(value: object) -> str:

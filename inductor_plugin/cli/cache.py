@@ -16,9 +16,11 @@ from inductor_plugin.cache.lookup.find import Match, find
 from inductor_plugin.cache.record import to_fields
 from inductor_plugin.cache.records import parse_environment, parse_record
 from inductor_plugin.cli import misses
-from inductor_plugin.cli.description import described
+from inductor_plugin.cli.source import is_source, read_source, row_of, rows_text
 from inductor_plugin.cli.verb import Verb, find_record, open_cache, read_record, say, undamaged
 from inductor_plugin.errors import CacheError
+from inductor_plugin.problem.description import described
+from inductor_plugin.tuning.pins.merge import compare
 
 _LONG = 200
 
@@ -94,15 +96,28 @@ def _outline(path: Path) -> report.Outline | None:
 
 
 def _diff_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("left", metavar="A", help="start of a key, or environment/key")
-    parser.add_argument("right", metavar="B", help="start of another key of the same kind")
+    parser.add_argument(
+        "left", metavar="A", help="start of a key, or a cache directory or pin file"
+    )
+    parser.add_argument(
+        "others",
+        metavar="B",
+        nargs="+",
+        help="start of another key of the same kind, or other directories and files",
+    )
 
 
 def _diff(arguments: Namespace) -> int:
+    names = [arguments.left, *arguments.others]
+    paths = [Path(name).expanduser() for name in names]
+    if any(map(is_source, paths)):
+        return _diff_sources(arguments, dict(zip(names, paths, strict=True)))
+    if len(names) > 2:
+        raise CacheError("diff compares two keys, or any number of cache directories and pin files")
     store = open_cache(arguments)
-    left, right = find(store.layout, arguments.left), find(store.layout, arguments.right)
+    left, right = find(store.layout, names[0]), find(store.layout, names[1])
     if left.kind != right.kind:
-        raise CacheError(f"{arguments.left!r} is a {left.kind}, {arguments.right!r} a {right.kind}")
+        raise CacheError(f"{names[0]!r} is a {left.kind}, {names[1]!r} a {right.kind}")
     changed = differences(_comparable(store, left), _comparable(store, right))
     # A side that lacks the field has none: a value "(absent)" could be one of a field's own.
     fields = [
@@ -116,6 +131,23 @@ def _diff(arguments: Namespace) -> int:
         for difference in changed
     ]
     say(arguments, fields, "\n".join(lines) or "they do not differ")
+    return 0
+
+
+def _diff_sources(arguments: Namespace, sources: dict[str, Path]) -> int:
+    """Compare the decisions of caches and pin files, problem by problem."""
+    if arguments.cache_dir:
+        raise CacheError("--cache-dir has no meaning here; name the directories or files")
+    compared = compare({name: read_source(path) for name, path in sources.items()})
+    rows = [row_of(each) for each in compared]
+    conflicts = sum(each.is_conflict for each in compared)
+    text = "they decide alike"
+    if rows:
+        text = (
+            f"{rows_text(rows)}\n{conflicts} problems are decided differently, "
+            f"{len(rows) - conflicts} are not decided everywhere"
+        )
+    say(arguments, {"sources": list(sources), "different": rows}, text)
     return 0
 
 
@@ -158,5 +190,10 @@ VERBS = (
         misses.arguments,
         misses.explaining(_explain),
     ),
-    Verb("diff", "two records, kernels or environments, field by field", _diff_arguments, _diff),
+    Verb(
+        "diff",
+        "two entries field by field, or the decisions of caches and pin files problem by problem",
+        _diff_arguments,
+        _diff,
+    ),
 )

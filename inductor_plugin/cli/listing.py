@@ -17,10 +17,10 @@ from inductor_plugin.cache.document import load
 from inductor_plugin.cache.guard import read
 from inductor_plugin.cache.size.evict import pinned
 from inductor_plugin.cli import second, table
-from inductor_plugin.cli.description import described
 from inductor_plugin.cli.verb import Verb, count, in_environment, open_cache, open_to_write, say
 from inductor_plugin.config import Config
 from inductor_plugin.errors import OptionError
+from inductor_plugin.problem.description import described
 
 _LISTED = 50
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)

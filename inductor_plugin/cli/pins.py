@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from inductor_plugin.cache import Record, guard, report
+from inductor_plugin.cache import Record, Store, report
+from inductor_plugin.cli.source import environments_here, read_pin_file
 from inductor_plugin.cli.verb import (
     Verb,
     check_op,
@@ -21,7 +21,10 @@ from inductor_plugin.cli.verb import (
     say,
 )
 from inductor_plugin.errors import CacheError
-from inductor_plugin.tuning.pins import Pin, dump_pins, parse_pins
+from inductor_plugin.registry import default_registry
+from inductor_plugin.tuning.pins.check import stale
+from inductor_plugin.tuning.pins.document import dump
+from inductor_plugin.tuning.pins.pin import Pin, identity, pin_file, pin_of_record
 
 
 def _selection_arguments(parser: ArgumentParser) -> None:
@@ -54,15 +57,17 @@ def _pin(arguments: Namespace) -> int:
     check_op(store, arguments.op)
     pins: list[Pin] = []
     for record in _selected(store.iter_records(), arguments):
-        if record.decision is None:
+        pin = pin_of_record(record)
+        if pin is None:
             continue
-        winner = record.decision.winner
-        pins.append(Pin(record.environment, record.op, record.digest, record.describe, winner))
+        pins.append(pin)
         if arguments.keep:
             store.pin_record(record)
     if store.degraded is not None and arguments.keep:
         raise CacheError(f"the records are not kept: {store.degraded}")
-    file.write_text(dump_pins(pins), encoding="utf-8")
+    environments = {pin.environment: store.environment(pin.environment) for pin in pins}
+    content = pin_file(pins, environments, default_registry().identity())
+    file.write_text(dump(content), encoding="utf-8")
     say(arguments, {"file": str(file), "pins": len(pins)}, f"{len(pins)} decisions pinned")
     return 0
 
@@ -97,36 +102,82 @@ def _unpin(arguments: Namespace) -> int:
 
 def _check_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", type=Path)
+    parser.add_argument(
+        "--templates",
+        metavar="MODULE:FUNCTION",
+        help="called first: it registers the templates that your program registers",
+    )
 
 
 def _check(arguments: Namespace) -> int:
-    store = open_cache(arguments)
-    try:
-        pins = parse_pins(guard.read(arguments.file).decode())
-    except FileNotFoundError:
-        raise CacheError(
-            f"there is no file {arguments.file}; write one with `inductor-plugin pin FILE`"
-        ) from None
-    except ValueError as error:
-        raise CacheError(f"{arguments.file} is not a pin file: {error}; write one again") from error
-    different: list[dict[str, Any]] = []
-    for pin in pins:
-        record = store.record(pin.environment, pin.op, pin.digest)
-        winner = record.decision.winner if record and record.decision else None
-        if winner != pin.winner:
-            fields = {name: text for name, text in asdict(pin).items() if name != "winner"}
-            different.append({**fields, "pinned": pin.winner, "found": winner})
-    lines = [
-        f"{row['describe']}: pinned {row['pinned']}, here {row['found'] or 'none'}"
-        for row in report.shown(different)
+    file = read_pin_file(arguments.file)
+    store = open_cache(arguments, must_exist=False)
+    if arguments.templates:
+        from inductor_plugin.aot.models import function  # noqa: PLC0415  loads torch
+
+        function(arguments.templates, "--templates", " and registers templates")()
+    here = environments_here()
+    templates = {
+        name: identity(kind, version) for name, kind, version in default_registry().identity()
+    }
+    known = {
+        pin.environment: store.environment(pin.environment) or {} for pin in file.pins.values()
+    }
+    gone = dict(stale(file, here, templates, known))
+    different = [
+        (pin, found)
+        for pin in file.pins.values()
+        if pin not in gone and (found := _decided(store, pin)) not in (None, pin.winner)
     ]
-    lines.append(f"{len(pins) - len(different)} of {len(pins)} pinned decisions agree")
-    say(arguments, {"pins": len(pins), "different": different}, "\n".join(lines))
-    return 1 if different else 0
+    fields = {
+        "pins": len(file.pins),
+        "apply": len(file.pins) - len(gone),
+        "stale": [
+            {**_named(pin), "pinned": pin.winner, "reason": why} for pin, why in gone.items()
+        ],
+        "different": [
+            {**_named(pin), "pinned": pin.winner, "found": found} for pin, found in different
+        ],
+    }
+    say(arguments, fields, "\n".join(_check_lines(fields)))
+    return 1 if gone or different else 0
+
+
+def _decided(store: Store, pin: Pin) -> str | None:
+    """Return the winner of a pin's problem in a cache, None if it has none."""
+    record = store.record(pin.environment, pin.op, pin.digest)
+    return record.decision.winner if record and record.decision else None
+
+
+def _named(pin: Pin) -> dict[str, str]:
+    return {
+        "environment": pin.environment,
+        "op": pin.op,
+        "digest": pin.digest,
+        "describe": pin.describe,
+    }
+
+
+def _check_lines(fields: dict[str, Any]) -> Iterator[str]:
+    """Yield what was found, the pins that do not apply by their reason."""
+    by_reason: dict[str, list[dict[str, Any]]] = {}
+    for row in fields["stale"]:
+        by_reason.setdefault(row["reason"], []).append(row)
+    for why, rows in by_reason.items():
+        yield f"{len(rows)} of {fields['pins']} pins do not apply here: {why}"
+        yield from (f"  {row['describe']}: {row['pinned']}" for row in report.shown(rows))
+    for row in report.shown(fields["different"]):
+        yield f"{row['describe']}: pinned {row['pinned']}, this cache decides for {row['found']}"
+    yield f"{fields['apply']} of {fields['pins']} pins apply here"
 
 
 VERBS = (
     Verb("pin", "write all decisions to a file", _pin_arguments, _pin),
     Verb("unpin", "let eviction take records that `pin --keep` protects", _unpin_arguments, _unpin),
-    Verb("check", "does this cache decide as a pin file says", _check_arguments, _check),
+    Verb(
+        "check",
+        "which pins of a file do not apply here, and why; does this cache decide otherwise",
+        _check_arguments,
+        _check,
+    ),
 )

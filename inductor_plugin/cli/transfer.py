@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from inductor_plugin.cache import Store, open_store
 from inductor_plugin.cache.report import printable
@@ -15,8 +17,11 @@ from inductor_plugin.cache.transfer.archive import (
     export_archive,
     import_archive,
     merge_stores,
+    total,
 )
+from inductor_plugin.cache.transfer.draft import draft_of
 from inductor_plugin.cache.transfer.tape import check_start
+from inductor_plugin.cli.source import names_pins, read_source, row_of, rows_text
 from inductor_plugin.cli.verb import (
     Verb,
     announcement,
@@ -32,6 +37,8 @@ from inductor_plugin.cli.verb import (
     say,
 )
 from inductor_plugin.errors import CacheError
+from inductor_plugin.tuning.pins.document import dump
+from inductor_plugin.tuning.pins.merge import compare, merge
 
 
 def _file_argument(parser: ArgumentParser) -> None:
@@ -78,12 +85,21 @@ def _import(arguments: Namespace) -> int:
     return 0
 
 
-def _say_imported(arguments: Namespace, imported: Imported, store: Store, *, is_new: bool) -> None:
-    """Print what was taken over, and whether the cache is new."""
-    text = _imported_text(imported)
-    if is_new:
-        text = f"{announcement(store.root)}\n{text}"
-    say(arguments, {**asdict(imported), "cache_dir": str(store.root), "created": is_new}, text)
+def _say_imported(
+    arguments: Namespace,
+    imported: Imported,
+    store: Store,
+    *,
+    is_new: bool,
+    conflicts: list[dict[str, Any]] | None = None,
+) -> None:
+    """Print what was taken over, whether the cache is new, and what several caches decide differently."""
+    lines = [announcement(store.root)] if is_new else []
+    lines += [_imported_text(imported), *_conflict_lines(conflicts or [])]
+    fields = {**asdict(imported), "cache_dir": str(store.root), "created": is_new}
+    if conflicts is not None:
+        fields["conflicts"] = conflicts
+    say(arguments, fields, "\n".join(lines))
 
 
 def _remove_empty(store: Store) -> None:
@@ -113,24 +129,82 @@ def _imported_text(imported: Imported) -> str:
 
 
 def _merge_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("target", metavar="A", type=Path, help="cache directory that takes over")
-    parser.add_argument("source", metavar="B", type=Path, help="cache directory that is read")
+    parser.add_argument(
+        "target", metavar="A", type=Path, help="cache directory or pin file that takes over"
+    )
+    parser.add_argument(
+        "sources",
+        metavar="B",
+        type=Path,
+        nargs="+",
+        help="cache directories that are read; if A is a pin file (.json), pin files, too",
+    )
 
 
 def _merge(arguments: Namespace) -> int:
-    target_path, source_path = arguments.target.expanduser(), arguments.source.expanduser()
-    check_source(source_path)
-    is_new = check_target(target_path)
-    if not is_new and target_path.samefile(source_path):
-        raise CacheError(f"{target_path} and {source_path} are the same cache; name two")
-    source = open_store(source_path, read_only=True)
-    target = open_store(target_path)
-    _say_imported(arguments, merge_stores(target, source), target, is_new=is_new)
+    target = arguments.target.expanduser()
+    sources = [source.expanduser() for source in arguments.sources]
+    if names_pins(target):
+        return _merge_pins(arguments, target, sources)
+    for source in sources:
+        if source.is_file():
+            raise CacheError(
+                f"{source} is a file: a cache takes over measurements, which a pin file does not have; "
+                "merge into a pin file (A.json), or `import` an exported file"
+            )
+        check_source(source)
+    is_new = check_target(target)
+    everyone = sources if is_new else [target, *sources]
+    if len({path.resolve() for path in everyone}) < len(everyone):
+        raise CacheError(f"{target} and {sources[0]} are the same cache; name two")
+    conflicts = _conflicts(everyone)
+    store = open_store(target)
+    taken = [merge_stores(store, open_store(source, read_only=True)) for source in sources]
+    for conflict in conflicts:
+        record = store.record(conflict["environment"], conflict["op"], conflict["digest"])
+        if record is not None and record.decision is not None:
+            conflict["kept"] = record.decision.winner
+    _say_imported(arguments, total(taken), store, is_new=is_new, conflicts=conflicts)
     return 0
+
+
+def _merge_pins(arguments: Namespace, target: Path, sources: Sequence[Path]) -> int:
+    """Merge the decisions of pin files and caches into a pin file."""
+    file = output_file(target, force=True)
+    everyone = [file, *sources] if file.exists() else [*sources]
+    conflicts = _conflicts(everyone)
+    merged = merge([read_source(path) for path in everyone])
+    with draft_of(file) as draft:
+        draft.write_text(dump(merged), encoding="utf-8")
+    pins = len(merged.pins)
+    text = "\n".join([*_conflict_lines(conflicts), f"{printable(str(file))}: {pins} decisions"])
+    say(arguments, {"file": str(file), "pins": pins, "conflicts": conflicts}, text)
+    return 0
+
+
+def _conflicts(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return the problems that sources decide differently."""
+    compared = compare({str(path): read_source(path) for path in paths})
+    return [row_of(each) for each in compared if each.is_conflict]
+
+
+def _conflict_lines(conflicts: list[dict[str, Any]]) -> list[str]:
+    if not conflicts:
+        return []
+    heading = (
+        f"{len(conflicts)} problems are decided differently; the timing with more samples is kept"
+    )
+    return [heading, rows_text(conflicts)]
 
 
 VERBS = (
     Verb("export", "write the cache, or a part of it, to one file", _export_arguments, _export),
     Verb("import", "take over an exported file, checked first", _import_arguments, _import),
-    Verb("merge", "take cache directory B over into A", _merge_arguments, _merge, cache=False),
+    Verb(
+        "merge",
+        "take caches over into cache A, or caches and pin files into pin file A.json",
+        _merge_arguments,
+        _merge,
+        cache=False,
+    ),
 )

@@ -6,12 +6,14 @@ import functools
 import logging
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch._functorch import config as functorch_config
 from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
 
@@ -39,7 +41,8 @@ from inductor_plugin.inductor.warmup import warm_up
 from inductor_plugin.ops import sites
 from inductor_plugin.ops.launch import add_kernel_folder
 from inductor_plugin.option_value import limit_of, suggestion
-from inductor_plugin.tuning.pins import read_pins
+from inductor_plugin.tuning.pins.recording import Recording, recording
+from inductor_plugin.tuning.pins.replay import read_pins
 from inductor_plugin.tuning.runtime import RUNTIME
 
 logger = logging.getLogger(__name__)
@@ -285,6 +288,17 @@ def _checked_code(accepted: Mapping[str, Any]) -> dict[str, Any]:
             logger, "check_outputs is on: CUDA graphs, in which nothing can be looked at, are off"
         )
     return {graphs: False}
+
+
+@contextmanager
+def recorded() -> Generator[Recording]:
+    """Record the decisions of all graphs that are compiled in the block, each gradient with its forward pass.
+
+    Otherwise AOTAutograd compiles a gradient when it is first computed, which may be after the block.
+    """
+    untyped: Any = functorch_config
+    with recording(Recording()) as kept, untyped.patch(force_non_lazy_backward_lowering=True):
+        yield kept
 
 
 def unsupported() -> str | None:

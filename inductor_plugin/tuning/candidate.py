@@ -15,6 +15,7 @@ class CandidateId:
         kind: ``extern``, ``cpp``, ``triton``, ``subgraph``, ``sequence`` or ``template``.
         description: Its configuration, for people.
         library: True for a library kernel (ATen, oneDNN, MKL).
+        template: The registered template it is of; empty for a library kernel and for Inductor's own.
     """
 
     candidate_id: str
@@ -22,6 +23,7 @@ class CandidateId:
     kind: str
     description: str
     library: bool = False
+    template: str = ""
 
 
 class Identified:

@@ -27,10 +27,17 @@ class CandidateOffer(Identified):
         return self.prepare(self.identity)
 
 
-def limited(offers: Sequence[CandidateOffer], limit: int) -> list[CandidateOffer]:
+def limited(
+    offers: Sequence[CandidateOffer], limit: int, pinned: str | None = None
+) -> list[CandidateOffer]:
     """Return the library kernels and ``limit`` others, each family's most promising first; 0 keeps all.
 
     The families take turns: Inductor offers its own candidates first, which would use up the limit.
+
+    Args:
+        offers: The candidates.
+        limit: Most candidates besides the library kernels.
+        pinned: A candidate that is kept in any case.
     """
     others = [o for o in offers if not o.library]
     if not limit or len(others) <= limit:
@@ -40,7 +47,7 @@ def limited(offers: Sequence[CandidateOffer], limit: int) -> list[CandidateOffer
         families.setdefault(_family(offer), []).append(offer)
     turns = itertools.zip_longest(*families.values())
     in_turn = [offer for turn in turns for offer in turn if offer is not None]
-    kept = {o.candidate_id for o in in_turn[:limit]}
+    kept = {pinned, *(o.candidate_id for o in in_turn[:limit])}
     return [o for o in offers if o.library or o.candidate_id in kept]
 
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 from inductor_plugin.cache import Measured, Store
-from inductor_plugin.cache.quarantine import Quarantined, quarantine_name
 from inductor_plugin.config import Config
 from inductor_plugin.cost.host import costs
 from inductor_plugin.problem import Problem
@@ -17,6 +16,7 @@ from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.decision import Verdict, decide, explained, upper_bounds, without_choice
+from inductor_plugin.tuning.isolation import Isolation
 from inductor_plugin.tuning.measurement import (
     BEATEN,
     FINAL,
@@ -27,15 +27,14 @@ from inductor_plugin.tuning.measurement import (
     unmeasured,
 )
 from inductor_plugin.tuning.offer import CandidateOffer, limited
-from inductor_plugin.tuning.pins import Pins
-from inductor_plugin.tuning.task import Task, problem_digest
+from inductor_plugin.tuning.pins.replay import Pins, pinned
+from inductor_plugin.tuning.task import CppBuild, Task, TaskCandidate, problem_digest
 from inductor_plugin.tuning.ticket import (
     TuningTicket,
     has_reference,
     is_kept,
     launches_of,
     looked_up,
-    pinned,
     record_of,
     spreads,
     unwanted_libraries,
@@ -44,14 +43,10 @@ from inductor_plugin.tuning.validity import (
     checked,
     disturbance,
     is_provisional,
-    is_strict,
     is_valid,
-    keeps_out,
     limits,
     refused_earlier,
     unused,
-    was_crowded,
-    was_limited,
 )
 from inductor_plugin.worker.jobs import OUT_OF_TIME
 
@@ -90,11 +85,22 @@ class Selection:
         self._counters = counters
         self._pins = pins
         self._host_counts = host_counts
+        self._isolation = Isolation(config, store, environment, counters)
 
     @property
     def policy(self) -> str:
         """Return the policy it decides with."""
         return self._config.policy
+
+    @property
+    def environment(self) -> str:
+        """Return the digest of its environment."""
+        return self._environment
+
+    @property
+    def environment_fields(self) -> dict[str, Any]:
+        """Return the fields of its environment."""
+        return self._store.environment(self._environment) or {}
 
     def plan(
         self,
@@ -109,13 +115,9 @@ class Selection:
         record = self._store.record(self._environment, problem.op, digest)
         # With policy=build, measured candidates still have to be compiled.
         recorded = dict(record.candidates) if record and self._config.policy != "build" else {}
-        offered = limited(offers, self._config.max_candidates)
-        names = {quarantine_name(o.candidate_id, digest): o.candidate_id for o in offered}
-        quarantined = {
-            names[name]: row
-            for name, row in self._store.quarantined_among(self._environment, names).items()
-            if not self._released(name, row)
-        }
+        pin = self._pins and self._pins.pin(self._environment, problem.op, digest)
+        offered = limited(offers, self._config.max_candidates, pin.winner if pin else None)
+        quarantined = self._isolation.among(offered, digest)
         known = [o for o in offered if o.candidate_id in recorded]
         rows = {o.candidate_id: recorded[o.candidate_id] for o in known}
         void = unused(rows, {o.candidate_id for o in offered if o.library}, self._config)
@@ -125,13 +127,13 @@ class Selection:
             for o in known
             if o.candidate_id not in void
             # What another machine has not seen fail is out if this one has.
-            and (o.library or not self._condemned(quarantined.get(o.candidate_id)))
+            and (o.library or not self._isolation.condemned(quarantined.get(o.candidate_id)))
         }
         ticket = TuningTicket(
-            self, problem, digest, tuple(offered), measured, rejected, recorded=rows
+            self, problem, digest, tuple(offered), measured, rejected, recorded=rows, pin=pin
         )
         unseen = [o for o in offered if o.candidate_id not in measured]
-        unseen = self._without_quarantined(ticket, unseen, quarantined)
+        unseen = self._isolation.without(ticket, unseen, quarantined)
         ticket.void = {
             o.candidate_id: void[o.candidate_id] for o in unseen if o.candidate_id in void
         }
@@ -152,6 +154,8 @@ class Selection:
                     )
             else:
                 ticket.task = self._task(ticket, unseen, check, budget)
+        elif pin is not None:
+            ticket.task = self._build_of(ticket, pin.winner)
         return ticket
 
     def decide(self, ticket: TuningTicket) -> Verdict:
@@ -209,36 +213,22 @@ class Selection:
     def _pinned(self, ticket: TuningTicket) -> Verdict | None:
         if self._pins is None:
             return None
-        winner = self._pins.winner(self._environment, ticket.problem.op, ticket.digest)
-        return pinned(ticket, winner)
+        absence = self._pins.absence(self._environment, self.environment_fields)
+        return pinned(ticket, absence)
 
-    def _released(self, name: str, row: Quarantined) -> bool:
-        """Release a candidate that an earlier version blamed for others' memory; return whether it did."""
-        return was_crowded(row) and self._store.release(self._environment, name)
+    def _build_of(self, ticket: TuningTicket, winner: str) -> Task | None:
+        """Return a task that builds the library of a pinned kernel; None if it has none, or it is in the cache.
 
-    def _condemned(self, row: Quarantined | None) -> bool:
-        return row is not None and keeps_out(row, self._config)
-
-    def _without_quarantined(
-        self,
-        ticket: TuningTicket,
-        unseen: list[CandidateOffer],
-        quarantined: Mapping[str, Quarantined],
-    ) -> list[CandidateOffer]:
-        """Drop candidates quarantined for this problem, keeping the reason."""
-        remaining: list[CandidateOffer] = []
-        for offer in unseen:
-            row = quarantined.get(offer.candidate_id)
-            if row is None or not self._condemned(row):
-                remaining.append(offer)
-                if row is not None:
-                    ticket.on_probation.add(offer.candidate_id)
-                continue
-            self._counters.add(quarantined=1)
-            ticket.measured[offer.candidate_id] = unmeasured(
-                offer, row.status, row.reason, {}, row.created
-            )
-        return remaining
+        Inductor compiles the code it generates itself. An operator's library has to be there when the code runs.
+        """
+        offer = next((o for o in ticket.offers if o.candidate_id == winner), None)
+        if offer is None or offer.kind != "template":
+            return None
+        entry = offer.entry()
+        build = entry.build
+        if not isinstance(build, CppBuild) or self._store.kernel(build.key.digest) is not None:
+            return None
+        return self._task_of(ticket, [entry], None, None)
 
     def _task(
         self,
@@ -252,11 +242,21 @@ class Selection:
         libraries = [o for o in ticket.offers if o.library and _usable(ticket, o)]
         repeated = [o for o in libraries if o not in unseen][:1]
         chosen = sorted([*repeated, *unseen], key=lambda o: not o.library)
+        compared = check if self._config.verify_numerics and has_reference(ticket) else None
+        return self._task_of(ticket, [o.entry() for o in chosen], compared, budget)
+
+    def _task_of(
+        self,
+        ticket: TuningTicket,
+        entries: list[TaskCandidate],
+        check: NumberCheck | None,
+        budget: Budget | None,
+    ) -> Task:
         return Task(
             problem=ticket.problem,
             digest=ticket.digest,
-            entries=[o.entry() for o in chosen],
-            check=check if self._config.verify_numerics and has_reference(ticket) else None,
+            entries=entries,
+            check=check,
             budget=budget,
             exclusive=ticket.problem.output.device == "cpu" and self._config.policy == "tune",
             refresh=lambda task: self._refresh(ticket, task),
@@ -309,11 +309,8 @@ class Selection:
                 measured = replace(measured, provenance={**measured.provenance, **tried})
             ticket.measured[candidate.candidate_id] = measured
             # A library kernel is tried again: without it there is no reference and no guard.
-            if measured.status not in NOT_FAILED and not candidate.library:
-                self._quarantine(ticket, measured)
-            elif measured.status == "ok" and measured.candidate in ticket.on_probation:
-                name = quarantine_name(measured.candidate, ticket.digest)
-                self._store.release(self._environment, name)
+            if not candidate.library:
+                self._isolation.judge(ticket, measured)
         verdict = self._chosen(ticket) if task.measured else None
         fresh = {e.candidate_id for e in task.entries}
         margin = self._config.never_slower_margin
@@ -344,38 +341,6 @@ class Selection:
     def _is_valid(self, ticket: TuningTicket, offer: CandidateOffer, row: Measured) -> bool:
         library = offer.library
         return is_valid(row, self._config, library=library, reference=ticket.has_library)
-
-    def _quarantine(self, ticket: TuningTicket, measured: Measured) -> None:
-        """Record a failure; a count that a raised limit has made void begins anew."""
-        name = quarantine_name(measured.candidate, ticket.digest)
-        before = self._store.quarantined(self._environment, name)
-        if before and was_limited(before.status, before.fields.get("limits"), self._config):
-            self._store.release(self._environment, name)
-        entry = self._store.quarantine(
-            self._environment,
-            name,
-            {
-                "candidate": measured.candidate,
-                "problem": ticket.problem.describe(),
-                "status": measured.status,
-                "reason": measured.reason,
-                "limits": measured.provenance.get("limits"),
-                "check": measured.provenance.get("check"),
-            },
-            counts=not is_strict(measured.status, self._config),
-        )
-        again = not keeps_out(entry, self._config)
-        self._counters.add(failed=1, quarantined=1)
-        if ticket.task is not None:
-            ticket.task.spent.add(failed=1, quarantined=1)
-        logger.warning(
-            "inductor-plugin: %s is not used for %s: %s (%s)%s",
-            measured.name,
-            ticket.problem.describe(),
-            measured.status,
-            measured.reason,
-            "; the next process tries it once more" if again else "",
-        )
 
 
 def _usable(ticket: TuningTicket, offer: CandidateOffer) -> bool:

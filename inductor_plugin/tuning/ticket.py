@@ -15,12 +15,12 @@ from inductor_plugin.errors import warn_once
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import DIRECTIONS
 from inductor_plugin.tuning.decision import Verdict
-from inductor_plugin.tuning.measurement import NOT_FAILED
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.task import Task
-from inductor_plugin.tuning.validity import DISTURBED, NOT_CHECKED, is_calm
+from inductor_plugin.tuning.validity import DISTURBED, is_calm
 
 if TYPE_CHECKING:
+    from inductor_plugin.tuning.pins.pin import Pin
     from inductor_plugin.tuning.selection import Selection
 
 logger = logging.getLogger(__name__)
@@ -46,6 +46,8 @@ class TuningTicket:
         on_probation: Candidates that are tried again though they are in quarantine; a success releases them.
         recorded: Measurements in the record, by candidate, whether they are used or not.
         void: Offered candidates whose recorded measurement is not used under these options, and why.
+        pin: Its pin, with ``policy=pinned``; None if the file has none.
+        unpinned: Why its pin does not decide it, empty if it does; known once it is decided.
     """
 
     selection: Selection
@@ -63,6 +65,8 @@ class TuningTicket:
     on_probation: set[str] = field(default_factory=set[str])
     recorded: Mapping[str, Measured] = field(default_factory=dict[str, Measured])
     void: Mapping[str, str] = field(default_factory=dict[str, str])
+    pin: Pin | None = None
+    unpinned: str = ""
 
     @property
     def has_library(self) -> bool:
@@ -141,42 +145,6 @@ def spreads(ticket: TuningTicket) -> dict[str, float]:
 def is_kept(ticket: TuningTicket, before: Measured) -> bool:
     """Return True if a recorded measurement stays beside a disturbed one: it is not, and was repeated for no other reason."""
     return is_calm(before) and ticket.void.get(before.candidate, DISTURBED) == DISTURBED
-
-
-def pinned(ticket: TuningTicket, winner: str | None) -> Verdict | None:
-    """Return the decision by a pin file; None where records decide.
-
-    Args:
-        ticket: The problem.
-        winner: The pinned candidate; None if the file does not name the problem.
-    """
-    library = next((o.candidate_id for o in ticket.offers if o.library), None)
-    problem = ticket.problem.describe()
-    if winner in {o.candidate_id for o in ticket.offers}:
-        reason = _why_not_pinned(ticket, winner) if library is not None else ""
-        if not reason or winner == library:
-            return Verdict(winner, library, "pinned")
-        warn_once(
-            logger,
-            f"pinned {winner} is not used for {problem}: {reason}; the library kernel is",
-        )
-        return Verdict(library, library, f"the pinned kernel is not used: {reason}")
-    if library is None:
-        warn_once(logger, f"no pinned decision or library kernel for {problem}; records decide")
-        return None
-    warn_once(logger, f"no pinned decision for {problem}; the library kernel is used")
-    return Verdict(library, library, "not in the pin file, so the library kernel runs")
-
-
-def _why_not_pinned(ticket: TuningTicket, candidate_id: str) -> str:
-    """Return why a pinned candidate must not run, empty if it may."""
-    row = ticket.measured.get(candidate_id)
-    if row is not None and row.status not in NOT_FAILED:
-        return f"{row.status} ({row.reason})"
-    void = ticket.void.get(candidate_id, "")
-    if void == DISTURBED:  # its numbers are right
-        return ""
-    return "its numbers were not checked here" if void == NOT_CHECKED else void
 
 
 def record_of(

@@ -5,13 +5,14 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies
 
 from inductor_plugin.cache import Decision, Measured, Record, document
-from inductor_plugin.cache.merge import merge
+from inductor_plugin.cache.merge import combine, merge
 from inductor_plugin.cache.record import GRAPH, from_fields, rounded, to_fields
 from tests.support.cache import decision, measured, record
 
@@ -304,6 +305,71 @@ def test_the_order_in_which_records_merge_does_not_matter(a: Record, b: Record, 
     assert merge(a, merge(b, c)) == merge(merge(a, b), c)
     assert merge(a, a) == a
     assert merge(merge(a, b), b) == merge(a, b)
+
+
+def of_a_graph(made: Record) -> Record:
+    return replace(made, op=GRAPH)
+
+
+def with_samples(made: Record, count: int) -> Record:
+    """Return a record whose measurements have this many samples, where there are any."""
+    rows = made.candidates.items()
+    sampled = {
+        name: replace(one, samples_ms=(1.0,) * (count if one.median_ms is not None else 0))
+        for name, one in rows
+    }
+    return replace(made, candidates=sampled)
+
+
+graphs = strategies.builds(of_a_graph, records)
+sampled = strategies.builds(with_samples, records, strategies.integers(0, 3))
+few = strategies.lists(sampled, min_size=1, max_size=4) | strategies.lists(
+    graphs, min_size=1, max_size=4
+)
+
+
+@settings(max_examples=1000, deadline=None, database=None)
+@given(few, strategies.randoms(use_true_random=False))
+def test_records_of_several_caches_combine_in_any_order(made: list[Record], random: Random):
+    expected = functools.reduce(combine, made)
+    for _ in range(3):
+        pool = [*made, random.choice(made)]  # one of them twice
+        while len(pool) > 1:  # in any order and grouping
+            left, right = (pool.pop(random.randrange(len(pool))) for _ in range(2))
+            pool.append(combine(left, right))
+        assert pool == [expected]
+    assert combine(expected, expected) == expected
+    again = from_fields(document.load(document.dump(to_fields(expected))))
+    assert combine(again, again) == again
+
+
+def test_of_two_caches_more_samples_win():
+    few = record(measured("a", samples_ms=(1.0,) * 3, measured_at=9.0))
+    many = record(measured("a", samples_ms=(2.0,) * 9, measured_at=1.0))
+    assert combine(few, many).candidates == combine(many, few).candidates == many.candidates
+    assert (
+        merge(few, many).candidates == few.candidates
+    )  # one cache's later measurement replaces its earlier one
+
+
+def test_a_decision_with_more_samples_is_kept_and_says_how_many():
+    a = record(measured("a", samples_ms=(1.0,) * 9), decision=decision("a", 2, 1.0))
+    b = record(measured("b", samples_ms=(1.0,) * 5), decision=decision("b", 2, 9.0))
+    both = combine(a, b)
+    assert both.decision == a.decision
+    c = record(measured("a", samples_ms=(3.0,) * 20), measured("b"), decision=None)
+    assert (decided := combine(both, c).decision) is not None
+    assert (decided.winner, decided.extra) == ("a", {"samples": 9})
+
+
+def test_what_one_cache_has_seen_fail_holds_for_all_and_calm_samples_beat_disturbed_ones():
+    good = measured("a", samples_ms=(1.0,) * 9, measured_at=9.0)
+    wrong = measured("a", None, status="wrong", measured_at=1.0)
+    busy = measured("a", samples_ms=(1.0,) * 30, provenance={"disturbed": True})
+    assert combine(record(good), record(wrong)).candidates["a"] == wrong
+    assert combine(record(busy), record(good)).candidates["a"] == good
+    hung = measured("a", None, status="hung", measured_at=99.0)
+    assert combine(record(good), record(hung)).candidates["a"] == good
 
 
 NOTE = {

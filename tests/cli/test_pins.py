@@ -1,14 +1,27 @@
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from inductor_plugin.cache import Store, open_store
-from inductor_plugin.tuning.pins import read_pins
-from tests.support.cache import decision, measured, record
-from tests.support.command import key, run, told
+from inductor_plugin.cache import Store, digest_of, open_store
+from inductor_plugin.cli import pins
+from inductor_plugin.registry import default_registry
+from inductor_plugin.tuning.pins.replay import read_pins
+from tests.support.cache import ENVIRONMENT, decision, measured, record
+from tests.support.candidates.fast_templates import rivals_offered
+from tests.support.command import OTHER, key, run, told
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Make the caches' environments this machine's."""
+    both = {digest_of(fields): fields for fields in (ENVIRONMENT, OTHER)}
+    monkeypatch.setattr(pins, "environments_here", lambda: both)
+    return both
 
 
 def test_pinned_decisions_can_be_checked_and_used(
@@ -18,12 +31,57 @@ def test_pinned_decisions_can_be_checked_and_used(
     assert told(store, capsys, "pin", file)["pins"] == 3
     one = record()
     assert read_pins(str(file)).winner(one.environment, one.op, one.digest) == "fast"
-    assert told(store, capsys, "check", file)["different"] == []
+    found = told(store, capsys, "check", file)
+    assert (found["apply"], found["stale"], found["different"]) == (3, [], [])
     store.put_record(record(measured("new", 0.5), decision=decision("new", 9), updated=3000.0))
     (found,) = told(store, capsys, "check", file, status=1)["different"]
     assert (found["pinned"], found["found"]) == ("fast", "new")
     empty = open_store(tmp_path / "empty")
-    assert len(told(empty, capsys, "check", file, status=1)["different"]) == 3
+    assert told(empty, capsys, "check", file)["different"] == []
+
+
+def test_check_names_the_field_in_which_an_environment_differs(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], here: dict[str, Any]
+):
+    file = tmp_path / "pins.json"
+    run(store, "pin", file)
+    del here[digest_of(OTHER)]
+    capsys.readouterr()
+    run(store, "check", file, status=1)
+    said = capsys.readouterr().out
+    assert "1 of 3 pins do not apply here" in said
+    assert "software.torch: '2.15.0' -> '2.14.1'" in said
+    assert "2 of 3 pins apply here" in said
+
+
+def test_check_names_a_template_that_is_gone_unless_it_is_registered_first(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    rival = measured("rivals.mm-1", name="rivals::mm", kind="template")
+    store.put_record(record(rival, problem=3, decision=decision("rivals.mm-1")))
+    file = tmp_path / "pins.json"
+    with rivals_offered():
+        run(store, "pin", file)
+    capsys.readouterr()
+    (row,) = told(store, capsys, "check", file, status=1)["stale"]
+    assert (row["pinned"], row["reason"]) == ("rivals.mm-1", "template 'rivals' is not registered")
+    registering = "tests.support.candidates.fast_templates:offer_rivals"
+    try:
+        assert told(store, capsys, "check", file, "--templates", registering)["stale"] == []
+    finally:
+        default_registry().unregister("rivals")
+    run(store, "check", file, "--templates", "nothing:x", status=2)
+    assert "no module 'nothing'" in capsys.readouterr().err
+
+
+def test_a_file_of_the_first_format_is_read(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    one = record()
+    row = {"environment": one.environment, "op": "mm", "digest": one.digest, "winner": "slow"}
+    (tmp_path / "pins.json").write_text(json.dumps({"format": 1, "pins": [row]}))
+    found = told(store, capsys, "check", tmp_path / "pins.json", status=1)
+    assert [(each["pinned"], each["found"]) for each in found["different"]] == [("slow", "fast")]
 
 
 def test_pin_can_keep_records_from_being_pruned(
@@ -100,8 +158,8 @@ def test_a_file_that_is_no_pin_file_is_named(
 def test_check_reads_plain_files_only(
     store: Store, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ):
-    pins = Path("/dev/zero") if kind == "device" else tmp_path / "pipe"
+    file = Path("/dev/zero") if kind == "device" else tmp_path / "pipe"
     if kind == "pipe":
-        os.mkfifo(pins)
-    run(store, "check", pins, status=2)
+        os.mkfifo(file)
+    run(store, "check", file, status=2)
     assert "is not a pin file: it is a pipe or a device" in capsys.readouterr().err

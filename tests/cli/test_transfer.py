@@ -7,6 +7,8 @@ import pytest
 
 from inductor_plugin.cache import Store, open_store
 from inductor_plugin.cli import main
+from inductor_plugin.tuning.pins.document import read_file
+from tests.support.cache import ENVIRONMENT, decision, measured, record
 from tests.support.command import filled, run, told
 
 
@@ -71,7 +73,7 @@ def test_a_mistyped_target_is_refused_and_a_new_one_announced(
     for target, why in (
         ("no/cache", f"there is no folder {tmp_path / 'no'}; make it"),
         ("documents", "holds other files and is no cache"),
-        ("file", "is no directory"),
+        ("file", "is not a pin file" if verb == "merge" else "is no directory"),
     ):
         capsys.readouterr()
         assert fill(target) == 2
@@ -108,3 +110,71 @@ def test_import_says_that_code_will_be_loaded(capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit):
         main(["import", "--help"])
     assert "whose code you would run" in " ".join(capsys.readouterr().out.split())
+
+
+def another(path: Path, winner: str, samples: int, ms: float) -> Store:
+    """Return a cache that decides the problem of the first record for another candidate."""
+    store = open_store(path)
+    store.put_environment(ENVIRONMENT)
+    row = measured(winner, ms, samples_ms=(ms,) * samples)
+    store.put_record(record(row, decision=decision(winner, 9, 9000.0)))
+    return store
+
+
+@pytest.mark.parametrize("samples", [1, 9])
+def test_merge_takes_any_number_of_caches_and_lists_conflicts_with_both_timings(
+    store: Store, tmp_path: Path, samples: int, capsys: pytest.CaptureFixture[str]
+):
+    new = another(tmp_path / "new", "new", samples, 0.25)
+    words = ["merge", str(tmp_path / "all"), str(store.root), str(new.root)]
+    assert main([*words, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["records"], said["kernels"], said["environments"]) == (3, 1, 2)
+    (conflict,) = said["conflicts"]
+    found = {name: (row["winner"], row["winner_ms"]) for name, row in conflict["sources"].items()}
+    assert found == {str(store.root): ("fast", 1.0), str(new.root): ("new", 0.25)}
+    kept = open_store(tmp_path / "all").record(record().environment, "mm", record().digest)
+    assert kept is not None
+    assert kept.decision is not None
+    assert kept.decision.winner == conflict["kept"] == ("new" if samples == 9 else "fast")
+    assert {"fast", "slow", "new"} <= kept.candidates.keys()
+    assert main(words) == 0
+    assert "1 problems are decided differently" in capsys.readouterr().out
+
+
+def test_merge_writes_a_pin_file_of_caches_and_pin_files(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    new = another(tmp_path / "new", "new", 9, 0.25)
+    first, second, both = (tmp_path / name for name in ("a.json", "b.json", "both.json"))
+    run(store, "pin", first)
+    run(new, "pin", second)
+    for sources in ((first, second), (second, store.root), (new.root, first)):
+        both.unlink(missing_ok=True)
+        assert main(["merge", str(both), *map(str, sources)]) == 0
+        assert read_file(both).pins == {**read_file(first).pins, **read_file(second).pins}
+    before = both.read_text()
+    assert main(["merge", str(both), str(first)]) == 0  # takes over, and nothing is new
+    assert both.read_text() == before
+    assert main(["merge", str(tmp_path / "cache"), str(first)]) == 2
+    assert "a pin file does not have" in capsys.readouterr().err
+    assert not (tmp_path / "cache").exists()
+
+
+def test_diff_compares_caches_and_pin_files(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    new = another(tmp_path / "new", "new", 9, 0.25)
+    file = tmp_path / "a.json"
+    run(store, "pin", file)
+    capsys.readouterr()
+    assert main(["diff", str(file), str(store.root), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["different"] == []
+    assert main(["diff", str(file), str(store.root), str(new.root), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["different"]
+    assert [row["sources"][str(new.root)] is None for row in rows].count(True) == 2
+    assert main(["diff", str(file), str(new.root)]) == 0
+    said = capsys.readouterr().out
+    assert "1 problems are decided differently, 2 are not decided everywhere" in said
+    assert main(["diff", str(file), str(tmp_path / "nothing")]) == 2
+    assert main(["diff", "a", "b", "c", "--cache-dir", str(store.root)]) == 2

@@ -15,13 +15,12 @@ from inductor_plugin.config import Config
 from inductor_plugin.tuning import validity
 from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.decision import decide, upper_bounds
-from inductor_plugin.tuning.pins import Pins
 from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.tuning.ticket import TuningTicket
 from inductor_plugin.tuning.validity import DISTURBED, attempts, unused, why_void
 from inductor_plugin.worker.jobs import Outcome
 from tests.support.cache import measured, record
-from tests.tuning.test_selection import ENVIRONMENT, entries, offers, race, rig
+from tests.tuning.test_selection import entries, offers, pinned_to, race, rig
 
 CONFIG = Config()
 
@@ -232,11 +231,7 @@ def test_a_provisional_decision_is_a_decision_where_nothing_is_measured(
     raced_with(ticket, {"a": 1.0}, library=2.0)
     monkeypatch.setattr(validity, "AGAIN_S", -1.0)
     extra: dict[str, Any] = {"pin_file": "pins.json"} if policy == "pinned" else {}
-    pins = (
-        Pins("pins.json", {f"{ENVIRONMENT}/mm/{ticket.digest}": "a"})
-        if policy == "pinned"
-        else None
-    )
+    pins = pinned_to(ticket, "a") if policy == "pinned" else None
     there = rig(tmp_path, pins, policy=policy, **extra)
     known = there.plan(offers("a"))
     assert known.hit

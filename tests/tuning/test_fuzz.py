@@ -23,7 +23,9 @@ from inductor_plugin.problem.tolerance import Tolerance
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.holder import ProblemLocks
 from inductor_plugin.tuning.operand_files import OperandFiles
-from inductor_plugin.tuning.pins import Pin, dump_pins, read_pins
+from inductor_plugin.tuning.pins.document import dump
+from inductor_plugin.tuning.pins.pin import Pin, pin_file
+from inductor_plugin.tuning.pins.replay import read_pins
 from inductor_plugin.tuning.selection import Selection
 from inductor_plugin.tuning.task import problem_digest
 from inductor_plugin.worker.child import bench
@@ -59,7 +61,7 @@ def one_thread() -> Generator[None]:
 
 
 def pins_survive(index: int, value: Any, body: bytes | None, attack: Attack | None) -> None:
-    fields = json.loads(dump_pins([Pin("e", "mm", "d", "mm(1)", "a")]))
+    fields = json.loads(dump(pin_file([Pin("e", "mm", "d", "mm(1)", "a")], {})))
     options = list(paths_of(fields))
     *outer, last = options[index % len(options)]
     at: Any = fields
@@ -73,7 +75,7 @@ def pins_survive(index: int, value: Any, body: bytes | None, attack: Attack | No
             attack[1](path)
         with suppress(OptionError):
             pins = read_pins(str(path))
-            assert all(isinstance(text, str) for item in pins.winners.items() for text in item)
+            assert all(isinstance(pin.winner, str) for pin in pins.pins.values())
 
 
 PINS = (

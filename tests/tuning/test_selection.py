@@ -20,7 +20,8 @@ from inductor_plugin.tuning.budget import Budget
 from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.offer import CandidateOffer
-from inductor_plugin.tuning.pins import Pins
+from inductor_plugin.tuning.pins.pin import Pin
+from inductor_plugin.tuning.pins.replay import Pins
 from inductor_plugin.tuning.selection import Selection, TuningTicket
 from inductor_plugin.tuning.task import TaskCandidate
 from inductor_plugin.worker.jobs import Outcome, Status
@@ -62,6 +63,12 @@ def rig(path: Path, pins: Pins | None = None, *, host_counts: bool = True, **opt
         config, store, ENVIRONMENT, lambda: here, counters, pins, host_counts=host_counts
     )
     return Rig(selection, store, counters)
+
+
+def pinned_to(ticket: TuningTicket, winner: str, template: str = "") -> Pins:
+    """Return pins of a ticket's problem."""
+    pin = Pin(ENVIRONMENT, "mm", ticket.digest, "mm(8x8, 8x8)", winner, template)
+    return Pins("pins.json", {pin.place: pin})
 
 
 def offers(*names: str) -> list[CandidateOffer]:
@@ -441,7 +448,7 @@ def test_a_pinned_winner_runs_whatever_was_measured(tmp_path: Path) -> None:
     tuned = rig(tmp_path)
     ticket = tuned.plan(offers("a", "b"))
     race(ticket, {"library": 3.0, "a": 1.0, "b": 2.0})
-    pins = Pins("pins.json", {f"{ENVIRONMENT}/mm/{ticket.digest}": "b"})
+    pins = pinned_to(ticket, "b")
     one = rig(tmp_path, pins, policy="pinned", pin_file="pins.json")
     again = one.plan(offers("a", "b", "unseen"))
     assert again.task is None
@@ -459,12 +466,52 @@ def test_what_is_not_pinned_runs_the_library_kernel_with_a_warning(
     assert [r.levelno for r in caplog.records] == [logging.WARNING]
 
 
-def test_what_is_not_pinned_and_has_no_library_kernel_is_decided_by_records(
+def test_what_is_not_pinned_and_has_no_library_kernel_is_no_timed_choice(
     tmp_path: Path,
 ) -> None:
     race(rig(tmp_path).plan([offer("a"), offer("b")]), {"a": 2.0, "b": 1.0})
     one = rig(tmp_path, Pins("pins.json", {}), policy="pinned", pin_file="pins.json")
-    assert one.selection.decide(one.plan([offer("a"), offer("b")])).winner == "b"
+    assert one.selection.decide(one.plan([offer("a"), offer("b")])).winner == "a"
+
+
+def test_a_pinned_candidate_is_offered_whatever_the_limit(tmp_path: Path) -> None:
+    ticket = rig(tmp_path).plan(offers("a", "b"))
+    limits: dict[str, Any] = {"policy": "pinned", "pin_file": "pins.json", "max_candidates": 1}
+    one = rig(tmp_path, pinned_to(ticket, "b"), **limits)
+    assert one.selection.decide(one.plan(offers("a", "b"))).winner == "b"
+
+
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        ("", "it is not offered any more"),
+        ("gone", "template 'gone' is not registered"),
+        ("triton_decode", "template 'triton_decode' does not offer it any more"),
+    ],
+)
+def test_a_pin_that_is_not_offered_says_why(tmp_path: Path, template: str, why: str) -> None:
+    ticket = rig(tmp_path).plan(offers("a"))
+    pins = pinned_to(ticket, "b", template)
+    one = rig(tmp_path, pins, policy="pinned", pin_file="pins.json")
+    again = one.plan(offers("a"))
+    verdict = one.selection.decide(again)
+    assert verdict.winner == "library"
+    assert again.unpinned == f"pinned b is not used: {why}"
+    assert again.unpinned in verdict.reason
+
+
+def test_a_pin_file_of_another_environment_says_what_differs_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fields = {"device": {"type": "cpu", "name": "Z80"}, "software": {"torch": "1.0"}}
+    pin = Pin("another", "mm", "d", "mm(8x8, 8x8)", "a")
+    pins = Pins("pins.json", {pin.place: pin}, {"another": fields})
+    one = rig(tmp_path, pins, policy="pinned", pin_file="pins.json")
+    for device in ("cpu", "cuda"):
+        ticket = one.plan(offers("a"), one=problem(device=device))
+        assert one.selection.decide(ticket).winner == "library"
+        assert "of another environment (Z80, torch 1.0)" in ticket.unpinned
+    assert len(caplog.records) == 1
 
 
 def test_numbers_are_checked_unless_that_is_switched_off(tmp_path: Path) -> None:

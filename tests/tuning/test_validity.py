@@ -14,7 +14,6 @@ from inductor_plugin.config import Config
 from inductor_plugin.problem.number_check import REVISION, NumberCheck
 from inductor_plugin.problem.tolerance import Tolerance
 from inductor_plugin.tuning import validity
-from inductor_plugin.tuning.pins import Pins
 from inductor_plugin.tuning.validity import (
     advice,
     checked,
@@ -24,7 +23,7 @@ from inductor_plugin.tuning.validity import (
     was_limited,
 )
 from inductor_plugin.worker.jobs import Outcome, Status
-from tests.tuning.test_selection import ENVIRONMENT, Rig, entries, offers, race, rig
+from tests.tuning.test_selection import Rig, entries, offers, pinned_to, race, rig
 
 
 def measured(status: str, **provenance: Any) -> Measured:
@@ -198,11 +197,11 @@ def test_a_pinned_kernel_that_is_wrong_or_unchecked_does_not_run(
         with monkeypatch.context() as then:
             then.setattr(validity, "REVISION", REVISION - ("earlier" in why))
             fail(ticket, "a", "wrong")
-    pins = Pins("pins.json", {f"{ENVIRONMENT}/mm/{ticket.digest}": "a"})
+    pins = pinned_to(ticket, "a")
     pinned = rig(tmp_path, pins, policy="pinned", pin_file="pins.json")
     verdict = pinned.selection.decide(pinned.plan(offers("a")))
     assert verdict.winner == "library"
-    assert "the library kernel is" in caplog.text
+    assert "the library kernel runs" in caplog.text
     trusting = rig(tmp_path, pins, policy="pinned", pin_file="pins.json", verify_numerics=False)
     winner = trusting.selection.decide(trusting.plan(offers("a"))).winner
     assert winner == ("a" if why == "unchecked" else "library")

@@ -19,7 +19,7 @@ from inductor_plugin.cache import KernelKey
 from inductor_plugin.inductor.candidates.call import AutotuneCall
 from inductor_plugin.inductor.candidates.cuda import at
 from inductor_plugin.inductor.candidates.decompose_k import FAMILY, parts_of
-from inductor_plugin.inductor.candidates.template_choice import TemplateChoice
+from inductor_plugin.inductor.candidates.template_choice import OFFERED_BY, TemplateChoice
 from inductor_plugin.inductor.facts import toolchain as lowering_toolchain
 from inductor_plugin.inductor.facts.operands import Operands, output_tensor, sizes_kept
 from inductor_plugin.inductor.facts.problem import constant
@@ -117,10 +117,11 @@ def offer_of(choice: Any, call: AutotuneCall) -> CandidateOffer:
         )
     if isinstance(inner, select_algorithm.TritonTemplateCaller):
         name, key = inner.name.rsplit("_", 1)[0], _triton_key(inner)
-        identity = _identity(name, "triton", key, str(inner.description))
+        identity = _identity(name, "triton", key, str(inner.description), template_of(inner))
         return CandidateOffer(identity, lambda identity: _triton_candidate(identity, inner, call))
     if isinstance(inner, TemplateChoice):
-        identity = _identity(inner.name, "template", inner.hash_key(), inner.description)
+        key, template = inner.hash_key(), template_of(inner)
+        identity = _identity(inner.name, "template", key, inner.description, template)
         return CandidateOffer(identity, lambda identity: _template_candidate(identity, inner, call))
     parts = parts_of(inner)
     if parts is not None:
@@ -132,12 +133,23 @@ def offer_of(choice: Any, call: AutotuneCall) -> CandidateOffer:
     raise TypeError(f"{type(inner).__name__} is not a choice the plugin measures")
 
 
+def template_of(choice: Any) -> str:
+    """Return the registered template that offers a choice, empty for a choice of Inductor's."""
+    return getattr(unwrapped(choice), OFFERED_BY, "")
+
+
 def _identity(
-    name: str, kind: str, key: str, description: str = "", *, library: bool = False
+    name: str,
+    kind: str,
+    key: str,
+    description: str = "",
+    template: str = "",
+    *,
+    library: bool = False,
 ) -> CandidateId:
     digest = hashlib.sha256(key.encode()).hexdigest()
     candidate_id = f"{name.replace('::', '.').replace('/', '_')}-{digest[:12]}"
-    return CandidateId(candidate_id, name, kind, description, library)
+    return CandidateId(candidate_id, name, kind, description, library, template)
 
 
 def _bench(

@@ -30,6 +30,9 @@ from inductor_plugin.registry import Registry
 from inductor_plugin.template import Candidate, CudaSource, Failed, Template, TritonSource
 from inductor_plugin.tuning.task import CppBuild
 
+OFFERED_BY = "offered_by"
+"""Attribute of a choice: the template that offers it."""
+
 
 class TemplateChoice(ir.ChoiceCaller):
     """One candidate of a registered template.
@@ -269,6 +272,8 @@ def template_choices(
         failed = [result for result in results if isinstance(result, Failed)]
         if problem.op == BACKWARD:
             fit = [measured_with_delta(choice, call) for choice in fit]
+        for choice in fit:
+            setattr(choice, OFFERED_BY, template.name)
         choices += fit
         if not failed:
             continue

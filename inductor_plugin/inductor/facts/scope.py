@@ -17,6 +17,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from inductor_plugin.config import Config
 from inductor_plugin.registry import default_registry
+from inductor_plugin.tuning.pins.recording import active as active_recordings
 from inductor_plugin.version import __version__
 
 CARRIER = "post_grad_custom_post_pass"
@@ -51,11 +52,20 @@ class ConfigCarrier(CustomGraphPass):
         """Run the user's passes; change nothing else."""
         for user_pass in self._inner:
             user_pass(graph)
-        if self._on_graph is not None and self._active():
-            self._on_graph(self.config, graph)
+        if self._active():
+            for recording in active_recordings():
+                recording.count()
+            if self._on_graph is not None:
+                self._on_graph(self.config, graph)
 
     def uuid(self) -> Any:
-        """Return the part of the FX-graph cache key; None (not cacheable) if a user's pass has none."""
+        """Return the part of the FX-graph cache key; None (not cacheable) if a user's pass has none.
+
+        None as well while decisions are recorded: a graph out of Inductor's cache is not lowered, so nobody
+        would see what was decided in it. AOTAutograd's cache asks the same question.
+        """
+        if active_recordings() and self._active():
+            return None
         uuids: list[Any] = []
         for user_pass in self._inner:
             uuid = user_pass.uuid() if isinstance(user_pass, CustomGraphPass) else None

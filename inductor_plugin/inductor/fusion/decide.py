@@ -35,6 +35,7 @@ from inductor_plugin.inductor.fusion import visitors
 from inductor_plugin.inductor.fusion.nodes import node_of
 from inductor_plugin.inductor.fusion.offers import UNFUSED, fused_offer, unfused_offer
 from inductor_plugin.inductor.fusion.pair import Fusion, state_of
+from inductor_plugin.inductor.graph.pinning import is_reproducible
 from inductor_plugin.problem.epilogue_text import dump
 from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.offer import CandidateOffer
@@ -68,7 +69,11 @@ def install() -> None:
         if result is not None:
             return result
         measured = functools.partial(stock, scheduler, node1, node2)
-        return measured() if fusion is None else _measured_here(fusion, measured)
+        if fusion is None:
+            return measured()
+        if is_reproducible(fusion.config):
+            return _not_fused(fusion, "Inductor would measure it, and keeps no record of that")
+        return _measured_here(fusion, measured)
 
     Scheduler.speedup_by_fusion = speedup_by_fusion  # type: ignore[method-assign]
 
@@ -106,6 +111,8 @@ def _decided(fusion: Fusion) -> Any:
     epilogue = fusion.epilogue
     if any(node_of(read.buffer).get_device() != fusion.device for read in epilogue.reads):
         return None  # a scalar tensor on the host, which Inductor passes by value
+    if fusion.config.policy == "pinned":
+        return _replayed(fusion)
     reason = guard(epilogue, fusion.limits, len(fusion.pending.call.nodes))
     shortlist = Shortlist() if reason else _shortlist(fusion)
     pruned = {_EACH: reason} if reason else shortlist.pruned
@@ -115,6 +122,26 @@ def _decided(fusion: Fusion) -> Any:
     if not shortlist.kept:
         _remember(fusion, pruned)
         return _not_fused(fusion, *pruned.values())
+    return _answer(fusion, shortlist, kernels)
+
+
+def _replayed(fusion: Fusion) -> Any:
+    """Return what the pin file says: two kernels, or one of those that are offered; None for what it cannot say."""
+    epilogue = fusion.epilogue
+    if fusion.prologue or epilogue.atomic or epilogue.mutates:
+        return None
+    pin = fusion.state.session.pin_of_fusion(fusion.problem, fusion.device)
+    if pin is None:
+        return _not_fused(fusion, "no pin says so")
+    if pin.winner.startswith(UNFUSED):
+        return _not_fused(fusion, "two kernels are pinned")
+    return _answer(fusion, *_pinned(fusion, pin.winner))
+
+
+def _answer(
+    fusion: Fusion, shortlist: Shortlist, kernels: Mapping[str, visitors.VisitorKernel]
+) -> Any:
+    """Return the answer that comes once the kernels of the shortlist are measured, or their pin is read."""
     settled, after = fusion.settled, fusion.second.get_name()
     submitted = functools.cache(lambda: _submit(fusion, shortlist, kernels))
 
@@ -175,8 +202,12 @@ def _remember(fusion: Fusion, reasons: Mapping[str, str]) -> None:
 
     Nothing is recorded in a build: it measures nothing, so its refusals do not rest on times.
     """
-    if not fusion.prologue and fusion.config.policy == "tune":
-        fusion.state.session.remember(fusion.problem, fusion.device, UNFUSED, reasons)
+    if fusion.prologue or fusion.config.policy == "build":
+        return
+    session, why = fusion.state.session, "; ".join(dict.fromkeys(reasons.values()))
+    session.refuse_fusion(fusion.problem, fusion.device, UNFUSED, why)
+    if fusion.config.policy == "tune":
+        session.remember(fusion.problem, fusion.device, UNFUSED, reasons)
 
 
 def _shortlist(fusion: Fusion) -> Shortlist:
@@ -233,6 +264,26 @@ def _visitors(fusion: Fusion, shortlist: Shortlist) -> dict[str, visitors.Visito
             shortlist.kept[name] = estimate
             kept[name] = kernel
     return kept
+
+
+def _pinned(fusion: Fusion, winner: str) -> tuple[Shortlist, dict[str, visitors.VisitorKernel]]:
+    """Return the pinned kernel as the shortlist, which is empty if that is not offered; no estimate rules it out."""
+    shortlist, problem = Shortlist(), fusion.pending.ticket.problem
+    for name, choice in fusion.pending.choices.items():
+        is_triton = isinstance(choice, select_algorithm.TritonTemplateCaller)
+        if not is_triton or fusion.settled not in (None, name):
+            continue
+        estimate = fusion.estimate(_kernel(fusion, name, choice), fusion.epilogue, 0.0)
+        if fused_offer(fusion, name, choice, estimate).candidate_id == winner:
+            shortlist.kept[name] = estimate
+            return shortlist, {}
+    for kernel in visitors.kernels(fusion)[0]:
+        name, part = kernel.candidate.name, kernel.split.epilogue
+        estimate = fusion.estimate(visitor_kernel(problem, kernel.candidate), part, 0.0)
+        if visitors.offer(fusion, kernel, estimate).candidate_id == winner:
+            shortlist.kept[name] = estimate
+            return shortlist, {name: kernel}
+    return shortlist, {}
 
 
 def _submit(

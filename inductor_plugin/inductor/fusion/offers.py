@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from inductor_plugin.cost.shortlist import FusionEstimate
-from inductor_plugin.inductor.candidates.offers import offer_of
+from inductor_plugin.inductor.candidates.offers import offer_of, template_of
 from inductor_plugin.inductor.fusion.nodes import compile_job, generated
 from inductor_plugin.inductor.fusion.pair import Fusion
 from inductor_plugin.kernels.call import (
@@ -56,7 +56,8 @@ def fused_offer(fusion: Fusion, name: str, choice: Any, estimate: FusionEstimate
     """
     family = f"fused.{choice.name.rsplit('_', 1)[0]}"
     digest = hashlib.sha256(f"{name} {fusion.problem.epilogue}".encode()).hexdigest()[:12]
-    identity = CandidateId(f"{family}-{digest}", family, "triton", str(choice.description))
+    description, template = str(choice.description), template_of(choice)
+    identity = CandidateId(f"{family}-{digest}", family, "triton", description, template=template)
     return CandidateOffer(identity, lambda own: _fused(fusion, own, choice, estimate))
 
 

@@ -222,7 +222,9 @@ def offer(fusion: Fusion, visitor: VisitorKernel, estimate: FusionEstimate) -> C
             f", then a kernel for {len(split.remainder)} of {len(fusion.second.get_nodes())} nodes"
         )
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    identity = CandidateId(f"{name}-{digest}", name, "template", description)
+    identity = CandidateId(
+        f"{name}-{digest}", name, "template", description, template=candidate.template
+    )
     return CandidateOffer(
         identity, lambda own: _entry(fusion, visitor, TaskCandidate(own), estimate)
     )

@@ -25,6 +25,7 @@ from inductor_plugin.inductor.facts import compat
 from inductor_plugin.inductor.facts.scope import active_config
 from inductor_plugin.inductor.graph.deferral import DEFERRABLE
 from inductor_plugin.inductor.graph.pending import PendingChoice
+from inductor_plugin.inductor.graph.pinning import is_reproducible, untimed
 from inductor_plugin.inductor.graph.session import Session, session_of
 from inductor_plugin.problem.attention import DIRECTIONS
 
@@ -56,7 +57,7 @@ class PluginSelector(select_algorithm.AlgorithmSelectorCache):
             return stock(choices)
         choices, unwanted = allowed(choices, config)
         if _steps_aside(name, choices, layout, kwargs):
-            return stock(choices)
+            return stock(untimed(choices) if is_reproducible(config) else choices)
         for preprocess in self.preprocessing_fns:
             choices = preprocess(choices)
         offered = choices
@@ -79,7 +80,7 @@ class PluginSelector(select_algorithm.AlgorithmSelectorCache):
             logger.exception(
                 "inductor-plugin: could not tune %s; Inductor's own selection is used", name
             )
-            return stock(offered)
+            return stock(untimed(offered) if is_reproducible(config) else offered)
 
     def _only(self, name: str, choices: list[Any], kwargs: dict[str, Any]) -> Any:
         if not choices:

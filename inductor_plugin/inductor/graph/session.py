@@ -35,6 +35,7 @@ from inductor_plugin.inductor.graph import deferral, misses, trial, unstored
 from inductor_plugin.inductor.graph.output_guard import OutputGuard
 from inductor_plugin.inductor.graph.packs import make_ready
 from inductor_plugin.inductor.graph.pending import PendingChoice
+from inductor_plugin.inductor.graph.pinning import Pinning
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.registry import default_registry
@@ -45,7 +46,7 @@ from inductor_plugin.tuning.environment import provenance
 from inductor_plugin.tuning.holder import wait_s
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.operand_files import OperandFiles
-from inductor_plugin.tuning.pins import Pins, read_pins
+from inductor_plugin.tuning.pins.pin import Pin
 from inductor_plugin.tuning.refusal import remember
 from inductor_plugin.tuning.report.table import spent_on, summary, table
 from inductor_plugin.tuning.report.terminal import show
@@ -73,7 +74,7 @@ class Session:
         self._files = OperandFiles()
         # 0.5 ms a call, of which a model has hundreds.
         self._toolchain = functools.cache(toolchain.cpp_toolchain)
-        self._pins: Pins | None = read_pins(config.pin_file) if config.policy == "pinned" else None
+        self._pinning = Pinning.of(config)
         self._tickets: dict[tuple[str, ...], TuningTicket] = {}
         self._contexts: dict[str, tuple[DeviceContext, Selection]] = {}
         self._deferred: list[deferral.Deferred] = []
@@ -187,7 +188,7 @@ class Session:
             ticket = selection.plan(problem, offers, rejected, check, self._budget)
             if self._trial is not None:
                 ticket.held = self._trial.holds(
-                    ticket.digest, context.store, context.environment, self._pins
+                    ticket.digest, context.store, context.environment, self._pinning.pins
                 )
             self._tickets[key] = ticket
             ticket.epilogue = epilogue or {}
@@ -212,6 +213,8 @@ class Session:
         if choices:
             self._untuned += call.layout.device.type == "cpu"
             only = offer_of(choices[0], call).candidate_id
+            if self._pinning.pins is not None:
+                self._pinning.only(call.problem, self.context(call.layout.device)[1], only)
             self.remember(call.problem, call.layout.device, only, rejected)
 
     def remember(
@@ -221,6 +224,14 @@ class Session:
         if self.config.policy in ("tune", "build"):
             context, _ = self.context(device)
             remember(context.store, context.environment, problem, only, rejected)
+
+    def pin_of_fusion(self, problem: Problem, device: torch.device) -> Pin | None:
+        """Return the pin of a product with its epilogue, with ``policy=pinned``."""
+        return self._pinning.fusion(problem, self.context(device)[1])
+
+    def refuse_fusion(self, problem: Problem, device: torch.device, only: str, why: str) -> None:
+        """Let recordings keep that a fusion was refused before anything was measured."""
+        self._pinning.keep_refused(problem, self.context(device)[1], only, why)
 
     def defer(self, pending: PendingChoice, choices: list[Any]) -> Any:
         """Return a node whose kernel is decided when the whole graph is lowered."""
@@ -252,7 +263,7 @@ class Session:
                 context.environment,
                 lambda: provenance(text),
                 Counters() if self._is_extra else COUNTERS,
-                self._pins,
+                self._pinning.pins,
                 host_counts=_host_counts(),
             )
             self._contexts[text] = (context, selection)
@@ -297,6 +308,8 @@ class Session:
         if not self._is_extra:
             self._carry(tickets)
             self._report(tickets)
+            self._pinning.keep(tickets, self._trial)
+            self._pinning.refuse(tickets)
 
     def _carry(self, tickets: Sequence[TuningTicket]) -> None:
         """Record what was decided for ``torch.compiler.save_cache_artifacts``."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from inductor_plugin.cache import Store
 from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.inductor.graph.graph_record import Held, held_by
-from inductor_plugin.tuning.pins import Pins
+from inductor_plugin.tuning.pins.replay import Pins
 from inductor_plugin.tuning.ticket import TuningTicket
 
 _THREAD = threading.local()

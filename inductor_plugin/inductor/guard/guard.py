@@ -44,6 +44,7 @@ from inductor_plugin.inductor.guard.operands import real_inputs
 from inductor_plugin.inductor.guard.turns import compare
 from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.environment import provenance
+from inductor_plugin.tuning.pins.replay import read_pins
 from inductor_plugin.tuning.report.terminal import show
 
 logger = logging.getLogger(__name__)
@@ -88,7 +89,7 @@ def install() -> None:
     @functools.wraps(stock)
     def codegen(gm: Any, example_inputs: Sequence[Any], *arguments: Any, **keywords: Any) -> Any:
         config = active_config()
-        if config is None or config.verify_graph == "off" or V.aot_compilation or why_not_run(gm):
+        if config is None or not _concerns(config) or V.aot_compilation or why_not_run(gm):
             return stock(gm, example_inputs, *arguments, **keywords)
         problem, original = problem_of(gm, example_inputs), copied(gm)
         trial, started = Trial(digest_of(problem)), time.perf_counter()
@@ -135,6 +136,13 @@ def _choices(trial: Trial) -> dict[str, str]:
         and (chosen := verdict.given_up or verdict.winner) is not None
         and chosen != verdict.library
     }
+
+
+def _concerns(config: Config) -> bool:
+    """Return True if graphs are compared, or if the pin file says what some of them give up."""
+    if config.policy == "pinned":
+        return read_pins(config.pin_file).has(GRAPH)
+    return config.verify_graph != "off"
 
 
 def _is_due(trial: Trial, config: Config) -> bool:

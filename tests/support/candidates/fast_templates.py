@@ -78,12 +78,16 @@ class RivalTemplate:
         return [Candidate(self.name, op, {"args": repr(args)}, kernel)]
 
 
+def offer_rivals() -> None:
+    """Register the template."""
+    default_registry().register(RivalTemplate())
+
+
 @contextmanager
 def rivals_offered() -> Generator[None]:
     """Register the template for the block."""
-    template = RivalTemplate()
-    default_registry().register(template)
+    offer_rivals()
     try:
         yield
     finally:
-        default_registry().unregister(template.name)
+        default_registry().unregister(RivalTemplate.name)

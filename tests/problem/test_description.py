@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from inductor_plugin.cli.description import described
 from inductor_plugin.problem import Operand, Problem, SizeClass
+from inductor_plugin.problem.description import described
 
 
 def operand(*size: int, dtype: str = "float32", **fields: Any) -> Operand:

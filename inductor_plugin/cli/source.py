@@ -1,0 +1,114 @@
+"""What a command compares or merges: caches and pin files by their paths, and this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from inductor_plugin.cache import Store, digest_of, open_store, report
+from inductor_plugin.cli.verb import check_source, is_cache
+from inductor_plugin.errors import CacheError
+from inductor_plugin.tuning.pins.document import read_file
+from inductor_plugin.tuning.pins.merge import Disagreement
+from inductor_plugin.tuning.pins.pin import Pin, PinFile, pin_file, pin_of_record
+
+
+def is_source(path: Path) -> bool:
+    """Return True if a path is a cache or a file."""
+    return path.is_file() or (path.is_dir() and is_cache(path))
+
+
+def names_pins(path: Path) -> bool:
+    """Return True if a path is a pin file's, which may not be there yet, not a cache's."""
+    return path.is_file() or (not path.exists() and path.suffix == ".json")
+
+
+def read_source(path: Path) -> PinFile:
+    """Return the decisions of a cache or of a pin file.
+
+    Raises:
+        CacheError: There is neither at this path, or the file is not a pin file.
+    """
+    if path.is_file():
+        return read_pin_file(path)
+    check_source(path)
+    return decisions(open_store(path, read_only=True))
+
+
+def read_pin_file(path: Path) -> PinFile:
+    """Return the content of a pin file.
+
+    Raises:
+        CacheError: There is no such file, or it is not a pin file.
+    """
+    try:
+        return read_file(path)
+    except FileNotFoundError:
+        raise CacheError(
+            f"there is no file {path}; write one with inductor_plugin.record(FILE) or `inductor-plugin pin FILE`"
+        ) from None
+    except ValueError as error:
+        raise CacheError(f"{path} is not a pin file: {error}; write one again") from error
+
+
+def decisions(store: Store) -> PinFile:
+    """Return the decisions of a cache."""
+    pins = [pin for record in store.iter_records() if (pin := pin_of_record(record)) is not None]
+    environments = {pin.environment: store.environment(pin.environment) for pin in pins}
+    return pin_file(pins, environments)
+
+
+def row_of(disagreement: Disagreement) -> dict[str, Any]:
+    """Return what sources say of a problem as plain values."""
+    kept = disagreement.pin
+    return {
+        "problem": kept.describe,
+        "op": kept.op,
+        "digest": kept.digest,
+        "environment": kept.environment,
+        "kept": kept.winner,
+        "sources": {name: _said(pin) for name, pin in disagreement.pins.items()},
+    }
+
+
+def _said(pin: Pin | None) -> dict[str, Any] | None:
+    if pin is None:
+        return None
+    names = ("winner", "winner_ms", "samples", "library", "library_ms", "reason")
+    return {name: getattr(pin, name) for name in names}
+
+
+def rows_text(rows: list[dict[str, Any]]) -> str:
+    """Return what sources say of problems as a table, one line for each source."""
+    heads = ("PROBLEM", "SOURCE", "MS", "LIBRARY MS", "SAMPLES", "WINNER")
+    lines: list[tuple[str, ...]] = []
+    for row in report.shown(rows):
+        said: Mapping[str, Any] = row["sources"]
+        for index, (name, pin) in enumerate(said.items()):
+            problem = row["problem"] if not index else ""
+            times = ("-", "-", "-", "not decided there")
+            if pin is not None:
+                times = (
+                    report.number_text(pin["winner_ms"]),
+                    report.number_text(pin["library_ms"]),
+                    str(pin["samples"] or "-"),
+                    pin["winner"],
+                )
+            lines.append((problem, name, *times))
+    return report.columns(heads, lines)
+
+
+def environments_here() -> dict[str, Mapping[str, Any]]:
+    """Return the fields of the environments in which a compile of this machine looks for decisions, by digest."""
+    import torch  # noqa: PLC0415  takes 2.5 s, and few verbs need it
+
+    from inductor_plugin.inductor.facts.toolchain import compiler_version  # noqa: PLC0415
+    from inductor_plugin.tuning.environment import environment  # noqa: PLC0415
+
+    own = environment("cpu")
+    own["software"] = {**own["software"], "cpp": compiler_version()}
+    devices = [own]
+    if torch.cuda.is_available():
+        devices += [environment(f"cuda:{index}") for index in range(torch.cuda.device_count())]
+    return {digest_of(fields): fields for fields in devices}

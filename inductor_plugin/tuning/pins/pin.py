@@ -1,0 +1,171 @@
+"""Pins as values: the decision about one problem, and the content of a pin file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from inductor_plugin.cache import Decision, Measured, Record
+from inductor_plugin.cache.merge import weight
+from inductor_plugin.problem.description import described
+
+_DIGITS = 4
+"""Significant digits of a time: more differ from one measurement to the next."""
+_LONG = 96
+"""Characters of a text of an environment that are written as they are."""
+_KEY = 12
+"""Digits of a digest that are shown."""
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Pin:
+    """The decision about one problem in one environment.
+
+    Attributes:
+        environment: Digest of the environment.
+        op: Operator.
+        digest: Digest of the problem.
+        describe: The problem in one line.
+        winner: The candidate that runs.
+        template: The registered template that offers it; empty for a library kernel and for Inductor's own.
+        winner_ms: Milliseconds it took; None if it was not measured.
+        samples: Number of samples of the winner and of the library kernel together.
+        library: The library kernel it was compared with; None if there is none.
+        library_ms: Milliseconds that took; None if it was not measured.
+        reason: Why it won, in one sentence.
+    """
+
+    environment: str
+    op: str
+    digest: str
+    describe: str
+    winner: str
+    template: str = ""
+    winner_ms: float | None = None
+    samples: int = 0
+    library: str | None = None
+    library_ms: float | None = None
+    reason: str = ""
+
+    @property
+    def place(self) -> str:
+        """What is decided: ``environment/op/digest``, as of a record."""
+        return f"{self.environment}/{self.op}/{self.digest}"
+
+
+@dataclass(frozen=True)
+class PinFile:
+    """The content of a pin file.
+
+    Attributes:
+        pins: The decisions by place.
+        environments: Fields of the environments by digest; those that are not known are missing.
+        templates: Class and version of each template that pins name. Files that were merged may know several.
+    """
+
+    pins: Mapping[str, Pin]
+    environments: Mapping[str, Fields] = field(default_factory=dict[str, Fields])
+    templates: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+
+
+def pin_file(
+    pins: Iterable[Pin],
+    environments: Mapping[str, Fields | None],
+    identities: Iterable[tuple[str, str, str]] = (),
+) -> PinFile:
+    """Return a pin file with the environments and templates that its pins name.
+
+    Args:
+        pins: The decisions; of several in one place the last stays.
+        environments: Fields of environments by digest, None where they are not known.
+        identities: Name, class and version of templates, as of `Registry.identity`.
+    """
+    by_place = {pin.place: pin for pin in pins}
+    digests = {pin.environment for pin in by_place.values()}
+    named = {pin.template for pin in by_place.values()}
+    return PinFile(
+        by_place,
+        {digest: brief(fields) for digest in digests if (fields := environments.get(digest))},
+        {name: (identity(kind, version),) for name, kind, version in identities if name in named},
+    )
+
+
+def brief(value: Any) -> Any:
+    """Return an environment's fields with long texts, such as what a compiler says of itself, as their end and a digest."""
+    if isinstance(value, Mapping):
+        return {name: brief(inner) for name, inner in cast("Fields", value).items()}
+    if isinstance(value, str) and len(value) > _LONG:
+        digest = hashlib.sha256(value.encode()).hexdigest()[:_KEY]
+        return f"... {value[-_LONG // 2 :].strip()} (sha256 {digest})"
+    return value
+
+
+def identity(kind: str, version: str) -> str:
+    """Return what tells a template from another one of its name: its class, and its version if it has one."""
+    return f"{kind} {version}".rstrip()
+
+
+def pin_of(
+    record: Record, winner: str, library: str | None, reason: str, template: str = ""
+) -> Pin:
+    """Return the pin of a decision about the problem of a record, with the record's times."""
+    measured = record.candidates.get(winner)
+    compared = record.candidates.get(library) if library is not None else None
+    return Pin(
+        environment=record.environment,
+        op=record.op,
+        digest=record.digest,
+        describe=described(record.problem, record.describe),
+        winner=winner,
+        template=template or template_in(measured),
+        winner_ms=time_of(measured),
+        samples=sum(
+            len(row.samples_ms) for row in {winner: measured, library: compared}.values() if row
+        ),
+        library=library,
+        library_ms=time_of(compared),
+        reason=reason,
+    )
+
+
+def pin_of_record(record: Record) -> Pin | None:
+    """Return the pin of a record's decision; None if it has none."""
+    made: Decision | None = record.decision
+    if made is None:
+        return None
+    pin = pin_of(record, made.winner, made.library, made.reason)
+    return replace(pin, samples=weight(record))
+
+
+def time_of(measured: Measured | None) -> float | None:
+    """Return the median of a measurement in milliseconds, rounded; None without one."""
+    if measured is None or measured.median_ms is None:
+        return None
+    return float(f"{measured.median_ms:.{_DIGITS}g}")
+
+
+def template_in(measured: Measured | None) -> str:
+    """Return the template that a measured candidate is of; empty for other kinds, and where its name does not say it."""
+    if measured is None or measured.kind != "template":
+        return ""
+    name, separator, _ = measured.name.removeprefix("fused.").partition("::")
+    return name if separator else ""
+
+
+def environment_name(digest: str, fields: Fields) -> str:
+    """Return an environment in a few words: device, threads, version of torch; its digest if it is not known."""
+    device, software = _table(fields, "device"), _table(fields, "software")
+    words = [str(device["name"])] if "name" in device else []
+    if "threads" in device:
+        words.append(f"{device['threads']} threads")
+    words += [f"{name} {software[name]}" for name in ("torch", "cuda") if name in software]
+    return ", ".join(words) or f"environment {digest[:_KEY]}"
+
+
+def _table(fields: Fields, name: str) -> Fields:
+    inner = fields.get(name)
+    return cast("Fields", inner) if isinstance(inner, Mapping) else {}

@@ -1,0 +1,140 @@
+"""A model is recorded once and replayed in other processes, with empty caches: the same decisions and bits, nothing measured."""
+
+# torch types these partly; what it leaves open says nothing about the tests.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+from torch import nn
+from torch._dynamo.utils import counters
+from torch._inductor.exc import InductorError
+
+import inductor_plugin
+from inductor_plugin.tuning.pins.document import read_file
+from tests.support.candidates.fast_templates import rivals_offered
+from tests.support.repository import REPOSITORY
+
+SPENT = ("benchmarked", "compiled", "benchmark_s")
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    torch._dynamo.reset()
+    yield
+    inductor_plugin.disable()
+    torch._dynamo.reset()
+
+
+def compiled(model: nn.Module, cache_dir: Path, **options: Any) -> Any:
+    torch._dynamo.reset()
+    return torch.compile(
+        model, backend="inductor_plugin", options={"cache_dir": str(cache_dir), **options}
+    )
+
+
+def places(file: Path) -> set[str]:
+    return set(read_file(file).pins)
+
+
+def test_a_gradient_is_recorded_that_is_computed_later_or_never(
+    cache_dir: Path, tmp_path: Path
+) -> None:
+    model, x = nn.Sequential(nn.Linear(24, 40), nn.ReLU(), nn.Linear(40, 8)), torch.randn(16, 24)
+    whole, half = tmp_path / "whole.json", tmp_path / "half.json"
+    with rivals_offered():
+        with inductor_plugin.record(whole):
+            compiled(model, cache_dir)(x).sum().backward()
+        with inductor_plugin.record(half):
+            out = compiled(model, cache_dir)(x)
+    out.sum().backward()
+    assert places(half) == places(whole)
+    assert {pin.op for pin in read_file(half).pins.values()} == {"addmm", "mm"}
+
+
+def test_a_graph_in_inductors_caches_is_recorded_as_well(cache_dir: Path, tmp_path: Path) -> None:
+    model, x = nn.Linear(24, 40), torch.randn(16, 24)
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    with rivals_offered():
+        with inductor_plugin.record(first):
+            compiled(model, cache_dir)(x).sum().backward()
+        # Measured decisions may be provisional, and such a graph is not stored; pinned ones are not.
+        options: dict[str, Any] = {"policy": "pinned", "pin_file": str(first), "strict": True}
+        counters.clear()
+        for _ in range(2):
+            compiled(model, cache_dir, **options)(x).sum().backward()
+        assert any("hit" in name for name in {**counters["inductor"], **counters["aot_autograd"]})
+        with inductor_plugin.record(second):
+            compiled(model, cache_dir, **options)(x).sum().backward()
+    assert places(first) == places(second) != set()
+
+
+def test_strict_names_the_template_that_is_gone_and_without_it_the_library_runs(
+    cache_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, x, file = nn.Linear(24, 40), torch.randn(16, 24), tmp_path / "pins.json"
+    with rivals_offered(), torch.no_grad():
+        with inductor_plugin.record(file):
+            compiled(model, cache_dir)(x)
+        content = json.loads(file.read_text())
+        (pin,) = content["environments"][0]["pins"]
+        pin["winner"], pin["template"] = "rivals.addmm-0123456789ab", "rivals"
+        file.write_text(json.dumps(content))
+    options: dict[str, Any] = {"policy": "pinned", "pin_file": str(file)}
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(model, cache_dir, **options)(x), model(x))
+        assert "template 'rivals' is not registered" in caplog.text
+        with pytest.raises(InductorError, match="template 'rivals' is not registered"):
+            compiled(model, cache_dir, strict=True, **options)(x)
+    changed = pytest.raises(InductorError, match="'rivals' does not offer it any more")
+    with rivals_offered(), torch.no_grad(), changed:
+        compiled(model, cache_dir, strict=True, **options)(x)
+
+
+def process(tmp_path: Path, mode: str, file: Path, number: int, *flags: str) -> dict[str, Any]:
+    """Run the program of `tests.support.processes.pinned` with caches of its own."""
+    folder = tmp_path / f"{mode}{number}"
+    variables = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
+    command = [sys.executable, "-m", "tests.support.processes.pinned", mode, str(file)]
+    done = subprocess.run(
+        [*command, str(folder / "cache"), *flags],
+        cwd=REPOSITORY,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1200,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return said
+
+
+@pytest.mark.slow
+def test_a_training_step_of_gpt2_is_replayed_by_other_processes(tmp_path: Path) -> None:
+    file = tmp_path / "pins.json"
+    recorded = process(tmp_path, "record", file, 0)
+    text = file.read_text()
+    ops = {pin.op for pin in read_file(file).pins.values()}
+    assert {"mm", "addmm", "attention", "attention_backward", "packed_linear"} <= ops
+    assert recorded["stats"]["benchmarked"] > 0
+    for number in range(2):
+        replayed = process(tmp_path, "replay", file, number)
+        assert replayed["decisions"] == recorded["decisions"]
+        assert replayed["outputs"] == recorded["outputs"]
+        assert replayed["rivals"] == recorded["rivals"] > 0
+        assert [replayed["stats"][name] for name in SPENT] == [0, 0, 0]
+    without = process(tmp_path, "replay", file, 9, "--without-template")
+    assert (without["rivals"], without["stats"]["benchmarked"]) == (0, 0)
+    assert without["error"] < 1e-4
+    assert file.read_text() == text

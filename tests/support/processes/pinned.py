@@ -1,0 +1,109 @@
+"""A training step and an inference of a small GPT-2 in a process of its own: recorded, or decided by a pin file.
+
+    python -m tests.support.processes.pinned record|replay FILE CACHE [--without-template] [--large]
+
+Prints JSON: the decisions of both compiles, digests of the output's and the gradients' bits, and what was spent. On a CPU
+the library kernel has competitors in training only by a template, which is chosen wherever it is offered.
+"""
+
+# torch types these partly; what it leaves open says nothing about the tests.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportMissingParameterType=false
+# pyright: reportUnknownParameterType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import asdict
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch._inductor.config as inductor_config
+
+import inductor_plugin
+from inductor_plugin.tuning import selection
+from inductor_plugin.tuning.decision import Verdict, decide
+from tests.support.candidates.fast_templates import CALLS, rivals_offered
+
+
+def rivals_win(times: Mapping[str, float], libraries: Collection[str], *rest: Any) -> Verdict:
+    """Decide for the template where it is offered, else as usual."""
+    rival = next((name for name in times if name.startswith("rivals")), None)
+    library = next(iter(libraries), None)
+    usual = decide(times, libraries, *rest)
+    return usual if rival is None else Verdict(rival, library, "chosen by the test", 1.5)
+
+
+def model(*, large: bool) -> Any:
+    from transformers import GPT2Config, GPT2Model
+
+    sizes: dict[str, Any] = {} if large else {"n_embd": 64, "n_head": 2, "n_positions": 64}
+    torch.manual_seed(0)
+    off = {"resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0, "use_cache": False}
+    config = GPT2Config(
+        vocab_size=512, n_layer=2 if large else 1, bos_token_id=0, eos_token_id=0, **off, **sizes
+    )
+    return GPT2Model(config)
+
+
+def bits(tensor: torch.Tensor) -> str:
+    return hashlib.sha256(tensor.detach().contiguous().numpy().tobytes()).hexdigest()[:16]
+
+
+def main(arguments: Sequence[str]) -> None:
+    mode, file, cache_dir, *flags = arguments
+    decisions: dict[str, str] = {}
+
+    def note(tickets: Sequence[Any]) -> None:
+        for ticket in tickets:
+            text = f"{ticket.problem.describe()} {ticket.digest[:12]}"
+            decisions[text] = f"{ticket.verdict and ticket.verdict.winner}"
+
+    options: dict[str, Any] = {"cache_dir": cache_dir}
+    if mode == "replay":
+        options |= {"policy": "pinned", "pin_file": file}
+        options |= {} if "--without-template" in flags else {"strict": True}
+    else:
+        selection.decide = rivals_win
+    network = model(large="--large" in flags)
+    # Each token once: Inductor adds an embedding's gradient with atomics, on a CPU, too, and rows that are met twice have
+    # other bits in 2 of 10 processes, and in 4 of 20 calls of one process with stock Inductor (torch 2.14.1, two threads).
+    tokens = torch.randperm(512, generator=torch.Generator().manual_seed(1))[:128].reshape(4, 32)
+    outputs: dict[str, str] = {}
+    with ExitStack() as stack:
+        stack.enter_context(inductor_plugin.observe(note))
+        stack.enter_context(nullcontext() if "--without-template" in flags else rivals_offered())
+        stack.enter_context(inductor_plugin.record(file) if mode == "record" else nullcontext())
+        function: Any = torch.compile(network, backend="inductor_plugin", options=options)
+        out = function(tokens).last_hidden_state
+        (out.square().sum()).backward()
+        outputs["training"] = bits(out)
+        outputs |= {
+            name: bits(p.grad) for name, p in network.named_parameters() if p.grad is not None
+        }
+        network.eval()
+        torch._dynamo.reset()
+        with torch.no_grad(), inductor_config.patch(freezing=True):
+            function = torch.compile(network, backend="inductor_plugin", options=options)
+            outputs["inference"] = bits(function(tokens).last_hidden_state)
+        network.train()
+        expected = network(tokens).last_hidden_state
+    print(
+        json.dumps(
+            {
+                "decisions": decisions,
+                "outputs": outputs,
+                "error": float((expected - out).detach().abs().max()),
+                "rivals": CALLS.total(),
+                "stats": asdict(inductor_plugin.stats()),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

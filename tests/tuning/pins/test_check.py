@@ -1,0 +1,85 @@
+"""Which pins do not apply on a machine, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from inductor_plugin.tuning.pins.check import stale
+from inductor_plugin.tuning.pins.pin import Pin, pin_file
+
+HERE: dict[str, Any] = {
+    "device": {"type": "cpu", "name": "Z80", "threads": 2},
+    "software": {"torch": "2.14.1"},
+    "numerics": {"deterministic": False},
+}
+PIN = Pin("e", "mm", "d", "mm(8x8)", "x-1", "rivals")
+REGISTERED = {"rivals": "module.Rivals 2"}
+
+
+def why(there: dict[str, Any], templates: dict[str, str] = REGISTERED, **known: Any) -> str:
+    file = pin_file([PIN], {"e": there}, [("rivals", "module.Rivals", "2")])
+    return "".join(reason for _, reason in stale(file, {"here": HERE}, templates, known))
+
+
+def other(**tables: dict[str, Any]) -> dict[str, Any]:
+    return {**HERE, **{name: {**HERE[name], **values} for name, values in tables.items()}}
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        (other(software={"torch": "2.13.0"}), "software.torch: '2.13.0' -> '2.14.1'"),
+        (other(device={"name": "6502"}), "device.name: '6502' -> 'Z80'"),
+        (
+            other(device={"threads": 8}),
+            "device.threads: 8 -> 2 (a program may set that)",
+        ),
+        (other(device={"type": "cuda"}), "this machine has no cuda device"),
+        ({}, "of which the file says nothing"),
+    ],
+)
+def test_the_field_in_which_an_environment_differs_is_named(
+    there: dict[str, Any], expected: str
+) -> None:
+    assert expected in why(there)
+
+
+def test_a_pin_of_this_machine_with_its_template_applies() -> None:
+    file = pin_file([PIN], {"e": HERE}, [("rivals", "module.Rivals", "2")])
+    assert stale(file, {"e": HERE}, REGISTERED, {}) == []
+
+
+@pytest.mark.parametrize(
+    ("templates", "expected"),
+    [
+        ({}, "template 'rivals' is not registered"),
+        (
+            {"rivals": "module.Rivals 3"},
+            "template 'rivals' is module.Rivals 3 here, and was module.Rivals 2",
+        ),
+    ],
+)
+def test_a_template_that_is_gone_or_another_one_is_named(
+    templates: dict[str, str], expected: str
+) -> None:
+    file = pin_file([PIN], {"e": HERE}, [("rivals", "module.Rivals", "2")])
+    assert stale(file, {"e": HERE}, templates, {}) == [(PIN, expected)]
+
+
+def test_a_long_text_of_an_environment_is_compared_though_it_is_abbreviated() -> None:
+    text = "a compiler that says much of itself, " * 9
+    there = other(software={"cpp": text})
+    assert "software.cpp" in why(there)
+    same = pin_file([PIN], {"e": there})
+    assert len(str(same.environments["e"]["software"]["cpp"])) < len(text)
+    changed = other(software={"cpp": f"{text}!"})
+    assert "software.cpp" in stale(same, {"here": changed}, REGISTERED, {})[0][1]
+
+
+def test_an_environment_that_the_file_does_not_describe_is_looked_up() -> None:
+    file = pin_file([PIN], {})
+    known = {"e": other(software={"torch": "2.13.0"})}
+    ((_, reason),) = stale(file, {"here": HERE}, REGISTERED, known)
+    assert "software.torch" in reason

@@ -1,0 +1,74 @@
+"""Pin files become one in any order, and what they disagree about is listed."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given, settings, strategies
+
+from inductor_plugin.tuning.pins.document import dump, parse
+from inductor_plugin.tuning.pins.merge import compare, merge
+from inductor_plugin.tuning.pins.pin import Pin, PinFile
+
+CPU = {"device": {"type": "cpu", "name": "Z80"}, "software": {"torch": "2.14.1"}}
+
+
+def pin(digest: str, winner: str, samples: int = 1, winner_ms: float | None = 1.0) -> Pin:
+    return Pin(
+        "e", "mm", digest, f"mm({digest})", winner, "t", winner_ms, samples, "mm-1", 2.0, "r"
+    )
+
+
+def file(*pins: Pin, known: bool = True) -> PinFile:
+    return PinFile(
+        {one.place: one for one in pins}, {"e": CPU} if known else {}, {"t": ("module.T",)}
+    )
+
+
+pins = strategies.builds(
+    pin,
+    strategies.sampled_from("abc"),
+    strategies.sampled_from(["mm-1", "x-1", "x-2"]),
+    strategies.integers(0, 2),
+    strategies.none() | strategies.sampled_from([1.0, 2.0]),
+)
+
+
+def listed(some: list[Pin], known: bool) -> PinFile:
+    return file(*some, known=known)
+
+
+files = strategies.builds(listed, strategies.lists(pins, max_size=4), strategies.booleans())
+
+
+@settings(max_examples=1000, deadline=None, database=None)
+@given(files, files, files)
+def test_the_order_in_which_pin_files_merge_does_not_matter(a: PinFile, b: PinFile, c: PinFile):
+    expected = merge([a, b, c])
+    for order in itertools.permutations((a, b, c)):
+        first, second, third = order
+        assert merge([merge([first, second]), third]) == expected
+        assert merge([first, merge([second, third])]) == expected
+        assert dump(merge(order)) == dump(expected)
+    assert merge([expected, a]) == merge([expected, expected]) == merge([expected]) == expected
+    assert parse(dump(expected)).pins == expected.pins
+    conflicts = [row for row in compare({"a": a, "b": b, "c": c}) if row.is_conflict]
+    for row in conflicts:
+        assert expected.pins[row.pin.place] == row.pin
+        assert len({one.winner for one in row.pins.values() if one is not None}) > 1
+
+
+def test_more_samples_win_and_the_other_is_listed_with_its_time():
+    few, many = pin("a", "x-1", samples=3, winner_ms=0.5), pin("a", "x-2", samples=9)
+    assert merge([file(few), file(many)]).pins == {many.place: many}
+    (row,) = compare({"one": file(few), "two": file(many), "none": file()})
+    assert row.is_conflict
+    assert row.pins == {"one": few, "two": many, "none": None}
+    assert row.pin == many
+
+
+def test_what_only_some_decide_is_a_difference_and_no_conflict():
+    same = pin("a", "x-1")
+    (row,) = compare({"one": file(same, pin("b", "x-1")), "two": file(pin("a", "x-1", samples=7))})
+    assert not row.is_conflict
+    assert row.pin.digest == "b"
