@@ -278,9 +278,8 @@ class Config:
                 "inductor_plugin.record(FILE) or `inductor-plugin pin FILE`) or use policy='cached'"
             )
         if self.strict and self.policy != "pinned":
-            raise OptionError(
-                f"option strict is on, and policy is {self.policy!r}: it is about pins; set policy='pinned'"
-            )
+            words = "it is about pins; set policy='pinned'"
+            raise OptionError(f"option strict is on, and policy is {self.policy!r}: {words}")
 
     @staticmethod
     def load(
@@ -299,33 +298,26 @@ class Config:
         warn_of_unknown_variables(variables)
         values: dict[str, Any] = {}
         for name, facts in _METADATA.items():
-            variable = PREFIX + name.upper()
-            if text := variables.get(variable):
+            if text := variables.get(variable := PREFIX + name.upper()):
                 values[name] = parse(facts, text, f"variable {variable}")
         for name, value in options.items():
             if name not in _METADATA:
                 raise OptionError(f"unknown option {name!r}; {suggestion(name, _METADATA)}")
             values[name] = parse(_METADATA[name], value, f"option {name}")
-        stated = frozenset(values)
-        values.setdefault("cache_dir", default_cache_dir(variables))
-        return Config(**values, stated=stated)
+        return Config(
+            **{"cache_dir": default_cache_dir(variables)} | values, stated=frozenset(values)
+        )
 
     def with_cache(self, *, disabled: bool) -> Config:
-        """Return the options with ``cache`` on or off, where they leave it to Inductor.
-
-        Args:
-            disabled: Whether Inductor's ``force_disable_caches`` is set.
-        """
+        """Return the options with ``cache`` on or off, by Inductor's ``force_disable_caches`` where it is ``auto``."""
         if self.cache != "auto":
             return self
         return replace(self, cache="off" if disabled and "cache_dir" not in self.stated else "on")
 
     def to_dict(self) -> dict[str, str | int | float | bool]:
         """Return the options as plain JSON values."""
-        return {
-            **{name: getattr(self, name) for name in _METADATA},
-            "cache_dir": str(self.cache_dir),
-        }
+        options = {name: getattr(self, name) for name in _METADATA}
+        return {**options, "cache_dir": str(self.cache_dir)}
 
     def code_key(self) -> tuple[tuple[str, str | int | float | bool], ...]:
         """Return the options a compiled graph depends on, as (name, value) pairs.
@@ -379,8 +371,7 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ..
 def warn_of_unknown_variables(environ: Mapping[str, str] | None = None) -> None:
     """Warn of variables with the plugin's prefix that it does not know, once a process.
 
-    They are no errors: a job's variables may be for another version. A process with
-    ``INDUCTOR_PLUGIN_ENABLE=0`` (the plugin's workers, too) gets no such warning.
+    They may be for another version. ``INDUCTOR_PLUGIN_ENABLE=0`` (in the plugin's workers, too) silences this.
     """
     variables = os.environ if environ is None else environ
     if variables.get(ENABLE_VARIABLE) != "0":
@@ -405,6 +396,6 @@ def _sha256(path: str) -> str:
         return hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()
     except OSError as error:
         raise OptionError(
-            f"option pin_file is {path!r}, which cannot be read ({error.strerror}); name a file "
-            "written by `inductor-plugin pin FILE`"
+            f"option pin_file is {path!r}, which cannot be read ({error.strerror}); name a file that "
+            "`inductor-plugin pin` or inductor_plugin.record has written"
         ) from error
