@@ -12,7 +12,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 from inductor_plugin.errors import OptionError, warn_once
@@ -23,7 +22,7 @@ logger = logging.getLogger(__name__)
 PREFIX = "INDUCTOR_PLUGIN_"
 ENABLE_VARIABLE = PREFIX + "ENABLE"
 
-_NONE: Mapping[str, object] = MappingProxyType({})
+_NONE: Mapping[str, object] = {}  # never written to
 
 
 def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path:
@@ -31,9 +30,8 @@ def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path:
     variables = os.environ if environ is None else environ
     if named := variables.get(PREFIX + "CACHE_DIR"):
         return Path(named).expanduser()
-    if base := variables.get("XDG_CACHE_HOME"):
-        return Path(base).expanduser() / "inductor_plugin"
-    return Path("~/.cache/inductor_plugin").expanduser()
+    base = variables.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "inductor_plugin"
 
 
 def default_cache_read(environ: Mapping[str, str] | None = None) -> Path | None:
@@ -304,9 +302,9 @@ class Config:
             if name not in _METADATA:
                 raise OptionError(f"unknown option {name!r}; {suggestion(name, _METADATA)}")
             values[name] = parse(_METADATA[name], value, f"option {name}")
-        return Config(
-            **{"cache_dir": default_cache_dir(variables)} | values, stated=frozenset(values)
-        )
+        stated = frozenset(values)
+        values.setdefault("cache_dir", default_cache_dir(variables))
+        return Config(**values, stated=stated)
 
     def with_cache(self, *, disabled: bool) -> Config:
         """Return the options with ``cache`` on or off, by Inductor's ``force_disable_caches`` where it is ``auto``."""
@@ -316,8 +314,9 @@ class Config:
 
     def to_dict(self) -> dict[str, str | int | float | bool]:
         """Return the options as plain JSON values."""
-        options = {name: getattr(self, name) for name in _METADATA}
-        return {**options, "cache_dir": str(self.cache_dir)}
+        return {name: getattr(self, name) for name in _METADATA} | {
+            "cache_dir": str(self.cache_dir)
+        }
 
     def code_key(self) -> tuple[tuple[str, str | int | float | bool], ...]:
         """Return the options a compiled graph depends on, as (name, value) pairs.
