@@ -1,5 +1,8 @@
 """``cvt`` bit for bit against torch, for every number where there are few, and against exact numbers elsewhere."""
 
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,5 +1,8 @@
 """Float instructions: rounded once, and NaN, infinities and signed zeros as the PTX ISA says."""
 
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import math

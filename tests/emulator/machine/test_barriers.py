@@ -1,5 +1,7 @@
 """Barriers of blocks and clusters."""
 
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,5 +1,8 @@
 """Loads, stores and atomics in all spaces."""
 
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import numpy as np

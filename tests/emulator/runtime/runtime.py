@@ -65,7 +65,6 @@ class Runtime:
 
     Attributes:
         cudart: Path of the library.
-        edit: Changes the PTX of a module before it is parsed; used by tests that break kernels.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -73,7 +72,7 @@ class Runtime:
         self._library: Any = ctypes.CDLL(self.cudart, mode=ctypes.RTLD_GLOBAL)
         self._callback = _LAUNCH(self._launch)
         self._modules: dict[tuple[int, str], LoadedModule] = {}
-        self.edit: Callable[[str], str] = _unchanged
+        self._edit: Callable[[str], str] = _unchanged
         self._target: Target | None = None
         self._conditions = Conditions()
         self._launches: list[Launch] = []
@@ -112,6 +111,15 @@ class Runtime:
         if self._fault is not None:
             raise self._fault
 
+    @contextmanager
+    def edited(self, edit: Callable[[str], str]) -> Generator[None]:
+        """Change the PTX of modules before it is parsed: how tests break kernels."""
+        self._edit = edit
+        try:
+            yield
+        finally:
+            self._edit = _unchanged
+
     def _launch(self, name: bytes, image: int, extents: Any, shared: int, arguments: Any) -> int:
         """Run a kernel and return an error of CUDA; exceptions cannot cross C."""
         try:
@@ -146,7 +154,7 @@ class Runtime:
     def _module(self, image: int, kernel: str) -> LoadedModule:
         """Return the module of a fat binary that has a kernel."""
         for text in fat_binary.texts(fat_binary.image_at(image)):
-            text = self.edit(text)
+            text = self._edit(text)
             key = (image, hashlib.sha256(text.encode()).hexdigest())
             if key not in self._modules:
                 self._modules[key] = LoadedModule(text)

@@ -1,5 +1,8 @@
 """``mma.sync`` against products of matrices: which lane holds which element is written as the PTX ISA's tables have it."""
 
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -3,6 +3,8 @@
 Where elements lie in shared memory, and which thread holds which result, is written here as the PTX ISA describes it.
 """
 
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable

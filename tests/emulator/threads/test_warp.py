@@ -1,5 +1,7 @@
 """Exchanges between lanes, by the PTX ISA's description of each."""
 
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import numpy as np
