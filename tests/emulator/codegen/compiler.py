@@ -22,6 +22,7 @@ from tests.emulator.codegen import (
     warps,
 )
 from tests.emulator.codegen.opcode import Opcode
+from tests.emulator.codegen.tracking import Tracker, tracked
 from tests.emulator.codegen.writer import UnknownError, Writer
 from tests.emulator.machine.program import BlockFunction, Program
 from tests.emulator.memory import memory
@@ -90,7 +91,7 @@ class _Text:
             self.instructions[len(self.lines)] = instruction
 
 
-def _block(text: _Text, writer: Writer, block: Block, alive: Liveness) -> None:
+def _block(text: _Text, writer: Writer, block: Block, alive: Liveness, tracker: Tracker) -> None:
     """Write the function of a block.
 
     Raises:
@@ -101,6 +102,7 @@ def _block(text: _Text, writer: Writer, block: Block, alive: Liveness) -> None:
     written = 0
     for instruction in block.code:
         try:
+            tracker.before(writer, instruction)
             _write(writer, instruction)
         except (UnknownError, KeyError, ValueError, IndexError, StopIteration) as error:
             reason = str(error) if isinstance(error, UnknownError) else repr(error)
@@ -108,6 +110,9 @@ def _block(text: _Text, writer: Writer, block: Block, alive: Liveness) -> None:
         for line in writer.lines[written:]:
             text.add(f"    {line}", instruction)
         written = len(writer.lines)
+    tracker.end(writer)
+    for line in writer.lines[written:]:
+        text.add(f"    {line}", block.code[-1])
     for register in writer.results:
         if alive.out[block.number] >> register.number & 1:
             text.add(f"    R[{register.number}][s] = v{register.number}")
@@ -127,9 +132,10 @@ def compiled(function: Function, symbols: Mapping[str, tuple[str, int]]) -> Prog
     """
     alive = liveness(function)
     text, constants = _Text(), list[Any]()
+    registers = tracked(function)
     for block in function.blocks:
         if block.end != "barrier":
-            _block(text, Writer(symbols, constants), block, alive)
+            _block(text, Writer(symbols, constants), block, alive, Tracker(registers))
     joined = "\n".join(text.lines) + "\n"
     short = re.sub(r"\W", "_", function.name)[:60]
     filename = f"<ptx {short} {abs(hash(joined)):x}>"
@@ -148,6 +154,7 @@ def compiled(function: Function, symbols: Mapping[str, tuple[str, int]]) -> Prog
             any(each.parts[:2] == ("wgmma", "mma_async") for each in block.code)
             for block in function.blocks
         ),
+        registers.all,
         text.instructions,
         joined,
         filename,

@@ -25,6 +25,13 @@ def _call(writer: Writer, instruction: Instruction) -> None:
     writer.emit(f"w.call({instruction.text!r}, {writer.guard(instruction)}, g)")
 
 
+def _fence(writer: Writer, instruction: Instruction) -> None:
+    """Write a proxy fence; other fences order what is in order here."""
+    words = {"async", "async::generic"}
+    if words & set(instruction.parts) and not instruction.has("global"):
+        writer.emit("w.memory.generic.fence(w.lanes.block[g.lanes])")
+
+
 def _nothing(writer: Writer, instruction: Instruction) -> None:
     """Write nothing: fences, hints, and barriers of whole warps, whose lanes are together anyway."""
 
@@ -45,8 +52,8 @@ OPCODES: dict[str, Opcode] = {
     "trap": opcode(_trap),
     "brkpt": opcode(_trap),
     "call": opcode(_call, "uni"),
-    "fence": opcode(_nothing, f"{_FENCE} async.global async.shared::cta", ORDER, SPACES),
-    "membar": opcode(_nothing, "gl proxy async", ORDER),
+    "fence": opcode(_fence, f"{_FENCE} async.global async.shared::cta", ORDER, SPACES),
+    "membar": opcode(_fence, "gl proxy async", ORDER),
     "prefetch": opcode(_nothing, "L1 L2 tensormap", SPACES, CACHING),
     "prefetchu": opcode(_nothing, "L1"),
     "discard": opcode(_nothing, "L2", SPACES),

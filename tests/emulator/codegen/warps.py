@@ -103,12 +103,14 @@ def _wgmma(writer: Writer, instruction: Instruction) -> None:
     if what == "wait_group":
         (allowed,) = instruction.operands
         assert isinstance(allowed, Immediate)
-        writer.emit(f"w.matrix_reads.wait(g, {int(allowed.value)})")
+        writer.emit(f"w.products.wait(g, {int(allowed.value)})")
     elif what == "commit_group":
-        writer.emit("w.commit_products(g)")
+        writer.emit("w.products.commit(g)")
     elif what == "mma_async":
         _wgmma_product(writer, instruction)
-    elif what != "fence":
+    elif what == "fence":
+        writer.emit("w.products.fence(g)")
+    else:
         raise UnknownError(f"wgmma.{what}")
 
 

@@ -225,5 +225,7 @@ def _called(
         infinities &= bool(torch.equal(got.isfinite(), finite))
         difference = (got - wanted)[finite].square().mean().sqrt()
         errors[name] = float(difference / wanted[finite].square().mean().sqrt())
-    changed = sum(operand.changed_around() for operand in operands)
+    written = [room, *(tensor for tensor, _ in outputs.values())]
+    changed = sum(tensor.changed(output=True) for tensor in written)
+    changed += sum(tensor.changed(output=False) for tensor in inputs)
     return Outcome(errors, infinities, changed, launches)

@@ -122,6 +122,11 @@ def _matrix(
     return device_tensor(shape, dtype, stride, _random(shape, dtype, seed) if seed else None)
 
 
+def _scale(shape: tuple[int, ...], seed: int) -> DeviceTensor:
+    values = 0.5 + 1.5 * torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+    return device_tensor(shape, torch.float32, None, values)
+
+
 def operands(case: Case) -> Operands:
     """Return tensors for a case."""
     config, m, n, k = case.config, case.m, case.n, case.k
@@ -140,10 +145,8 @@ def operands(case: Case) -> Operands:
     scales, ends = None, None
     if config.scale != "none":
         whole = config.scale != "rowwise"
-        scale_a = device_tensor((1,) if whole else (m, 1), torch.float32)
-        scale_b = device_tensor((1,) if whole else (1, n), torch.float32)
-        for seed, scale in enumerate((scale_a, scale_b)):
-            scale.tensor.uniform_(0.5, 2, generator=torch.Generator().manual_seed(seed))
+        scale_a = _scale((1,) if whole else (m, 1), 4)
+        scale_b = _scale((1,) if whole else (1, n), 5)
         scales = (scale_a, scale_b)
     if config.grouped:
         groups = len(case.ends)
@@ -239,5 +242,6 @@ def run(runtime: Runtime, case: Case, target: Target, schedule: Schedule) -> Out
     with runtime.on(target, schedule, allowed([*given.all(), room])) as launches:
         gemm_abi.run(kernel, call, 0)
     wanted = expected(case, given)
-    changed = sum(operand.changed_around() for operand in (*given.all(), room))
+    changed = room.changed(output=True)
+    changed += sum(operand.changed(output=operand is given.d) for operand in given.all())
     return Outcome(given, wanted, _error(case, given.d.numbers(), wanted), changed, launches)

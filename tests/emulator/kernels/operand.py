@@ -50,14 +50,21 @@ class DeviceTensor:
         """Return the elements as float64."""
         return self.tensor.to(torch.float64)
 
-    def changed_around(self) -> int:
-        """Return how many bytes changed that are no elements."""
-        item = self.tensor.element_size()
-        inside = torch.zeros(self.span // item, dtype=torch.bool)
-        inside.as_strided(self.tensor.shape, self.tensor.stride())[...] = True
+    def changed(self, *, output: bool) -> int:
+        """Return how many bytes changed, of an output those that are no elements."""
         changed = self.memory != self.before
-        changed[self.begin : self.begin + self.span] &= ~inside.repeat_interleave(item)
+        if output:
+            item = self.tensor.element_size()
+            inside = torch.zeros(self.span // item, dtype=torch.bool)
+            _own(inside.as_strided(self.tensor.shape, self.tensor.stride()))[...] = True
+            changed[self.begin : self.begin + self.span] &= ~inside.repeat_interleave(item)
         return int(changed.sum())
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor without what has the same place: along a stride of 0 only the first element."""
+    slices = [slice(0, 1) if step == 0 else slice(None) for step in tensor.stride()]
+    return tensor[tuple(slices)]
 
 
 def device_tensor(
@@ -84,8 +91,8 @@ def device_tensor(
     data = memory[begin : begin + span].view(dtype)
     tensor = data.as_strided(tuple(shape), stride)
     if values is not None:
-        own = tuple(slice(0, 1) if step == 0 else slice(None) for step in stride)
-        tensor[own] = values[own].to(dtype)
+        own = _own(tensor)
+        own.copy_(values[tuple(slice(extent) for extent in own.shape)])
     return DeviceTensor(tensor, memory, memory.clone(), begin, span)
 
 

@@ -23,6 +23,7 @@ class Program:
         registers: (number, PTX type) of the registers that outlive a block.
         together: Whether all lanes of a warp run a block together.
         warp_groups: Whether all lanes of four warps do.
+        tracked: Numbers of the registers that ``wgmma`` instructions use.
         instructions: The instruction of each line of ``text``.
         text: The Python text.
         filename: The name under which it was compiled, as tracebacks have it.
@@ -33,6 +34,7 @@ class Program:
     registers: tuple[tuple[int, str], ...]
     together: tuple[bool, ...]
     warp_groups: tuple[bool, ...]
+    tracked: tuple[int, ...]
     instructions: dict[int, Instruction]
     text: str
     filename: str

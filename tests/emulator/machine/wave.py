@@ -13,10 +13,10 @@ from tests.emulator.machine.program import Program
 from tests.emulator.machine.schedule import EAGER, Schedule
 from tests.emulator.memory.allowed import Allowed
 from tests.emulator.memory.atomics import atomic
-from tests.emulator.memory.matrix_reads import MatrixReads
 from tests.emulator.memory.mbarriers import MBarriers
 from tests.emulator.memory.memory import Memory
-from tests.emulator.memory.pending import PendingGroups, PendingLoads, Progress
+from tests.emulator.memory.pending import PendingGroups, PendingLoads, PendingSequences, Progress
+from tests.emulator.memory.products import PendingProducts
 from tests.emulator.ptx.types import register_type
 from tests.emulator.threads.group import Group
 from tests.emulator.threads.lanes import Extent, Lanes, Shape
@@ -38,11 +38,12 @@ class Wave:
         copies: ``cp.async`` operations.
         stores: Bulk stores.
         loads: TMA and bulk loads.
-        matrix_reads: What ``wgmma`` reads.
+        products: ``wgmma`` instructions that are not waited for.
+        tensor_products: ``tcgen05.mma`` instructions that are not waited for.
         mbarriers: Barriers in shared memory.
         special: Special registers.
         progress: Whether anything happens.
-        products: ``mma``-like instructions of whole warp groups so far: ``wgmma``, ``tcgen05.mma``.
+        product_count: Instructions ``wgmma.mma_async`` and ``tcgen05.mma`` so far.
         columns: Allocated tensor memory: for each block the first column and the number of columns.
         waiting_clusters: First blocks of clusters of the grid that wait for a place to run.
     """
@@ -77,10 +78,11 @@ class Wave:
         self.copies = PendingGroups(count, "cp.async", late=schedule.late)
         self.stores = PendingGroups(count, "bulk store", late=schedule.late)
         self.loads = PendingLoads(self.progress, late=schedule.late)
-        self.matrix_reads = MatrixReads(late=schedule.late)
+        self.products = PendingProducts(len(program.tracked), count >> 5, late=schedule.late)
+        self.tensor_products = PendingSequences(late=schedule.late)
         self.mbarriers = MBarriers(count, self.memory, self.progress, self.loads)
         self.special = SpecialRegisters(self.lanes, shared_bytes, multiprocessors)
-        self.products = 0
+        self.product_count = 0
         self.columns: dict[int, dict[int, int]] = {}
         self.waiting_clusters: list[Extent] = []
         self._tensor_memory: Array | None = None
@@ -180,10 +182,11 @@ class Wave:
                 raise FaultError(f"an assertion of {who} failed: {text}", CudaError.ASSERT)
             raise UnmodelledError(f"{who} calls a device function, which is not known: {text}")
 
-    def commit_products(self, group: Group) -> None:
-        """End a group of ``wgmma`` instructions."""
-        self.matrix_reads.commit(group, self.lanes.thread[group.lanes])
-
     def finish(self) -> list[str]:
         """Do what nobody has waited for, and return what there was, in lines."""
-        return [*self.stores.finish(), *self.copies.finish(), *self.loads.finish()]
+        return [
+            *self.stores.finish(),
+            *self.copies.finish(),
+            *self.tensor_products.finish(),
+            *self.loads.finish(),
+        ]

@@ -17,6 +17,7 @@ import numpy as np
 from tests.emulator.arithmetic.arrays import I64, U8, U16, U32, U64, Array, flat
 from tests.emulator.fault import CudaError, FaultError, UnmodelledError
 from tests.emulator.memory.allowed import Allowed
+from tests.emulator.memory.generic_writes import GenericWrites
 from tests.emulator.threads.group import Group
 from tests.emulator.threads.lanes import SHARED_MASK, SHARED_SHIFT, Lanes
 
@@ -59,6 +60,7 @@ class Memory:
         shared_bytes: Shared memory of a block, with the system's.
         shared: The bytes of all blocks' shared memory, by address.
         allowed: Global memory that may be touched; None for all.
+        generic: What threads have written to shared memory without a proxy fence since.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Memory:
             begin = block << SHARED_SHIFT
             self.shared[begin : begin + shared_bytes] = _POISON
         self.shared_words = {width: self.shared.view(kind) for width, kind in _WORDS.items()}
+        self.generic = GenericWrites(lanes.blocks, shared_bytes)
         self._local_bytes = max(16, -(-local_bytes // 16) * 16)
         self._local = np.full(lanes.count * self._local_bytes, _POISON, U8)
         self._local_words = {width: self._local.view(kind) for width, kind in _WORDS.items()}
@@ -204,11 +207,22 @@ class Memory:
             self._aligned(address, width, space, group)
             words = data.view(np.complex128).reshape(len(address), -1)
             for piece in range(words.shape[1]):
-                array, index = self.resolve(space, address + 16 * piece, group, 16)
-                array[index] = words[:, piece]
+                self._write(space, address + 16 * piece, words[:, piece], group)
             return
+        self._write(space, address, data.reshape(-1), group, width)
+
+    def _write(
+        self, space: str, address: Array, data: Array, group: Group, width: int = 16
+    ) -> None:
         array, index = self.resolve(space, address, group, width)
-        array[index] = data.reshape(-1).view(array.dtype)
+        array[index] = data.view(array.dtype)
+        if array is self.shared_words[width]:
+            self.generic.wrote(width, index)
+
+    def store_rows(self, address: Array, rows: Array, group: Group) -> None:
+        """Store 16 bytes for each lane to shared (or generic) addresses."""
+        space = "shared" if address.dtype.itemsize == 4 else "generic"
+        self._write(space, address, rows.view(np.complex128).reshape(-1), group)
 
     def copy(self, target: Array, source: Array, count: Array, width: int, group: Group) -> None:
         """Copy ``count`` of ``width`` bytes from global to shared memory, zeros behind them (``cp.async``)."""

@@ -128,3 +128,37 @@ class PendingLoads:
             for mbarrier, waiting in self._loads.items()
             if waiting
         ]
+
+
+class PendingSequences:
+    """Operations that a GPU does in the order in which a thread issues them, on their own: ``tcgen05.mma``."""
+
+    def __init__(self, *, late: bool) -> None:
+        self._late = late
+        self._waiting: dict[int, list[Callable[[], None]]] = {}
+        self._done: dict[int, int] = {}
+
+    def issue(self, lane: int, work: Callable[[], None]) -> None:
+        """Do an operation now, or in a late schedule when a wait asks for it."""
+        if self._late:
+            self._waiting.setdefault(lane, []).append(work)
+        else:
+            work()
+
+    def so_far(self, lane: int) -> Callable[[], None]:
+        """Return what does all that a thread has issued so far, unless it is done."""
+        count = self._done.get(lane, 0) + len(self._waiting.get(lane, []))
+
+        def work() -> None:
+            while self._done.get(lane, 0) < count:
+                self._done[lane] = self._done.get(lane, 0) + 1
+                self._waiting[lane].pop(0)()
+
+        return work
+
+    def finish(self) -> list[str]:
+        """Do all that nobody has waited for, and return a line about it, if there was any."""
+        left = sum(len(waiting) for waiting in self._waiting.values())
+        for lane in list(self._waiting):
+            self.so_far(lane)()
+        return [f"{left} tcgen05.mma operations were never waited for"] if left else []

@@ -131,7 +131,7 @@ def launch(
         time.perf_counter() - begin,
         sum(machine.instructions for machine in machines),
         sum(machine.lane_instructions for machine in machines),
-        sum(machine.wave.products for machine in machines),
+        sum(machine.wave.product_count for machine in machines),
         tuple(unfinished),
         frozenset(
             instruction.place.line

@@ -99,9 +99,7 @@ def store_matrices(
     data = flat(words).view(U16).reshape(-1, len(values), 8, 8)
     if transposed:
         data = data.transpose(0, 1, 3, 2)
-    space = "shared" if rows.dtype.itemsize == 4 else "generic"
-    array, index = wave.memory.resolve(space, rows, giving, 16)
-    array[index] = flat(data).view(np.complex128).reshape(-1)
+    wave.memory.store_rows(rows, flat(data), giving)
     wave.progress.events += 1
 
 

@@ -97,6 +97,41 @@ def swizzled(address: Any, swizzle: int) -> Any:
     return address ^ ((address >> 7 & _SWIZZLE_MASK[swizzle]) << 4)
 
 
+def _words(
+    memory: Memory,
+    block: int,
+    descriptor: Descriptor,
+    extents: tuple[int, int],
+    kind: str,
+    major_k: bool,
+) -> Array:
+    """Return the places of an operand's elements in shared memory, in units of their size."""
+    item = BYTES[kind]
+    rest = (descriptor.lead, descriptor.stride, descriptor.swizzle)
+    places = offsets(extents[0], extents[1], item, rest, major_k)
+    places = swizzled(descriptor.start + places, descriptor.swizzle)
+    begin = block << SHARED_SHIFT
+    memory.check_shared(begin, int(places.max()) + item, "a matrix operand")
+    return (places + begin) // item
+
+
+def check_written(
+    memory: Memory,
+    block: int,
+    descriptor: Descriptor,
+    extents: tuple[int, int],
+    kind: str,
+    major_k: bool,
+) -> None:
+    """Check that there was a proxy fence behind what threads have written to an operand; when a product is issued.
+
+    Raises:
+        FaultError: There was none, or the operand is outside of the block's shared memory.
+    """
+    words = _words(memory, block, descriptor, extents, kind, major_k)
+    memory.generic.check(BYTES[kind], words, "a matrix operand")
+
+
 def read(
     memory: Memory,
     block: int,
@@ -111,10 +146,6 @@ def read(
         FaultError: It is outside of the block's shared memory.
     """
     item = BYTES[kind]
-    rest = (descriptor.lead, descriptor.stride, descriptor.swizzle)
-    places = offsets(extents[0], extents[1], item, rest, major_k)
-    places = swizzled(descriptor.start + places, descriptor.swizzle)
-    begin = block << SHARED_SHIFT
-    memory.check_shared(begin, int(places.max()) + item, "a matrix operand")
-    data = memory.shared_words[item][(places + begin) // item]
+    words = _words(memory, block, descriptor, extents, kind, major_k)
+    data = memory.shared_words[item][words]
     return numbers(np.ascontiguousarray(data).view(U8), kind).reshape(extents)

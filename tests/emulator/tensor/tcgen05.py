@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +84,27 @@ def shape_of(kind: str, word: int) -> Shape:
     )
 
 
+@dataclass(frozen=True)
+class _Product:
+    """One product: addresses and descriptors as numbers.
+
+    Attributes:
+        shape: What is multiplied.
+        blocks: The blocks that compute it, half of the rows each if they are a pair.
+        target: Address of D in tensor memory.
+        left: ``shared`` or ``tensor``, and descriptor or address of A.
+        right: Descriptor of B.
+        added: Whether D is added.
+    """
+
+    shape: Shape
+    blocks: tuple[int, ...]
+    target: int
+    left: tuple[str, int]
+    right: int
+    added: bool
+
+
 def multiply(
     wave: Wave,
     group: Group,
@@ -94,7 +117,7 @@ def multiply(
     keep: Any,
     guard: Array | None,
 ) -> None:
-    """Compute D = A @ B + D for each active lane, or A @ B where ``keep`` is false.
+    """Issue D = A @ B + D for each active lane, or A @ B where ``keep`` is false.
 
     Args:
         wave: The wave.
@@ -109,30 +132,61 @@ def multiply(
         guard: Which lanes take part.
     """
     for place in group.active(guard):
-        shape = shape_of(kind, group.at(instruction, place))
-        block = int(wave.lanes.block[group.lanes[place]])
-        blocks = [block & ~1, block | 1] if pair else [block]
-        if blocks[-1] >= wave.lanes.blocks:
-            raise FaultError("tcgen05.mma of a pair of blocks, but the cluster has one")
-        rows, half = shape.rows // len(blocks), shape.columns // len(blocks)
-        descriptor = shared_operand.blackwell(group.at(right, place))
-        extents = (half, shape.depth)
-        columns = np.concatenate(
-            [
-                shared_operand.read(
-                    wave.memory, each, descriptor, extents, shape.b, not shape.turned_b
-                )
-                for each in blocks
-            ]
+        lane = int(group.lanes[place])
+        block = int(wave.lanes.block[lane])
+        product = _Product(
+            shape_of(kind, group.at(instruction, place)),
+            (block & ~1, block | 1) if pair else (block,),
+            group.at(target, place),
+            (left[0], group.at(left[1], place)),
+            group.at(right, place),
+            bool(group.at(keep, place)),
         )
-        for each in blocks:
-            a = _left(wave, each, left[0], group.at(left[1], place), shape, rows)
-            product = a @ columns.T
-            where = _accumulator(group.at(target, place), rows, shape.columns, pair)
-            added = bool(group.at(keep, place))
-            _accumulate(wave, each, where, -product if shape.negated else product, shape, added)
-        wave.products += 1
+        if product.blocks[-1] >= wave.lanes.blocks:
+            raise FaultError("tcgen05.mma of a pair of blocks, but the cluster has one")
+        _check_operands(wave, product)
+        wave.product_count += 1
+        wave.tensor_products.issue(lane, functools.partial(_compute, wave, product))
     wave.progress.events += 1
+
+
+def _check_operands(wave: Wave, product: _Product) -> None:
+    """Check that no operand in shared memory lacks a proxy fence."""
+    shape, count = product.shape, len(product.blocks)
+    for block in product.blocks:
+        right = shared_operand.blackwell(product.right)
+        extents = (shape.columns // count, shape.depth)
+        shared_operand.check_written(
+            wave.memory, block, right, extents, shape.b, not shape.turned_b
+        )
+        if product.left[0] == "shared":
+            left = shared_operand.blackwell(product.left[1])
+            extents = (shape.rows // count, shape.depth)
+            shared_operand.check_written(
+                wave.memory, block, left, extents, shape.a, not shape.turned_a
+            )
+
+
+def _compute(wave: Wave, product: _Product) -> None:
+    shape, blocks = product.shape, product.blocks
+    pair = len(blocks) > 1
+    rows, half = shape.rows // len(blocks), shape.columns // len(blocks)
+    descriptor = shared_operand.blackwell(product.right)
+    extents = (half, shape.depth)
+    columns = np.concatenate(
+        [
+            shared_operand.read(
+                wave.memory, block, descriptor, extents, shape.b, not shape.turned_b
+            )
+            for block in blocks
+        ]
+    )
+    where = _accumulator(product.target, rows, shape.columns, pair)
+    for block in blocks:
+        a = _left(wave, block, *product.left, shape, rows)
+        result = a @ columns.T
+        signed = -result if shape.negated else result
+        _accumulate(wave, block, where, signed, shape, product.added)
 
 
 def _left(wave: Wave, block: int, space: str, address: int, shape: Shape, rows: int) -> Array:
@@ -181,11 +235,19 @@ def _accumulate(
 
 
 def commit(wave: Wave, group: Group, mbarrier: Any, mask: Any, guard: Array | None) -> None:
-    """Arrive at an mbarrier when all products so far are done: now; with a mask in several blocks."""
+    """Arrive at an mbarrier when all products of the thread so far are done; with a mask in several blocks."""
     for place in group.active(guard):
-        address = group.at(mbarrier, place)
-        if mask is None:
-            wave.mbarriers.arrived(address)
-            continue
-        for block in wave.lanes.peers(int(group.lanes[place]), group.at(mask, place)):
-            wave.mbarriers.arrived(block << SHARED_SHIFT | address & SHARED_MASK)
+        lane, address = int(group.lanes[place]), group.at(mbarrier, place)
+        targets = [address]
+        if mask is not None:
+            peers = wave.lanes.peers(lane, group.at(mask, place))
+            targets = [block << SHARED_SHIFT | address & SHARED_MASK for block in peers]
+        products = wave.tensor_products.so_far(lane)
+        for target in targets:
+            wave.mbarriers.at(target)
+            wave.loads.issue(target, functools.partial(_arrive, wave, products, target))
+
+
+def _arrive(wave: Wave, products: Callable[[], None], mbarrier: int) -> None:
+    products()
+    wave.mbarriers.arrived(mbarrier)

@@ -128,6 +128,18 @@ def test_a_store_that_is_not_waited_for_may_read_what_comes_later() -> None:
     assert target[0, 4] == 33
 
 
+def test_a_store_needs_a_proxy_fence_behind_what_threads_have_written() -> None:
+    target = np.zeros((4, 16), np.uint32)
+    maps = encoded(map_of(target, (16, 4)))
+    body = STORE.replace("OPCODE", PLAIN).replace("VALUE", "").replace("AWAIT", "")
+    run(body, [maps, target], block=64)
+    with pytest.raises(FaultError, match=r"no fence\.proxy\.async since"):
+        run(body.replace("fence.proxy.async.shared::cta;", ""), [maps, target], block=64)
+    other = body.replace("fence.proxy.async.shared::cta;", "fence.acq_rel.cta;")
+    with pytest.raises(FaultError, match=r"no fence\.proxy\.async since"):
+        run(other, [maps, target], block=64)
+
+
 def test_a_load_reaches_several_blocks_of_a_cluster() -> None:
     source = np.arange(8 * 32, dtype=np.uint32).reshape(8, 32)
     result = np.zeros((2, 256), np.uint32)

@@ -16,7 +16,7 @@ import torch
 
 from tests.emulator.arithmetic.arrays import Array
 from tests.emulator.fault import FaultError
-from tests.emulator.machine.schedule import EAGER, LATE
+from tests.emulator.machine.schedule import EAGER, LATE, Schedule
 from tests.emulator.snippet import run
 from tests.emulator.tensor.test_mma import DTYPES, values
 
@@ -216,14 +216,29 @@ BLACKWELL = """
         ("f16", "bf16", "bf16", 16, 64),
     ],
 )
-def test_a_product_in_tensor_memory(kind: str, a: str, b: str, k: int, rows: int) -> None:
+@pytest.mark.parametrize("schedule", [EAGER, LATE], ids=str)
+def test_a_product_in_tensor_memory(
+    kind: str, a: str, b: str, k: int, rows: int, schedule: Schedule
+) -> None:
     left, right = values((rows, k), a, 1), values((32, k), b, 2)
+    body = tensor_body(kind, a, b, rows)
+    result = np.zeros((128, 32), np.float32)
+    layout = LAYOUTS["128 bytes"]
+    images = [image(left, layout), image(right, layout)]
+    run(body, [*images, result], block=128, target="sm_100a", schedule=schedule)
+    got = torch.from_numpy(result).double()
+    if rows == 64:  # the first 16 lanes of each warp's 32
+        got = got.reshape(4, 32, 32)[:, :16].reshape(64, 32)
+    assert torch.allclose(got, left.double() @ right.double().T, rtol=1e-5, atol=1e-4)
+
+
+def tensor_body(kind: str, a: str, b: str, rows: int) -> str:
     codes = {"f16": 0, "bf16": 1, "tf32": 2, "e4m3": 0, "e5m2": 1}
     instruction = 1 << 4 | codes[a] << 7 | codes[b] << 10 | 32 // 8 << 17 | rows // 16 << 24
     layout = LAYOUTS["128 bytes"]
     top = 1 << 46 | 2 << 61  # version of sm_100, swizzle of 128 bytes
     product = f"tcgen05.mma.cta_group::1.kind::{kind} [%tmem], %da, %db, {instruction:#x}, %keep;"
-    body = "\n".join(
+    return "\n".join(
         [
             COPY.replace("mov.u32 %tid, %tid.x;", BLACKWELL),
             descriptor("%da", "%left", layout, top),
@@ -238,10 +253,85 @@ def test_a_product_in_tensor_memory(kind: str, a: str, b: str, k: int, rows: int
             store(32),
         ]
     )
-    result = np.zeros((128, 32), np.float32)
+
+
+def test_tensor_memory_is_not_ready_before_the_commit_is_waited_for() -> None:
+    left, right = values((128, 16), "bf16", 1), values((32, 16), "bf16", 2)
+    layout = LAYOUTS["128 bytes"]
     images = [image(left, layout), image(right, layout)]
-    run(body, [*images, result], block=128, target="sm_100a")
-    got = torch.from_numpy(result).double()
-    if rows == 64:  # the first 16 lanes of each warp's 32
-        got = got.reshape(4, 32, 32)[:, :16].reshape(64, 32)
-    assert torch.allclose(got, left.double() @ right.double().T, rtol=1e-5, atol=1e-4)
+    body = tensor_body("f16", "bf16", "bf16", 128)
+    result = np.zeros((128, 32), np.float32)
+    hasty = body.replace("@!%done bra WAIT;", "")
+    done = run(
+        hasty.replace("WAIT: mbarrier.try_wait.parity.shared::cta.b64 %done, [%bar], 0;", ""),
+        [*images, result],
+        block=128,
+        target="sm_100a",
+        schedule=LATE,
+    )
+    assert np.isnan(result).all()
+    assert any("1 tcgen05.mma operations" in line for line in done.unfinished)
+    commit = "tcgen05.commit.cta_group::1.mbarrier::arrive::one.b64 [%bar];"
+    spoiled = body.replace(commit, f"{commit} st.shared.b32 [%right], %tid;")
+    good = left.double() @ right.double().T
+    for schedule, right_numbers in ((EAGER, True), (LATE, False)):
+        run(spoiled, [*images, result], block=128, target="sm_100a", schedule=schedule)
+        same = torch.allclose(torch.from_numpy(result).double(), good, rtol=1e-5, atol=1e-4)
+        assert same == right_numbers
+
+
+def test_operands_that_threads_write_need_a_proxy_fence() -> None:
+    left, right = values((64, 16), "bf16", 1), values((16, 16), "bf16", 2)
+    layout = LAYOUTS["128 bytes"]
+    body = wgmma_body("m64n16k16", "f32.bf16.bf16", 8, layout, layout)
+    images = [image(left, layout), image(right, layout)]
+    with pytest.raises(FaultError, match=r"a matrix operand reads .* no fence\.proxy\.async since"):
+        run(
+            body.replace("fence.proxy.async;", ""),
+            [*images, np.zeros((128, 8), np.uint32)],
+            block=128,
+        )
+
+
+FENCE, COMMIT = "wgmma.fence.sync.aligned;", "wgmma.commit_group.sync.aligned;"
+WAIT = "wgmma.wait_group.sync.aligned 0;"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (FENCE, "", "no wgmma.fence between"),
+        (FENCE, f"{FENCE} mov.b32 %d3, 0;", "no wgmma.fence between"),
+        (WAIT, f"mov.b32 %at, %d3; {WAIT}", "used before it was waited for"),
+        (WAIT, f"mov.b32 %d3, 0; {WAIT}", "used before it was waited for"),
+        (WAIT, "wgmma.wait_group.sync.aligned 1;", "used before it was waited for"),
+    ],
+)
+def test_registers_of_a_product_are_fenced_and_waited_for(old: str, new: str, reason: str) -> None:
+    left, right = values((64, 16), "bf16", 1), values((16, 16), "bf16", 2)
+    layout = LAYOUTS["128 bytes"]
+    body = wgmma_body("m64n16k16", "f32.bf16.bf16", 8, layout, layout)
+    images = [image(left, layout), image(right, layout)]
+    result = np.zeros((128, 8), np.uint32)
+    run(body, [*images, result], block=128)
+    with pytest.raises(FaultError, match="PTX line") as caught:
+        run(body.replace(old, new), [*images, result], block=128)
+    assert reason in str(caught.value)
+
+
+def test_a_group_that_may_be_pending_keeps_its_registers_alone() -> None:
+    """Of two groups the first is waited for: its accumulators may be read, those of the second may not."""
+    left, right = values((64, 16), "bf16", 1), values((16, 16), "bf16", 2)
+    layout = LAYOUTS["128 bytes"]
+    body = wgmma_body("m64n16k16", "f32.bf16.bf16", 8, layout, layout)
+    product = next(line for line in body.split("\n") if "mma_async" in line)
+    other = product.replace("%d", "%e").replace("%ea", "%da").replace("%eb", "%db")
+    two = body.replace(COMMIT, f"{COMMIT} {other} {COMMIT}").replace(
+        WAIT, f"wgmma.wait_group.sync.aligned 1; mov.b32 %at, %d3; READ {WAIT}"
+    )
+    two = ".reg .b32 %e<8>;" + two
+    images = [image(left, layout), image(right, layout)]
+    result = np.zeros((128, 8), np.uint32)
+    run(two.replace("READ", ""), [*images, result], block=128)
+    with pytest.raises(FaultError, match="used before it was waited for"):
+        run(two.replace("READ", "mov.b32 %at, %e3;"), [*images, result], block=128)

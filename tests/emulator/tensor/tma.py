@@ -118,6 +118,7 @@ def store_tensor(
         address = group.at(source, place)
         wave.memory.check_shared(address, tensor.box_bytes, "TMA")
         pieces = tensor.pieces(address)
+        wave.memory.generic.check(16, pieces, "TMA")
         work = functools.partial(_store_box, wave, tensor, corner, pieces, reduction)
         wave.stores.issue(group.lanes[place : place + 1], work)
 
@@ -208,6 +209,8 @@ def store_bytes(
         _check_bulk(count, to, begin)
         wave.memory.check_global(to, count, "cp.async.bulk")
         wave.memory.check_shared(begin, count, "cp.async.bulk")
+        words = np.arange(begin >> 4, (begin + count) >> 4)
+        wave.memory.generic.check(16, words, "cp.async.bulk")
         element = _NUMBERS[kind] if reduction else "uint8"
         work = functools.partial(_store_bytes, wave, to, begin, count, reduction, element)
         wave.stores.issue(group.lanes[place : place + 1], work)

@@ -79,8 +79,9 @@ def _operand(
     read = functools.partial(
         shared_operand.read, wave.memory, block, descriptor, extents, kind, not turned
     )
+    shared_operand.check_written(wave.memory, block, descriptor, extents, kind, not turned)
     values = read()
-    wave.matrix_reads.issue(lane, read, values)
+    wave.products.reads(lane >> 5, read, values)
     return values
 
 
@@ -109,7 +110,7 @@ def multiply(
     old = np.stack([group.all(register) for register in accumulators])
     result = np.empty_like(old)
     wave.progress.events += 1
-    wave.products += 1
+    wave.product_count += 1
     for block, places in _warp_groups(wave, group):
         lane = int(group.lanes[places[0]])
         shared = functools.partial(_operand, wave, lane, block)
