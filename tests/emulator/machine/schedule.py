@@ -37,5 +37,11 @@ class Schedule:
 
 EAGER = Schedule()
 LATE = Schedule(late=True)
-ALL = (EAGER, LATE, Schedule(late=True, ahead="first"), Schedule(late=True, ahead="last"))
+ALL = (
+    EAGER,
+    LATE,
+    Schedule(ahead="first"),
+    Schedule(late=True, ahead="first"),
+    Schedule(late=True, ahead="last"),
+)
 """The schedules that find most missing waits; see README.md for which finds what."""
