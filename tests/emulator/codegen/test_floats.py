@@ -175,7 +175,7 @@ def test_a_comparison_with_nan_is_false_unless_it_is_unordered(name: str) -> Non
         assert np.array_equal(binary(text, a, b) == 1, wanted), text
 
 
-def test_nan_and_numbers_are_told_apart() -> None:
+def test_nan_and_numbers_differ() -> None:
     a, b = pairs()
     text = ".reg .pred %p; setp.nan.f32 %p, %a, %b; selp.f32 %d, 0f3F800000, 0f00000000, %p;"
     assert np.array_equal(binary(text, a, b) == 1, np.isnan(a) | np.isnan(b))

@@ -36,7 +36,7 @@ class DeviceTensor:
 
     @property
     def view(self) -> TensorView:
-        """What a kernel is told of it."""
+        """Sizes, strides and address, as calls take them."""
         return TensorView(
             tuple(self.tensor.shape), tuple(self.tensor.stride()), self.tensor.data_ptr()
         )
