@@ -152,6 +152,17 @@ _CONTRIBUTES = (
     "Fusion{{}}.is_contributing(make_coord({}, get<1>(blk_coord)), TileShape{{}}, problem_size)"
 )
 
+_RELEASED_AT_ONCE = (
+    "      pipeline_inner.consumer_release(smem_pipe_release_inner);  \n      ++smem_pipe_release_inner;\n"
+    * 2
+)
+_RELEASED_LATER = (
+    "      if (k_index != tiles.begin) {\n"
+    + "        pipeline_inner.consumer_release(smem_pipe_release_inner);\n        ++smem_pipe_release_inner;\n"
+    * 2
+    + "      }\n"
+)
+
 BACKWARD = Header(
     "collective/fmha_collective_bwd_tma_warpspecialized.hpp",
     (
@@ -218,6 +229,22 @@ BACKWARD = Header(
             "      if constexpr (decltype(get<0>(TileShape{}) == _128{})::value) {\n",
             "",
             until="      warpgroup_wait<0>();\n      warpgroup_fence_operand(acc_DP);\n",
+        ),
+        # Before a tile of dQ is added to memory, the stage of the tile before it is released; with one group of
+        # TMA reductions still allowed to be pending, that stage may still be read (docs/upstream/hopper_fmha_backward.md).
+        Edit("tma_store_wait<1>();", "tma_store_wait<0>();"),
+        # A tile of Q is released when the product that reads it last, dS.T @ Q, is complete: behind the next tile's
+        # first wait. The example releases it with one group of products still allowed to be pending: that one.
+        Edit(_RELEASED_AT_ONCE, ""),
+        Edit(
+            "      warpgroup_wait<1>();\n      warpgroup_fence_operand(acc_S);\n",
+            "      warpgroup_wait<1>();\n      warpgroup_fence_operand(acc_S);\n" + _RELEASED_LATER,
+        ),
+        Edit(
+            "    warpgroup_fence_operand(acc_DV);\n    \n    return make_tuple(acc_DK, acc_DV);\n",
+            "    warpgroup_fence_operand(acc_DV);\n"
+            + _RELEASED_LATER
+            + "    return make_tuple(acc_DK, acc_DV);\n",
         ),
         # bfloat16 has no implicit conversion from float.
         Edit(

@@ -1,4 +1,7 @@
-"""Which of tests and benchmarks may import which: shared things have one home each."""
+"""Which of tests and benchmarks may import which: shared things have one home each.
+
+And the layers of the emulator. That the product imports none of it is a contract of import-linter.
+"""
 
 from __future__ import annotations
 
@@ -65,3 +68,51 @@ def test_tests_and_benchmarks_share_what_is_there_for_both(repository: Path) -> 
 )
 def test_the_rule_is_held(module: str, text: str, allowed: bool) -> None:
     assert (forbidden(module, text) == []) == allowed
+
+
+EMULATOR = (
+    "ptx",
+    "arithmetic",
+    "threads",
+    "memory",
+    "machine",
+    "tensor",
+    "codegen",
+    "runtime",
+    "kernels",
+)
+"""Folders of tests/emulator, each of which may import the ones before it."""
+MOST_MODULES = 20
+MOST_LINES = 400
+
+
+def upwards(folder: str, text: str) -> list[str]:
+    """Return the folders of the emulator that a module of one folder may not import, and does."""
+    above = EMULATOR[EMULATOR.index(folder) + 1 :]
+    names = {f"tests.emulator.{one}": one for one in above}
+    return [one for name in imported(text) for prefix, one in names.items() if inside(name, prefix)]
+
+
+def test_the_emulator_has_layers(repository: Path) -> None:
+    folders = {path.parent.name for path in repository.glob("tests/emulator/*/*.py")}
+    assert folders == set(EMULATOR)
+    wrong: list[str] = []
+    for path in sorted(repository.glob("tests/emulator/*/*.py")):
+        if path.name.startswith("test_"):
+            continue
+        above = upwards(path.parent.name, path.read_text(encoding="utf-8"))
+        wrong += [f"{path.parent.name}/{path.name} imports {one}" for one in above]
+    assert wrong == []
+
+
+def test_a_layer_of_the_emulator_may_not_look_up() -> None:
+    assert upwards("memory", "from tests.emulator.machine.wave import Wave") == ["machine"]
+    assert upwards("machine", "from tests.emulator.memory.allowed import Allowed") == []
+
+
+def test_the_emulator_has_small_files(repository: Path) -> None:
+    for folder in (repository / "tests" / "emulator", *repository.glob("tests/emulator/*/")):
+        modules = list(folder.glob("*.py"))
+        assert len(modules) <= MOST_MODULES, folder
+        for module in modules:
+            assert module.read_text(encoding="utf-8").count("\n") <= MOST_LINES, module

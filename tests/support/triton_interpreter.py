@@ -86,7 +86,7 @@ def compiled(source: str, arch: int) -> Usage:
     from triton.compiler import ASTSource
 
     with tempfile.TemporaryDirectory() as folder:
-        function, facts = _kernel(source, Path(folder))
+        function, facts = function_of(source, Path(folder))
         meta = facts["triton_meta"]
         names: list[str] = function.arg_names
         constants = {(names.index(name),): value for name, value in meta["constants"].items()}
@@ -137,7 +137,7 @@ def _assembled(ptx: str, arch: int) -> str:
     return completed.stdout + completed.stderr
 
 
-def _kernel(source: str, folder: Path) -> tuple[Any, dict[str, Any]]:
+def function_of(source: str, folder: Path) -> tuple[Any, dict[str, Any]]:
     """Return the Triton function of a generated source, and the arguments of its decorator."""
     from torch._inductor.runtime import triton_helpers, triton_heuristics
 
@@ -210,14 +210,22 @@ def _dirty(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
     return tensor
 
 
-def loaded(code: str, folder: Path) -> Callable[[list[torch.Tensor]], tuple[torch.Tensor, ...]]:
-    """Return a generated module as a function of its tensors; its kernels are written to ``folder``."""
+def loaded(
+    code: str, folder: Path, launcher: Callable[[str, Path], Any] | None = None
+) -> Callable[[list[torch.Tensor]], tuple[torch.Tensor, ...]]:
+    """Return a generated module as a function of its tensors; its kernels are written to ``folder``.
+
+    Args:
+        code: The generated module.
+        folder: Where the kernels' sources go.
+        launcher: Returns what launches a kernel, from its source and the folder; by default the interpreter does.
+    """
     from torch._inductor import async_compile
 
     stub: Any = async_compile.AsyncCompile
 
-    def kernel(compiler: Any, name: str, source: str, device_str: str = "cuda") -> _Kernel:
-        return _Kernel(_kernel(source, folder)[0])
+    def kernel(compiler: Any, name: str, source: str, device_str: str = "cuda") -> Any:
+        return launcher(source, folder) if launcher else _Kernel(function_of(source, folder)[0])
 
     stub.triton, stub.wait = kernel, lambda compiler, scope: None
     scope: dict[str, Any] = {"__name__": "generated"}

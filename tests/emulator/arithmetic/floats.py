@@ -1,0 +1,133 @@
+"""Arithmetic of floats where numpy's is not what PTX describes.
+
+A fused multiply-add rounds once. It is computed in float64: the product of two float32 is exact there; the sum is
+rounded to odd (toward the neighbour whose last bit is 1 unless it is exact), after which rounding to a shorter format
+is as if there had been no first rounding (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.emulator.arithmetic.arrays import F32, F64, I64, U32, U64, Array, flat
+from tests.emulator.arithmetic.formats import f32_to_bf16, f32_to_f16
+
+
+def _sum_to_odd(a: Array, b: Array) -> Array:
+    """Return a + b in float64, rounded to odd."""
+    total = np.asarray(a + b, F64)
+    back = total - a
+    error = (a - (total - back)) + (b - back)
+    bits = flat(total).view(U64)
+    inexact = (error != 0) & np.isfinite(total) & ((bits & U64(1)) == 0)
+    if not inexact.any():
+        return total
+    # The neighbour toward the exact sum: away from zero if the error has the sign of the sum.
+    outward = (error > 0) == (total > 0)
+    odd = np.where(outward, bits + U64(1), bits - U64(1))
+    return np.where(inexact, odd, bits).view(F64)
+
+
+def fma(a: Any, b: Any, c: Any) -> Array:
+    """Return a * b + c of float32, rounded once."""
+    product = np.asarray(a, F64) * np.asarray(b, F64)
+    return _sum_to_odd(product, np.asarray(c, F64)).astype(F32)
+
+
+def fma_f64(a: Any, b: Any, c: Any) -> Array:
+    """Return a * b + c of float64. Rounded twice: the last bit may differ from a GPU's."""
+    return np.asarray(np.asarray(a, F64) * b + c, F64)
+
+
+def fma_f16(a: Any, b: Any, c: Any) -> Array:
+    """Return a * b + c of float16 values held in float32, rounded once, as float16 bits."""
+    product = np.asarray(a, F64) * np.asarray(b, F64)
+    return f32_to_f16(_sum_to_odd(product, np.asarray(c, F64)))
+
+
+def fma_bf16(a: Any, b: Any, c: Any) -> Array:
+    """Return a * b + c of bfloat16 values held in float32, rounded once, as bfloat16 bits."""
+    product = np.asarray(a, F64) * np.asarray(b, F64)
+    return f32_to_bf16(f32_to_odd(_sum_to_odd(product, np.asarray(c, F64))))
+
+
+def f32_to_odd(values: Array) -> Array:
+    """Return float64 as float32, rounded to odd."""
+    near = values.astype(F32)
+    bits = flat(near).view(U32)
+    wide = near.astype(F64)
+    inexact = (wide != values) & np.isfinite(wide) & ((bits & U32(1)) == 0)
+    outward = np.abs(values) > np.abs(wide)
+    odd = np.where(outward, bits + U32(1), bits - U32(1))
+    return np.where(inexact, odd, bits).view(F32)
+
+
+def saturated(values: Any) -> Array:
+    """Return values within 0 and 1, NaN as 0, as ``.sat`` does."""
+    limited = np.clip(values, 0, 1)
+    return np.where(np.isnan(limited), limited.dtype.type(0), limited)
+
+
+def relu(values: Any) -> Array:
+    """Return values that are not negative, NaN as NaN, as ``.relu`` does."""
+    return np.maximum(values, np.asarray(values).dtype.type(0))
+
+
+def minimum(a: Any, b: Any) -> Array:
+    """Return the smaller of two floats, the other one where one is NaN; -0 is smaller than +0."""
+    return _extreme(a, b, np.fmin(a, b), smaller=True)
+
+
+def maximum(a: Any, b: Any) -> Array:
+    """Return the larger of two floats, the other one where one is NaN; +0 is larger than -0."""
+    return _extreme(a, b, np.fmax(a, b), smaller=False)
+
+
+def _extreme(a: Any, b: Any, found: Array, *, smaller: bool) -> Array:
+    zeros = (found == 0) & (np.signbit(a) != np.signbit(b)) & (np.asarray(a) == b)
+    if not zeros.any():
+        return found
+    zero = found.dtype.type(-0.0 if smaller else 0.0)
+    return np.where(zeros, zero, found)
+
+
+_ROUND = {"rzi": np.trunc, "rni": np.rint, "rmi": np.floor, "rpi": np.ceil}
+
+
+def to_whole(values: Array, rounding: str) -> Array:
+    """Return floats rounded to whole numbers, of the same type."""
+    return _ROUND[rounding](values)
+
+
+def to_integer(values: Array, kind: str, rounding: str) -> Array:
+    """Return floats as integers of a numpy type: limited to its range, NaN as 0.
+
+    PTX documents 0 for NaN for 32 bits and less, and 0x8000000000000000 for 64.
+    """
+    limits = np.iinfo(kind)
+    wide = np.asarray(values, F64)
+    whole = _ROUND[rounding](np.nan_to_num(wide, nan=0.0, posinf=1e300, neginf=-1e300))
+    below, above = whole <= float(limits.min), whole >= float(limits.max)
+    inside = np.where(below | above, 0, whole).astype(kind)
+    limited = np.where(below, limits.min, np.where(above, limits.max, inside)).astype(kind)
+    if limits.bits < 64:
+        return limited
+    indefinite = np.array(1 << 63, U64).astype(U64).view(I64 if limits.min else U64)
+    return np.where(np.isnan(wide), indefinite, limited)
+
+
+def toward_zero(values: Array) -> Array:
+    """Return float64 or integers as float32, rounded toward zero."""
+    if values.dtype.kind in "iu" and values.dtype.itemsize == 8:
+        near = values.astype(F32)
+        exact = near.astype(np.longdouble)
+        too_large = np.abs(exact) > np.abs(values.astype(np.longdouble))
+    else:
+        near = values.astype(F32)
+        too_large = np.abs(near.astype(F64)) > np.abs(values.astype(F64))
+    bits = flat(near).view(U32)
+    return np.where(too_large, bits - U32(1), bits).view(F32)

@@ -1,0 +1,100 @@
+"""``cvt``: from one number format to another."""
+
+from __future__ import annotations
+
+from tests.emulator.codegen.arithmetic import chosen_limit
+from tests.emulator.codegen.opcode import Opcode, chosen, opcode
+from tests.emulator.codegen.writer import UnknownError, Writer, numpy_name
+from tests.emulator.ptx.syntax import Instruction
+from tests.emulator.ptx.types import value_type
+
+_FLOATS = ("f32", "f64")
+_FLOAT8 = {"e4m3x2": "e4m3", "e5m2x2": "e5m2"}
+
+
+def _convert(writer: Writer, instruction: Instruction) -> None:
+    target, origin = instruction.parts[-2:]
+    if target in _FLOAT8:
+        _to_float8(writer, instruction, _FLOAT8[target], origin)
+    elif origin in _FLOAT8:
+        _from_float8(writer, instruction, _FLOAT8[origin], target)
+    elif target in ("f16x2", "bf16x2"):
+        _to_pair(writer, instruction, target.removesuffix("x2"))
+    elif target == "tf32":
+        rounding = chosen(instruction, "rna rn rz", "rna")
+        value = writer.value(instruction.operands[1], "b32", array=True)
+        text = f"formats.to_tf32({value}, {rounding!r})"
+        writer.put(instruction, instruction.operands[0], text, "b32")
+    else:
+        _scalar(writer, instruction, target, origin)
+
+
+def _to_float8(writer: Writer, instruction: Instruction, kind: str, origin: str) -> None:
+    operands = instruction.operands[1:]
+    if origin == "f32":
+        high, low = (writer.value(x, "f32", array=True) for x in operands)
+    elif origin in ("f16x2", "bf16x2"):
+        both = writer.temporary(f"formats.halves({writer.value(operands[0], origin, array=True)})")
+        base = origin.removesuffix("x2")
+        low, high = (f"formats.{base}_to_f32({both}[{i}])" for i in (0, 1))
+    else:
+        raise UnknownError(f"cvt from {origin} to {kind}")
+    limit = chosen_limit(instruction)
+    text = f"formats.pair8({limit}({high}), {limit}({low}), {kind!r})"
+    writer.put(instruction, instruction.operands[0], text, "b16")
+
+
+def _from_float8(writer: Writer, instruction: Instruction, kind: str, target: str) -> None:
+    if target != "f16x2":
+        raise UnknownError(f"cvt from {kind} to {target}")
+    codes = writer.value(instruction.operands[1], "b16", array=True)
+    text = f"formats.unpack8({codes}, {kind!r})"
+    writer.put(instruction, instruction.operands[0], text, "f16x2")
+
+
+def _to_pair(writer: Writer, instruction: Instruction, base: str) -> None:
+    """Write two float32 as two halves, the first one in the upper bits."""
+    if instruction.type != "f32":
+        raise UnknownError(f"cvt from {instruction.type} to {base}x2")
+    rounding, limit = chosen(instruction, "rn rz", "rn"), chosen_limit(instruction)
+    words = [writer.value(x, "f32", array=True) for x in instruction.operands[1:]]
+    high, low = (f"formats.f32_to_{base}({limit}({word}), {rounding!r})" for word in words)
+    writer.put(instruction, instruction.operands[0], f"formats.pair({high}, {low})", "b32")
+
+
+def _scalar(writer: Writer, instruction: Instruction, target: str, origin: str) -> None:
+    to = instruction.operands[0]
+    whole = chosen(instruction, "rni rzi rmi rpi")
+    rounding = chosen(instruction, "rn rz", "rn")
+    value = writer.value(instruction.operands[1], origin, array=True)
+    if origin in ("f16", "bf16"):
+        value, origin = f"formats.{origin}_to_f32({value})", "f32"
+    limit = chosen_limit(instruction)
+    if target in ("f16", "bf16"):
+        wide = value if origin in _FLOATS else f"{value}.astype(np.float64)"
+        if origin != "f32" and target == "bf16":  # rounded once: through a float32 rounded to odd
+            wide = f"floats.f32_to_odd({wide}.astype(np.float64))"
+        if whole:
+            wide = f"floats.to_whole({wide}, {whole!r})"
+        text = f"formats.f32_to_{target}({limit}({wide}), {rounding!r})"
+        writer.put(instruction, to, text, target)
+        return
+    number = value_type(target)
+    if target in _FLOATS:
+        if origin in _FLOATS and whole:
+            value = f"floats.to_whole({value}, {whole!r})"
+        if rounding == "rz" and target == "f32" and origin != "f32":
+            value = f"floats.toward_zero({value})"
+        text = f"{limit}({value}.astype({numpy_name(number)}))"
+    elif origin in _FLOATS:
+        text = f"floats.to_integer({value}, {number!r}, {whole or 'rzi'!r})"
+    elif instruction.has("sat"):
+        text = f"integers.limited({value}, {number!r})"
+    else:
+        text = f"{value}.astype({numpy_name(number)})"
+    writer.put(instruction, to, text, target)
+
+
+OPCODES: dict[str, Opcode] = {
+    "cvt": opcode(_convert, "rn rz rna rni rzi rmi rpi ftz sat relu satfinite"),
+}

@@ -1,0 +1,187 @@
+"""``cvt`` bit for bit against torch, for every number where there are few, and against exact numbers elsewhere."""
+
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.emulator.arithmetic.arrays import Array
+from tests.emulator.snippet import evaluate
+
+FLOAT8 = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+HALVES = {"bf16": torch.bfloat16, "f16": torch.float16}
+CODES: Array = np.arange(65536, dtype=np.uint32).astype(np.uint16)
+
+
+def bits_of(tensor: torch.Tensor) -> Array:
+    """Return the bits of a tensor of 16-bit floats."""
+    return tensor.view(torch.int16).numpy().view(np.uint16)
+
+
+def floats() -> Array:
+    """Return float32 of all kinds: random bits, ties of 16-bit formats and their neighbours."""
+    random = np.random.default_rng(0)
+    bits = random.integers(0, 1 << 32, 12000, dtype=np.uint64).astype(np.uint32)
+    ties = bits[:4000] & 0xFFFF0000 | 0x8000
+    half_ties = bits[4000:8000] & 0xFFFFE000 | 0x1000
+    around = np.concatenate([ties, ties + 1, ties - 1, half_ties, half_ties + 1, half_ties - 1])
+    return np.concatenate([bits, around]).view(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["bf16", "f16"])
+def test_float32_to_16_bits(kind: str) -> None:
+    values = floats()
+    (got,) = evaluate(f"cvt.rn.{kind}.f32 %d, %a;", {"%a": ("f32", values)}, {"%d": "b16"})
+    tensor = torch.from_numpy(values)
+    wanted = bits_of(tensor.to(HALVES[kind]))
+    nan = np.isnan(values)
+    assert np.array_equal(got[~nan], wanted[~nan])
+    assert (got[nan] == 0x7FFF).all()  # whatever the NaN
+
+
+@pytest.mark.parametrize("kind", ["bf16", "f16"])
+def test_16_bits_to_float32(kind: str) -> None:
+    (got,) = evaluate(f"cvt.f32.{kind} %d, %a;", {"%a": ("b16", CODES)}, {"%d": "f32"})
+    wanted = torch.from_numpy(CODES.view(np.int16)).view(HALVES[kind]).float().numpy()
+    assert np.array_equal(got, wanted, equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", ["bf16", "f16"])
+def test_pairs_and_rounding_toward_zero(kind: str) -> None:
+    values = floats()
+    operands = {"%a": ("f32", values), "%b": ("f32", values[::-1].copy())}
+    (near,) = evaluate(f"cvt.rn.{kind}x2.f32 %d, %a, %b;", operands, {"%d": "b32"})
+    (down,) = evaluate(f"cvt.rz.{kind}x2.f32 %d, %a, %b;", operands, {"%d": "b32"})
+    finite = np.isfinite(values)
+    wanted = bits_of(torch.from_numpy(values).to(HALVES[kind]))
+    assert np.array_equal((near >> 16)[finite], wanted[finite])
+    low = (
+        torch.from_numpy((down >> 16).astype(np.uint16).view(np.int16)).view(HALVES[kind]).double()
+    )
+    exact = torch.from_numpy(values).double()
+    kept = torch.from_numpy(finite)
+    assert (low.abs() <= exact.abs())[kept].all()
+    above = torch.from_numpy(((down >> 16) + 1).astype(np.uint16).view(np.int16)).view(HALVES[kind])
+    assert ((above.double().abs() > exact.abs()) | above.isnan())[kept].all()
+
+
+@pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
+def test_every_8_bit_float_widens_as_in_torch(kind: str) -> None:
+    text = f"cvt.rn.f16x2.{kind}x2 %d, %a;"
+    (got,) = evaluate(text, {"%a": ("b16", CODES)}, {"%d": "b32"})
+    for shift in (0, 8):
+        codes = (CODES >> shift).astype(np.uint8)
+        wanted = torch.from_numpy(codes).view(FLOAT8[kind]).float().numpy()
+        half = (got >> (2 * shift)).astype(np.uint16).view(np.float16).astype(np.float32)
+        assert np.array_equal(half, wanted, equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
+def test_to_8_bits(kind: str) -> None:
+    """All bfloat16, and ties; what is too large becomes the largest number, where torch has infinity or NaN."""
+    largest = {"e4m3": 448.0, "e5m2": 57344.0}[kind]
+    exact = bf16_numbers()
+    half = torch.arange(256, dtype=torch.uint8).view(FLOAT8[kind]).double()
+    ties = (half[:-1] + half[1:]) / 2
+    values = np.concatenate([exact, ties[ties.isfinite()].float().numpy()])
+    text = f"cvt.rn.satfinite.{kind}x2.f32 %d, %a, 0f3F800000;"
+    (got,) = evaluate(text, {"%a": ("f32", values)}, {"%d": "b16"})
+    upper = (got >> 8).astype(np.uint8)
+    tensor = torch.from_numpy(values)
+    inside = tensor.abs() <= largest
+    wanted = tensor.to(FLOAT8[kind]).view(torch.uint8).numpy()
+    assert np.array_equal(upper[inside.numpy()], wanted[inside.numpy()])
+    back = torch.from_numpy(upper).view(FLOAT8[kind]).double()
+    outside = (tensor.abs() > largest) & ~tensor.isnan()
+    assert torch.equal(back[outside], largest * tensor[outside].sign().double())
+    assert back[tensor.isnan()].isnan().all()
+    one = {"e4m3": 0x38, "e5m2": 0x3C}[kind]
+    assert (got.astype(np.uint8) == one).all()
+
+
+def bf16_numbers() -> Array:
+    return torch.from_numpy(CODES.view(np.int16)).view(torch.bfloat16).float().numpy()
+
+
+def test_tf32_rounds_ties_away_from_zero() -> None:
+    values = floats()
+    values = values[np.isfinite(values) & (np.abs(values) < 1e38)]
+    (got,) = evaluate("cvt.rna.tf32.f32 %d, %a;", {"%a": ("f32", values)}, {"%d": "b32"})
+    wide = np.abs(values.astype(np.float64))
+    _, exponent = np.frexp(wide)
+    step = np.exp2(np.maximum(exponent - 1, -126) - 10)
+    wanted = np.copysign(np.floor(wide / step + 0.5) * step, values)
+    assert np.array_equal(got.view(np.float32), wanted.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("rounding", "function"),
+    [("rni", np.rint), ("rzi", np.trunc), ("rmi", np.floor), ("rpi", np.ceil)],
+)
+@pytest.mark.parametrize(
+    ("kind", "least", "most"), [("s32", -(2**31), 2**31 - 1), ("u32", 0, 2**32 - 1)]
+)
+def test_floats_to_integers_stay_in_range(
+    rounding: str, function: object, kind: str, least: int, most: int
+) -> None:
+    assert callable(function)
+    edges = [
+        0.5,
+        1.5,
+        2.5,
+        -0.5,
+        -1.5,
+        2147483648.0,
+        -2147483904.0,
+        4294967296.0,
+        1e30,
+        -1e30,
+        np.inf,
+        -np.inf,
+        np.nan,
+    ]
+    values = np.concatenate([np.array(edges, np.float32), floats()[:2000]])
+    (got,) = evaluate(f"cvt.{rounding}.{kind}.f32 %d, %a;", {"%a": ("f32", values)}, {"%d": "b32"})
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        wide = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=1e300, neginf=-1e300)
+    wanted: Array = np.asarray(function(wide)).clip(least, most).astype(np.int64)
+    assert np.array_equal(got.view(np.int32 if kind == "s32" else np.uint32), wanted)
+
+
+def test_integers_to_floats_round_once() -> None:
+    values = np.random.default_rng(4).integers(-(2**63), 2**63 - 1, 5000)
+    values[:500] = (values[:500] >> 39 << 39) + (1 << 38) + np.arange(500) % 3 - 1
+    operands = {"%a": ("b64", values.view(np.uint64))}
+    (single,) = evaluate("cvt.rn.f32.s64 %d, %a;", operands, {"%d": "f32"})
+    assert np.array_equal(single, values.astype(np.float32))
+    small = values.astype(np.int32)
+    (half,) = evaluate(
+        "cvt.rn.bf16.s32 %d, %a;", {"%a": ("b32", small.view(np.uint32))}, {"%d": "b16"}
+    )
+    exact = torch.from_numpy(small).double()
+    near = torch.from_numpy(half.view(np.int16)).view(torch.bfloat16).double()
+    step = 2.0 ** (exact.abs().clamp(min=1).log2().floor() - 7)
+    assert ((near - exact).abs() <= step / 2).all()
+
+
+def test_a_float_is_rounded_to_a_whole_one() -> None:
+    values = np.array([0.5, 1.5, -2.5, 3.7, -3.2, np.inf, np.nan], np.float32)
+    for rounding, function in (
+        ("rni", np.rint),
+        ("rzi", np.trunc),
+        ("rmi", np.floor),
+        ("rpi", np.ceil),
+    ):
+        (got,) = evaluate(f"cvt.{rounding}.f32.f32 %d, %a;", {"%a": ("f32", values)}, {"%d": "f32"})
+        assert np.array_equal(got, function(values), equal_nan=True), rounding
+
+
+def test_float64_to_float32_toward_zero() -> None:
+    values = np.array([1 + 2**-30, -1 - 2**-24 - 2**-40, 2 - 2**-40, 0.1], np.float64)
+    (got,) = evaluate("cvt.rz.f32.f64 %d, %a;", {"%a": ("f64", values)}, {"%d": "f32"})
+    assert (np.abs(got.astype(np.float64)) <= np.abs(values)).all()
+    assert (np.abs(np.nextafter(got, got * 2).astype(np.float64)) > np.abs(values)).all()

@@ -1,0 +1,231 @@
+"""Calls of the project's CUTLASS attention on emulated GPUs, and what float64 says of the results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from inductor_plugin.attention import cutlass_abi, cutlass_call
+from inductor_plugin.attention.cutlass_abi import FmhaCall
+from inductor_plugin.problem.target import Target
+from inductor_plugin.templates.cutlass_attention.config import FmhaConfig
+from tests.emulator.kernels import build
+from tests.emulator.kernels.gemm import DTYPES
+from tests.emulator.kernels.operand import DeviceTensor, allowed, device_tensor, workspace
+from tests.emulator.machine.schedule import Schedule
+from tests.emulator.runtime.launch import Launch
+from tests.emulator.runtime.runtime import Runtime
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of a kernel.
+
+    Attributes:
+        config: The kernel.
+        batch: Sequences.
+        heads: Heads of q.
+        heads_kv: Heads of k and v.
+        queries: Rows of q.
+        keys: Rows of k and v.
+        dim: Size of a head.
+        left: Keys that are seen before a query's own; -1 for all.
+        right: Keys that are seen behind it; -1 for all.
+        bottom_right: Whether the last query's own key is the last one, not that of its number.
+        multiprocessors: How many the kernel is said to run on; 0 for all of the GPU.
+        spread: Whether rows of all heads lie side by side: [batch, row, head, dim].
+    """
+
+    config: FmhaConfig
+    batch: int
+    heads: int
+    heads_kv: int
+    queries: int
+    keys: int
+    dim: int
+    left: int = -1
+    right: int = -1
+    bottom_right: bool = False
+    multiprocessors: int = 0
+    spread: bool = False
+
+    @property
+    def scale(self) -> float:
+        """Factor of q @ k.T."""
+        return self.dim**-0.5
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call computed.
+
+    Attributes:
+        errors: Root mean square error of each output, relative to that of its values.
+        infinities: Whether infinite numbers are where they have to be.
+        changed: Bytes that changed and are no elements of an operand.
+        launches: What was launched.
+    """
+
+    errors: dict[str, float]
+    infinities: bool
+    changed: int
+    launches: list[Launch]
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """Attention in float64, [batch, heads, queries, ...]; k and v repeated for all heads."""
+
+    k: torch.Tensor
+    v: torch.Tensor
+    weights: torch.Tensor
+    out: torch.Tensor
+    lse: torch.Tensor
+
+
+def _reference(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> _Reference:
+    group = case.heads // case.heads_kv
+    k, v = (x.repeat_interleave(group, 1) for x in (k, v))
+    scores = case.scale * q @ k.transpose(-1, -2)
+    i, j = torch.arange(case.queries)[:, None], torch.arange(case.keys)[None, :]
+    shift = case.keys - case.queries if case.bottom_right else 0
+    seen = torch.ones((case.queries, case.keys), dtype=torch.bool)
+    if case.left >= 0:
+        seen &= j >= i + shift - case.left
+    if case.right >= 0:
+        seen &= j <= i + shift + case.right
+    scores = scores.masked_fill(~seen, -torch.inf)
+    lse = scores.logsumexp(-1)
+    weights = (scores - lse[..., None]).exp().nan_to_num(0)  # a row without keys has none
+    return _Reference(k, v, weights, weights @ v, lse)
+
+
+def _tensor(case: Case, heads: int, rows: int, dtype: torch.dtype, seed: int = 0) -> DeviceTensor:
+    """Return [batch, heads, rows, dim]; seed 0 is an output."""
+    shape = (case.batch, heads, rows, case.dim)
+    whole = heads * rows * case.dim
+    stride = (
+        (whole, case.dim, heads * case.dim, 1)
+        if case.spread
+        else (whole, rows * case.dim, case.dim, 1)
+    )
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(shape, generator=generator, dtype=torch.float64) if seed else None
+    return device_tensor(shape, dtype, stride, values)
+
+
+def run(runtime: Runtime, case: Case, target: Target, schedule: Schedule) -> Outcome:
+    """Build the kernel of a case, call it as the project does, and compare.
+
+    Raises:
+        FaultError: The kernel touched other memory than its operands and workspace, or worse.
+        KernelError: It refused the call.
+    """
+    dtype = DTYPES[case.config.element]
+    q = _tensor(case, case.heads, case.queries, dtype, 1)
+    k, v = (_tensor(case, case.heads_kv, case.keys, dtype, seed) for seed in (2, 3))
+    exact = _reference(case, q.numbers(), k.numbers(), v.numbers())
+    if case.config.backward:
+        return _backward(runtime, case, target, schedule, (q, k, v), exact)
+    written = torch.bfloat16 if case.config.element == "e4m3" else dtype
+    out = _tensor(case, case.heads, case.queries, written)
+    lse = device_tensor(exact.lse.shape, torch.float32)
+    call = cutlass_call.forward_of(
+        q.view,
+        k.view,
+        v.view,
+        lse.view,
+        case.scale,
+        case.left,
+        case.right,
+        case.bottom_right,
+        out=out.view,
+        sm_count=case.multiprocessors or target.multiprocessors,
+    )
+    outputs = {"out": (out, exact.out), "lse": (lse, exact.lse)}
+    return _called(runtime, case, target, schedule, call, (q, k, v), outputs)
+
+
+def _backward(
+    runtime: Runtime,
+    case: Case,
+    target: Target,
+    schedule: Schedule,
+    inputs: tuple[DeviceTensor, DeviceTensor, DeviceTensor],
+    exact: _Reference,
+) -> Outcome:
+    q, k, v = inputs
+    dtype = DTYPES[case.config.element]
+    d_out = _tensor(case, case.heads, case.queries, dtype, 4)
+    out = _tensor(case, case.heads, case.queries, dtype)
+    dq = _tensor(case, case.heads, case.queries, dtype)
+    dk, dv = (_tensor(case, case.heads_kv, case.keys, dtype) for _ in range(2))
+    gradient = d_out.numbers()
+    sums = (exact.out * gradient).sum(-1)
+    lse = device_tensor(exact.lse.shape, torch.float32, None, exact.lse)
+    delta = device_tensor(sums.shape, torch.float32, None, sums)
+    call = cutlass_call.backward_of(
+        d_out.view,
+        q.view,
+        k.view,
+        v.view,
+        out.view,
+        lse.view,
+        delta.view,
+        dq.view,
+        dv.view,
+        case.scale,
+        case.left,
+        case.right,
+        case.bottom_right,
+        out=dk.view,
+        sm_count=case.multiprocessors or target.multiprocessors,
+    )
+    of_weights = gradient @ exact.v.transpose(-1, -2)
+    of_scores = exact.weights * (of_weights - sums[..., None]) * case.scale
+
+    def folded(x: torch.Tensor) -> torch.Tensor:
+        group = case.heads // case.heads_kv
+        return x.reshape(case.batch, case.heads_kv, group, case.keys, case.dim).sum(2)
+
+    outputs = {
+        "dq": (dq, of_scores @ exact.k),
+        "dk": (dk, folded(of_scores.transpose(-1, -2) @ q.numbers())),
+        "dv": (dv, folded(exact.weights.transpose(-1, -2) @ gradient)),
+    }
+    given = (q, k, v, d_out, lse, delta)
+    return _called(runtime, case, target, schedule, call, given, outputs)
+
+
+def _called(
+    runtime: Runtime,
+    case: Case,
+    target: Target,
+    schedule: Schedule,
+    call: FmhaCall,
+    inputs: Sequence[DeviceTensor],
+    outputs: dict[str, tuple[DeviceTensor, torch.Tensor]],
+) -> Outcome:
+    library = build.library(case.config, runtime.cudart)
+    kernel = cutlass_abi.load(library.path, library.symbol, runtime.cudart)
+    with runtime.on(target):
+        reason = cutlass_abi.can_implement(kernel, call)
+        assert reason is None, reason
+        room = workspace(cutlass_abi.workspace_bytes(kernel, call))
+    call.workspace, call.workspace_bytes = room.tensor.data_ptr(), room.span
+    operands = [*inputs, *(tensor for tensor, _ in outputs.values()), room]
+    with runtime.on(target, schedule, allowed(operands)) as launches:
+        cutlass_abi.run(kernel, call, 0)
+    errors: dict[str, float] = {}
+    infinities = True
+    for name, (tensor, wanted) in outputs.items():
+        got, finite = tensor.numbers(), wanted.isfinite()
+        infinities &= bool(torch.equal(got.isfinite(), finite))
+        difference = (got - wanted)[finite].square().mean().sqrt()
+        errors[name] = float(difference / wanted[finite].square().mean().sqrt())
+    written = [room, *(tensor for tensor, _ in outputs.values())]
+    changed = sum(tensor.changed(output=True) for tensor in written)
+    changed += sum(tensor.changed(output=False) for tensor in inputs)
+    return Outcome(errors, infinities, changed, launches)

@@ -1,0 +1,95 @@
+"""The project's CUTLASS kernels as libraries that have PTX in place of machine code.
+
+Source, compiler call and C interface are the project's own; three things differ: the code is for ``compute_X``, it is not
+compressed, and the library is linked with the emulated CUDA runtime. So ptxas does not run, and a kernel takes 12 to 100 s
+and up to 3.6 GB to compile. Libraries are kept in a folder by a digest of all that they depend on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from inductor_plugin.kernels import nvcc
+from inductor_plugin.kernels.nvcc import Toolkit
+from inductor_plugin.kernels.unit import CppSource, unique_symbol
+from inductor_plugin.templates.cutlass import source as gemm_source
+from inductor_plugin.templates.cutlass.config import GemmConfig
+from inductor_plugin.templates.cutlass_attention import source as attention_source
+from inductor_plugin.templates.cutlass_attention.config import FmhaConfig
+from inductor_plugin.worker.child import compile as compile_child
+from inductor_plugin.worker.jobs import CppCompileJob, Event
+from tests.emulator.runtime.runtime import SONAME
+from tests.support.repository import REPOSITORY
+
+CACHE = REPOSITORY / "build" / "emulator"
+"""Where libraries are kept; git ignores it, and `make clean` removes it."""
+
+_LIMIT_S = 900
+_PTX_FLAGS = ("-Xfatbin=-compress=false", "-lineinfo")
+_REVISION = "1"  # of this file, where it changes what is compiled
+
+
+@dataclass(frozen=True)
+class Library:
+    """A built kernel: its file, and the name of its C function."""
+
+    path: Path
+    symbol: str
+
+
+def text_of(config: GemmConfig | FmhaConfig) -> str:
+    """Return the project's source of a kernel."""
+    if isinstance(config, FmhaConfig):
+        text = attention_source.source(config)
+        assert isinstance(text, str), text
+        return text
+    return gemm_source.source(config)
+
+
+def arch_of(config: GemmConfig | FmhaConfig) -> str:
+    """Return the architecture a kernel is for."""
+    return "sm_90a" if isinstance(config, FmhaConfig) else config.arch
+
+
+def command(toolkit: Toolkit, arch: str, cudart: str) -> tuple[str, ...]:
+    """Return the compiler's command line for PTX alone, linked with an emulated runtime."""
+    number = arch.removeprefix("sm_")
+    words = nvcc.command(replace(toolkit, cudart=cudart), arch)
+    machine, ptx = f"code=sm_{number}", f"code=compute_{number}"
+    assert any(machine in word for word in words), words
+    return (*(word.replace(machine, ptx) for word in words), *_PTX_FLAGS)
+
+
+def library(config: GemmConfig | FmhaConfig, cudart: str, folder: Path = CACHE) -> Library:
+    """Return the library of a kernel, compiled unless it is there; skips the test where there is no nvcc."""
+    toolkit = nvcc.find("", dict(os.environ))
+    if not isinstance(toolkit, Toolkit):
+        pytest.skip(toolkit.reason)
+    arch, text = arch_of(config), text_of(config)
+    if toolkit.release < (12, 8) and arch.startswith("sm_10"):
+        pytest.skip(f"{arch} needs CUDA 12.8, this is {toolkit.version}")
+    facts = (text, toolkit.key_text(arch), *_PTX_FLAGS, SONAME, _REVISION)
+    digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:32]
+    source = CppSource(digest, text, config.name)
+    built = Library(folder / f"{config.name}-{digest}.so", unique_symbol(source))
+    if built.path.exists():
+        return built
+    workdir = folder / f"{digest}.{os.getpid()}"
+    job = CppCompileJob((source,), command(toolkit, arch, cudart), str(workdir), _LIMIT_S)
+    (outcome,) = compile_child.run(job, _ignore)
+    assert outcome.status == "ok", outcome.reason
+    assert outcome.library is not None
+    Path(outcome.library).replace(built.path)
+    for path in workdir.iterdir():
+        path.unlink()
+    workdir.rmdir()
+    return built
+
+
+def _ignore(event: Event) -> None:
+    del event

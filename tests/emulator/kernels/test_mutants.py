@@ -1,0 +1,57 @@
+"""The test of the tests: without one of its synchronising instructions a kernel is found wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from inductor_plugin.problem.target import target
+from tests.emulator.kernels import build, gemm
+from tests.emulator.kernels.gemm import Case
+from tests.emulator.kernels.mutants import Mutant, mutants, noticed
+from tests.emulator.kernels.test_gemm import BF16
+from tests.emulator.machine.schedule import EAGER, LATE, Schedule
+from tests.emulator.runtime.runtime import Runtime
+
+CASE = Case(BF16, 259, 136, 1096, multiprocessors=2)
+"""Several tiles a block, and K longer than the stages."""
+
+
+def test_mutants_are_those_instructions_that_ran() -> None:
+    text = "  bar.sync 0;\n@%p1 bar.sync 1, 64;\nbar.syncs 2;\nbar.sync 3;\n"
+    found = list(mutants(text, frozenset((1, 2, 3)), "bar.sync"))
+    assert [mutant.line for mutant in found] == [1, 2]
+    assert found[1].apply(text).split("\n")[1] == "bar.warp.sync -1;"
+    assert found[0] == Mutant(1, "bar.sync", "  bar.sync 0;", "bar.warp.sync -1;")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("opcode", "schedule", "redundant"),
+    [
+        ("fence.proxy.async", EAGER, 0),
+        ("wgmma.fence", EAGER, 1),  # of the main loop: nothing writes registers since the first
+        ("wgmma.wait_group", LATE, 0),
+        ("cp.async.bulk.commit_group", LATE, 0),
+        ("cp.async.bulk.wait_group", LATE, 2),  # where no more groups are pending than it allows
+    ],
+)
+def test_a_missing_instruction_is_noticed(opcode: str, schedule: Schedule, redundant: int) -> None:
+    runtime, gpu, texts = Runtime(build.CACHE), target("H100"), list[str]()
+
+    def kept(text: str) -> str:
+        texts.append(text)
+        return text
+
+    def right() -> bool:
+        outcome = gemm.run(runtime, CASE, gpu, schedule)
+        return outcome.error <= 1 and not outcome.changed and not outcome.launches[0].unfinished
+
+    with runtime.edited(kept):
+        outcome = gemm.run(runtime, CASE, gpu, schedule)
+    assert outcome.error <= 1
+    missed: list[str] = []
+    for mutant in mutants(texts[0], outcome.launches[0].lines, opcode):
+        with runtime.edited(mutant.apply):
+            if not noticed(right):
+                missed.append(f"line {mutant.line}: {mutant.old.strip()}")
+    assert len(missed) <= redundant, missed

@@ -1,0 +1,192 @@
+"""The state of the blocks that run at once: registers, memory, barriers. Generated code works on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.emulator.arithmetic.arrays import U32, Array
+from tests.emulator.fault import CudaError, FaultError, UnmodelledError
+from tests.emulator.machine.program import Program
+from tests.emulator.machine.schedule import EAGER, Schedule
+from tests.emulator.memory.allowed import Allowed
+from tests.emulator.memory.atomics import atomic
+from tests.emulator.memory.mbarriers import MBarriers
+from tests.emulator.memory.memory import Memory
+from tests.emulator.memory.pending import PendingGroups, PendingLoads, PendingSequences, Progress
+from tests.emulator.memory.products import PendingProducts
+from tests.emulator.ptx.types import register_type
+from tests.emulator.threads.group import Group
+from tests.emulator.threads.lanes import Extent, Lanes, Shape
+from tests.emulator.threads.special import SpecialRegisters
+
+TENSOR_LANES, TENSOR_COLUMNS = 128, 512
+"""Tensor memory of a block: lanes of columns of 32 bits."""
+
+
+class Wave:
+    """Some blocks of a launch and all they work on.
+
+    Attributes:
+        program: The kernel.
+        lanes: The threads.
+        schedule: The order of asynchronous operations and warps.
+        registers: Values of each register that outlives a block, by number.
+        memory: What can be addressed.
+        copies: ``cp.async`` operations.
+        stores: Bulk stores.
+        loads: TMA and bulk loads.
+        products: ``wgmma`` instructions that are not waited for.
+        tensor_products: ``tcgen05.mma`` instructions that are not waited for.
+        mbarriers: Barriers in shared memory.
+        special: Special registers.
+        progress: Whether anything happens.
+        product_count: Instructions ``wgmma.mma_async`` and ``tcgen05.mma`` so far.
+        columns: Allocated tensor memory: for each block the first column and the number of columns.
+        waiting_clusters: First blocks of clusters of the grid that wait for a place to run.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        shape: Shape,
+        blocks: Sequence[int],
+        *,
+        shared_bytes: int,
+        local_bytes: int = 0,
+        parameters: int = 0,
+        allowed: Allowed | None = None,
+        schedule: Schedule = EAGER,
+        multiprocessors: int = 132,
+    ) -> None:
+        self.program, self.schedule = program, schedule
+        self.lanes = Lanes(shape, blocks)
+        count = self.lanes.count
+        self.registers: dict[int, Array] = {
+            number: np.zeros(count, register_type(kind)) for number, kind in program.registers
+        }
+        self.memory = Memory(
+            self.lanes,
+            shared_bytes=shared_bytes,
+            local_bytes=local_bytes,
+            parameters=parameters,
+            allowed=allowed,
+        )
+        self.progress = Progress()
+        self.copies = PendingGroups(count, "cp.async", late=schedule.late)
+        self.stores = PendingGroups(count, "bulk store", late=schedule.late)
+        self.loads = PendingLoads(self.progress, late=schedule.late)
+        self.products = PendingProducts(len(program.tracked), count >> 5, late=schedule.late)
+        self.tensor_products = PendingSequences(late=schedule.late)
+        self.mbarriers = MBarriers(count, self.memory, self.progress, self.loads)
+        self.special = SpecialRegisters(self.lanes, shared_bytes, multiprocessors)
+        self.product_count = 0
+        self.columns: dict[int, dict[int, int]] = {}
+        self.waiting_clusters: list[Extent] = []
+        self._tensor_memory: Array | None = None
+
+    @property
+    def tensor_memory(self) -> Array:
+        """Tensor memory of all blocks, uint32 [blocks, lanes, columns]; full of ones before it is written."""
+        if self._tensor_memory is None:
+            shape = (self.lanes.blocks, TENSOR_LANES, TENSOR_COLUMNS)
+            self._tensor_memory = np.full(shape, 0xFFFFFFFF, U32)
+        return self._tensor_memory
+
+    def store(
+        self,
+        space: str,
+        address: Array,
+        values: tuple[Array, ...],
+        kind: str,
+        guard: Array | None,
+        group: Group,
+    ) -> None:
+        """Store as `Memory.store`; others may have waited for it."""
+        self.progress.events += 1
+        self.memory.store(space, address, values, kind, guard, group)
+
+    def atomic(
+        self,
+        operation: str,
+        space: str,
+        address: Array,
+        operands: list[tuple[Array, ...]],
+        kind: str,
+        guard: Array | None,
+        group: Group,
+    ) -> list[Array]:
+        """Do as `atomics.atomic`; others may have waited for it."""
+        self.progress.events += 1
+        return atomic(self.memory, operation, space, address, operands, kind, guard, group)
+
+    def copy_async(
+        self,
+        target: Any,
+        source: Any,
+        width: int,
+        given: Any,
+        ignored: Any,
+        guard: Array | None,
+        group: Group,
+    ) -> None:
+        """Issue a ``cp.async`` of ``width`` bytes, of which ``given`` are read (None: all; none if ``ignored``)."""
+        count = np.full(group.n, width) if given is None else group.all(given).astype(np.int64)
+        if ignored is not None:
+            count = np.where(ignored, 0, count)
+        target, source = group.all(target), group.all(source)
+        part = group
+        if guard is not None:
+            guard = group.all(guard)
+            if not guard.any():
+                return
+            part, target, source, count = (
+                group.part(guard),
+                target[guard],
+                source[guard],
+                count[guard],
+            )
+        if (count > width).any() or (count < 0).any():
+            raise FaultError(
+                f"cp.async of {int(count.max())} of {width} bytes", CudaError.INVALID_VALUE
+            )
+        self.progress.events += 1
+
+        def work(mask: Array) -> None:
+            self.memory.copy(target[mask], source[mask], count[mask], width, part.part(mask))
+
+        self.copies.issue(part.lanes, work)
+
+    def trap(self, text: str, guard: Array | None, group: Group) -> None:
+        """End the kernel where any lane takes part.
+
+        Raises:
+            FaultError: One does.
+        """
+        for place in group.active(guard):
+            who = self.lanes.describe_thread(int(group.lanes[place]))
+            raise FaultError(f"{who} runs {text}", CudaError.LAUNCH_FAILURE)
+
+    def call(self, text: str, guard: Array | None, group: Group) -> None:
+        """Refuse the call of a device function, where any lane takes part.
+
+        Raises:
+            FaultError: It is a failed assertion.
+            UnmodelledError: It is another function.
+        """
+        for place in group.active(guard):
+            who = self.lanes.describe_thread(int(group.lanes[place]))
+            if "__assert" in text:
+                raise FaultError(f"an assertion of {who} failed: {text}", CudaError.ASSERT)
+            raise UnmodelledError(f"{who} calls a device function, which is not known: {text}")
+
+    def finish(self) -> list[str]:
+        """Do what nobody has waited for, and return what there was, in lines."""
+        return [
+            *self.stores.finish(),
+            *self.copies.finish(),
+            *self.tensor_products.finish(),
+            *self.loads.finish(),
+        ]

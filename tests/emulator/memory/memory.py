@@ -1,0 +1,296 @@
+"""Global, shared, local and parameter memory.
+
+Global memory is the memory of this process. Shared memory of all blocks is one sparse array, see `lanes`. A generic
+address has its space in its highest bits: global 0, shared 1, local 2.
+"""
+
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from typing import Any
+
+import numpy as np
+
+from tests.emulator.arithmetic.arrays import I64, U8, U16, U32, U64, Array, flat
+from tests.emulator.fault import CudaError, FaultError, UnmodelledError
+from tests.emulator.memory.allowed import Allowed
+from tests.emulator.memory.generic_writes import GenericWrites
+from tests.emulator.threads.group import Group
+from tests.emulator.threads.lanes import SHARED_MASK, SHARED_SHIFT, Lanes
+
+SHARED_WINDOW = U64(1 << 60)
+LOCAL_WINDOW = U64(2 << 60)
+SYSTEM_SHARED_BYTES = 1024
+"""The first KiB of a block's shared memory is the system's (since compute capability 8.0)."""
+_SPACES = ("global", "shared", "local")
+_OFFSET = U64((1 << 60) - 1)
+_LOWEST = 1 << 16
+_HIGHEST = 1 << 47
+_POISON = 0xFF
+_WORDS = {1: U8, 2: U16, 4: U32, 8: U64, 16: np.complex128}
+_MAP_NORESERVE = 0x4000
+
+
+def view_at(address: int, shape: tuple[int, ...], kind: str, strides: Any = None) -> Array:
+    """Return memory of this process as an array; ``strides`` in bytes, dense by default."""
+    interface = {
+        "data": (address, False),
+        "shape": shape,
+        "typestr": kind,
+        "version": 3,
+        "strides": strides,
+    }
+    holder = type("_Memory", (), {"__array_interface__": interface})()
+    return np.asarray(holder)
+
+
+_GLOBAL = {
+    width: view_at(_LOWEST, ((_HIGHEST - _LOWEST) // width,), np.dtype(kind).str)
+    for width, kind in _WORDS.items()
+}
+
+
+class Memory:
+    """What a wave of blocks can address.
+
+    Attributes:
+        shared_bytes: Shared memory of a block, with the system's.
+        shared: The bytes of all blocks' shared memory, by address.
+        allowed: Global memory that may be touched; None for all.
+        generic: What threads have written to shared memory without a proxy fence since.
+    """
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        *,
+        shared_bytes: int,
+        local_bytes: int,
+        parameters: int,
+        allowed: Allowed | None,
+    ) -> None:
+        self.shared_bytes, self.parameters, self.allowed = shared_bytes, parameters, allowed
+        self._lanes = lanes
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        self._pages = mmap.mmap(-1, lanes.blocks << SHARED_SHIFT, flags=flags)
+        self.shared: Array = np.frombuffer(self._pages, U8)
+        for block in range(lanes.blocks):
+            begin = block << SHARED_SHIFT
+            self.shared[begin : begin + shared_bytes] = _POISON
+        self.shared_words = {width: self.shared.view(kind) for width, kind in _WORDS.items()}
+        self.generic = GenericWrites(lanes.blocks, shared_bytes)
+        self._local_bytes = max(16, -(-local_bytes // 16) * 16)
+        self._local = np.full(lanes.count * self._local_bytes, _POISON, U8)
+        self._local_words = {width: self._local.view(kind) for width, kind in _WORDS.items()}
+
+    def parameter(self, offset: int, kind: str, count: int, lanes: int) -> Array:
+        """Return a kernel's parameter for each lane, [lanes] or [lanes, count]."""
+        data = ctypes.string_at(self.parameters + offset, np.dtype(kind).itemsize * count)
+        values = np.frombuffer(data, kind)
+        if count == 1:
+            return np.full(lanes, values[0])
+        return np.broadcast_to(values, (lanes, count))
+
+    def resolve(self, space: str, address: Array, group: Group, width: int) -> tuple[Array, Array]:
+        """Return an array and the indices in it that hold ``width`` bytes at each lane's address.
+
+        Raises:
+            FaultError: An address is not aligned, outside of its memory, or not allowed.
+        """
+        if space == "generic":
+            space, address = _of_generic(address)
+        if width > 1 and (address & (width - 1)).any():
+            wrong = int(np.nonzero(address & (width - 1))[0][0])
+            self._refuse(space, address, wrong, group, width, CudaError.MISALIGNED_ADDRESS)
+        shift = width.bit_length() - 1
+        if space == "shared":
+            outside = (address & SHARED_MASK) + width > self.shared_bytes
+            outside |= (address >> SHARED_SHIFT) >= self._lanes.blocks
+            if outside.any():
+                self._refuse(space, address, int(outside.argmax()), group, width)
+            return self.shared_words[width], address >> shift
+        if space == "local":
+            outside = address + width > self._local_bytes
+            if outside.any():
+                self._refuse(space, address, int(outside.argmax()), group, width)
+            own = (group.lanes * self._local_bytes).astype(U64)
+            return self._local_words[width], (own + address) >> shift
+        outside = (address < _LOWEST) | (address >= _HIGHEST)
+        if self.allowed is not None:
+            outside |= self.allowed.wrong(address, width)
+        if outside.any():
+            self._refuse("global", address, int(outside.argmax()), group, width)
+        return _GLOBAL[width], ((address - _LOWEST) >> shift).astype(I64)
+
+    def _refuse(
+        self,
+        space: str,
+        address: Array,
+        place: int,
+        group: Group,
+        width: int,
+        error: CudaError = CudaError.ILLEGAL_ADDRESS,
+    ) -> None:
+        who = self._lanes.describe_thread(int(group.lanes[place])) if place < group.n else ""
+        value = int(address[place])
+        limits = {
+            "shared": f"outside of the block's {self.shared_bytes:#x} bytes, or of the wave's blocks",
+            "local": f"outside of the thread's {self._local_bytes} bytes",
+        }
+        why = limits.get(space, "in no operand")
+        if error == CudaError.MISALIGNED_ADDRESS:
+            why = f"no multiple of {width}"
+        raise FaultError(f"{who} touches {width} bytes at {space} address {value:#x}, {why}", error)
+
+    def load(
+        self, space: str, address: Array, kind: str, count: int, guard: Array | None, group: Group
+    ) -> Array:
+        """Return ``count`` neighbouring elements for each lane, [lanes] or [lanes, count]; 0 where the guard is false."""
+        width = np.dtype(kind).itemsize * count
+        address = group.all(address)
+        part = group
+        if guard is not None:
+            guard = group.all(guard)
+            if not guard.any():
+                return np.zeros(group.n if count == 1 else (group.n, count), kind)
+            if not guard.all():
+                part, address = group.part(guard), address[guard]
+        values = self._words(space, address, width, part).view(kind)
+        if count > 1:
+            values = values.reshape(-1, count)
+        if part is group:
+            return values
+        result = np.zeros(group.n if count == 1 else (group.n, count), kind)
+        result[guard] = values
+        return result
+
+    def _words(self, space: str, address: Array, width: int, group: Group) -> Array:
+        if width <= 16:
+            array, index = self.resolve(space, address, group, width)
+            return array[index]
+        self._aligned(address, width, space, group)
+        pieces = [
+            np.take(*self.resolve(space, address + offset, group, 16))
+            for offset in range(0, width, 16)
+        ]
+        return np.stack(pieces, 1)
+
+    def _aligned(self, address: Array, width: int, space: str, group: Group) -> None:
+        if (address & (width - 1)).any():
+            wrong = int(np.nonzero(address & (width - 1))[0][0])
+            self._refuse(space, address, wrong, group, width, CudaError.MISALIGNED_ADDRESS)
+
+    def store(
+        self,
+        space: str,
+        address: Array,
+        values: tuple[Array, ...],
+        kind: str,
+        guard: Array | None,
+        group: Group,
+    ) -> None:
+        """Store neighbouring elements of each lane where the guard is true."""
+        address = group.all(address)
+        columns = [group.all(value) for value in values]
+        data = flat(np.stack(columns, 1) if len(values) > 1 else columns[0])
+        if guard is not None:
+            guard = group.all(guard)
+            if not guard.any():
+                return
+            if not guard.all():
+                address, data, group = address[guard], flat(data[guard]), group.part(guard)
+        width = np.dtype(kind).itemsize * len(values)
+        if width > 16:
+            self._aligned(address, width, space, group)
+            words = data.view(np.complex128).reshape(len(address), -1)
+            for piece in range(words.shape[1]):
+                self._write(space, address + 16 * piece, words[:, piece], group)
+            return
+        self._write(space, address, data.reshape(-1), group, width)
+
+    def _write(
+        self, space: str, address: Array, data: Array, group: Group, width: int = 16
+    ) -> None:
+        array, index = self.resolve(space, address, group, width)
+        array[index] = data.view(array.dtype)
+        if array is self.shared_words[width]:
+            self.generic.wrote(width, index)
+
+    def store_rows(self, address: Array, rows: Array, group: Group) -> None:
+        """Store 16 bytes for each lane to shared (or generic) addresses."""
+        space = "shared" if address.dtype.itemsize == 4 else "generic"
+        self._write(space, address, rows.view(np.complex128).reshape(-1), group)
+
+    def copy(self, target: Array, source: Array, count: Array, width: int, group: Group) -> None:
+        """Copy ``count`` of ``width`` bytes from global to shared memory, zeros behind them (``cp.async``)."""
+        data = np.zeros((len(target), width), U8)
+        full = count == width
+        if full.any():
+            array, index = self.resolve("global", source[full].astype(U64), group.part(full), width)
+            data[full] = array[index].view(U8).reshape(-1, width)
+        for place in np.nonzero(~full & (count > 0))[0]:
+            address, size = int(source[place]), int(count[place])
+            if self.allowed is not None:
+                self.allowed.check(address, size, "cp.async")
+            data[place, :size] = np.frombuffer(ctypes.string_at(address, size), U8)
+        array, index = self.resolve("shared", target, group, width)
+        array[index] = data.reshape(-1).view(array.dtype)
+
+    def check_shared(self, address: int, size: int, what: str) -> None:
+        """Check a range of shared memory.
+
+        Raises:
+            FaultError: It is outside of its block's.
+        """
+        inside = (address & SHARED_MASK) + size <= self.shared_bytes
+        if not inside or address >> SHARED_SHIFT >= self._lanes.blocks:
+            raise FaultError(
+                f"{what} touches {size:#x} bytes at shared address {address:#x}; a block has "
+                f"{self.shared_bytes:#x}",
+                CudaError.ILLEGAL_ADDRESS,
+            )
+
+    def check_global(self, address: int, size: int, what: str) -> None:
+        """Check a range of global memory, as `Allowed.check`."""
+        if self.allowed is not None:
+            self.allowed.check(address, size, what)
+
+    def peer(self, address: Array, rank: Any, group: Group) -> Array:
+        """Return a shared address in another block of the cluster (``mapa``), of the width of ``address``."""
+        lanes = self._lanes
+        clusters = lanes.cluster[lanes.block[group.lanes]]
+        # Lanes that never use the result may ask for a rank that is not there: its address is refused when used.
+        nobody = 0xFF
+        wanted = zip(clusters.tolist(), group.all(rank).tolist(), strict=True)
+        blocks = np.array([lanes.block_at.get(key, nobody) for key in wanted])
+        address = group.all(address)
+        if address.dtype.itemsize == 8:
+            inside = address & U64(SHARED_MASK)
+            return (blocks.astype(U64) << U64(SHARED_SHIFT) | inside) + SHARED_WINDOW
+        return blocks.astype(U32) << SHARED_SHIFT | address & SHARED_MASK
+
+    def rank_of(self, address: Array) -> Array:
+        """Return the rank of the block to which shared addresses belong (``getctarank``)."""
+        return self._lanes.rank[(address >> SHARED_SHIFT) & 0xFF].astype(U32)
+
+
+def is_in_space(name: str, address: Array) -> Array:
+    """Return whether generic addresses are in a space (``isspacep``)."""
+    tags = {"global": 0, "const": 0, "param": 0, "shared": 1, "local": 2}
+    return (address >> U64(60)).astype(I64) == tags[name.partition("::")[0]]
+
+
+def _of_generic(address: Array) -> tuple[str, Array]:
+    if address.dtype.itemsize != 8:
+        return "shared", address
+    tags = address >> U64(60)
+    if (tags != tags[0]).any():
+        raise UnmodelledError("one instruction has generic addresses of several spaces")
+    if int(tags[0]) >= len(_SPACES):
+        raise FaultError(
+            f"address {int(address[0]):#x} is in no space", CudaError.INVALID_ADDRESS_SPACE
+        )
+    return _SPACES[int(tags[0])], address & _OFFSET

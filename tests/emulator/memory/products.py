@@ -1,0 +1,120 @@
+"""What ``wgmma`` instructions may touch until they are waited for: registers, and operands in shared memory.
+
+A product runs on its own from its issue to the wait for its group. Until then its accumulators may not be read or written, nor
+the registers of A written, nor its operands in shared memory; and registers written before it need a ``wgmma.fence`` between.
+"""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tests.emulator.arithmetic.arrays import Array
+from tests.emulator.fault import FaultError
+from tests.emulator.threads.group import Group
+
+_NONE = -1
+
+
+@dataclass(frozen=True)
+class _Read:
+    """An operand in shared memory: a warp that waits for it, its group of products, how to read it again, what was there."""
+
+    warp: int
+    number: int
+    again: Callable[[], Array]
+    was: Array
+
+
+class PendingProducts:
+    """Products of all warps that are not waited for.
+
+    Registers are counted among those that any product of the kernel uses (`Program.tracked`), warps in the wave.
+
+    Attributes:
+        flying: Whether any register belongs to such a product.
+    """
+
+    def __init__(self, registers: int, warps: int, *, late: bool) -> None:
+        """Begin without products; operands in shared memory are looked at in a late schedule only."""
+        self._late = late
+        self._committed = np.zeros(warps, np.int64)
+        self._groups = np.full((registers, warps), _NONE)
+        self._written = np.ones((registers, warps), bool)
+        self._reads: list[_Read] = []
+        self.flying = False
+
+    def fence(self, group: Group) -> None:
+        """Order registers written so far before the products that follow."""
+        self._written[:, _warps(group)] = False
+
+    def wrote(self, registers: Array, group: Group) -> None:
+        """Take note of registers that were written by other instructions."""
+        self._written[np.ix_(registers, _warps(group))] = True
+
+    def issue(self, registers: Array, group: Group) -> None:
+        """Begin a product with these registers.
+
+        Raises:
+            FaultError: One was written and there was no fence since.
+        """
+        where = np.ix_(registers, _warps(group))
+        if self._written[where].any():
+            raise FaultError(
+                "there is no wgmma.fence between this wgmma and what has written its registers"
+            )
+        self._groups[where] = self._committed[_warps(group)]
+        self.flying = True
+
+    def reads(self, warp: int, again: Callable[[], Array], was: Array) -> None:
+        """Take note of an operand in shared memory."""
+        if self._late:
+            self._reads.append(_Read(warp, int(self._committed[warp]), again, was))
+
+    def check(self, registers: Array, group: Group) -> None:
+        """Check that no product uses these registers any more.
+
+        Raises:
+            FaultError: One does.
+        """
+        if (self._groups[np.ix_(registers, _warps(group))] != _NONE).any():
+            raise FaultError("registers of a wgmma are used before it was waited for")
+
+    def commit(self, group: Group) -> None:
+        """End the group of products of each warp."""
+        self._committed[_warps(group)] += 1
+
+    def wait(self, group: Group, allowed: int) -> None:
+        """Wait for all groups but the last ``allowed``.
+
+        Raises:
+            FaultError: What one reads from shared memory was overwritten.
+        """
+        warps = _warps(group)
+        if self.flying:
+            groups = self._groups[:, warps]
+            groups[groups < self._committed[warps] - allowed] = _NONE
+            self._groups[:, warps] = groups
+            self.flying = bool((self._groups != _NONE).any())
+        if not self._reads:
+            return
+        mine, kept = set(warps.tolist()), list[_Read]()
+        for read in self._reads:
+            if read.warp not in mine or read.number >= self._committed[read.warp] - allowed:
+                kept.append(read)
+            elif not np.array_equal(read.again(), read.was, equal_nan=True):
+                raise FaultError(
+                    "shared memory that a wgmma reads was overwritten before this wait for it"
+                )
+        self._reads = kept
+
+
+def _warps(group: Group) -> Array:
+    """Return the numbers of a group's warps."""
+    if "warp numbers" not in group.cache:
+        group.cache["warp numbers"] = np.unique(group.lanes >> 5)
+    return group.cache["warp numbers"]

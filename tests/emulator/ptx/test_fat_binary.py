@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import ctypes
+import struct
+
+import pytest
+
+from tests.emulator.ptx.fat_binary import FatBinaryError, image_at, texts
+
+
+def entry(kind: int, payload: bytes, flags: int = 0) -> bytes:
+    head = struct.pack("<HHIQ", kind, 1, 64, len(payload)).ljust(40, b"\0")
+    return (head + struct.pack("<Q", flags)).ljust(64, b"\0") + payload
+
+
+def image(*entries: bytes) -> bytes:
+    body = b"".join(entries)
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
+
+
+def test_ptx_is_found_beside_machine_code() -> None:
+    made = image(entry(2, b"\x7fELF"), entry(1, b".version 8.7\n\0\0\0"), entry(1, b".version 9.0"))
+    assert texts(made) == [".version 8.7\n", ".version 9.0"]
+    buffer = ctypes.create_string_buffer(made + b"behind it")
+    assert image_at(ctypes.addressof(buffer)) == made
+
+
+def test_what_cannot_be_read_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(FatBinaryError, match="-compress=false"):
+        texts(image(entry(1, b"....", flags=0x8000)))
+    with pytest.raises(FatBinaryError, match="begins with 0xba55ed50"):
+        texts(b"\x7fELF".ljust(32, b"\0"))

@@ -1,0 +1,151 @@
+"""Operands of ``wgmma`` and ``tcgen05.mma`` in shared memory, found through a matrix descriptor.
+
+The layouts are those CUTLASS calls canonical (``cute/atom/mma_traits_sm90_gmma.hpp``); the PTX ISA has the same under
+"Strides" and "Shared Memory Matrix Layout".
+"""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tests.emulator.arithmetic.arrays import U8, Array
+from tests.emulator.fault import UnmodelledError
+from tests.emulator.memory.memory import Memory
+from tests.emulator.tensor.fragments import BYTES, numbers
+from tests.emulator.threads.lanes import SHARED_SHIFT
+
+_SWIZZLE_BYTES = {0: 16, 1: 128, 2: 64, 3: 32}
+_SWIZZLE_MASK = {0: 0, 1: 7, 2: 3, 3: 1}
+_BLACKWELL_SWIZZLE = {0: 0, 2: 1, 4: 2, 6: 3}
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """Where an operand lies.
+
+    Attributes:
+        start: Address of its first byte in the block's shared memory.
+        lead: Bytes from one column of core matrices to the next.
+        stride: Bytes from one row of core matrices to the next.
+        swizzle: 0 none, 1 of 128 bytes, 2 of 64, 3 of 32.
+    """
+
+    start: int
+    lead: int
+    stride: int
+    swizzle: int
+
+
+def hopper(bits: int) -> Descriptor:
+    """Return the descriptor of a ``wgmma`` operand."""
+    if bits >> 49 & 7:
+        raise UnmodelledError(f"the base offset of the matrix descriptor {bits:#x} is not known")
+    return Descriptor(_field(bits, 0), _field(bits, 16), _field(bits, 32), bits >> 62 & 3)
+
+
+def blackwell(bits: int) -> Descriptor:
+    """Return the descriptor of a ``tcgen05.mma`` operand."""
+    layout = bits >> 61 & 7
+    if bits >> 49 & 7 or layout not in _BLACKWELL_SWIZZLE:
+        raise UnmodelledError(
+            f"the matrix descriptor {bits:#x}: layout {layout}, base offset {bits >> 49 & 7}"
+        )
+    swizzle = _BLACKWELL_SWIZZLE[layout]
+    return Descriptor(_field(bits, 0), _field(bits, 16), _field(bits, 32), swizzle)
+
+
+def _field(bits: int, shift: int) -> int:
+    return (bits >> shift & 0x3FFF) << 4
+
+
+@functools.cache
+def offsets(
+    outer: int, depth: int, item: int, descriptor_rest: tuple[int, int, int], major_k: bool
+) -> Array:
+    """Return byte offsets [outer, depth] of an operand's elements from its start, before the swizzle.
+
+    Args:
+        outer: Rows of A, or columns of B.
+        depth: Extent along K.
+        item: Bytes of an element.
+        descriptor_rest: ``lead``, ``stride`` and ``swizzle`` of the descriptor.
+        major_k: Whether neighbours along K are neighbours in memory.
+    """
+    lead, stride, swizzle = descriptor_rest
+    width = _SWIZZLE_BYTES[swizzle]
+    mn, k = np.arange(outer)[:, None], np.arange(depth)[None, :]
+    if major_k:
+        byte = k * item
+        if swizzle == 0:
+            return mn // 8 * stride + mn % 8 * 16 + byte // 16 * lead + byte % 16
+        return mn // 8 * stride + mn % 8 * width + byte
+    per_row = width // item
+    inside = mn % per_row * item
+    if swizzle == 0:
+        return mn // per_row * stride + inside + k % 8 * 16 + k // 8 * lead
+    return mn // per_row * lead + inside + k % 8 * width + k // 8 * stride
+
+
+def swizzled(address: Any, swizzle: int) -> Any:
+    """Return addresses whose 16-byte pieces are exchanged within 128, 64 or 32 bytes, by bits 7 and up."""
+    return address ^ ((address >> 7 & _SWIZZLE_MASK[swizzle]) << 4)
+
+
+def _words(
+    memory: Memory,
+    block: int,
+    descriptor: Descriptor,
+    extents: tuple[int, int],
+    kind: str,
+    major_k: bool,
+) -> Array:
+    """Return the places of an operand's elements in shared memory, in units of their size."""
+    item = BYTES[kind]
+    rest = (descriptor.lead, descriptor.stride, descriptor.swizzle)
+    places = offsets(extents[0], extents[1], item, rest, major_k)
+    places = swizzled(descriptor.start + places, descriptor.swizzle)
+    begin = block << SHARED_SHIFT
+    memory.check_shared(begin, int(places.max()) + item, "a matrix operand")
+    return (places + begin) // item
+
+
+def check_written(
+    memory: Memory,
+    block: int,
+    descriptor: Descriptor,
+    extents: tuple[int, int],
+    kind: str,
+    major_k: bool,
+) -> None:
+    """Check that there was a proxy fence behind what threads have written to an operand; when a product is issued.
+
+    Raises:
+        FaultError: There was none, or the operand is outside of the block's shared memory.
+    """
+    words = _words(memory, block, descriptor, extents, kind, major_k)
+    memory.generic.check(BYTES[kind], words, "a matrix operand")
+
+
+def read(
+    memory: Memory,
+    block: int,
+    descriptor: Descriptor,
+    extents: tuple[int, int],
+    kind: str,
+    major_k: bool,
+) -> Array:
+    """Return an operand [outer, depth] as numbers.
+
+    Raises:
+        FaultError: It is outside of the block's shared memory.
+    """
+    item = BYTES[kind]
+    words = _words(memory, block, descriptor, extents, kind, major_k)
+    data = memory.shared_words[item][words]
+    return numbers(np.ascontiguousarray(data).view(U8), kind).reshape(extents)

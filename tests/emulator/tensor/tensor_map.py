@@ -1,0 +1,224 @@
+"""Tensor maps: what TMA knows of a tensor in global memory.
+
+The 128 bytes are opaque in CUDA. Here they are the arguments of ``cuTensorMapEncodeTiled``, in the layout of
+``struct Map`` in ``runtime/cudart.c``.
+"""
+
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tests.emulator.arithmetic.arrays import Array
+from tests.emulator.fault import CudaError, FaultError, UnmodelledError
+from tests.emulator.memory.memory import Memory, view_at
+from tests.emulator.tensor.shared_operand import swizzled
+
+SIZE = 128
+MAGIC = 0x7E4507A9
+LAYOUT = np.dtype(
+    [
+        ("address", "<u8"),
+        ("stride", "<u8", 4),
+        ("size", "<u4", 5),
+        ("box", "<u2", 5),
+        ("step", "u1", 5),
+        ("type", "u1"),
+        ("rank", "u1"),
+        ("interleave", "u1"),
+        ("swizzle", "u1"),
+        ("fill", "u1"),
+        ("rest", "u1", 4),
+        ("magic", "<u4"),
+        ("pad", "u1", 40),
+    ]
+)
+ELEMENTS: list[str] = [
+    *("uint8", "uint16", "uint32", "int32", "uint64", "int64"),
+    *("float16", "float32", "float64", "bfloat16"),
+    *("float32", "float32", "float32"),
+]
+"""Element of each ``CUtensorMapDataType``; the last three are float32 flushed to zero, tf32 and both."""
+
+_OPERAND_SWIZZLE = {0: 0, 1: 3, 2: 2, 3: 1}
+"""``CUtensorMapSwizzle`` as the swizzle of a matrix descriptor."""
+_WIDTH = {0: 0, 1: 32, 2: 64, 3: 128}
+_MAP_ALIGNMENT, _BOX_ALIGNMENT = 64, 128
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A tensor and the boxes of it that are copied. Dimensions are in CUDA's order: the contiguous one first.
+
+    Attributes:
+        address: Of the first element.
+        sizes: Elements of each dimension.
+        strides: Bytes between neighbours along each dimension.
+        box: Elements of a box along each dimension.
+        element: Name of the type, ``bfloat16`` or one of numpy's.
+        swizzle: ``CUtensorMapSwizzle``: 0 none, 1 of 32 bytes, 2 of 64, 3 of 128.
+        nan: Whether elements outside of the tensor are read as NaN, not as 0.
+    """
+
+    address: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    element: str
+    swizzle: int
+    nan: bool
+
+    @property
+    def item(self) -> int:
+        """Bytes of an element."""
+        return 2 if self.element == "bfloat16" else np.dtype(self.element).itemsize
+
+    @property
+    def box_bytes(self) -> int:
+        """Bytes of a box in shared memory."""
+        return int(np.prod(self.box)) * self.item
+
+    @property
+    def word(self) -> str:
+        """The numpy type of an element's bits."""
+        return f"uint{8 * self.item}"
+
+    def window(self, position: tuple[int, ...]) -> tuple[Array, tuple[slice, ...]] | None:
+        """Return the part of a box that is inside of the tensor, and its place in the box; None if none is.
+
+        The arrays' dimensions are in numpy's order, the contiguous one last.
+        """
+        begin, shape, inside = self.address, list[int](), list[slice]()
+        for at, extent, size, stride in zip(
+            position, self.box, self.sizes, self.strides, strict=True
+        ):
+            low, high = max(at, 0), min(at + extent, size)
+            if high <= low:
+                return None
+            begin += low * stride
+            shape.append(high - low)
+            inside.append(slice(low - at, high - at))
+        kind = np.dtype(self.word).str
+        view = view_at(begin, tuple(shape[::-1]), kind, self.strides[::-1])
+        return view, tuple(inside[::-1])
+
+    def check_window(self, view: Array, memory: Memory) -> None:
+        """Check the first and the last element of a window; all others lie between them.
+
+        Raises:
+            FaultError: One is not allowed.
+        """
+        first = int(view.ctypes.data)
+        steps = zip(view.shape, view.strides, strict=True)
+        last = first + sum((extent - 1) * stride for extent, stride in steps)
+        memory.check_global(first, self.item, "TMA")
+        memory.check_global(last, self.item, "TMA")
+
+    def empty_box(self) -> Array:
+        """Return a box of what is read outside of the tensor."""
+        shape = self.box[::-1]
+        if not self.nan:
+            return np.zeros(shape, self.word)
+        return np.full(shape, -1, f"int{8 * self.item}").view(self.word)
+
+    def pieces(self, address: int) -> Array:
+        """Return the places of a box's pieces of 16 bytes in shared memory, in units of 16 bytes.
+
+        Raises:
+            FaultError: The address does not fit the swizzle.
+        """
+        if address % _BOX_ALIGNMENT:
+            raise FaultError(
+                f"TMA at shared address {address:#x}, no multiple of {_BOX_ALIGNMENT}",
+                CudaError.MISALIGNED_ADDRESS,
+            )
+        inner, width = self.box[0] * self.item, _WIDTH[self.swizzle]
+        if width and inner > width:
+            raise FaultError(f"a TMA box {inner} bytes wide, swizzled within {width}")
+        if width and inner < width:
+            raise UnmodelledError(f"a TMA box {inner} bytes wide, swizzled within {width}")
+        addresses = address + 16 * np.arange(self.box_bytes // 16)
+        return swizzled(addresses, _OPERAND_SWIZZLE[self.swizzle]) >> 4
+
+
+def at(address: int) -> TensorMap:
+    """Return the tensor map at an address of global (or parameter) memory.
+
+    Raises:
+        FaultError: There is none.
+    """
+    if address % _MAP_ALIGNMENT:
+        raise FaultError(
+            f"the tensor map's address {address:#x} is no multiple of {_MAP_ALIGNMENT}",
+            CudaError.MISALIGNED_ADDRESS,
+        )
+    raw: Any = np.frombuffer(ctypes.string_at(address, SIZE), LAYOUT)[0]
+    if raw["magic"] != MAGIC:
+        raise FaultError(f"there is no tensor map at {address:#x}", CudaError.ILLEGAL_INSTRUCTION)
+    rank = int(raw["rank"])
+    if raw["interleave"] or (raw["step"][:rank] != 1).any():
+        raise UnmodelledError("a tensor map with interleaving, or with element strides")
+    element = ELEMENTS[int(raw["type"])]
+    item = 2 if element == "bfloat16" else np.dtype(element).itemsize
+    return TensorMap(
+        int(raw["address"]),
+        tuple(int(size) for size in raw["size"][:rank]),
+        (item, *(int(stride) for stride in raw["stride"][: rank - 1])),
+        tuple(int(extent) for extent in raw["box"][:rank]),
+        element,
+        int(raw["swizzle"]),
+        bool(raw["fill"]),
+    )
+
+
+def encoded(tensor: TensorMap) -> bytes:
+    """Return a tensor map's bytes, the opposite of `at`."""
+    raw = np.zeros(1, LAYOUT)
+    rank = len(tensor.sizes)
+    raw["address"], raw["rank"], raw["magic"] = tensor.address, rank, MAGIC
+    raw["type"], raw["swizzle"] = ELEMENTS.index(tensor.element), tensor.swizzle
+    raw["fill"] = int(tensor.nan)
+    raw["size"][0, :rank], raw["box"][0, :rank], raw["step"][0, :rank] = tensor.sizes, tensor.box, 1
+    raw["stride"][0, : rank - 1] = tensor.strides[1:]
+    return raw.tobytes()
+
+
+_FIELDS = {
+    "global_address": "address",
+    "global_dim": "size",
+    "global_stride": "stride",
+    "box_dim": "box",
+    "element_stride": "step",
+    "elemtype": "type",
+    "interleave_layout": "interleave",
+    "swizzle_mode": "swizzle",
+    "fill_mode": "fill",
+}
+_PTX_TYPES = {8: 10, 9: 8, 10: 9}
+"""``tensormap.replace`` numbers bfloat16 and both float32 otherwise than the driver."""
+
+
+def replace(raw: Array, field: str, place: int, value: int) -> None:
+    """Replace one field of a map's bytes (``tensormap.replace``).
+
+    Raises:
+        UnmodelledError: The field is not known.
+    """
+    view = raw.view(LAYOUT)
+    if field == "rank":
+        view["rank"] = value + 1
+    elif field == "elemtype":
+        view["type"] = _PTX_TYPES.get(value, value)
+    elif field in ("global_dim", "global_stride", "box_dim", "element_stride"):
+        view[_FIELDS[field]][0, place] = value
+    elif field in _FIELDS:
+        view[_FIELDS[field]] = value
+    else:
+        raise UnmodelledError(f"the field {field} of a tensor map is not known")
+    view["magic"] = MAGIC

@@ -1,0 +1,127 @@
+"""Tensor memory of sm_100: allocation, ``tcgen05.ld`` and ``tcgen05.st``.
+
+Tensor memory of a block is 128 lanes of 512 columns of 32 bits; an address is ``lane << 16 | column``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.emulator.arithmetic.arrays import I64, U32, Array, flat
+from tests.emulator.fault import CudaError, FaultError
+from tests.emulator.machine.wave import TENSOR_COLUMNS, Wave
+from tests.emulator.threads.group import Group
+
+
+def allocate(
+    wave: Wave, group: Group, space: str, address: Any, count: Any, guard: Array | None
+) -> None:
+    """Allocate columns for a block, once for each warp, and write the first one's address to shared memory.
+
+    Raises:
+        FaultError: The number is no power of two from 32 to 512, or none are left: a GPU would wait.
+    """
+    for place in group.first_of_warps(guard):
+        block = int(wave.lanes.block[group.lanes[place]])
+        wanted = group.at(count, place)
+        if wanted & (wanted - 1) or not 32 <= wanted <= TENSOR_COLUMNS:
+            raise FaultError(f"tcgen05.alloc of {wanted} columns: no power of two from 32 to 512")
+        used = wave.columns.setdefault(block, {})
+        begin = next(
+            (
+                first
+                for first in range(0, TENSOR_COLUMNS + 1 - wanted, wanted)
+                if all(first >= at + n or first + wanted <= at for at, n in used.items())
+            ),
+            None,
+        )
+        if begin is None:
+            raise FaultError(
+                f"tcgen05.alloc of {wanted} columns, but {sum(used.values())} are taken"
+            )
+        used[begin] = wanted
+        lane = group.part(np.arange(group.n) == place)
+        where = group.all(address)[place : place + 1]
+        array, index = wave.memory.resolve(space, where, lane, 4)
+        array[index] = begin
+    wave.progress.events += 1
+
+
+def release(wave: Wave, group: Group, address: Any, count: Any, guard: Array | None) -> None:
+    """Give columns back, once for each warp.
+
+    Raises:
+        FaultError: They were not allocated together.
+    """
+    for place in group.first_of_warps(guard):
+        block = int(wave.lanes.block[group.lanes[place]])
+        first, columns = group.at(address, place) & 0xFFFF, group.at(count, place)
+        if wave.columns.get(block, {}).pop(first, None) != columns:
+            raise FaultError(
+                f"tcgen05.dealloc of {columns} columns from {first} on, never allocated so"
+            )
+    wave.progress.events += 1
+
+
+def _places(
+    wave: Wave, group: Group, address: Any, count: int, split: int | None
+) -> tuple[Array, Array, Array]:
+    """Return (block, lane, column) of each thread's registers, [threads, count].
+
+    Shape 32x32b has a lane for each thread; 16x32bx2 (``split`` given) 16 lanes, and columns ``split`` further for
+    the upper half of the threads.
+    """
+    address = group.all(address).astype(I64)
+    base, thread = address >> 16, group.lanes & 31
+    first = 32 * (wave.lanes.thread[group.lanes] >> 5 & 3)
+    column = address & 0xFFFF
+    if split is None:
+        lane, allowed = base + thread, base == first
+    else:
+        lane, allowed = base + thread % 16, (base == first) | (base == first + 16)
+        column = column + split * (thread // 16)
+    columns = column[:, None] + np.arange(count)[None, :]
+    if not allowed.all():
+        raise FaultError(
+            f"a warp may use tensor memory from lane {int(first[0])} on, not from {int(base[0])}",
+            CudaError.ILLEGAL_ADDRESS,
+        )
+    if (columns >= TENSOR_COLUMNS).any():
+        raise FaultError(f"column {int(columns.max())} of tensor memory", CudaError.ILLEGAL_ADDRESS)
+    return wave.lanes.block[group.lanes][:, None], lane[:, None], columns
+
+
+def load(
+    wave: Wave, group: Group, address: Any, count: int, split: int | None, guard: Array | None
+) -> list[Array]:
+    """Return ``count`` registers of each thread; 0 where the guard is false."""
+    result = np.zeros((group.n, count), U32)
+    here = np.ones(group.n, bool) if guard is None else group.all(guard)
+    if here.any():
+        part = group.part(here)
+        places = _places(wave, part, group.all(address)[here], count, split)
+        result[here] = wave.tensor_memory[places]
+    return [flat(result[:, i]) for i in range(count)]
+
+
+def store(
+    wave: Wave,
+    group: Group,
+    address: Any,
+    values: Sequence[Any],
+    split: int | None,
+    guard: Array | None,
+) -> None:
+    """Store the registers of each thread where the guard is true."""
+    data = np.stack([group.all(value) for value in values], 1)
+    address = group.all(address)
+    if guard is not None:
+        guard = group.all(guard)
+        if not guard.any():
+            return
+        address, data, group = address[guard], data[guard], group.part(guard)
+    wave.tensor_memory[_places(wave, group, address, len(values), split)] = data
+    wave.progress.events += 1

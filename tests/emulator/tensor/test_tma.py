@@ -1,0 +1,207 @@
+"""TMA and bulk copies: boxes at the edges of a tensor, multicast, reductions, tensor maps changed on the device."""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.emulator.arithmetic.arrays import Array
+from tests.emulator.fault import FaultError, UnmodelledError
+from tests.emulator.machine.schedule import ALL, LATE, Schedule
+from tests.emulator.snippet import run
+from tests.emulator.tensor import tensor_map
+from tests.emulator.tensor.tensor_map import TensorMap
+
+BEGIN = """
+  .reg .b32 %tid, %bar, %s, %x, %y, %rank; .reg .b64 %map, %out, %at; .reg .pred %p, %done;
+  .shared .align 8 .b64 mbar; .shared .align 1024 .b8 tile[4096];
+  mov.u32 %tid, %tid.x; mov.u32 %bar, mbar; mov.u32 %s, tile; setp.eq.u32 %p, %tid, 0;
+  mov.u32 %rank, %cluster_ctarank; ld.param.u64 %map, [p0]; ld.param.u64 %out, [p1];
+  @%p mbarrier.init.shared::cta.b64 [%bar], 1;
+"""
+WAIT = "L: mbarrier.try_wait.parity.shared::cta.b64 %done, [%bar], 0; @!%done bra L;"
+
+
+def encoded(tensor: TensorMap) -> Array:
+    """Return a tensor map's bytes, aligned."""
+    room = np.zeros(256, np.uint8)
+    begin = -room.ctypes.data % 64
+    result = room[begin : begin + 128]
+    result[:] = np.frombuffer(tensor_map.encoded(tensor), np.uint8)
+    return result
+
+
+def map_of(array: Array, box: tuple[int, int], swizzle: int = 0, *, nan: bool = False) -> TensorMap:
+    """Return the map of a matrix; ``box`` is (columns, rows)."""
+    rows, columns = array.shape
+    item, name = array.itemsize, str(array.dtype)
+    return TensorMap(
+        array.ctypes.data, (columns, rows), (item, columns * item), box, name, swizzle, nan
+    )
+
+
+LOAD = f"""{BEGIN}
+  bar.sync 0;
+  @%p mbarrier.arrive.expect_tx.shared::cta.b64 _, [%bar], 1024;
+  @%p cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%s], [%map, {{X, Y}}], [%bar];
+  {WAIT}
+  mad.wide.u32 %at, %tid, 4, %out; mad.lo.u32 %s, %tid, 4, %s;
+  ld.shared.b32 %x, [%s]; st.global.b32 [%at], %x;
+"""
+
+
+@pytest.mark.parametrize("schedule", ALL[:2], ids=str)
+@pytest.mark.parametrize(("x", "y"), [(0, 0), (20, 5), (-3, -2), (100, 0)])
+def test_a_box_is_zero_outside_of_the_tensor(x: int, y: int, schedule: Schedule) -> None:
+    source = np.arange(12 * 32, dtype=np.uint32).reshape(12, 32) + 1
+    result = np.zeros((8, 32), np.uint32)
+    body = LOAD.replace("X", str(x)).replace("Y", str(y))
+    run(body, [encoded(map_of(source, (32, 8))), result, source], block=256, schedule=schedule)
+    padded = np.zeros((40, 200), np.uint32)
+    padded[10:22, 50:82] = source
+    assert np.array_equal(result, padded[10 + y : 18 + y, 50 + x : 82 + x])
+
+
+def test_outside_may_be_nan_instead() -> None:
+    source, result = np.ones((12, 32), np.float32), np.zeros((8, 32), np.float32)
+    body = LOAD.replace("X", "16").replace("Y", "0")
+    run(body, [encoded(map_of(source, (32, 8), nan=True)), result, source], block=256)
+    assert (result[:, :16] == 1).all()
+    assert np.isnan(result[:, 16:]).all()
+
+
+@pytest.mark.parametrize(("swizzle", "width"), [(1, 32), (2, 64), (3, 128)])
+def test_pieces_of_16_bytes_are_exchanged_by_the_address(swizzle: int, width: int) -> None:
+    columns = width // 4
+    rows = 1024 // width
+    source = np.arange(rows * columns, dtype=np.uint32).reshape(rows, columns)
+    result = np.zeros(256, np.uint32)
+    body = LOAD.replace("X", "0").replace("Y", "0")
+    run(body, [encoded(map_of(source, (columns, rows), swizzle)), result, source], block=256)
+    for row in range(rows):
+        for column in range(columns):
+            address = row * width + column * 4
+            place = address ^ (address >> 7) % (width // 16) * 16
+            assert result[place // 4] == source[row, column]
+
+
+STORE = f"""{BEGIN}
+  mad.lo.u32 %y, %tid, 4, %s; add.u32 %x, %tid, 1; VALUE st.shared.b32 [%y], %x;
+  fence.proxy.async.shared::cta; bar.sync 0;
+  @%p OPCODE [%map, {{4, -2}}], [%s];
+  @%p cp.async.bulk.commit_group; AWAIT
+"""
+PLAIN = "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group"
+ADDED = "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group"
+
+
+@pytest.mark.parametrize("schedule", ALL[:2], ids=str)
+@pytest.mark.parametrize(("opcode", "added"), [(PLAIN, 0), (ADDED, 1)])
+@pytest.mark.parametrize("dtype", [np.uint32, np.float32])
+def test_a_store_writes_or_adds_what_is_inside(
+    opcode: str, added: int, dtype: type[np.uint32] | type[np.float32], schedule: Schedule
+) -> None:
+    target = np.full((4, 16), 1000, dtype)
+    value = "cvt.rn.f32.u32 %f, %x; mov.b32 %x, %f;" if dtype is np.float32 else ""
+    body = STORE.replace("OPCODE", opcode).replace("VALUE", value)
+    body = ".reg .f32 %f;" + body.replace("AWAIT", "@%p cp.async.bulk.wait_group.read 0;")
+    run(body, [encoded(map_of(target, (16, 4))), target], block=64, schedule=schedule)
+    box = np.arange(1, 65).reshape(4, 16)
+    wanted = np.full((4, 16), 1000.0)
+    wanted[:2, 4:] = box[2:, :12] + 1000 * added
+    assert np.array_equal(target, wanted.astype(dtype))
+
+
+def test_a_store_that_is_not_waited_for_may_read_what_comes_later() -> None:
+    late = (
+        STORE.replace("OPCODE", PLAIN).replace("VALUE", "") + "bar.sync 0; st.shared.b32 [%y], 7;"
+    )
+    target = np.zeros((4, 16), np.uint32)
+    maps = encoded(map_of(target, (16, 4)))
+    done = run(late.replace("AWAIT", ""), [maps, target], block=64, schedule=LATE)
+    assert (target[:2, 4:] == 7).all()
+    assert done.unfinished == ("1 bulk store operations of 1 threads were never waited for",)
+    waits = late.replace("AWAIT", "@%p cp.async.bulk.wait_group.read 0;")
+    assert run(waits, [maps, target], block=64, schedule=LATE).unfinished == ()
+    assert target[0, 4] == 33
+
+
+def test_a_store_needs_a_proxy_fence_behind_what_threads_have_written() -> None:
+    target = np.zeros((4, 16), np.uint32)
+    maps = encoded(map_of(target, (16, 4)))
+    body = STORE.replace("OPCODE", PLAIN).replace("VALUE", "").replace("AWAIT", "")
+    run(body, [maps, target], block=64)
+    with pytest.raises(FaultError, match=r"no fence\.proxy\.async since"):
+        run(body.replace("fence.proxy.async.shared::cta;", ""), [maps, target], block=64)
+    other = body.replace("fence.proxy.async.shared::cta;", "fence.acq_rel.cta;")
+    with pytest.raises(FaultError, match=r"no fence\.proxy\.async since"):
+        run(other, [maps, target], block=64)
+
+
+def test_a_load_reaches_several_blocks_of_a_cluster() -> None:
+    source = np.arange(8 * 32, dtype=np.uint32).reshape(8, 32)
+    result = np.zeros((2, 256), np.uint32)
+    body = f"""{BEGIN} .reg .b16 %mask; .reg .pred %first; .reg .b32 %who;
+      @%p mbarrier.arrive.expect_tx.shared::cta.b64 _, [%bar], 1024;
+      barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+      setp.eq.and.u32 %first, %rank, 0, %p; mov.u16 %mask, 3;
+      @%first cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster
+        [%s], [%map, {{0, 0}}], [%bar], %mask;
+      {WAIT}
+      mad.lo.u32 %who, %rank, 256, %tid; mad.wide.u32 %at, %who, 4, %out; mad.lo.u32 %s, %tid, 4, %s;
+      ld.shared.b32 %x, [%s]; st.global.b32 [%at], %x;
+    """
+    for schedule in ALL[:2]:
+        result[:] = 0
+        arrays = [encoded(map_of(source, (32, 8))), result, source]
+        run(body, arrays, block=256, grid=2, cluster=2, schedule=schedule)
+        assert np.array_equal(result, np.stack([source.reshape(-1)] * 2))
+
+
+def test_a_tensor_map_is_changed_on_the_device() -> None:
+    first = np.zeros((8, 32), np.uint32)
+    source = np.arange(8 * 32, dtype=np.uint32).reshape(8, 32) + 5
+    result, maps = np.zeros((8, 32), np.uint32), encoded(map_of(first, (32, 8)))
+    body = f"""{BEGIN} .reg .b64 %new, %g; .reg .b32 %m, %w; .shared .align 128 .b8 copy[128];
+      ld.param.u64 %new, [p2]; mov.u32 %m, copy; setp.lt.u32 %done, %tid, 32;
+      mad.wide.u32 %g, %tid, 4, %map; mad.lo.u32 %w, %tid, 4, %m;
+      @%done ld.global.b32 %x, [%g]; @%done st.shared.b32 [%w], %x; bar.sync 0;
+      @%p tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%m], %new;
+      @%p tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%m], 1, 6;
+      bar.sync 0;
+      tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%map], [%m], 128;
+      bar.sync 0;
+    """
+    load = LOAD.removeprefix(BEGIN).replace("X", "0").replace("Y", "0")
+    run(body + load, [maps, result, source], block=256)
+    assert np.array_equal(result[:6], source[:6])
+    assert (result[6:] == 0).all()
+
+
+def test_wrong_use_is_a_fault() -> None:
+    source, result = np.zeros((8, 32), np.uint32), np.zeros((8, 32), np.uint32)
+    body = LOAD.replace("X", "0").replace("Y", "0")
+    good = encoded(map_of(source, (32, 8)))
+    with pytest.raises(FaultError, match="in no operand"):
+        run(body, [good, result], block=256)
+    with pytest.raises(FaultError, match="no multiple of 128"):
+        run(body.replace("[%s], [%map", "[%s+64], [%map"), [good, result, source], block=256)
+    flat = TensorMap(source.ctypes.data, (32,), (4,), (32,), "uint32", 0, False)
+    with pytest.raises(FaultError, match="2 coordinates of 1 dimensions"):
+        run(body, [encoded(flat), result, source], block=256)
+    narrow = encoded(map_of(source, (16, 8), 3))
+    with pytest.raises(UnmodelledError, match="swizzled within 128"):
+        run(body, [narrow, result, source], block=256)
+    good[:] = 0
+    with pytest.raises(FaultError, match="no tensor map at"):
+        run(body, [good, result, source], block=256)
+
+
+def test_an_encoded_map_is_read_back() -> None:
+    tensor = TensorMap(0x7000, (33, 5, 2), (2, 80, 400), (32, 4, 1), "bfloat16", 2, True)
+    room = np.zeros(192, np.uint8)
+    begin = -room.ctypes.data % 64
+    room[begin : begin + 128] = np.frombuffer(tensor_map.encoded(tensor), np.uint8)
+    assert tensor_map.at(room.ctypes.data + begin) == tensor

@@ -1,0 +1,337 @@
+"""``wgmma`` and ``tcgen05.mma`` against products of matrices.
+
+Where elements lie in shared memory, and which thread holds which result, is written here as the PTX ISA describes it.
+"""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from tests.emulator.arithmetic.arrays import Array
+from tests.emulator.fault import FaultError
+from tests.emulator.machine.schedule import EAGER, LATE, Schedule
+from tests.emulator.snippet import run
+from tests.emulator.tensor.test_mma import DTYPES, values
+
+Place = Callable[[int, int, int], int]
+"""Returns the byte of an element (outer, k) with some bytes, from the operand's start."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How an operand lies in shared memory, and what its descriptor says: bytes, and the number of the swizzle."""
+
+    place: Place
+    lead: int
+    stride: int
+    swizzle: int
+    turned: bool = False
+
+
+def core_matrices(outer: int, k: int, item: int) -> int:
+    """Eight rows of 16 bytes one behind the other; 128 bytes further along K, 512 further along the rows."""
+    byte = k * item
+    return outer // 8 * 512 + outer % 8 * 16 + byte // 16 * 128 + byte % 16
+
+
+def swizzle(width: int) -> Place:
+    """Rows of ``width`` bytes, whose pieces of 16 bytes are exchanged: by the address's bits 7 and up."""
+
+    def place(outer: int, k: int, item: int) -> int:
+        byte = outer * width + k * item
+        return byte ^ ((byte >> 7) % (width // 16) * 16)
+
+    return place
+
+
+def along_rows(outer: int, k: int, item: int) -> int:
+    """Of a turned operand: 64 elements of two bytes along the rows, 8 steps of K below, exchanged as above."""
+    byte = k % 8 * 128 + outer % 64 * item
+    return (byte ^ (k % 8 * 16)) + k // 8 * 1024 + outer // 64 * 4096
+
+
+LAYOUTS = {
+    "core matrices": Layout(core_matrices, 128, 512, 0),
+    "128 bytes": Layout(swizzle(128), 16, 1024, 1),
+    "64 bytes": Layout(swizzle(64), 16, 512, 2),
+    "32 bytes": Layout(swizzle(32), 16, 256, 3),
+    "turned": Layout(along_rows, 4096, 1024, 1, turned=True),
+}
+IMAGE = 16384
+
+
+def image(matrix: torch.Tensor, layout: Layout) -> Array:
+    """Return the bytes of shared memory that hold a matrix [outer, k]."""
+    raw = matrix.contiguous().view(torch.uint8).numpy().reshape(*matrix.shape, -1)
+    item = raw.shape[-1]
+    result = np.full(IMAGE, 0xEE, np.uint8)
+    for outer in range(matrix.shape[0]):
+        for k in range(matrix.shape[1]):
+            begin = layout.place(outer, k, item)
+            result[begin : begin + item] = raw[outer, k]
+    return result
+
+
+COPY = """
+  .reg .b32 %tid, %at, %end, %left, %right; .reg .b64 %from, %x, %y, %da, %db; .reg .pred %more, %keep;
+  .shared .align 1024 .b8 left[16384]; .shared .align 1024 .b8 right[16384];
+  mov.u32 %tid, %tid.x; mov.u32 %left, left; mov.u32 %right, right;
+  ld.param.u64 %from, [p0]; mad.wide.u32 %from, %tid, 16, %from;
+  mad.lo.u32 %at, %tid, 16, %left; add.u32 %end, %left, 16384;
+FIRST:
+  ld.global.v2.b64 {%x, %y}, [%from]; st.shared.v2.b64 [%at], {%x, %y};
+  add.u64 %from, %from, 2048; add.u32 %at, %at, 2048; setp.lt.u32 %more, %at, %end; @%more bra FIRST;
+  ld.param.u64 %from, [p1]; mad.wide.u32 %from, %tid, 16, %from;
+  mad.lo.u32 %at, %tid, 16, %right; add.u32 %end, %right, 16384;
+SECOND:
+  ld.global.v2.b64 {%x, %y}, [%from]; st.shared.v2.b64 [%at], {%x, %y};
+  add.u64 %from, %from, 2048; add.u32 %at, %at, 2048; setp.lt.u32 %more, %at, %end; @%more bra SECOND;
+  fence.proxy.async; bar.sync 0;
+"""
+
+
+def descriptor(register: str, address: str, layout: Layout, bits: int) -> str:
+    """Return instructions that build a descriptor; ``bits`` are its highest ones."""
+    rest = layout.lead >> 4 << 16 | layout.stride >> 4 << 32 | bits
+    return f"""
+      shr.u32 %at, {address}, 4; and.b32 %at, %at, 0x3FFF; cvt.u64.u32 {register}, %at;
+      or.b64 {register}, {register}, {rest:#x};
+    """
+
+
+def store(count: int) -> str:
+    """Return the stores of a thread's results ``%d0`` ..., side by side."""
+    lines = [f"ld.param.u64 %from, [p2]; mad.wide.u32 %from, %tid, {4 * count}, %from;"]
+    return "\n".join([*lines, *(f"st.global.b32 [%from+{4 * i}], %d{i};" for i in range(count))])
+
+
+def names(count: int) -> str:
+    return "{" + ", ".join(f"%d{i}" for i in range(count)) + "}"
+
+
+def wgmma_body(shape: str, types: str, count: int, a: Layout, b: Layout, times: int = 1) -> str:
+    flags = f"1, 1, {int(a.turned)}, {int(b.turned)}" if "16" in types else "1, 1"
+    if "s32" in types:
+        flags = ""
+    comma = ", " if flags else ""
+    product = f"wgmma.mma_async.sync.aligned.{shape}.{types} {names(count)}, %da, %db, %keep{comma}{flags};"
+    return "\n".join(
+        [
+            f".reg .b32 %d<{count}>;",
+            COPY,
+            descriptor("%da", "%left", a, a.swizzle << 62),
+            descriptor("%db", "%right", b, b.swizzle << 62),
+            "setp.ne.u32 %keep, 0, 0; wgmma.fence.sync.aligned;",
+            *([product, "setp.eq.u32 %keep, 0, 0;"] * times),
+            "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;",
+            store(count),
+        ]
+    )
+
+
+def of_threads(result: Array, dtype: torch.dtype, columns: int) -> torch.Tensor:
+    """Return D [64, columns] from [threads, registers], by the PTX ISA's "Accumulator register fragment"."""
+    flat = torch.from_numpy(result.view(np.uint8)).view(dtype).reshape(128, -1)
+    found = torch.empty(64, columns, dtype=dtype)
+    for thread in range(128):
+        warp, lane = thread // 32, thread % 32
+        for i in range(flat.shape[1]):
+            row = 16 * warp + lane // 4 + 8 * (i // 2 % 2)
+            found[row, 8 * (i // 4) + lane % 4 * 2 + i % 2] = flat[thread, i]
+    return found
+
+
+CASES = [
+    ("bf16", "bf16", "f32", 16, 16, "core matrices", "core matrices"),
+    ("bf16", "bf16", "f32", 32, 16, "128 bytes", "128 bytes"),
+    ("f16", "f16", "f32", 8, 16, "64 bytes", "32 bytes"),
+    ("f16", "f16", "f16", 16, 16, "128 bytes", "128 bytes"),
+    ("bf16", "bf16", "f32", 64, 16, "turned", "turned"),
+    ("bf16", "bf16", "f32", 128, 16, "128 bytes", "turned"),
+    ("tf32", "tf32", "f32", 16, 8, "128 bytes", "128 bytes"),
+    ("e4m3", "e5m2", "f32", 16, 32, "128 bytes", "128 bytes"),
+    ("s8", "s8", "s32", 16, 32, "128 bytes", "64 bytes"),
+]
+
+
+@pytest.mark.parametrize(("a", "b", "d", "n", "k", "layout_a", "layout_b"), CASES)
+def test_a_product_of_a_warp_group(
+    a: str, b: str, d: str, n: int, k: int, layout_a: str, layout_b: str
+) -> None:
+    left, right = values((64, k), a, 1), values((n, k), b, 2)
+    count = n // 4 if d == "f16" else n // 2
+    result = np.zeros((128, count), np.uint32)
+    body = wgmma_body(
+        f"m64n{n}k{k}", f"{d}.{a}.{b}", count, LAYOUTS[layout_a], LAYOUTS[layout_b], 2
+    )
+    images = [image(left, LAYOUTS[layout_a]), image(right, LAYOUTS[layout_b])]
+    run(body, [*images, result], block=128)
+    got = of_threads(result, DTYPES[d], n).double()
+    wanted = 2 * left.double() @ right.double().T  # the second product is added to the first
+    tolerance = 5e-3 if d == "f16" else 1e-5
+    assert torch.allclose(got, wanted, rtol=tolerance, atol=tolerance * 8)
+
+
+def test_a_product_may_not_lose_its_operands_before_it_is_waited_for() -> None:
+    left, right = values((64, 16), "bf16", 1), values((16, 16), "bf16", 2)
+    layout = LAYOUTS["128 bytes"]
+    result = np.zeros((128, 8), np.uint32)
+    body = wgmma_body("m64n16k16", "f32.bf16.bf16", 8, layout, layout)
+    early = "wgmma.commit_group.sync.aligned;"
+    spoiled = body.replace(early, f"{early} st.shared.b32 [%right], %tid;")
+    images = [image(left, layout), image(right, layout)]
+    run(body, [*images, result], block=128, schedule=LATE)
+    run(spoiled, [*images, result], block=128, schedule=EAGER)
+    with pytest.raises(FaultError, match="overwritten before this wait"):
+        run(spoiled, [*images, result], block=128, schedule=LATE)
+
+
+BLACKWELL = """
+  .reg .b32 %d<32>; .reg .b32 %tmem, %bar, %warp, %lanes; .reg .pred %one, %done, %first;
+  .shared .align 8 .b64 mbar; .shared .align 4 .b32 where;
+  mov.u32 %bar, mbar; mov.u32 %tid, %tid.x; setp.eq.u32 %one, %tid, 0; shr.u32 %warp, %tid, 5;
+  setp.eq.u32 %first, %warp, 0;
+  @%one mbarrier.init.shared::cta.b64 [%bar], 1;
+  @%first tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [where], 32;
+  bar.sync 0;
+  ld.shared.b32 %tmem, [where];
+  setp.ne.u32 %keep, 0, 0;
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "a", "b", "k", "rows"),
+    [
+        ("f16", "bf16", "bf16", 16, 128),
+        ("f16", "f16", "f16", 16, 128),
+        ("tf32", "tf32", "tf32", 8, 128),
+        ("f8f6f4", "e4m3", "e5m2", 32, 128),
+        ("f16", "bf16", "bf16", 16, 64),
+    ],
+)
+@pytest.mark.parametrize("schedule", [EAGER, LATE], ids=str)
+def test_a_product_in_tensor_memory(
+    kind: str, a: str, b: str, k: int, rows: int, schedule: Schedule
+) -> None:
+    left, right = values((rows, k), a, 1), values((32, k), b, 2)
+    body = tensor_body(kind, a, b, rows)
+    result = np.zeros((128, 32), np.float32)
+    layout = LAYOUTS["128 bytes"]
+    images = [image(left, layout), image(right, layout)]
+    run(body, [*images, result], block=128, target="sm_100a", schedule=schedule)
+    got = torch.from_numpy(result).double()
+    if rows == 64:  # the first 16 lanes of each warp's 32
+        got = got.reshape(4, 32, 32)[:, :16].reshape(64, 32)
+    assert torch.allclose(got, left.double() @ right.double().T, rtol=1e-5, atol=1e-4)
+
+
+def tensor_body(kind: str, a: str, b: str, rows: int) -> str:
+    codes = {"f16": 0, "bf16": 1, "tf32": 2, "e4m3": 0, "e5m2": 1}
+    instruction = 1 << 4 | codes[a] << 7 | codes[b] << 10 | 32 // 8 << 17 | rows // 16 << 24
+    layout = LAYOUTS["128 bytes"]
+    top = 1 << 46 | 2 << 61  # version of sm_100, swizzle of 128 bytes
+    product = f"tcgen05.mma.cta_group::1.kind::{kind} [%tmem], %da, %db, {instruction:#x}, %keep;"
+    return "\n".join(
+        [
+            COPY.replace("mov.u32 %tid, %tid.x;", BLACKWELL),
+            descriptor("%da", "%left", layout, top),
+            descriptor("%db", "%right", layout, top),
+            f"@%one {product}",
+            "@%one tcgen05.commit.cta_group::1.mbarrier::arrive::one.b64 [%bar];",
+            "WAIT: mbarrier.try_wait.parity.shared::cta.b64 %done, [%bar], 0; @!%done bra WAIT;",
+            "shl.b32 %lanes, %warp, 21; add.u32 %lanes, %lanes, %tmem;",
+            f"tcgen05.ld.sync.aligned.32x32b.x32.b32 {names(32)}, [%lanes];",
+            "tcgen05.wait::ld.sync.aligned;",
+            "bar.sync 0; @%first tcgen05.dealloc.cta_group::1.sync.aligned.b32 %tmem, 32;",
+            store(32),
+        ]
+    )
+
+
+def test_tensor_memory_is_not_ready_before_the_commit_is_waited_for() -> None:
+    left, right = values((128, 16), "bf16", 1), values((32, 16), "bf16", 2)
+    layout = LAYOUTS["128 bytes"]
+    images = [image(left, layout), image(right, layout)]
+    body = tensor_body("f16", "bf16", "bf16", 128)
+    result = np.zeros((128, 32), np.float32)
+    hasty = body.replace("@!%done bra WAIT;", "")
+    done = run(
+        hasty.replace("WAIT: mbarrier.try_wait.parity.shared::cta.b64 %done, [%bar], 0;", ""),
+        [*images, result],
+        block=128,
+        target="sm_100a",
+        schedule=LATE,
+    )
+    assert np.isnan(result).all()
+    assert any("1 tcgen05.mma operations" in line for line in done.unfinished)
+    commit = "tcgen05.commit.cta_group::1.mbarrier::arrive::one.b64 [%bar];"
+    spoiled = body.replace(commit, f"{commit} st.shared.b32 [%right], %tid;")
+    good = left.double() @ right.double().T
+    for schedule, right_numbers in ((EAGER, True), (LATE, False)):
+        run(spoiled, [*images, result], block=128, target="sm_100a", schedule=schedule)
+        same = torch.allclose(torch.from_numpy(result).double(), good, rtol=1e-5, atol=1e-4)
+        assert same == right_numbers
+
+
+def test_operands_that_threads_write_need_a_proxy_fence() -> None:
+    left, right = values((64, 16), "bf16", 1), values((16, 16), "bf16", 2)
+    layout = LAYOUTS["128 bytes"]
+    body = wgmma_body("m64n16k16", "f32.bf16.bf16", 8, layout, layout)
+    images = [image(left, layout), image(right, layout)]
+    with pytest.raises(FaultError, match=r"a matrix operand reads .* no fence\.proxy\.async since"):
+        run(
+            body.replace("fence.proxy.async;", ""),
+            [*images, np.zeros((128, 8), np.uint32)],
+            block=128,
+        )
+
+
+FENCE, COMMIT = "wgmma.fence.sync.aligned;", "wgmma.commit_group.sync.aligned;"
+WAIT = "wgmma.wait_group.sync.aligned 0;"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (FENCE, "", "no wgmma.fence between"),
+        (FENCE, f"{FENCE} mov.b32 %d3, 0;", "no wgmma.fence between"),
+        (WAIT, f"mov.b32 %at, %d3; {WAIT}", "used before it was waited for"),
+        (WAIT, f"mov.b32 %d3, 0; {WAIT}", "used before it was waited for"),
+        (WAIT, "wgmma.wait_group.sync.aligned 1;", "used before it was waited for"),
+    ],
+)
+def test_registers_of_a_product_are_fenced_and_waited_for(old: str, new: str, reason: str) -> None:
+    left, right = values((64, 16), "bf16", 1), values((16, 16), "bf16", 2)
+    layout = LAYOUTS["128 bytes"]
+    body = wgmma_body("m64n16k16", "f32.bf16.bf16", 8, layout, layout)
+    images = [image(left, layout), image(right, layout)]
+    result = np.zeros((128, 8), np.uint32)
+    run(body, [*images, result], block=128)
+    with pytest.raises(FaultError, match="PTX line") as caught:
+        run(body.replace(old, new), [*images, result], block=128)
+    assert reason in str(caught.value)
+
+
+def test_a_group_that_may_be_pending_keeps_its_registers_alone() -> None:
+    """Of two groups the first is waited for: its accumulators may be read, those of the second may not."""
+    left, right = values((64, 16), "bf16", 1), values((16, 16), "bf16", 2)
+    layout = LAYOUTS["128 bytes"]
+    body = wgmma_body("m64n16k16", "f32.bf16.bf16", 8, layout, layout)
+    product = next(line for line in body.split("\n") if "mma_async" in line)
+    other = product.replace("%d", "%e").replace("%ea", "%da").replace("%eb", "%db")
+    two = body.replace(COMMIT, f"{COMMIT} {other} {COMMIT}").replace(
+        WAIT, f"wgmma.wait_group.sync.aligned 1; mov.b32 %at, %d3; READ {WAIT}"
+    )
+    two = ".reg .b32 %e<8>;" + two
+    images = [image(left, layout), image(right, layout)]
+    result = np.zeros((128, 8), np.uint32)
+    run(two.replace("READ", ""), [*images, result], block=128)
+    with pytest.raises(FaultError, match="used before it was waited for"):
+        run(two.replace("READ", "mov.b32 %at, %e3;"), [*images, result], block=128)

@@ -1,0 +1,256 @@
+"""Bulk copies between global and shared memory: ``cp.async.bulk`` and ``cp.async.bulk.tensor`` (TMA).
+
+A load tells an mbarrier how many bytes have come; a store belongs to a group that its thread waits for. With multicast a
+load goes to the same place of several blocks of the cluster, and to the mbarrier of each.
+"""
+
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.emulator.arithmetic.arrays import U8, U16, Array, flat
+from tests.emulator.arithmetic.formats import bf16_to_f32, f32_to_bf16
+from tests.emulator.fault import CudaError, FaultError, UnmodelledError
+from tests.emulator.machine.wave import Wave
+from tests.emulator.memory.memory import view_at
+from tests.emulator.tensor import tensor_map
+from tests.emulator.tensor.tensor_map import TensorMap
+from tests.emulator.threads.group import Group
+from tests.emulator.threads.lanes import SHARED_MASK, SHARED_SHIFT
+
+_REDUCTIONS: dict[str, Any] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+_NUMBERS = {
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f32": "float32",
+    "f64": "float64",
+    "u32": "uint32",
+    "s32": "int32",
+    "u64": "uint64",
+    "s64": "int64",
+    "b32": "uint32",
+    "b64": "uint64",
+}
+
+
+def _targets(
+    wave: Wave, group: Group, place: int, address: Any, mbarrier: Any, mask: Any
+) -> Iterator[tuple[int, int]]:
+    """Yield address and mbarrier in each block that a load reaches."""
+    to, barrier = group.at(address, place), group.at(mbarrier, place)
+    if mask is None:
+        yield to, barrier
+        return
+    for block in wave.lanes.peers(int(group.lanes[place]), group.at(mask, place)):
+        base = block << SHARED_SHIFT
+        yield base | to & SHARED_MASK, base | barrier & SHARED_MASK
+
+
+def load_tensor(
+    wave: Wave,
+    group: Group,
+    address: Any,
+    map_address: Any,
+    position: Sequence[Any],
+    mbarrier: Any,
+    mask: Any,
+    guard: Array | None,
+) -> None:
+    """Load the box at a position of a tensor for each lane; elements outside of the tensor are 0."""
+    for place in group.active(guard):
+        tensor = tensor_map.at(group.at(map_address, place))
+        corner = _corner(tensor, position, group, place)
+        for target in _targets(wave, group, place, address, mbarrier, mask):
+            work = functools.partial(_load_box, wave, tensor, corner, *target)
+            wave.mbarriers.at(target[1])
+            wave.loads.issue(target[1], work)
+
+
+def _corner(
+    tensor: TensorMap, position: Sequence[Any], group: Group, place: int
+) -> tuple[int, ...]:
+    if len(position) != len(tensor.sizes):
+        raise FaultError(f"TMA with {len(position)} coordinates of {len(tensor.sizes)} dimensions")
+    return tuple(group.at(coordinate, place) for coordinate in position)
+
+
+def _load_box(
+    wave: Wave, tensor: TensorMap, corner: tuple[int, ...], address: int, mbarrier: int
+) -> None:
+    box = tensor.empty_box()
+    window = tensor.window(corner)
+    if window is not None:
+        tensor.check_window(window[0], wave.memory)
+        box[window[1]] = window[0]
+    wave.memory.check_shared(address, box.nbytes, "TMA")
+    wave.memory.shared_words[16][tensor.pieces(address)] = box.reshape(-1).view(np.complex128)
+    wave.mbarriers.received(mbarrier, box.nbytes)
+
+
+def store_tensor(
+    wave: Wave,
+    group: Group,
+    map_address: Any,
+    position: Sequence[Any],
+    source: Any,
+    reduction: str,
+    guard: Array | None,
+) -> None:
+    """Store a box to a position of a tensor, or combine it with what is there; nothing outside of the tensor."""
+    wave.progress.events += 1
+    for place in group.active(guard):
+        tensor = tensor_map.at(group.at(map_address, place))
+        corner = _corner(tensor, position, group, place)
+        address = group.at(source, place)
+        wave.memory.check_shared(address, tensor.box_bytes, "TMA")
+        pieces = tensor.pieces(address)
+        wave.memory.generic.check(16, pieces, "TMA")
+        work = functools.partial(_store_box, wave, tensor, corner, pieces, reduction)
+        wave.stores.issue(group.lanes[place : place + 1], work)
+
+
+def _store_box(
+    wave: Wave,
+    tensor: TensorMap,
+    corner: tuple[int, ...],
+    pieces: Array,
+    reduction: str,
+    _mask: Array,
+) -> None:
+    shape = tensor.box[::-1]
+    box = wave.memory.shared_words[16][pieces].view(tensor.word).reshape(shape)
+    window = tensor.window(corner)
+    if window is not None:
+        tensor.check_window(window[0], wave.memory)
+        _write(window[0], box[window[1]], reduction, tensor.element)
+
+
+def _write(view: Array, part: Array, reduction: str, element: str) -> None:
+    """Store bits, or combine them with what is there as numbers."""
+    if not reduction:
+        view[...] = part
+        return
+    if reduction not in _REDUCTIONS:
+        raise UnmodelledError(f"bulk reduction {reduction}")
+    function = _REDUCTIONS[reduction]
+    if element == "bfloat16":
+        old, new = bf16_to_f32(flat(view)), bf16_to_f32(flat(part))
+        view[...] = f32_to_bf16(function(old, new)).astype(U16)
+        return
+    combined = function(flat(view).view(element), flat(part).view(element))
+    view[...] = flat(combined).view(view.dtype)
+
+
+def load_bytes(
+    wave: Wave,
+    group: Group,
+    address: Any,
+    source: Any,
+    size: Any,
+    mbarrier: Any,
+    mask: Any,
+    guard: Array | None,
+) -> None:
+    """Load ``size`` bytes for each lane."""
+    for place in group.active(guard):
+        count, begin = group.at(size, place), group.at(source, place)
+        _check_bulk(count, begin, group.at(address, place))
+        for target in _targets(wave, group, place, address, mbarrier, mask):
+            wave.mbarriers.at(target[1])
+            work = functools.partial(_load_bytes, wave, begin, count, *target)
+            wave.loads.issue(target[1], work)
+
+
+def _check_bulk(count: int, *addresses: int) -> None:
+    if count % 16 or any(address % 16 for address in addresses):
+        raise FaultError(
+            f"a bulk copy of {count} bytes at {', '.join(map(hex, addresses))}: no multiples of 16",
+            CudaError.MISALIGNED_ADDRESS,
+        )
+
+
+def _load_bytes(wave: Wave, source: int, count: int, address: int, mbarrier: int) -> None:
+    wave.memory.check_global(source, count, "cp.async.bulk")
+    wave.memory.check_shared(address, count, "cp.async.bulk")
+    wave.memory.shared[address : address + count] = np.frombuffer(
+        ctypes.string_at(source, count), U8
+    )
+    wave.mbarriers.received(mbarrier, count)
+
+
+def store_bytes(
+    wave: Wave,
+    group: Group,
+    target: Any,
+    source: Any,
+    size: Any,
+    reduction: str,
+    kind: str,
+    guard: Array | None,
+) -> None:
+    """Store ``size`` bytes of each lane, or combine them as numbers of a PTX type with what is there."""
+    wave.progress.events += 1
+    for place in group.active(guard):
+        count, to, begin = (group.at(value, place) for value in (size, target, source))
+        _check_bulk(count, to, begin)
+        wave.memory.check_global(to, count, "cp.async.bulk")
+        wave.memory.check_shared(begin, count, "cp.async.bulk")
+        words = np.arange(begin >> 4, (begin + count) >> 4)
+        wave.memory.generic.check(16, words, "cp.async.bulk")
+        element = _NUMBERS[kind] if reduction else "uint8"
+        work = functools.partial(_store_bytes, wave, to, begin, count, reduction, element)
+        wave.stores.issue(group.lanes[place : place + 1], work)
+
+
+def _store_bytes(
+    wave: Wave, target: int, source: int, count: int, reduction: str, element: str, _mask: Array
+) -> None:
+    word = "uint16" if element == "bfloat16" else element
+    view = view_at(target, (count // np.dtype(word).itemsize,), np.dtype(word).str)
+    data = wave.memory.shared[source : source + count].view(word)
+    _write(view, data, reduction, element)
+
+
+def replace_field(
+    wave: Wave,
+    group: Group,
+    space: str,
+    address: Any,
+    field: str,
+    index: int,
+    value: Any,
+    guard: Array | None,
+) -> None:
+    """Replace a field of a tensor map (``tensormap.replace``)."""
+    for place in group.active(guard):
+        lane = group.part(np.arange(group.n) == place)
+        where = group.all(address)[place : place + 1]
+        array, places = wave.memory.resolve(space, where, lane, 1)
+        begin = int(places[0])
+        raw = array[begin : begin + tensor_map.SIZE]
+        tensor_map.replace(raw, field, index, group.at(value, place))
+    wave.progress.events += 1
+
+
+def copy_map(wave: Wave, group: Group, target: Any, source: Any, size: int) -> None:
+    """Copy a tensor map from shared to global memory, once for each warp (``tensormap.cp_fenceproxy``)."""
+    for place in group.first_of_warps(None):
+        to, begin = group.at(target, place), group.at(source, place)
+        wave.memory.check_global(to, size, "tensormap.cp_fenceproxy")
+        wave.memory.check_shared(begin, size, "tensormap.cp_fenceproxy")
+        ctypes.memmove(to, wave.memory.shared[begin : begin + size].tobytes(), size)
+    wave.progress.events += 1
