@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._inductor import config as inductor_config
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch._inductor.virtualized import V
 
@@ -24,6 +25,7 @@ from inductor_plugin.ops.sites import has_site, name_of
 BLOCKS = f"{source.NAMESPACE}::attention_blocks"
 """The function of attention on a CPU."""
 
+_INT_MM = "aoti_torch_{}__int_mm_out"
 _MM, _BMM = "aoti_torch_{}_mm_out", "aoti_torch_{}_bmm_out"
 _ADDMM, _BADDBMM = "aoti_torch_{}_addmm_out", "aoti_torch_{}_baddbmm_out"
 
@@ -36,9 +38,11 @@ def wanted() -> bool:
 
 def obstacle(op: str) -> str | None:
     """Return why a program of AOTInductor cannot call an operator, None if it can."""
-    if has_site(op):
-        return None
-    return f"AOTInductor's code runs without Python, which {op} needs"
+    if not has_site(op):
+        return f"AOTInductor's code runs without Python, which {op} needs"
+    if inductor_config.aot_inductor.package_cpp_only:
+        return "aot_inductor.package_cpp_only: the program is built elsewhere, without the libraries of kernels"
+    return None
 
 
 def write_call(
@@ -94,9 +98,9 @@ def _declare(wrapper: Any, name: str, kernel: OpKernel, device: torch.device) ->
     site = f"launch_const_{name}" if graph.is_const_graph else f"launch_{name}"
     multiprocessors = 0 if target is None else target.multiprocessors
     arguments = kernel.args[1:]
-    text = source.site_text(
-        site, kernel.op, arguments, path.name, str(path.parent), symbol, multiprocessors
-    )
+    # A package that has lost a library must not load another one from where it was compiled.
+    folder = "" if inductor_config.aot_inductor.package else str(path.parent)
+    text = source.site_text(site, kernel.op, arguments, path.name, folder, symbol, multiprocessors)
     wrapper.header.splice(text)
     return site
 
@@ -121,7 +125,11 @@ def _library_call(
     operator = name_of(kernel.op)
     batched = len(output.get_size()) > 2
     device = output.get_device().type
-    if operator == "cutlass_mm":
+    if operator == "cutlass_mm" and output.get_dtype() == torch.int32:
+        if batched:
+            return None
+        function, numbers = _INT_MM, ()
+    elif operator == "cutlass_mm":
         function, numbers = _BMM if batched else _MM, ()
     elif operator == "cutlass_addmm":
         *_, alpha, beta = kernel.args

@@ -113,7 +113,9 @@ def library(text: str) -> ctypes.CDLL:
     folder = Path(tempfile.mkdtemp(prefix="aoti-text-"))
     source, built = folder / "text.cpp", folder / "text.so"
     source.write_text(text, encoding="utf-8")
-    command = ["g++", "-shared", "-fPIC", str(source), "-o", str(built), *_FLAGS, *_LIBRARIES]
+    # As with Inductor's cpp.enable_unsafe_math_opt_flag, the harder case.
+    flags = (*_FLAGS, "-march=native", "-funsafe-math-optimizations")
+    command = ["g++", "-shared", "-fPIC", str(source), "-o", str(built), *flags, *_LIBRARIES]
     subprocess.run(command, check=True)
     return ctypes.CDLL(str(built))
 

@@ -17,12 +17,14 @@ struct Torch {
   int32_t (*current_device)(int32_t*);
   int32_t (*current_stream)(int32_t, void**);  // null in a build without CUDA
   int32_t cuda, uint8, float32;
+  bool ready;
 
   // Returns the name of what this torch lacks, null if it lacks nothing.
   char const* load() {
+    // In a program that has torch's functions under another name, or its own, they are searched everywhere.
     void* const core = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
-    if (!core) return "libtorch_cpu.so";
-    if (char const* name = find(core)) return name;
+    if (char const* name = find(core ? core : RTLD_DEFAULT)) return name;
+    ready = true;
     if (void* const device = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD)) {
       take(device, "aoti_torch_get_current_cuda_stream", current_stream);
     }
@@ -76,6 +78,7 @@ struct View {
 
   // Takes an AtenTensorHandle.
   bool read(void* handle) {
+    if (!torch_.ready) return false;
     int64_t *extents, *steps;
     if (torch_.dim(handle, &dim) || torch_.sizes(handle, &extents) || torch_.strides(handle, &steps)) return false;
     if (torch_.data_ptr(handle, &pointer) || torch_.dtype(handle, &dtype)) return false;

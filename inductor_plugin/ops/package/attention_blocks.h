@@ -1,12 +1,12 @@
 // Attention on a CPU, a block of queries at a time: what `inductor_plugin.attention.blockwise` computes, without Python.
 // Scores and sums are in float, or double for operands of double. Blocks are shared out among torch's threads.
 
-// Programs are compiled with -O1, without vectors and without the vector functions of libm: loops say that they want them,
-// and this is exp(x) of a float for x <= 0, within 2 units in the last place (Cephes, expf.c); smaller than e^-87 is 0.
+// Inductor compiles programs without automatic vectors and without the vector functions of libm: loops say that they want
+// them, and this is exp(x) of a float for x <= 0, within 2 units in the last place (Cephes, expf.c); smaller than e^-87 is 0.
 inline float exponential(float x) {
-  float const least = -87.0f, magic = 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer
+  float const least = -87.0f;
   float const clipped = x < least ? least : x;
-  float const power = (clipped * 1.44269504088896341f + magic) - magic;
+  float const power = __builtin_rintf(clipped * 1.44269504088896341f);
   float const rest = (clipped - power * 0.693359375f) + power * 2.12194440e-4f;
   float value = 1.9875691500e-4f;
   value = value * rest + 1.3981999507e-3f;
@@ -21,6 +21,12 @@ inline float exponential(float x) {
   return x < least ? 0.0f : value * factor;
 }
 inline double exponential(double x) { return std::exp(x); }
+
+template <class Number>
+inline Number tangent(Number x) {
+  Number const shrunk = exponential(Number{-2} * std::abs(x));
+  return std::copysign((1 - shrunk) / (1 + shrunk), x);
+}
 
 struct AttentionOperands {
   AtenTensorHandle q, k, v, bias, cu_q, cu_k;  // the last three may be null
@@ -101,11 +107,22 @@ class AttentionBlocks {
     }
     View ends_q, ends_k;
     read(ends_q, x_.cu_q), read(ends_k, x_.cu_k);
+    if (ends_q.size[0] != ends_k.size[0]) {
+      throw std::runtime_error("inductor-plugin: fmha: cu_seqlens_q and cu_seqlens_k differ in length");
+    }
     for (int64_t at = 0; at + 1 < ends_q.size[0]; ++at) {
       auto const [first_q, rows] = range("cu_seqlens_q", ends_q, at, q_.rows, x_.max_q);
       auto const [first_k, keys] = range("cu_seqlens_k", ends_k, at, k_.rows, x_.max_k);
+      if (x_.bias) check_bias(2, rows), check_bias(1, keys);
       sequences_.push_back({at, first_q, rows, first_k, keys});
     }
+  }
+
+  // The lengths of sequences are values: the shape of the bias was checked without them.
+  void check_bias(int64_t from_last, int64_t length) const {
+    if (from_last > bias_.dim || bias_.extent(from_last) == 1 || bias_.extent(from_last) >= length) return;
+    throw std::runtime_error("inductor-plugin: fmha: the bias has " + std::to_string(bias_.extent(from_last)) +
+                             " numbers where a sequence has " + std::to_string(length));
   }
 
   static std::pair<int64_t, int64_t> range(char const* name, View const& ends, int64_t at, int64_t tokens, int64_t longest) {
@@ -139,7 +156,7 @@ class AttentionBlocks {
       for (int64_t row = 0; row < s.rows; row += rows) {
         int64_t const count = std::min(rows, s.rows - row);
         int64_t low = 0, high = s.keys;
-        if (scores_.left >= 0) low = std::min(std::max(row + shift - scores_.left, int64_t{0}), s.keys);
+        if (scores_.left >= 0) low = std::min(std::max(saturated(row + shift, -scores_.left), int64_t{0}), s.keys);
         if (scores_.right >= 0) high = std::min(saturated(row + count + shift, scores_.right), s.keys);
         blocks_.push_back({s, head, row, count, low, std::max<int64_t>(high - low, 0)});
       }
@@ -149,7 +166,8 @@ class AttentionBlocks {
   // The sides of a window may have 63 bits.
   static int64_t saturated(int64_t a, int64_t b) {
     int64_t sum;
-    return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<int64_t>::max() : sum;
+    if (!__builtin_add_overflow(a, b, &sum)) return sum;
+    return a < 0 ? std::numeric_limits<int64_t>::min() : std::numeric_limits<int64_t>::max();
   }
 
   void guarded(int64_t at) noexcept {
@@ -195,7 +213,8 @@ class AttentionBlocks {
   void cap(AtenTensorHandle weights, int64_t count) const {
     Number* const score = numbers(weights);
     Number const limit = static_cast<Number>(scores_.softcap);
-    for (int64_t at = 0; at < count; ++at) score[at] = limit * std::tanh(score[at] / limit);
+#pragma omp simd
+    for (int64_t at = 0; at < count; ++at) score[at] = limit * tangent(score[at] / limit);
   }
 
   // The bias broadcasts to [batch, heads, queries, keys]; dimensions of 1 and those it lacks have the stride 0.
@@ -217,7 +236,7 @@ class AttentionBlocks {
     Number const infinity = std::numeric_limits<Number>::infinity();
     int64_t const shift = scores_.bottom_right ? b.sequence.keys - b.sequence.rows : 0;
     int64_t const diagonal = b.row + row % b.rows + shift - b.key;
-    int64_t const low = scores_.left >= 0 ? std::min(std::max<int64_t>(diagonal - scores_.left, 0), b.keys) : 0;
+    int64_t const low = scores_.left >= 0 ? std::min(std::max<int64_t>(saturated(diagonal, -scores_.left), 0), b.keys) : 0;
     int64_t const high =
         scores_.right >= 0 ? std::max(std::min(saturated(diagonal, scores_.right), b.keys - 1) + 1, low) : b.keys;
     Number highest = -infinity;
@@ -239,7 +258,7 @@ class AttentionBlocks {
       score[at] = exponential(score[at] - highest);
       total += score[at];
     }
-    write_lse(b, row, highest == infinity ? infinity : highest + std::log(total));
+    write_lse(b, row, highest == infinity && !unordered ? infinity : highest + std::log(total));
     return total;
   }
 

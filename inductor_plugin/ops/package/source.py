@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -49,11 +50,11 @@ def site_text(
         op: ``inductor_plugin::cutlass_mm.out`` ...
         arguments: The operator's constant arguments after the kernel's name.
         file: The kernel's library, as it is called in the package.
-        folder: Where it is if the program is not part of a package.
+        folder: Where it is if the program is not part of a package; empty in a package.
         symbol: Its function.
         sm_count: Multiprocessors of the device the program is compiled for.
     """
-    kernel = f'"{file}", "{folder}", "{symbol}", {sm_count}'
+    kernel = f'"{file}", {json.dumps(folder)}, "{symbol}", {sm_count}'
     if name_of(op) in ATTENTIONS:
         kind, scale, left, right, bottom_right = attention_numbers(op, arguments)
         fields = f"{kind}, {bottom_right}, {left}, {right}, {scale!r}f"

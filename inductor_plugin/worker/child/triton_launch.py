@@ -51,6 +51,8 @@ def of_request(call: Any, out: torch.Tensor) -> Launch | None:
     if getattr(call, "__name__", "") != "run_fn":
         return None
     bound = inspect.getclosurevars(call).nonlocals
+    if not {"run_method", "input_tensors", "extra_args"} <= set(bound):
+        return None
     if bound.get("is_debug_autotuner", True):  # it times itself
         return None
     arguments = (*bound["input_tensors"], out, *bound["extra_args"])

@@ -165,6 +165,40 @@ def test_a_program_has_torchs_product_with_bias_where_the_kernel_cannot_run(
 
 
 @needs_cuda
+def test_a_program_has_torchs_product_of_int8_where_the_kernel_cannot_run(
+    cache_dir: Path, inductor_cache: Path
+) -> None:
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+
+    def product(a: Any, b: Any) -> tuple[torch.Tensor]:
+        untyped: Any = torch
+        return (untyped._int_mm(a, b.t()),)
+
+    with opened("cutlass", cache_dir) as lab, programs():
+        operands = Arg((256, 128), torch.int8), Arg((512, 128), torch.int8)
+        code = lab.lower(product, *operands, gemm_backends="ATEN,CUTLASS")
+    assert "if (!launch_buf0({a_1, " in code
+    assert "aoti_torch_cuda__int_mm_out(buf0, a_1, " in code
+    assert "mm_out(buf0" not in code.replace("__int_mm_out", "")
+
+
+@needs_cuda
+def test_a_program_that_is_built_elsewhere_gets_no_kernels(
+    cache_dir: Path, inductor_cache: Path
+) -> None:
+    pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
+    with (
+        opened("cutlass", cache_dir) as lab,
+        programs() as taken,
+        inductor_config.patch({"aot_inductor.package_cpp_only": True}),
+    ):
+        code = lab.lower(mm, A, B_T, gemm_backends="ATEN,CUTLASS")
+        assert "package_cpp_only" in lab.record()["rejected"]["cutlass"]
+    assert "launch_buf0" not in code
+    assert taken == [[]]
+
+
+@needs_cuda
 def test_a_program_says_why_a_grouped_product_cannot_run(
     cache_dir: Path, inductor_cache: Path
 ) -> None:

@@ -105,10 +105,11 @@ def test_kernels_that_cannot_be_had_are_counted_beside_those_that_can(
     )
     registry: Any = SimpleNamespace(for_op=lambda op: [template])
     call: Any = SimpleNamespace(problem=SimpleNamespace(op="mm"))
+    kept = SimpleNamespace()
     monkeypatch.setattr(
         template_choice,
         "_choice",
-        lambda one, call, config: "kept" if one == 1 else Failed("no nvcc"),
+        lambda one, call, config: kept if one == 1 else Failed("no nvcc"),
     )
     monkeypatch.setattr(
         template_choice,
@@ -117,6 +118,6 @@ def test_kernels_that_cannot_be_had_are_counted_beside_those_that_can(
     )
     config = Config.load({"cache_dir": str(cache_dir)}, environ={})
     choices, rejected = template_choice.template_choices(call, registry, config)
-    assert choices == ["kept"]
+    assert choices == [kept]
     assert rejected == {"one": "2 of its 3 kernels are left out: no nvcc"}
     assert warned == [True]

@@ -143,6 +143,7 @@ def test_float_sums_are_as_exact_as_torchs() -> None:
         ((0, 5, 16), 0, "cu_seqlens_q ends at 16, and there are 17 tokens"),
         ((0, 18, 17), 0, "cu_seqlens_q decreases from 18 to 17"),
         ((0, 5, 17), 9, "has a sequence of 12 tokens, and the longest has 9"),
+        ((0, 17), 0, "cu_seqlens_q and cu_seqlens_k differ in length"),
     ],
 )
 def test_lengths_that_do_not_fit_are_refused(ends: tuple[int, ...], max_q: int, words: str) -> None:
@@ -151,3 +152,40 @@ def test_lengths_that_do_not_fit_are_refused(ends: tuple[int, ...], max_q: int, 
     given["cu_seqlens_q"] = torch.tensor(ends, dtype=torch.int32)
     error = blocks({**given, "out": torch.empty_like(given["q"])}, case, max_q)
     assert words in str(error)
+
+
+def test_the_lengths_of_keys_are_checked_too() -> None:
+    case = Case(lengths=((5, 12), (7, 8)))
+    given = tensors_of(case, torch.float32)
+    error = blocks({**given, "out": torch.empty_like(given["q"])}, case, 12, 7)
+    assert "cu_seqlens_k has a sequence of 8 tokens, and the longest has 7" in str(error)
+
+
+@pytest.mark.parametrize(("size", "length"), [((2, 4, 11, 9), 12), ((2, 4, 12, 7), 8)])
+def test_a_bias_shorter_than_a_sequence_is_not_read_beyond_its_end(
+    size: tuple[int, ...], length: int
+) -> None:
+    case = Case(lengths=((5, 12), (7, 8)), bias=size)
+    given = tensors_of(case, torch.float32)
+    error = blocks({**given, "out": torch.empty_like(given["q"])}, case)
+    assert f"numbers where a sequence has {length}" in str(error)
+
+
+@pytest.mark.parametrize("window", [(2**63 - 1, -1), (2**63 - 6, 3), (-1, 2**63 - 1), (0, 0)])
+def test_windows_of_63_bits(window: tuple[int, int]) -> None:
+    case = Case(tokens=(27, 19), keywords={"window": window})
+    given = tensors_of(case, torch.float32)
+    expected, expected_lse = fmha(**given, window=window, return_lse=True)
+    out, lse = results(given, case)
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(lse, expected_lse)
+
+
+def test_a_row_of_infinity_and_nan_is_nan() -> None:
+    given = tensors_of(Case(heads=(1, 1)), torch.float32)
+    bias = torch.zeros(given["q"].size(2), given["k"].size(2))
+    bias[3, 4], bias[3, 5] = math.inf, math.nan
+    expected, expected_lse = fmha(**given, bias=bias, return_lse=True)
+    out, lse = results({**given, "bias": bias}, Case(heads=(1, 1)))
+    torch.testing.assert_close(out, expected, equal_nan=True)
+    torch.testing.assert_close(lse, expected_lse, equal_nan=True)

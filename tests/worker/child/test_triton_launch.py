@@ -79,6 +79,11 @@ def test_other_calls_stay_as_they_are(stream: list[int], monkeypatch: pytest.Mon
     another: Any = functools.partial(dict, stream=0)
     assert triton_launch.of_request(another, out) is None
     assert triton_launch.of_request(lambda: None, out) is None
+
+    def run_fn() -> None:
+        """Return nothing that a later torch might bind under other names."""
+
+    assert triton_launch.of_request(run_fn, out) is None
     stores = bound_by_inductor(Tuner(store_cubin=True), monkeypatch, out)
     assert triton_launch.of_request(stores, out) is None
 

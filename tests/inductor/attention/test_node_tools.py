@@ -1,0 +1,51 @@
+"""Where a program of AOTInductor has no Python, `fmha` becomes C++ on a CPU, and is warned of on a GPU."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from inductor_plugin import errors
+from inductor_plugin.attention.operator import FMHA
+from inductor_plugin.inductor import packaged
+from inductor_plugin.inductor.attention import blocks, node_tools
+
+SDPA: Any = torch.ops.aten._scaled_dot_product_flash_attention.default
+
+
+@pytest.fixture(autouse=True)
+def program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generate a program; calls return who makes them."""
+    errors.forget()
+    monkeypatch.setattr(packaged, "wanted", lambda: True)
+    monkeypatch.setattr(node_tools, "fallback", lambda *_: "operator")
+    monkeypatch.setattr(blocks, "fmha", lambda *_: "blocks")
+
+
+def called(op: Any, device: str) -> Any:
+    node = SimpleNamespace(get_device=lambda: torch.device(device))
+    return node_tools.called(op, [node], {})
+
+
+def test_on_a_cpu_it_is_part_of_the_program(caplog: pytest.LogCaptureFixture) -> None:
+    assert called(FMHA, "cpu") == "blocks"
+    assert called(SDPA, "cpu") == "operator"
+    assert "inductor-plugin" not in caplog.text
+
+
+def test_on_a_gpu_it_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    assert called(FMHA, "cuda") == "operator"
+    assert "a program without Python cannot run it" in caplog.text
+    caplog.clear()
+    assert called(SDPA, "cuda") == "operator"
+    assert "a program without Python" not in caplog.text
+
+
+def test_elsewhere_it_is_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packaged, "wanted", lambda: False)
+    assert called(FMHA, "cpu") == "operator"
