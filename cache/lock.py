@@ -70,6 +70,12 @@ class LockTable:
             del self._holds[name]
             self._changed.notify_all()
 
+    def is_mine(self, name: str) -> bool:
+        """Return True if the calling thread holds a lock."""
+        with self._changed:
+            hold = self._holds.get(name)
+            return hold is not None and hold.thread is threading.current_thread()
+
     def _reserve(self, name: str, deadline: float) -> bool:
         thread = threading.current_thread()
         with self._changed:

@@ -12,7 +12,6 @@ and for when `unfused` computes the same in float32 instead.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from inductor_plugin.attention.cutlass_call import CALLS, backward_of, forward_o
 from inductor_plugin.errors import CallRefusedError
 from inductor_plugin.ops import launch
 from inductor_plugin.ops.abi import TensorView
+from inductor_plugin.ops.operators import define_kernels
 from inductor_plugin.problem.attention import Mask
 
 _MASK = "str kernel, float scale, int left, int right, bool bottom_right"
@@ -42,10 +42,6 @@ _SCHEMAS = {
         "*, Tensor(d!)? workspace=None, Tensor(a!) out) -> Tensor(a!)"
     ),
 }
-
-_LIBRARY: Any = torch.library
-"""Partly typed in torch."""
-_OPERATORS: Any = _LIBRARY.Library("inductor_plugin", "FRAGMENT")
 
 
 def _has_work(call: FmhaCall) -> bool:
@@ -193,20 +189,11 @@ def _written(out: Tensor) -> dict[str, Any]:
     }
 
 
-def _fake(*_: Any, out: Tensor, **__: Any) -> Tensor:
-    return out
-
-
-def _define() -> None:
-    functions: dict[str, Callable[..., Tensor]] = {
+_OPERATORS: Any = define_kernels(
+    _SCHEMAS,
+    {
         "cutlass_fmha.out": cutlass_fmha,
         "cutlass_fmha_output.out": cutlass_fmha_output,
         "cutlass_fmha_backward.out": cutlass_fmha_backward,
-    }
-    for name, function in functions.items():
-        _OPERATORS.define(name + _SCHEMAS[name])
-        _OPERATORS.impl(name, function, "CUDA")
-        _LIBRARY.register_fake(f"inductor_plugin::{name}", _fake, lib=_OPERATORS)
-
-
-_define()
+    },
+)

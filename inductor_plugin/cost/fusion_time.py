@@ -16,6 +16,9 @@ from inductor_plugin.problem.target import Target
 
 LAUNCH_US = 2.5
 """From one kernel's end to the next one's first bytes, inside a CUDA graph or a full queue."""
+HOST_LAUNCH_US = 10.0
+"""Longest that the host takes to allocate an output and launch a kernel, without a CUDA graph: where it is what a model
+waits for, an epilogue of its own costs that much."""
 EFFICIENCY = 0.8
 """Share of the memory's peak that a pointwise kernel gets."""
 L2_SHARE = 0.6
@@ -40,8 +43,13 @@ class Span:
     high: float
 
 
-def separate_us(epilogue: Epilogue, target: Target) -> Span:
+def separate_us(epilogue: Epilogue, target: Target, *, host_counts: bool = False) -> Span:
     """Return the time of the epilogue as a separate kernel, its launch included.
+
+    Args:
+        epilogue: The epilogue.
+        target: The GPU.
+        host_counts: Whether the host launches the kernel, instead of a CUDA graph.
 
     A product is read back from the L2 cache where it fits. A prologue's operand is written here, and
     read by the product in any case.
@@ -52,7 +60,8 @@ def separate_us(epilogue: Epilogue, target: Target) -> Span:
     expected = LAUNCH_US + _us(others + product / (L2_SPEED if cached else 1.0), target)
     low = LAUNCH_US + _us((others + product) / L2_SPEED, target)
     high = LAUNCH_US + _us(others + product, target)
-    return Span(expected, low / SLACK, high * SLACK)
+    longest = max(high * SLACK, HOST_LAUNCH_US) if host_counts else high * SLACK
+    return Span(expected, low / SLACK, longest)
 
 
 def fused_extra_us(epilogue: Epilogue, target: Target) -> Span:

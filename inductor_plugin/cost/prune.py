@@ -62,6 +62,8 @@ def predict(
     target: Target,
     unfused_us: float = 0.0,
     compiled: Resources | None = None,
+    *,
+    host_counts: bool = False,
 ) -> FusionPrediction:
     """Return the predicted time and resources of a kernel with an epilogue fused into it.
 
@@ -71,6 +73,7 @@ def predict(
         target: The GPU.
         unfused_us: Time of the kernel alone, where measured.
         compiled: Resources of the fused kernel as compiled; those that are None are predicted.
+        host_counts: Whether the host launches kernels, instead of a CUDA graph.
     """
     alone = unfused_needs(kernel, target)
     fused = fused_needs(kernel, epilogue, target, alone)
@@ -84,7 +87,7 @@ def predict(
         alone=alone,
         fused=fused,
         unfused_us=unfused_us,
-        separate_us=separate_us(epilogue, target),
+        separate_us=separate_us(epilogue, target, host_counts=host_counts),
         fused_extra_us=extra,
         idle_us=_idle_us(kernel, alone, fused, unfused_us),
         compiled=compiled is not None,

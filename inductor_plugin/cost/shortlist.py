@@ -43,6 +43,7 @@ class FusionEstimate:
         limits: Limits of the options.
         unfused_us: Time of the kernel alone.
         best_us: Time of the best kernel for the product alone.
+        host_counts: Whether the host launches kernels, instead of a CUDA graph.
     """
 
     kernel: Kernel
@@ -51,6 +52,7 @@ class FusionEstimate:
     limits: Limits
     unfused_us: float
     best_us: float
+    host_counts: bool = False
 
     @cached_property
     def prediction(self) -> FusionPrediction | None:
@@ -83,7 +85,14 @@ class FusionEstimate:
     def _predicted(self, compiled: Resources | None) -> FusionPrediction | None:
         if self.target is None:
             return None
-        return prune.predict(self.kernel, self.epilogue, self.target, self.unfused_us, compiled)
+        return prune.predict(
+            self.kernel,
+            self.epilogue,
+            self.target,
+            self.unfused_us,
+            compiled,
+            host_counts=self.host_counts,
+        )
 
     def _why_not(self, prediction: FusionPrediction | None) -> str | None:
         if prediction is None:

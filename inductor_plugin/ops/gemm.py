@@ -28,6 +28,7 @@ from inductor_plugin.ops.gemm_call import (
     scaled,
     scaled_added,
 )
+from inductor_plugin.ops.operators import define_kernels
 
 _LAUNCH = "str kernel, str order, int swizzle, int raster, int split_k"
 _RESULT = "*, Tensor(b!)? workspace=None, Tensor(a!) out) -> Tensor(a!)"
@@ -46,9 +47,6 @@ _SCHEMAS = {
 }
 
 _ATEN: Any = torch  # some of its functions are public in all but name
-_LIBRARY: Any = torch.library
-"""Partly typed in torch."""
-_OPERATORS: Any = _LIBRARY.Library("inductor_plugin", "FRAGMENT")
 
 PRODUCTS = launch.KernelFamily(
     ABI,
@@ -201,23 +199,13 @@ def run_product(
     return launch.run_or_fallback(PRODUCTS, kernel, make_call, library, workspace, out)
 
 
-def _fake(*_: Any, out: torch.Tensor, **__: Any) -> torch.Tensor:
-    """Return the output of a fake call, in which nothing is written."""
-    return out
-
-
-def _define() -> None:
-    functions: dict[str, Callable[..., torch.Tensor]] = {
+_OPERATORS: Any = define_kernels(
+    _SCHEMAS,
+    {
         "cutlass_mm.out": cutlass_mm,
         "cutlass_addmm.out": cutlass_addmm,
         "cutlass_scaled_mm.out": cutlass_scaled_mm,
         "cutlass_scaled_addmm.out": cutlass_scaled_addmm,
         "cutlass_grouped_mm.out": cutlass_grouped_mm,
-    }
-    for name, function in functions.items():
-        _OPERATORS.define(name + _SCHEMAS[name])
-        _OPERATORS.impl(name, function, "CUDA")
-        _LIBRARY.register_fake(f"inductor_plugin::{name}", _fake, lib=_OPERATORS)
-
-
-_define()
+    },
+)

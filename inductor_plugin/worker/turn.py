@@ -2,7 +2,12 @@
 
 Two processes that compute on a GPU at once get slices of some two milliseconds in turns, so that either measures the
 other, too. The lock is the operating system's and ends with its process, however that ends. Its folder is this user's own,
-in memory that containers share where they share anything.
+in memory that containers share where they share anything: another user could hold a lock for ever, and what others compute
+on the GPU is seen by NVML (worker/nvml.py).
+
+A process that measures job after job frees its lock for microseconds only, and who polls for it would hardly ever find it
+free (0.6 to 9 s were seen). So it is waited for in a queue of two locks: who is next holds the second while it waits for
+the first, and who has just had its turn has to wait for the second, too.
 """
 
 from __future__ import annotations
@@ -12,8 +17,9 @@ import logging
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from inductor_plugin.cache.guard import reason_to_refuse
@@ -44,9 +50,8 @@ def turn(uuid: str, wait_s: float = WAIT_S, parent: Path | None = None) -> Gener
     if not uuid or folder is None:
         yield True
         return
-    held = Held(_TABLE, f"gpu-{uuid}", folder / f"gpu-{uuid}.lock", wait_s)
     try:
-        held.__enter__()
+        held = _queued(uuid, folder, wait_s)
     except CacheError:
         yield False
         return
@@ -58,6 +63,24 @@ def turn(uuid: str, wait_s: float = WAIT_S, parent: Path | None = None) -> Gener
         yield True
     finally:
         held.__exit__(None, None, None)
+
+
+def _queued(uuid: str, folder: Path, wait_s: float) -> Held:
+    """Return the acquired lock of a GPU.
+
+    Raises:
+        CacheError: It was not free within ``wait_s`` seconds.
+        OSError: A lock file cannot be created.
+    """
+    deadline = time.monotonic() + wait_s
+    name = f"gpu-{uuid}"
+    nested = _TABLE.is_mine(name)  # who is next waits for this very thread
+    following = Held(_TABLE, f"next-{uuid}", folder / f"next-{uuid}.lock", wait_s)
+    with nullcontext() if nested else following:
+        remaining_s = max(0.0, deadline - time.monotonic())
+        held = Held(_TABLE, name, folder / f"{name}.lock", remaining_s)
+        held.__enter__()
+    return held
 
 
 @functools.cache

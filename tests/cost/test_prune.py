@@ -9,6 +9,7 @@ import pytest
 
 from inductor_plugin.cache import Resources
 from inductor_plugin.config import Config
+from inductor_plugin.cost.fusion_time import HOST_LAUNCH_US
 from inductor_plugin.cost.limits import Limits, guard, guard_registers, limits_of
 from inductor_plugin.cost.prune import PREDICTED_SPILLS_BYTES, predict
 from inductor_plugin.cost.registers import Kernel
@@ -228,6 +229,16 @@ def test_the_border_of_being_behind_is_the_longest_time_apart() -> None:
     border = 100.0 + found.separate_us.high - found.fused_extra_us.low
     assert kept(TILE, epilogue("relu"), border - 0.01, 100.0)
     assert "behind" in pruned(TILE, epilogue("relu"), border + 0.01, 100.0)
+
+
+def test_a_launch_that_fusing_saves_counts_where_the_host_launches() -> None:
+    small = replace(epilogue("relu"), size=(64, 64), writes=(replace(access(), elements=4096),))
+    graph = FusionEstimate(TILE, small, H200, Limits(), 10.0 + HOST_LAUNCH_US - 0.1, 10.0)
+    assert str(graph.why_not()).startswith("behind: ")
+    host = replace(graph, host_counts=True)
+    assert host.why_not() is None
+    assert host.why_not_compiled(Resources(98, 0, 65536, 256)) is None
+    assert "behind" in str(replace(host, unfused_us=10.0 + HOST_LAUNCH_US + 0.1).why_not())
 
 
 def test_fewer_blocks_cost_time_that_the_epilogue_may_not_save() -> None:

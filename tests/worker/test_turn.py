@@ -36,6 +36,18 @@ with turn("gpu", 30.0, Path(sys.argv[1])) as alone:
 """
 
 
+BUSY = """
+import sys, time
+from pathlib import Path
+from inductor_plugin.worker.turn import turn
+print("ready", flush=True)
+while True:
+    with turn("gpu", 30.0, Path(sys.argv[1])) as alone:
+        assert alone
+        time.sleep(0.05)
+"""
+
+
 @pytest.fixture(autouse=True)
 def afresh() -> Iterator[None]:
     folder_in.cache_clear()
@@ -43,10 +55,10 @@ def afresh() -> Iterator[None]:
     folder_in.cache_clear()
 
 
-def holder(folder: Path, seconds: float) -> subprocess.Popen[str]:
+def holder(folder: Path, seconds: float, script: str = HOLD) -> subprocess.Popen[str]:
     """Start a process that is about to take its turn."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(folder), str(seconds)],
+        [sys.executable, "-c", script, str(folder), str(seconds)],
         stdout=subprocess.PIPE,
         text=True,
         cwd=REPOSITORY,
@@ -90,6 +102,37 @@ def test_who_has_waited_for_too_long_measures_anyway(tmp_path: Path) -> None:
         first.communicate()
     with turn("gpu", 5.0, tmp_path) as alone:
         assert alone
+
+
+def test_a_process_that_measures_job_after_job_gives_others_their_turn(tmp_path: Path) -> None:
+    busy = [holder(tmp_path, 0, BUSY) for _ in range(2)]
+    try:
+        waits_s: list[float] = []
+        for _ in range(10):
+            started = time.monotonic()
+            with turn("gpu", 30.0, tmp_path) as alone:
+                assert alone
+                waits_s.append(time.monotonic() - started)
+        assert all(process.poll() is None for process in busy)
+        # A poller that a busy process need not queue behind waits for seconds; here for some jobs of 0.05 s.
+        assert sorted(waits_s)[5] < 0.5
+    finally:
+        for process in busy:
+            process.kill()
+            process.communicate()
+
+
+def test_a_turn_inside_a_turn_does_not_wait_for_who_is_next(tmp_path: Path) -> None:
+    with turn("gpu", 30.0, tmp_path):
+        following = holder(tmp_path, 0)
+        try:
+            time.sleep(0.3)
+            with turn("gpu", 5.0, tmp_path) as alone:
+                assert alone
+            assert following.poll() is None
+        finally:
+            following.kill()
+            following.communicate()
 
 
 def test_a_lock_ends_with_its_block_also_by_an_error(tmp_path: Path) -> None:

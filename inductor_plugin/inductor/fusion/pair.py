@@ -28,7 +28,7 @@ from inductor_plugin.inductor.fusion.nodes import (
     prologue_of,
 )
 from inductor_plugin.inductor.graph.pending import PendingChoice
-from inductor_plugin.inductor.graph.session import Session, session_of
+from inductor_plugin.inductor.graph.session import Session, host_counts, session_of
 from inductor_plugin.kernels.call import ModuleKernel, TensorSpec
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.epilogue import Epilogue
@@ -189,7 +189,15 @@ class Fusion:
         """Return the estimate for a kernel with an epilogue before it is compiled."""
         best_us = 1e3 * min(self.timings.values())
         target = self.pending.ticket.problem.target
-        return FusionEstimate(kernel, epilogue, target, self.limits, unfused_us, best_us)
+        return FusionEstimate(
+            kernel,
+            epilogue,
+            target,
+            self.limits,
+            unfused_us,
+            best_us,
+            host_counts=host_counts(),
+        )
 
     def prepared(self, generated: Generated) -> tuple[ModuleKernel, list[Any]]:
         """Return a kernel that Inductor generated and its arguments; input tensors as `TensorSpec`."""

@@ -264,7 +264,7 @@ class Session:
                 lambda: provenance(text),
                 Counters() if self._is_extra else COUNTERS,
                 self._pinning.pins,
-                host_counts=_host_counts(),
+                host_counts=host_counts(),
             )
             self._contexts[text] = (context, selection)
         return self._contexts[text]
@@ -348,7 +348,7 @@ def session_of(graph: GraphLowering, config: Config) -> Session:
     return attached(graph, "session", lambda: Session(graph, config))
 
 
-def _host_counts() -> bool:
+def host_counts() -> bool:
     """Return whether the host launches what runs, as the benchmark worker does.
 
     A CUDA graph launches alone; a C++ wrapper launches library kernels in less time, operators in more.

@@ -217,6 +217,22 @@ def test_what_is_pruned_is_not_compiled(
     assert "spills: as the test says" in caplog.text
 
 
+@pytest.mark.parametrize("graphs", [False, True], ids=["the host launches", "CUDA graphs"])
+def test_a_saved_launch_counts_without_cuda_graphs(
+    lab: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, *, graphs: bool
+) -> None:
+    estimates: list[FusionEstimate] = []
+
+    def pruned(estimate: FusionEstimate) -> str:
+        estimates.append(estimate)
+        return "as the test says"
+
+    monkeypatch.setattr(FusionEstimate, "why_not", pruned)
+    with lab() as opened, inductor_config.patch({"triton.cudagraphs": graphs}):
+        opened.lower(activated, A, B, C)
+    assert {estimate.host_counts for estimate in estimates} == {not graphs}
+
+
 def test_a_guard_refuses_before_anything_is_priced(
     lab: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

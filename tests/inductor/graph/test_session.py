@@ -90,4 +90,4 @@ def test_the_host_counts_where_it_launches_as_the_worker_does(
     settings: dict[str, bool], *, counts: bool
 ) -> None:
     with inductor_config.patch({"triton.cudagraphs": False, "cpp_wrapper": False, **settings}):
-        assert session._host_counts() is counts  # pyright: ignore[reportPrivateUsage]
+        assert session.host_counts() is counts
