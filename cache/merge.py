@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from inductor_plugin.cache.record import (
+    FAULTS,
     GRAPH,
     NO_REFERENCE,
     UNCHECKED,
@@ -20,7 +21,7 @@ T = TypeVar("T")
 _SAMPLES = "samples"
 """Field of a decision whose record has other samples than those it rests on."""
 
-_EVIDENT = frozenset({"pruned", "wrong", "red_zone", "raised", "compile_failed"})
+_EVIDENT = FAULTS | {"pruned"}
 """Results that do not depend on whether numbers are compared, nor on the machine's load."""
 
 
@@ -142,7 +143,7 @@ def _evidence(measured: Measured) -> tuple[float, ...]:
     rank = 3 - measured.disturbed
     if measured.status == "skipped":
         rank = 0
-    elif measured.status in _EVIDENT:
+    elif measured.status in FAULTS:
         rank = 4
     elif measured.status != "ok" or _unchecked(measured):
         rank = 1

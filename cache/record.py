@@ -47,6 +47,9 @@ DISTURBED_FIELD = "disturbed"
 UNCHECKED, NO_REFERENCE = "unchecked", "no reference"
 """Values of the provenance's field ``numbers`` where nobody has compared them: not asked to, or with nothing to compare them with."""
 
+FAULTS = frozenset({"wrong", "red_zone", "raised", "compile_failed"})
+"""Failures of the candidate's own, whatever the machine's load, and whether numbers are compared or not."""
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -174,6 +177,13 @@ class Record:
     def place(self) -> str:
         """The record's full name: ``environment/op/digest``."""
         return f"{self.environment}/{self.op}/{self.digest}"
+
+    @property
+    def valid_decision(self) -> Decision | None:
+        """The decision, unless its winner is at fault by the record's own rows: two caches that were combined disagree."""
+        decision = self.decision
+        winner = self.candidates.get(decision.winner) if decision else None
+        return None if winner is not None and winner.status in FAULTS else decision
 
     @property
     def noisy(self) -> bool:

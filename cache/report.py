@@ -131,15 +131,15 @@ def explanation(
         elsewhere: Digests of the environments that have a record of the same problem.
         kernel: The winner's kernel, if it is in the cache.
     """
-    near = nearest(record, others)
+    near, decision = nearest(record, others), record.valid_decision
     return {
         "key": record.digest,
         "op": record.op,
         "describe": record.describe,
         "environment": record.environment,
-        "winner": record.decision.winner if record.decision else None,
-        "reason": record.decision.reason if record.decision else "nothing is decided yet",
-        "decided_from": record.decision.candidates if record.decision else 0,
+        "winner": decision.winner if decision else None,
+        "reason": decision.reason if decision else _undecided(record),
+        "decided_from": decision.candidates if decision else 0,
         "kernel": kernel and kernel_fields(kernel),
         "candidates": [
             {
@@ -239,6 +239,14 @@ def _plain(changed: Iterable[Difference]) -> list[dict[str, Any]]:
     ]
 
 
+def _undecided(record: Record) -> str:
+    """Return why a record has no decision that is valid."""
+    if record.decision is None:
+        return "nothing is decided yet"
+    winner = record.candidates[record.decision.winner]
+    return f"{winner.candidate} was chosen on one machine and is {winner.status} on another; the next compile chooses among the others"
+
+
 def _ranked(record: Record) -> list[Measured]:
     def rank(measured: Measured) -> tuple[bool, float, str]:
         median = number(measured.median_ms)
@@ -255,7 +263,7 @@ def _best(record: Record) -> float:
 
 
 def _candidate_row(record: Record, measured: Measured, best: float) -> tuple[str, ...]:
-    decision = record.decision
+    decision = record.valid_decision
     mark = "runs" if decision and decision.winner == measured.candidate else ""
     if decision and decision.library == measured.candidate:
         mark = f"{mark} lib".strip()

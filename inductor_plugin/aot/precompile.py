@@ -359,8 +359,9 @@ def _packed_kernel(
 def _nothing_compiled(lowered: Sequence[Lowered]) -> str:
     if not lowered:
         return "the model has no product that is tuned for this GPU; nothing was compiled"
-    reasons = sorted({reason for problem in lowered for _, reason in problem.failed})
-    return f"nothing was compiled: {'; '.join(reasons[:3]) or 'every template refused'}"
+    reasons = {reason for problem in lowered for _, reason in problem.failed}
+    reasons = reasons or {f"{n}: {why}" for it in lowered for n, why in it.rejected.items()}
+    return f"nothing was compiled: {'; '.join(sorted(reasons)) or 'no template is offered'}"
 
 
 def _warnings(lowered: Sequence[Lowered], kernels: Sequence[PackedKernel]) -> list[str]:

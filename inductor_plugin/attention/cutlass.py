@@ -30,16 +30,15 @@ _MASK = "str kernel, float scale, int left, int right, bool bottom_right"
 _SCHEMAS = {
     "cutlass_fmha.out": (
         f"(Tensor q, Tensor k, Tensor v, Tensor(b!)? lse, {_MASK}, "
-        "*, Tensor(c!)? workspace=None, Tensor(a!) out) -> Tensor(a!)"
+        "*, Tensor(c!)? workspace=None, Tensor(a!) out)"
     ),
     "cutlass_fmha_output.out": (
-        f"(Tensor q, Tensor k, Tensor v, {_MASK}, "
-        "*, Tensor(b!)? workspace=None, Tensor(a!) out) -> Tensor(a!)"
+        f"(Tensor q, Tensor k, Tensor v, {_MASK}, *, Tensor(b!)? workspace=None, Tensor(a!) out)"
     ),
     "cutlass_fmha_backward.out": (
         "(Tensor d_out, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor delta, "
         f"Tensor(b!) dq, Tensor(c!) dv, {_MASK}, "
-        "*, Tensor(d!)? workspace=None, Tensor(a!) out) -> Tensor(a!)"
+        "*, Tensor(d!)? workspace=None, Tensor(a!) out)"
     ),
 }
 
@@ -76,7 +75,7 @@ def cutlass_fmha(
     *window: Any,
     workspace: Tensor | None = None,
     out: Tensor,
-) -> Tensor:
+) -> None:
     """Write softmax(scale * q @ k.T, masked) @ v to ``out``.
 
     Args:
@@ -103,7 +102,7 @@ def cutlass_fmha(
             lse.copy_(sums)
         return out.copy_(result)
 
-    return launch.run_or_fallback(ATTENTION, kernel, make, library, workspace, out)
+    launch.run_or_fallback(ATTENTION, kernel, make, library, workspace, out)
 
 
 def cutlass_fmha_output(
@@ -114,9 +113,9 @@ def cutlass_fmha_output(
     *mask: Any,
     workspace: Tensor | None = None,
     out: Tensor,
-) -> Tensor:
+) -> None:
     """Write the output without lse; as `cutlass_fmha`."""
-    return cutlass_fmha(q, k, v, None, kernel, *mask, workspace=workspace, out=out)
+    cutlass_fmha(q, k, v, None, kernel, *mask, workspace=workspace, out=out)
 
 
 def cutlass_fmha_backward(
@@ -134,7 +133,7 @@ def cutlass_fmha_backward(
     *window: Any,
     workspace: Tensor | None = None,
     out: Tensor,
-) -> Tensor:
+) -> None:
     """Write the gradients of an attention to ``dq``, ``dv`` and, of k, to ``out``.
 
     The kernel sums dq in no fixed order, so it is not used where torch requires deterministic
@@ -166,7 +165,7 @@ def cutlass_fmha_backward(
         dv.copy_(result.dv)
         return out.copy_(result.dk)
 
-    return launch.run_or_fallback(ATTENTION, kernel, make, library, workspace, out)
+    launch.run_or_fallback(ATTENTION, kernel, make, library, workspace, out)
 
 
 def _view(operand: Tensor) -> TensorView:

@@ -76,7 +76,8 @@ def _explain(arguments: Namespace) -> int:
 
 def _winner_kernel(store: Store, record: Record) -> KernelEntry | None:
     """Return the compiled kernel of a record's winner, None if it is not in the cache."""
-    winner = record.candidates.get(record.decision.winner) if record.decision else None
+    decision = record.valid_decision
+    winner = record.candidates.get(decision.winner) if decision else None
     if winner is None or winner.kernel is None:
         return None
     folder = store.layout.kernel(winner.kernel)
@@ -156,12 +157,13 @@ def _comparable(store: Store, match: Match) -> dict[str, Any]:
     fields = _fields(match)
     if match.kind == "record":
         record = read_record(match)
+        decision = record.valid_decision
         return {
             "environment": store.environment(record.environment) or record.environment,
             "op": record.op,
             "problem": record.problem,
-            "winner": record.decision.winner if record.decision else None,
-            "reason": record.decision.reason if record.decision else None,
+            "winner": decision.winner if decision else None,
+            "reason": decision.reason if decision else None,
             "status": {name: candidate.status for name, candidate in record.candidates.items()},
             "median_ms": {
                 name: candidate.median_ms for name, candidate in record.candidates.items()

@@ -146,7 +146,8 @@ def _check(arguments: Namespace) -> int:
 def _decided(store: Store, pin: Pin) -> str | None:
     """Return the winner of a pin's problem in a cache, None if it has none."""
     record = store.record(pin.environment, pin.op, pin.digest)
-    return record.decision.winner if record and record.decision else None
+    decision = record.valid_decision if record else None
+    return decision.winner if decision else None
 
 
 def _named(pin: Pin) -> dict[str, str]:

@@ -162,8 +162,8 @@ def _merge(arguments: Namespace) -> int:
     taken = [merge_stores(store, open_store(source, read_only=True)) for source in sources]
     for conflict in conflicts:
         record = store.record(conflict["environment"], conflict["op"], conflict["digest"])
-        if record is not None and record.decision is not None:
-            conflict["kept"] = record.decision.winner
+        if record is not None and record.valid_decision is not None:
+            conflict["kept"] = record.valid_decision.winner
     _say_imported(arguments, total(taken), store, is_new=is_new, conflicts=conflicts)
     return 0
 

@@ -31,7 +31,7 @@ from inductor_plugin.ops.gemm_call import (
 from inductor_plugin.ops.operators import define_kernels
 
 _LAUNCH = "str kernel, str order, int swizzle, int raster, int split_k"
-_RESULT = "*, Tensor(b!)? workspace=None, Tensor(a!) out) -> Tensor(a!)"
+_RESULT = "*, Tensor(b!)? workspace=None, Tensor(a!) out)"
 _SCHEMAS = {
     "cutlass_mm.out": f"(Tensor a, Tensor b, {_LAUNCH}, {_RESULT}",
     "cutlass_addmm.out": (
@@ -72,7 +72,7 @@ def cutlass_mm(
     *arguments: Any,
     workspace: torch.Tensor | None = None,
     out: torch.Tensor,
-) -> torch.Tensor:
+) -> None:
     """Write A @ B to ``out``.
 
     Args:
@@ -86,7 +86,7 @@ def cutlass_mm(
     make = functools.partial(call_of, product, (a, b), arguments, out)
     multiply = _ATEN._int_mm if a.dtype == torch.int8 else torch.matmul
     library = functools.partial(multiply, a, b, out=out)
-    return run_product(kernel, make, library, workspace, out)
+    run_product(kernel, make, library, workspace, out)
 
 
 def cutlass_addmm(
@@ -97,13 +97,13 @@ def cutlass_addmm(
     *arguments: Any,
     workspace: torch.Tensor | None = None,
     out: torch.Tensor,
-) -> torch.Tensor:
+) -> None:
     """Write alpha * A @ B + beta * C to ``out``; as `cutlass_mm`, with `gemm_call.added`."""
     make = functools.partial(call_of, added, (c, a, b), arguments, out)
     add: Any = torch.baddbmm if a.dim() > 2 else torch.addmm
     alpha, beta = arguments[-2:]
     library = functools.partial(add, c, a, b, alpha=alpha, beta=beta, out=out)
-    return run_product(kernel, make, library, workspace, out)
+    run_product(kernel, make, library, workspace, out)
 
 
 def cutlass_scaled_mm(
@@ -115,13 +115,13 @@ def cutlass_scaled_mm(
     *arguments: Any,
     workspace: torch.Tensor | None = None,
     out: torch.Tensor,
-) -> torch.Tensor:
+) -> None:
     """Write scale_a * scale_b * (A @ B) to ``out``; as `cutlass_mm`, with `gemm_call.scaled`."""
     make = functools.partial(call_of, scaled, (a, b, scale_a, scale_b), arguments, out)
     library = functools.partial(
         _ATEN._scaled_mm, a, b, scale_a, scale_b, out_dtype=out.dtype, out=out
     )
-    return run_product(kernel, make, library, workspace, out)
+    run_product(kernel, make, library, workspace, out)
 
 
 def cutlass_scaled_addmm(
@@ -134,13 +134,13 @@ def cutlass_scaled_addmm(
     *arguments: Any,
     workspace: torch.Tensor | None = None,
     out: torch.Tensor,
-) -> torch.Tensor:
+) -> None:
     """Write scale_a * scale_b * (A @ B) + C[n] to ``out``; the rest as in `cutlass_scaled_mm`."""
     make = functools.partial(call_of, scaled_added, (a, b, scale_a, scale_b, c), arguments, out)
     library = functools.partial(
         _ATEN._scaled_mm, a, b, scale_a, scale_b, bias=c, out_dtype=out.dtype, out=out
     )
-    return run_product(kernel, make, library, workspace, out)
+    run_product(kernel, make, library, workspace, out)
 
 
 def cutlass_grouped_mm(
@@ -151,7 +151,7 @@ def cutlass_grouped_mm(
     *arguments: Any,
     workspace: torch.Tensor | None = None,
     out: torch.Tensor,
-) -> torch.Tensor:
+) -> None:
     """Write A[rows of a group] @ B[group] for all groups to ``out``; as `cutlass_mm`.
 
     Rows after the last group are left as they are, as ``torch._grouped_mm`` leaves them.
@@ -165,13 +165,14 @@ def cutlass_grouped_mm(
         out: [m, n].
     """
     if not a.shape[-1]:
-        return out.zero_()
+        out.zero_()
+        return
     make = functools.partial(call_of, grouped, (a, b, offsets), arguments, out)
 
     def library() -> torch.Tensor:
         return out.copy_(_ATEN._grouped_mm(a, b, offsets))
 
-    return run_product(kernel, make, library, workspace, out)
+    run_product(kernel, make, library, workspace, out)
 
 
 def call_of(
@@ -189,14 +190,13 @@ def call_of(
 def run_product(
     kernel: str,
     make_call: Callable[[], GemmCall],
-    library: Callable[[], torch.Tensor],
+    library: Callable[[], object],
     workspace: torch.Tensor | None,
     out: torch.Tensor,
-) -> torch.Tensor:
+) -> None:
     """Launch a kernel or compute the library product; see `launch.run_or_fallback`."""
-    if not out.numel():
-        return out
-    return launch.run_or_fallback(PRODUCTS, kernel, make_call, library, workspace, out)
+    if out.numel():
+        launch.run_or_fallback(PRODUCTS, kernel, make_call, library, workspace, out)
 
 
 _OPERATORS: Any = define_kernels(

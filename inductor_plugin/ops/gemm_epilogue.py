@@ -19,16 +19,16 @@ from inductor_plugin.ops.epilogue_eval import evaluate
 from inductor_plugin.ops.gemm import call_of, run_product
 from inductor_plugin.ops.gemm_call import fused
 from inductor_plugin.ops.launch import view_of
+from inductor_plugin.ops.operators import define_kernels
 from inductor_plugin.problem.epilogue import Epilogue
 from inductor_plugin.problem.epilogue_text import decode
 
-_SCHEMA = (
-    "cutlass_mm_epilogue.out(Tensor a, Tensor b, Tensor[] operands, str kernel, str order, "
+_SCHEMAS = {
+    "cutlass_mm_epilogue.out": "(Tensor a, Tensor b, Tensor[] operands, str kernel, str order, "
     "int swizzle, int raster, int split_k, str epilogue, Tensor(c!)[] aux, "
-    "*, Tensor(b!)? workspace=None, Tensor(a!) out) -> Tensor(a!)"
-)
+    "*, Tensor(b!)? workspace=None, Tensor(a!) out)"
+}
 _ATEN: Any = torch
-_OPERATORS: Any = torch.library.Library("inductor_plugin", "FRAGMENT")
 
 
 def cutlass_mm_epilogue(
@@ -45,7 +45,7 @@ def cutlass_mm_epilogue(
     workspace: torch.Tensor | None = None,
     *,
     out: torch.Tensor,
-) -> torch.Tensor:
+) -> None:
     """Write the results of an epilogue of A @ B to ``out`` and ``aux``.
 
     Args:
@@ -67,7 +67,6 @@ def cutlass_mm_epilogue(
     make = functools.partial(_call, a, b, operands, launch, others, written)
     library = functools.partial(_library, a, b, operands, epilogue, others, written)
     run_product(kernel, make, library, workspace, written)
-    return out
 
 
 def _call(
@@ -120,20 +119,13 @@ def _fake(
     *_others: Any,
     out: torch.Tensor,
     **_more: Any,
-) -> torch.Tensor:
-    """Return the output of a fake call: its size is checked and nothing is written."""
+) -> None:
+    """Check the sizes of a fake call."""
     size = (*a.shape[:-1], b.shape[-1])
     if out.numel() != math.prod(size):
         raise RuntimeError(f"the output must be {size}, it is {tuple(out.shape)}")
     for operand in operands:
         _ATEN.broadcast_shapes(operand.shape, size)
-    return out
 
 
-def _define() -> None:
-    _OPERATORS.define(_SCHEMA)
-    _OPERATORS.impl("cutlass_mm_epilogue.out", cutlass_mm_epilogue, "CUDA")
-    _OPERATORS.impl("cutlass_mm_epilogue.out", _fake, "Meta")
-
-
-_define()
+_OPERATORS: Any = define_kernels(_SCHEMAS, {"cutlass_mm_epilogue.out": cutlass_mm_epilogue}, _fake)

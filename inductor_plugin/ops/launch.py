@@ -152,17 +152,17 @@ def run_or_fallback(
     family: KernelFamily[Call],
     kernel: str,
     make_call: Callable[[], Call],
-    library: Callable[[], torch.Tensor],
+    library: Callable[[], object],
     workspace: torch.Tensor | None,
     out: torch.Tensor,
-) -> torch.Tensor:
+) -> None:
     """Launch a kernel, or fall back if it is missing, refuses the operands, does not start or has nothing to compute.
 
     Args:
         family: The kernel's.
         kernel: ``SYMBOL@DIGEST``.
         make_call: Returns the call; may raise `CallRefusedError`.
-        library: Writes the same to ``out`` and returns it.
+        library: Writes the same to ``out``.
         workspace: Scratch memory of the kernel, uint8; None to allocate it.
         out: The output.
 
@@ -171,19 +171,20 @@ def run_or_fallback(
     """
     function = find_kernel(family, kernel)
     if function is None:
-        return library()
+        library()
+        return
     try:
         call = make_call()
         if family.has_work(call):
             _start(family, function, call, workspace, out.device)
-            return out
+            return
     except KernelError as error:
         if _names_path(kernel) or error.is_sticky:
             raise
         if not isinstance(error, CallRefusedError):  # other operands may suit it
             _retry_at[kernel] = math.inf
         _warn(family, kernel, str(error))
-    return library()
+    library()
 
 
 def find_kernel(family: KernelFamily[Call], kernel: str) -> KernelFunction[Call] | None:

@@ -29,25 +29,31 @@ def resolve(op: str, imports: Sequence[str] = ()) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
 
 
+def _write_nothing(*_: Any, **__: Any) -> None:
+    """Be the fake kernel of an operator that writes tensors of its caller."""
+
+
 def define_kernels(
-    schemas: Mapping[str, str], functions: Mapping[str, Callable[..., torch.Tensor]]
+    schemas: Mapping[str, str],
+    functions: Mapping[str, Callable[..., None]],
+    fake: Callable[..., None] = _write_nothing,
 ) -> Any:
-    """Define operators of the plugin for CUDA tensors, whose fake kernel returns ``out`` unwritten.
+    """Define operators of the plugin that write CUDA tensors of their caller.
+
+    They return nothing: torch traces no custom operator that returns what it writes, unless that is all it writes
+    (``torch.Tag.out``), and some have a workspace and further outputs.
 
     Args:
-        schemas: Arguments and result, by name with overload.
+        schemas: Arguments, by name with overload.
         functions: What computes each.
+        fake: What is called with fake tensors.
 
     Returns:
         The `torch.library.Library`, which has to be kept.
     """
     library = _LIBRARY.Library("inductor_plugin", "FRAGMENT")
     for name, function in functions.items():
-        library.define(name + schemas[name])
+        library.define(f"{name}{schemas[name]} -> ()")
         library.impl(name, function, "CUDA")
-        _LIBRARY.register_fake(f"inductor_plugin::{name}", _unwritten, lib=library)
+        _LIBRARY.register_fake(f"inductor_plugin::{name}", fake, lib=library)
     return library
-
-
-def _unwritten(*_: Any, out: torch.Tensor, **__: Any) -> torch.Tensor:
-    return out

@@ -99,16 +99,16 @@ class _OperatorCall:
         self._arguments, self._reads, self._aux = arguments, reads, aux
         self._nested = name_of(op) == _NESTED
 
-    def __call__(self, *tensors: torch.Tensor | None, out: torch.Tensor) -> Any:
+    def __call__(self, *tensors: torch.Tensor | None, out: torch.Tensor) -> torch.Tensor:
         *operands, workspace = tensors
         given: list[Any] = [*operands, *self._arguments]
         if self._nested:
             ends = 2 + self._reads
             given = [*operands[:2], operands[2:ends], *self._arguments, operands[ends:]]
-        result = self._operator(*given, workspace=workspace, out=out)
+        self._operator(*given, workspace=workspace, out=out)
         if self.site is not None:
             self._bind(self.site, out.device)
-        return result
+        return out
 
     def _bind(self, site: library.Site, device: torch.device) -> None:
         function = launch.find_kernel(self._family, str(self._arguments[0]))

@@ -121,7 +121,7 @@ def _mapping(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _facts(record: Record, environment: Mapping[str, Any], cache_dir: str) -> str:
-    decision = record.decision
+    decision = record.valid_decision
     numerics = _mapping(environment, "numerics")
     threads = _mapping(environment, "device").get("threads", 0)
     return _assigned(

@@ -82,7 +82,7 @@ class Case:
     def forward(self, kernel: str, lse: Tensor | None) -> Tensor:
         out = torch.empty_like(self.q)
         given = (self.q, self.k, self.v, lse, kernel, *arguments(self.mask))
-        assert cutlass.cutlass_fmha(*given, out=out) is out
+        cutlass.cutlass_fmha(*given, out=out)
         return out
 
     def backward(
@@ -92,7 +92,7 @@ class Case:
         o, lse = self.out.float(), self.lse.float()
         operands = (self.d_out, self.q, self.k, self.v, o, lse, self.delta, dq, dv)
         given = (*operands, kernel, *arguments(self.mask))
-        assert cutlass.cutlass_fmha_backward(*given, workspace=workspace, out=dk) is dk
+        cutlass.cutlass_fmha_backward(*given, workspace=workspace, out=dk)
         return dq, dk, dv
 
     def close(self, found: Any, expected: Any) -> None:
@@ -211,11 +211,11 @@ def test_generated_code_can_be_traced_without_a_kernel() -> None:
         q, lse = torch.empty(2, 4, 64, 64), torch.empty(2, 4, 64)
         told = ("a@0", 0.125, -1, -1, False)
         out = torch.empty_like(q)
-        assert ops.cutlass_fmha.out(q, q, q, lse, *told, out=out).shape == q.shape
-        assert ops.cutlass_fmha.out(q, q, q, None, *told, out=out).shape == q.shape
-        assert ops.cutlass_fmha_output.out(q, q, q, *told, out=out).shape == q.shape
+        ops.cutlass_fmha.out(q, q, q, lse, *told, out=out)
+        ops.cutlass_fmha.out(q, q, q, None, *told, out=out)
+        ops.cutlass_fmha_output.out(q, q, q, *told, out=out)
         back = (q, q, q, q, q, lse, lse, torch.empty_like(q), torch.empty_like(q))
-        assert ops.cutlass_fmha_backward.out(*back, *told, out=out).shape == q.shape
+        ops.cutlass_fmha_backward.out(*back, *told, out=out)
 
 
 def test_schemas_say_what_is_written() -> None:

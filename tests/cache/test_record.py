@@ -370,6 +370,19 @@ def test_what_one_cache_has_seen_fail_holds_for_all_and_calm_samples_beat_distur
     assert combine(record(busy), record(good)).candidates["a"] == good
     hung = measured("a", None, status="hung", measured_at=99.0)
     assert combine(record(good), record(hung)).candidates["a"] == good
+    pruned = measured("a", None, status="pruned", measured_at=99.0)  # by what one build has shown
+    assert combine(record(good), record(pruned)).candidates["a"] == good
+
+
+def test_a_winner_that_another_cache_has_seen_fail_is_no_decision():
+    won = record(measured("a", samples_ms=(1.0,) * 9), decision=decision("a", 2, 9.0))
+    assert won.valid_decision == won.decision
+    for status, still in (("wrong", False), ("compile_failed", False), ("hung", True)):
+        bad = measured("a", None, status=status)
+        refused = record(bad, measured("b"), decision=decision("b", 2, 1.0))
+        both = combine(refused, won)
+        assert (both.valid_decision is not None) == still, status
+    assert both.valid_decision == won.decision
 
 
 NOTE = {

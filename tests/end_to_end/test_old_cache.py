@@ -37,11 +37,12 @@ from torch._inductor import cpu_vec_isa
 from torch._inductor.graph import GraphLowering
 
 import inductor_plugin
-from inductor_plugin.aot.precompile import Request, check, precompile
+from inductor_plugin.aot.precompile import PackReport, Request, check, precompile
 from inductor_plugin.cache import open_store
 from inductor_plugin.cache.transfer.archive import import_archive
 from inductor_plugin.cache.transfer.wheel import read_pack
 from inductor_plugin.config import Config
+from inductor_plugin.errors import PackError
 from inductor_plugin.inductor.graph.session import OBSERVERS
 from inductor_plugin.tuning.runtime import RUNTIME
 from inductor_plugin.tuning.selection import TuningTicket
@@ -175,12 +176,8 @@ def test_old_packs_are_imported_whole(name: str, cache_dir: Path) -> None:
     assert [taken.kernels for taken in store.packs()] == [pack.kernels]
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
-@pytest.mark.parametrize(("name", "most"), [("triton", 2), ("cutlass", 1)])
-def test_old_packs_are_all_that_a_model_needs(
-    name: str, most: int, tmp_path: Path, cache_dir: Path, inductor_cache: Path
-) -> None:
+def packed_again(name: str, most: int, cache_dir: Path, out: Path) -> PackReport:
+    """Import an old pack and write it again, without a compiler of CUDA."""
     file = OLD / f"{name}.pack"
     pack = read_pack(file)
     for package in ("triton", "nvidia-cutlass"):
@@ -190,17 +187,33 @@ def test_old_packs_are_all_that_a_model_needs(
         if installed != pack.software.get(package):
             pytest.skip(f"the pack is of {package} {pack.software.get(package)}, not {installed}")
     RUNTIME.forget()
-    config = Config.load(
-        make.pack_options(name, most, cache_dir) | {"nvcc": "/nowhere"}, environ={}
-    )
+    options = make.pack_options(name, most, cache_dir) | {"nvcc": "/nowhere"}
+    config = Config.load(options, environ={})
     assert import_archive(open_store(cache_dir), file).kernels == len(pack.kernels)
-    request = Request(
-        "H200", ("tests.support.graphs.models:half",), tmp_path / "again.pack", config
-    )
-    again = precompile(request, lambda text: None)
-    RUNTIME.forget()
+    request = Request("H200", ("tests.support.graphs.models:half",), out, config)
+    try:
+        return precompile(request, lambda text: None)
+    finally:
+        RUNTIME.forget()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("inductor_cache")
+@pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
+def test_an_old_pack_is_all_that_a_model_needs(tmp_path: Path, cache_dir: Path) -> None:
+    file = OLD / "triton.pack"
+    pack = read_pack(file)
+    again = packed_again("triton", 2, cache_dir, tmp_path / "again.pack")
     assert again.stats.compiled == 0
     assert again.stats.candidates == 12  # as when the pack was made
     assert again.pack.kernels == pack.kernels
     assert again.pack.problems == pack.problems
     assert [kernel.name for kernel in again.kernels] == [kernel.name for kernel in check(file)]
+
+
+@pytest.mark.usefixtures("inductor_cache")
+@pytest.mark.skipif(torch.version.cuda is None, reason="needs a CUDA build of torch")
+def test_old_kernels_of_another_interface_are_not_called(tmp_path: Path, cache_dir: Path) -> None:
+    """A call of today is larger than those that the kernels of the pack read: they keep nothing for the next call."""
+    with pytest.raises(PackError, match="nothing was compiled: "):
+        packed_again("cutlass", 1, cache_dir, tmp_path / "again.pack")

@@ -207,9 +207,10 @@ class _OperatorCall(ir.ExternKernelOut):
         """Write the call into a C++ wrapper, which has no C function for the operator and calls Python.
 
         Inductor does this for operators written in Python, but not for their ``out=`` variants. The
-        returned handle would keep the output's memory alive until the graph ends.
+        handle of what some of them return would keep the output's memory alive until the graph ends.
         """
-        name = self.get_name()
+        name, returns = self.get_name(), bool(self.op_overload._schema.returns)
+        returned = f"{name}_returned"
         arguments: list[Any] = [*self.inputs, *self.constant_args]
         remaining = self.op_overload._schema.arguments[len(arguments) :]
         arguments += [self if arg.name == "out" else arg.default_value for arg in remaining]
@@ -223,10 +224,11 @@ class _OperatorCall(ir.ExternKernelOut):
             f"torch.ops.{self.op_overload}",
             self.op_overload,
             arguments,
-            [f"{name}_returned"],
+            [returned] if returns else [],
             [],
         )
-        wrapper.writeline(f"{name}_returned.reset();")
+        if returns:
+            wrapper.writeline(f"{returned}.reset();")
 
 
 def _is_static(node: Any) -> bool:

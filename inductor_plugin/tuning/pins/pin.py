@@ -133,8 +133,8 @@ def pin_of(
 
 
 def pin_of_record(record: Record) -> Pin | None:
-    """Return the pin of a record's decision; None if it has none."""
-    made: Decision | None = record.decision
+    """Return the pin of a record's decision; None if it has none that is valid."""
+    made: Decision | None = record.valid_decision
     if made is None:
         return None
     pin = pin_of(record, made.winner, made.library, made.reason)

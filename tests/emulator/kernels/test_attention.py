@@ -9,7 +9,7 @@ import pytest
 
 from inductor_plugin.problem.target import target
 from inductor_plugin.templates.cutlass_attention.config import FmhaConfig
-from tests.emulator.kernels import attention, build
+from tests.emulator.kernels import attention
 from tests.emulator.kernels.attention import Case
 from tests.emulator.machine.schedule import ALL, Schedule
 from tests.emulator.runtime.runtime import Runtime
@@ -30,11 +30,6 @@ CASES = {
     "backward, causal and narrow": Case(BACKWARD, 1, 2, 2, 200, 200, 48, right=0, spread=True),
     "backward, many tiles": Case(BACKWARD, 1, 1, 1, 500, 300, 64),
 }
-
-
-@pytest.fixture(name="runtime", scope="module")
-def a_runtime() -> Runtime:
-    return Runtime(build.CACHE)
 
 
 @pytest.mark.parametrize("schedule", [*ALL, RANDOM], ids=str)

@@ -8,7 +8,7 @@ import pytest
 
 from inductor_plugin.problem.target import target
 from inductor_plugin.templates.cutlass.config import GemmConfig
-from tests.emulator.kernels import build, gemm
+from tests.emulator.kernels import gemm
 from tests.emulator.kernels.gemm import Case
 from tests.emulator.machine.schedule import ALL, Schedule
 from tests.emulator.runtime.runtime import Runtime
@@ -35,11 +35,6 @@ CASES = {
     "cooperative": (Case(COOPERATIVE, 261, 200, 136, alpha=0.5, beta=2.0), "H200"),
     "sm100": (Case(SM100, 259, 136, 200, alpha=0.5, beta=2.0), "B200"),
 }
-
-
-@pytest.fixture(name="runtime", scope="module")
-def a_runtime() -> Runtime:
-    return Runtime(build.CACHE)
 
 
 @pytest.mark.parametrize("schedule", ALL, ids=str)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inductor_plugin.problem.target import target
-from tests.emulator.kernels import build, gemm
+from tests.emulator.kernels import gemm
 from tests.emulator.kernels.gemm import Case
 from tests.emulator.kernels.mutants import Mutant, mutants, noticed
 from tests.emulator.kernels.test_gemm import BF16
@@ -35,8 +35,10 @@ def test_mutants_are_those_instructions_that_ran() -> None:
         ("cp.async.bulk.wait_group", LATE, 2),  # where no more groups are pending than it allows
     ],
 )
-def test_a_missing_instruction_is_noticed(opcode: str, schedule: Schedule, redundant: int) -> None:
-    runtime, gpu, texts = Runtime(build.CACHE), target("H100"), list[str]()
+def test_a_missing_instruction_is_noticed(
+    runtime: Runtime, opcode: str, schedule: Schedule, redundant: int
+) -> None:
+    gpu, texts = target("H100"), list[str]()
 
     def kept(text: str) -> str:
         texts.append(text)

@@ -63,11 +63,6 @@ class Wrapper(ctypes.Structure):
     _fields_ = (("magic", ctypes.c_int), ("version", ctypes.c_int), ("data", ctypes.c_void_p))
 
 
-@pytest.fixture(name="runtime", scope="module")
-def a_runtime(tmp_path_factory: pytest.TempPathFactory) -> Runtime:
-    return Runtime(tmp_path_factory.mktemp("cudart"))
-
-
 @dataclass
 class Host:
     """Host code with one kernel: what nvcc's constructors and stubs would do."""
