@@ -111,6 +111,7 @@ def command(*arguments: str) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_another_process_takes_the_pack_and_compiles_nothing(
     request_: Request, tmp_path: Path
 ) -> None:

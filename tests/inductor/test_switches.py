@@ -52,6 +52,7 @@ def spent_by(function: Callable[..., Any]) -> Spent:
     return spent
 
 
+@pytest.mark.slow
 def test_without_caches_nothing_is_read_or_written(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

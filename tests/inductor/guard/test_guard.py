@@ -270,6 +270,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "_LEAST_S", 60.0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("patient")
 def test_random_numbers_of_training_stay(cache_dir: Path) -> None:
     def step(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
@@ -285,6 +286,7 @@ def test_random_numbers_of_training_stay(cache_dir: Path) -> None:
     assert GRAPH in [record.op for record in open_store(cache_dir).iter_records()]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("patient")
 def test_random_numbers_stay_as_they_were(cache_dir: Path) -> None:
     torch.manual_seed(3)
