@@ -131,7 +131,14 @@ def dirty(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tenso
     return out
 
 
+def returns_nothing(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
+    """Correct; its schema has no result, as those of the operators that launch CUTLASS kernels."""
+    torch.mm(a, b, out=out)
+
+
 for fault in FAULTS:
     _define(fault)
+library.define("returns_nothing(Tensor a, Tensor b, *, Tensor(x!) out) -> ()")
+library.impl("returns_nothing", returns_nothing, "CPU")
 library.define("dirty(Tensor(y!) a, Tensor b, *, Tensor(x!) out) -> Tensor(x!)")
 library.impl("dirty", dirty, "CPU")
