@@ -111,7 +111,8 @@ def test_who_has_waited_for_too_long_measures_anyway(tmp_path: Path) -> None:
 def test_a_process_that_measures_job_after_job_gives_others_their_turn(tmp_path: Path) -> None:
     with turn("gpu", 30.0, tmp_path):
         following = holder(tmp_path, 0)
-        until(lambda: is_held(tmp_path, "next-gpu"), 30.0)  # it waits, and looks only every so often
+        # It waits, and looks only every so often.
+        until(lambda: is_held(tmp_path, "next-gpu"), 30.0)
     try:
         with turn("gpu", 30.0, tmp_path) as alone:
             assert alone
