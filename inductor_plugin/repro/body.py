@@ -102,8 +102,11 @@ def mark(inputs):
             torch._dynamo.maybe_mark_dynamic(tensor, at)
 
 
-def compiled(arguments, values, inputs, step, cache_dir):
-    """Run the compiled call; return its results, what was decided meanwhile, and how to run it again."""
+def compiled(arguments, values, inputs, step, cache_dir, pins=None):
+    """Run the compiled call; return its results, what was decided meanwhile, and how to run it again.
+
+    ``pins`` is a file of decisions that replace the recorded ones.
+    """
     tickets, module = [], Call(values).eval()
 
     def again():
@@ -117,6 +120,8 @@ def compiled(arguments, values, inputs, step, cache_dir):
         import inductor_plugin
 
         options = {**OPTIONS, "policy": arguments.policy, "cache_dir": cache_dir}
+        if pins:
+            options = {**options, "policy": "pinned", "pin_file": pins}
         run = torch.compile(module, backend="inductor_plugin", options=options)
         with inductor_plugin.observe(tickets.extend):
             return again(), tickets, again
@@ -179,21 +184,37 @@ def timed(call, count):
     return timer.timeit(count).mean * 1e3
 
 
-def bench(ours, library, seconds):
-    """Time two calls in turns, so that both meet the same disturbances; return the report."""
+def bench(calls, seconds):
+    """Time calls in turns, so that all meet the same disturbances; return each one's samples, and calls a sample."""
     # A millisecond is long for the clock and short for the scheduler; the least of some calls, since
     # one may meet a disturbance.
-    once = max(min(timed(call, 1) for _ in range(10)) for call in (ours, library))
+    once = max(min(timed(call, 1) for _ in range(10)) for call in calls.values())
     count = max(1, int(1.0 / max(once, 1e-3)))
-    times, end = [], time.perf_counter() + seconds
-    while len(times) < 10 or (time.perf_counter() < end and len(times) < 1000):
-        order = (ours, library) if len(times) % 2 else (library, ours)
-        pair = {call: timed(call, count) for call in order}
-        times.append((pair[ours], pair[library]))
-    report = {"winner_ms": interval([a for a, _ in times])[0]}
-    report["library_ms"] = interval([b for _, b in times])[0]
-    report["speedup"], report["low"], report["high"] = interval([b / a for a, b in times])
-    return {**report, "rounds": len(times), "calls": count}
+    times, turns, end = {name: [] for name in calls}, 0, time.perf_counter() + seconds
+    while turns < 10 or (time.perf_counter() < end and turns < 1000):
+        for name in list(calls) if turns % 2 else reversed(calls):
+            times[name].append(timed(calls[name], count))
+        turns += 1
+    return times, count
+
+
+def compared(winner, library):
+    """Return how much faster the winner is than the library kernel, by their samples."""
+    report = {"winner_ms": interval(winner)[0], "library_ms": interval(library)[0]}
+    ratios = [b / a for a, b in zip(winner, library)]
+    report["speedup"], report["low"], report["high"] = interval(ratios)
+    return {**report, "rounds": len(ratios)}
+
+
+def rivals(arguments, values, inputs, step, cache_dir):
+    """Return the calls with the kernels that files of decisions name, by the names of what really runs."""
+    found = {}
+    for pins in arguments.rival:
+        _, tickets, again = compiled(arguments, values, inputs, step, cache_dir, pins)
+        name = chosen(tickets)
+        if name is not None:
+            found.setdefault(name, again)
+    return found
 
 
 def parsed():
@@ -207,6 +228,8 @@ def parsed():
     library = "time the call against the one with the library kernel, in turns"
     add("--bench", type=float, metavar="SECONDS", help=library)
     add("--json", metavar="FILE", help="write the times there, as JSON")
+    rival = "a file of decisions (`inductor-plugin pin`): time the kernel that it names, too"
+    add("--rival", metavar="FILE", action="append", default=[], help=rival)
     add("--register", action="append", default=[], metavar="MODULE:CLASS")
     add("--stock", action="store_true", help="compile with Inductor alone")
     return parser.parse_args()
@@ -235,11 +258,17 @@ def main(arguments, empty):
         _, tickets, library = compiled(arguments, values, inputs, step, f"{empty}/library")
         for ticket in tickets:
             print(f"compared with: {ticket.verdict.winner if ticket.verdict else 'stock'}")
-        times = bench(again, library, arguments.bench)
+        others = rivals(arguments, values, inputs, step, folder) if arguments.rival else {}
+        others.pop(winner, None)
+        calls = {"winner": again, "library kernel": library, **others}
+        samples, count = bench(calls, arguments.bench)
+        times = {**compared(samples["winner"], samples["library kernel"]), "calls": count}
         print(
             "winner {winner_ms:.4g} ms, library kernel {library_ms:.4g} ms a call: {speedup:.3f}x, with "
             "95 % between {low:.3f}x and {high:.3f}x ({rounds} rounds)".format(**times)
         )
+        if arguments.rival:
+            times["samples_ms"] = {winner: samples["winner"], **{name: samples[name] for name in others}}
         if arguments.json:
             with open(arguments.json, "w") as file:
                 json.dump(times, file)

@@ -33,26 +33,28 @@ def test_an_interval_has_ranks_of_the_binomial_distribution(body: dict[str, Any]
     assert body["interval"](range(1, 101)) == (50.5, 41, 61)
 
 
-def test_two_calls_are_timed_in_turns(body: dict[str, Any]) -> None:
+def test_calls_are_timed_in_turns(body: dict[str, Any]) -> None:
     turns: list[str] = []
     drift: Iterator[int] = count(1)
 
-    def ours() -> None:
-        turns.append("ours")
+    def kernel(name: str) -> Call:
+        return lambda: turns.append(name)
 
-    def library() -> None:
-        turns.append("library")
+    calls = {name: kernel(name) for name in ("winner", "library kernel", "rival")}
 
-    def timed(call: Call, calls: int) -> float:
-        del calls
+    def timed(call: Call, calls_a_sample: int) -> float:
+        del calls_a_sample
         call()
         # The machine gets slower all the time: in turns, the ratio is not moved by that.
-        return next(drift) ** 0.1 * (2.0 if call is library else 1.0)
+        return next(drift) ** 0.1 * (2.0 if call is calls["library kernel"] else 1.0)
 
     body["timed"] = timed
-    report = body["bench"](ours, library, 0.0)
+    samples, calls_a_sample = body["bench"](calls, 0.0)
+    report = body["compared"](samples["winner"], samples["library kernel"])
+    assert calls_a_sample == 1
     assert report["rounds"] == 10
     assert report["low"] <= 2.0 <= report["high"]
     assert report["speedup"] == pytest.approx(2.0, rel=0.05)
-    first = turns[-20::2]
-    assert first.count("ours") == first.count("library") == 5
+    assert statistics.median(samples["rival"]) == pytest.approx(report["winner_ms"], rel=0.1)
+    firsts = turns[-30::3]
+    assert firsts.count("winner") == firsts.count("rival") == 5

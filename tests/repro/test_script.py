@@ -243,6 +243,53 @@ def test_a_record_is_timed_against_the_library_kernel(
     assert min(times["winner_ms"], times["library_ms"]) > 0
 
 
+@pytest.mark.slow
+def test_a_winner_that_is_not_the_fastest_is_regretted(
+    filled: Path,
+    repository: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TRAITOR_REPEATS", "300")
+    monkeypatch.setenv("PYTHONPATH", str(repository))
+    template = "tests.support.candidates.wrong_in_process:TraitorTemplate"
+    command = ["bench", "--regret", "--op", "mm", "--seconds", "0.1", "--register", template]
+    assert main([*command, "--json", "--cache-dir", str(filled)]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert not said["not_timed"]
+    assert len(said["records"]) == sum(r.op == "mm" for r in records(filled))
+    for row in said["records"]:
+        assert row["winner"].startswith("traitor.mm-")
+        assert not row["fastest"].startswith("traitor.mm-")
+        assert row["low"] > 3.0
+        assert row["lost_ms"] > 0.6 * row["winner_ms"]
+        assert not row["missing"]
+    # A template that is not registered is not offered: the record's winner does not run either.
+    assert main([*command[:-2], "--cache-dir", str(filled)]) == 0
+    assert "not timed: mm(" in capsys.readouterr().out
+
+
+def test_regret_needs_no_key_and_the_speedup_does(
+    cache_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = open_store(cache_dir)
+    one = record(measured("fast", 1.0), decision=decision("fast"))
+    store.put_record(one)
+    where = ["--cache-dir", str(cache_dir)]
+    for wrong, why in (
+        (["bench"], "name a record by its key, or write --regret"),
+        (["bench", one.digest, "--op", "mm"], "--op chooses among all records"),
+        (["bench", "--regret", "--op", "bmm"], "no record is of operator 'bmm'; there are mm"),
+    ):
+        assert main([*wrong, *where]) == 2
+        assert why in capsys.readouterr().err
+    # Of another machine, and with a single candidate: there is nothing to time.
+    assert main(["bench", "--regret", *where]) == 0
+    assert "0 of 0 winners" in capsys.readouterr().out
+    assert main(["bench", "--regret", one.digest, *where]) == 0
+    assert "1 records have one candidate" in capsys.readouterr().out
+
+
 def test_what_cannot_be_rebuilt_keeps_its_metadata_and_says_so(
     cache_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

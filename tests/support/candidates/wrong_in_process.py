@@ -1,6 +1,7 @@
-"""Operators that are correct in workers, and wrong in this process on command.
+"""Operators that are correct in workers, and wrong or slow in this process on command.
 
-A worker imports this module because an `OpKernel` names it; it never gets the command.
+A worker imports this module because an `OpKernel` names it; it never gets the command. ``TRAITOR_REPEATS`` in the environment
+is how often each product is computed.
 """
 
 # torch types these partly; what it leaves open says nothing about the tests.
@@ -8,6 +9,7 @@ A worker imports this module because an `OpKernel` names it; it never gets the c
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,13 +23,15 @@ from inductor_plugin.template import Candidate
 from inductor_plugin.worker.jobs import BenchCandidate
 
 _AT: list[tuple[int, int]] = []
+_REPEATS = int(os.environ.get("TRAITOR_REPEATS", "1"))
 
 _library = torch.library.Library("traitor", "FRAGMENT")
 
 
 def _define(name: str, operands: str, compute: Callable[..., torch.Tensor]) -> None:
     def run(*args: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        out.copy_(compute(*args))
+        for _ in range(_REPEATS):
+            out.copy_(compute(*args))
         for row, column in _AT:
             out[..., row, column] = torch.nan
         return out

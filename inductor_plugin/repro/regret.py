@@ -1,0 +1,178 @@
+"""How much slower the recorded winners are than the fastest candidates, by samples taken now. Pure.
+
+Regret is the term of the bandit literature: what a choice costs compared with the best one in hindsight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from inductor_plugin.cache import Record, report
+
+NEAR = 1.02
+"""A choice is near the fastest candidate up to this multiple of its time."""
+_FAR = 2.0
+"""Candidates whose recorded median is longer than this multiple of the winner's are not timed again: no disturbance of
+the samples that a decision accepts doubles a median (`Measured.noisy`)."""
+_MOST = 8
+"""Most candidates that are timed for one record, the fastest by the record: each is compiled for itself."""
+
+
+@dataclass(frozen=True)
+class Regret:
+    """The regret of one record.
+
+    Attributes:
+        winner: The candidate that the record chose.
+        fastest: The candidate that is the fastest now; the winner if none is faster.
+        winner_ms: Milliseconds a call of the winner, the median, with what the compiled graph does around it.
+        ratio: The winner's time over that of the fastest, the median of turns; 1 if the winner is the fastest.
+        low: Lower bound of the ratio's 95 % interval.
+        high: Upper bound.
+        timed: Number of candidates that were timed, the winner included.
+    """
+
+    winner: str
+    fastest: str
+    winner_ms: float
+    ratio: float
+    low: float
+    high: float
+    timed: int
+
+    @property
+    def lost_ms(self) -> float:
+        """Milliseconds a call that the fastest candidate would save."""
+        return self.winner_ms * (1.0 - 1.0 / self.ratio)
+
+    @property
+    def near(self) -> bool:
+        """True if the winner takes at most 2 % longer than the fastest, or nothing shows that it does."""
+        return self.ratio <= NEAR or self.low <= 1.0
+
+
+def rivals(record: Record) -> list[str]:
+    """Return the candidates that are worth timing besides the winner, the fastest by the record first."""
+    decision = record.valid_decision
+    winner = record.candidates.get(decision.winner) if decision else None
+    if decision is None or winner is None or winner.median_ms is None:
+        return []
+    limit = _FAR * winner.median_ms
+    close = [
+        (measured.median_ms, name)
+        for name, measured in record.candidates.items()
+        if measured.status == "ok" and measured.median_ms is not None
+        if name != decision.winner and (measured.median_ms <= limit or name == decision.library)
+    ]
+    return [name for _, name in sorted(close)[: _MOST - 1]]
+
+
+def regret(winner: str, samples_ms: Mapping[str, Sequence[float]]) -> Regret:
+    """Return the regret of a winner.
+
+    The fastest is found by every second turn, and how much faster it is by the others: the least of many noisy medians is
+    too low by chance, and would look like regret.
+
+    Args:
+        winner: The candidate that the record chose.
+        samples_ms: Milliseconds by candidate, in the turns in which they were taken; four or more.
+    """
+    fastest = min(samples_ms, key=lambda name: (median(samples_ms[name][::2]), name != winner))
+    pairs = zip(samples_ms[winner][1::2], samples_ms[fastest][1::2], strict=True)
+    ratio, low, high = interval([own / best for own, best in pairs])
+    if ratio < 1.0:  # the other turns do not confirm it
+        fastest, ratio, low, high = winner, 1.0, 1.0, 1.0
+    winner_ms = median(samples_ms[winner])
+    return Regret(winner, fastest, winner_ms, ratio, low, high, len(samples_ms))
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the median and its 95 % interval, by the ranks of the binomial distribution."""
+    ordered, half = sorted(values), 0.98 * len(values) ** 0.5
+    low, high = int(len(values) / 2 - half), int(len(values) / 2 + half + 1)
+    return median(ordered), ordered[max(low, 0)], ordered[min(high, len(ordered) - 1)]
+
+
+def row(record: Record, found: Regret, missing: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the regret of a record as plain values.
+
+    Args:
+        record: The record.
+        found: Its regret.
+        missing: Candidates that did not run where they were named: they are not offered any more, or quarantined.
+    """
+    return {
+        "key": record.digest,
+        "op": record.op,
+        "describe": record.describe,
+        "noisy": record.noisy,
+        "winner": found.winner,
+        "fastest": found.fastest,
+        "winner_ms": found.winner_ms,
+        "ratio": found.ratio,
+        "low": found.low,
+        "high": found.high,
+        "lost_ms": found.lost_ms,
+        "near": found.near,
+        "timed": found.timed,
+        "missing": list(missing),
+    }
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the regret of all rows: how many are near the fastest, and the milliseconds that one call of each loses."""
+    total, lost = sum(r["winner_ms"] for r in rows), sum(r["lost_ms"] for r in rows)
+    firm = [r for r in rows if not r["noisy"]]
+    return {
+        "timed": len(rows),
+        "near": sum(r["near"] for r in rows),
+        "firm": len(firm),
+        "firm_near": sum(r["near"] for r in firm),
+        "total_ms": total,
+        "lost_ms": lost,
+        "ratio": total / (total - lost) if total else 1.0,
+    }
+
+
+def text(rows: Sequence[Mapping[str, Any]], left_out: Sequence[tuple[str, str]], alone: int) -> str:
+    """Return the table that people read.
+
+    Args:
+        rows: As from `row`.
+        left_out: Records that could not be timed, in words, and why.
+        alone: Number of records with a single candidate.
+    """
+    heads = ("KEY", "MS", "REGRET", "95 %", "RUNS", "FASTEST", "PROBLEM")
+    table = report.columns(
+        heads,
+        (
+            (
+                r["key"][:12],
+                report.number_text(r["winner_ms"]),
+                f"{r['ratio']:.3f}x",
+                f"{r['low']:.3f}-{r['high']:.3f}",
+                r["winner"],
+                "-" if r["fastest"] == r["winner"] else r["fastest"],
+                f"{r['describe']}{' noisy' if r['noisy'] else ''}",
+            )
+            for r in sorted(rows, key=lambda r: -r["lost_ms"])
+        ),
+    )
+    facts = summary(rows)
+    lines = [table] if rows else []
+    lines += [f"not timed: {what}: {why}" for what, why in left_out]
+    lines += [
+        f"not timed: {name} of {r['describe']}: it is not offered any more, or in quarantine"
+        for r in rows
+        for name in r["missing"]
+    ]
+    lines.append(
+        f"{facts['near']} of {facts['timed']} winners are within {NEAR - 1:.0%} of the fastest; "
+        f"one call of each takes {facts['total_ms']:.4g} ms, {facts['lost_ms']:.4g} ms of it lost"
+    )
+    if alone:
+        lines.append(f"{alone} records have one candidate, or no valid decision")
+    return "\n".join(lines)
