@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -57,17 +59,27 @@ def site_text(
     kernel = f'"{file}", {json.dumps(folder)}, "{symbol}", {sm_count}'
     if name_of(op) in ATTENTIONS:
         kind, scale, left, right, bottom_right = attention_numbers(op, arguments)
-        fields = f"{kind}, {bottom_right}, {left}, {right}, {scale!r}f"
+        fields = f"{kind}, {bottom_right}, {left}, {right}, {_float32(scale)}"
         site, spec, alignment = "AttentionCallSite", "AttentionSite", "kAttentionAlignment"
     else:
         *whole, alpha, beta = product_numbers(op, arguments, (0, 0))
-        fields = f"{', '.join(map(str, whole))}, {float(alpha)!r}f, {float(beta)!r}f"
+        fields = f"{', '.join(map(str, whole))}, {_float32(alpha)}, {_float32(beta)}"
         site, spec, alignment = "ProductSite", "GemmSite", "kProductAlignment"
     space = f"{NAMESPACE}::"
     return (
         f"static {space}Kernel {name}_kernel({kernel});\n"
         f"static {space}{site} {name}({name}_kernel, {space}{spec}{{{fields}}}, {space}{alignment});"
     )
+
+
+def _float32(value: float) -> str:
+    """Return a number as a constant of C++, of type float."""
+    rounded = ctypes.c_float(value).value
+    if math.isnan(rounded):
+        return "NAN"
+    if math.isinf(rounded):
+        return "INFINITY" if rounded > 0 else "-INFINITY"
+    return f"{rounded!r}f"
 
 
 def _wrapped(guard: str, headers: Sequence[str], parts: Sequence[str]) -> str:
