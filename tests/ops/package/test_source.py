@@ -9,7 +9,7 @@ import pytest
 
 from inductor_plugin.ops.package.source import site_text
 
-VALUES = (0.5, -3.0, 0.1, 1e-45, 3.4028235e38, 1e39, -1e300, math.inf, -math.inf, math.nan, 2)
+VALUES = (0.5, -3.0, 0.1, 2e-38, 3.4028235e38, 1e39, -1e300, math.inf, -math.inf, math.nan, 2)
 PROGRAM = """
 #include <cmath>
 #include <cstdio>
