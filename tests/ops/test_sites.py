@@ -452,8 +452,9 @@ def test_a_kernel_that_does_not_start_is_not_tried_again(cached: Echo) -> None:
         (torch.randn(5, 7), torch.randn(7, 6), torch.empty(4, 6)),
         (torch.randn(5, 7), torch.randn(7, 6), torch.empty(6, 5).t()),
         (torch.randn(5), torch.randn(7, 6), torch.empty(5, 6)),
+        (torch.randn(7, 5, 7), torch.randn(7, 6), torch.empty(7, 5, 6)),
     ],
-    ids=["k", "m", "columns", "a vector"],
+    ids=["k", "m", "columns", "a vector", "a batch and a matrix"],
 )
 def test_tensors_that_do_not_fit_never_reach_the_kernel_from_a_site(
     product: Echo, a: Tensor, b: Tensor, out: Tensor, slow_calls: SlowCalls
