@@ -168,8 +168,9 @@ def test_a_package_holds_the_kernels_of_products(
 ) -> None:
     model, x = Products(), torch.randn(17, 32)
     text = PRODUCT.format(header=PRODUCTS.read_text(), refuses=int(refuses))
+    rows = torch.export.Dim("rows", max=4096)
     with winning(text, tmp_path / "kernel"):
-        package = packaged(model, (x,), tmp_path)
+        package = packaged(model, (x,), tmp_path, dynamic_shapes={"x": {0: rows}})
     with zipfile.ZipFile(package) as archive:
         assert [name.rpartition("/")[2] for name in archive.namelist()].count("stub.kernel") == 1
     with torch.no_grad():
@@ -183,6 +184,10 @@ def test_a_package_holds_the_kernels_of_products(
         product, scaled = expected
         torch.testing.assert_close(outputs, [2 * product - 1, 2 * scaled])
         assert said == 2 * "forgotten;"  # once a call site
+    nothing = [out[:0] for out in expected]
+    outputs, said = aoti.run(package, [x[:0]], nothing, tmp_path)
+    torch.testing.assert_close(outputs, nothing)
+    assert not said
 
 
 def test_a_package_without_the_library_uses_torchs_product(

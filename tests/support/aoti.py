@@ -101,9 +101,10 @@ def run(
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     if done.returncode:
         raise RuntimeError(done.stderr)
+    written = [(folder / f"output{index}.data").read_bytes() for index in range(len(like))]
     outputs = [
-        torch.frombuffer(bytearray((folder / f"output{index}.data").read_bytes()), dtype=x.dtype)
-        for index, x in enumerate(like)
+        torch.frombuffer(bytearray(data), dtype=x.dtype) if data else x.new_empty(0)
+        for data, x in zip(written, like, strict=True)
     ]
     return [output.reshape(x.shape) for output, x in zip(outputs, like, strict=True)], done.stderr
 
