@@ -203,6 +203,11 @@ class RecordShelf:
         with self._guard:
             self._cached.clear()
 
+    def forget_unwritten(self) -> None:
+        """Drop the records that are in memory only."""
+        with self._guard:
+            self._memory.clear()
+
     def _on_disk(self, place: _Place) -> Record | None:
         cached = self._cached.get(place)
         file = None if cached else self._folder.layout.record(*place)

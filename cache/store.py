@@ -323,6 +323,10 @@ class Store:
         self._records.forget()
         return removed
 
+    def forget_unwritten(self) -> None:
+        """Drop the records that are in memory only: those of ``cache=off``, or of a disk that is full."""
+        self._records.forget_unwritten()
+
     def repair(self, damage: Damage) -> str:
         """Set a damaged entry aside, or write it again; return what was done, empty if it is sound now.
 

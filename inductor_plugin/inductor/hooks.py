@@ -316,6 +316,7 @@ def _install() -> None:
         compat.warn_if_untested()
         install()
     artifact.register()
+    compat.call_on_fresh_cache(RUNTIME.forget_unwritten)
     sites.OBSERVERS.add(add_called)
     vector.install()
     jinja.install()

@@ -225,6 +225,12 @@ class Runtime:
             self._stores.clear()
             self._traces.clear()
 
+    def forget_unwritten(self) -> None:
+        """Drop the records that no cache directory has."""
+        with self.lock:
+            for store in self._stores.values():
+                store.forget_unwritten()
+
     def _after_fork(self) -> None:
         """Drop the parent's state after a fork: its threads are gone, and its workers are not ours."""
         if os.getpid() == self._pid:

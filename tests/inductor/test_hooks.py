@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -10,9 +11,12 @@ import pytest
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import metrics
+from torch._inductor.utils import fresh_cache
 
 from inductor_plugin.config import Config
 from inductor_plugin.inductor import hooks
+from inductor_plugin.tuning.runtime import RUNTIME
+from tests.support.cache import measured, record
 
 pytestmark = pytest.mark.compat
 
@@ -67,3 +71,19 @@ def test_a_limit_splits_what_inductor_fuses(limit: str, kernels: int) -> None:
     found = torch.compile(function, options=chosen)(*tensors)
     torch.testing.assert_close(found, function(*tensors))
     assert (metrics.generated_kernel_count > 1) == (kernels > 1)
+
+
+def test_fresh_caches_of_inductor_forget_what_is_in_memory_only(cache_dir: Path) -> None:
+    hooks.compile_options(None, Config.load({}, {}), {})
+    one = record(measured("a"))
+    place = (one.environment, one.op, one.digest)
+    unkept, kept = (
+        RUNTIME.store(Config.load(stated, {}))
+        for stated in ({"cache": "off"}, {"cache_dir": str(cache_dir)})
+    )
+    for store in (unkept, kept):
+        store.put_record(one)
+        assert store.record(*place) is not None
+    with fresh_cache():
+        assert unkept.record(*place) is None
+        assert kept.record(*place) is not None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import sympy  # pyright: ignore[reportMissingTypeStubs]
@@ -16,6 +18,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor import ir, select_algorithm
 from torch._inductor import lowering as inductor_lowering
 from torch._inductor.graph import GraphLowering
+from torch._inductor.utils import clear_on_fresh_cache
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.nn.attention import SDPBackend
@@ -115,6 +118,19 @@ def bounds(symbol: Any) -> tuple[int, int]:
 def count_autotuning() -> None:
     """Count a call whose candidates are measured where stock Inductor counts it."""
     counters["inductor"]["select_algorithm_autotune"] += 1
+
+
+@functools.cache
+def call_on_fresh_cache(function: Callable[[], None]) -> None:
+    """Let Inductor call a function where it drops its own caches in memory (``fresh_cache``, ``clear_caches``)."""
+    clear_on_fresh_cache(_Clearing(function))
+
+
+@dataclass(frozen=True)
+class _Clearing:
+    """Has the method that `clear_on_fresh_cache` asks for."""
+
+    cache_clear: Callable[[], None]
 
 
 def strides(node: Any) -> Sequence[Any]:
