@@ -21,8 +21,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.choices.load import LOADS, load
 from benchmarks.harness.arms import machine
+from benchmarks.harness.load import LOADS, load
 from benchmarks.harness.repository import REPOSITORY
 from benchmarks.harness.sources import PLUGIN
 

@@ -16,6 +16,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.load import load
 from benchmarks.harness.repository import REPOSITORY
 from benchmarks.harness.resume import Budget
 from benchmarks.harness.sources import sources_digest
@@ -95,6 +96,7 @@ def raced(
     arm_s: float,
     rounds: int,
     seldom: str = "",
+    other_work: str = "quiet",
 ) -> tuple[dict[str, Any], bool]:
     """Return each arm's report of a call, and whether all finished within the budget.
 
@@ -108,6 +110,7 @@ def raced(
         arm_s: Most seconds an arm compiles.
         rounds: Samples of each arm.
         seldom: An arm that is left out of the reports where the budget cut it, for the others count without it.
+        other_work: The load, by its name, beside which the arms compile; they are sampled without it.
     """
     reports: dict[str, dict[str, Any]] = {}
     prepare_s: dict[str, float] = {}
@@ -115,7 +118,8 @@ def raced(
     for arm in processes:
         before_s = budget.spent_s()
         limit_s = share_s(budget.rest_s(), max(1, others))
-        reports[arm.name] = asked(arm, request, budget, arm_s, limit_s)
+        with load(other_work):
+            reports[arm.name] = asked(arm, request, budget, arm_s, limit_s)
         prepare_s[arm.name] = round(budget.spent_s() - before_s, 3)
         others -= arm.name != seldom
     if reports.get(seldom, {}).get("failed") == OVER:

@@ -1,9 +1,11 @@
 """Run time of ten networks on a CPU: torch.compile, stock max-autotune and the plugin, in turns.
 
-    python -m benchmarks.models [--networks bert gpt2 ...] [--training] [--rounds 20] [--out FILE]
+    python -m benchmarks.models [--networks bert gpt2 ...] [--training] [--load "2 busy"] [--rounds 20] [--out FILE]
 
 Each arm is a process with caches of its own; it compiles a network, then all arms are sampled in turns. Of each round the
-ratio of two arms is taken; the figure is the median of these, with a confidence interval of 95 % by bootstrap.
+ratio of two arms is taken; the figure is the median of these, with a confidence interval of 95 % by bootstrap. With
+``--load`` other processes compute while a network is compiled and tuned, not while it is sampled: what was chosen on a
+busy machine runs on a quiet one. ``OMP_NUM_THREADS`` sets the threads of all arms.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.arms import arms, machine, raced
+from benchmarks.harness.load import LOADS
 from benchmarks.harness.resume import Budget
 from benchmarks.harness.sources import PLUGIN
 from benchmarks.models.networks import NETWORKS
@@ -41,17 +44,29 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.models", description=__doc__)
     parser.add_argument("--networks", nargs="*", default=list(NETWORKS), choices=list(NETWORKS))
     parser.add_argument("--training", action="store_true")
+    parser.add_argument("--load", choices=LOADS, default="quiet")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     budget = Budget(2 * _LONGEST_S * len(ARMS) * len(arguments.networks))  # each arm has its limit
     facts = machine((*PLUGIN, "benchmarks/models"), dry=True) or {}
-    result: dict[str, Any] = {"machine": facts | {"cores": os.cpu_count()}, "networks": {}}
+    result: dict[str, Any] = {
+        "machine": facts | {"cores": os.cpu_count()},
+        "load": arguments.load,
+        "networks": {},
+    }
     with arms(ARMS, "benchmarks.models.arm", dry=True) as processes:
         for network in arguments.networks:
             request = {"do": "prepare", "network": network, "training": arguments.training}
             began = time.monotonic()
-            row, _ = raced(request, processes, budget, _LONGEST_S, arguments.rounds)
+            row, _ = raced(
+                request,
+                processes,
+                budget,
+                _LONGEST_S,
+                arguments.rounds,
+                other_work=arguments.load,
+            )
             row |= ratios(row["arms"]) | {"seconds": round(time.monotonic() - began, 1)}
             result["networks"][network] = row
             print(line(network, row), flush=True)

@@ -4,9 +4,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
 import pytest
 import torch
 
+from benchmarks.harness import arms
+from benchmarks.harness.resume import Budget
 from benchmarks.models.__main__ import interval, ratios, summary
 from benchmarks.models.networks import NETWORKS
 
@@ -52,3 +58,29 @@ def test_a_network_is_finite_and_the_same_every_time(name: str) -> None:
             results.append(model.eval()(*inputs))
     assert bool(results[0].isfinite().all())
     assert torch.equal(results[0], results[1])
+
+
+def test_other_processes_compute_while_a_network_is_tuned_and_not_while_it_is_sampled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events: list[str] = []
+
+    @contextmanager
+    def load(name: str) -> Generator[None]:
+        events.append(f"{name} begins")
+        yield
+        events.append(f"{name} ends")
+
+    class Arm:
+        name = "ours"
+
+        def ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
+            del limit_s
+            events.append(request["do"])
+            return {"ms": 1.0}
+
+    monkeypatch.setattr(arms, "load", load)
+    processes: Any = [Arm()]
+    row, _ = arms.raced({"do": "prepare"}, processes, Budget(60), 10, 2, other_work="2 busy")
+    assert events == ["2 busy begins", "prepare", "2 busy ends", "sample", "sample"]
+    assert row["arms"]["ours"]["median_ms"] == 1.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.choices.load import LOADS, load
 from benchmarks.choices.regret import costs, paired_ratio, regret
+from benchmarks.harness.load import LOADS, load
 
 
 def test_the_ratio_is_that_of_the_same_turns() -> None:
