@@ -1,0 +1,99 @@
+"""The verb that tunes a model on this machine: ``tune``."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from inductor_plugin.cache import report
+from inductor_plugin.cli.verb import (
+    Verb,
+    announcement,
+    cache_dir,
+    check_target,
+    force_argument,
+    lines_to,
+    output_file,
+    say,
+)
+
+if TYPE_CHECKING:
+    from inductor_plugin.aot.tune import TunedProblem, TuneReport
+
+
+def _arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        metavar="MODULE:FUNCTION",
+        help="function that takes nothing and returns (model, example_inputs), or a list of sets of inputs",
+    )
+    parser.add_argument(
+        "--training", action="store_true", help="the forward and the backward pass, not frozen"
+    )
+    parser.add_argument(
+        "--dynamic", action="store_true", help="let all sizes be unknown: one compile for all sets"
+    )
+    parser.add_argument(
+        "--pins", metavar="FILE", type=Path, help="also write the decisions, for policy=pinned"
+    )
+    force_argument(parser)
+
+
+def _tune(arguments: Namespace) -> int:
+    """Compile a model with each set of its inputs; options are read from the variables."""
+    from inductor_plugin.aot.tune import TuneRequest, tune  # noqa: PLC0415  loads torch (2.5 s)
+
+    pin_file = output_file(arguments.pins, force=arguments.force) if arguments.pins else None
+    folder = cache_dir(arguments)
+    if check_target(folder, named=bool(arguments.cache_dir)):
+        lines_to(arguments)(report.printable(announcement(folder)))
+    options = {"max_autotune": True, "cache_dir": str(folder)}
+    if arguments.json:
+        options |= {"table": "off", "progress": "off"}
+    request = TuneRequest(
+        model=arguments.model,
+        options=options,
+        training=arguments.training,
+        dynamic=arguments.dynamic,
+        pin_file=pin_file,
+    )
+    tuned = tune(request, say=lines_to(arguments))
+    say(arguments, tuned.to_dict(), _text(tuned, folder, pin_file))
+    return 0
+
+
+def _text(tuned: TuneReport, folder: Path, pin_file: Path | None) -> str:
+    """Return the report as text: a line for each problem, those that gained most first."""
+    problems = tuned.problems
+    rows = ((p.key[:12], _gain(p), p.winner or "-", p.describe + _marks(p)) for p in problems)
+    gained = sum((p.speedup or 1.0) > 1.0 for p in problems)
+    lines = [report.columns(("KEY", "GAIN", "RUNS", "PROBLEM"), rows)] if problems else []
+    lines.append(
+        f"{len(problems)} problems, {sum(p.known for p in problems)} of them known; {gained} run a kernel that is "
+        f"faster than the library's; {tuned.stats.benchmarked} candidates measured, {tuned.seconds:.0f} s"
+    )
+    if not problems:
+        lines.append(
+            "nothing was tuned: Inductor handed over no call with several candidates; `inductor-plugin doctor` says what "
+            "is off here"
+        )
+    if any(p.provisional for p in problems):
+        lines.append("provisional: other work has prolonged samples; tune again on a quiet machine")
+    if tuned.frozen:
+        lines.append("The weights were frozen; set TORCHINDUCTOR_FREEZING=1 where the model runs.")
+    lines.append(f"Cache: {folder}")
+    if pin_file is not None:
+        lines.append(f"Pins:  {pin_file}    inductor-plugin check {pin_file}")
+    return "\n".join(lines)
+
+
+def _gain(problem: TunedProblem) -> str:
+    return "-" if problem.speedup is None else f"{problem.speedup:.2f}x"
+
+
+def _marks(problem: TunedProblem) -> str:
+    return " (provisional)" if problem.provisional else ""
+
+
+VERBS = (Verb("tune", "compile and tune a model here, so that it is known", _arguments, _tune),)

@@ -1,0 +1,126 @@
+"""Models tuned on this machine: every decision is in the cache, for each set of inputs, forward and backward."""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+from inductor_plugin.aot import tune as tune_module
+from inductor_plugin.aot.tune import TuneRequest, tune
+from inductor_plugin.cache import open_store
+from inductor_plugin.errors import OptionError
+from inductor_plugin.tuning.pins.replay import read_pins
+
+
+class Attention(nn.Module):
+    """One attention; its gradient is another problem."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(16))
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        return sdpa(q * self.scale, k, k)
+
+
+class Index(nn.Module):
+    """Its output has no gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.argmax(-1)
+
+
+def attention() -> tuple[nn.Module, Any]:
+    return Attention(), (torch.randn(1, 2, 64, 16), torch.randn(1, 2, 64, 16))
+
+
+def two_sets() -> tuple[nn.Module, Any]:
+    return nn.Linear(2, 2), [(torch.ones(1, 2),), (torch.ones(3, 2),)]
+
+
+def index() -> tuple[nn.Module, Any]:
+    return Index(), (torch.ones(1, 2),)
+
+
+def request(name: str, folder: Path, **more: Any) -> TuneRequest:
+    options = {"cache_dir": str(folder), "table": "off", "progress": "off"}
+    return TuneRequest(f"{__name__}:{name}", options, **more)
+
+
+@pytest.fixture
+def compiles(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Keep how each model is compiled, instead of compiling it."""
+    kept: list[dict[str, Any]] = []
+
+    def compile_nothing(model: nn.Module, **how: Any) -> nn.Module:
+        kept.append({**how, "freezing": tune_module.inductor_config.freezing})
+        return model
+
+    monkeypatch.setattr(torch, "compile", compile_nothing)
+    return kept
+
+
+@pytest.mark.usefixtures("inductor_cache")
+def test_a_training_step_is_tuned_with_its_gradient_and_known_the_next_time(
+    cache_dir: Path, tmp_path: Path
+) -> None:
+    pins = tmp_path / "pins.json"
+    first = tune(request("attention", cache_dir, training=True, pin_file=pins))
+    operators = {problem.describe.partition("(")[0] for problem in first.problems}
+    assert operators == {"attention", "attention_backward"}
+    assert not any(problem.known for problem in first.problems)
+    assert {record.digest for record in open_store(cache_dir).iter_records()} >= {
+        problem.key for problem in first.problems
+    }
+    assert all(read_pins(str(pins)).has(operator) for operator in operators)
+    again = tune(request("attention", cache_dir, training=True))  # its graphs are in no cache's way
+    assert {problem.key for problem in again.problems} == {p.key for p in first.problems}
+    assert all(problem.known or problem.provisional for problem in again.problems)
+
+
+def test_each_set_of_inputs_is_compiled_for_itself(
+    compiles: list[dict[str, Any]], cache_dir: Path
+) -> None:
+    said: list[str] = []
+    assert tune(request("two_sets", cache_dir), said.append).sets == 2
+    assert [how["dynamic"] for how in compiles] == [False, False]
+    assert said == ["inputs 1 of 2: 0 problems so far", "inputs 2 of 2: 0 problems so far"]
+
+
+def test_unknown_sizes_are_compiled_once(compiles: list[dict[str, Any]], cache_dir: Path) -> None:
+    tune(request("two_sets", cache_dir, dynamic=True))
+    assert [how["dynamic"] for how in compiles] == [True]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_weights_are_frozen_for_inference_on_a_cpu(
+    compiles: list[dict[str, Any]], cache_dir: Path, training: bool
+) -> None:
+    report = tune(request("two_sets", cache_dir, training=training))
+    assert [how["freezing"] for how in compiles] == [not training] * 2
+    assert report.frozen is not training
+
+
+@pytest.mark.usefixtures("compiles")
+def test_a_model_without_a_gradient_is_not_trained(cache_dir: Path) -> None:
+    with pytest.raises(OptionError, match="no output with a gradient; leave out --training"):
+        tune(request("index", cache_dir, training=True))
+    assert tune(request("index", cache_dir)).problems == ()
+
+
+def test_gradients_are_not_kept(
+    compiles: list[dict[str, Any]], cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = nn.Linear(2, 2)
+    monkeypatch.setattr(sys.modules[__name__], "two_sets", lambda: (model, (torch.ones(1, 2),)))
+    tune(request("two_sets", cache_dir, training=True))
+    assert len(compiles) == 1
+    assert model.weight.grad is None
