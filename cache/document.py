@@ -112,11 +112,18 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def _refuse_constant(name: str) -> None:
+def inner(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return the fields inside others; none if they are something else."""
+    value = fields.get(name)
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def refuse_constant(name: str) -> None:
+    """Raise ValueError for NaN and infinities, which JSON does not have (``parse_constant`` of a decoder)."""
     raise ValueError(f"it holds {name}, which is no number")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_DECODER = json.JSONDecoder(parse_constant=refuse_constant)
 
 
 def _refuse_depth(fields: dict[str, Any]) -> None:

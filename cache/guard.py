@@ -55,7 +55,6 @@ def reason_to_refuse(path: Path) -> Refusal | None:
 
     Args:
         path: The directory.
-        owners: The users who may own it; by default the one of this process.
 
     Raises:
         OSError: The directory cannot be read.

@@ -225,10 +225,10 @@ def remove_kernel(folder: Folder, path: Path) -> bool:
         return False
 
 
-def remove_record(folder: Folder, path: Path) -> bool:
-    """Remove a record's file; return False if it is gone already, or its lock is not free in 5 s."""
+def remove_record(folder: Folder, path: Path, wait_s: float = 5.0) -> bool:
+    """Remove a record's file; return False if it is gone already, or its lock is not free in time."""
     try:
-        with folder.lock(f"records-{path.stem[:2]}", 5.0):
+        with folder.lock(f"records-{path.stem[:2]}", wait_s):
             path.unlink()
     except (CacheError, OSError) as error:
         logger.debug("record %s stays: %s", path.name, error)

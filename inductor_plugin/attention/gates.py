@@ -163,7 +163,7 @@ def _cudnn_head(a: Attention, s: DispatchContext) -> str | None:
 def _cudnn_bug(a: Attention, s: DispatchContext) -> str | None:
     """Gradients that may be NaN, as torch 2.15 warns of: SM90, no causal mask, Sk % 128 == 64."""
     hit = a.backward and not a.mask.limited and s.capability == (9, 0) and s.cudnn < 92600
-    if hit and (s.dynamic or a.keys % 128 == 64):
+    if hit and a.keys % 128 == 64:
         return "gradients that cuDNN before 9.26 may make NaN (Sk % 128 == 64)"
     return None
 

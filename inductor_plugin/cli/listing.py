@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from inductor_plugin.cache import Store, report
-from inductor_plugin.cache.document import load
+from inductor_plugin.cache.document import inner, load
 from inductor_plugin.cache.guard import read
 from inductor_plugin.cache.size.evict import pinned
 from inductor_plugin.cli import second, table
@@ -255,7 +255,7 @@ def _environment_rows(store: Store, arguments: Namespace) -> list[dict[str, Any]
     rows: list[dict[str, Any]] = []
     for digest in chosen:
         fields = store.environment(digest) or {}
-        device, software = (_mapping(fields, name) for name in ("device", "software"))
+        device, software = (inner(fields, name) for name in ("device", "software"))
         rows.append(
             {
                 "key": digest,
@@ -308,15 +308,10 @@ def _same_machine(fields: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
 
     A record's environment may have more, such as the C++ compiler, which is found when it is needed.
     """
-    devices = [{**_mapping(facts, "device"), "threads": None} for facts in (fields, here)]
-    software = _mapping(fields, "software")
-    same = all(software.get(name) == text for name, text in _mapping(here, "software").items())
+    devices = [{**inner(facts, "device"), "threads": None} for facts in (fields, here)]
+    software = inner(fields, "software")
+    same = all(software.get(name) == text for name, text in inner(here, "software").items())
     return devices[0] == devices[1] and same
-
-
-def _mapping(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    inner = fields.get(name)
-    return cast("Mapping[str, Any]", inner) if isinstance(inner, Mapping) else {}
 
 
 VERBS = (

@@ -12,7 +12,8 @@ register (half a register if it has 16 bits) for each element of a thread's part
 
 from __future__ import annotations
 
-from inductor_plugin.problem.epilogue import BYTES, Epilogue
+from inductor_plugin.problem.definition import item_bytes
+from inductor_plugin.problem.epilogue import Epilogue
 
 HALF = 0.5
 """Registers of a value with 16 bits."""
@@ -122,7 +123,7 @@ def _across_columns(epilogue: Epilogue) -> float:
     if not any(read.pattern == "column" for read in epilogue.reads):
         return 0.0
     shares = [
-        min(BYTES.get(read.dtype, 4), 4) / 4 for read in epilogue.reads if read.pattern != "scalar"
+        min(item_bytes(read.dtype), 4) / 4 for read in epilogue.reads if read.pattern != "scalar"
     ]
     return HALF + sum(shares)
 
@@ -148,7 +149,7 @@ def _prefetches(epilogue: Epilogue) -> bool:
     special = (at for at, step in enumerate(epilogue.steps) if step.op in SPECIAL)
     return (
         len(large) > 1
-        or any(BYTES.get(read.dtype, 4) != BYTES.get(epilogue.dtype, 4) for read in large)
+        or any(item_bytes(read.dtype) != item_bytes(epilogue.dtype) for read in large)
         or any(read.pattern == "row" for read in epilogue.reads)
         or any(write.dtype in NARROW for write in epilogue.writes)
         or any(_live_across(epilogue, at) for at in special)

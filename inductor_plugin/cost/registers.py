@@ -14,7 +14,8 @@ from typing import Literal
 
 from inductor_plugin.cost.liveness import asked_ahead, live_values, longest_chain
 from inductor_plugin.cost.tile import REGISTERS_BESIDE_SUMS, ceil_div
-from inductor_plugin.problem.epilogue import BYTES, Epilogue
+from inductor_plugin.problem.definition import item_bytes
+from inductor_plugin.problem.epilogue import Epilogue
 from inductor_plugin.problem.target import Target
 
 MOST_REGISTERS = 255
@@ -106,7 +107,7 @@ def unfused_needs(kernel: Kernel, target: Target) -> Needs:
     shared = kernel.shared_bytes
     if shared is None:
         m, n, k = kernel.tile
-        a, b = (BYTES.get(dtype, 4) for dtype in kernel.operands)
+        a, b = (item_bytes(dtype) for dtype in kernel.operands)
         shared = max(kernel.stages - 1, 1) * k * (m * a + n * b)
     return _needs(kernel, target, registers, spilled, shared)
 
@@ -196,8 +197,8 @@ def scratch_bytes(kernel: Kernel, epilogue: Epilogue) -> int:
     The product is converted before it is stored, a column operand after it is loaded (Triton 3.6 to 3.9).
     """
     m, n, _ = kernel.tile
-    turned = [BYTES.get(read.dtype, 4) for read in epilogue.reads if read.pattern == "column"]
-    return m * n * max([BYTES.get(epilogue.dtype, 4), *turned])
+    turned = [item_bytes(read.dtype) for read in epilogue.reads if read.pattern == "column"]
+    return m * n * max([item_bytes(epilogue.dtype), *turned])
 
 
 def _needs(kernel: Kernel, target: Target, demand: int, spilled: int, shared: int) -> Needs:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from inductor_plugin.problem.definition import item_bytes
 from inductor_plugin.problem.target import Target
 
 BYTES = {
-    "float32": 4, "tf32": 4, "int32": 4, "float16": 2, "bfloat16": 2,
-    "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1,
+    dtype: item_bytes(dtype)
+    for dtype in (
+        "float32", "tf32", "int32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8",
+    )
 }  # fmt: skip
-"""Size of an element by dtype."""
+"""Bytes of an element, of the types that the models know."""
 
 REGISTERS_BESIDE_SUMS = 40
 """Registers of a thread besides its sums: addresses, fragments, counters."""

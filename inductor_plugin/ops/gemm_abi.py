@@ -11,10 +11,6 @@ from typing import Any
 
 from inductor_plugin.ops.abi import Abi
 
-RASTERS: dict[str, int] = {"heuristic": 0, "along_m": 1, "along_n": 2}
-"""`GemmCall.raster` by its name."""
-
-
 SLOTS = 8
 """Entries of `GemmCall.operands`."""
 

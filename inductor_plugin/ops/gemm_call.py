@@ -32,7 +32,7 @@ def product(
         order: Whether K (``t``) or the other dimension (``n``) of A is contiguous, and of B whether
             N (``t``) or K (``n``) is, in CUTLASS's letters.
         swizzle: Largest number of tiles that neighbouring blocks share a side of.
-        raster: Direction in which blocks walk over D (`gemm_abi.RASTERS`).
+        raster: Direction in which blocks walk over D (0 heuristic, 1 along M, 2 along N).
         split_k: Parts K is cut into.
         out: [m, n] or [batch, m, n], rows contiguous.
         sm_count: Multiprocessors of the device.

@@ -34,6 +34,7 @@ from inductor_plugin.config import default_cache_dir, default_cache_read
 from inductor_plugin.errors import NAME, CacheError, CallRefusedError, KernelError
 from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.ops.abi import Abi, KernelFunction, TensorView
+from inductor_plugin.ops.operators import name_of
 from inductor_plugin.problem import Operand
 
 LIBRARY_FILE = "kernel.so"
@@ -136,7 +137,7 @@ def workspace_needed(
         function = _lookup(family, str(kernel.args[0]))
         if function is None:
             return 0
-        name = kernel.op.partition("::")[2].partition(".")[0]
+        name = name_of(kernel.op)
         call = family.calls[name](
             *(TensorView(operand.size, operand.stride) for operand in operands),
             *kernel.args[1:],

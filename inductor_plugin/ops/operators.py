@@ -29,6 +29,11 @@ def resolve(op: str, imports: Sequence[str] = ()) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
 
 
+def name_of(op: str) -> str:
+    """Return the name of an operator without namespace and overload."""
+    return op.partition("::")[2].partition(".")[0]
+
+
 def _write_nothing(*_: Any, **__: Any) -> None:
     """Be the fake kernel of an operator that writes tensors of its caller."""
 

@@ -19,7 +19,7 @@ import torch
 
 from inductor_plugin.ops import imports_of, launch
 from inductor_plugin.ops.native import library
-from inductor_plugin.ops.operators import resolve
+from inductor_plugin.ops.operators import name_of, resolve
 
 _PRODUCTS = (
     "cutlass_mm",
@@ -154,8 +154,3 @@ def _site(
         veto = torch.are_deterministic_algorithms_enabled if backward else None
         return sites.attention_site(slow, veto, *attention_numbers(op, arguments))
     return sites.product_site(slow, *product_numbers(op, arguments, counts))
-
-
-def name_of(op: str) -> str:
-    """Return the name of an operator without namespace and overload."""
-    return op.partition("::")[2].partition(".")[0]

@@ -5,7 +5,6 @@ Facts only; `layout` decides. No torch.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -208,12 +207,6 @@ def run_time(problem: Problem, index: int) -> frozenset[int]:
         if entry.operand == b and entry.dim != of_b - 2:
             dims.add(entry.dim - of_b + rank)
     return frozenset(dim for dim in dims if dim >= 0)
-
-
-def item_bytes(dtype: str) -> int:
-    """Return the size of an element: the bits are the first number in a dtype's name."""
-    bits = re.search(r"\d+", dtype)
-    return max(int(bits[0]) // 8, 1) if bits else 1
 
 
 def _is_zero(text: str) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -117,7 +119,7 @@ class Problem:
             ]
         if self.dynamic:
             for operand in (*plain["inputs"], plain["output"]):
-                operand["stride"] = _stride_order(operand["stride"])
+                operand["stride"] = stride_order(operand["stride"])
             plain["output"]["size"] = len(plain["output"]["size"])
         return {"schema": PROBLEM_SCHEMA, **plain}
 
@@ -151,7 +153,16 @@ def size_class(size: int) -> tuple[int, int]:
     return low + 1, 2 * low
 
 
-def _stride_order(stride: tuple[int, ...] | list[int]) -> list[str]:
+def stride_order(stride: Sequence[int]) -> list[str]:
     """Return strides reduced to the facts that a class of sizes shares: unit, zero, or their rank."""
     ranks = {value: rank for rank, value in enumerate(sorted({s for s in stride if s > 1}))}
     return [str(s) if s in (0, 1) else f"rank{ranks[s]}" for s in stride]
+
+
+def item_bytes(dtype: str) -> int:
+    """Return the bytes of an element of a dtype by its name: the first number in it is the bits (``complex64``).
+
+    Types without a number (``bool``) and those of less than 8 bits have 1.
+    """
+    bits = re.search(r"\d+", dtype)
+    return max(int(bits[0]) // 8, 1) if bits else 1

@@ -23,26 +23,12 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
 
+from inductor_plugin.problem.definition import item_bytes, stride_order
+
 Pattern: TypeAlias = Literal["full", "row", "column", "scalar", "other"]
 """How an operand is broadcast to D[..., m, n]: ``full`` one element for each of D, at any strides;
 ``row`` one for each n, the same in all rows; ``column`` one for each m; ``scalar`` one number.
 ``other`` is everything else: a gather, a transposed or shifted view, a pad."""
-
-BYTES: dict[str, int] = {
-    "bool": 1,
-    "uint8": 1,
-    "int8": 1,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "float16": 2,
-    "bfloat16": 2,
-    "int16": 2,
-    "float32": 4,
-    "int32": 4,
-    "float64": 8,
-    "int64": 8,
-}
-"""Bytes of an element by the dtype's name."""
 
 STRUCTURE = frozenset({"product", "load", "store", "constant"})
 """Steps that compute nothing."""
@@ -73,7 +59,7 @@ class Access:
     @property
     def bytes(self) -> int:
         """Bytes that are accessed; an element of an unknown dtype counts four."""
-        return self.elements * BYTES.get(self.dtype, 4)
+        return self.elements * item_bytes(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -136,7 +122,7 @@ class Epilogue:
     @property
     def product_bytes(self) -> int:
         """Bytes of D where it is stored."""
-        return self.elements * BYTES.get(self.dtype, 4)
+        return self.elements * item_bytes(self.dtype)
 
     @property
     def read_bytes(self) -> int:
@@ -184,7 +170,7 @@ class Epilogue:
             for field in ("buffer", "elements", "stride", "offset"):
                 del access[field]
         plain["aligned"] = [_alignment(access) for access in (*self.reads, *self.writes)]
-        plain["order"] = [_order(access.stride) for access in (*self.reads, *self.writes)]
+        plain["order"] = [stride_order(access.stride) for access in (*self.reads, *self.writes)]
         return plain
 
     def describe(self) -> str:
@@ -230,12 +216,6 @@ def pattern_of(stride: Sequence[int], size: Sequence[int]) -> Pattern:
     if along_m:
         return "column"
     return "other" if any(along) else "scalar"
-
-
-def _order(stride: tuple[int, ...]) -> list[str]:
-    """Return strides reduced to the facts that other sizes share: zero, one, or their rank."""
-    ranks = {value: rank for rank, value in enumerate(sorted({s for s in stride if s > 1}))}
-    return [str(s) if s in (0, 1) else f"rank{ranks[s]}" for s in stride]
 
 
 def _alignment(access: Access) -> int:

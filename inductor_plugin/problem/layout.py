@@ -24,11 +24,10 @@ from inductor_plugin.problem.contract import (
     OperandVerdict,
     Order,
     Recipe,
-    item_bytes,
     roles,
     run_time,
 )
-from inductor_plugin.problem.definition import Operand, Problem
+from inductor_plugin.problem.definition import Operand, Problem, item_bytes
 
 COPY_SHARE = 0.5
 """Share of the call's roofline time that copies may take. Beyond it, a kernel after the copies would have

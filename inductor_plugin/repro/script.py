@@ -17,9 +17,10 @@ from __future__ import annotations
 import pprint
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from inductor_plugin.cache import Record, report
+from inductor_plugin.cache.document import inner
 from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.problem.epilogue_text import load
 from inductor_plugin.problem.tolerance import tolerance
@@ -104,7 +105,7 @@ def _head(record: Record, environment: Mapping[str, Any], refused: str) -> str:
     ]
     metadata = f"The call cannot be rebuilt, so this is metadata only: {refused}."
     lines += ["", metadata] if refused else _HOW.splitlines()
-    device = _mapping(environment, "device").get("name", "an unknown device")
+    device = inner(environment, "device").get("name", "an unknown device")
     lines += ["", f"Measured on {device}:", ""]
     lines += [f"    {line}" for line in report.candidates_text(record).splitlines()]
     if record.rejected:
@@ -114,16 +115,10 @@ def _head(record: Record, environment: Mapping[str, Any], refused: str) -> str:
     return f'"""{text}\n"""\n'
 
 
-def _mapping(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return fields inside others; none if they are something else."""
-    inner = fields.get(name)
-    return cast("Mapping[str, Any]", inner) if isinstance(inner, Mapping) else {}
-
-
 def _facts(record: Record, environment: Mapping[str, Any], cache_dir: str) -> str:
     decision = record.valid_decision
-    numerics = _mapping(environment, "numerics")
-    threads = _mapping(environment, "device").get("threads", 0)
+    numerics = inner(environment, "numerics")
+    threads = inner(environment, "device").get("threads", 0)
     return _assigned(
         {
             "DESCRIBE": report.printable(record.describe),

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.problem.attention import DIRECTIONS, attention_of
-from inductor_plugin.problem.contract import item_bytes
+from inductor_plugin.problem.definition import item_bytes
 from inductor_plugin.problem.tolerance import reduction_length
 
 SHARE = 0.4

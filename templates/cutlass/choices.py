@@ -22,6 +22,9 @@ LIMIT = 16
 _MULTIPROCESSORS: dict[str, int] = {"sm_80": 108, "sm_90a": 132, "sm_100a": 148}
 """Multiprocessors of A100, H100 SXM and B200; only the order of choices depends on it."""
 
+ALL = 1000
+"""More kernels than exist: the order decides which are tried."""
+
 _Shape = tuple[Schedule, tuple[int, int], tuple[int, int]]
 
 _SM90: tuple[_Shape, ...] = (

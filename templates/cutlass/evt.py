@@ -23,7 +23,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, TypeAlias
 
-from inductor_plugin.problem.epilogue import BYTES, Access, Epilogue, Step
+from inductor_plugin.problem.definition import item_bytes
+from inductor_plugin.problem.epilogue import Access, Epilogue, Step
 from inductor_plugin.templates.cutlass.functor import ANY, FUNCTORS, Bounds, Kind, bounds
 
 OperandKind: TypeAlias = Literal["source", "full", "row", "column", "scalar"]
@@ -218,7 +219,7 @@ def _check_access(access: Access, name: str, dtypes: Iterable[str]) -> None:
             f"an {name} of one column must be contiguous, its strides are {strides}"
         )
     if access.pattern == "full":
-        step = 16 // BYTES[access.dtype]
+        step = 16 // item_bytes(access.dtype)
         if any(start % step for start in (*strides[:-1], access.offset)):
             raise _RefusedError(
                 f"TMA wants rows that start at multiples of 16 bytes ({step} elements), an {name} has "

@@ -11,7 +11,7 @@ from typing import cast
 
 from inductor_plugin.problem import Operand, Problem
 from inductor_plugin.problem.epilogue import Access, Epilogue, Step, pattern_of
-from inductor_plugin.templates.cutlass.choices import Choice, choices, family
+from inductor_plugin.templates.cutlass.choices import ALL, Choice, choices, family
 from inductor_plugin.templates.cutlass.config import BITS, Element, GemmConfig, full_alignment
 from inductor_plugin.templates.cutlass.evt import Evt, evt_of
 from inductor_plugin.templates.cutlass.limits import unbuildable
@@ -23,7 +23,6 @@ LIMIT = 4
 
 _PLAIN = {"mm": "mm", "bmm": "bmm", "int_mm": "int_mm", "addmm": "mm", "baddbmm": "bmm"}
 _ADDS = ("addmm", "baddbmm")
-_OFFERED = 1000
 
 
 def absorbed(problem: Problem, epilogue: Epilogue) -> Epilogue:
@@ -106,7 +105,7 @@ def fused(problem: Problem, epilogue: Epilogue) -> tuple[GemmFacts, tuple[Choice
     facts = facts_of(plain, allow_tf32=plain.tf32)
     if isinstance(facts, str):
         return facts
-    offered = _uneven(plain, facts, evt) or choices(facts, problem.target.arch, limit=_OFFERED)
+    offered = _uneven(plain, facts, evt) or choices(facts, problem.target.arch, limit=ALL)
     if isinstance(offered, str):
         return offered
     configured = list(_configured(offered, evt))

@@ -11,7 +11,7 @@ from inductor_plugin.problem.contract import Contract
 from inductor_plugin.problem.epilogue import Epilogue
 from inductor_plugin.problem.epilogue_text import encode
 from inductor_plugin.template import Candidate, CudaSource, Json
-from inductor_plugin.templates.cutlass.choices import Choice, choices, family
+from inductor_plugin.templates.cutlass.choices import ALL, Choice, choices, family
 from inductor_plugin.templates.cutlass.config import GemmConfig
 from inductor_plugin.templates.cutlass.fused import absorbed, fused
 from inductor_plugin.templates.cutlass.groups import (
@@ -25,10 +25,6 @@ from inductor_plugin.templates.cutlass.source import generator_reason, interface
 
 RASTERS = ("heuristic", "along_m", "along_n")
 """Names by their numbers in ``source/call.h``."""
-
-
-_OFFERED = 1000
-"""More than exist: the order decides which are tried."""
 
 
 class CutlassGemm:
@@ -89,7 +85,7 @@ def _ordered_choices(problem: Problem) -> tuple[GemmFacts, tuple[Choice, ...]] |
     facts = grouped_facts_of(problem) if grouped else facts_of(problem, allow_tf32=problem.tf32)
     if isinstance(facts, str):
         return facts
-    offered = choices(facts, target.arch, limit=_OFFERED)
+    offered = choices(facts, target.arch, limit=ALL)
     if isinstance(offered, str):
         return offered
     return facts, order(target, facts, offered)

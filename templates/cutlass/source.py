@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from inductor_plugin.kernels.nvcc import INCLUDE
+from inductor_plugin.kernels.nvcc import CUTLASS_MAJOR, INCLUDE, INSTALL_CUTLASS
 from inductor_plugin.templates.cutlass.config import BITS, GemmConfig
 from inductor_plugin.templates.cutlass.epilogue import ELEMENT_TYPES, CppEpilogue, epilogue
 from inductor_plugin.templates.cutlass.evt_source import checks, evt_epilogue
@@ -54,10 +54,6 @@ _INCLUDES_2X = (
     "cutlass/epilogue/thread/linear_combination.h",
 )
 
-MAJOR = 4
-"""The major version of CUTLASS these texts are written for."""
-
-_INSTALL = 'pip install "inductor-plugin[cutlass]"'
 _INSTRUCTION_K = {8: 32, 16: 16, 32: 8}
 """Elements of K one tensor core instruction takes, by the bits of an element."""
 
@@ -86,14 +82,14 @@ def generator_reason() -> str | None:
     The first call takes 40 ms to import cutlass_library; the result is cached.
     """
     if importlib.util.find_spec("cutlass_library") is None:
-        return f"nvidia-cutlass is not installed: {_INSTALL}"
+        return f"nvidia-cutlass is not installed: {INSTALL_CUTLASS}"
     version = _installed_version()
-    if version and version.partition(".")[0] != str(MAJOR):
-        return f"nvidia-cutlass {version} is installed, kernels need {MAJOR}.x: {_INSTALL}"
+    if version and version.partition(".")[0] != str(CUTLASS_MAJOR):
+        return f"nvidia-cutlass {version} is installed, kernels need {CUTLASS_MAJOR}.x: {INSTALL_CUTLASS}"
     try:
         _modules()
     except Exception as error:  # noqa: BLE001 - whatever its import raises, other templates work
-        return f"nvidia-cutlass cannot be imported ({type(error).__name__}: {error}): {_INSTALL}"
+        return f"nvidia-cutlass cannot be imported ({type(error).__name__}: {error}): {INSTALL_CUTLASS}"
     return None
 
 

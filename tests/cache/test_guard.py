@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import atomic, open_store
-from inductor_plugin.cache.guard import exists, is_folder, open_regular, read, reason_to_refuse
+from inductor_plugin.cache.guard import (
+    exists,
+    is_folder,
+    kernel_refusal,
+    open_regular,
+    read,
+    reason_to_refuse,
+)
 from inductor_plugin.errors import CacheRefusedError
 from tests.support.cache import kernel_key, put_library
 
@@ -167,3 +174,18 @@ def test_looking_where_one_may_not_look_is_no_error(tmp_path: Path):
     assert is_folder(tmp_path)
     assert not exists(tmp_path / ("n" * 300))  # ENAMETOOLONG, which Path.exists raises
     assert not is_folder(tmp_path / ("n" * 300))
+
+
+@pytest.mark.parametrize(("root_mode", "trusted"), [(0o700, True), (0o755, False)])
+def test_in_a_cache_that_only_its_owner_enters_modes_below_do_not_matter(
+    cache_dir: Path, root_mode: int, trusted: bool
+) -> None:
+    """An open folder in a closed one is closed, too."""
+    folder = cache_dir / "kernels" / "ab"
+    folder.mkdir(parents=True)
+    (folder / "kernel.so").write_bytes(b"")
+    (folder / "kernel.so").chmod(0o666)
+    for open_folder in (folder, folder.parent):
+        open_folder.chmod(0o755)
+    cache_dir.chmod(root_mode)
+    assert (kernel_refusal(cache_dir, folder, ["kernel.so"]) is None) is trusted

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from inductor_plugin.cache import Quarantined, document, open_store
-from inductor_plugin.cache.folder import Listing
+from inductor_plugin.cache import quarantine as quarantine_module
+from inductor_plugin.cache.folder import Folder, Listing
 from inductor_plugin.cache.guard import read
 from inductor_plugin.cache.quarantine import MISHAPS, is_condemned, parse_quarantined
 
@@ -214,3 +215,17 @@ def test_what_is_kept_in_memory_is_in_quarantine_too(cache_dir: Path):
     store = open_store(cache_dir, memory_only=True)
     store.quarantine("e", "c", {"status": "wrong"})
     assert set(store.quarantined_among("e", ["a", "c"])) == {"c"}
+
+
+def test_mishaps_are_counted_under_a_lock(
+    cache_dir: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    """Two processes that count one each would write 1 twice; who cannot lock keeps the entry in memory."""
+    monkeypatch.setattr(quarantine_module, "_LOCK_S", 0.05)
+    holder = open_store(cache_dir)
+    with Folder(holder.layout).lock("quarantine-e", 1.0):
+        store = open_store(cache_dir)
+        entry = store.quarantine("e", "c", {"status": "hung", "reason": "x"})
+    assert not holder.layout.quarantine("e", "c").exists()
+    assert "kept in memory only" in caplog.text
+    assert store.quarantined("e", "c") == entry

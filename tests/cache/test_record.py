@@ -418,3 +418,15 @@ def test_of_two_notes_the_later_one_stays() -> None:
     # Of a class of sizes, another one was measured: the note tells the first's.
     moved = replace(bare, describe="mm(7x512)")
     assert merge(first, moved).epilogue == merge(moved, first).epilogue == {}
+
+
+def test_of_two_records_of_a_graph_one_is_kept_whole() -> None:
+    """Its times are those of its own choices: a row of the other would be compared with them."""
+    few = replace(record(measured("tuned", samples_ms=(1.0, 1.0))), op=GRAPH)
+    many = replace(
+        record(measured("tuned", samples_ms=(2.0,) * 4), measured("given_up", samples_ms=(3.0,))),
+        op=GRAPH,
+    )
+    own = replace(record(measured("other", samples_ms=(1.0,))), op=GRAPH)
+    assert combine(few, many).candidates == combine(many, few).candidates == many.candidates
+    assert combine(own, many).candidates == many.candidates

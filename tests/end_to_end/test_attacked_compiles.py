@@ -105,6 +105,8 @@ def test_ctrl_c_gives_the_problem_back_to_others_while_the_process_lives(cache_d
             if waits_for_tuning(main):
                 signal.pthread_kill(main, signal.SIGINT)
 
+    # Shells start what runs in the background with SIGINT ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with offered("hangs"):
         thread = threading.Thread(target=interrupt)
         thread.start()
@@ -115,6 +117,7 @@ def test_ctrl_c_gives_the_problem_back_to_others_while_the_process_lives(cache_d
         finally:
             interrupted.set()
             thread.join()
+            signal.signal(signal.SIGINT, before)
         with open_store(cache_dir).lock_kernel(name, 10.0):  # long before the hanging one's limit
             pass
     with offered("good"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import fields
 
 import pytest
@@ -44,8 +45,18 @@ def test_since_is_the_difference() -> None:
     assert counters.snapshot().since(before) == Stats(problems=2, wall_s=0.25)
 
 
-def test_threads_do_not_lose_counts() -> None:
+class Slow(dict[str, float]):
+    """Lets other threads run between the reading and the writing of a count."""
+
+    def __getitem__(self, name: str) -> float:
+        value = super().__getitem__(name)
+        time.sleep(0)
+        return value
+
+
+def test_threads_do_not_lose_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     counters = Counters()
+    monkeypatch.setattr(counters, "_values", Slow(vars(counters)["_values"]))
 
     def count() -> None:
         for _ in range(500):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import os
@@ -17,6 +18,7 @@ from inductor_plugin.cache import open_store
 from inductor_plugin.config import Config
 from inductor_plugin.tuning import holder as holder_module
 from inductor_plugin.tuning.holder import (
+    Holds,
     ProblemLocks,
     Watch,
     holder_pid,
@@ -151,3 +153,29 @@ def test_a_stopped_process_is_a_silent_holder(tmp_path: Path) -> None:
             until(lambda: locks(one) is not None)
         finally:
             process.kill()
+
+
+class Locks:
+    """Keeps which problems made progress."""
+
+    def __init__(self) -> None:
+        self.touched: list[str] = []
+
+    def touch(self, task: Any) -> None:
+        self.touched.append(task.digest)
+
+
+@pytest.mark.parametrize("waiting", [True, False])
+def test_a_lock_is_given_back_where_the_task_waits_for_a_thread_that_is_gone(
+    waiting: bool,
+) -> None:
+    """A task that measures whether or not a thread waits keeps its lock: it makes progress."""
+    locks: Any = Locks()
+    holds, released = Holds(locks), list[str]()
+    tasks = [task([], exclusive=kind == "cpu", digest=kind) for kind in ("cpu", "cuda")]
+    for held in tasks:
+        holds.add(held, functools.partial(released.append, held.digest))
+    holds.keep_or_give_back(waiting=waiting)
+    assert released == ([] if waiting else ["cpu"])
+    assert locks.touched == (["cpu", "cuda"] if waiting else ["cuda"])
+    assert [holds.has(held) for held in tasks] == [True if waiting else None, True]

@@ -500,6 +500,20 @@ def test_a_pin_that_is_not_offered_says_why(tmp_path: Path, template: str, why: 
     assert again.unpinned in verdict.reason
 
 
+def test_a_pinned_library_kernel_runs_though_it_has_failed_here(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would run without a pin, too: that is no reason for a warning, or for an error with `strict`."""
+    ticket = rig(tmp_path).plan(offers("a"))
+    race(ticket, {"a": 1.0}, failed={"library": "crashed"})
+    rig(tmp_path).selection.decide(ticket)
+    pins = pinned_to(ticket, "library")
+    again = rig(tmp_path, pins, policy="pinned", pin_file="pins.json").plan(offers("a"))
+    verdict = again.selection.decide(again)
+    assert (verdict.winner, verdict.reason, again.unpinned) == ("library", "pinned", "")
+    assert "no pinned decision" not in caplog.text
+
+
 def test_a_pin_file_of_another_environment_says_what_differs_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

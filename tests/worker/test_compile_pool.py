@@ -581,3 +581,27 @@ def test_flags_from_the_environment_do_not_reach_nvcc(
     assert "NVCC_OTHER=-G" in said
     assert "NVCC_APPEND_FLAGS" not in said
     assert "NVCC_PREPEND_FLAGS" not in said
+
+
+def test_a_job_waits_where_others_have_taken_the_memory_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """There was room for two when the first began; then another process took what the second needs."""
+    nvcc = Nvcc(64 << 30)
+
+    def compile_all(process: object, job: CompileJob, until: float) -> list[Compiled]:
+        nvcc.free_bytes = 1 << 30
+        return nvcc.compile(process, job, until)
+
+    monkeypatch.setattr(compile_pool, "compile_all", compile_all)
+    monkeypatch.setattr(compile_pool, "available_bytes", lambda: nvcc.free_bytes)
+    give_cores(monkeypatch, 2)
+    pool = CompilePool(2, SETTINGS, 1 << 30)
+    job = CppCompileJob((source("a", 2),), GXX, str(tmp_path), 60.0)
+    pool.submit(job, lambda _: None, NVCC_BYTES)
+    while not nvcc.running:
+        time.sleep(0.002)
+    pool.submit(job, lambda _: None, NVCC_BYTES)
+    assert wait_idle(pool, 20.0)
+    pool.close()
+    assert (nvcc.most, nvcc.ended) == (1, 2)

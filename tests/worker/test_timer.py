@@ -104,6 +104,15 @@ def test_but_not_for_ever_and_not_unless_asked():
     assert len(timer.samples) >= 8
 
 
+def test_and_no_longer_than_the_limit_where_one_is_calm():
+    """The time for retakes is for a candidate that has no calm sample at all."""
+    timer = FakeTimer(0.5, itertools.chain([False, False], itertools.repeat(True)))
+    how = sampling(max_total_s=0.0, retake_s=60.0)
+    samples = measure.take_samples(timer, lambda: None, how)
+    assert samples.used_ms == (0.5,)
+    assert len(timer.samples) == 2
+
+
 def test_a_wait_for_a_core_disturbs_a_sample(monkeypatch: pytest.MonkeyPatch):
     """Of three cold calls one has waited: it does not count. Where all have, the shortest does."""
     waits = itertools.count(1, step=10**9)

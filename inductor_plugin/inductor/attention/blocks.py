@@ -12,8 +12,9 @@ from torch._inductor import ir
 from torch._inductor.virtualized import V
 
 from inductor_plugin.inductor import packaged
-from inductor_plugin.inductor.attention.nodes import boxed, empty, example, extents, realized
+from inductor_plugin.inductor.attention.nodes import empty, example, extents, realized
 from inductor_plugin.inductor.attention.operators import bound
+from inductor_plugin.inductor.facts.compat import boxed
 
 _OPERATOR = "inductor_plugin::fmha"
 _TENSORS = ("q", "k", "v", "bias", "cu_seqlens_q", "cu_seqlens_k")

@@ -20,7 +20,6 @@ from inductor_plugin.inductor.attention.choices import (
 from inductor_plugin.inductor.attention.node_tools import NodeTools, called
 from inductor_plugin.inductor.attention.nodes import (
     Provisional,
-    boxed,
     empty,
     equal,
     example,
@@ -30,6 +29,7 @@ from inductor_plugin.inductor.attention.nodes import (
     realized,
 )
 from inductor_plugin.inductor.attention.operators import Traced, placed
+from inductor_plugin.inductor.facts.compat import boxed
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.attention import BACKWARD, FORWARD, arguments, attention_of
 

@@ -15,7 +15,8 @@ from torch.utils._sympy.functions import FloorDiv
 from inductor_plugin.attention.tools import overload
 from inductor_plugin.errors import warn_once
 from inductor_plugin.inductor.attention import blocks
-from inductor_plugin.inductor.attention.nodes import boxed, empty, equal, fallback, lowered, number
+from inductor_plugin.inductor.attention.nodes import empty, equal, fallback, lowered, number
+from inductor_plugin.inductor.facts.compat import boxed
 
 logger = logging.getLogger(__name__)
 

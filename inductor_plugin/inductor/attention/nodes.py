@@ -13,6 +13,7 @@ from torch._inductor.virtualized import V
 from torch.utils import _pytree as pytree
 
 from inductor_plugin.inductor.facts.attached import attached
+from inductor_plugin.inductor.facts.compat import boxed
 
 _UNTYPED: Any = inductor_lowering
 _KERNEL: Any = ir.ExternKernel
@@ -110,14 +111,6 @@ def four_dims(node: Any) -> Any:
     for _ in range(4 - len(node.get_size())):
         node = lowered(_ATEN.unsqueeze.default, node, 0)
     return node
-
-
-def boxed(node: Any) -> Any:
-    """Return a node as the TensorBox that lowerings expect."""
-    box: Any = ir.TensorBox  # untyped
-    if isinstance(node, ir.TensorBox):
-        return node
-    return box(node if isinstance(node, (ir.StorageBox, ir.BaseView)) else ir.StorageBox(node))
 
 
 def lowered(op: Any, *args: Any, **kwargs: Any) -> Any:

@@ -15,8 +15,9 @@ from torch._inductor.virtualized import V
 from inductor_plugin.attention.kernel_calls import KernelArguments
 from inductor_plugin.attention.library import KERNELS, LibraryKernel
 from inductor_plugin.attention.tools import overload
-from inductor_plugin.inductor.attention.nodes import boxed, equal, number, realized
+from inductor_plugin.inductor.attention.nodes import equal, number, realized
 from inductor_plugin.inductor.facts import compat
+from inductor_plugin.inductor.facts.compat import boxed
 from inductor_plugin.inductor.facts.problem import target_of
 from inductor_plugin.problem.attention import Mask
 

@@ -19,6 +19,7 @@ from torch._inductor.select_algorithm import SymbolicGridFn, TritonTemplate
 from torch._inductor.virtualized import V
 
 from inductor_plugin.inductor.candidates.benchmark import ZeroedRequest
+from inductor_plugin.inductor.facts.compat import boxed
 from inductor_plugin.template import Failed, TritonSource
 
 _Grid = tuple[Any, Any, Any]
@@ -182,17 +183,10 @@ def _epilogue(
         }, tuple(nodes)
     if source.epilogue == "bias":
         expand: Callable[..., Any] = lowerings[torch.ops.aten.expand.default]
-        bias = ir.ExternKernel.realize_input(expand(_boxed(nodes[-1]), [*layout.size]))
+        bias = ir.ExternKernel.realize_input(expand(boxed(nodes[-1]), [*layout.size]))
         added = {"suffix_args": 1, "epilogue_fn": _add, "epilogue_fn_hash": "add"}
         return added, (*nodes[:-1], bias)
     return {}, tuple(nodes)
-
-
-def _boxed(node: Any) -> Any:
-    box: Any = ir.TensorBox  # untyped
-    if isinstance(node, ir.TensorBox):
-        return node
-    return box(node if isinstance(node, (ir.StorageBox, ir.BaseView)) else ir.StorageBox(node))
 
 
 def _scaled(dtype: torch.dtype, alpha: float, product: Any, _unread: Any) -> Any:

@@ -82,6 +82,14 @@ def selected(node: ir.TensorBox, choice: ir.ChoiceCaller | None, kwargs: dict[st
     return node, choice
 
 
+def boxed(node: Any) -> Any:
+    """Return a node as the TensorBox that lowerings expect."""
+    box: Any = ir.TensorBox  # untyped
+    if isinstance(node, ir.TensorBox):
+        return node
+    return box(node if isinstance(node, (ir.StorageBox, ir.BaseView)) else ir.StorageBox(node))
+
+
 def hints(expressions: Sequence[Any]) -> tuple[int, ...]:
     """Return the sizes to measure for possibly symbolic expressions; inside `at_sizes` those sizes."""
     sizes = _SIZES.get()

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from inductor_plugin.inductor.fusion.pair import Fusion
-from inductor_plugin.problem.epilogue import BYTES, Epilogue
+from inductor_plugin.problem.definition import item_bytes
+from inductor_plugin.problem.epilogue import Epilogue
 
 MOST = 8
 """Nodes that are tried one by one, each 5 to 20 ms in every process; those after them remain."""
@@ -113,7 +114,7 @@ def _traffic(fusion: Fusion, names: Sequence[str], stored: set[str]) -> int:
     moved = 0
     for name in names:
         tensor = fusion.written[name]
-        moved += (1 if name in stored else 2) * math.prod(tensor.size) * BYTES.get(tensor.dtype, 4)
+        moved += (1 if name in stored else 2) * math.prod(tensor.size) * item_bytes(tensor.dtype)
     return moved
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from inductor_plugin.ops.native import source as native
-from inductor_plugin.ops.sites import ATTENTIONS, attention_numbers, name_of, product_numbers
+from inductor_plugin.ops.operators import name_of
+from inductor_plugin.ops.sites import ATTENTIONS, attention_numbers, product_numbers
 
 NAMESPACE = "inductor_plugin"
 

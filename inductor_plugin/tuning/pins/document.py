@@ -10,7 +10,16 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from inductor_plugin.cache.document import amount, list_of, optional, table, table_of, typed, whole
+from inductor_plugin.cache.document import (
+    amount,
+    list_of,
+    optional,
+    refuse_constant,
+    table,
+    table_of,
+    typed,
+    whole,
+)
 from inductor_plugin.cache.document import text as as_text
 from inductor_plugin.cache.guard import read
 from inductor_plugin.errors import OptionError
@@ -53,7 +62,7 @@ def parse(text: str) -> PinFile:
         ValueError: It is not a pin file.
     """
     try:
-        fields: Any = json.loads(text, parse_constant=_refuse)
+        fields: Any = json.loads(text, parse_constant=refuse_constant)
     except RecursionError:
         raise ValueError("its fields are nested too deeply") from None
     if not isinstance(fields, dict) or not {"pins", "environments"} & fields.keys():
@@ -174,7 +183,3 @@ def _first_pin(row: Any) -> Pin:
     values = typed(row, {"environment": as_text, **_REQUIRED})
     described = typed({"describe": values["digest"], **row}, {"describe": as_text})
     return Pin(**values, **described)
-
-
-def _refuse(name: str) -> None:
-    raise ValueError(f"it holds {name}, which is no number")

@@ -11,7 +11,7 @@ import sys
 if sys.path and sys.path[0] == __file__.rpartition("/")[0]:
     del sys.path[
         0
-    ]  # the package's own folder: its trace.py and others would hide the standard ones
+    ]  # the package's own folder: its operands.py and others would hide modules of that name
 
 import ctypes
 import faulthandler
@@ -123,10 +123,10 @@ def execute(job: Any, emit: Callable[[Any], None]) -> Any:
 
         return compile_child.run(job, emit)
     from inductor_plugin.worker.child import (
-        bench as bench_child,  # imports torch, which a compile worker does without
+        bench,  # imports torch, which a compile worker does without
     )
 
-    return bench_child.run(job, emit)
+    return bench.run(job, emit)
 
 
 def serve(connection: Connection[Any, Any], idle_s: float) -> None:

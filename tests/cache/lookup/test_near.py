@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,19 @@ BAD: list[dict[str, Any]] = [
 def test_misses_of_another_form_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="it"):
         near.parse_misses(document.dump(fields))
+
+
+def test_only_the_newest_records_are_compared(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(near, "NEWEST", 2)
+    store = open_store(cache_dir)
+    for problem, age_s in ((1, 300.0), (2, 100.0), (3, 200.0)):
+        kept = store.put_record(record(measured("a"), digest=str(problem) * 64, problem=problem))
+        path = store.layout.record(kept.environment, kept.op, kept.digest)
+        os.utime(path, (0, 1e9 - age_s))
+    first = store.record(HERE, "mm", "1" * 64)
+    assert first is not None
+    closest = near.nearest(store.layout, HERE, "mm", "other", first.problem)
+    assert closest is not None
+    assert closest.digest != first.digest  # the same problem, but the oldest record

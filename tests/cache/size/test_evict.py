@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from inductor_plugin.cache import Store, atomic, document, open_store
+from inductor_plugin.cache.folder import Folder
 from inductor_plugin.cache.owner import prefix
-from inductor_plugin.cache.size.evict import choose
+from inductor_plugin.cache.size.evict import choose, remove_record
 from inductor_plugin.cache.size.usage import Stamp
 from inductor_plugin.errors import CacheError
 from tests.support.cache import ENVIRONMENT, decision, kernel_key, measured, record
@@ -181,3 +182,15 @@ def test_old_lock_files_go_unless_held(cache_dir: Path):
         assert store.prune().locks == 1
         assert store.layout.lock("held").exists()
     assert not store.layout.lock("free").exists()
+
+
+def test_a_record_that_is_being_written_stays(cache_dir: Path):
+    store = open_store(cache_dir)
+    kept = store.put_record(record(measured("a")))
+    path = store.layout.record(kept.environment, kept.op, kept.digest)
+    folder = Folder(store.layout)
+    with Folder(store.layout).lock(f"records-{path.stem[:2]}", 1.0):
+        assert not remove_record(folder, path, wait_s=0.05)
+        assert path.exists()
+    assert remove_record(folder, path)
+    assert not path.exists()
