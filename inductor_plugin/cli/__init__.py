@@ -10,25 +10,13 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from inductor_plugin.cache import report
-from inductor_plugin.cli import (
-    cache,
-    listing,
-    pack,
-    pins,
-    removal,
-    repair,
-    repro,
-    run,
-    transfer,
-    tune,
-)
+from inductor_plugin.cli import cache, listing, pack, pins, removal, repair, repro, run, transfer
 from inductor_plugin.cli.verb import Verb
 from inductor_plugin.errors import InductorPluginError, OptionError
 from inductor_plugin.version import __version__
 
 VERBS: tuple[Verb, ...] = (
     *run.VERBS,
-    *tune.VERBS,
     *listing.VERBS,
     *cache.VERBS,
     *repro.VERBS,

@@ -21,7 +21,7 @@ def host_ms(provenance: Mapping[str, object]) -> float:
 def costs(device_ms: Mapping[str, float], launches_ms: Mapping[str, float]) -> dict[str, float]:
     """Return milliseconds that each candidate costs, its time on the device where its launch is not known.
 
-    Where a candidate of which the launch is not known could be the best, its time on the device decides for all.
+    If a candidate whose launch is not known could be the fastest, the times on the device decide for all.
 
     Args:
         device_ms: Milliseconds on the device.

@@ -1,4 +1,4 @@
-"""Candidates that misbehaved on a problem: who is kept out of its race, who is tried again, and who joins them."""
+"""Quarantine of a problem's candidates: which are excluded from its race, which are tried again, and which are added."""
 
 from __future__ import annotations
 

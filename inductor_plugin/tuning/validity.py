@@ -25,11 +25,11 @@ _NUMBERS, _LIMITS, _CHECK = "numbers", "limits", "check"
 _UNMEASURED = {"pruned": "", "skipped": "skipped, not measured"}
 """Why a candidate without samples is measured: one that was pruned need not be, whatever the options."""
 REFUSED = "refused by an earlier check of numbers"
-"""Why a measurement is not used whose numbers an earlier revision of the check called wrong."""
+"""Reason not to use a measurement: an earlier revision of the check called its numbers wrong."""
 NOT_CHECKED = "numbers not checked"
-"""Why a measurement is not used whose numbers nobody compared."""
+"""Reason not to use a measurement: its numbers were not compared."""
 DISTURBED = "measured beside other work"
-"""Why a measurement is repeated all of whose samples other work on the machine has prolonged."""
+"""Reason to repeat a measurement: other work on the machine has prolonged every sample."""
 _ATTEMPTS = "attempts"
 _MOST_ATTEMPTS = 9
 AGAIN_S, _LATER = 10.0, 6.0

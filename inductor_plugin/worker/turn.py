@@ -5,9 +5,9 @@ other, too. The lock is the operating system's and ends with its process, howeve
 in memory that containers share where they share anything: another user could hold a lock for ever, and what others compute
 on the GPU is seen by NVML (worker/nvml.py).
 
-A process that measures job after job frees its lock for microseconds only, and who polls for it would hardly ever find it
-free (0.6 to 9 s were seen). So it is waited for in a queue of two locks: who is next holds the second while it waits for
-the first, and who has just had its turn has to wait for the second, too.
+A process that measures job after job frees its lock for microseconds only, so that another that polls for it hardly ever
+finds it free (0.6 to 9 s were seen). So the locks are a queue of two: the next process holds the second while it waits for
+the first, and a process that has just had its turn waits for the second, too.
 """
 
 from __future__ import annotations
