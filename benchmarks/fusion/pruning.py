@@ -58,7 +58,8 @@ from inductor_plugin.cost.shortlist import (
     FusionEstimate,
     Shortlist,
 )
-from inductor_plugin.problem.epilogue import BYTES, Epilogue
+from inductor_plugin.problem.definition import item_bytes
+from inductor_plugin.problem.epilogue import Epilogue
 from inductor_plugin.problem.target import target
 
 OUT = RESULTS / "fusion_pruning.json"
@@ -260,7 +261,7 @@ def _times(pair: Pair, epilogue: Epilogue) -> tuple[float, float, float]:
     """Return microseconds of a kernel alone, of the fused kernel, and of the separate epilogue."""
     cost, product = Cost(target(pair.gpu), "digest"), Product(1, SIZE, SIZE, SIZE)
     kernel, label = pair.kernel, pair.epilogue
-    wider = BYTES[kernel.operands[0]] / 2  # the model's elements have two bytes
+    wider = item_bytes(kernel.operands[0]) / 2  # the model's elements have two bytes
     tile = kernel.tile[:2]
     cycles = epilogue.elements * sum(CYCLES.get(operation, 1) for operation in epilogue.operations)
     own = epilogue.product_bytes

@@ -15,7 +15,6 @@ from inductor_plugin.problem.contract import (
     Extern,
     OperandVerdict,
     Recipe,
-    item_bytes,
     roles,
     run_time,
 )
@@ -253,14 +252,6 @@ def test_an_order_is_told_by_the_strides() -> None:
     assert not fits(operand((64,)), "column")
     assert fits(operand((4, 1, 8), (8, 99, 1)), "dense")
     assert not fits(operand((4, 2, 8), (8, 99, 1)), "dense")
-
-
-@pytest.mark.parametrize(
-    ("dtype", "count"),
-    [("bfloat16", 2), ("float32", 4), ("float8_e4m3fn", 1), ("int8", 1), ("bool", 1)],
-)
-def test_the_size_of_an_element_is_in_its_name(dtype: str, count: int) -> None:
-    assert item_bytes(dtype) == count
 
 
 CONTRACTS = {"a": WIDE, "b": WIDE, "c": BIAS, "d": OUT}
