@@ -149,8 +149,13 @@ def _constant(gm: fx.GraphModule, node: Any) -> Tensor | None:
     return value if isinstance(value, Tensor) else None
 
 
-def _size(node: Any) -> tuple[int, ...]:
-    return tuple(map(_hint, node.meta["val"].size()))
+def _size(node: fx.Node) -> tuple[int, ...]:
+    value = node.meta.get("val")
+    if not isinstance(value, Tensor):
+        raise CannotDescribeError(
+            f"the sizes of {node.name}, for which a weight is packed, are not known"
+        )
+    return tuple(map(_hint, value.size()))
 
 
 def _dense(size: Sequence[int]) -> tuple[int, ...]:

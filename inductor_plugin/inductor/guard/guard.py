@@ -92,8 +92,8 @@ def install() -> None:
             own = {name: _apart(value) for name, value in keywords.items()}
             return stock(graph, example_inputs, *arguments, **own)
 
-        reason, problem = why_not_run(gm), problem_of(gm, example_inputs)
-        source = _Source(None if reason else copied(gm), example_inputs, once_more)
+        problem, (original, reason) = problem_of(gm, example_inputs), _original(gm)
+        source = _Source(original, example_inputs, once_more)
         trial, waited_s, started = Trial(digest_of(problem)), _waited_s(), time.perf_counter()
         with compiling(trial):
             compiled = stock(gm, example_inputs, *arguments, **keywords)
@@ -118,6 +118,16 @@ def uninstall() -> None:
     current = getattr(module, _NAME)
     if getattr(current, "__module__", "") == __name__:
         setattr(module, _NAME, current.__wrapped__)
+
+
+def _original(gm: fx.GraphModule) -> tuple[fx.GraphModule | None, str]:
+    """Return a copy of a graph, or why it must not or cannot be compiled and run once more."""
+    if reason := why_not_run(gm):
+        return None, reason
+    try:
+        return copied(gm), ""
+    except Exception as error:  # noqa: BLE001  the border: no compile fails because it was to be compared
+        return None, f"it cannot be copied: {type(error).__name__}: {error}"
 
 
 def _apart(value: Any) -> Any:
