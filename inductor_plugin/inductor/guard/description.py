@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from inductor_plugin.inductor.facts.problem import device_text
+from inductor_plugin.inductor.guard.fx_graph import overload
 from inductor_plugin.kernels.call import TensorSpec
 from inductor_plugin.problem import dtype_name
 from inductor_plugin.worker.graph_job import MKLDNN_CONVOLUTION, GraphTensor, Input
@@ -116,15 +117,16 @@ def packings(gm: fx.GraphModule) -> dict[int, Packing]:
     """
     known: dict[int, Packing] = {}
     for node in gm.graph.nodes:
-        schema: Any = getattr(node.target, "_schema", None)
-        if node.op != "call_function" or schema is None:
+        operator = overload(node.target) if node.op == "call_function" else None
+        if operator is None:
             continue
+        schema = operator._schema
         name = schema.name
         names = [argument.name for argument in schema.arguments]
         arguments = dict(zip(names, node.args, strict=False))
         if name.startswith("mkldnn::_linear_pointwise"):
             weight = _constant(gm, arguments["W"])
-            batch = torch.Size(_size(arguments["X"])[:-1]).numel()
+            batch = torch.Size(_size(node)[:-1]).numel()
             packing = ("mkldnn_linear", weight, (batch,))
         elif name == "mkl::_mkl_linear":
             weight = _constant(gm, arguments["MKL_W"])
@@ -180,7 +182,8 @@ def _bound(node: fx.Node) -> int:
 def _extents(user: fx.Node, indices: fx.Node) -> list[int]:
     """Return how many elements the dimensions have that a node indexes with these integers."""
     target: Any = user.target
-    name = str(getattr(getattr(target, "_schema", None), "name", "")).rpartition("::")[2]
+    operator = overload(target)
+    name = "" if operator is None else operator._schema.name.rpartition("::")[2]
     source = user.args[0] if user.args else None
     value = source.meta.get("val") if isinstance(source, fx.Node) else None
     if name == "embedding_dense_backward":

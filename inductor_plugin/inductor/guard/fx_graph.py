@@ -43,9 +43,21 @@ def why_not_run(gm: fx.GraphModule) -> str:
     return ""
 
 
+def overload(target: Any) -> Any:
+    """Return the operator that a node calls, None for any other function.
+
+    Nodes that freezing creates (packed products) call an operator without saying which of its overloads.
+    """
+    operators: Any = torch._ops  # pyright: ignore[reportPrivateUsage]
+    if isinstance(target, operators.OpOverloadPacket):
+        return getattr(target, target.overloads()[0])
+    return target if isinstance(target, operators.OpOverload) else None
+
+
 def _is_harmless(target: Any) -> bool:
-    if isinstance(target, torch._ops.OpOverload):  # pyright: ignore[reportPrivateUsage]
-        return target.namespace in _HARMLESS
+    operator = overload(target)
+    if operator is not None:
+        return operator.namespace in _HARMLESS
     return getattr(target, "__module__", "") in ("_operator", "operator", "math")
 
 

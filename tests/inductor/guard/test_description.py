@@ -20,6 +20,7 @@ from inductor_plugin.inductor.guard.description import (
     Packing,
     packings,
 )
+from inductor_plugin.inductor.guard.fx_graph import why_not_run
 from inductor_plugin.worker.child.graphs import built
 from inductor_plugin.worker.graph_job import MKLDNN_CONVOLUTION, GraphTensor
 
@@ -113,8 +114,9 @@ def test_the_operators_that_read_a_packed_weight_tell_how_it_is_packed() -> None
         torch.ops.mkldnn._convolution_pointwise.default,
         (y, graph.get_attr("c"), None, [1, 1], [2, 2], [1, 1], 1, "none", [], ""),
     )
+    linear.meta["val"] = torch.empty(2, 5, 16)
     packed = graph.call_function(
-        torch.ops.mkl._mkl_linear.default,
+        torch.ops.mkl._mkl_linear,  # as freezing calls it
         (x, graph.get_attr("m"), graph.get_attr("plain"), None, 10),
     )
     graph.output((linear, convolution, packed))
@@ -125,6 +127,7 @@ def test_the_operators_that_read_a_packed_weight_tell_how_it_is_packed() -> None
         "plain": torch.ones(16, 32),
     }
     module = fx.GraphModule(constants, graph)
+    assert why_not_run(module) == ""
     assert packings(module) == {
         id(module.w): Packing("mkldnn_linear", (16, 32), (10,)),
         id(module.c): Packing(
