@@ -7,7 +7,7 @@ import pickle
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -144,6 +144,5 @@ def _changed_options() -> list[tuple[str, object]]:
 
 def _is_plain(value: object) -> bool:
     if isinstance(value, list | tuple):
-        several: Any = value
-        return all(map(_is_plain, several))
+        return all(map(_is_plain, cast("Sequence[object]", value)))
     return value is None or isinstance(value, bool | int | float | str)

@@ -263,7 +263,8 @@ def _of(
         return source.again(Trial(trial.digest, given_up, is_extra=True))
 
     def plain() -> Compiled:
-        with inductor_config.patch({**_UNTUNED, **without_plugin()}):
+        options: Any = inductor_config  # typed partly
+        with options.patch({**_UNTUNED, **without_plugin()}):
             return source.again(Trial(trial.digest, is_extra=True))
 
     return Guarded(

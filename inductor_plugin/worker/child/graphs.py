@@ -45,6 +45,13 @@ _SAMPLING = Sampling(
     warmup=2, samples=1, min_sample_ms=5.0, max_total_s=0.0, cold_cache=False, retake_s=0.0
 )
 
+_PACKED_BY = {
+    "mkldnn_linear": ("mkldnn", "_reorder_linear_weight"),
+    "mkl_linear": ("mkl", "_mkl_reorder_linear_weight"),
+    MKLDNN_CONVOLUTION: ("mkldnn", "_reorder_convolution_weight"),
+}
+"""Operators that pack a weight, by `GraphTensor.packing`."""
+
 Call = Callable[[], object]
 
 
@@ -169,13 +176,10 @@ def _plain(value: GraphTensor) -> torch.Tensor:
 
 def _packed(value: GraphTensor, plain: torch.Tensor) -> torch.Tensor:
     """Return a tensor in the opaque layout of oneDNN or MKL."""
-    operators: dict[str, Any] = {
-        "": lambda dense: dense,
-        "mkldnn_linear": lambda *each: torch.ops.mkldnn._reorder_linear_weight(*each),
-        "mkl_linear": lambda *each: torch.ops.mkl._mkl_reorder_linear_weight(*each),
-        MKLDNN_CONVOLUTION: lambda *each: torch.ops.mkldnn._reorder_convolution_weight(*each),
-    }
-    return operators[value.packing](plain, *value.packing_arguments)
+    if not value.packing:
+        return plain
+    namespace, name = _PACKED_BY[value.packing]
+    return getattr(getattr(torch.ops, namespace), name)(plain, *value.packing_arguments)
 
 
 def _apply(settings: LoadSettings) -> Any:
