@@ -137,7 +137,7 @@ def _changed_options() -> list[tuple[str, object]]:
     module: Any = inductor_config
     return [
         (name, value)
-        for name, value in sorted(module.shallow_copy_dict().items())
+        for name, value in sorted(module.get_config_copy().items())
         if name.startswith(_CODEGEN) and not module._is_default(name) and _is_plain(value)
     ]
 
