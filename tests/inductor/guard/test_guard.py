@@ -24,6 +24,8 @@ from inductor_plugin import cli
 from inductor_plugin.cache import Record, document, open_store
 from inductor_plugin.cache.record import GRAPH, to_fields
 from inductor_plugin.inductor.graph.graph_record import LIBRARY, PLAIN, TUNED
+from inductor_plugin.inductor.guard import guard
+from inductor_plugin.inductor.guard.allowance import Allowance
 from inductor_plugin.inductor.guard.bench import Compiled, GraphBench
 from inductor_plugin.inductor.guard.comparison import Comparison
 from inductor_plugin.tuning import selection
@@ -271,6 +273,7 @@ def test_a_graph_that_would_take_too_long_is_left_out_with_its_reason(
     cache_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "inductor_plugin")
+    monkeypatch.setattr(guard, "ALLOWANCE", Allowance())  # not what other tests have earned
     referee = Referee(monkeypatch, allowed=0)
     before = inductor_plugin.stats()
     assert run(cache_dir, verify_graph_share=0.01) == 2
