@@ -232,10 +232,19 @@ class Config:
         default="off",
         metadata=how(
             "choice",
-            "Run each tuned graph in turns with the same graph of library kernels, on made-up inputs in this process, and "
-            "give up the choices that make it slower; `auto`: where something was measured.",
+            "Run each tuned graph in turns with the same graph of library kernels, on made-up inputs in the benchmark worker, "
+            "and give up the choices that make it slower; `auto`: where something was measured, and within "
+            "`verify_graph_share`; `on`: without autotuning, too.",
             choices=("off", "auto", "on"),
             code=True,
+        ),
+    )
+    verify_graph_share: float = field(
+        default=0.1,
+        metadata=how(
+            "number",
+            "Share of the time of this process's compiles that `verify_graph=auto` may take; graphs that need more are not "
+            "compared.",
         ),
     )
     check_outputs: Literal["off", "nan", "nonfinite"] = field(

@@ -24,6 +24,9 @@ class Stats:
         fusions_pruned: Fusions that static analysis refused for every candidate; nothing was compiled.
         graphs_compared: Tuned graphs that were run in turns with the same graph of library kernels.
         graphs_reduced: Those of them that were slower, and gave up choices.
+        graphs_left_out: Tuned graphs that were to be compared and were not; the log says why.
+        tuned_graph_ms: Milliseconds per call of the compared graphs, as they run now.
+        library_graph_ms: The same with library kernels.
         compile_s: Seconds spent compiling, summed over workers.
         benchmark_s: Seconds spent measuring.
         check_s: Seconds of them in which numbers were compared.
@@ -43,11 +46,19 @@ class Stats:
     fusions_pruned: int = 0
     graphs_compared: int = 0
     graphs_reduced: int = 0
+    graphs_left_out: int = 0
+    tuned_graph_ms: float = 0.0
+    library_graph_ms: float = 0.0
     compile_s: float = 0.0
     benchmark_s: float = 0.0
     check_s: float = 0.0
     wall_s: float = 0.0
     compare_s: float = 0.0
+
+    @property
+    def graph_speedup(self) -> float | None:
+        """Time of the compared graphs with library kernels over their time as they run now; None if none was compared."""
+        return self.library_graph_ms / self.tuned_graph_ms if self.tuned_graph_ms > 0 else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the counters as plain JSON values."""
@@ -84,7 +95,7 @@ class Counters:
             values = dict(self._values)
         return Stats(
             **{
-                f.name: values[f.name] if f.name.endswith("_s") else int(values[f.name])  # type: ignore[arg-type]
+                f.name: values[f.name] if f.name.endswith(("_s", "_ms")) else int(values[f.name])  # type: ignore[arg-type]
                 for f in fields(Stats)
             }
         )

@@ -95,7 +95,7 @@ class DeviceContext:
 
     def prewarm(self) -> None:
         """Start the benchmark worker, which imports torch for 2.5 s, before it is needed."""
-        self._bench().prewarm()
+        self.bench().prewarm()
 
     def renew(self) -> None:
         """Try the device again, if nothing could be measured there in an earlier compile."""
@@ -128,7 +128,8 @@ class DeviceContext:
                 task.error,
             )
 
-    def _bench(self) -> BenchWorker:
+    def bench(self) -> BenchWorker:
+        """Return the benchmark worker; its process starts with its first job."""
         with self._runtime.lock:
             if self._worker is None:
                 self._worker = BenchWorker(worker_settings(self._config, "bench", self.device))
@@ -136,7 +137,7 @@ class DeviceContext:
             return self._worker
 
     def _start(self) -> Pipeline:
-        bench, config = self._bench(), self._config
+        bench, config = self.bench(), self._config
         pool = self._runtime.compile_pool(config, self.device)
         pipeline = Pipeline(
             self.device,

@@ -143,6 +143,17 @@ class BenchWorker:
             for candidate in job.candidates
         )
 
+    def call(self, job: CallJob, limit_s: float) -> Any:
+        """Run a function in the process; return its result, or a `JobFailed` if it has failed or broken the process.
+
+        Raises:
+            WorkerError: No worker could be started.
+        """
+        result = self._process.attempt(job, limit_s)
+        if isinstance(result, JobFailed):
+            self._after(result.status)
+        return result
+
     def release(self) -> None:
         """Let the process, if it runs, drop the operands it keeps and give the GPU's memory back."""
         if self.pid is None:

@@ -48,6 +48,11 @@ class ConfigCarrier(CustomGraphPass):
         self._on_graph = on_graph
         self._active = active
 
+    @property
+    def inner(self) -> tuple[Any, ...]:
+        """The user's passes."""
+        return self._inner
+
     def __call__(self, graph: torch.fx.Graph) -> None:
         """Run the user's passes; change nothing else."""
         for user_pass in self._inner:
@@ -100,6 +105,34 @@ def active_config() -> Config | None:
         if isinstance(graph_pass, ConfigCarrier):
             return graph_pass.config
     return None
+
+
+class UserPasses(CustomGraphPass):
+    """The user's passes without the plugin's configuration: what is compiled with them alone is Inductor's."""
+
+    def __init__(self, inner: Sequence[Any]) -> None:
+        """Run ``inner`` in order."""
+        self._inner = tuple(inner)
+
+    def __call__(self, graph: torch.fx.Graph) -> None:
+        """Run them."""
+        for user_pass in self._inner:
+            user_pass(graph)
+
+    def uuid(self) -> Any:
+        """Return None: the graph is not to be cached."""
+        return None
+
+
+def without_plugin() -> dict[str, Any]:
+    """Return the patch of Inductor's options in which the compile in progress is not the plugin's."""
+    carriers = [
+        each
+        for each in passes_in(getattr(inductor_config, CARRIER))
+        if isinstance(each, ConfigCarrier)
+    ]
+    inner = [user_pass for carrier in carriers for user_pass in carrier.inner]
+    return {CARRIER: UserPasses(inner) if inner else None}
 
 
 def passes_in(value: Any) -> tuple[Any, ...]:

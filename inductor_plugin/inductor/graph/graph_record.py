@@ -14,6 +14,8 @@ from inductor_plugin.cache.record import DISTURBED_FIELD, GRAPH
 
 LIBRARY = "library"
 TUNED = "tuned"
+PLAIN = "no autotuning"
+"""The graph without any autotuning, which changes layouts and fusions around templates, too."""
 _LESS = "tuned, less "
 _CHOICES = "choices"
 _SHORT = 12

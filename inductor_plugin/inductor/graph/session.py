@@ -305,6 +305,7 @@ class Session:
         tickets = list(self._tickets.values())
         if self._trial is not None:
             self._trial.tickets = tuple(tickets)
+            self._trial.contexts = {text: each for text, (each, _) in self._contexts.items()}
         if not self._is_extra:
             self._carry(tickets)
             self._report(tickets)

@@ -11,6 +11,7 @@ from inductor_plugin.cache import Store
 from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.inductor.graph.graph_record import Held, held_by
 from inductor_plugin.tuning.pins.replay import Pins
+from inductor_plugin.tuning.runtime import DeviceContext
 from inductor_plugin.tuning.ticket import TuningTicket
 
 _THREAD = threading.local()
@@ -27,6 +28,7 @@ class Trial:
         tickets: The graph's problems, once they are decided.
         store: The cache of the graph's first problem.
         environment: Digest of the environment of that.
+        contexts: What the graph's problems were tuned on, by device.
     """
 
     digest: str
@@ -35,12 +37,18 @@ class Trial:
     tickets: tuple[TuningTicket, ...] = ()
     store: Store | None = None
     environment: str = ""
+    contexts: dict[str, DeviceContext] = field(default_factory=dict[str, "DeviceContext"])
     _known: Held = field(default_factory=Held)
 
     @property
     def is_reduced(self) -> bool:
         """Whether the graph's record, or its pin, has held any problem: what was compiled is not the tuned graph."""
         return self.held is None and self._known != Held()
+
+    @property
+    def context(self) -> DeviceContext:
+        """What the graph runs on: a GPU rather than the host beside it."""
+        return self.contexts[max(self.contexts, key=lambda device: (device != "cpu", device))]
 
     def holds(self, problem_digest: str, store: Store, environment: str, pins: Pins | None) -> bool:
         """Return True if a problem's library kernel runs in this compile.

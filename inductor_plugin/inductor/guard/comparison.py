@@ -18,16 +18,28 @@ class Comparison:
         tuned_ms: Milliseconds per call of the tuned graph, one entry a turn.
         library_ms: The same of the graph with library kernels.
         disturbed: True if other work on the machine has prolonged a call of every turn.
+        plain_ms: As ``tuned_ms``, of the graph without any autotuning; empty if it was not run.
     """
 
     tuned_ms: tuple[float, ...]
     library_ms: tuple[float, ...]
     disturbed: bool = False
+    plain_ms: tuple[float, ...] = ()
 
     @property
     def speedup(self) -> float:
         """Time with library kernels over time of the tuned graph: the median of turns."""
         return median(self._ratios)
+
+    @property
+    def speedup_over_plain(self) -> float | None:
+        """Time without autotuning over time of the tuned graph; None if the former was not run."""
+        if not self.plain_ms:
+            return None
+        return median(
+            plain / max(tuned, 1e-9)
+            for plain, tuned in zip(self.plain_ms, self.tuned_ms, strict=True)
+        )
 
     def is_slower(self, margin: float) -> bool:
         """Return True if the tuned graph is slower by more than a margin, and not by chance in a few turns.

@@ -30,30 +30,34 @@ _HARMLESS = frozenset(
 )
 """Namespaces of operators that do nothing but compute: others may send, print or count."""
 
-_READS_AT = ("index", "gather", "scatter", "embedding", "take", "_local_scalar_dense", "nonzero")
-"""Parts of the names of operators that abort the process for values out of bounds."""
-
 
 def why_not_run(gm: fx.GraphModule) -> str:
-    """Return why a graph must not be run here, empty if it may."""
+    """Return why a graph must not be run, empty if a benchmark worker may run it."""
     for node in gm.graph.nodes:
         if node.op in ("call_module", "call_method"):
             return f"it calls {node.target}"
         if node.op == "call_function" and not _is_harmless(node.target):
             return f"it calls {node.target}, which may do more than compute"
-        if str(node.target) == "aten.copy_.default" and node.args[0].op in (
-            "get_attr",
-            "placeholder",
-        ):
-            return f"it changes {node.args[0].target}, which calls in turns would see"
-        if any(word in str(node.target) for word in _READS_AT):
-            return f"{node.target} reads where values say, and inputs are made up"
+        if str(node.target) == "aten.copy_.default" and node.args[0].op == "get_attr":
+            return f"it changes constant {node.args[0].target}, which calls in turns would see"
     return ""
 
 
+def overload(target: Any) -> Any:
+    """Return the operator that a node calls, None for any other function.
+
+    Nodes that freezing creates (packed products) call an operator without saying which of its overloads.
+    """
+    operators: Any = torch._ops  # pyright: ignore[reportPrivateUsage]
+    if isinstance(target, operators.OpOverloadPacket):
+        return getattr(target, target.overloads()[0])
+    return target if isinstance(target, operators.OpOverload) else None
+
+
 def _is_harmless(target: Any) -> bool:
-    if isinstance(target, torch._ops.OpOverload):  # pyright: ignore[reportPrivateUsage]
-        return target.namespace in _HARMLESS
+    operator = overload(target)
+    if operator is not None:
+        return operator.namespace in _HARMLESS
     return getattr(target, "__module__", "") in ("_operator", "operator", "math")
 
 

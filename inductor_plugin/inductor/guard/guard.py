@@ -11,72 +11,68 @@ import dataclasses
 import functools
 import logging
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
+from torch import fx
 from torch._inductor import compile_fx as compile_fx_module
+from torch._inductor import config as inductor_config
 from torch._inductor.output_code import CompiledFxGraph
 from torch._inductor.virtualized import V
 
-from inductor_plugin.cache import Decision, digest_of
+from inductor_plugin.cache import digest_of
 from inductor_plugin.cache.record import GRAPH
 from inductor_plugin.config import Config
 from inductor_plugin.errors import warn_once
 from inductor_plugin.inductor.artifacts.entries import add_record
-from inductor_plugin.inductor.facts.scope import active_config
+from inductor_plugin.inductor.facts.scope import active_config, without_plugin
 from inductor_plugin.inductor.graph import unstored
-from inductor_plugin.inductor.graph.graph_record import (
-    LIBRARY,
-    TUNED,
-    Held,
-    held,
-    is_settled,
-    record_of,
-    row,
-)
+from inductor_plugin.inductor.graph.graph_record import Held, is_settled
 from inductor_plugin.inductor.graph.trial import Trial, compiling
-from inductor_plugin.inductor.guard.comparison import Comparison, search
+from inductor_plugin.inductor.guard.allowance import ALLOWANCE, LEAST_RUN_S, Cost
+from inductor_plugin.inductor.guard.bench import (
+    Compiled,
+    GraphBench,
+    NotComparedError,
+    load_settings,
+)
+from inductor_plugin.inductor.guard.description import CannotDescribeError, Described
 from inductor_plugin.inductor.guard.fx_graph import copied, problem_of, uncounted, why_not_run
-from inductor_plugin.inductor.guard.operands import real_inputs
-from inductor_plugin.inductor.guard.turns import compare
+from inductor_plugin.inductor.guard.verification import Guarded, verified
 from inductor_plugin.tuning.counters import COUNTERS
-from inductor_plugin.tuning.environment import provenance
 from inductor_plugin.tuning.pins.replay import read_pins
-from inductor_plugin.tuning.report.terminal import show
 
 logger = logging.getLogger(__name__)
 
 _NAME = "fx_codegen_and_compile"
-_SHARE, _LEAST_S = 0.05, 0.5
-"""Share of the time of a compile, and seconds at least, in which two graphs are run in turns."""
-
-_ALL = Held(everything=True)
+_SHARE = 0.05
+"""Share of the time of a compile in which two graphs are run in turns, at most."""
+_ASKED_S = 5.0
+"""Seconds in which graphs may be run in turns where the user has asked for it."""
+_UNTUNED = {"max_autotune": False, "max_autotune_gemm": False, "max_autotune_pointwise": False}
 
 
 @dataclass(frozen=True)
-class Guarded:
-    """A graph that was compiled and tuned, and what it takes to compile it again.
+class _Source:
+    """A graph before it is compiled, and how it is.
 
     Attributes:
-        compiled: The compiled graph.
-        trial: Its compile.
-        again: Compiles a copy of the graph in which the library kernels of problems are held.
-        inputs: Real inputs.
-        problem: The graph's facts.
-        config: The options.
-        limit_s: Seconds in which two graphs are run in turns.
+        original: A copy of the graph, which compiling does not change; None if it must not be run.
+        examples: Its example inputs.
+        compile: Compiles a graph: Inductor's function with all other arguments.
     """
 
-    compiled: Any
-    trial: Trial
-    again: Callable[[Held], Any]
-    inputs: Sequence[Any]
-    problem: Mapping[str, Any]
-    config: Config
-    limit_s: float
+    original: fx.GraphModule | None
+    examples: Sequence[Any]
+    compile: Callable[[fx.GraphModule], Any]
+
+    def again(self, trial: Trial) -> Compiled:
+        """Compile the graph once more, as a trial."""
+        assert self.original is not None
+        gm = copied(self.original)
+        with compiling(trial):
+            return Compiled(self.compile(gm), gm)
 
 
 def install() -> None:
@@ -89,25 +85,28 @@ def install() -> None:
     @functools.wraps(stock)
     def codegen(gm: Any, example_inputs: Sequence[Any], *arguments: Any, **keywords: Any) -> Any:
         config = active_config()
-        if config is None or not _concerns(config) or V.aot_compilation or why_not_run(gm):
+        if config is None or not _concerns(config) or V.aot_compilation:
             return stock(gm, example_inputs, *arguments, **keywords)
-        problem, original = problem_of(gm, example_inputs), copied(gm)
-        trial, started = Trial(digest_of(problem)), time.perf_counter()
+
+        def once_more(graph: fx.GraphModule) -> Any:
+            own = {name: _apart(value) for name, value in keywords.items()}
+            return stock(graph, example_inputs, *arguments, **own)
+
+        problem, (original, reason) = problem_of(gm, example_inputs), _original(gm)
+        source = _Source(original, example_inputs, once_more)
+        trial, waited_s, started = Trial(digest_of(problem)), _waited_s(), time.perf_counter()
         with compiling(trial):
             compiled = stock(gm, example_inputs, *arguments, **keywords)
-        limit_s = max(_LEAST_S, _SHARE * (time.perf_counter() - started))
-        if not (isinstance(compiled, CompiledFxGraph) and _is_due(trial, config)):
-            _carry(trial, config)
-            return compiled
-
-        def again(given_up: Held) -> Any:
-            own = {name: _apart(value) for name, value in keywords.items()}
-            with compiling(Trial(trial.digest, given_up, is_extra=True)):
-                return stock(copied(original), example_inputs, *arguments, **own)
-
-        guarded = _guarded(compiled, trial, again, example_inputs, problem, config, limit_s)
+        elapsed_s = time.perf_counter() - started
+        ALLOWANCE.earn(elapsed_s)
+        if isinstance(compiled, CompiledFxGraph) and _is_due(trial, config):
+            cost = Cost(max(0.0, elapsed_s - (_waited_s() - waited_s)), run_s=_run_s(elapsed_s))
+            if reason := reason or _too_dear(cost, config):
+                _leave_out(problem, reason)
+            else:
+                compiled = _guarded(Compiled(compiled, gm), trial, source, problem, config, cost)
         _carry(trial, config)
-        return guarded
+        return compiled
 
     codegen.__module__ = __name__
     setattr(module, _NAME, codegen)
@@ -121,9 +120,36 @@ def uninstall() -> None:
         setattr(module, _NAME, current.__wrapped__)
 
 
+def _original(gm: fx.GraphModule) -> tuple[fx.GraphModule | None, str]:
+    """Return a copy of a graph, or why it must not or cannot be compiled and run once more."""
+    if reason := why_not_run(gm):
+        return None, reason
+    try:
+        return copied(gm), ""
+    except Exception as error:  # noqa: BLE001  the border: no compile fails because it was to be compared
+        return None, f"it cannot be copied: {type(error).__name__}: {error}"
+
+
 def _apart(value: Any) -> Any:
     """Return a copy of an argument that a compile changes (`BoxedBool`), any other as it is."""
     return copy.copy(value) if dataclasses.is_dataclass(value) else value
+
+
+def _waited_s() -> float:
+    """Return the seconds that compiles of this process have waited for tuning."""
+    return COUNTERS.snapshot().wall_s
+
+
+def _run_s(elapsed_s: float) -> float:
+    return max(LEAST_RUN_S, _SHARE * elapsed_s)
+
+
+def _too_dear(cost: Cost, config: Config) -> str:
+    """Return why a comparison would take too long, empty if it may be made: always where it is asked for."""
+    if config.verify_graph == "on":
+        return ""
+    share = config.verify_graph_share
+    return cost.why_left_out(ALLOWANCE.left_s(share), share)
 
 
 def _choices(trial: Trial) -> dict[str, str]:
@@ -167,120 +193,87 @@ def _carry(trial: Trial, config: Config) -> None:
 
 
 def _guarded(
-    compiled: Any,
+    compiled: Compiled,
     trial: Trial,
-    again: Callable[[Held], Any],
-    example_inputs: Sequence[Any],
+    source: _Source,
     problem: Mapping[str, Any],
     config: Config,
-    limit_s: float,
+    cost: Cost,
 ) -> Any:
-    """Return the compiled graph, or one that gives up some choices because it was slower than with library kernels."""
+    """Return the compiled graph, or one that gives up some choices because it was slower than with library kernels.
+
+    Args:
+        compiled: The tuned graph.
+        trial: Its compile.
+        source: Compiles it again.
+        problem: Its facts.
+        config: The options.
+        cost: What the comparison is expected to take.
+    """
     started = time.perf_counter()
     try:
-        with uncounted(), _random_numbers_kept(example_inputs):
-            inputs = real_inputs(example_inputs)
-            if inputs is None:
-                return compiled
-            return _verified(
-                Guarded(compiled, trial, again, inputs, problem, config, limit_s), _choices(trial)
-            )
+        with uncounted():
+            return verified(_of(compiled, trial, source, problem, config, cost), _choices(trial))
+    except (NotComparedError, CannotDescribeError) as error:
+        _leave_out(problem, str(error))
+        return compiled.code
     except Exception as error:  # noqa: BLE001  the border: no compile fails because it was to be compared
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        warn_once(logger, f"a tuned graph was not compared with library kernels: {reason}")
-        return compiled
+        COUNTERS.add(graphs_left_out=1)
+        said = f"{type(error).__name__}: {error}".partition("\n")[0]
+        warn_once(logger, f"a tuned graph was not compared with library kernels: {said}")
+        return compiled.code
     finally:
-        COUNTERS.add(compare_s=time.perf_counter() - started)
+        spent_s = time.perf_counter() - started
+        ALLOWANCE.spend(spent_s)
+        COUNTERS.add(compare_s=spent_s)
         verdicts = [ticket.verdict for ticket in trial.tickets]
         unstored.mark_provisional(
             provisional=any(v is not None and v.provisional for v in verdicts)
         )
 
 
-@contextmanager
-def _random_numbers_kept(example_inputs: Sequence[Any]) -> Generator[None]:
-    """Leave the user's random numbers as they are: a backward graph is compiled in the middle of a step."""
-    devices = [value.device for value in example_inputs if isinstance(value, torch.Tensor)]
-    random: Any = torch.random  # typed partly
-    with random.fork_rng(devices=sorted({d.index or 0 for d in devices if d.type == "cuda"})):
-        yield
+def _leave_out(problem: Mapping[str, Any], reason: str) -> None:
+    """Log and count that a graph was not compared."""
+    COUNTERS.add(graphs_left_out=1)
+    what = f"graph of {problem['nodes']} nodes"
+    logger.info("%s was not compared with library kernels: %s", what, reason)
 
 
-def _verified(graph: Guarded, choices: Mapping[str, str]) -> Any:
-    margin, library = graph.config.never_slower_margin, graph.again(_ALL)
-    tried: dict[frozenset[str], tuple[Any, Comparison]] = {}
+def _of(
+    compiled: Compiled,
+    trial: Trial,
+    source: _Source,
+    problem: Mapping[str, Any],
+    config: Config,
+    cost: Cost,
+) -> Guarded:
+    """Return what it takes to compare a graph.
 
-    def compared(compiled: Any) -> Comparison | None:
-        return compare(compiled, library, graph.inputs, graph.limit_s)
-
-    def is_fast(given_up: frozenset[str]) -> bool:
-        compiled = graph.again(held(given_up))
-        comparison = compared(compiled)
-        if comparison is None:
-            return False
-        tried[given_up] = compiled, comparison
-        return not (comparison.is_slower(margin) or comparison.disturbed)
-
-    tuned = graph.again(Held()) if graph.trial.is_reduced else graph.compiled
-    whole = compared(tuned)
-    if whole is None:  # a few turns take too long
-        return graph.compiled
-    if not whole.is_slower(margin):
-        _keep(graph, choices, Held(), whole, whole)
-        return tuned
-    given_up = search(_most_suspicious_first(graph.trial, choices), is_fast)
-    if given_up == frozenset(choices):
-        _keep(graph, choices, _ALL, whole, whole)
-        return library
-    compiled, best = tried[given_up]
-    _keep(graph, choices, held(given_up), whole, best)
-    return compiled
-
-
-def _most_suspicious_first(trial: Trial, choices: Mapping[str, str]) -> list[str]:
-    """Return the problems with choices of ours, those that gain the least alone first."""
-    gains = {
-        ticket.digest: ticket.verdict.speedup or 1.0
-        for ticket in trial.tickets
-        if ticket.verdict is not None
-    }
-    return sorted(choices, key=lambda digest: (gains[digest], digest))
-
-
-def _keep(
-    graph: Guarded, choices: Mapping[str, str], given_up: Held, whole: Comparison, best: Comparison
-) -> None:
-    """Write the graph's record, and log it."""
-    facts = dict(provenance(graph.trial.tickets[0].problem.output.device))
-    rows = [
-        row(TUNED, whole.tuned_ms, {**facts, "choices": dict(choices)}, disturbed=whole.disturbed),
-        row(LIBRARY, whole.library_ms, facts, disturbed=whole.disturbed),
-    ]
-    speedup, reason = (
-        whole.speedup,
-        f"the tuned graph is {whole.speedup:.3f}x faster than with library kernels",
+    Raises:
+        CannotDescribeError: An input is nothing that can be made up.
+    """
+    assert source.original is not None
+    is_asked = config.verify_graph == "on"
+    worker = trial.context.bench()
+    bench = GraphBench(
+        worker, Described(source.original, source.examples), load_settings(worker.settings.device)
     )
-    if given_up.everything:
-        reason = f"{reason}, so that all library kernels stay"
-        speedup = 1.0
-    elif given_up.digests:
-        rows.append(row(given_up.candidate, best.tuned_ms, facts, disturbed=best.disturbed))
-        speedup = best.speedup
-        reason = f"{reason}, {speedup:.3f}x with library kernels for {len(given_up.digests)} of {len(choices)} problems"
-    now = time.time()
-    decision = Decision(
-        winner=given_up.candidate,
-        library=LIBRARY,
-        reason=reason,
-        margin=graph.config.never_slower_margin,
-        speedup=speedup,
-        decided_at=now,
-        candidates=len(rows),
+
+    def again(given_up: Held) -> Compiled:
+        return source.again(Trial(trial.digest, given_up, is_extra=True))
+
+    def plain() -> Compiled:
+        options: Any = inductor_config  # typed partly
+        with options.patch({**_UNTUNED, **without_plugin()}):
+            return source.again(Trial(trial.digest, is_extra=True))
+
+    return Guarded(
+        compiled,
+        trial,
+        again,
+        plain if is_asked else None,
+        bench,
+        problem,
+        config,
+        max(cost.run_s, _ASKED_S) if is_asked else cost.run_s,
     )
-    record = record_of((graph.trial.environment, graph.trial.digest), graph.problem, rows, decision)
-    assert graph.trial.store is not None
-    graph.trial.store.put_record(record)
-    COUNTERS.add(graphs_compared=1, graphs_reduced=int(given_up != Held()))
-    line = f"inductor-plugin: {record.describe}: {reason}"
-    logger.info("%s", line)
-    show([line], graph.config, measured=True)

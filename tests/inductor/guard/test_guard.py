@@ -23,12 +23,15 @@ import inductor_plugin
 from inductor_plugin import cli
 from inductor_plugin.cache import Record, document, open_store
 from inductor_plugin.cache.record import GRAPH, to_fields
-from inductor_plugin.inductor.graph.graph_record import LIBRARY, TUNED
+from inductor_plugin.inductor.graph.graph_record import LIBRARY, PLAIN, TUNED
 from inductor_plugin.inductor.guard import guard
+from inductor_plugin.inductor.guard.allowance import Allowance
+from inductor_plugin.inductor.guard.bench import Compiled, GraphBench
 from inductor_plugin.inductor.guard.comparison import Comparison
 from inductor_plugin.tuning import selection
 from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.runtime import RUNTIME
+from inductor_plugin.worker.child.graphs import built
 from tests.end_to_end.test_cpu import fresh
 from tests.support.candidates.fast_templates import CALLS, rivals_offered
 
@@ -36,7 +39,20 @@ __all__ = ["fresh"]  # the fixture
 
 pytestmark = pytest.mark.compat
 
+ALWAYS: dict[str, Any] = {"verify_graph": "auto", "verify_graph_share": 1e6}
+"""Compare graphs however long that takes: the machine may be busy."""
 A, B, C = torch.randn(17, 33), torch.randn(33, 29), torch.randn(29, 41)
+
+
+@torch.library.custom_op("guard_test::shouted", mutates_args=())
+def shouted(x: Tensor) -> Tensor:
+    """Return a copy; the plugin cannot know that it does nothing else."""
+    return x.clone()
+
+
+@shouted.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
 
 
 def two_products(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
@@ -57,24 +73,35 @@ def rivals_win(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Referee:
-    """Calls a graph slower that has more rivals than it may have."""
+    """Calls a graph slower that has more rivals than it may have, in place of the worker."""
 
-    def __init__(self, allowed: int) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, allowed: int) -> None:
         self.allowed = allowed
         self.compared: list[int] = []
+        """Rivals of each tuned graph."""
+        self.plain = 0
+        """Graphs without autotuning."""
+        judge(monkeypatch, self.compare)
 
-    def __call__(
-        self,
-        tuned: Callable[[list[Any]], Any],
-        library: Callable[[list[Any]], Any],
-        inputs: Sequence[Any],
-        limit_s: float,
-    ) -> Comparison:
+    def compare(self, bench: GraphBench, graphs: Sequence[Compiled], limit_s: float) -> Comparison:
         assert limit_s >= 0.5
-        assert rivals_in(lambda: library([*inputs])) == 0
-        self.compared.append(rivals_in(lambda: tuned([*inputs])))
+        inputs = [built(value, {}) for value in bench.described.inputs]
+        rivals = [rivals_in(lambda graph=graph: graph.code([*inputs])) for graph in graphs]
+        self.compared.append(rivals[0])
+        assert set(rivals[1:]) == {0}
+        self.plain += len(graphs) - 2
         slower = self.compared[-1] > self.allowed
-        return Comparison(((2.0 if slower else 0.5),) * 5, (1.0,) * 5)
+        plain_ms = (1.5,) * 5 if len(graphs) > 2 else ()
+        return Comparison(((2.0 if slower else 0.5),) * 5, (1.0,) * 5, plain_ms=plain_ms)
+
+
+def judge(
+    monkeypatch: pytest.MonkeyPatch,
+    compare: Callable[[GraphBench, Sequence[Compiled], float], Comparison],
+) -> None:
+    """Let a function compare graphs; the worker is left alone."""
+    monkeypatch.setattr(GraphBench, "compare", lambda *arguments: compare(*arguments))  # pyright: ignore
+    monkeypatch.setattr(GraphBench, "prepare", lambda bench: None)  # pyright: ignore
 
 
 def rivals_in(call: Callable[[], object]) -> int:
@@ -88,7 +115,7 @@ def run(cache_dir: Path, **options: Any) -> int:
     """Compile and run the graph in what is a new process to the plugin; return how many rivals it runs."""
     RUNTIME.forget()
     torch._dynamo.reset()
-    options = {"cache_dir": str(cache_dir), "verify_graph": "auto", **options}
+    options = {"cache_dir": str(cache_dir), **ALWAYS, **options}
     function = torch.compile(two_products, backend="inductor_plugin", options=options)
     torch.testing.assert_close(function(A, B, C), two_products(A, B, C), atol=1e-3, rtol=1e-3)
     return rivals_in(lambda: function(A, B, C))
@@ -112,8 +139,7 @@ def test_it_gives_up_what_makes_it_slower(
     winner: str,
     compared: list[int],
 ) -> None:
-    referee = Referee(allowed)
-    monkeypatch.setattr(guard, "compare", referee)
+    referee = Referee(monkeypatch, allowed)
     before = inductor_plugin.stats()
     counters.clear()
     assert run(cache_dir) == rivals
@@ -141,8 +167,7 @@ def test_it_gives_up_what_makes_it_slower(
 def test_another_process_follows_a_record_that_came_with_torchs_artifacts(
     cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    referee = Referee(allowed=1)
-    monkeypatch.setattr(guard, "compare", referee)
+    referee = Referee(monkeypatch, allowed=1)
     with CacheArtifactManager.with_fresh_cache():
         assert run(cache_dir) == 1
         cold = torch.compiler.save_cache_artifacts()
@@ -163,8 +188,7 @@ def test_a_graph_whose_choices_have_changed_is_compared_with_all_of_them(
     cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its record says that library kernels run, as which it is compiled: those are not compared with themselves."""
-    referee = Referee(allowed=0)
-    monkeypatch.setattr(guard, "compare", referee)
+    referee = Referee(monkeypatch, allowed=0)
     assert run(cache_dir) == 0
     store, record = open_store(cache_dir), graph_record(cache_dir)
     tuned = record.candidates[TUNED]
@@ -183,8 +207,7 @@ def test_a_graph_whose_choices_have_changed_is_compared_with_all_of_them(
 def test_what_was_known_before_is_compared_where_asked(
     cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    referee = Referee(allowed=0)
-    monkeypatch.setattr(guard, "compare", referee)
+    referee = Referee(monkeypatch, allowed=0)
     assert run(cache_dir, verify_graph="off") == 2
     assert run(cache_dir) == 2
     assert referee.compared == []
@@ -200,7 +223,7 @@ def test_a_comparison_beside_other_work_is_made_again(
         compared.append(1)
         return Comparison((2.0,) * 5, (1.0,) * 5, disturbed=True)
 
-    monkeypatch.setattr(guard, "compare", disturbed)
+    judge(monkeypatch, disturbed)
     assert [run(cache_dir), run(cache_dir)] == [2, 2]
     assert len(compared) == 2
 
@@ -211,7 +234,7 @@ def test_a_graph_that_cannot_be_compared_runs_as_it_was_tuned(
     def fails(*_: Any) -> Comparison:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(guard, "compare", fails)
+    judge(monkeypatch, fails)
     assert run(cache_dir) == 2
     (warning,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
     assert (
@@ -220,43 +243,68 @@ def test_a_graph_that_cannot_be_compared_runs_as_it_was_tuned(
 
 
 @pytest.mark.parametrize(
-    "function",
+    ("function", "why"),
     [
-        lambda a, b, i: (a @ b)[i],
-        lambda a, b, i: (a @ b) // i[0],
-        lambda a, b, i: (a.add_(1) @ b, i),
-        lambda a, b, i: (a @ b)[(b[0, :9] * 0).long()],
+        (lambda a, b, i: (shouted(a) @ b, i), "may do more than compute"),
+        (lambda a, b, i: (a @ b, i.add_(1)), ""),
+        (lambda a, b, i: (a @ b)[i], ""),
     ],
-    ids=["an index", "a divisor", "an input that is changed", "an index that is computed"],
+    ids=["an operator of the user", "an input that is changed", "an index"],
 )
-def test_a_graph_is_not_run_where_made_up_values_may_do_harm(
-    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any]
+def test_a_graph_is_not_run_where_it_may_do_more_than_compute(
+    cache_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    function: Callable[..., Any],
+    why: str,
 ) -> None:
-    """Compiled code aborts the process for an index that is out of bounds, or a division by zero."""
-
-    def never(*_: Any) -> Comparison:
-        raise AssertionError
-
-    monkeypatch.setattr(guard, "compare", never)
-    options: Any = {"cache_dir": str(cache_dir), "verify_graph": "on"}
+    caplog.set_level(logging.INFO, "inductor_plugin")
+    Referee(monkeypatch, allowed=2)
+    before = inductor_plugin.stats()
+    options: Any = {"cache_dir": str(cache_dir), **ALWAYS}
     compiled = torch.compile(function, backend="inductor_plugin", options=options)
     compiled(A.clone(), B, torch.arange(1, 9))
-    assert [record.op for record in open_store(cache_dir).iter_records()] == ["mm"]
+    spent = inductor_plugin.stats().since(before)
+    assert (spent.graphs_compared, spent.graphs_left_out) == ((0, 1) if why else (1, 0))
+    assert not why or why in caplog.text
 
 
-def test_a_graph_whose_turns_take_too_long_is_not_compared(
+def test_a_graph_that_would_take_too_long_is_left_out_with_its_reason(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "inductor_plugin")
+    monkeypatch.setattr(guard, "ALLOWANCE", Allowance())  # not what other tests have earned
+    referee = Referee(monkeypatch, allowed=0)
+    before = inductor_plugin.stats()
+    assert run(cache_dir, verify_graph_share=0.01) == 2
+    assert referee.compared == []
+    assert "are left of the 1% of compile time that option verify_graph_share allows" in caplog.text
+    spent = inductor_plugin.stats().since(before)
+    assert (spent.graphs_left_out, spent.graph_speedup) == (1, None)
+    assert run(cache_dir / "asked", verify_graph="on", verify_graph_share=0.01) == 0
+
+
+def test_where_it_is_asked_for_the_graph_without_autotuning_is_compared_too(
     cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "_LEAST_S", 0.0)
-    monkeypatch.setattr(guard, "_SHARE", 0.0)
-    assert run(cache_dir) == 2
-    assert GRAPH not in [record.op for record in open_store(cache_dir).iter_records()]
+    referee = Referee(monkeypatch, allowed=2)
+    before = inductor_plugin.stats()
+    assert run(cache_dir, verify_graph="on") == 2
+    assert referee.plain == 1
+    record = graph_record(cache_dir)
+    assert record.candidates[PLAIN].median_ms == 1.5
+    assert record.decision is not None
+    assert "2.000x faster than with library kernels, 3.000x faster than without autotuning" in (
+        record.decision.reason
+    )
+    assert inductor_plugin.stats().since(before).graph_speedup == 2.0
+    assert cli.main(["explain", record.digest, "--cache-dir", str(cache_dir)]) == 0
 
 
 def test_the_table_says_how_fast_the_tuned_graph_is(
     cache_dir: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(guard, "compare", Referee(allowed=2))
+    Referee(monkeypatch, allowed=2)
     run(cache_dir, table="on")
     said = capfd.readouterr().err
     assert "the tuned graph is 2.000x faster than with library kernels" in said
@@ -264,14 +312,45 @@ def test_the_table_says_how_fast_the_tuned_graph_is(
     assert "the tuned graph" not in capfd.readouterr().err  # nothing was compared
 
 
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compare graphs however long their calls take: the machine may be busy."""
-    monkeypatch.setattr(guard, "_LEAST_S", 60.0)
+def test_the_worker_compares_a_graph_that_reads_where_values_say(cache_dir: Path) -> None:
+    """Of an embedding the indices are made up within its bounds."""
+
+    def embedded(table: Tensor, words: Tensor, weight: Tensor) -> Tensor:
+        return torch.relu(nn.functional.embedding(words, table) @ weight)
+
+    before = inductor_plugin.stats()
+    options: Any = {"cache_dir": str(cache_dir), **ALWAYS}
+    compiled = torch.compile(embedded, backend="inductor_plugin", options=options)
+    torch.manual_seed(3)
+    compiled(torch.randn(3, 33), torch.randint(0, 3, (17,)), B)
+    after = torch.randn(3)
+    torch.manual_seed(3)
+    _ = torch.randn(3, 33), torch.randint(0, 3, (17,))
+    assert torch.equal(after, torch.randn(3))  # the user's random numbers stay
+    spent = inductor_plugin.stats().since(before)
+    assert (spent.graphs_compared, spent.graphs_left_out) == (1, 0)
+    assert len(graph_record(cache_dir).candidates[TUNED].samples_ms) >= 5
+
+
+def test_a_graph_that_kills_the_worker_is_not_compared(
+    cache_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Compiled code aborts for an index out of bounds, here one that is computed from made-up numbers."""
+
+    def out_of_bounds(a: Tensor, b: Tensor, where: Tensor) -> Tensor:
+        return (a @ b)[where * 1000 - 1000 + torch.tensor([0])]
+
+    caplog.set_level(logging.INFO, "inductor_plugin")
+    before = inductor_plugin.stats()
+    options: Any = {"cache_dir": str(cache_dir), **ALWAYS}
+    compiled = torch.compile(out_of_bounds, backend="inductor_plugin", options=options)
+    compiled(A, B, torch.ones(8, dtype=torch.int64))
+    spent = inductor_plugin.stats().since(before)
+    assert (spent.graphs_compared, spent.graphs_left_out) == (0, 1)
+    assert "crashed" in caplog.text
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("patient")
 def test_random_numbers_of_training_stay(cache_dir: Path) -> None:
     def step(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
         return nn.functional.dropout(x @ w, 0.5) @ v
@@ -284,15 +363,3 @@ def test_random_numbers_of_training_stay(cache_dir: Path) -> None:
     loss.backward()  # compiled here
     assert torch.equal(torch.get_rng_state(), before)
     assert GRAPH in [record.op for record in open_store(cache_dir).iter_records()]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("patient")
-def test_random_numbers_stay_as_they_were(cache_dir: Path) -> None:
-    torch.manual_seed(3)
-    run(cache_dir)
-    after = torch.randn(3)
-    torch.manual_seed(3)
-    assert torch.equal(after, torch.randn(3))
-    record = graph_record(cache_dir)
-    assert record.candidates[TUNED].samples_ms

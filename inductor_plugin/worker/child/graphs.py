@@ -1,0 +1,208 @@
+"""Whole compiled graphs in the benchmark worker: loads their modules, builds what they read, runs them in turns.
+
+What a graph does to this process (an abort for an index out of bounds, a hang) costs the comparison alone. Functions for
+`jobs.CallJob`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pickle
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from inductor_plugin.config import process_environment, set_environment
+from inductor_plugin.worker.child import memory
+from inductor_plugin.worker.child.inductor import load_inductor
+from inductor_plugin.worker.child.operands import build, dtype_of, storage_elements
+from inductor_plugin.worker.cuda_timer import uuid_of
+from inductor_plugin.worker.graph_job import (
+    MKLDNN_CONVOLUTION,
+    GraphCode,
+    GraphJob,
+    GraphTensor,
+    GraphTimes,
+    Input,
+    LoadSettings,
+)
+from inductor_plugin.worker.jobs import Sampling
+from inductor_plugin.worker.timer import Timer, release_timers, repeats_for, timer_for
+from inductor_plugin.worker.turn import turn
+
+_SMALL = 0.1
+"""Standard deviation of random values: products of thousands of them stay finite in half precision."""
+_MOST_INTEGER = 8
+_MOST_TURNS, FEWEST_TURNS = 30, 5
+FEWEST_CALLS = 3 + FEWEST_TURNS
+"""Of each graph: two to warm up, the one that finds how many calls make a sample, and the fewest turns."""
+_SAMPLING = Sampling(
+    warmup=2, samples=1, min_sample_ms=5.0, max_total_s=0.0, cold_cache=False, retake_s=0.0
+)
+
+_PACKED_BY = {
+    "mkldnn_linear": ("mkldnn", "_reorder_linear_weight"),
+    "mkl_linear": ("mkl", "_mkl_reorder_linear_weight"),
+    MKLDNN_CONVOLUTION: ("mkldnn", "_reorder_convolution_weight"),
+}
+"""Operators that pack a weight, by `GraphTensor.packing`."""
+
+Call = Callable[[], object]
+
+
+def prepare(settings: LoadSettings) -> float:
+    """Import Inductor, which takes 3 s, and let it load what the parent has compiled; return the seconds it took."""
+    started = time.monotonic()
+    _apply(settings)
+    return time.monotonic() - started
+
+
+def compare(job: GraphJob) -> GraphTimes:
+    """Run graphs in turns, and free what they took."""
+    memory.note()
+    try:
+        return _compared(job)
+    finally:
+        memory.give_back(_drop)
+
+
+def _compared(job: GraphJob) -> GraphTimes:
+    started = time.monotonic()
+    patched, timer = _apply(job.settings), timer_for(job.device)
+    tensors: dict[GraphTensor, torch.Tensor] = {}
+    with patched, torch.no_grad(), _at_home(job.device) as alone:
+        inputs = [built(value, tensors) for value in job.inputs]
+        calls = [functools.partial(_call, loaded(code, tensors), inputs) for code in job.graphs]
+        restore = _restore(job, inputs)
+        loaded_at = time.monotonic()
+        calls[-1]()
+        timer.synchronize()
+        once_s, least = time.monotonic() - loaded_at, len(calls) * FEWEST_CALLS
+        load_s = loaded_at - started
+        if least * once_s > job.limit_s:
+            reason = f"{least} calls of {once_s:.2g} s take longer than {job.limit_s:.2g} s"
+            return GraphTimes(reason=reason, load_s=load_s, run_s=once_s)
+        repeats = max(repeats_for(timer, call, _SAMPLING) for call in calls)
+        turns = _turns(timer, calls, repeats, restore, loaded_at + job.limit_s)
+    calm = [row for row, disturbed in turns if alone and not disturbed]
+    used = calm or [row for row, _ in turns]
+    run_s = time.monotonic() - loaded_at
+    return GraphTimes(tuple(zip(*used, strict=True)), not calm, load_s=load_s, run_s=run_s)
+
+
+@contextmanager
+def _at_home(device: str) -> Generator[bool]:
+    """Hold a GPU inside the block; True if no other process held it."""
+    with turn("" if device == "cpu" else uuid_of(device)) as alone:
+        yield alone
+
+
+def _call(graph: Callable[[list[Any]], object], inputs: Sequence[Any]) -> object:
+    return graph([*inputs])
+
+
+def _turns(
+    timer: Timer, calls: Sequence[Call], repeats: int, restore: Call, until: float
+) -> list[tuple[tuple[float, ...], bool]]:
+    """Return the samples of all calls in each turn, and whether any was disturbed."""
+    turns: list[tuple[tuple[float, ...], bool]] = []
+    while len(turns) < _MOST_TURNS and (len(turns) < FEWEST_TURNS or time.monotonic() < until):
+        order = range(len(calls)) if len(turns) % 2 else reversed(range(len(calls)))
+        samples, disturbed = [0.0] * len(calls), False
+        for index in order:
+            restore()
+            samples[index] = timer.sample(calls[index], repeats, cold=False)
+            disturbed |= timer.disturbed
+        turns.append((tuple(samples), disturbed))
+    return turns
+
+
+def _restore(job: GraphJob, inputs: Sequence[Any]) -> Call:
+    """Return what gives the inputs that a graph changes their first values: decayed ones become denormal, and slow."""
+    first = [(inputs[index], inputs[index].clone()) for index in job.changed]
+
+    def restore() -> None:
+        for tensor, before in first:
+            tensor.copy_(before)
+
+    return restore
+
+
+def loaded(
+    code: GraphCode, tensors: dict[GraphTensor, torch.Tensor]
+) -> Callable[[list[Any]], object]:
+    """Return the function of a compiled graph; it empties the list of inputs that it is given.
+
+    Args:
+        code: The graph.
+        tensors: Those that are built; receives its constants.
+    """
+    cache: Any = importlib.import_module("torch._inductor.codecache").PyCodeCache
+    constants = {name: built(value, tensors) for name, value in code.constants}
+    key, path = cache.write(code.source)
+    return cache.load_by_key_path(key, path, attrs=constants).call
+
+
+def built(value: Input, tensors: dict[GraphTensor, torch.Tensor]) -> Any:
+    """Return an input or a constant; of the same tensor the same memory."""
+    if not isinstance(value, GraphTensor):
+        return value
+    if value not in tensors:
+        tensors[value] = _packed(value, _plain(value))
+    return tensors[value]
+
+
+def _plain(value: GraphTensor) -> torch.Tensor:
+    spec, dtype = value.spec, dtype_of(value.spec)
+    if value.data is None and (dtype.is_floating_point or dtype.is_complex):
+        return build(spec, _SMALL)
+    count = storage_elements(spec)
+    if value.data is not None:
+        memory = torch.frombuffer(bytearray(value.data) or bytearray(1), dtype=torch.uint8)
+        memory = memory[: len(value.data)].clone().view(dtype)  # torch aligns it
+    elif dtype == torch.bool:
+        memory = torch.ones(count, dtype=dtype)
+    else:  # no zeros, which divide, where what they index is long enough
+        high = max(1, min(value.below, _MOST_INTEGER))
+        generator = torch.Generator().manual_seed(spec.seed)
+        memory = torch.randint(min(1, high - 1), high, (count,), generator=generator).to(dtype)
+    return memory.to(spec.device).as_strided(spec.size, spec.stride, spec.offset)
+
+
+def _packed(value: GraphTensor, plain: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in the opaque layout of oneDNN or MKL."""
+    if not value.packing:
+        return plain
+    namespace, name = _PACKED_BY[value.packing]
+    return getattr(getattr(torch.ops, namespace), name)(plain, *value.packing_arguments)
+
+
+def _apply(settings: LoadSettings) -> Any:
+    """Let this process load kernels as the parent compiled them; return the patch of Inductor's options."""
+    set_environment(process_environment() | dict(settings.environment))
+    load_inductor()
+    isas: Any = importlib.import_module("torch._inductor.cpu_vec_isa")
+    if (
+        settings.isa
+    ):  # not probed again: each instruction set of the processor would be, in a process of its own
+        isa = pickle.loads(settings.isa)  # noqa: S301 - from the parent's pipe, never from disk
+        isas.valid_vec_isa_list = functools.partial(list[Any], [isa])
+    options: Any = importlib.import_module("torch._inductor.config")
+    # No pool of processes is started: all kernels are there.
+    return options.patch({**dict(settings.options), "compile_threads": 1})
+
+
+def _drop() -> None:
+    """Forget the modules of graphs, which hold their constants."""
+    codecache = sys.modules.get("torch._inductor.codecache")
+    if codecache is not None:
+        cache: Any = codecache.PyCodeCache
+        for module in cache.modules:
+            sys.modules.pop(module.__name__, None)
+        cache.cache_clear()
+    release_timers()
