@@ -332,10 +332,10 @@ def test_the_worker_compares_a_graph_that_reads_where_values_say(cache_dir: Path
     assert len(graph_record(cache_dir).candidates[TUNED].samples_ms) >= 5
 
 
-def test_a_graph_that_kills_the_worker_is_not_compared(
+def test_a_graph_that_fails_for_made_up_inputs_is_not_compared(
     cache_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Compiled code aborts for an index out of bounds, here one that is computed from made-up numbers."""
+    """Compiled code raises for an index out of bounds, or aborts if several threads run it."""
 
     def out_of_bounds(a: Tensor, b: Tensor, where: Tensor) -> Tensor:
         return (a @ b)[where * 1000 - 1000 + torch.tensor([0])]
@@ -347,7 +347,7 @@ def test_a_graph_that_kills_the_worker_is_not_compared(
     compiled(A, B, torch.ones(8, dtype=torch.int64))
     spent = inductor_plugin.stats().since(before)
     assert (spent.graphs_compared, spent.graphs_left_out) == (0, 1)
-    assert "crashed" in caplog.text
+    assert "crashed" in caplog.text or "index out of bounds" in caplog.text
 
 
 @pytest.mark.slow
