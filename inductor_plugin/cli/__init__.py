@@ -10,7 +10,18 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from inductor_plugin.cache import report
-from inductor_plugin.cli import cache, listing, pack, pins, removal, repair, repro, run, transfer
+from inductor_plugin.cli import (
+    cache,
+    listing,
+    pack,
+    page,
+    pins,
+    removal,
+    repair,
+    repro,
+    run,
+    transfer,
+)
 from inductor_plugin.cli.verb import Verb
 from inductor_plugin.errors import InductorPluginError, OptionError
 from inductor_plugin.version import __version__
@@ -19,6 +30,7 @@ VERBS: tuple[Verb, ...] = (
     *run.VERBS,
     *listing.VERBS,
     *cache.VERBS,
+    *page.VERBS,
     *repro.VERBS,
     *removal.VERBS,
     *repair.VERBS,
