@@ -79,7 +79,7 @@ def file_source(path: Path) -> PinSource | BenchSource:
     content = read_json(path)
     if not is_object(content):
         raise CacheError(f"{path} is neither a pin file nor a benchmark's JSON: it is no object")
-    if "pins" not in content:
+    if not {"pins", "environments"} & content.keys():
         return BenchSource(str(path), content)
     try:
         return PinSource(str(path), read_file(path))

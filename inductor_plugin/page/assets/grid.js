@@ -8,8 +8,9 @@ const MOST_PRINTED = 500;
  * @param words what a row is searched by.
  */
 function grid({ name, label, columns, rows, words, sorted = null, rank = null, chips = [], empty, height = null }) {
-  const state = { rows, sort: sorted, down: false, text: "", chip: null, first: 0, last: 0 };
+  const state = { rows, sort: sorted, down: false, text: "", chip: null, first: 0, last: 0, printed: false };
   const status = el("p", { class: "status", role: "status" });
+  const printed = el("p", { class: "printed" });
   const body = el("tbody");
   const heads = columns.map((column) => head(column));
   const table = el("table", { class: "grid", "aria-label": label }, el("thead", {}, el("tr", {}, heads)), body);
@@ -68,6 +69,7 @@ function grid({ name, label, columns, rows, words, sorted = null, rank = null, c
     buttons.forEach((button, index) => button.setAttribute("aria-pressed", String(state.chip === chips[index])));
     const part = state.rows.length === rows.length ? counted(rows.length, "row") : `${count(state.rows.length)} of ${counted(rows.length, "row")}`;
     status.textContent = state.rows.length ? part : empty ?? "No row has these words.";
+    printed.textContent = state.rows.length > MOST_PRINTED ? `The first ${MOST_PRINTED} of ${counted(state.rows.length, "row")}.` : "";
     table.setAttribute("aria-rowcount", state.rows.length + 1);
     pane.scrollTop = 0;
     draw(true);
@@ -75,7 +77,8 @@ function grid({ name, label, columns, rows, words, sorted = null, rank = null, c
 
   const rowHeight = () => Number.parseFloat(getComputedStyle(pane).getPropertyValue("--row")) || 36;
 
-  function draw(force = false, all = false) {
+  function draw(force = false) {
+    const all = state.printed;
     const tall = rowHeight();
     const headTall = table.tHead.offsetHeight;
     const inSight = Math.ceil((pane.clientHeight || 600) / tall);
@@ -137,11 +140,11 @@ function grid({ name, label, columns, rows, words, sorted = null, rank = null, c
     requestAnimationFrame(() => { waiting = false; draw(); });
   });
   new ResizeObserver(() => draw(true)).observe(pane);
-  addEventListener("beforeprint", () => draw(true, true));
-  addEventListener("afterprint", () => draw(true));
+  addEventListener("beforeprint", () => { state.printed = true; draw(true); });
+  addEventListener("afterprint", () => { state.printed = false; draw(true); });
   renew();
   const bar = (search || buttons.length) && el("div", { class: "bar" }, search, buttons, extra, status);
-  const element = el("div", { class: "gridholder", id: `grid-${name}` }, bar || null, rows.length ? pane : el("p", { class: "empty" }, empty));
+  const element = el("div", { class: "gridholder", id: `grid-${name}` }, bar || null, rows.length ? [pane, printed] : el("p", { class: "empty" }, empty));
   return {
     element, sort: (column, down) => sort(columns.find((each) => each.name === column), down),
     search: (words_) => { search.value = words_; state.text = words_; renew(); },

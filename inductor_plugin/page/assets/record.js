@@ -65,7 +65,7 @@ function callPart(record) {
   const operands = text(record.row[RECORD.operands]);
   const rows = operands ? operands.split("\n").map((line) => line.split("\t")) : [];
   const table = rows.length && el("table", { class: "plain" },
-    el("thead", {}, el("tr", {}, ["Operand", "Type", "Size", "Stride", ""].map((title) => el("th", { scope: "col" }, title)))),
+    el("thead", {}, el("tr", {}, ["Operand", "Type", "Size", "Stride", "Place"].map((title) => el("th", { scope: "col" }, title)))),
     el("tbody", {}, rows.map((cells) => el("tr", {}, cells.map((cell, index) => el(index ? "td" : "th", index ? {} : { scope: "row" }, cell))))));
   return [el("h3", {}, "The call"), el("pre", { tabindex: "0" }, code(call)), table && el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Operands" }, table)];
 }

@@ -254,9 +254,9 @@ function benchSections() {
     if (source.kind !== "bench") return [];
     const title = isBeside ? `: ${shortNames[index]}` : "";
     const samples = source.samples.map((set) => [el("h3", {}, set.name.replace(/ > arms$/, "")), samplesChart(set)]);
-    const tables = source.tables.map((each, at) => [el("h3", {}, each.name), benchTable(each, `bench${index}-${at}`)]);
+    const tables = source.tables.map((each, at) => [el("h3", {}, each.name), benchTable(each, `bench${index}-${at}`, `${each.name}${title}`)]);
     const figures = source.figures.length && grid({
-      name: `figures${index}`, label: "Figures", rows: source.figures, height: "min(60vh, 30rem)", words: (r) => `${r[0]} ${r[1]}`, empty: "",
+      name: `figures${index}`, label: `Figures${title}`, rows: source.figures, height: "min(60vh, 30rem)", words: (r) => `${r[0]} ${r[1]}`, empty: "",
       columns: [
         { name: "path", title: "Figure", value: (r) => r[0], cell: (r) => cut(r[0]) },
         { name: "value", title: "Value", number: true, first: true, value: (r) => r[1], cell: (r) => cellText(r[1]) },
@@ -272,11 +272,11 @@ function benchSections() {
 
 const cellText = (value) => (value === null ? missing : typeof value === "number" ? short(value) : typeof value === "boolean" ? (value ? "yes" : "no") : cut(String(value)));
 
-function benchTable(each, name) {
+function benchTable(each, name, label) {
   const columns = each.columns.map((title, at) => {
     const isNumber = each.rows.some((row) => typeof row[at] === "number") && each.rows.every((row) => row[at] === null || typeof row[at] === "number");
     return { name: `column${at}`, title, number: isNumber, first: isNumber, value: (row) => row[at], cell: (row) => cellText(row[at]) };
   });
-  const table = grid({ name, label: each.name, columns, rows: each.rows, words: (row) => row.join(" "), height: "min(60vh, 32rem)", empty: "This table has no rows." });
+  const table = grid({ name, label, columns, rows: each.rows, words: (row) => row.join(" "), height: "min(60vh, 32rem)", empty: "This table has no rows." });
   return el("div", { class: "many" }, table.element, each.left_out > 0 && el("p", { class: "note" }, `${counted(each.left_out, "more row")} not in this page.`));
 }
