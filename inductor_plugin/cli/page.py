@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -75,8 +76,15 @@ def _source(path: Path) -> Source:
 
 
 def title(sources: Sequence[Source]) -> str:
-    """Return the title of a page about these sources."""
-    return " beside ".join(report.printable(source.name) for source in sources)
+    """Return the title of a page about these sources: of two, their paths without the folders they share."""
+    parts = [Path(report.printable(source.name)).parts for source in sources]
+    shared = 0
+    if len(parts) > 1:
+        alike = (
+            len(set(level)) == 1 for level in zip(*(each[:-1] for each in parts), strict=False)
+        )
+        shared = sum(itertools.takewhile(bool, alike))
+    return " beside ".join(str(Path(*each[shared:])) for each in parts)
 
 
 VERBS = (

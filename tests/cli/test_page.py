@@ -8,6 +8,8 @@ import pytest
 
 from inductor_plugin.cache import Store, open_store
 from inductor_plugin.cli import main
+from inductor_plugin.cli.page import title
+from inductor_plugin.page.source import BenchSource
 from tests.support.command import run, told
 from tests.support.repository import REPOSITORY
 
@@ -119,3 +121,10 @@ def test_a_damaged_record_is_left_out(store: Store, tmp_path: Path) -> None:
     run(store, "report", tmp_path / "out.html")
     assert len(model_in(tmp_path / "out.html")["records"]) == 2
     assert path.read_bytes() == b"damaged"
+
+
+def test_the_title_of_two_has_what_tells_them_apart() -> None:
+    one, two = (BenchSource(name, {}) for name in ("/a/b/left/x.json", "/a/b/right/x.json"))
+    assert title([one]) == "/a/b/left/x.json"
+    assert title([one, two]) == "left/x.json beside right/x.json"
+    assert title([one, one]) == "x.json beside x.json"

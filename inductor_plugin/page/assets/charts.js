@@ -8,7 +8,7 @@ function legend(names, labels) {
 /** Gain over the library kernel against the library kernel's time. */
 function gainChart() {
   const known = calls.filter((record) => record.gain && record.libraryMs);
-  if (!known.length) return null;
+  if (known.length < 3) return null; // the table says as much
   const label = `Gain over the library kernel of ${counted(known.length, "problem")}, by the library kernel's time. The table of problems has the same numbers.`;
   const holder = drawn(label, (width) => {
     const height = width < 520 ? 260 : 300;
@@ -83,7 +83,7 @@ function timelineChart(timeline) {
   }));
   const label = `Timeline of ${duration(timeline.span_ms)}: ${Object.entries(WORK).map(([kind, word]) => `${word} ${duration(timeline.totals[kind].open_ms)}`).join(", ")}.`;
   return drawn(label, (width) => {
-    const tall = 22, left = width < 520 ? 84 : 132;
+    const tall = 22, left = width < 520 ? 98 : 132;
     const height = lanes.length * tall + 52;
     const x = linear(0, timeline.span_ms / 1e3 || 1, left, width - 16);
     const drawing = sheet(width, height);

@@ -12,7 +12,7 @@ const linear = (low, high, from, to) => {
 /** Round values within a scale's range, about as many as asked for. */
 function ticks(scale, most) {
   const { low, high } = scale;
-  if (!scale.isLog) {
+  if (!scale.isLog || high / low < 4) {
     const rough = (high - low) / most || 1;
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= rough);

@@ -155,7 +155,7 @@ function timelineSection() {
   const parts = [
     figure(duration(spans.span_ms), "from the first to the last"),
     figure(duration(total("wait").open_ms), "waited by the compile"),
-    figure(duration(total("compile").sum_ms), "compiling", `${counted(total("compile").count, "job")}, ${duration(total("compile").open_ms)} side by side`),
+    figure(duration(total("compile").sum_ms), "compiling", `${counted(total("compile").count, "job")} within ${duration(total("compile").open_ms)}`),
     figure(duration(total("measure").sum_ms), "measuring", counted(total("measure").count, "run")),
   ];
   return section("timeline", "Timeline", el("dl", { class: "figures small" }, parts), legend(["wait", "compile", "measure"], WORK), timelineChart(spans),
