@@ -14,7 +14,6 @@ from inductor_plugin.cli import (
     cache,
     listing,
     pack,
-    page,
     pins,
     removal,
     repair,
@@ -22,9 +21,9 @@ from inductor_plugin.cli import (
     run,
     transfer,
 )
+from inductor_plugin.cli.output import completion, page, versions
 from inductor_plugin.cli.verb import Verb
 from inductor_plugin.errors import InductorPluginError, OptionError
-from inductor_plugin.version import __version__
 
 VERBS: tuple[Verb, ...] = (
     *run.VERBS,
@@ -37,6 +36,7 @@ VERBS: tuple[Verb, ...] = (
     *transfer.VERBS,
     *pins.VERBS,
     *pack.VERBS,
+    *completion.VERBS,
 )
 """Every verb. A verb imports heavy packages only when it runs."""
 
@@ -103,7 +103,11 @@ def _parser() -> ArgumentParser:
         description="Look at, check and move what tuning has learnt.",
         epilog="Exit status: 0 done, 1 something is wrong, 2 could not be done.",
     )
-    parser.add_argument("--version", action="version", version=f"inductor-plugin {__version__}")
+    parser.add_argument(
+        "--version",
+        action=versions.Show,
+        help="the versions of the plugin, of torch and of the tools",
+    )
     _shared_arguments(parser, default=None)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     for verb in VERBS:
@@ -111,7 +115,7 @@ def _parser() -> ArgumentParser:
         # Not set there, they keep what was given before the verb.
         _shared_arguments(subparser, default=SUPPRESS, cache=verb.cache)
         verb.add_arguments(subparser)
-        subparser.set_defaults(run=verb.run, uses_cache=verb.cache)
+        subparser.set_defaults(run=verb.run, uses_cache=verb.cache, parser=parser)
     return parser
 
 
