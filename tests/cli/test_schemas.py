@@ -27,7 +27,8 @@ def test_the_json_of_a_verb_follows_its_schema(name: str, said: dict[str, list[A
     schema = committed(name)
     Draft202012Validator.check_schema(schema)
     for example in said[name]:
-        Draft202012Validator(schema).validate(example)
+        validator: Any = Draft202012Validator(schema)
+        validator.validate(example)
 
 
 @pytest.mark.parametrize("name", schemas.SCENARIOS)
@@ -42,8 +43,9 @@ def test_each_committed_schema_is_of_a_call() -> None:
 def test_a_field_that_is_new_gone_or_of_another_type_does_not_follow(
     said: dict[str, list[Any]],
 ) -> None:
-    schema, (fields, *_) = Draft202012Validator(committed("stats")), said["stats"]
-    changes = ({"new": 1}, {"cache_dir": 3})
+    schema: Any = Draft202012Validator(committed("stats"))
+    fields: dict[str, Any] = said["stats"][0]
+    changes: tuple[dict[str, Any], ...] = ({"new": 1}, {"cache_dir": 3})
     for change in changes:
         assert not schema.is_valid({**fields, **change})
     gone = deepcopy(fields)
@@ -53,5 +55,6 @@ def test_a_field_that_is_new_gone_or_of_another_type_does_not_follow(
 
 def test_names_that_are_data_are_no_fields(tmp_path: Path) -> None:
     schema = schemas.schema_of([{"rejected": {"cutlass": "why"}}], "x")
-    assert Draft202012Validator(schema).is_valid({"rejected": {"triton": "other"}})
-    assert not Draft202012Validator(schema).is_valid({"rejected": {"triton": 3}})
+    validator: Any = Draft202012Validator(schema)
+    assert validator.is_valid({"rejected": {"triton": "other"}})
+    assert not validator.is_valid({"rejected": {"triton": 3}})

@@ -200,7 +200,9 @@ def test_texts_of_a_record_are_shown_and_not_run(page: Page, tmp_path: Path) -> 
     text = '</script><img src=x onerror="window.owned=1"><script>window.owned=1</script>{{data}}'
     odd = record(measured(text, name=text, reason=text, description=text), rejected={text: text})
     odd = replace(odd, describe=text, op="graph", decision=decision(text))
-    source = CacheSource(text, [odd], {odd.environment: {text: text}}, quarantined=[(text,) * 3])
+    source = CacheSource(
+        text, [odd], {odd.environment: {text: text}}, quarantined=[(text, text, text)]
+    )
     file = tmp_path / "page.html"
     file.write_text(document(page_model([source]), text), encoding="utf-8")
     opened(page, file)

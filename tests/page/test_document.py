@@ -89,7 +89,7 @@ def test_the_data_is_the_model_as_it_was(text: str) -> None:
 
 def test_the_policy_allows_the_pages_own_script_and_style_alone() -> None:
     page = parsed(page_of("plain"))
-    policy = next(value for name, value in page.attributes if value and "default-src" in value)
+    policy = next(value for _, value in page.attributes if value and "default-src" in value)
     assert policy is not None
     for kind, name in (("style", "style1"), ("script", "script2")):
         digest = base64.b64encode(hashlib.sha256(page.texts[name].encode()).digest()).decode()

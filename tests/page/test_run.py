@@ -109,11 +109,16 @@ def test_a_compile_with_the_option_report_writes_its_graphs(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     torch._dynamo.reset()
     file, trace = tmp_path / "out.html", tmp_path / "trace.json"
-    options = {"cache_dir": str(cache_dir), "report": str(file), "trace_path": str(trace)}
+    options: dict[str, Any] = {
+        "cache_dir": str(cache_dir),
+        "report": str(file),
+        "trace_path": str(trace),
+    }
     model = nn.Sequential(nn.Linear(24, 40), nn.ReLU(), nn.Linear(40, 8))
     with rivals_offered():
         compiled: Any = torch.compile(model, backend="inductor_plugin", options=options)
-        compiled(torch.randn(16, 24)).sum().backward()
+        loss: Any = compiled(torch.randn(16, 24)).sum()
+        loss.backward()
     run.run_page(str(file)).write()
     inductor_plugin.disable()
     content = model_in(file)

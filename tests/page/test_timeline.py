@@ -33,7 +33,7 @@ def written(tmp_path: Path) -> Any:
 def test_a_trace_becomes_lanes_of_waiting_compiling_and_measuring(tmp_path: Path) -> None:
     texts = Texts()
     known = timeline(written(tmp_path), texts)
-    names = [texts.values[lane["name"]] for lane in known["lanes"]]
+    names: list[str] = [texts.values[lane["name"]] for lane in known["lanes"]]
     assert names == ["waiting", "compile 1", "compile 2", "measure cpu"]
     start, took, kind, name, problem = known["lanes"][2]["spans"][0]
     assert (start, took) == (pytest.approx(10, abs=0.1), pytest.approx(20, abs=0.1))

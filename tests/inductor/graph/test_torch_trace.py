@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from torch._logging import _internal as torch_logging
+from torch._logging import _internal as torch_logging  # pyright: ignore[reportPrivateUsage]
 
 from inductor_plugin.inductor.graph import torch_trace
 from inductor_plugin.tuning.counters import Counters, Stats
