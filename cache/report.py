@@ -6,6 +6,7 @@ import math
 import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -283,8 +284,9 @@ def _candidate_row(record: Record, measured: Measured, best: float) -> tuple[str
 
 def number(value: object) -> float | None:
     """Return a finite number of a document, None for anything else: no field has to be what it should be."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with suppress(OverflowError):  # 10**400 is a whole number in JSON, and no float
+            return value if math.isfinite(value) else None
     return None
 
 

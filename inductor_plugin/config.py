@@ -6,7 +6,6 @@ its variable ``INDUCTOR_PLUGIN_<NAME>``, and the variable overrides the default.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from inductor_plugin.errors import OptionError, warn_once
-from inductor_plugin.option_value import how, parse, suggestion, switch
+from inductor_plugin.option_value import how, parse, pin_file_digest, suggestion, switch
 
 logger = logging.getLogger(__name__)
 
@@ -262,6 +261,10 @@ class Config:
         default="",
         metadata=how("text", "File for a Chrome/Perfetto trace of the tuning; empty for none."),
     )
+    report: str = field(
+        default="",
+        metadata=how("text", "File for an HTML page of this process's tuning; empty for none."),
+    )
     worker_idle_s: float = field(
         default=60.0,
         metadata=how("number", "Time after which an idle worker exits.", unit="s"),
@@ -337,7 +340,10 @@ class Config:
         """
         plain = self.to_dict()
         pairs = [(name, plain[name]) for name, facts in _METADATA.items() if facts["code"]]
-        return (*pairs, ("pin_file_sha256", _sha256(self.pin_file) if self.pin_file else ""))
+        return (
+            *pairs,
+            ("pin_file_sha256", pin_file_digest(self.pin_file) if self.pin_file else ""),
+        )
 
 
 _METADATA: dict[str, Mapping[str, Any]] = {o.name: o.metadata for o in fields(Config) if o.metadata}
@@ -397,13 +403,3 @@ def set_environment(variables: Mapping[str, str]) -> None:
     for name in [variable for variable in os.environ if variable not in variables]:
         del os.environ[name]
     os.environ.update(variables)
-
-
-def _sha256(path: str) -> str:
-    try:
-        return hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()
-    except OSError as error:
-        raise OptionError(
-            f"option pin_file is {path!r}, which cannot be read ({error.strerror}); name a file that "
-            "`inductor-plugin pin` or inductor_plugin.record has written"
-        ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -183,3 +184,18 @@ def suggestion(
     hint = f"did you mean {close[0]!r}?" if close else ""
     listed = "" if brief and close else f"known are: {', '.join(names)}"
     return " ".join(filter(None, (hint, listed)))
+
+
+def pin_file_digest(path: str) -> str:
+    """Return the SHA-256 of a pin file's content.
+
+    Raises:
+        OptionError: It cannot be read.
+    """
+    try:
+        return hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()
+    except OSError as error:
+        raise OptionError(
+            f"option pin_file is {path!r}, which cannot be read ({error.strerror}); name a file that "
+            "`inductor-plugin pin` or inductor_plugin.record has written"
+        ) from error

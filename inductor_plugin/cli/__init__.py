@@ -10,21 +10,33 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from inductor_plugin.cache import report
-from inductor_plugin.cli import cache, listing, pack, pins, removal, repair, repro, run, transfer
+from inductor_plugin.cli import (
+    cache,
+    listing,
+    pack,
+    pins,
+    removal,
+    repair,
+    repro,
+    run,
+    transfer,
+)
+from inductor_plugin.cli.output import completion, page, versions
 from inductor_plugin.cli.verb import Verb
 from inductor_plugin.errors import InductorPluginError, OptionError
-from inductor_plugin.version import __version__
 
 VERBS: tuple[Verb, ...] = (
     *run.VERBS,
     *listing.VERBS,
     *cache.VERBS,
+    *page.VERBS,
     *repro.VERBS,
     *removal.VERBS,
     *repair.VERBS,
     *transfer.VERBS,
     *pins.VERBS,
     *pack.VERBS,
+    *completion.VERBS,
 )
 """Every verb. A verb imports heavy packages only when it runs."""
 
@@ -91,7 +103,11 @@ def _parser() -> ArgumentParser:
         description="Look at, check and move what tuning has learnt.",
         epilog="Exit status: 0 done, 1 something is wrong, 2 could not be done.",
     )
-    parser.add_argument("--version", action="version", version=f"inductor-plugin {__version__}")
+    parser.add_argument(
+        "--version",
+        action=versions.Show,
+        help="the versions of the plugin, of torch and of the tools",
+    )
     _shared_arguments(parser, default=None)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     for verb in VERBS:
@@ -99,7 +115,7 @@ def _parser() -> ArgumentParser:
         # Not set there, they keep what was given before the verb.
         _shared_arguments(subparser, default=SUPPRESS, cache=verb.cache)
         verb.add_arguments(subparser)
-        subparser.set_defaults(run=verb.run, uses_cache=verb.cache)
+        subparser.set_defaults(run=verb.run, uses_cache=verb.cache, parser=parser)
     return parser
 
 

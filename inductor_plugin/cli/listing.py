@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
+import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,20 +19,55 @@ from inductor_plugin.cache.document import inner, load
 from inductor_plugin.cache.guard import read
 from inductor_plugin.cache.size.evict import pinned
 from inductor_plugin.cli import second, table
-from inductor_plugin.cli.verb import Verb, count, in_environment, open_cache, open_to_write, say
+from inductor_plugin.cli.output.prometheus import metrics
+from inductor_plugin.cli.verb import (
+    Verb,
+    count,
+    in_environment,
+    interval,
+    open_cache,
+    open_to_write,
+    say,
+)
 from inductor_plugin.config import Config
 from inductor_plugin.errors import OptionError
 from inductor_plugin.problem.description import described
 
 _LISTED = 50
+_WATCH_S = 2.0
+_HOME = "\x1b[H\x1b[J"
+"""Moves a terminal's cursor to its first line, and clears what is below."""
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def _stats_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("-z", "--zero", action="store_true", help="begin to count hits anew")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument(
+        "--prometheus", action="store_true", help="as metrics in the text format of Prometheus"
+    )
+    how.add_argument(
+        "--watch",
+        metavar="TIME",
+        nargs="?",
+        const=_WATCH_S,
+        type=interval,
+        help=f"again and again until Ctrl-C, every {_WATCH_S:.0f} s by default",
+    )
 
 
 def _stats(arguments: Namespace) -> int:
+    while True:
+        status = _stats_once(arguments)
+        if arguments.watch is None or arguments.zero:
+            return status
+        sys.stdout.flush()
+        time.sleep(arguments.watch)
+        # On a terminal the figures stay where they are; elsewhere they are lines of a log.
+        print(_HOME if sys.stdout.isatty() and not arguments.json else "", end="")
+
+
+def _stats_once(arguments: Namespace) -> int:
     if arguments.zero:
         store = open_to_write(arguments)
         store.zero_counters()
@@ -54,7 +91,12 @@ def _stats(arguments: Namespace) -> int:
         "corrupt": counters.get("corrupt", 0) + (usage.damaged or 0),
         **second.counts(),
     }
-    say(arguments, fields, _stats_text(fields, counters.get("corrupt", 0)))
+    if arguments.prometheus:
+        print(metrics(fields), end="")
+    elif arguments.watch is not None and arguments.json:
+        print(json.dumps(fields))  # a line each time
+    else:
+        say(arguments, fields, _stats_text(fields, counters.get("corrupt", 0)))
     return 0
 
 

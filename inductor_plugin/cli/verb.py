@@ -62,6 +62,18 @@ def seconds(text: str) -> float:
     return float(match[1]) * _TIMES[match[2]]
 
 
+def interval(text: str) -> float:
+    """Return a span of time as `seconds` does, which is longer than none.
+
+    Raises:
+        ArgumentTypeError: The text is not such a span.
+    """
+    span = seconds(text)
+    if not span:
+        raise ArgumentTypeError(f"{text!r} is no interval; write a time longer than 0")
+    return span
+
+
 def open_cache(arguments: Namespace, *, must_exist: bool = True) -> Store:
     """Return the cache that the arguments name, to be read: nothing in it changes.
 

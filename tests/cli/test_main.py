@@ -63,7 +63,7 @@ def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str
     assert ended.value.code == 0
     said = capsys.readouterr().out
     assert "--json" in said
-    assert ("--cache-dir" in said) == (verb not in ("merge", "wheel"))
+    assert ("--cache-dir" in said) == (verb not in ("merge", "wheel", "completion"))
 
 
 def test_help_is_shown_where_no_verb_is_given(capsys: pytest.CaptureFixture[str]):

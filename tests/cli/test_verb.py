@@ -66,6 +66,7 @@ def number_flags() -> list[tuple[str, str]]:
 
 def test_every_number_is_a_count_a_size_or_a_span():
     assert set(number_flags()) == {
+        ("stats", "--watch"),
         ("ls", "--limit"),
         ("prune", "--max-bytes"),
         ("prune", "--older-than"),

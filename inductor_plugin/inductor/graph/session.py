@@ -31,7 +31,7 @@ from inductor_plugin.inductor.candidates.template_choice import template_choices
 from inductor_plugin.inductor.facts import compat, toolchain
 from inductor_plugin.inductor.facts.attached import attached
 from inductor_plugin.inductor.facts.problem import device_text
-from inductor_plugin.inductor.graph import deferral, misses, trial, unstored
+from inductor_plugin.inductor.graph import deferral, misses, run_page, torch_trace, trial, unstored
 from inductor_plugin.inductor.graph.output_guard import OutputGuard
 from inductor_plugin.inductor.graph.packs import make_ready
 from inductor_plugin.inductor.graph.pending import PendingChoice
@@ -333,6 +333,9 @@ class Session:
         if self._untuned and not tickets and _needs_freezing():
             misses.hint_of_freezing()
         spent = spent_on(tickets)
+        torch_trace.write(tickets, spent)
+        if self.config.report:
+            run_page.add(self.config, self._graph(), self._contexts.values(), tickets, spent)
         for observe in OBSERVERS:
             observe(tickets)
         if logger.isEnabledFor(logging.INFO):

@@ -1,0 +1,46 @@
+"""The counters of a cache as Prometheus reads them. Pure.
+
+The form is https://prometheus.io/docs/instrumenting/exposition_formats/ (text format, version 0.0.4); node_exporter's textfile
+collector reads it from a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from inductor_plugin.cache.report import number
+
+_METRICS: Mapping[str, tuple[str, str, str]] = {
+    "hits": ("hits_total", "counter", "Problems that had a record."),
+    "misses": ("misses_total", "counter", "Problems of which something had to be measured."),
+    "corrupt": ("damaged_total", "counter", "Damaged entries, removed or still there."),
+    "records": ("records", "gauge", "Problems with a record."),
+    "environments": ("environments", "gauge", "Environments with records."),
+    "kernels": ("kernels", "gauge", "Compiled kernels."),
+    "packs": ("packs", "gauge", "Packs that were taken over."),
+    "pinned": ("pinned_records", "gauge", "Records that are not evicted."),
+    "quarantined": ("quarantined", "gauge", "Candidates that are not tried again."),
+    "bytes": ("size_bytes", "gauge", "Size of all entries."),
+    "kernel_bytes": ("kernels_size_bytes", "gauge", "Size of the kernels."),
+    "limit_bytes": ("limit_bytes", "gauge", "Size above which entries are evicted; 0 for none."),
+    "leftovers": ("leftovers", "gauge", "Unfinished files of killed processes."),
+}
+"""Of each field of ``stats``: the name of the metric, its type and what it counts."""
+
+
+def metrics(fields: Mapping[str, Any]) -> str:
+    """Return the fields of ``stats`` as metrics, each with its help, its type and the cache as a label."""
+    label = f'{{cache_dir="{_escaped(str(fields["cache_dir"]))}"}}'
+    lines: list[str] = []
+    for field, (name, kind, about) in _METRICS.items():
+        value = number(fields.get(field))
+        if value is None:
+            continue
+        metric = f"inductor_plugin_cache_{name}"
+        lines += [f"# HELP {metric} {about}", f"# TYPE {metric} {kind}", f"{metric}{label} {value}"]
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

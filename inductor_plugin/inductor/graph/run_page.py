@@ -1,0 +1,43 @@
+"""Graphs on the page of this process, for the option ``report``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from torch._inductor.graph import GraphLowering
+
+from inductor_plugin.config import Config
+from inductor_plugin.tuning.counters import Stats
+from inductor_plugin.tuning.runtime import DeviceContext
+from inductor_plugin.tuning.selection import Selection, TuningTicket
+
+
+def add(
+    config: Config,
+    graph: GraphLowering | None,
+    contexts: Iterable[tuple[DeviceContext, Selection]],
+    tickets: Sequence[TuningTicket],
+    spent: Stats,
+) -> None:
+    """Add a graph that is decided to the page that ``config.report`` names.
+
+    Args:
+        config: The options.
+        graph: The graph.
+        contexts: What its devices' problems were tuned on, and what decided them.
+        tickets: Its problems.
+        spent: What was done for them.
+    """
+    # The page's modules take 20 ms to import, and few processes write one.
+    from inductor_plugin.page.run import Decided, run_page  # noqa: PLC0415
+
+    kind = "backward" if getattr(graph, "is_backward", False) else "forward"
+    problems = [
+        Decided(
+            context.store, context.environment, ticket.problem.op, ticket.digest, hit=ticket.hit
+        )
+        for context, selection in contexts
+        for ticket in tickets
+        if ticket.selection is selection
+    ]
+    run_page(config.report, config.trace_path).add(kind, problems, spent.to_dict())

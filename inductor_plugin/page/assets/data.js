@@ -1,0 +1,118 @@
+// The content of the page, and rows as objects. Texts are data: nothing here makes markup of them.
+const raw = JSON.parse(document.getElementById("data").textContent);
+const text = (place) => (place < 0 ? "" : raw.texts[place]);
+const places = (names) => Object.fromEntries(names.map((name, place) => [name, place]));
+const RECORD = places(raw.columns.record);
+const CANDIDATE = places(raw.columns.candidate);
+const PINNED = 1, NOISY = 2, STAYS = 4;
+const MEASURED = "ok";
+
+/** The family of a kernel: what its colour says. */
+function family(kind, name) {
+  const words = `${kind} ${name}`.toLowerCase();
+  if (/extern|aten|library/.test(words)) return "library";
+  if (/cutlass|cuda/.test(words)) return "cutlass";
+  if (/triton/.test(words)) return "triton";
+  if (/cpp/.test(words)) return "cpp";
+  return "other";
+}
+
+const FAMILIES = {
+  library: "Library",
+  cpp: "C++",
+  triton: "Triton",
+  cutlass: "CUTLASS",
+  other: "Template",
+};
+
+function candidateOf(row) {
+  const [identity, name, kind, description] = raw.forms[row[CANDIDATE.form]].map(text);
+  const [status, reason, noisy] = raw.outcomes[row[CANDIDATE.outcome]];
+  const ms = row[CANDIDATE.median];
+  const away = (column) => ms * (1 + row[CANDIDATE[column]] / 1000);
+  const samples = row[CANDIDATE.samples];
+  return {
+    identity, name, kind, description,
+    family: family(kind, name),
+    status: text(status),
+    reason: text(reason),
+    noisy: Boolean(noisy),
+    ms,
+    samples,
+    box: ms !== null && samples ? ["low", "q1", "q3", "high"].map(away) : null,
+    each: row[CANDIDATE.each] ? row[CANDIDATE.each].map((share) => ms * (1 + share / 1000)) : [],
+    compile: row[CANDIDATE.compile],
+  };
+}
+
+/** A record as the tables need it; its candidates are read when it is opened. */
+function recordOf(row, index) {
+  const candidates = row[RECORD.candidates];
+  const at = (column) => candidates[row[RECORD[column]]];
+  const winner = at("winner"), library = at("library");
+  const flags = row[RECORD.flags];
+  const form = winner && raw.forms[winner[CANDIDATE.form]].map(text);
+  const ms = winner ? winner[CANDIDATE.median] : null;
+  const stays = Boolean(flags & STAYS);
+  const bound = row[RECORD.bound];
+  return {
+    index,
+    key: row[RECORD.key],
+    id: `${row[RECORD.source]}.${row[RECORD.environment]}.${row[RECORD.key]}`,
+    op: text(row[RECORD.op]),
+    text: text(row[RECORD.text]),
+    environment: row[RECORD.environment],
+    source: row[RECORD.source],
+    winner: form ? form[1] : "",
+    family: stays ? "library" : form ? family(form[2], form[1]) : "",
+    ms,
+    libraryMs: library ? library[CANDIDATE.median] : null,
+    gain: row[RECORD.gain],
+    why: text(row[RECORD.why]),
+    updated: row[RECORD.updated],
+    pinned: Boolean(flags & PINNED),
+    noisy: Boolean(flags & NOISY),
+    stays,
+    flops: row[RECORD.flops],
+    bytes: row[RECORD.bytes],
+    dtype: text(row[RECORD.dtype]),
+    bound,
+    peak: bound && ms ? bound / ms : null,
+    refused: row[RECORD.refused],
+    total: row[RECORD.total],
+    shown: candidates.length,
+    row,
+  };
+}
+
+const records = raw.records.map(recordOf);
+const byId = new Map(records.map((record) => [record.id, record]));
+const isGraph = (record) => record.op === "graph";
+const calls = records.filter((record) => !isGraph(record));
+const sources = raw.sources;
+const isBeside = sources.length === 2;
+const sourceName = (index) => text(sources[index].name);
+/** The names of two sources without the folders that they share. */
+const shortNames = (() => {
+  const parts = sources.map((source) => text(source.name).split("/"));
+  if (parts.length < 2) return parts.map((each) => each[each.length - 1]);
+  let same = 0;
+  while (same < Math.min(...parts.map((each) => each.length)) - 1 && parts[0][same] === parts[1][same]) same += 1;
+  return parts.map((each) => each.slice(same).join("/"));
+})();
+const candidatesOf = (record) => record.row[RECORD.candidates].map(candidateOf);
+const refusalsOf = (record) => record.refused.map((place) => raw.refusals[place].map(text));
+const commonest = (numbers) => {
+  const sorted = numbers.filter((n) => n !== null && n > 0).sort((a, b) => a - b);
+  return sorted[Math.floor(sorted.length / 2)] ?? null;
+};
+/** Times are shown in one unit in a table, so that their points are below each other. */
+const inMicro = (values) => (commonest(values) ?? 1) < 0.3;
+const graphsOf = new Map();
+for (const source of sources) {
+  for (const graph of source.graphs ?? []) {
+    for (const index of new Set(graph.records)) {
+      graphsOf.set(index, [...(graphsOf.get(index) ?? []), graph]);
+    }
+  }
+}

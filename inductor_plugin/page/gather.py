@@ -1,0 +1,107 @@
+"""Reads what a report is about: a cache directory, a pin file, the JSON of a benchmark, a trace."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from inductor_plugin.cache import Record, Store
+from inductor_plugin.cache.document import is_object
+from inductor_plugin.errors import CacheError
+from inductor_plugin.page.source import BenchSource, CacheSource, Graph, Holding, PinSource
+from inductor_plugin.tuning.pins.document import read_file
+
+MOST_BYTES = 64 * 2**20
+"""Size of a file that is read whole; traces have some hundred bytes a span."""
+
+
+def cache_source(
+    store: Store, records: Sequence[Record] | None = None, graphs: Sequence[Graph] = ()
+) -> CacheSource:
+    """Return the content of a cache.
+
+    Args:
+        store: The cache.
+        records: The records, and nothing else of the cache; all of it by default.
+        graphs: The graphs of the process that the report is of.
+    """
+    # The rest of a large cache takes seconds to read, and is not what a process is asked about.
+    held = holdings(store) if records is None else []
+    records = list(store.iter_records()) if records is None else list(records)
+    digests = dict.fromkeys(record.environment for record in records)
+    return CacheSource(
+        name=str(store.root),
+        records=records,
+        environments={digest: store.environment(digest) or {} for digest in digests},
+        holdings=held,
+        counters=store.counters(),
+        quarantined=[
+            (entry.candidate, entry.status, entry.reason) for entry in store.iter_quarantine()
+        ],
+        graphs=graphs,
+    )
+
+
+def holdings(store: Store) -> list[Holding]:
+    """Return what a cache holds: records by operator, kernels by template, packs, quarantine; the largest first."""
+    counts, sizes = Counter[str](), Counter[str]()
+    for path in store.record_paths():
+        _count(counts, sizes, f"records of {path.parent.name}", _size(path))
+    for kernel in store.iter_kernels():
+        _count(counts, sizes, f"kernels of {kernel.key.template}", kernel.bytes)
+    counts["packs"] = len(store.packs())
+    counts["candidates in quarantine"] = sum(1 for _ in store.iter_quarantine())
+    named = [Holding(name, counts[name], sizes[name]) for name in counts if counts[name]]
+    return sorted(named, key=lambda held: (-held.bytes, held.name))
+
+
+def _count(counts: Counter[str], sizes: Counter[str], name: str, size: int) -> None:
+    counts[name] += 1
+    sizes[name] += size
+
+
+def _size(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_size
+    return 0
+
+
+def file_source(path: Path) -> PinSource | BenchSource:
+    """Return the content of a pin file or of a benchmark's JSON.
+
+    Raises:
+        CacheError: It is neither.
+    """
+    content = read_json(path)
+    if not is_object(content):
+        raise CacheError(f"{path} is neither a pin file nor a benchmark's JSON: it is no object")
+    if not {"pins", "environments"} & content.keys():
+        return BenchSource(str(path), content)
+    try:
+        return PinSource(str(path), read_file(path))
+    except ValueError as error:
+        raise CacheError(f"{path} is not a pin file: {error}; write one again") from error
+
+
+def read_json(path: Path) -> Any:
+    """Return the JSON in a plain file.
+
+    Raises:
+        CacheError: It cannot be read, is too large, or is no JSON.
+    """
+    try:
+        if not path.is_file():
+            raise CacheError(
+                f"there is no file {path}; name a cache, a pin file or a benchmark's JSON"
+            )
+        if path.stat().st_size > MOST_BYTES:
+            raise CacheError(f"{path} has more than {MOST_BYTES} bytes; name a smaller file")
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise CacheError(
+            f"{path} is no JSON: {error}; name a cache, a pin file or a benchmark's JSON"
+        ) from None

@@ -1,0 +1,178 @@
+"""Records and pins as rows of the page's tables. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from inductor_plugin.cache import Record
+from inductor_plugin.cache.record import GRAPH
+from inductor_plugin.page.candidates import Detail, Forms, candidate_row, digits, in_page
+from inductor_plugin.page.texts import Shared, Texts
+from inductor_plugin.page.work import Peak, work_of
+from inductor_plugin.problem.description import described
+from inductor_plugin.repro.call import Refused, call_of
+from inductor_plugin.repro.operand import OperandText, operands
+from inductor_plugin.tuning.pins.pin import Pin
+
+RECORD = (
+    *("key", "op", "text", "environment", "source", "winner", "library", "gain", "why", "updated"),
+    *("flags", "flops", "bytes", "bound", "dtype", "refused", "call", "operands", "total"),
+    "candidates",
+)
+"""The columns of a record. ``winner`` and ``library`` are places in ``candidates``, or -1. ``updated`` in seconds since 1970,
+``bound`` in milliseconds. ``total`` counts all candidates, those included that are not in the page."""
+PINNED, NOISY, STAYS = 1, 2, 4
+"""Flags: protected from eviction; the comparison is noisy; the library kernel runs."""
+_KEY = 16
+_ODD = (KeyError, ValueError, TypeError, AttributeError, IndexError, SyntaxError, RecursionError)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What rows name by its place."""
+
+    texts: Texts
+    forms: Forms
+    environments: Shared[str]
+    refusals: Shared[tuple[int, int]]
+
+    @staticmethod
+    def empty() -> Tables:
+        """Return tables without content."""
+        texts = Texts()
+        return Tables(texts, Forms(texts), Shared(), Shared())
+
+
+def record_row(
+    record: Record, source: int, tables: Tables, peaks: Mapping[str, Peak], detail: Detail
+) -> list[Any]:
+    """Return a record in the order of `RECORD`.
+
+    Args:
+        record: The record.
+        source: Place of its source.
+        tables: What is named by its place.
+        peaks: Peaks of the devices that are known, by environment.
+        detail: How much of each candidate the page has.
+    """
+    place = tables.texts.place
+    rows, decision = in_page(record, detail), record.valid_decision
+    names = [measured.candidate for measured in rows]
+    winner, library = (decision.winner, decision.library) if decision else (None, None)
+    stays = winner is not None and winner == library
+    work, peak = work_of(record.problem, record.describe), peaks.get(record.environment)
+    call, read = _call(record)
+    flags = PINNED * record.pinned | NOISY * record.noisy | STAYS * stays
+    return [
+        record.digest[:_KEY],
+        place(record.op),
+        place(described(record.problem, record.describe)),
+        tables.environments.place(record.environment),
+        source,
+        names.index(winner) if winner in names else -1,
+        names.index(library) if library in names else -1,
+        1 if stays else digits(decision.speedup if decision else None, 4),
+        place(decision.reason if decision else "nothing is decided"),
+        int(record.updated),
+        flags,
+        digits(work.flops, 6) if work else 0,
+        digits(work.bytes, 6) if work else 0,
+        digits(peak.bound_ms(work), 4) if work and peak else 0,
+        place(work.dtype) if work else -1,
+        [tables.refusals.place((place(n), place(why))) for n, why in sorted(record.rejected.items())],
+        place(call),
+        place(read),
+        len(record.candidates),
+        [candidate_row(measured, tables.forms, detail) for measured in rows],
+    ]  # fmt: skip
+
+
+def pin_row(pin: Pin, source: int, tables: Tables) -> list[Any]:
+    """Return a pin in the order of `RECORD`: the winner and the library kernel, with their medians."""
+    place, forms = tables.texts.place, tables.forms
+    stays = pin.library == pin.winner
+    measured = [(pin.winner, pin.winner_ms, pin.template)]
+    if pin.library is not None and not stays:
+        measured.append((pin.library, pin.library_ms, ""))
+    gain = pin.library_ms / pin.winner_ms if pin.library_ms and pin.winner_ms else None
+    return [
+        pin.digest[:_KEY],
+        place(pin.op),
+        place(pin.describe),
+        tables.environments.place(pin.environment),
+        source,
+        0,
+        0 if stays else len(measured) - 1 if pin.library is not None else -1,
+        1 if stays else digits(gain, 4),
+        place(pin.reason),
+        0,
+        PINNED | STAYS * stays,
+        *(0, 0, 0, -1),
+        [],
+        place(""),
+        place(""),
+        len(measured),
+        [
+            [
+                forms.form(name, name, template or ("extern" if name == pin.library else ""), ""),
+                forms.outcome("ok", ""),
+                digits(median),
+                *(0, 0, 0, 0),
+                0,
+                None,
+                0,
+            ]
+            for name, median, template in measured
+        ],
+    ]
+
+
+def _call(record: Record) -> tuple[str, str]:
+    """Return the call of a record in Python, and its operands, a line each; why there is none instead of the call."""
+    if record.op == GRAPH:
+        return "", ""
+    try:
+        inputs = operands(record.problem, record.describe)
+    except _ODD as error:
+        return f"# its fields are not those of {record.op}: {error}", ""
+    try:
+        bare = len(inputs) if not record.problem.get("epilogue") else None
+        call = call_of(record.problem, inputs[: bare or _operands_of(record, inputs)])
+    except (Refused, *_ODD) as error:
+        return f"# {error}", _lines(inputs, ())
+    epilogue = str(record.problem.get("epilogue") or "").partition("-")[0]
+    behind = f"  # then {epilogue}" if epilogue else ""
+    return f"{call.body}{behind}", _lines(inputs, call.names)
+
+
+def _operands_of(record: Record, inputs: Sequence[OperandText]) -> int:
+    """Return how many operands a product with an epilogue has without those of the epilogue."""
+    own = {"mm": 2, "bmm": 2, "int_mm": 2, "addmm": 3, "baddbmm": 3, "mm_plus_mm": 4}
+    return own.get(record.op, len(inputs))
+
+
+def _lines(inputs: Sequence[OperandText], names: Sequence[str]) -> str:
+    named = (*names, *(f"input {index}" for index in range(len(names), len(inputs))))
+    return "\n".join(f"{name}\t{_operand(each)}" for name, each in zip(named, inputs, strict=False))
+
+
+def _operand(operand: OperandText) -> str:
+    if operand.opaque:
+        return f"{operand.dtype}\t{operand.opaque} layout\t\t{_marks(operand)}"
+    size = "x".join(map(str, operand.size)) or "scalar"
+    stride = ", ".join(map(str, operand.stride))
+    return f"{operand.dtype}\t{size}\t{stride}\t{_marks(operand)}"
+
+
+def _marks(operand: OperandText) -> str:
+    marks = [operand.device]
+    if operand.constant:
+        marks.append("frozen weight")
+    if operand.offset:
+        marks.append(f"offset {operand.offset}")
+    sizes = operand.stands_for
+    if ".." in sizes:
+        marks.append(f"stands for {sizes}")
+    return ", ".join(marks)

@@ -1,0 +1,98 @@
+"""What a report is about, as values: caches, pin files and results of benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from inductor_plugin.cache import Record
+from inductor_plugin.tuning.pins.pin import PinFile
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Holding:
+    """How much of one kind a cache holds.
+
+    Attributes:
+        name: The kind: ``records``, ``kernels of triton_mm`` ...
+        count: Number of entries.
+        bytes: Their size.
+    """
+
+    name: str
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph that a process compiled.
+
+    Attributes:
+        name: Its place in the process: ``1 forward``.
+        places: Its problems, as of `Record.place`, in the order of their calls.
+        known: How many had a record already.
+        spent: Counters of the graph, as of `Stats.to_dict`.
+        at_s: Time when it was decided, in seconds since 1970.
+    """
+
+    name: str
+    places: tuple[str, ...]
+    known: int
+    spent: Mapping[str, float]
+    at_s: float
+
+
+@dataclass(frozen=True)
+class CacheSource:
+    """The content of a cache, or what one process used of it.
+
+    Attributes:
+        name: Its directory.
+        records: Its records.
+        environments: The fields of each environment, by digest.
+        holdings: What it holds, by kind.
+        counters: Hits, misses ... of all processes.
+        quarantined: Candidates that are not tried again: name, status, reason.
+        graphs: The graphs of a process, where the report is one of a process.
+    """
+
+    name: str
+    records: Sequence[Record]
+    environments: Mapping[str, Fields]
+    holdings: Sequence[Holding] = ()
+    counters: Mapping[str, int] = field(default_factory=dict[str, int])
+    quarantined: Sequence[tuple[str, str, str]] = ()
+    graphs: Sequence[Graph] = ()
+
+
+@dataclass(frozen=True)
+class PinSource:
+    """The content of a pin file.
+
+    Attributes:
+        name: The file.
+        content: Its pins.
+    """
+
+    name: str
+    content: PinFile
+
+
+@dataclass(frozen=True)
+class BenchSource:
+    """The JSON that a benchmark wrote.
+
+    Attributes:
+        name: The file.
+        content: What is in it.
+    """
+
+    name: str
+    content: Fields
+
+
+Source = CacheSource | PinSource | BenchSource

@@ -1,0 +1,117 @@
+"""The figures at the head of a report. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from inductor_plugin.cache import Record
+from inductor_plugin.cache.record import GRAPH, failed
+from inductor_plugin.tuning.pins.pin import Pin
+
+_Times = tuple[float, float, bool]
+"""Milliseconds of the library kernel and of what runs, and whether they are the same."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What tuning has decided, and what it took.
+
+    Attributes:
+        problems: Problems, whole graphs not counted.
+        decided: Those with a decision that is valid.
+        faster: Those in which another kernel than the library's runs.
+        stays: Those in which the library kernel runs.
+        gain: Geometric mean of library time over winner time, of those that are faster and where both are known.
+        library_ms: Sum of the library kernels' times where both are known, each problem called once.
+        chosen_ms: Sum of the chosen kernels' times of the same problems.
+        candidates: Candidates of all problems.
+        measured: Those that were measured.
+        failed: Those that misbehaved.
+        noisy: Problems whose comparison other work has disturbed.
+        compile_s: Seconds that compiling the candidates took, summed over workers.
+        samples_s: Seconds of the samples themselves; warming up and checking numbers come on top.
+    """
+
+    problems: int = 0
+    decided: int = 0
+    faster: int = 0
+    stays: int = 0
+    gain: float | None = None
+    library_ms: float = 0.0
+    chosen_ms: float = 0.0
+    candidates: int = 0
+    measured: int = 0
+    failed: int = 0
+    noisy: int = 0
+    compile_s: float = 0.0
+    samples_s: float = 0.0
+
+    def fields(self) -> dict[str, Any]:
+        """Return the figures by name."""
+        return asdict(self)
+
+
+def summary_of_records(records: Iterable[Record]) -> Summary:
+    """Return the figures of records."""
+    calls = [record for record in records if record.op != GRAPH]
+    rows = [measured for record in calls for measured in record.candidates.values()]
+    times = [pair for record in calls if (pair := _times(record)) is not None]
+    decided = [decision for record in calls if (decision := record.valid_decision) is not None]
+    return Summary(
+        problems=len(calls),
+        decided=len(decided),
+        faster=sum(_is_faster(decision.winner, decision.library) for decision in decided),
+        stays=sum(decision.winner == decision.library for decision in decided),
+        gain=_mean([library / winner for library, winner, stays in times if not stays]),
+        library_ms=sum(library for library, _, _ in times),
+        chosen_ms=sum(winner for _, winner, _ in times),
+        candidates=len(rows),
+        measured=sum(row.status == "ok" for row in rows),
+        failed=sum(map(failed, rows)),
+        noisy=sum(record.noisy for record in calls),
+        compile_s=sum(row.compile_s or 0.0 for row in rows),
+        samples_s=sum(sum(row.samples_ms) for row in rows) / 1e3,
+    )
+
+
+def summary_of_pins(pins: Sequence[Pin]) -> Summary:
+    """Return the figures of pins."""
+    calls = [pin for pin in pins if pin.op != GRAPH]
+    known: list[_Times] = []
+    for pin in calls:
+        stays = pin.winner == pin.library
+        library_ms = pin.winner_ms if stays else pin.library_ms
+        if library_ms and pin.winner_ms:
+            known.append((library_ms, pin.winner_ms, stays))
+    return Summary(
+        problems=len(calls),
+        decided=len(calls),
+        faster=sum(_is_faster(pin.winner, pin.library) for pin in calls),
+        stays=sum(pin.winner == pin.library for pin in calls),
+        gain=_mean([library / winner for library, winner, stays in known if not stays]),
+        library_ms=sum(library for library, _, _ in known),
+        chosen_ms=sum(winner for _, winner, _ in known),
+    )
+
+
+def _is_faster(winner: str, library: str | None) -> bool:
+    return library is not None and winner != library
+
+
+def _times(record: Record) -> _Times | None:
+    """Return the milliseconds of the library kernel and of what runs, None unless both are known."""
+    decision = record.valid_decision
+    if decision is None or decision.library is None:
+        return None
+    library, winner = (record.candidates.get(name) for name in (decision.library, decision.winner))
+    if library is None or winner is None or not library.median_ms or not winner.median_ms:
+        return None
+    return library.median_ms, winner.median_ms, library is winner
+
+
+def _mean(gains: Sequence[float]) -> float | None:
+    """Return the geometric mean."""
+    return math.exp(sum(map(math.log, gains)) / len(gains)) if gains else None

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from inductor_plugin.cli import VERBS, main
+from inductor_plugin.cli.output.completion import SHELLS
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shell_completes_every_verb(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(verb.name in script for verb in VERBS)
+    assert "--prometheus" in script
+
+
+def test_bash_takes_the_script_and_completes_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("needs bash")
+    main(["completion", "bash"])
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    line = (
+        f"source {tmp_path / 'script'}; COMP_WORDS=(inductor-plugin st); COMP_CWORD=1; "
+        "_shtab_inductor_plugin inductor-plugin st inductor-plugin; echo ${COMPREPLY[@]}"
+    )
+    done = subprocess.run([bash, "-c", line], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["stats"]
+
+
+def test_without_the_package_the_way_to_it_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert main(["completion", "bash"]) == 2
+    assert 'pip install "inductor-plugin[completion]"' in capsys.readouterr().err

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inductor_plugin.cache import Store
+from inductor_plugin.cli import listing, main
+from inductor_plugin.cli.output.prometheus import metrics
+from tests.support.command import filled, run, told
+
+LINE = re.compile(r'inductor_plugin_cache_(\w+)\{cache_dir="((?:[^"\\\n]|\\.)*)"\} (\S+)')
+
+
+@pytest.fixture
+def store(cache_dir: Path) -> Store:
+    return filled(cache_dir)
+
+
+def test_each_metric_has_its_help_its_type_and_the_number_of_stats(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fields = told(store, capsys, "stats")
+    run(store, "stats", "--prometheus")
+    lines = capsys.readouterr().out.splitlines()
+    values: dict[str, float] = {}
+    for about, kind, line in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
+        match = LINE.fullmatch(line)
+        assert match is not None, line
+        name = f"inductor_plugin_cache_{match[1]}"
+        assert about.startswith(f"# HELP {name} ")
+        assert re.fullmatch(f"# TYPE {name} (counter|gauge)", kind)
+        assert kind.endswith("counter") == match[1].endswith("_total")
+        values[match[1]] = float(match[3])
+    assert values["hits_total"] == fields["hits"] == 4
+    assert values["misses_total"] == 2
+    assert values["records"] == 3
+    assert values["size_bytes"] == fields["bytes"]
+
+
+def test_a_directory_may_have_any_name() -> None:
+    text = metrics({"cache_dir": 'a"b\\c\nd', "hits": 1, "records": None})
+    assert text.count("\n") == 3
+    match = LINE.fullmatch(text.splitlines()[2])
+    assert match is not None
+    assert match[2] == r"a\"b\\c\nd"
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_stats_are_shown_again_until_ctrl_c(
+    as_json: bool, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        store.add_counts(hits=1)
+        if len(waits) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(listing.time, "sleep", sleep)
+    options = ["--json"] if as_json else []
+    assert main(["stats", "--cache-dir", str(store.root), "--watch", "5s", *options]) == 130
+    said = capsys.readouterr().out
+    assert waits == [5.0] * 3
+    assert "\x1b" not in said  # this is no terminal
+    if as_json:
+        rows: list[dict[str, Any]] = [json.loads(line) for line in said.splitlines()]
+        assert [row["hits"] for row in rows] == [4, 5, 6]
+    else:
+        assert re.findall(r"Hits: +(\d+) of", said) == ["4", "5", "6"]
+
+
+@pytest.mark.parametrize("time", ["0", "x", "-1"])
+def test_a_time_that_is_no_interval_is_refused(
+    time: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["stats", "--watch", time])
+    assert ended.value.code == 2
+    assert "--watch" in capsys.readouterr().err

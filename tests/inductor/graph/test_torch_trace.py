@@ -1,0 +1,81 @@
+"""What tlparse shows of the plugin: the lines that torch's structured log gets."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from torch._logging import _internal as torch_logging  # pyright: ignore[reportPrivateUsage]
+
+from inductor_plugin.inductor.graph import torch_trace
+from inductor_plugin.tuning.counters import Counters, Stats
+from inductor_plugin.tuning.decision import Verdict
+from inductor_plugin.tuning.selection import Selection, TuningTicket
+from tests.support.cache import measured
+from tests.support.fakes import offer, problem
+
+
+class Lines(logging.Handler):
+    """Keeps what torch writes to the file of ``TORCH_TRACE``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(torch_logging.TorchLogsFormatter(trace=True))
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+
+
+@pytest.fixture
+def trace() -> Iterator[Lines]:
+    handler = Lines()
+    torch_logging.trace_log.addHandler(handler)
+    yield handler
+    torch_logging.trace_log.removeHandler(handler)
+
+
+def ticket(**facts: Any) -> TuningTicket:
+    offers = (offer("library", library=True), offer("a"), offer("late"))
+    rows = {
+        "library": measured("library", 2.0),
+        "a": measured("a", None, status="hung", reason="r"),
+    }
+    selection: Any = Selection.__new__(Selection)
+    verdict = Verdict("library", "library", "nothing else ran")
+    return TuningTicket(
+        selection, problem(), "d" * 64, offers, rows, {"t": "no"}, verdict=verdict, **facts
+    )
+
+
+def test_the_decisions_of_a_graph_are_an_artifact(trace: Lines) -> None:
+    torch_trace.write([ticket(hit=True)], Counters().snapshot())
+    (head, *payload) = trace.lines[0].splitlines()
+    assert json.loads(head[head.index("{") :])["artifact"] == {
+        "name": "inductor_plugin_decisions",
+        "encoding": "json",
+    }
+    content = json.loads("\n".join(payload))
+    (known,) = content["problems"]
+    assert (known["winner"], known["reason"], known["known"]) == (
+        "library",
+        "nothing else ran",
+        True,
+    )
+    assert {row["candidate"]: row["status"] for row in known["candidates"]} == {
+        "library": "ok",
+        "a": "hung",
+    }
+    assert (known["not_measured"], known["rejected"]) == (["late"], {"t": "no"})
+
+
+def test_without_a_trace_nothing_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(torch_logging.trace_log, "handlers", [])
+    monkeypatch.setattr(torch_trace, "decisions", fail)
+    torch_trace.write([ticket()], Stats())

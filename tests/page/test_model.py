@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from inductor_plugin.cache import digest_of
+from inductor_plugin.page.document import document
+from inductor_plugin.page.model import page_model
+from inductor_plugin.page.rows import RECORD
+from inductor_plugin.page.source import BenchSource, CacheSource, Graph, Holding, PinSource
+from inductor_plugin.page.summary import Summary, summary_of_records
+from inductor_plugin.tuning.pins.pin import pin_file, pin_of_record
+from tests.support.cache import ENVIRONMENT, decision, measured, record
+from tests.support.measured_gpu import H100, gpu_records
+
+HERE = digest_of(ENVIRONMENT)
+
+
+def chosen(winner: str, library: str) -> dict[str, Any]:
+    return {"decision": replace(decision(winner), library=library)}
+
+
+def test_the_figures_say_what_was_gained_and_what_it_took() -> None:
+    records = [
+        record(measured("fast", 1.0), measured("lib", 4.0), **chosen("fast", "lib")),
+        record(measured("lib", 2.0), measured("bad", None, status="hung"), **chosen("lib", "lib")),
+        record(measured("fast", 2.0), measured("lib", 2.0), **chosen("fast", "lib")),
+        record(measured("only", 5.0)),
+        record(measured("given up"), op="graph"),
+    ]
+    known = summary_of_records(records)
+    rates: dict[str, Any] = {
+        "gain": pytest.approx(2.0),
+        "compile_s": pytest.approx(7 * 1.5),
+        "samples_s": pytest.approx((2 * 16.0 + 6 * 0.5) / 1e3),
+    }
+    assert known == Summary(
+        problems=4, decided=3, faster=2, stays=1, library_ms=8.0, chosen_ms=5.0, candidates=7, measured=6,
+        failed=1, noisy=0, **rates,
+    )  # fmt: skip
+
+
+def test_what_several_records_say_is_written_once() -> None:
+    source = CacheSource("c", [record(measured("same"), problem=n) for n in range(50)], {HERE: {}})
+    model = page_model([source])
+    assert len(model["forms"]) == len(model["outcomes"]) == len(model["environments"]) == 1
+    assert model["texts"].count("same") == 1
+
+
+def test_problems_of_two_caches_are_paired_by_environment_then_by_problem() -> None:
+    same, moved, alone = (record(measured("a"), problem=n) for n in range(3))
+    left = CacheSource("l", [same, moved, alone], {})
+    right = CacheSource("r", [replace(moved, environment="other"), same], {})
+    assert page_model([left, right])["pairs"] == [[0, 4], [1, 3], [2, -1]]
+    assert page_model([right, left])["pairs"] == [[1, 2], [0, 3], [-1, 4]]
+    assert page_model([left])["pairs"] is None
+
+
+def test_a_cache_is_compared_with_a_pin_file() -> None:
+    known = record(measured("fast", 1.0), **chosen("fast", "fast"))
+    pin = pin_of_record(known)
+    assert pin is not None
+    pins = PinSource("pins.json", pin_file([pin], {HERE: ENVIRONMENT}))
+    model = page_model([CacheSource("c", [known], {HERE: ENVIRONMENT}), pins])
+    assert model["pairs"] == [[0, 1]]
+    assert [source["kind"] for source in model["sources"]] == ["cache", "pins"]
+    assert model["sources"][1]["summary"]["stays"] == 1
+
+
+def test_two_benchmarks_are_compared_number_by_number() -> None:
+    model = page_model([BenchSource("a", {"ms": 1.0}), BenchSource("b", {"ms": 2.0})])
+    assert model["compared"] == [["ms", 1, 2, 2]]
+    assert model["records"] == []
+
+
+def test_graphs_name_their_problems_by_rows() -> None:
+    known = record(measured("a"))
+    graph = Graph("1 forward", (known.place, "gone/mm/1"), 1, {"wall_s": 0.12345, "failed": 0}, 5.0)
+    source = CacheSource("c", [known], {}, [Holding("records of mm", 1, 10)], graphs=[graph])
+    model = page_model([source])
+    shown = model["sources"][0]["graphs"][0]
+    assert (shown["records"], shown["spent"]) == ([0], {"wall_s": 0.123})
+    assert model["sources"][0]["holdings"][0][1:] == [1, 10]
+
+
+def test_the_peaks_of_a_known_device_are_with_its_environment() -> None:
+    source = CacheSource("c", list(gpu_records(2)), {digest_of(H100): H100})
+    (environment,) = page_model([source])["environments"]
+    assert environment["device"] == "NVIDIA H100 80GB HBM3"
+    assert environment["peak"]["rates"]["bfloat16"] == pytest.approx(989.4e12)
+    assert ["software.triton", "3.8.0"] in environment["fields"]
+
+
+@pytest.mark.slow
+def test_ten_thousand_records_of_twenty_candidates_have_less_than_ten_megabytes() -> None:
+    source = CacheSource("c", list(gpu_records(10_000)), {digest_of(H100): H100})
+    model = page_model([source])
+    assert len(model["records"]) == 10_000
+    assert min(len(row[RECORD.index("candidates")]) for row in model["records"]) >= 10
+    assert len(document(model, "c").encode()) < 10e6

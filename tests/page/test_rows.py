@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from inductor_plugin.cache import Record
+from inductor_plugin.page.candidates import CANDIDATE, Detail, detail_of, in_page
+from inductor_plugin.page.rows import NOISY, PINNED, RECORD, STAYS, Tables, pin_row, record_row
+from inductor_plugin.page.work import peak_of
+from inductor_plugin.tuning.pins.pin import Pin
+from tests.support.cache import decision, measured, record
+from tests.support.measured_gpu import H100, gpu_records
+
+EVERYTHING = Detail()
+
+
+def row_of(record_: Record, detail: Detail = EVERYTHING) -> tuple[dict[str, Any], Tables]:
+    tables = Tables.empty()
+    return dict(zip(RECORD, record_row(record_, 0, tables, {}, detail), strict=True)), tables
+
+
+def candidate(row: dict[str, Any], place: int) -> dict[str, Any]:
+    return dict(zip(CANDIDATE, row["candidates"][place], strict=True))
+
+
+def test_a_row_names_what_runs_and_what_it_was_compared_with() -> None:
+    chosen = replace(decision("fast"), library="slow", speedup=2.0)
+    row, tables = row_of(record(measured("slow", 2.0), measured("fast", 1.0), decision=chosen))
+    assert (row["winner"], row["library"], row["gain"], row["flags"]) == (0, 1, 2, 0)
+    texts = tables.texts.values
+    assert texts[row["why"]] == "fastest"
+    assert texts[tables.forms.forms.values[candidate(row, 0)["form"]][0]] == "fast"
+
+
+def test_where_the_library_kernel_stays_nothing_is_gained() -> None:
+    chosen = replace(decision("lib"), library="lib", speedup=0.9)
+    row, _ = row_of(record(measured("lib"), decision=chosen, pinned=True))
+    assert (row["gain"], row["flags"]) == (1, STAYS | PINNED)
+
+
+def test_a_noisy_comparison_is_marked() -> None:
+    row, _ = row_of(record(measured("fast", spread_ms=9.0), decision=decision("fast")))
+    assert row["flags"] == NOISY
+
+
+def test_a_winner_at_fault_is_no_decision() -> None:
+    row, tables = row_of(
+        record(measured("bad", None, status="wrong"), measured("good"), decision=decision("bad"))
+    )
+    assert (row["winner"], row["gain"]) == (-1, None)
+    assert tables.texts.values[row["why"]] == "nothing is decided"
+
+
+def test_samples_are_thousandths_of_the_median() -> None:
+    times = (0.9, 0.95, 1.0, 1.1, 1.5)
+    row, _ = row_of(record(measured("a", 1.0, samples_ms=times)))
+    known = candidate(row, 0)
+    assert [known[n] for n in ("low", "q1", "q3", "high")] == [-100, -50, 100, 500]
+    assert known["each"] == [-100, -50, 0, 100, 500]
+    assert candidate(row_of(record(measured("a")), Detail(samples=False))[0], 0)["each"] == 0
+
+
+def test_the_fastest_come_first_and_failures_last() -> None:
+    rows = in_page(
+        record(measured("bad", None, status="hung"), measured("slow", 3.0), measured("fast", 1.0)),
+        EVERYTHING,
+    )
+    assert [each.candidate for each in rows] == ["fast", "slow", "bad"]
+
+
+def test_of_many_candidates_those_compared_and_those_that_failed_stay() -> None:
+    names = [measured(f"c{index:02}", 1.0 + index) for index in range(30)]
+    failed = measured("failed", None, status="raised")
+    chosen = replace(decision("c00"), library="c29")
+    every = record(*names, failed, decision=chosen)
+    kept = [each.candidate for each in in_page(every, Detail(every=False))]
+    assert kept == [*(f"c{index:02}" for index in range(10)), "c29", "failed"]
+    assert row_of(every, Detail(every=False))[0]["total"] == 31
+
+
+def test_the_page_has_less_of_each_candidate_the_more_there_are() -> None:
+    few = list(gpu_records(3))
+    assert detail_of(few) == Detail(every=True, samples=True)
+    assert detail_of(few * 250) == Detail(every=True, samples=False)
+    assert detail_of(few * 2500) == Detail(every=False, samples=False)
+
+
+def test_a_gpu_record_has_its_place_under_the_roof_and_its_call() -> None:
+    recorded = next(gpu_records(1))
+    tables, peak = Tables.empty(), peak_of(H100)
+    assert peak is not None
+    row = record_row(recorded, 0, tables, {recorded.environment: peak}, EVERYTHING)
+    known = dict(zip(RECORD, row, strict=True))
+    assert known["flops"] > 0
+    assert known["bytes"] > 0
+    assert 0 < known["bound"] < candidate(known, known["winner"])["median"]
+    texts: list[str] = tables.texts.values
+    assert texts[known["call"]] == "torch.mm(a, b)"
+    first = texts[int(known["operands"])]
+    assert first.startswith("a\tbfloat16\t")
+
+
+@pytest.mark.parametrize("problem", [{}, {"op": "mm", "inputs": "x"}, {"inputs": [None]}])
+def test_a_record_that_names_no_operands_has_no_call(problem: dict[str, Any]) -> None:
+    row, tables = row_of(replace(record(measured("a")), problem=problem))
+    call = tables.texts.values[int(row["call"])]
+    assert call.startswith("#")
+
+
+def test_characters_that_turn_writing_around_are_shown_by_their_codes() -> None:
+    name = "harmless\u202egnp.exe\x1b[2J"
+    _, tables = row_of(record(measured(name, reason=name)))
+    shown = "\n".join(tables.texts.values)
+    assert "\u202e" not in shown
+    assert "\x1b" not in shown
+    assert "\\u202egnp.exe\\x1b[2J" in shown
+
+
+def test_a_pin_is_a_row_with_two_candidates() -> None:
+    pin = Pin("e", "mm", "d" * 64, "mm(1x2)", "w", "template", 1.0, 24, "lib", 1.5, "faster")
+    known = dict(zip(RECORD, pin_row(pin, 1, Tables.empty()), strict=True))
+    assert (known["winner"], known["library"], known["gain"]) == (0, 1, 1.5)
+    assert [candidate(known, place)["median"] for place in (0, 1)] == [1, 1.5]
+    alone = pin_row(replace(pin, winner="lib"), 1, Tables.empty())
+    assert dict(zip(RECORD, alone, strict=True))["gain"] == 1
