@@ -6,9 +6,9 @@ import tempfile
 from pathlib import Path
 
 from inductor_plugin.cache import digest_of
-from inductor_plugin.page.document import document
-from inductor_plugin.page.model import page_model
-from inductor_plugin.page.source import CacheSource, Holding
+from inductor_plugin.tuning.report.page.document import document
+from inductor_plugin.tuning.report.page.model import page_model
+from inductor_plugin.tuning.report.page.source import CacheSource, Holding
 from tests.support.browser import browser_path, opened_browser
 from tests.support.measured_gpu import H100, gpu_records
 

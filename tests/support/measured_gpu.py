@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from inductor_plugin.cache import Decision, Measured, Record, digest_of
-from inductor_plugin.page.work import work_of
 from inductor_plugin.problem.definition import Operand, Problem
 from inductor_plugin.problem.target import target
+from inductor_plugin.tuning.report.page.work import work_of
 
 H100: dict[str, Any] = {
     "device": {

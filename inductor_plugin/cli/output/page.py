@@ -18,11 +18,11 @@ from inductor_plugin.cli.verb import (
     say,
 )
 from inductor_plugin.errors import CacheError
-from inductor_plugin.page.document import document
-from inductor_plugin.page.gather import cache_source, file_source, read_json
-from inductor_plugin.page.model import page_model
-from inductor_plugin.page.source import Source
-from inductor_plugin.page.write import write_page
+from inductor_plugin.tuning.report.page.document import document
+from inductor_plugin.tuning.report.page.gather import cache_source, file_source, read_json
+from inductor_plugin.tuning.report.page.model import page_model
+from inductor_plugin.tuning.report.page.source import Source
+from inductor_plugin.tuning.report.page.write import write_page
 
 _MOST = 2
 

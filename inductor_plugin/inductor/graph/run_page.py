@@ -29,7 +29,7 @@ def add(
         spent: What was done for them.
     """
     # The page's modules take 20 ms to import, and few processes write one.
-    from inductor_plugin.page.run import Decided, run_page  # noqa: PLC0415
+    from inductor_plugin.tuning.report.page.run import Decided, run_page  # noqa: PLC0415
 
     kind = "backward" if getattr(graph, "is_backward", False) else "forward"
     problems = [

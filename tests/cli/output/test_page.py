@@ -9,7 +9,7 @@ import pytest
 from inductor_plugin.cache import Store, open_store
 from inductor_plugin.cli import main
 from inductor_plugin.cli.output.page import title
-from inductor_plugin.page.source import BenchSource
+from inductor_plugin.tuning.report.page.source import BenchSource
 from tests.support.command import run, told
 from tests.support.repository import REPOSITORY
 

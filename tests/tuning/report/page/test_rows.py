@@ -6,10 +6,18 @@ from typing import Any
 import pytest
 
 from inductor_plugin.cache import Record
-from inductor_plugin.page.candidates import CANDIDATE, Detail, detail_of, in_page
-from inductor_plugin.page.rows import NOISY, PINNED, RECORD, STAYS, Tables, pin_row, record_row
-from inductor_plugin.page.work import peak_of
 from inductor_plugin.tuning.pins.pin import Pin
+from inductor_plugin.tuning.report.page.candidates import CANDIDATE, Detail, detail_of, in_page
+from inductor_plugin.tuning.report.page.rows import (
+    NOISY,
+    PINNED,
+    RECORD,
+    STAYS,
+    Tables,
+    pin_row,
+    record_row,
+)
+from inductor_plugin.tuning.report.page.work import peak_of
 from tests.support.cache import decision, measured, record
 from tests.support.measured_gpu import H100, gpu_records
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from inductor_plugin.page.bench import bench, compared
+from inductor_plugin.tuning.report.page.bench import bench, compared
 from tests.support.repository import REPOSITORY
 
 RESULTS = sorted((REPOSITORY / "benchmarks" / "results").glob("*.json"))

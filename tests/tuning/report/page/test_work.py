@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from inductor_plugin.page.work import Work, peak_of, work_of
 from inductor_plugin.problem.attention import Mask, arguments
 from inductor_plugin.problem.definition import Operand, Problem, SizeClass
+from inductor_plugin.tuning.report.page.work import Work, peak_of, work_of
 from tests.support.measured_gpu import H100
 
 

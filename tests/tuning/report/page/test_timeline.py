@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from inductor_plugin.errors import CacheError
-from inductor_plugin.page import timeline as module
-from inductor_plugin.page.gather import read_json
-from inductor_plugin.page.texts import Texts
-from inductor_plugin.page.timeline import timeline
+from inductor_plugin.tuning.report.page import timeline as module
+from inductor_plugin.tuning.report.page.gather import read_json
+from inductor_plugin.tuning.report.page.texts import Texts
+from inductor_plugin.tuning.report.page.timeline import timeline
 from inductor_plugin.tuning.report.trace import MAIN_TRACK, Trace
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from inductor_plugin.page.document import data_text, document
-from inductor_plugin.page.model import page_model
-from inductor_plugin.page.source import CacheSource
+from inductor_plugin.tuning.report.page.document import data_text, document
+from inductor_plugin.tuning.report.page.model import page_model
+from inductor_plugin.tuning.report.page.source import CacheSource
 from tests.support.cache import measured, record
 
 HOSTILE = (

@@ -7,7 +7,7 @@ from typing import Any
 
 from inductor_plugin.cache.document import is_array, is_object
 from inductor_plugin.cache.report import number, printable
-from inductor_plugin.page.candidates import digits
+from inductor_plugin.tuning.report.page.candidates import digits
 
 SAMPLES = "samples_ms"
 _MOST_ROWS = 5_000

@@ -12,8 +12,14 @@ from typing import Any
 from inductor_plugin.cache import Record, Store
 from inductor_plugin.cache.document import is_object
 from inductor_plugin.errors import CacheError
-from inductor_plugin.page.source import BenchSource, CacheSource, Graph, Holding, PinSource
 from inductor_plugin.tuning.pins.document import read_file
+from inductor_plugin.tuning.report.page.source import (
+    BenchSource,
+    CacheSource,
+    Graph,
+    Holding,
+    PinSource,
+)
 
 MOST_BYTES = 64 * 2**20
 """Size of a file that is read whole; traces have some hundred bytes a span."""

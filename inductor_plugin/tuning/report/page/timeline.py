@@ -9,7 +9,7 @@ from typing import Any
 from inductor_plugin.cache.document import is_array, is_object
 from inductor_plugin.cache.report import number
 from inductor_plugin.errors import CacheError
-from inductor_plugin.page.texts import Texts
+from inductor_plugin.tuning.report.page.texts import Texts
 
 MOST_SPANS = 20_000
 """Spans of a page; of more, the longest are in it."""

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from inductor_plugin.cache import digest_of, open_store
-from inductor_plugin.page.document import document
-from inductor_plugin.page.gather import cache_source, read_json
-from inductor_plugin.page.model import page_model
-from inductor_plugin.page.source import CacheSource
+from inductor_plugin.tuning.report.page.document import document
+from inductor_plugin.tuning.report.page.gather import cache_source, read_json
+from inductor_plugin.tuning.report.page.model import page_model
+from inductor_plugin.tuning.report.page.source import CacheSource
 from tests.support.browser import Page, browser_path, opened_browser
 from tests.support.cache import ENVIRONMENT, decision, measured, record
 from tests.support.measured_gpu import H100, gpu_records
@@ -295,7 +295,7 @@ def test_axe_finds_nothing(
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the page of two results of a benchmark."""
-    from inductor_plugin.page.gather import file_source
+    from inductor_plugin.tuning.report.page.gather import file_source
 
     folder = REPOSITORY / "benchmarks" / "results"
     file = tmp_path_factory.mktemp("results") / "page.html"

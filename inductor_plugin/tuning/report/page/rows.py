@@ -8,13 +8,19 @@ from typing import Any
 
 from inductor_plugin.cache import Record
 from inductor_plugin.cache.record import GRAPH
-from inductor_plugin.page.candidates import Detail, Forms, candidate_row, digits, in_page
-from inductor_plugin.page.texts import Shared, Texts
-from inductor_plugin.page.work import Peak, work_of
 from inductor_plugin.problem.description import described
 from inductor_plugin.repro.call import Refused, call_of
 from inductor_plugin.repro.operand import OperandText, operands
 from inductor_plugin.tuning.pins.pin import Pin
+from inductor_plugin.tuning.report.page.candidates import (
+    Detail,
+    Forms,
+    candidate_row,
+    digits,
+    in_page,
+)
+from inductor_plugin.tuning.report.page.texts import Shared, Texts
+from inductor_plugin.tuning.report.page.work import Peak, work_of
 
 RECORD = (
     *("key", "op", "text", "environment", "source", "winner", "library", "gain", "why", "updated"),

@@ -75,7 +75,9 @@ def _filled(page: str, parts: Mapping[str, str]) -> str:
 
 @cache
 def _asset(name: str) -> str:
-    return (files("inductor_plugin.page") / "assets" / name).read_text(encoding="utf-8")
+    return (files("inductor_plugin.tuning.report.page") / "assets" / name).read_text(
+        encoding="utf-8"
+    )
 
 
 @cache

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from inductor_plugin.cache.record import Measured, Record, failed
-from inductor_plugin.page.texts import Shared, Texts
+from inductor_plugin.tuning.report.page.texts import Shared, Texts
 
 CANDIDATE = ("form", "outcome", "median", "low", "q1", "q3", "high", "samples", "compile", "each")
 """The columns of a candidate. ``median`` is in milliseconds; ``low`` to ``high`` and each of ``each`` are thousandths of the

@@ -15,11 +15,11 @@ from typing import Any
 
 from inductor_plugin.cache import Record, Store
 from inductor_plugin.errors import CacheError, warn_once
-from inductor_plugin.page.document import document
-from inductor_plugin.page.gather import cache_source, read_json
-from inductor_plugin.page.model import page_model
-from inductor_plugin.page.source import Graph
-from inductor_plugin.page.write import write_page
+from inductor_plugin.tuning.report.page.document import document
+from inductor_plugin.tuning.report.page.gather import cache_source, read_json
+from inductor_plugin.tuning.report.page.model import page_model
+from inductor_plugin.tuning.report.page.source import Graph
+from inductor_plugin.tuning.report.page.write import write_page
 
 logger = logging.getLogger(__name__)
 

@@ -6,12 +6,18 @@ from typing import Any
 import pytest
 
 from inductor_plugin.cache import digest_of
-from inductor_plugin.page.document import document
-from inductor_plugin.page.model import page_model
-from inductor_plugin.page.rows import RECORD
-from inductor_plugin.page.source import BenchSource, CacheSource, Graph, Holding, PinSource
-from inductor_plugin.page.summary import Summary, summary_of_records
 from inductor_plugin.tuning.pins.pin import pin_file, pin_of_record
+from inductor_plugin.tuning.report.page.document import document
+from inductor_plugin.tuning.report.page.model import page_model
+from inductor_plugin.tuning.report.page.rows import RECORD
+from inductor_plugin.tuning.report.page.source import (
+    BenchSource,
+    CacheSource,
+    Graph,
+    Holding,
+    PinSource,
+)
+from inductor_plugin.tuning.report.page.summary import Summary, summary_of_records
 from tests.support.cache import ENVIRONMENT, decision, measured, record
 from tests.support.measured_gpu import H100, gpu_records
 

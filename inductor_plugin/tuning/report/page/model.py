@@ -8,15 +8,21 @@ from dataclasses import asdict
 from typing import Any, cast
 
 from inductor_plugin.cache import Record, report
-from inductor_plugin.page.bench import bench, compared
-from inductor_plugin.page.candidates import CANDIDATE, Detail, detail_of
-from inductor_plugin.page.rows import RECORD, Tables, pin_row, record_row
-from inductor_plugin.page.source import BenchSource, CacheSource, Graph, PinSource, Source
-from inductor_plugin.page.summary import summary_of_pins, summary_of_records
-from inductor_plugin.page.texts import Texts
-from inductor_plugin.page.timeline import timeline
-from inductor_plugin.page.work import Peak, peak_of
 from inductor_plugin.tuning.pins.pin import environment_name
+from inductor_plugin.tuning.report.page.bench import bench, compared
+from inductor_plugin.tuning.report.page.candidates import CANDIDATE, Detail, detail_of
+from inductor_plugin.tuning.report.page.rows import RECORD, Tables, pin_row, record_row
+from inductor_plugin.tuning.report.page.source import (
+    BenchSource,
+    CacheSource,
+    Graph,
+    PinSource,
+    Source,
+)
+from inductor_plugin.tuning.report.page.summary import summary_of_pins, summary_of_records
+from inductor_plugin.tuning.report.page.texts import Texts
+from inductor_plugin.tuning.report.page.timeline import timeline
+from inductor_plugin.tuning.report.page.work import Peak, peak_of
 from inductor_plugin.version import __version__
 
 VERSION = 1
