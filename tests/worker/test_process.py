@@ -451,7 +451,8 @@ assert worker.run(CallJob("os", "getpid"), 10.0) == first
 def test_a_benchmark_worker_works_on_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen: list[str] = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: chosen.append("its context"))
     with torch.set_grad_enabled(torch.is_grad_enabled()):  # restores it
         for device in ("cuda:1", "cpu"):
             main.apply_settings(WorkerSettings(sys_path=(), kind="bench", device=device))
-    assert chosen == ["cuda:1"]
+    assert chosen == ["cuda:1", "its context"]
