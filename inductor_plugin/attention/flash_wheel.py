@@ -76,10 +76,15 @@ def flash_wheel(
     missing = [name for name in keywords if name not in parameters and name not in _LSE_PARAMETERS]
     if missing:
         raise RuntimeError(f"{package}'s {function.__name__} has no {', '.join(missing)}")
-    results = function(q, k, v, **{name: keywords[name] for name in keywords if name in parameters})
-    if not isinstance(results, (tuple, list)) or len(results) < 2:  # pyright: ignore[reportUnknownArgumentType]
+    results: Any = function(
+        q, k, v, **{name: keywords[name] for name in keywords if name in parameters}
+    )
+    if not isinstance(results, (tuple, list)) or len(results) < 2:
         raise RuntimeError(f"{package}'s {function.__name__} gives no lse")
-    return results[0], results[1]  # pyright: ignore[reportUnknownVariableType]
+    out, lse = (
+        each.contiguous() for each in results[:2]
+    )  # as of every release so far: compiled code relies on it
+    return out, lse
 
 
 def _window(parameters: Mapping[str, inspect.Parameter], left: int, right: int) -> tuple[Any, Any]:

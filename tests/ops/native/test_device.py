@@ -136,7 +136,17 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     given = [str(native.compiled()), unique_symbol(source.unit()), json.dumps(list(CASES.values()))]
     command = [sys.executable, "-c", PROGRAM, *libraries, *given]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-    names = ("slow", "runs", "device", "stream", "guards", "open_guards", "left", "memory", "while")
+    names: tuple[str, ...] = (
+        "slow",
+        "runs",
+        "device",
+        "stream",
+        "guards",
+        "open_guards",
+        "left",
+        "memory",
+        "while",
+    )
     rows = (dict(zip(names, json.loads(line), strict=True)) for line in done.stdout.splitlines())
     return dict(zip(CASES, rows, strict=True))
 
