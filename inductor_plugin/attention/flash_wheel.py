@@ -79,12 +79,10 @@ def flash_wheel(
     results: Any = function(
         q, k, v, **{name: keywords[name] for name in keywords if name in parameters}
     )
-    if not isinstance(results, (tuple, list)) or len(results) < 2:
+    if isinstance(results, Tensor) or len(results) < 2:
         raise RuntimeError(f"{package}'s {function.__name__} gives no lse")
-    out, lse = (
-        each.contiguous() for each in results[:2]
-    )  # as of every release so far: compiled code relies on it
-    return out, lse
+    # Both are contiguous in every release so far; compiled code relies on it.
+    return results[0].contiguous(), results[1].contiguous()
 
 
 def _window(parameters: Mapping[str, inspect.Parameter], left: int, right: int) -> tuple[Any, Any]:
