@@ -12,7 +12,7 @@ _COMPUTE_MODE = 20
 _CLOSED_MODES = {2: "prohibited", 3: "exclusive"}
 """``CUcomputemode``: of an exclusive GPU one process may have a context; under MPS that is MPS's own, which serves others."""
 CONTEXT_BYTES = 640 << 20
-"""What a context and the modules of torch's libraries take of an H200; with less, no kernel runs."""
+"""Free memory below which no kernel is expected to run: a context with the modules of torch's libraries takes some 0.6 GiB."""
 
 
 def why_scarce(device: str) -> str:
