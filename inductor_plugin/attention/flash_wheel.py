@@ -76,10 +76,13 @@ def flash_wheel(
     missing = [name for name in keywords if name not in parameters and name not in _LSE_PARAMETERS]
     if missing:
         raise RuntimeError(f"{package}'s {function.__name__} has no {', '.join(missing)}")
-    results = function(q, k, v, **{name: keywords[name] for name in keywords if name in parameters})
-    if not isinstance(results, (tuple, list)) or len(results) < 2:  # pyright: ignore[reportUnknownArgumentType]
+    results: Any = function(
+        q, k, v, **{name: keywords[name] for name in keywords if name in parameters}
+    )
+    if isinstance(results, Tensor) or len(results) < 2:
         raise RuntimeError(f"{package}'s {function.__name__} gives no lse")
-    return results[0], results[1]  # pyright: ignore[reportUnknownVariableType]
+    # Both are contiguous in every release so far; compiled code relies on it.
+    return results[0].contiguous(), results[1].contiguous()
 
 
 def _window(parameters: Mapping[str, inspect.Parameter], left: int, right: int) -> tuple[Any, Any]:

@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from inductor_plugin.ops.operators import define_kernels
 from inductor_plugin.problem.attention import Mask
 
-_OPERATORS: Any = torch.library.Library("inductor_plugin", "FRAGMENT")
 _SCALARS = "float scale, int left, int right, bool bottom_right"
 
 
@@ -187,47 +187,42 @@ def _hidden(queries: int, keys: int, mask: Mask, device: torch.device) -> Tensor
     return hidden
 
 
-def _define(with_bias: bool, with_lse: bool) -> None:  # noqa: FBT001
-    """Define one overload, because optional tensors in the middle of a schema cannot be omitted."""
+def _forward(with_bias: bool, with_lse: bool) -> tuple[str, str, Callable[..., None]]:  # noqa: FBT001
+    """Return one overload, its arguments and its function: optional tensors in the middle of a schema cannot be omitted."""
     overload = "_".join([*(["bias"] if with_bias else []), *(["lse"] if with_lse else []), "out"])
     bias = "Tensor bias, " if with_bias else ""
     lse = "Tensor(b!) lse, " if with_lse else ""
-    name = f"attention_math.{overload}"
-    _OPERATORS.define(
-        f"{name}(Tensor q, Tensor k, Tensor v, {bias}{lse}{_SCALARS}, *, Tensor(a!) out) -> Tensor(a!)"
-    )
+    schema = f"(Tensor q, Tensor k, Tensor v, {bias}{lse}{_SCALARS}, *, Tensor(a!) out)"
 
-    def call(q: Tensor, k: Tensor, v: Tensor, *more: Any, out: Tensor) -> Tensor:
+    def call(q: Tensor, k: Tensor, v: Tensor, *more: Any, out: Tensor) -> None:
         rest = list(more)
         bias = rest.pop(0) if with_bias else None
         lse = rest.pop(0) if with_lse else None
-        return attention_math(q, k, v, bias, lse, *rest, out=out)
+        attention_math(q, k, v, bias, lse, *rest, out=out)
 
-    _implement(name, call)
+    return f"attention_math.{overload}", schema, call
 
 
-def _define_backward(with_bias: bool) -> None:  # noqa: FBT001
-    name = f"attention_math_backward.{'bias_out' if with_bias else 'out'}"
+def _backward(with_bias: bool) -> tuple[str, str, Callable[..., None]]:  # noqa: FBT001
     bias = "Tensor bias, " if with_bias else ""
-    _OPERATORS.define(
-        f"{name}(Tensor do, Tensor q, Tensor k, Tensor v, Tensor forward, Tensor lse, {bias}"
-        f"Tensor(b!) dq, Tensor(c!) dv, {_SCALARS}, *, Tensor(a!) out) -> Tensor(a!)"
+    schema = (
+        f"(Tensor do, Tensor q, Tensor k, Tensor v, Tensor forward, Tensor lse, {bias}"
+        f"Tensor(b!) dq, Tensor(c!) dv, {_SCALARS}, *, Tensor(a!) out)"
     )
 
-    def call(*operands: Any, out: Tensor) -> Tensor:
+    def call(*operands: Any, out: Tensor) -> None:
         arguments: list[Any] = [*operands]
         if not with_bias:
             arguments.insert(6, None)
-        return attention_math_backward(*arguments, out=out)
+        attention_math_backward(*arguments, out=out)
 
-    _implement(name, call)
-
-
-def _implement(name: str, call: Callable[..., Tensor]) -> None:
-    _OPERATORS.impl(name, call, "CPU")
+    return f"attention_math_backward.{'bias_out' if with_bias else 'out'}", schema, call
 
 
-for _bias in (False, True):
-    for _lse in (False, True):
-        _define(_bias, _lse)
-    _define_backward(_bias)
+_ALL = (
+    *(_forward(bias, lse) for bias in (False, True) for lse in (False, True)),
+    *map(_backward, (False, True)),
+)
+_OPERATORS: Any = define_kernels(
+    {name: schema for name, schema, _ in _ALL}, {name: call for name, _, call in _ALL}, key="CPU"
+)

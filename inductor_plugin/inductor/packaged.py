@@ -1,11 +1,12 @@
-"""Calls of compiled kernels in a program of AOTInductor, which runs without Python, and the libraries it takes along.
+"""Calls of compiled kernels in C++ that Inductor generates: programs of AOTInductor and C++ wrappers.
 
-Inductor puts `additional_files` into the package beside the program, as it does with Triton's cubins.
+A program runs without Python and takes the libraries along: Inductor puts `additional_files` into the package beside it, as
+it does with Triton's cubins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,38 @@ def write_call(
     wrapper.writeline("}")
 
 
+def write_call_or(
+    wrapper: Any,
+    name: str,
+    kernel: OpKernel,
+    operands: Sequence[str],
+    output: Any,
+    instead: Callable[[], None],
+) -> None:
+    """Write the call of a kernel into a C++ wrapper of a process with Python, and what runs where the kernel cannot.
+
+    Args:
+        wrapper: Inductor's writer of the code.
+        name: The buffer the call writes to.
+        kernel: As in `write_call`.
+        operands: As in `write_call`.
+        output: The node of that buffer.
+        instead: Writes the call of the operator.
+    """
+    symbol, _, place = str(kernel.args[0]).partition("@")
+    path = Path(place) if place.startswith("/") else launch.library_path(place)
+    if path is None:  # the operator says so
+        instead()
+        return
+    include_sites(wrapper)
+    site = _declared(wrapper, name, kernel, output.get_device(), symbol, path, str(path.parent))
+    wrapper.writeline(f"if (!{site}({{{', '.join(operands)}}}, {name})) {{")
+    loaded = wrapper.custom_op_wrapper_loaded
+    instead()
+    wrapper.custom_op_wrapper_loaded = loaded  # what is loaded in this block is not known behind it
+    wrapper.writeline("}")
+
+
 def include_sites(wrapper: Any) -> None:
     """Include the text of call sites in a program."""
     _include(wrapper, source.sites_text())
@@ -93,13 +126,25 @@ def _declare(wrapper: Any, name: str, kernel: OpKernel, device: torch.device) ->
     include_sites(wrapper)
     symbol, _, place = str(kernel.args[0]).partition("@")
     path = _carried(wrapper, symbol, place)
+    # A package that has lost a library must not load another one from where it was compiled.
+    folder = "" if inductor_config.aot_inductor.package else str(path.parent)
+    return _declared(wrapper, name, kernel, device, symbol, path, folder)
+
+
+def _declared(
+    wrapper: Any,
+    name: str,
+    kernel: OpKernel,
+    device: torch.device,
+    symbol: str,
+    path: Path,
+    folder: str,
+) -> str:
     target = target_of(device)
     graph: Any = V.graph
     site = f"launch_const_{name}" if graph.is_const_graph else f"launch_{name}"
     multiprocessors = 0 if target is None else target.multiprocessors
     arguments = kernel.args[1:]
-    # A package that has lost a library must not load another one from where it was compiled.
-    folder = "" if inductor_config.aot_inductor.package else str(path.parent)
     text = source.site_text(site, kernel.op, arguments, path.name, folder, symbol, multiprocessors)
     wrapper.header.splice(text)
     return site

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from inductor_plugin.ops import DEFINED_IN, imports_of
-from inductor_plugin.ops.operators import resolve
+from inductor_plugin.ops.operators import define_kernels, resolve
 from inductor_plugin.problem.contract import Recipe
 
 MOST_OPERANDS = 6
@@ -26,8 +26,6 @@ MOST_OPERANDS = 6
 _RECORDED = ("inductor_plugin.gemm_op",)
 """The module that the text of `how` names for the plugin's own operators; never imported. Records name
 candidates by that text, so it stays when modules move."""
-
-_OPERATORS: Any = torch.library.Library("inductor_plugin", "FRAGMENT")
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ def copied(tensor: torch.Tensor, recipe: Recipe) -> torch.Tensor:
     return copy
 
 
-def call(*arguments: Any, out: torch.Tensor) -> torch.Tensor:
+def call(*arguments: Any, out: torch.Tensor) -> None:
     """Call an operator with copies of some operands; it writes to ``out``.
 
     Args:
@@ -88,7 +86,6 @@ def call(*arguments: Any, out: torch.Tensor) -> torch.Tensor:
     ]
     named = (kernel,) if kernel else ()
     plan.function(*tensors, *named, *plan.arguments, out=out)
-    return out
 
 
 @functools.lru_cache(maxsize=1024)
@@ -102,12 +99,12 @@ def _parsed(op: str, text: str) -> _How:
     return _How(resolve(op, imports), tuple(plain["arguments"]), copies)
 
 
-def _define() -> None:
-    for count in range(1, MOST_OPERANDS + 1):
-        tensors = ", ".join(f"Tensor t{i}" for i in range(count))
-        schema = f"({tensors}, str kernel, str op, str how, *, Tensor(a!) out) -> Tensor(a!)"
-        _OPERATORS.define(f"copied_{count}.out{schema}")
-        _OPERATORS.impl(f"copied_{count}.out", call, "CompositeExplicitAutograd")
+def _schema(operands: int) -> str:
+    tensors = ", ".join(f"Tensor t{i}" for i in range(operands))
+    return f"({tensors}, str kernel, str op, str how, *, Tensor(a!) out)"
 
 
-_define()
+_SCHEMAS = {f"copied_{count}.out": _schema(count) for count in range(1, MOST_OPERANDS + 1)}
+_OPERATORS: Any = define_kernels(
+    _SCHEMAS, dict.fromkeys(_SCHEMAS, call), key="CompositeExplicitAutograd"
+)

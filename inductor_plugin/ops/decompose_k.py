@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
+from inductor_plugin.ops.operators import define_kernels
+
 OP = "inductor_plugin::decompose_k.out"
 
-_OPERATORS: Any = torch.library.Library("inductor_plugin", "FRAGMENT")
 
-
-def decompose_k(a: torch.Tensor, b: torch.Tensor, parts: int, *, out: torch.Tensor) -> torch.Tensor:
+def decompose_k(a: torch.Tensor, b: torch.Tensor, parts: int, *, out: torch.Tensor) -> None:
     """Write A @ B to ``out``, as a batch of ``parts`` products whose float32 results are summed.
 
     Args:
@@ -29,7 +29,7 @@ def decompose_k(a: torch.Tensor, b: torch.Tensor, parts: int, *, out: torch.Tens
     m, k = a.shape
     left = a.reshape(m, parts, k // parts).permute(1, 0, 2)
     right = b.reshape(parts, k // parts, b.shape[1])
-    return out.copy_(_products(left, right).sum(0))
+    out.copy_(_products(left, right).sum(0))
 
 
 def _products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -42,5 +42,8 @@ def _products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return batched(left, right, out_dtype=torch.float32)
 
 
-_OPERATORS.define("decompose_k.out(Tensor a, Tensor b, int parts, *, Tensor(a!) out) -> Tensor(a!)")
-_OPERATORS.impl("decompose_k.out", decompose_k, "CompositeExplicitAutograd")
+_OPERATORS: Any = define_kernels(
+    {"decompose_k.out": "(Tensor a, Tensor b, int parts, *, Tensor(a!) out)"},
+    {"decompose_k.out": decompose_k},
+    key="CompositeExplicitAutograd",
+)

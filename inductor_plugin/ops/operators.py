@@ -42,8 +42,9 @@ def define_kernels(
     schemas: Mapping[str, str],
     functions: Mapping[str, Callable[..., None]],
     fake: Callable[..., None] = _write_nothing,
+    key: str = "CUDA",
 ) -> Any:
-    """Define operators of the plugin that write CUDA tensors of their caller.
+    """Define operators of the plugin that write tensors of their caller.
 
     They return nothing: torch traces no custom operator that returns what it writes, unless that is all it writes
     (``torch.Tag.out``), and some have a workspace and further outputs.
@@ -52,6 +53,7 @@ def define_kernels(
         schemas: Arguments, by name with overload.
         functions: What computes each.
         fake: What is called with fake tensors.
+        key: The dispatch key of the functions.
 
     Returns:
         The `torch.library.Library`, which has to be kept.
@@ -59,6 +61,6 @@ def define_kernels(
     library = _LIBRARY.Library("inductor_plugin", "FRAGMENT")
     for name, function in functions.items():
         library.define(f"{name}{schemas[name]} -> ()")
-        library.impl(name, function, "CUDA")
+        library.impl(name, function, key)
         _LIBRARY.register_fake(f"inductor_plugin::{name}", fake, lib=library)
     return library

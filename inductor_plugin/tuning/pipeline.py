@@ -149,6 +149,21 @@ class Pipeline:
         with self._wake:
             self._absent = ""
 
+    def leave(self, reason: str) -> None:
+        """Tune nothing more on this device until `renew`: nothing can be measured there."""
+        with self._wake:
+            self._absent = reason
+            tasks = list(self._tasks)
+        if not self._closed:  # closing ends the worker, too
+            logger.warning(
+                "inductor-plugin: nothing can be measured on %s now (%s); nothing more is compiled for it, library kernels "
+                "are used, and the next compile tries again",
+                self.device,
+                reason,
+            )
+        for task in tasks:
+            self._end(task, reason)
+
     def close(self) -> None:
         """Stop measuring; tasks still queued end undecided."""
         with self._wake:
@@ -191,27 +206,12 @@ class Pipeline:
         try:
             self._turn(task)
         except WorkerError as error:
-            self._leave(f"the benchmark worker is gone: {error}")
+            self.leave(f"the benchmark worker is gone: {error}")
         except Exception as error:  # the border around one task's race
             logger.exception("inductor-plugin: measuring %s failed", task.problem.describe())
             self._end(task, f"measuring failed: {type(error).__name__}: {error}")
         if not self._tasks:
             self._give_back()
-
-    def _leave(self, reason: str) -> None:
-        """Tune nothing more on this device until `renew`: nothing can be measured there."""
-        with self._wake:
-            self._absent = reason
-            tasks = list(self._tasks)
-        if not self._closed:  # closing ends the worker, too
-            logger.warning(
-                "inductor-plugin: nothing can be measured on %s now (%s); nothing more is compiled for it, library kernels "
-                "are used, and the next compile tries again",
-                self.device,
-                reason,
-            )
-        for task in tasks:
-            self._end(task, reason)
 
     def _await_next(self) -> Task | None:
         """Wait for a task with something to do; None once the pipeline is closed."""
@@ -329,7 +329,7 @@ class Pipeline:
         self._journal.measured(task, candidate.name, outcome)
         self._set_outcome(task, candidate, outcome)
         if candidate.library and outcome.no_device:
-            self._leave(outcome.reason)
+            self.leave(outcome.reason)
 
     def _screened(
         self, task: Task, candidate: TaskCandidate, reference: TaskCandidate | None

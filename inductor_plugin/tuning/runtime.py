@@ -38,6 +38,7 @@ from inductor_plugin.worker import switches
 from inductor_plugin.worker.bench_worker import BenchWorker, measure_in_process
 from inductor_plugin.worker.compile_pool import CompilePool, available_bytes
 from inductor_plugin.worker.jobs import WorkerSettings
+from inductor_plugin.worker.occupancy import why_scarce
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class DeviceContext:
         self._runtime = runtime
         self._config = config
         self._worker: BenchWorker | None = None
+        self._is_examined = False
 
     @property
     def pipeline(self) -> Pipeline:
@@ -99,14 +101,30 @@ class DeviceContext:
 
     def renew(self) -> None:
         """Try the device again, if nothing could be measured there in an earlier compile."""
+        self._is_examined = False
         if self.started is not None:
             self.started.renew()
 
     def submit(self, ticket: TuningTicket) -> None:
-        """Start the race of a ticket, if any; returns immediately."""
+        """Start the race of a ticket, if any; returns immediately, except where the device may not be had."""
         if ticket.task is not None:
             self.progress.expect(len(ticket.task.entries))
+            if ticket.task.measured:
+                self._examine()
             self.pipeline.submit(ticket.task)
+
+    def _examine(self) -> None:
+        """Leave a GPU that no worker gets to before anything is compiled for it: once a compile, and only if that is likely.
+
+        Elsewhere the first kernels are compiled while the worker starts, which takes 3 s.
+        """
+        if self._is_examined:
+            return
+        self._is_examined = True
+        scarce = why_scarce(self.device)
+        obstacle = self._bench().obstacle() if scarce else ""
+        if obstacle:
+            self.pipeline.leave(f"{scarce}: {obstacle}")
 
     def wait(self, ticket: TuningTicket, limit_s: float) -> None:
         """Wait until the race of a ticket, if any, has ended or the limit has passed."""

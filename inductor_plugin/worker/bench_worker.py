@@ -83,6 +83,10 @@ class BenchWorker:
         """Start the process in the background: importing torch there takes seconds."""
         threading.Thread(target=self._try_start, name="prewarm", daemon=True).start()
 
+    def obstacle(self) -> str:
+        """Return why no worker can be started on the device, twice in a row; empty if one runs."""
+        return self._why_not_started() and self._why_not_started()
+
     def screen(self, job: ScreenJob) -> Outcome:
         """Measure one candidate.
 
@@ -169,10 +173,15 @@ class BenchWorker:
         self._process.close()
 
     def _try_start(self) -> None:
+        if reason := self._why_not_started():
+            _LOG.debug("no head start: %s", reason)  # the first job tries again, and reports it
+
+    def _why_not_started(self) -> str:
         try:
             self._process.start()
         except WorkerError as error:
-            _LOG.debug("no head start: %s", error)  # the first job tries again, and reports it
+            return one_line(str(error))
+        return ""
 
     def _after(self, status: Status) -> None:
         """Replace a worker whose memory or device context can no longer be trusted."""

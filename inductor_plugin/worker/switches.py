@@ -51,12 +51,22 @@ def _of(owner: Any, attribute: str) -> tuple[Callable[[], object], Callable[[Any
     return lambda: bool(getattr(owner, attribute)), lambda value: setattr(owner, attribute, value)
 
 
+def _benchmark_limit() -> int:
+    limit = getattr(_CUDNN, "benchmark_limit", None)  # None without cuDNN
+    return _BENCHMARK_LIMIT if limit is None else int(limit)
+
+
+def _limit_benchmark(limit: int) -> None:
+    _CUDNN.benchmark_limit = limit
+
+
 def _blas_library() -> str:
     return str(_CUDA.preferred_blas_library().name).lower()
 
 
 _CUDA: Any = torch.backends.cuda  # typed partly
 _CUDNN: Any = torch.backends.cudnn
+_BENCHMARK_LIMIT = 10
 _SDPA = {
     "flash": ("flash_sdp_enabled", "enable_flash_sdp"),
     "efficient": ("mem_efficient_sdp_enabled", "enable_mem_efficient_sdp"),
@@ -66,6 +76,7 @@ _SDPA = {
 SWITCHES = (
     Switch("cudnn_enabled", True, *_of(_CUDNN, "enabled")),  # noqa: FBT003
     Switch("cudnn_benchmark", False, *_of(_CUDNN, "benchmark")),  # noqa: FBT003
+    Switch("cudnn_benchmark_limit", _BENCHMARK_LIMIT, _benchmark_limit, _limit_benchmark),
     Switch("cudnn_deterministic", False, *_of(_CUDNN, "deterministic")),  # noqa: FBT003
     Switch("fp16_accumulation", False, *_of(_CUDA.matmul, "allow_fp16_accumulation")),  # noqa: FBT003
     Switch("blas_library", "cublas", _blas_library, _CUDA.preferred_blas_library),

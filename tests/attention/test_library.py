@@ -285,6 +285,15 @@ def test_flash_attentions_own_packages(
 
 
 @pytest.mark.usefixtures("fresh")
+def test_torch_finds_nothing_wrong_with_their_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, flash_wheel.PACKAGES["flash3"], Fake((-1, -1)))
+    q, k, v = (torch.randn(2, 20, 3, 16) for _ in range(3))
+    given = (q, k, v, None, None, 20, 20, 0.3, 0.0, -1, 0, "flash3")
+    checks = torch.library.opcheck(torch.ops.inductor_plugin.flash_wheel.default, given)
+    assert set(checks.values()) == {"SUCCESS"}
+
+
+@pytest.mark.usefixtures("fresh")
 def test_a_package_that_gives_no_lse_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     module = Fake((-1, -1), gives_lse=False)
     monkeypatch.setitem(sys.modules, "flash_attn_interface", module)

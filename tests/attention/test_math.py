@@ -65,9 +65,7 @@ def test_it_agrees_with_float64(
     lse = torch.empty(2, queries, 4).transpose(1, 2)
     more = () if bias is None else (bias,)
     prefix = "bias_" if biased else ""
-    assert (
-        getattr(OPS.attention_math, f"{prefix}lse_out")(q, k, v, *more, lse, *told, out=out) is out
-    )
+    getattr(OPS.attention_math, f"{prefix}lse_out")(q, k, v, *more, lse, *told, out=out)
     alone = torch.empty_like(out)
     getattr(OPS.attention_math, f"{prefix}out")(q, k, v, *more, *told, out=alone)
     for got in (out, alone):

@@ -27,6 +27,7 @@ from inductor_plugin.registry import default_registry
 from inductor_plugin.template import Candidate
 from inductor_plugin.tuning.counters import Stats
 from tests.gpu.cases.kernels import TEST_S
+from tests.gpu.harness import recorded
 
 # What a device makes torch warn of is not known yet; it must not hide what the tests find.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
@@ -116,14 +117,9 @@ def test_an_operator_is_tuned_and_right(name: str, cache_dir: Path, record_prope
     tell(record_property, cache_dir, spent)
     assert error < ACCEPTED
     assert spent.stats.problems >= 1
-    # A fusion's record compares two kernels with one, and one that was refused has no candidates.
-    plain = [r for r in records(cache_dir) if r["candidates"] and not r["problem"].get("epilogue")]
+    plain = recorded.products(records(cache_dir))
     assert plain
-    for record in plain:
-        statuses = {(one["kind"], one["status"]) for one in record["candidates"].values()}
-        assert ("extern", "ok") in statuses
-        assert ("triton", "ok") in statuses
-        assert "wrong" not in {status for _, status in statuses}
+    assert [recorded.unexpected(record) for record in plain] == [""] * len(plain)
 
 
 def test_all_of_inductors_candidates_run(cache_dir: Path, record_property: Note) -> None:
@@ -134,9 +130,7 @@ def test_all_of_inductors_candidates_run(cache_dir: Path, record_property: Note)
     (record,) = records(cache_dir)
     found = [one["status"] for one in record["candidates"].values()]
     record_property("statuses", {status: found.count(status) for status in sorted(set(found))})
-    # A tile may want more shared memory than there is.
-    assert set(found) <= {"ok", "raised", "pruned"}
-    assert found.count("ok") > len(found) / 2
+    assert recorded.strange(record) == ""
 
 
 def test_what_a_compile_worker_made_is_not_compiled_again(
@@ -145,8 +139,7 @@ def test_what_a_compile_worker_made_is_not_compiled_again(
     spent = Spent()
     function = compiled(torch.mm, cache_dir, gemm_backends="ATEN,TRITON")
     function(random(512, 512), random(512, 512))
-    made = {path.parent.name for path in inductor_cache.glob("triton/0/*/triton_*.cubin")}
-    assert len(made) == spent.stats.compiled
+    assert len(recorded.triton_kernels(inductor_cache)) == spent.stats.compiled
 
 
 def test_integers_agree_exactly(cache_dir: Path) -> None:

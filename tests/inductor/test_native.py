@@ -24,6 +24,7 @@ from tests.support import host_kernels
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     host_kernels.install(monkeypatch, tmp_path / "none")
     monkeypatch.setattr(library, "_STATE", library._State())
+    monkeypatch.setattr(library, "_WAIT_S", 300.0)  # a busy machine has taken a minute
     monkeypatch.setattr(native, "_PREPARED", set[Path]())
     RUNTIME.forget()
     yield

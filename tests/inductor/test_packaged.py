@@ -16,6 +16,8 @@ from unittest import mock
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._inductor import config as inductor_config
+from torch._inductor.utils import run_and_get_code
 
 import inductor_plugin
 from inductor_plugin import fmha as typed_fmha
@@ -188,6 +190,27 @@ def test_a_package_holds_the_kernels_of_products(
     outputs, said = aoti.run(package, [x[:0]], nothing, tmp_path)
     torch.testing.assert_close(outputs, nothing)
     assert not said
+
+
+def test_a_cpp_wrapper_calls_a_kernel_without_python(inductor_cache: Path, tmp_path: Path) -> None:
+    """The operator of Python has no kernel for a CPU: to call it would be an error."""
+    model, x = Products(), torch.randn(17, 32)
+    text = PRODUCT.format(header=PRODUCTS.read_text(), refuses=0)
+    options: dict[str, Any] = {"cache_dir": str(tmp_path / "cache")}
+    with (
+        winning(text, tmp_path / "kernel"),
+        inductor_config.patch(cpp_wrapper=True),
+        torch.no_grad(),
+    ):
+        product, scaled = model(x)
+        compiled = torch.compile(model, backend="inductor_plugin", options=options)
+        first, codes = run_and_get_code(compiled, x)
+        second = compiled(x)
+    torch.testing.assert_close(first, (product, scaled))
+    torch.testing.assert_close(second, (2 * product - 1, 2 * scaled))  # what it has kept
+    assert codes[0].count("if (!launch_buf") == 2
+    for name in ("mm", "addmm"):  # where it cannot run
+        assert f"torch.ops.inductor_plugin.cutlass_{name}.out" in codes[0]
 
 
 def test_a_package_without_the_library_uses_torchs_product(

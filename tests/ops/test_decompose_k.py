@@ -19,9 +19,7 @@ pytestmark = pytest.mark.compat
 
 def call(a: torch.Tensor, b: torch.Tensor, parts: int, out: torch.Tensor) -> torch.Tensor:
     """Call it as a worker does."""
-    result = bind_op(OpKernel(decompose_k.OP, (parts,), (decompose_k.__name__,)), (a, b), out)()
-    assert isinstance(result, torch.Tensor)
-    assert result.data_ptr() == out.data_ptr()
+    bind_op(OpKernel(decompose_k.OP, (parts,), (decompose_k.__name__,)), (a, b), out)()
     return out
 
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +14,11 @@ from torch.profiler import ProfilerActivity, profile
 def peak_bytes(call: Callable[[], object]) -> int:
     """Run a function, and return the most bytes that were allocated at once in addition to those before."""
     kept: list[object] = []
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as traced:
-        kept.append(call())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch 2.11, of cycles that are not there
+        traced = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        with traced:
+            kept.append(call())
     recorded: Any = traced.profiler
     events = [e for e in recorded.kineto_results.events() if e.name() == "[memory]"]
     now = peak = 0

@@ -198,6 +198,7 @@ def test_the_worker_of_a_gpu_searches_kernels_there(
     """Without it each CUTLASS kernel would be launched by Python where it is measured."""
     added: list[Path] = []
     monkeypatch.setattr(torch.cuda, "set_device", Mock())
+    monkeypatch.setattr(torch.cuda, "synchronize", Mock())
     monkeypatch.setattr(launch, "add_kernel_folder", added.append)
     settings = worker_settings(Config(), "bench", "cpu")
     try:

@@ -9,7 +9,8 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from inductor_plugin.tuning import runtime as runtime_module
 from inductor_plugin.tuning.pipeline import Pipeline
 from inductor_plugin.tuning.runtime import Runtime, worker_settings
 from inductor_plugin.worker.jobs import WorkerSettings
+from tests.support.fakes import FakeBench, FakePool, entry, task, triton_job, until
 
 
 @pytest.fixture
@@ -110,6 +112,71 @@ def test_compiling_gives_way_to_what_is_measured_on_a_gpu(
     monkeypatch.setattr(runtime_module, "environment", lambda _: facts)
     assert runtime.context(config(cache_dir, policy=policy), device, {}).pipeline
     assert seen == [nice]
+
+
+class Unreachable(FakeBench):
+    """A worker that may not get to its GPU."""
+
+    reason = "CUDA-capable device(s) is/are busy or unavailable"
+
+    def __init__(self, _settings: WorkerSettings) -> None:
+        super().__init__()
+        self.tried = 0
+
+    def obstacle(self) -> str:
+        self.tried += 1
+        return self.reason
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("scarce", "reason", "measured", "tried", "compiled"),
+    [
+        ("its compute mode is exclusive", Unreachable.reason, True, 1, 0),
+        ("its compute mode is exclusive", "", True, 1, 4),  # under MPS
+        ("", Unreachable.reason, True, 0, 4),  # others are compiled for while the worker starts
+        ("its compute mode is exclusive", Unreachable.reason, False, 0, 4),  # policy=build
+    ],
+    ids=["no worker gets there", "a worker gets there", "it should be free", "nothing is measured"],
+)
+def test_nothing_is_compiled_for_a_gpu_that_another_process_has_for_itself(
+    runtime: Runtime,
+    cache_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    scarce: str,
+    reason: str,
+    *,
+    measured: bool,
+    tried: int,
+    compiled: int,
+) -> None:
+    pool, facts = FakePool(), {"device": {}, "software": {}, "numerics": {}}
+    workers: list[Unreachable] = []
+
+    def worker(settings: WorkerSettings) -> Unreachable:
+        workers.append(Unreachable(settings))
+        return workers[-1]
+
+    monkeypatch.setattr(runtime_module, "environment", lambda _: facts)
+    monkeypatch.setattr(runtime_module, "why_scarce", lambda _: scarce)
+    monkeypatch.setattr(runtime_module, "BenchWorker", worker)
+    monkeypatch.setattr(runtime, "compile_pool", lambda *_: pool)
+    monkeypatch.setattr(Unreachable, "reason", reason)
+    context = runtime.context(config(cache_dir), "cuda:0", {})
+    for digest in ("first", "second"):
+        builds = [entry(f"{digest} {i}", build=triton_job(f"{digest} {i}")) for i in range(2)]
+        one = task([entry("library", library=True), *builds], digest=digest)
+        one.measured = measured
+        context.submit(cast("Any", SimpleNamespace(task=one)))
+    until(lambda: len(pool.jobs) == compiled)
+    assert [one.tried for one in workers] == [tried]
+    said = [r.message for r in caplog.records if "nothing can be measured" in r.message]
+    assert len(said) == (0 if compiled else 1)
+    assert all(scarce in text and reason in text for text in said)
+    context.renew()  # the next compile
+    assert not context.pipeline.absence
 
 
 def test_closing_ends_pipelines_before_the_workers_they_use(

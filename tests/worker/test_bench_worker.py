@@ -88,6 +88,7 @@ def a_worker() -> Generator[BenchWorker, None, None]:
 
 
 def test_library_kernels_and_candidates_are_measured(worker: BenchWorker):
+    assert worker.obstacle() == ""
     outcome = worker.screen(job(LIBRARY))
     assert (outcome.status, len(outcome.samples_ms), outcome.error) == ("ok", 3, None)
     outcome = worker.screen(job(candidate("good")))
@@ -285,6 +286,8 @@ def test_a_worker_that_never_starts_is_an_error_after_two_attempts():
     with pytest.raises(WorkerError, match="does not start"):
         worker.screen(job(candidate("good")))
     assert worker._process.starts == 2  # pyright: ignore[reportPrivateUsage]
+    assert "does not start" in worker.obstacle()
+    assert worker._process.starts == 4  # pyright: ignore[reportPrivateUsage]
     worker.close()
 
 

@@ -85,6 +85,33 @@ def test_a_worker_says_that_its_device_is_broken_though_nothing_can_be_freed(
     assert worker.run(CallJob("math", "sqrt", (4,)), 10.0) == 2
 
 
+HOLDING = """
+import sys, types, weakref
+class Tensor:
+    pass
+held = []
+def job():
+    tensor = Tensor()
+    held.append(weakref.ref(tensor))
+    raise ValueError(tensor)
+def release():
+    module.alive.append(held[-1]() is not None)
+module = types.ModuleType("inductor_plugin.worker.child.bench")
+module.job, module.release, module.alive, module.count = job, release, [], lambda: list(module.alive)
+sys.modules[module.__name__] = module
+"""
+
+
+def test_what_a_failed_job_has_held_is_free_when_its_memory_is_given_back(
+    worker: WorkerProcess,
+) -> None:
+    """A traceback refers to the tensors of each of its frames: freed before they are, a GPU's memory stays taken."""
+    worker.run(CallJob("builtins", "exec", (HOLDING, {})), 10.0)
+    bench = "inductor_plugin.worker.child.bench"
+    assert isinstance(worker.run(CallJob(bench, "job"), 10.0), JobFailed)
+    assert worker.run(CallJob(bench, "count"), 10.0) == [False]
+
+
 def test_a_worker_is_another_process_and_keeps_running_between_jobs(worker: WorkerProcess):
     first = worker.run(GET_PID, 10.0)
     assert first not in (os.getpid(), None)
@@ -451,7 +478,8 @@ assert worker.run(CallJob("os", "getpid"), 10.0) == first
 def test_a_benchmark_worker_works_on_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen: list[str] = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: chosen.append("its context"))
     with torch.set_grad_enabled(torch.is_grad_enabled()):  # restores it
         for device in ("cuda:1", "cpu"):
             main.apply_settings(WorkerSettings(sys_path=(), kind="bench", device=device))
-    assert chosen == ["cuda:1"]
+    assert chosen == ["cuda:1", "its context"]

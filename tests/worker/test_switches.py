@@ -21,7 +21,9 @@ from tests.support.repository import REPOSITORY
 
 def other(switch: Switch) -> object:
     """Return a value that is not the default."""
-    return not switch.default if isinstance(switch.default, bool) else "cublaslt"
+    if isinstance(switch.default, bool):
+        return not switch.default
+    return 0 if isinstance(switch.default, int) else "cublaslt"
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,60 @@ def test_the_next_process_goes_on_when_the_first_is_killed(tmp_path: Path) -> No
         for process in (first, second):
             process.kill()
             process.communicate()
+
+
+TUNE = """
+import sys, time
+from pathlib import Path
+from inductor_plugin.kernels.call import OpKernel, TensorSpec
+from inductor_plugin.worker import turn
+from inductor_plugin.worker.child import bench
+from inductor_plugin.worker.jobs import BenchCandidate, Outcome, Sampling, ScreenJob
+
+def screened(job, emit):
+    began = time.monotonic_ns()
+    time.sleep(0.01)
+    print(began, time.monotonic_ns(), flush=True)
+    return Outcome("good", "ok", samples_ms=(1.0,))
+
+turn._SHARED = Path(sys.argv[1])
+bench.uuid_of, bench.screen = lambda device: "gpu", screened
+output = TensorSpec((2,), (1,), "float32", "cuda:0")
+candidate = BenchCandidate("good", OpKernel("aten::mm.out"), (), output, 5.0)
+job = ScreenJob("problem", None, candidate, Sampling(0, 1, 0.0, 0.0, cold_cache=False), None)
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(int(sys.argv[2])):
+    assert not bench.run(job, print).disturbed
+"""
+"""The work of a benchmark worker, job after job, on a GPU that is a name."""
+JOBS = 20
+
+
+def test_two_processes_that_tune_on_a_gpu_never_measure_at_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", TUNE, str(tmp_path), str(JOBS)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    both = [subprocess.Popen(command, cwd=REPOSITORY, **pipes) for _ in range(2)]
+    spans: list[tuple[int, int]] = []
+    try:
+        assert [first_line(process) for process in both] == ["ready", "ready"]
+        for process in both:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        for process in both:
+            text, _ = process.communicate(timeout=60)
+            assert process.returncode == 0
+            for line in text.splitlines():
+                began, end = map(int, line.split())
+                spans.append((began, end))
+    finally:
+        for process in both:
+            process.kill()
+            process.communicate()
+    spans.sort()
+    assert len(spans) == 2 * JOBS
+    assert all(end <= began for (_, end), (began, _) in pairwise(spans))
 
 
 def test_who_has_waited_for_too_long_measures_anyway(tmp_path: Path) -> None:

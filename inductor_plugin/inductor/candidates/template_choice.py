@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 from collections.abc import Sequence
@@ -148,7 +149,14 @@ class _OperatorCall(ir.ExternKernelOut):
             packaged.write_call(wrapper, self.get_name(), self._kernel, operands, self)
             return
         if V.graph.cpp_wrapper:
-            self._write_cpp(wrapper)
+            instead = functools.partial(self._write_cpp, wrapper)
+            if has_site(self._kernel.op):
+                operands = [wrapper.val_to_arg_str(node) for node in self.inputs]
+                packaged.write_call_or(
+                    wrapper, self.get_name(), self._kernel, operands, self, instead
+                )
+            else:
+                instead()
             return
         if has_site(self._kernel.op):
             self.python_kernel_name = declare_site(wrapper, self.get_name(), self._kernel)

@@ -53,6 +53,16 @@ class Kernel {
   std::string error_;
 };
 
+// Computes what needs no kernel: queries that see no key have the output 0 and the lse infinity, as in torch's flash attention
+// and in the operators of Python. Returns false where there is none.
+inline bool without_kernel(GemmSite const&, GemmCall const&, AtenTensorHandle const*, AtenTensorHandle) { return false; }
+inline bool without_kernel(AttentionSite const& site, FmhaCall const& call, AtenTensorHandle const* operands,
+                           AtenTensorHandle out) {
+  if (call.seq_k || site.kind == AttentionSite::kBackward || aoti_torch_zero_(out)) return false;
+  AtenTensorHandle const lse = site.kind == AttentionSite::kForward ? operands[3] : nullptr;
+  return !lse || !aoti_torch_aten_fill__Scalar(lse, std::numeric_limits<double>::infinity());
+}
+
 // ``Spec`` is GemmSite or AttentionSite, ``Call`` its GemmCall or FmhaCall.
 template <class Spec, class Call>
 class CallSite {
@@ -80,7 +90,8 @@ class CallSite {
     Call call;
     std::memset(static_cast<void*>(&call), 0, sizeof call);  // the padding, too: a kernel compares calls
     if (!out.numel()) return true;
-    if (!spec_.fill(call, views, out, kernel_.sm_count(out.device)) || !has_work(call)) return false;
+    if (!spec_.fill(call, views, out, kernel_.sm_count(out.device))) return false;
+    if (!has_work(call)) return without_kernel(spec_, call, operands.begin(), output);
     return started(entry, call, nullptr, out, alignment_, [&](Call& ready, void* stream) { return run(entry, ready, stream); });
   }
 

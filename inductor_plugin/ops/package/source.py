@@ -24,6 +24,7 @@ _STANDARD = (
 _TORCH = (
     "torch/csrc/inductor/aoti_runtime/utils.h",
     "torch/csrc/inductor/aoti_torch/c/shim.h",
+    "torch/csrc/inductor/aoti_torch/generated/c_shim_aten.h",
 )
 _BLOCKS = ("torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h", "torch/csrc/stable/c/shim.h")
 

@@ -79,6 +79,7 @@ def _apply_torch_settings(settings: Any) -> None:
     if settings.device.startswith("cuda"):
         # Triton's launcher allocates scratch memory of TMA on the current device (torch 2.11, CachingAutotuner.run).
         torch.cuda.set_device(settings.device)
+        torch.cuda.synchronize()  # creates the context: a GPU that cannot be had says so now, not in a candidate's job
         if settings.kernel_folder:
             from inductor_plugin.ops.launch import add_kernel_folder  # the library of call sites
 

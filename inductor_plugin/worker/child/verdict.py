@@ -19,6 +19,8 @@ from inductor_plugin.worker.jobs import Event
 
 _SETTLE_S = 0.005
 """Between a candidate's last call and the comparison: a thread that it has left may still write."""
+_KEPT_BYTES = 256 << 20
+"""Largest outputs of which a copy is kept that equal ones need not be compared; to compare 2 GiB takes a GPU some 10 ms."""
 _CALLS_STEADY, _STEADY_S = 12, 0.3
 """Calls, and seconds at most, in which a candidate that is wrong now and then is to show it."""
 
@@ -122,6 +124,7 @@ def judge(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
         )
         if reason:
             return replace(verdict, reason=reason)
+        del elsewhere  # its output may be as large as all that is free
     return _steady(running, problem, emit) if not verdict.reason else verdict
 
 
@@ -136,7 +139,7 @@ def _verdict(running: Running, problem: ProblemState, result: torch.Tensor) -> C
     else:
         assert product is not None
         verdict = product.judge(result, running.others)
-    if not verdict.reason:
+    if not verdict.reason and sum(output.nbytes for output in outputs.values()) <= _KEPT_BYTES:
         problem.accepted = Accepted.of(outputs, verdict)
     return verdict
 
@@ -144,7 +147,7 @@ def _verdict(running: Running, problem: ProblemState, result: torch.Tensor) -> C
 def _steady(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
     """Call a candidate some more times, and judge each result whose bits differ from those before."""
     verdict = _verdict(running, problem, running.repeat(emit))
-    before = [zone.tensor.clone() for zone in running.zones()]
+    before = _copies(running, problem)
     # Of a CPU this thread's own time: a busy machine must not cut the calls short.
     on_cpu = running.candidate.output.device == "cpu"
     clock = time.thread_time if on_cpu else time.monotonic
@@ -164,6 +167,14 @@ def _steady(running: Running, problem: ProblemState, emit: Emit) -> CheckResult:
             verdict = _verdict(running, problem, running.result)
     emit(Event("build", running.candidate.candidate_id))
     return verdict
+
+
+def _copies(running: Running, problem: ProblemState) -> list[torch.Tensor]:
+    """Return what a candidate has written, as copies: of a product those that were accepted, as an output may fill the memory."""
+    accepted = problem.accepted
+    if problem.attention is None and running.guarded is not None and accepted is not None:
+        return list(accepted.outputs.values())
+    return [zone.tensor.clone() for zone in running.zones()]
 
 
 @CHECKING

@@ -77,6 +77,7 @@ def test_the_cpp_wrapper_hands_over_what_the_operator_takes(
     pytest.importorskip("cutlass_library", reason="needs nvidia-cutlass")
     with opened("cutlass", cache_dir) as lab:
         code = cpp_of(lab, mm, A, B_T)
+    assert code.index("if (!launch_buf0({a_1, ") < code.index("py_args_")
     op, a, b, kernel, *rest = handed_over(code)
     assert op == 'PyUnicode_FromString("torch.ops.inductor_plugin.cutlass_mm.out")'
     assert a == tensor("a_1")

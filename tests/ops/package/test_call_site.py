@@ -1,4 +1,4 @@
-"""A call site of a program without Python is called by several threads at once."""
+"""Call sites of a program without Python: several threads at once, attention without keys."""
 
 # pyright: reportPrivateUsage=false
 
@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from inductor_plugin.attention import unfused
 from inductor_plugin.ops.package import source
+from inductor_plugin.problem.attention import Mask
 from inductor_plugin.templates.cutlass.source import INTERFACE
+from inductor_plugin.templates.cutlass_attention.source import INTERFACE as ATTENTION
 from tests.support import aoti, host_kernels
 
 pytestmark = pytest.mark.compat
@@ -68,3 +71,33 @@ def test_what_a_kernel_keeps_is_used_by_one_thread_at_a_time(tmp_path: Path) -> 
     assert conflicts == 0
     assert kept > 1  # it is given back after each call
     assert forgotten == 1
+
+
+# Writes nothing: it is not to be called.
+IDLE = """
+#include <cstdint>
+{header}
+extern "C" int32_t stub(int32_t mode, FmhaCall*, uint64_t* bytes, void*) {{ return *bytes = 0, mode == kRun ? kStart : kOk; }}
+"""
+ATTENDED = """
+extern "C" bool attended(char const* folder, int kind, AtenTensorHandle* all) {
+  inductor_plugin::Kernel kernel("kernel.so", folder, "stub", 1);
+  inductor_plugin::AttentionCallSite site(kernel, inductor_plugin::AttentionSite{kind, 0, -1, -1, 0.5f}, 128);
+  return kind ? site({all[0], all[1], all[2]}, all[4]) : site({all[0], all[1], all[2], all[3]}, all[4]);
+}
+"""
+
+
+def test_queries_without_keys_get_zeros(tmp_path: Path) -> None:
+    host_kernels.library(tmp_path, IDLE.format(header=ATTENTION.read_text()))
+    q, none = torch.randn(2, 4, 5, 8), torch.randn(2, 4, 0, 8)
+    expected, sums = unfused.forward(q, none, none, mask=Mask(), dtype=torch.float32)
+    attended = aoti.library(source.sites_text() + ATTENDED).attended
+    attended.restype = ctypes.c_bool
+    for kind in (0, 1):  # with lse, and the output alone
+        out, lse = torch.randn(2, 5, 4, 8).transpose(1, 2), torch.randn(2, 4, 5)
+        impls = [ctypes.c_void_p(tensor._cdata) for tensor in (q, none, none, lse, out)]
+        handles = (ctypes.c_void_p * 5)(*map(ctypes.addressof, impls))
+        assert attended(str(tmp_path).encode(), kind, handles)
+        assert torch.equal(out, expected)
+        assert torch.equal(lse, sums) == (kind == 0)

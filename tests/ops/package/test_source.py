@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from inductor_plugin.ops.package.source import site_text
+from inductor_plugin.attention import blockwise
+from inductor_plugin.ops.package.source import blocks_text, site_text
 
 VALUES = (0.5, -3.0, 0.1, 2e-38, 3.4028235e38, 1e39, -1e300, math.inf, -math.inf, math.nan, 2)
 PROGRAM = """
@@ -50,6 +51,13 @@ def test_a_program_has_every_value_of_alpha_and_beta_as_float32(tmp_path: Path) 
         alpha, beta = (float(word) if "n" in word else float.fromhex(word) for word in line.split())
         wanted = in_float32(value)
         assert (alpha == wanted and beta == -wanted) or (math.isnan(alpha) and math.isnan(wanted))
+
+
+def test_a_program_cuts_attention_as_python_does() -> None:
+    sizes = (
+        f"kBlockRows = {blockwise.BLOCK_ROWS}, kBlockBytes = {blockwise.BLOCK_BYTES >> 20} << 20;"
+    )
+    assert sizes in blocks_text()
 
 
 def in_float32(value: float) -> float:

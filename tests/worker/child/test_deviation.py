@@ -8,13 +8,15 @@ from dataclasses import astuple
 import pytest
 import torch
 
-from inductor_plugin.kernels.call import TensorSpec
+from inductor_plugin.kernels.call import ExternKernel, OpKernel, TensorSpec
+from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.problem.tolerance import product_tolerance
-from inductor_plugin.worker.child import magnitude, operands, stress
+from inductor_plugin.worker.child import bench, magnitude, operands, stress, verdict
 from inductor_plugin.worker.child.comparison import compare, invents, lost, saturation
 from inductor_plugin.worker.child.degeneracy import degeneracy_of
 from inductor_plugin.worker.child.deviation import errors_of
 from inductor_plugin.worker.child.stress import Stress
+from inductor_plugin.worker.jobs import BenchCandidate, Outcome, Sampling, ScreenJob
 from tests.support.peak_memory import peak_bytes
 
 PART = 1 << 14
@@ -85,6 +87,37 @@ def test_what_a_comparison_takes_does_not_grow_with_the_output() -> None:
     ):
         own = output_bytes if "degeneracy" in look.__code__.co_names[0] else 0
         assert peak_bytes(look) - own < output_bytes / 2
+
+
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize(("kept_bytes", "outputs"), [(1 << 30, 6), (0, 5)], ids=["small", "large"])
+def test_a_check_holds_few_copies_of_an_output(
+    monkeypatch: pytest.MonkeyPatch, kept_bytes: int, outputs: int
+) -> None:
+    """That of a language model's head has 2 GB: the reference, two of changed operands, the candidate's, one more."""
+    monkeypatch.setattr(verdict, "_KEPT_BYTES", kept_bytes)
+    monkeypatch.setattr(operands, "ZONE_BYTES", (4096, 4096))  # 16 MiB at most around any output
+    a, b = (
+        TensorSpec(size, (size[1], 1), "bfloat16", "cpu", seed=seed)
+        for size, seed in (((ROWS, 16), 1), ((16, COLUMNS), 2))
+    )
+    output = TensorSpec((ROWS, COLUMNS), (COLUMNS, 1), "bfloat16", "cpu")
+    library = BenchCandidate("library", ExternKernel("mm"), (a, b), output, 60.0)
+    candidate = BenchCandidate("candidate", OpKernel("aten::mm.out"), (a, b), output, 60.0)
+    check = NumberCheck(product_tolerance("bfloat16", "bfloat16", 16, tf32=False))
+    quick = Sampling(warmup=1, samples=1, min_sample_ms=0.0, max_total_s=1.0, cold_cache=False)
+
+    def both() -> None:
+        for each in (library, candidate):
+            job = ScreenJob("a problem", library, each, quick, check)
+            outcome = bench.run(job, lambda event: None)
+            assert isinstance(outcome, Outcome)
+            assert outcome.status == "ok"
+
+    try:
+        assert peak_bytes(both) < (outputs + 0.7) * 2 * ROWS * COLUMNS
+    finally:
+        bench.release()
 
 
 @pytest.mark.usefixtures("in_parts")
