@@ -70,6 +70,35 @@ class Config:
             code=True,
         ),
     )
+    remote_url: str = field(
+        default="",
+        metadata=how(
+            "url",
+            "Object store that many machines share, as fsspec understands it: `s3://BUCKET/FOLDER`, `gs://`, `file://`. "
+            "Records that `cache_dir` lacks are asked for in the background, new ones are written there. Empty for none.",
+            code=True,
+        ),
+    )
+    remote_write: bool = field(
+        default=True,
+        metadata=how("on/off", "Also write records to `remote_url`; off to only read it."),
+    )
+    remote_kernels: bool = field(
+        default=False,
+        metadata=how(
+            "on/off",
+            "Also exchange winners' compiled kernels with `remote_url`. They are native code that this process runs: switch "
+            "it on only if nobody may write there whose code you would not run.",
+        ),
+    )
+    remote_timeout_s: float = field(
+        default=5.0,
+        metadata=how(
+            "number",
+            "Time limit of a request to `remote_url`, and of all waiting for it: of a compile, and of the end of the process.",
+            unit="s",
+        ),
+    )
     gemm_backends: str = field(
         default="",
         metadata=how(

@@ -264,6 +264,9 @@ class Pipeline:
         """
         held = self._holds.has(task)
         if held is not None:
+            if held and task.racing is None and task.news.is_set():
+                task.news.clear()
+                task.refresh(task)
             return held
         release = self._locks(task)
         if release is None:
