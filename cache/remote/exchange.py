@@ -152,7 +152,8 @@ class Exchange:
             if self._created(edition_name(place, chain.next), whole.dump(), timeout_s):
                 self._count(sent=1)
                 return replace(chain, edition=whole, next=chain.next + 1)
-            chain = self._chain(place, chain, timeout_s)
+            taken, chain = chain.next, self._chain(place, chain, timeout_s)
+            chain = replace(chain, next=max(chain.next, taken + 1))  # it may have expired meanwhile
         return chain
 
     def fetch_environment(self, digest: str, timeout_s: float) -> None:
@@ -183,8 +184,6 @@ class Exchange:
         if chain.error is not None:
             raise chain.error
         self._count(bytes_read=chain.bytes - begun.bytes)
-        if chain.next == begun.next:  # another one was there, and is gone, or cannot be read back
-            chain = replace(chain, next=begun.next + 1)
         return chain
 
     def _taken(self, chain: Chain) -> Answer:

@@ -10,7 +10,18 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from inductor_plugin.cache import report
-from inductor_plugin.cli import cache, listing, pack, pins, removal, repair, repro, run, transfer
+from inductor_plugin.cli import (
+    cache,
+    listing,
+    pack,
+    pins,
+    remote,
+    removal,
+    repair,
+    repro,
+    run,
+    transfer,
+)
 from inductor_plugin.cli.verb import Verb
 from inductor_plugin.errors import InductorPluginError, OptionError
 from inductor_plugin.version import __version__
@@ -23,6 +34,7 @@ VERBS: tuple[Verb, ...] = (
     *removal.VERBS,
     *repair.VERBS,
     *transfer.VERBS,
+    *remote.VERBS,
     *pins.VERBS,
     *pack.VERBS,
 )

@@ -16,7 +16,7 @@ from inductor_plugin.cache import Store, report
 from inductor_plugin.cache.document import load
 from inductor_plugin.cache.guard import read
 from inductor_plugin.cache.size.evict import pinned
-from inductor_plugin.cli import second, table
+from inductor_plugin.cli import remote, second, table
 from inductor_plugin.cli.verb import Verb, count, in_environment, open_cache, open_to_write, say
 from inductor_plugin.config import Config
 from inductor_plugin.errors import OptionError
@@ -84,8 +84,9 @@ def _stats_text(fields: Mapping[str, Any], removed: int) -> str:
         "Damaged": f"{fields['damaged']} documents now, {removed} entries removed so far; `verify` reads "
         "kernels too",
         "Leftovers": f"{fields['leftovers']} of killed processes",
+        **remote.lines(fields),
     }
-    return "\n".join(f"{name + ':':<12}{text}" for name, text in lines.items())
+    return "\n".join(f"{name and name + ':':<12}{text}" for name, text in lines.items())
 
 
 def _share(count: int, total: int) -> str:
