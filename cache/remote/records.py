@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from inductor_plugin.cache.remote.tier import Lookup, RemoteTier
+from inductor_plugin.cache.remote.lookup import Lookup
+from inductor_plugin.cache.remote.tier import RemoteTier
 
 HEAD_START_S = 1.0
 """Seconds a problem's candidates wait for an answer before they compile: one takes 1 to 30 s, an answer some 0.05 s."""

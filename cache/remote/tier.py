@@ -10,13 +10,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from inductor_plugin.cache.remote.chain import Chain
+from inductor_plugin.cache.remote.ending import before_exit
 from inductor_plugin.cache.remote.exchange import Amounts, Exchange, is_worth_sending
 from inductor_plugin.cache.remote.files import Opener, open_files, shown
 from inductor_plugin.cache.remote.health import LOCAL_ONLY_S, PAUSES_S, Health, answered, failed
+from inductor_plugin.cache.remote.lookup import Lookup
 from inductor_plugin.cache.remote.name import Place
 from inductor_plugin.cache.store import Store
 from inductor_plugin.errors import CacheError, warn_once
@@ -28,42 +29,6 @@ _BATCH = 64
 _READ_STEPS, _WRITE_STEPS = 3, 30
 """Requests one after the other, each up to its limit, after which the client of the store is taken for hung."""
 _MAY_NOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS)
-
-
-@dataclass(eq=False)
-class Lookup:
-    """A question for one record.
-
-    Attributes:
-        place: The record.
-        done: Set when what the remote knows is in the cache, or when it will not answer.
-        hit: Whether the remote knew more than the cache.
-    """
-
-    place: Place
-    done: threading.Event = field(default_factory=threading.Event)
-    hit: bool = False
-    _listener: Callable[[], None] | None = None
-    _guard: threading.Lock = field(default_factory=threading.Lock)
-
-    def when_done(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` when the question is answered; at once if it is."""
-        with self._guard:
-            if not self.done.is_set():
-                self._listener = listener
-                return
-        listener()
-
-    def finish(self, *, hit: bool) -> None:
-        """Answer the question."""
-        with self._guard:
-            if self.done.is_set():
-                return
-            self.hit = hit
-            self.done.set()
-            listener = self._listener
-        if listener is not None:
-            listener()
 
 
 @dataclass(frozen=True)
@@ -211,7 +176,7 @@ class RemoteTier:
             self._thread.start()
             if not self._registered:
                 self._registered = True
-                _before_exit(weakref.WeakMethod(self.drain))
+                before_exit(weakref.WeakMethod(self.drain))
         self._changed.notify_all()
 
     def _loop(self) -> None:
@@ -376,25 +341,3 @@ class RemoteTier:
 
 def _text(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
-
-
-def _before_exit(drain: weakref.WeakMethod[Callable[[], None]]) -> None:
-    """Call ``drain`` when the interpreter ends, while a client may still start threads.
-
-    `atexit` is too late: the executors that look up host names take no more work then.
-    """
-    register: Any = getattr(threading, "_register_atexit", None)  # as concurrent.futures does
-    if register is not None:
-        try:
-            register(_quietly, drain)
-        except RuntimeError:  # it is ending
-            logger.debug("the remote cache is opened at the end of the process")
-
-
-def _quietly(drain: weakref.WeakMethod[Callable[[], None]]) -> None:
-    method = drain()
-    try:
-        if method is not None:
-            method()
-    except KeyboardInterrupt:  # whoever ends the process does not want to wait
-        logger.debug("interrupted while records were written to the remote cache")

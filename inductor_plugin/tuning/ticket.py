@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from inductor_plugin.cache import Decision, Measured, Record
-from inductor_plugin.cache.remote.tier import Lookup
+from inductor_plugin.cache.remote.lookup import Lookup
 from inductor_plugin.config import Config
 from inductor_plugin.cost.host import host_ms
 from inductor_plugin.errors import warn_once
