@@ -175,6 +175,11 @@ class Task:
         return self.budget is not None and self.budget.over
 
     @property
+    def has_news(self) -> bool:
+        """True if measurements have come from a remote, and it is not too late to use them."""
+        return self.news.is_set() and self.racing is None
+
+    @property
     def hopeless(self) -> bool:
         """True if the budget left only library kernels, so that there is nothing to decide."""
         rivals = [e for e in self.entries if not e.library]

@@ -83,7 +83,7 @@ def test_a_second_machine_measures_nothing_and_a_third_only_what_is_new(
     assert (counters["remote_asked"], counters["remote_hits"], counters["hits"]) == (1, 1, 1)
     assert counters["remote_saved_ms"] >= 1
     assert "remote_sent" not in counters
-    with offered("good", "slow"):
+    with offered("good", "wrong"):
         _, more, counters = machine(tmp_path, "third", url, torch.mm, a, b)
     assert more.benchmarked == 2  # the library kernel beside the new candidate
     assert counters["remote_sent"] == 1
@@ -91,6 +91,7 @@ def test_a_second_machine_measures_nothing_and_a_third_only_what_is_new(
     assert not [name for name in server.requests() if name == "GET bucket"]  # nothing is listed
 
 
+@pytest.mark.slow
 def test_what_is_recorded_is_asked_for_nowhere(server: S3Server, url: str, tmp_path: Path) -> None:
     a, b = product(2)
     with offered("good"):
@@ -100,6 +101,7 @@ def test_what_is_recorded_is_asked_for_nowhere(server: S3Server, url: str, tmp_p
     assert server.requests() == before
 
 
+@pytest.mark.slow
 def test_policy_cached_waits_for_the_remote_and_finds_what_it_has(
     server: S3Server, url: str, tmp_path: Path
 ) -> None:
@@ -121,6 +123,7 @@ FAULTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_faulty_store_changes_no_result_loses_nothing_and_is_not_waited_for(
     fault: str,
@@ -159,6 +162,7 @@ def test_a_faulty_store_changes_no_result_loses_nothing_and_is_not_waited_for(
     capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_in_the_middle_keeps_no_compile(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
