@@ -16,7 +16,7 @@ from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.runtime import Runtime
 from inductor_plugin.tuning.selection import Selection, TuningTicket
 from tests.support.remote.files import FaultyFiles, MemoryFiles
-from tests.tuning.test_selection import ENVIRONMENT, Rig, entries, offers, race
+from tests.tuning.test_selection import ENVIRONMENT, Rig, entries, offers, race, rig
 
 LIMIT_S = 5.0
 
@@ -59,10 +59,10 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
     made.close()
 
 
-def settled(rig: Rig, *names: str) -> TuningTicket:
+def settled(one: Rig, *names: str) -> TuningTicket:
     """Plan a problem with a library kernel and templates, and wait for the remote."""
-    ticket = rig.plan(offers(*names))
-    rig.selection.settle(ticket)
+    ticket = one.plan(offers(*names))
+    one.selection.settle(ticket)
     return ticket
 
 
@@ -117,11 +117,11 @@ def test_without_an_answer_in_time_the_problem_is_measured_and_the_answer_is_new
 
 def test_a_store_that_fails_leaves_the_local_cache(fleet: Fleet) -> None:
     fleet.files.failing = -1
-    rig = fleet.machine("first")
-    ticket = settled(rig, "a")
+    here = fleet.machine("first")
+    ticket = settled(here, "a")
     race(ticket, {"library": 2.0, "a": 1.0})
-    assert rig.selection.decide(ticket).winner == "a"
-    assert rig.plan(offers("a")).hit
+    assert here.selection.decide(ticket).winner == "a"
+    assert here.plan(offers("a")).hit
 
 
 def test_with_policy_cached_nothing_is_measured_and_what_the_remote_has_is_used(
@@ -135,10 +135,10 @@ def test_with_policy_cached_nothing_is_measured_and_what_the_remote_has_is_used(
     assert cached.selection.decide(ticket).winner == "a"
 
 
-def test_what_this_machine_has_seen_fail_does_not_run_because_another_has_not(fleet: Fleet) -> None:
-    second = fleet.machine("second")
-    fleet.files.failing = 1  # it does not know of the first
-    race(settled(second, "a"), {"library": 2.0}, {"a": "wrong"})
+def test_what_this_machine_has_seen_fail_does_not_run_because_another_has_not(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    race(rig(tmp_path / "second").plan(offers("a")), {"library": 2.0}, {"a": "wrong"})
     race(settled(fleet.machine("first"), "a"), {"library": 2.0, "a": 1.0})
     fleet.sent()
     again = fleet.machine("second")
@@ -150,10 +150,10 @@ def test_what_this_machine_has_seen_fail_does_not_run_because_another_has_not(fl
 def test_a_candidate_in_quarantine_is_counted_once_though_the_record_is_read_twice(
     fleet: Fleet,
 ) -> None:
-    rig = fleet.machine("first")
-    race(settled(rig, "a"), {"library": 2.0}, {"a": "wrong"})
+    here = fleet.machine("first")
+    race(settled(here, "a"), {"library": 2.0}, {"a": "wrong"})
     fleet.files.failing = -1
-    store = rig.store
+    store = here.store
     for record in list(store.iter_records()):
         store.remove_record(record.environment, record.op, record.digest)
     again = fleet.machine("first")
