@@ -80,7 +80,7 @@ class RemoteTier:
         self._late_at = (
             math.inf
         )  # when what the thread does now has taken too long; infinite where it does nothing
-        self._closed = self._drained = False
+        self._closed = self._drained = self._writing = False
         self._thread: threading.Thread | None = None
         self._registered = False
         self._amounts = Amounts()
@@ -123,7 +123,7 @@ class RemoteTier:
             if self._closed or self._drained:
                 return
             self._drained = True
-            while (self._unsent or self._is_busy()) and not self._health.is_local_only:
+            while (self._unsent or self._writing) and not self._health.is_local_only:
                 left_s = ends - time.monotonic()
                 if left_s <= 0 or self._thread is None or not self._thread.is_alive():
                     break
@@ -138,7 +138,7 @@ class RemoteTier:
         finally:
             with self._changed:
                 first, self._closed = not self._closed, True
-                left = len(self._unsent)
+                left = len(self._unsent) + self._writing
                 questions = list(self._questions.values())
                 self._changed.notify_all()
         for question in questions:
@@ -163,9 +163,6 @@ class RemoteTier:
             )  # a client that cannot be ended is not started again and again
             self._fail("it does not answer, and its client cannot be interrupted")
         return self._health.may_ask(now)
-
-    def _is_busy(self) -> bool:
-        return self._late_at < math.inf
 
     def _wake(self) -> None:
         """Let the thread look for work, started with the first; called with the lock held."""
@@ -279,27 +276,28 @@ class RemoteTier:
     def _publish(self, place: Place) -> None:
         with self._changed:
             known = self._chains.pop(place, None)
-        record = self._store.record(*place)
+            self._writing = (
+                self._unsent.pop(place, True) is None
+            )  # what is sent meanwhile is sent again
         try:
+            record = self._store.record(*place)
             if record is not None and is_worth_sending(record):
-                exchange = self._opened()
                 usable = known is not None and known.error is None
-                exchange.publish(record, self._options.timeout_s, known if usable else None)
-        except CacheError:
+                self._opened().publish(record, self._options.timeout_s, known if usable else None)
             with self._changed:
-                self._unsent.pop(place, None)
-            return
+                self._health = answered()
+        except CacheError as error:
+            logger.debug("%s is not sent: %s", place, error)
         except OSError as error:
             self._refused(place, error)
-            return
-        with self._changed:
-            self._unsent.pop(place, None)
-            self._health = answered()
+        finally:
+            with self._changed:
+                self._writing = False
         if self._exchange is not None:
             self._count(self._exchange.take_amounts())
 
     def _refused(self, place: Place, error: OSError) -> None:
-        """Note that a record could not be written; it is tried again, unless nothing may be written."""
+        """Note that a record could not be written; it is tried again behind others, unless nothing may be written."""
         if isinstance(error, PermissionError) or error.errno in _MAY_NOT_WRITE:
             with self._changed:
                 self._writes = False
@@ -310,10 +308,8 @@ class RemoteTier:
             return
         with self._changed:
             self._fail(_text(error))
-            if place in self._unsent:  # behind the others
-                del self._unsent[place]
-                self._unsent[place] = None
-        self._count(Amounts(failures=1))
+            self._unsent[place] = None
+            self._amounts += Amounts(failures=1)
 
     def _fail(self, reason: str) -> None:
         """Note a failure, and warn once if only the local cache is used from now on; called with the lock held."""

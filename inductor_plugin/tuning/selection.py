@@ -200,6 +200,8 @@ class Selection:
                 ticket.task = self._task(ticket, unseen, check, budget)
         elif ticket.pin is not None:
             ticket.task = self._build_of(ticket, ticket.pin.winner)
+        elif ticket.hit and self._remote is not None:  # a record may come without its kernel
+            ticket.task = self._build_of(ticket, self.decide(ticket).winner)
 
     def decide(self, ticket: TuningTicket) -> Verdict:
         """Return which candidate runs; the task, if any, has ended."""
@@ -259,8 +261,8 @@ class Selection:
         absence = self._pins.absence(self._environment, self.environment_fields)
         return pinned(ticket, absence)
 
-    def _build_of(self, ticket: TuningTicket, winner: str) -> Task | None:
-        """Return a task that builds the library of a pinned kernel; None if it has none, or it is in the cache.
+    def _build_of(self, ticket: TuningTicket, winner: str | None) -> Task | None:
+        """Return a task that builds the library of a decided kernel; None if it has none, or it is in the cache.
 
         Inductor compiles the code it generates itself. An operator's library has to be there when the code runs.
         """
@@ -271,7 +273,7 @@ class Selection:
         build = entry.build
         if not isinstance(build, CppBuild) or self._store.kernel(build.key.digest) is not None:
             return None
-        return self._task_of(ticket, [entry], None, None)
+        return self._task_of(ticket, [entry], None, None, measured=False)
 
     def _task(
         self,
@@ -286,7 +288,10 @@ class Selection:
         repeated = [o for o in libraries if o not in unseen][:1]
         chosen = sorted([*repeated, *unseen], key=lambda o: not o.library)
         compared = check if self._config.verify_numerics and has_reference(ticket) else None
-        return self._task_of(ticket, [o.entry() for o in chosen], compared, budget)
+        measured = self._config.policy == "tune"
+        return self._task_of(
+            ticket, [o.entry() for o in chosen], compared, budget, measured=measured
+        )
 
     def _task_of(
         self,
@@ -294,6 +299,8 @@ class Selection:
         entries: list[TaskCandidate],
         check: NumberCheck | None,
         budget: Budget | None,
+        *,
+        measured: bool,
     ) -> Task:
         return Task(
             problem=ticket.problem,
@@ -301,10 +308,10 @@ class Selection:
             entries=entries,
             check=check,
             budget=budget,
-            exclusive=ticket.problem.output.device == "cpu" and self._config.policy == "tune",
+            exclusive=ticket.problem.output.device == "cpu" and measured,
             refresh=lambda task: self._refresh(ticket, task),
             finish=lambda task: self._finish(ticket, task),
-            measured=self._config.policy == "tune",
+            measured=measured,
         )
 
     def _refresh(self, ticket: TuningTicket, task: Task) -> int:
