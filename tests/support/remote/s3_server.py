@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -69,7 +69,7 @@ class S3Server:
 
 
 @contextmanager
-def s3_server() -> Iterator[S3Server]:
+def s3_server() -> Generator[S3Server]:
     """Run a server with an empty bucket in the block."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.support.remote.s3_server"],
@@ -174,7 +174,7 @@ def _objects() -> dict[str, int]:
 
 def main() -> None:
     """Serve on a free port, and print the address."""
-    from moto.server import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import WSGIRequestHandler, make_server
 
     class Quiet(WSGIRequestHandler):
