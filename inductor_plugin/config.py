@@ -6,7 +6,6 @@ its variable ``INDUCTOR_PLUGIN_<NAME>``, and the variable overrides the default.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from collections.abc import Mapping
@@ -15,7 +14,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from inductor_plugin.errors import OptionError, warn_once
-from inductor_plugin.option_value import how, parse, suggestion, switch
+from inductor_plugin.option_value import (
+    how,
+    parse,
+    pin_file_sha256,
+    suggestion,
+    switch,
+    unknown_names,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -74,37 +80,26 @@ class Config:
         default="",
         metadata=how(
             "url",
-            "Object store that many machines share, as fsspec understands it: `s3://BUCKET/FOLDER`, `gs://`, `file://`. "
-            "Records that `cache_dir` lacks are asked for in the background, new ones are written there. Empty for none.",
+            "Object store of many machines, by a URL of fsspec (`s3://`, `gs://`, `file://`): read where `cache_dir` lacks a record.",
             code=True,
         ),
     )
     remote_write: bool = field(
-        default=True,
-        metadata=how("on/off", "Also write records to `remote_url`; off to only read it."),
+        default=True, metadata=how("on/off", "Also write records to `remote_url`.")
     )
     remote_kernels: bool = field(
         default=False,
-        metadata=how(
-            "on/off",
-            "Also exchange winners' compiled kernels with `remote_url`. They are native code that this process runs: switch "
-            "it on only if nobody may write there whose code you would not run.",
-        ),
+        metadata=how("on/off", "Also exchange winners' kernels with `remote_url`, native code."),
     )
     remote_timeout_s: float = field(
         default=5.0,
-        metadata=how(
-            "number",
-            "Time limit of a request to `remote_url`, and of all waiting for it: of a compile, and of the end of the process.",
-            unit="s",
-        ),
+        metadata=how("number", "Time limit of a request to `remote_url`, and of waits.", unit="s"),
     )
     gemm_backends: str = field(
         default="",
         metadata=how(
             "list",
-            "Backends for matrix products; empty for Inductor's own list. Without `ATEN` a library kernel "
-            "runs only if no other kernel can.",
+            "Backends for matrix products; empty for Inductor's own list. Without `ATEN` a library kernel runs only if no other kernel can.",
             choices=_GEMM_BACKENDS,
             code=True,
         ),
@@ -122,9 +117,8 @@ class Config:
         default="tune",
         metadata=how(
             "choice",
-            "`tune` measures candidates without a record, `cached` uses records and measures nothing, "
-            "`pinned` takes every decision from `pin_file`, the library kernel where it has none, and measures "
-            "nothing, `build` compiles all candidates and measures nothing.",
+            "`tune` measures candidates without a record, `cached` uses records, `pinned` takes every decision from `pin_file`, the "
+            "library kernel where it has none, `build` compiles all candidates; these three measure nothing.",
             choices=("tune", "cached", "pinned", "build"),
             code=True,
         ),
@@ -144,9 +138,7 @@ class Config:
     )
     compile_workers: int = field(
         default=0,
-        metadata=how(
-            "whole number", "Number of processes that compile; 0 to choose by cores and memory."
-        ),
+        metadata=how("whole number", "Processes that compile; 0 to choose by cores and memory."),
     )
     compile_timeout_s: float = field(
         default=120.0,
@@ -164,7 +156,7 @@ class Config:
         default=30.0,
         metadata=how(
             "number",
-            "Time limit of measuring one candidate; it is dropped after that. 0 for no limit.",
+            "Time limit of measuring one candidate, then it is dropped; 0 for none.",
             unit="s",
         ),
     )
@@ -181,8 +173,7 @@ class Config:
         default=0,
         metadata=how(
             "whole number",
-            "Most candidates per problem besides the library kernel, the best-ranked of each family in turn; 0 "
-            "for all.",
+            "Most candidates per problem besides the library kernel, the best-ranked of each family in turn; 0 for all.",
             code=True,
         ),
     )
@@ -216,8 +207,7 @@ class Config:
         default="",
         metadata=how(
             "limits",
-            "Most tensors a combo kernel, or a product with its fused epilogue, may take. "
-            "Sets Inductor's `combo_kernel_max_num_args`.",
+            "Most tensors a combo kernel, or a product with its fused epilogue, may take. Sets Inductor's `combo_kernel_max_num_args`.",
             code=True,
         ),
     )
@@ -239,9 +229,7 @@ class Config:
     )
     progress: Literal["auto", "on", "off"] = field(
         default="auto",
-        metadata=how(
-            "choice", "Progress bar while tuning; `auto` shows it on a terminal.", choices=_AUTO
-        ),
+        metadata=how("choice", "Progress bar while tuning; `auto`: on a terminal.", choices=_AUTO),
     )
     table: Literal["auto", "on", "off"] = field(
         default="auto",
@@ -253,9 +241,7 @@ class Config:
     )
     verify_numerics: bool = field(
         default=True,
-        metadata=how(
-            "on/off", "Compare the output of each candidate with the library kernel's.", code=True
-        ),
+        metadata=how("on/off", "Compare each candidate with the library kernel.", code=True),
     )
     verify_graph: Literal["off", "auto", "on"] = field(
         default="off",
@@ -272,8 +258,7 @@ class Config:
         metadata=how(
             "choice",
             "Let generated code check the outputs of chosen kernels for NaN, or for NaN and Inf, and raise "
-            "an error that names the kernel. A kernel whose inputs have NaN or Inf is not checked, with one "
-            "warning. Disables CUDA graphs.",
+            "an error that names the kernel. A kernel whose inputs have NaN or Inf is not checked, with one warning. Disables CUDA graphs.",
             choices=("off", "nan", "nonfinite"),
             code=True,
         ),
@@ -305,8 +290,9 @@ class Config:
                 "inductor_plugin.record(FILE) or `inductor-plugin pin FILE`) or use policy='cached'"
             )
         if self.strict and self.policy != "pinned":
-            words = "it is about pins; set policy='pinned'"
-            raise OptionError(f"option strict is on, and policy is {self.policy!r}: {words}")
+            raise OptionError(
+                f"option strict is about pins, policy is {self.policy!r}; set 'pinned'"
+            )
 
     @staticmethod
     def load(
@@ -357,7 +343,10 @@ class Config:
         """
         plain = self.to_dict()
         pairs = [(name, plain[name]) for name, facts in _METADATA.items() if facts["code"]]
-        return (*pairs, ("pin_file_sha256", _sha256(self.pin_file) if self.pin_file else ""))
+        return (
+            *pairs,
+            ("pin_file_sha256", pin_file_sha256(self.pin_file) if self.pin_file else ""),
+        )
 
 
 _METADATA: dict[str, Mapping[str, Any]] = {o.name: o.metadata for o in fields(Config) if o.metadata}
@@ -387,13 +376,7 @@ def enabled_by_environment(environ: Mapping[str, str] | None = None) -> bool:
 def unknown_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Return one sentence for each variable with the plugin's prefix that it does not know."""
     names = [ENABLE_VARIABLE, *(PREFIX + name.upper() for name in _METADATA)]
-    variables = os.environ if environ is None else environ
-    return tuple(
-        f"variable {variable}={text!r} has no effect, there is none of this name; "
-        f"{suggestion(variable, names, brief=True)}"
-        for variable, text in sorted(variables.items())
-        if variable.startswith(PREFIX) and variable not in names
-    )
+    return unknown_names(os.environ if environ is None else environ, PREFIX, names)
 
 
 def warn_of_unknown_variables(environ: Mapping[str, str] | None = None) -> None:
@@ -417,13 +400,3 @@ def set_environment(variables: Mapping[str, str]) -> None:
     for name in [variable for variable in os.environ if variable not in variables]:
         del os.environ[name]
     os.environ.update(variables)
-
-
-def _sha256(path: str) -> str:
-    try:
-        return hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()
-    except OSError as error:
-        raise OptionError(
-            f"option pin_file is {path!r}, which cannot be read ({error.strerror}); name a file that "
-            "`inductor-plugin pin` or inductor_plugin.record has written"
-        ) from error

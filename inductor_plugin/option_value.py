@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -213,3 +214,30 @@ def suggestion(
     hint = f"did you mean {close[0]!r}?" if close else ""
     listed = "" if brief and close else f"known are: {', '.join(names)}"
     return " ".join(filter(None, (hint, listed)))
+
+
+def unknown_names(
+    variables: Mapping[str, str], prefix: str, names: Sequence[str]
+) -> tuple[str, ...]:
+    """Return one sentence for each variable with a prefix that is none of the names."""
+    return tuple(
+        f"variable {variable}={text!r} has no effect, there is none of this name; "
+        f"{suggestion(variable, names, brief=True)}"
+        for variable, text in sorted(variables.items())
+        if variable.startswith(prefix) and variable not in names
+    )
+
+
+def pin_file_sha256(path: str) -> str:
+    """Return the SHA-256 of the content of a pin file.
+
+    Raises:
+        OptionError: It cannot be read.
+    """
+    try:
+        return hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()
+    except OSError as error:
+        raise OptionError(
+            f"option pin_file is {path!r}, which cannot be read ({error.strerror}); name a file that "
+            "`inductor-plugin pin` or inductor_plugin.record has written"
+        ) from error

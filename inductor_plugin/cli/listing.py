@@ -12,13 +12,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from inductor_plugin.cache import Store, report
+from inductor_plugin.cache import Store, open_second, report
 from inductor_plugin.cache.document import load
 from inductor_plugin.cache.guard import read
 from inductor_plugin.cache.size.evict import pinned
-from inductor_plugin.cli import remote, second, table
+from inductor_plugin.cli import remote, table
 from inductor_plugin.cli.verb import Verb, count, in_environment, open_cache, open_to_write, say
-from inductor_plugin.config import Config
+from inductor_plugin.config import Config, default_cache_read
 from inductor_plugin.errors import OptionError
 from inductor_plugin.problem.description import described
 
@@ -52,10 +52,23 @@ def _stats(arguments: Namespace) -> int:
         "hit_rate": hits / (hits + misses) if hits + misses else None,
         # Damaged entries removed so far, and those on disk now.
         "corrupt": counters.get("corrupt", 0) + (usage.damaged or 0),
-        **second.counts(),
+        **_second_counts(),
     }
     say(arguments, fields, _stats_text(fields, counters.get("corrupt", 0)))
     return 0
+
+
+def _second_counts() -> dict[str, Any]:
+    """Return what is in the second cache; empty if the variables name none, or it cannot be read."""
+    second = open_second(default_cache_read() or "")
+    if second is None:
+        return {}
+    usage = second.usage()
+    return {
+        "cache_read": str(second.root),
+        "read_records": usage.records,
+        "read_kernels": usage.kernels,
+    }
 
 
 def _limit_bytes() -> int | None:

@@ -6,6 +6,7 @@ false, "methods": ["GET"]}``. It holds for requests of objects until the next on
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
@@ -174,8 +175,9 @@ def _objects() -> dict[str, int]:
 
 def main() -> None:
     """Serve on a free port, and print the address."""
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import WSGIRequestHandler, make_server
+
+    moto: Any = importlib.import_module("moto.server")
 
     class Quiet(WSGIRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -183,7 +185,7 @@ def main() -> None:
         def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002
             pass
 
-    application = Faults(DomainDispatcherApplication(create_backend_app))
+    application = Faults(moto.DomainDispatcherApplication(moto.create_backend_app))
     server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=Quiet)
     address = f"http://127.0.0.1:{server.server_port}"
     threading.Thread(target=server.serve_forever, daemon=True).start()
