@@ -291,7 +291,7 @@ class Config:
             )
         if self.strict and self.policy != "pinned":
             raise OptionError(
-                f"option strict is about pins, policy is {self.policy!r}; set 'pinned'"
+                f"option strict needs policy='pinned', and it is {self.policy!r}; set it"
             )
 
     @staticmethod
@@ -391,7 +391,7 @@ def warn_of_unknown_variables(environ: Mapping[str, str] | None = None) -> None:
 
 
 def process_environment() -> dict[str, str]:
-    """Return a copy of this process's variables, to start a child with."""
+    """Return a copy of this process's variables."""
     return dict(os.environ)
 
 

@@ -85,6 +85,11 @@ class RemoteTier:
         self._registered = False
         self._amounts = Amounts()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether its file system has been opened in this process."""
+        return self._exchange is not None and os.getpid() == self._pid
+
     def look_up(self, environment: str, op: str, digest: str) -> Lookup | None:
         """Ask for a record in the background; None if it was asked for before, or nothing is asked now."""
         self._after_fork()
