@@ -290,9 +290,7 @@ class Config:
                 "inductor_plugin.record(FILE) or `inductor-plugin pin FILE`) or use policy='cached'"
             )
         if self.strict and self.policy != "pinned":
-            raise OptionError(
-                f"option strict needs policy='pinned', and it is {self.policy!r}; set it"
-            )
+            raise OptionError(f"option strict needs policy='pinned', not {self.policy!r}; set it")
 
     @staticmethod
     def load(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,9 +12,14 @@ from inductor_plugin.cache.remote.records import RemoteRecords
 from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
 from inductor_plugin.config import Config
 from inductor_plugin.errors import forget
+from inductor_plugin.tuning.candidate import CandidateId
 from inductor_plugin.tuning.counters import Counters
+from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.runtime import Runtime
 from inductor_plugin.tuning.selection import Selection, TuningTicket
+from inductor_plugin.tuning.task import CppBuild
+from inductor_plugin.worker.jobs import Outcome
+from tests.support.fakes import cpp_build, entry, offer
 from tests.support.remote.files import FaultyFiles, MemoryFiles
 from tests.tuning.test_selection import ENVIRONMENT, Rig, entries, offers, race, rig
 
@@ -166,3 +171,33 @@ def test_a_candidate_in_quarantine_is_counted_once_though_the_record_is_read_twi
 )
 def test_without_a_cache_or_a_url_there_is_no_remote(options: dict[str, str]) -> None:
     assert Runtime().remote(Config.load(options, environ={})) is None
+
+
+def compiled_offers(library: Callable[[], CppBuild]) -> list[CandidateOffer]:
+    """Return a library kernel and a template whose library has to be compiled."""
+    identity = CandidateId("a", "a", "template", "", library=False)
+    return [
+        offer("library", library=True),
+        CandidateOffer(identity, lambda own: entry(own.candidate_id, build=library())),
+    ]
+
+
+def test_a_winner_that_came_without_its_kernel_is_built_and_not_measured(fleet: Fleet) -> None:
+    offered = compiled_offers(lambda: cpp_build("a"))
+    first = fleet.machine("first")
+    ticket = first.plan(offered)
+    first.selection.settle(ticket)
+    race(ticket, {"library": 2.0, "a": 1.0})
+    fleet.sent()
+    second = fleet.machine("second")
+    ticket = second.plan(offered)
+    second.selection.settle(ticket)
+    assert ticket.hit
+    assert ticket.task is not None
+    assert not ticket.task.measured
+    assert entries(ticket) == ["a"]
+    ticket.task.entries[0].outcome = Outcome("a", "skipped", "compiled, not measured")
+    ticket.task.finish(ticket.task)
+    assert second.selection.decide(ticket).winner == "a"
+    second.store.put_kernel(cpp_build("a").key, {"kernel.so": b"library"})
+    assert fleet.machine("second").plan(offered).task is None
