@@ -91,7 +91,9 @@ def parse_edition(data: bytes, place: Place) -> Edition:
     values = typed(fields, _EDITION)
     edition = edition_of(from_fields(values["record"]), values["kernels"])
     if edition.place != place:
-        raise ValueError(f"it lies under the name of another record ({edition.record.place[:200]!r})")
+        raise ValueError(
+            f"it lies under the name of another record ({edition.record.place[:200]!r})"
+        )
     return edition
 
 
