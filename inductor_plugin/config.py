@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from inductor_plugin.errors import OptionError, warn_once
-from inductor_plugin.option_value import how, parse, pin_file_digest, suggestion, switch
+from inductor_plugin.option_value import (
+    how,
+    parse,
+    pin_file_sha256,
+    suggestion,
+    switch,
+    unknown_names,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -69,12 +76,30 @@ class Config:
             code=True,
         ),
     )
+    remote_url: str = field(
+        default="",
+        metadata=how(
+            "url",
+            "Object store of many machines, by a URL of fsspec (`s3://`, `gs://`, `file://`): read where `cache_dir` lacks a record.",
+            code=True,
+        ),
+    )
+    remote_write: bool = field(
+        default=True, metadata=how("on/off", "Also write records to `remote_url`.")
+    )
+    remote_kernels: bool = field(
+        default=False,
+        metadata=how("on/off", "Also exchange winners' kernels with `remote_url`, native code."),
+    )
+    remote_timeout_s: float = field(
+        default=5.0,
+        metadata=how("number", "Time limit of a request to `remote_url`, and of waits.", unit="s"),
+    )
     gemm_backends: str = field(
         default="",
         metadata=how(
             "list",
-            "Backends for matrix products; empty for Inductor's own list. Without `ATEN` a library kernel "
-            "runs only if no other kernel can.",
+            "Backends for matrix products; empty for Inductor's own list. Without `ATEN` a library kernel runs only if no other kernel can.",
             choices=_GEMM_BACKENDS,
             code=True,
         ),
@@ -92,9 +117,8 @@ class Config:
         default="tune",
         metadata=how(
             "choice",
-            "`tune` measures candidates without a record, `cached` uses records and measures nothing, "
-            "`pinned` takes every decision from `pin_file`, the library kernel where it has none, and measures "
-            "nothing, `build` compiles all candidates and measures nothing.",
+            "`tune` measures candidates without a record, `cached` uses records, `pinned` takes every decision from `pin_file`, the "
+            "library kernel where it has none, `build` compiles all candidates; these three measure nothing.",
             choices=("tune", "cached", "pinned", "build"),
             code=True,
         ),
@@ -114,9 +138,7 @@ class Config:
     )
     compile_workers: int = field(
         default=0,
-        metadata=how(
-            "whole number", "Number of processes that compile; 0 to choose by cores and memory."
-        ),
+        metadata=how("whole number", "Processes that compile; 0 to choose by cores and memory."),
     )
     compile_timeout_s: float = field(
         default=120.0,
@@ -134,7 +156,7 @@ class Config:
         default=30.0,
         metadata=how(
             "number",
-            "Time limit of measuring one candidate; it is dropped after that. 0 for no limit.",
+            "Time limit of measuring one candidate, then it is dropped; 0 for none.",
             unit="s",
         ),
     )
@@ -151,8 +173,7 @@ class Config:
         default=0,
         metadata=how(
             "whole number",
-            "Most candidates per problem besides the library kernel, the best-ranked of each family in turn; 0 "
-            "for all.",
+            "Most candidates per problem besides the library kernel, the best-ranked of each family in turn; 0 for all.",
             code=True,
         ),
     )
@@ -186,8 +207,7 @@ class Config:
         default="",
         metadata=how(
             "limits",
-            "Most tensors a combo kernel, or a product with its fused epilogue, may take. "
-            "Sets Inductor's `combo_kernel_max_num_args`.",
+            "Most tensors a combo kernel, or a product with its fused epilogue, may take. Sets Inductor's `combo_kernel_max_num_args`.",
             code=True,
         ),
     )
@@ -209,9 +229,7 @@ class Config:
     )
     progress: Literal["auto", "on", "off"] = field(
         default="auto",
-        metadata=how(
-            "choice", "Progress bar while tuning; `auto` shows it on a terminal.", choices=_AUTO
-        ),
+        metadata=how("choice", "Progress bar while tuning; `auto`: on a terminal.", choices=_AUTO),
     )
     table: Literal["auto", "on", "off"] = field(
         default="auto",
@@ -223,9 +241,7 @@ class Config:
     )
     verify_numerics: bool = field(
         default=True,
-        metadata=how(
-            "on/off", "Compare the output of each candidate with the library kernel's.", code=True
-        ),
+        metadata=how("on/off", "Compare each candidate with the library kernel.", code=True),
     )
     verify_graph: Literal["off", "auto", "on"] = field(
         default="off",
@@ -251,8 +267,7 @@ class Config:
         metadata=how(
             "choice",
             "Let generated code check the outputs of chosen kernels for NaN, or for NaN and Inf, and raise "
-            "an error that names the kernel. A kernel whose inputs have NaN or Inf is not checked, with one "
-            "warning. Disables CUDA graphs.",
+            "an error that names the kernel. A kernel whose inputs have NaN or Inf is not checked, with one warning. Disables CUDA graphs.",
             choices=("off", "nan", "nonfinite"),
             code=True,
         ),
@@ -288,8 +303,7 @@ class Config:
                 "inductor_plugin.record(FILE) or `inductor-plugin pin FILE`) or use policy='cached'"
             )
         if self.strict and self.policy != "pinned":
-            words = "it is about pins; set policy='pinned'"
-            raise OptionError(f"option strict is on, and policy is {self.policy!r}: {words}")
+            raise OptionError(f"option strict needs policy='pinned', not {self.policy!r}; set it")
 
     @staticmethod
     def load(
@@ -342,7 +356,7 @@ class Config:
         pairs = [(name, plain[name]) for name, facts in _METADATA.items() if facts["code"]]
         return (
             *pairs,
-            ("pin_file_sha256", pin_file_digest(self.pin_file) if self.pin_file else ""),
+            ("pin_file_sha256", pin_file_sha256(self.pin_file) if self.pin_file else ""),
         )
 
 
@@ -373,13 +387,7 @@ def enabled_by_environment(environ: Mapping[str, str] | None = None) -> bool:
 def unknown_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Return one sentence for each variable with the plugin's prefix that it does not know."""
     names = [ENABLE_VARIABLE, *(PREFIX + name.upper() for name in _METADATA)]
-    variables = os.environ if environ is None else environ
-    return tuple(
-        f"variable {variable}={text!r} has no effect, there is none of this name; "
-        f"{suggestion(variable, names, brief=True)}"
-        for variable, text in sorted(variables.items())
-        if variable.startswith(PREFIX) and variable not in names
-    )
+    return unknown_names(os.environ if environ is None else environ, PREFIX, names)
 
 
 def warn_of_unknown_variables(environ: Mapping[str, str] | None = None) -> None:
@@ -394,7 +402,7 @@ def warn_of_unknown_variables(environ: Mapping[str, str] | None = None) -> None:
 
 
 def process_environment() -> dict[str, str]:
-    """Return a copy of this process's variables, to start a child with."""
+    """Return a copy of this process's variables."""
     return dict(os.environ)
 
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import importlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from inductor_plugin.errors import OptionError
 
 Kind = Literal[
-    "text", "list", "folder", "choice", "on/off", "whole number", "number", "size", "limits"
+    "text", "list", "folder", "choice", "on/off", "whole number", "number", "size", "limits", "url"
 ]
 
 _SWITCHES = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
 # At most 18 digits: longer texts are typing errors, and Python refuses to convert 4,301 digits or an infinite float.
 _LIMIT = re.compile(r"(?:([a-z]\w*)=)?(\d{1,18})")
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://(?!.*::)[^\s\x00-\x1f]+")
+"""fsspec's chains (``simplecache::s3://...``) keep files of their own, which nothing checks."""
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
@@ -133,6 +136,32 @@ def limit_of(text: str, device_type: str) -> int:
     return named.get(device_type, named.get(None, 0))
 
 
+def _url(value: object, origin: str) -> str:
+    text = _text(value, origin).strip().rstrip("/")
+    if not text:
+        return ""
+    match = _URL.fullmatch(text)
+    if match is None:
+        raise OptionError(
+            f"{origin} is {value!r}; use a URL such as s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or file:///FOLDER"
+        )
+    protocols = _protocols()
+    if protocols and match[1] not in protocols:
+        raise OptionError(
+            f"{origin} is {value!r}, and fsspec knows no {match[1]}://; {suggestion(match[1], protocols)}"
+        )
+    return text
+
+
+def _protocols() -> frozenset[str]:
+    """Return the protocols that fsspec knows, installed or not; none if it is not installed itself, which is told later."""
+    try:
+        fsspec: Any = importlib.import_module("fsspec")  # 50 ms, and only where a URL is named
+    except ImportError:
+        return frozenset()
+    return frozenset(fsspec.available_protocols())
+
+
 PARSERS: Mapping[Kind, Callable[[object, str], object]] = {
     "text": _text,
     "folder": _path,
@@ -143,6 +172,7 @@ PARSERS: Mapping[Kind, Callable[[object, str], object]] = {
     "number": _number,
     "size": _bytes,
     "limits": _limits,
+    "url": _url,
 }
 """Parser of each kind; takes the value, and its origin for error messages."""
 
@@ -186,8 +216,20 @@ def suggestion(
     return " ".join(filter(None, (hint, listed)))
 
 
-def pin_file_digest(path: str) -> str:
-    """Return the SHA-256 of a pin file's content.
+def unknown_names(
+    variables: Mapping[str, str], prefix: str, names: Sequence[str]
+) -> tuple[str, ...]:
+    """Return one sentence for each variable with a prefix that is none of the names."""
+    return tuple(
+        f"variable {variable}={text!r} has no effect, there is none of this name; "
+        f"{suggestion(variable, names, brief=True)}"
+        for variable, text in sorted(variables.items())
+        if variable.startswith(prefix) and variable not in names
+    )
+
+
+def pin_file_sha256(path: str) -> str:
+    """Return the SHA-256 of the content of a pin file.
 
     Raises:
         OptionError: It cannot be read.

@@ -31,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = {
         "max_autotune": True,
         "cache_dir": arguments.cache_dir,
+        "remote_url": "",
         "table": arguments.table,
     }
     try:

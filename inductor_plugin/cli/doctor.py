@@ -18,6 +18,7 @@ from typing import Any, cast
 import torch
 
 from inductor_plugin.cache import Pack, open_store
+from inductor_plugin.cache.remote.files import open_files, shown
 from inductor_plugin.cache.transfer.installed import Mismatch, installed_packs, mismatch
 from inductor_plugin.cache.transfer.wheel import read_pack
 from inductor_plugin.cli.disk import cache, second_cache
@@ -42,6 +43,7 @@ from inductor_plugin.ops.native.source import key as launch_library
 from inductor_plugin.templates.cutlass.source import generator_reason
 
 _BIG_GPU_SMS = 68
+_REMOTE_S = 10.0
 _PROBE = '#include <Python.h>\n#include <omp.h>\nextern "C" int probe() { return omp_get_max_threads(); }\n'
 
 
@@ -60,13 +62,14 @@ def examine(cache_dir: Path | None = None) -> list[Finding]:
         cpu(),
         gpu(),
         triton(),
-        nvcc(_nvcc_option()),
+        nvcc(_option("nvcc")),
         cutlass(),
         launches(cache_dir or default_cache_dir()),
         numpy(),
         packs(cache_dir or default_cache_dir()),
         cache(cache_dir or default_cache_dir()),
         second_cache(default_cache_read()),
+        remote(_option("remote_url")),
     ]
 
 
@@ -283,6 +286,21 @@ def numpy() -> Finding:
     return Finding("numpy", "ok", _version("numpy") or "installed")
 
 
+def remote(url: str) -> Finding:
+    """Ask the remote for an object that is not there."""
+    name = "remote"
+    if not url:
+        return Finding(name, "ok", "none; remote_url names one")
+    try:
+        answer = open_files(url).read(["doctor"], [0], _REMOTE_S)[0]
+    except CacheError as error:
+        return Finding(name, "broken", str(error), "install it, or correct or unset remote_url")
+    if isinstance(answer, (bytes, FileNotFoundError)):
+        return Finding(name, "ok", f"{shown(url)} answers")
+    remedy = "check URL, endpoint and credentials; readers of S3 need s3:ListBucket, too"
+    return Finding(name, "broken", f"{shown(url)} does not answer: {answer}", remedy)
+
+
 def packs(folder: Path) -> Finding:
     """Check the packs of precompiled kernels: complete, and for the GPU of this machine."""
     name = "packs"
@@ -337,9 +355,9 @@ def _mismatch(available: list[Pack]) -> Mismatch | None:
     return mismatch(available, host_of(gpu_target))
 
 
-def _nvcc_option() -> str:
+def _option(name: str) -> str:
     try:
-        return Config.load().nvcc
+        return str(getattr(Config.load(), name))
     except OptionError:  # another finding
         return ""
 

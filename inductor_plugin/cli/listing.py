@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from inductor_plugin.cache import Store, report
+from inductor_plugin.cache import Store, open_second, report
 from inductor_plugin.cache.document import inner, load
 from inductor_plugin.cache.guard import read
 from inductor_plugin.cache.size.evict import pinned
-from inductor_plugin.cli import second, table
+from inductor_plugin.cli import remote, table
 from inductor_plugin.cli.output.prometheus import metrics
 from inductor_plugin.cli.verb import (
     Verb,
@@ -29,7 +29,7 @@ from inductor_plugin.cli.verb import (
     open_to_write,
     say,
 )
-from inductor_plugin.config import Config
+from inductor_plugin.config import Config, default_cache_read
 from inductor_plugin.errors import OptionError
 from inductor_plugin.problem.description import described
 
@@ -89,7 +89,7 @@ def _stats_once(arguments: Namespace) -> int:
         "hit_rate": hits / (hits + misses) if hits + misses else None,
         # Damaged entries removed so far, and those on disk now.
         "corrupt": counters.get("corrupt", 0) + (usage.damaged or 0),
-        **second.counts(),
+        **_second_counts(),
     }
     if arguments.prometheus:
         print(metrics(fields), end="")
@@ -98,6 +98,19 @@ def _stats_once(arguments: Namespace) -> int:
     else:
         say(arguments, fields, _stats_text(fields, counters.get("corrupt", 0)))
     return 0
+
+
+def _second_counts() -> dict[str, Any]:
+    """Return what is in the second cache; empty if the variables name none, or it cannot be read."""
+    second = open_second(default_cache_read() or "")
+    if second is None:
+        return {}
+    usage = second.usage()
+    return {
+        "cache_read": str(second.root),
+        "read_records": usage.records,
+        "read_kernels": usage.kernels,
+    }
 
 
 def _limit_bytes() -> int | None:
@@ -126,8 +139,9 @@ def _stats_text(fields: Mapping[str, Any], removed: int) -> str:
         "Damaged": f"{fields['damaged']} documents now, {removed} entries removed so far; `verify` reads "
         "kernels too",
         "Leftovers": f"{fields['leftovers']} of killed processes",
+        **remote.lines(fields),
     }
-    return "\n".join(f"{name + ':':<12}{text}" for name, text in lines.items())
+    return "\n".join(f"{name and name + ':':<12}{text}" for name, text in lines.items())
 
 
 def _share(count: int, total: int) -> str:

@@ -119,7 +119,7 @@ def compiled(arguments, values, inputs, step, cache_dir, pins=None):
             return again(), tickets, again
         import inductor_plugin
 
-        options = {**OPTIONS, "policy": arguments.policy, "cache_dir": cache_dir}
+        options = {**OPTIONS, "policy": arguments.policy, "cache_dir": cache_dir, "remote_url": ""}
         if pins:
             options = {**options, "policy": "pinned", "pin_file": pins}
         run = torch.compile(module, backend="inductor_plugin", options=options)

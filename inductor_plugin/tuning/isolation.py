@@ -58,7 +58,6 @@ class Isolation:
                 if row is not None:
                     ticket.on_probation.add(offer.candidate_id)
                 continue
-            self._counters.add(quarantined=1)
             ticket.measured[offer.candidate_id] = unmeasured(
                 offer, row.status, row.reason, {}, row.created
             )

@@ -234,7 +234,7 @@ class Pipeline:
             waits = task.exclusive and (not awaited or self._build.busy())
             if waits or time.monotonic() < task.retry_at:
                 continue
-            if task.screenable() or not task.unscreened():
+            if task.screenable() or not task.unscreened() or task.has_news:
                 return task
         return None
 
@@ -264,6 +264,9 @@ class Pipeline:
         """
         held = self._holds.has(task)
         if held is not None:
+            if held and task.has_news:
+                task.news.clear()
+                task.refresh(task)
             return held
         release = self._locks(task)
         if release is None:

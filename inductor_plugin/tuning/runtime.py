@@ -17,6 +17,8 @@ import torch
 
 from inductor_plugin.cache import Store, digest_of, open_store
 from inductor_plugin.cache.directory import NOWHERE
+from inductor_plugin.cache.remote.records import RemoteRecords
+from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
 from inductor_plugin.config import Config
 from inductor_plugin.errors import CacheError
 from inductor_plugin.ops.launch import add_kernel_store
@@ -99,6 +101,14 @@ class DeviceContext:
         """Start the benchmark worker, which imports torch for 2.5 s, before it is needed."""
         self.bench().prewarm()
 
+    def remote(self) -> RemoteRecords | None:
+        """Return the records of its environment in the remote for one graph; None without one, or where none are looked up."""
+        policy, limit_s = self._config.policy, self._config.remote_timeout_s
+        tier = self._runtime.remote(self._config) if policy in ("tune", "cached") else None
+        if tier is None:
+            return None
+        return RemoteRecords(tier, self.environment, limit_s, measures=policy == "tune")
+
     def renew(self) -> None:
         """Try the device again, if nothing could be measured there in an earlier compile."""
         self._is_examined = False
@@ -179,6 +189,7 @@ class Runtime:
         """Start with nothing."""
         self.lock = threading.RLock()
         self._stores: dict[tuple[Path, str], Store] = {}
+        self._remotes: dict[tuple[Store, RemoteOptions], RemoteTier] = {}
         self._contexts: dict[str, DeviceContext] = {}
         self._pools: dict[tuple[float, ...], CompilePool] = {}
         self._traces: dict[str, Trace] = {}
@@ -210,6 +221,20 @@ class Runtime:
                 add_kernel_store(opened)
             return self._stores[path, second]
 
+    def remote(self, config: Config) -> RemoteTier | None:
+        """Return the remote behind the cache of a configuration, None if it has none."""
+        if not config.remote_url or config.cache == "off":
+            return None
+        store = self.store(config)
+        options = RemoteOptions(
+            config.remote_url, config.remote_timeout_s, config.remote_write, config.remote_kernels
+        )
+        with self.lock:
+            if (store, options) not in self._remotes:
+                tier = self._remotes[store, options] = RemoteTier(store, options)
+                self.at_close(tier.close)
+            return self._remotes[store, options]
+
     def context(self, config: Config, device: str, software: Mapping[str, Any]) -> DeviceContext:
         """Return the context of a device; the same object for equal settings."""
         self._after_fork()
@@ -233,6 +258,7 @@ class Runtime:
             closers, self._closers = self._closers, []
             self._contexts.clear()
             self._pools.clear()
+            self._remotes.clear()
         # Pipelines, created last, are closed first: they must not mistake a closed worker for a lost one.
         for close in reversed(closers):
             close()
@@ -257,7 +283,7 @@ class Runtime:
         self._pid = os.getpid()
         self.lock = threading.RLock()
         self._stores, self._contexts, self._pools, self._closers = {}, {}, {}, []
-        self._traces = {}
+        self._traces, self._remotes = {}, {}
 
     def at_close(self, close: Callable[[], None]) -> None:
         """Call ``close`` when the workers are ended."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from inductor_plugin.cache import Measured, Store
+from inductor_plugin.cache.remote.records import RemoteRecords
 from inductor_plugin.config import Config
 from inductor_plugin.cost.host import costs
 from inductor_plugin.problem import Problem
@@ -66,6 +67,7 @@ class Selection:
         pins: Pins | None = None,
         *,
         host_counts: bool = True,
+        remote: RemoteRecords | None = None,
     ) -> None:
         """Decide for ``environment``.
 
@@ -77,6 +79,7 @@ class Selection:
             counters: Counters of hits and misses.
             pins: Pinned decisions, for ``policy=pinned``.
             host_counts: Whether the host launches what runs: not in a CUDA graph.
+            remote: Is asked for records that the store lacks, and gets new ones; None for no remote.
         """
         self._config = config
         self._store = store
@@ -86,6 +89,7 @@ class Selection:
         self._pins = pins
         self._host_counts = host_counts
         self._isolation = Isolation(config, store, environment, counters)
+        self._remote = remote
 
     @property
     def policy(self) -> str:
@@ -110,37 +114,77 @@ class Selection:
         check: NumberCheck | None,
         budget: Budget | None,
     ) -> TuningTicket:
-        """Return a ticket, with a task if something must be measured."""
+        """Return a ticket, with a task if something must be measured.
+
+        If a remote is asked for its record, the ticket is not `planned` before `settle` is called.
+        """
         digest = problem_digest(problem)
+        pin = self._pins and self._pins.pin(self._environment, problem.op, digest)
+        offered = limited(offers, self._config.max_candidates, pin.winner if pin else None)
+        ticket = TuningTicket(self, problem, digest, tuple(offered), {}, rejected, pin=pin)
+        unseen = self._look_up(ticket)
+        if unseen and self._remote is not None:
+            ticket.lookup = self._remote.ask(problem.op, digest)
+        ticket.plan = lambda: self._plan(ticket, check, budget)
+        if ticket.lookup is None:
+            self._plan(ticket, check, budget, unseen)
+        return ticket
+
+    def settle(self, ticket: TuningTicket) -> None:
+        """Plan a ticket with what the remote has said, or without it where that takes too long.
+
+        What comes later is used until the problem's finals begin.
+        """
+        if ticket.planned or ticket.lookup is None or self._remote is None:
+            return
+        self._remote.wait(ticket.lookup)
+        ticket.plan()
+        if ticket.task is not None:
+            ticket.lookup.when_done(ticket.task.news.set)
+
+    def _look_up(self, ticket: TuningTicket) -> list[CandidateOffer]:
+        """Take over what the cache knows of a ticket's candidates, and return the others."""
+        problem, offered, digest = ticket.problem, ticket.offers, ticket.digest
         record = self._store.record(self._environment, problem.op, digest)
         # With policy=build, measured candidates still have to be compiled.
         recorded = dict(record.candidates) if record and self._config.policy != "build" else {}
-        pin = self._pins and self._pins.pin(self._environment, problem.op, digest)
-        offered = limited(offers, self._config.max_candidates, pin.winner if pin else None)
         quarantined = self._isolation.among(offered, digest)
         known = [o for o in offered if o.candidate_id in recorded]
         rows = {o.candidate_id: recorded[o.candidate_id] for o in known}
         void = unused(rows, {o.candidate_id for o in offered if o.library}, self._config)
         void |= refused_earlier(quarantined)  # another machine's record does not speak for those
-        measured = {
+        ticket.recorded = rows
+        ticket.measured = {
             o.candidate_id: recorded[o.candidate_id]
             for o in known
             if o.candidate_id not in void
             # What another machine has not seen fail is out if this one has.
             and (o.library or not self._isolation.condemned(quarantined.get(o.candidate_id)))
         }
-        ticket = TuningTicket(
-            self, problem, digest, tuple(offered), measured, rejected, recorded=rows, pin=pin
-        )
-        unseen = [o for o in offered if o.candidate_id not in measured]
+        unseen = [o for o in offered if o.candidate_id not in ticket.measured]
         unseen = self._isolation.without(ticket, unseen, quarantined)
         ticket.void = {
             o.candidate_id: void[o.candidate_id] for o in unseen if o.candidate_id in void
         }
+        return unseen
+
+    def _plan(
+        self,
+        ticket: TuningTicket,
+        check: NumberCheck | None,
+        budget: Budget | None,
+        unseen: list[CandidateOffer] | None = None,
+    ) -> None:
+        """Count a ticket as a hit or a miss, and give it a task if something must be measured."""
+        if unseen is None:
+            unseen = self._look_up(ticket)
+        ticket.planned = True
         ticket.hit = not unseen
+        barred = [n for n, row in ticket.measured.items() if row is not ticket.recorded.get(n)]
         self._counters.add(
             problems=1,
-            candidates=len(offered),
+            candidates=len(ticket.offers),
+            quarantined=len(barred),
             record_hits=int(ticket.hit),
             record_misses=int(not ticket.hit),
         )
@@ -154,9 +198,10 @@ class Selection:
                     )
             else:
                 ticket.task = self._task(ticket, unseen, check, budget)
-        elif pin is not None:
-            ticket.task = self._build_of(ticket, pin.winner)
-        return ticket
+        elif ticket.pin is not None:
+            ticket.task = self._build_of(ticket, ticket.pin.winner)
+        elif ticket.hit and self._remote is not None:  # a record may come without its kernel
+            ticket.task = self._build_of(ticket, self.decide(ticket).winner)
 
     def decide(self, ticket: TuningTicket) -> Verdict:
         """Return which candidate runs; the task, if any, has ended."""
@@ -216,8 +261,8 @@ class Selection:
         absence = self._pins.absence(self._environment, self.environment_fields)
         return pinned(ticket, absence)
 
-    def _build_of(self, ticket: TuningTicket, winner: str) -> Task | None:
-        """Return a task that builds the library of a pinned kernel; None if it has none, or it is in the cache.
+    def _build_of(self, ticket: TuningTicket, winner: str | None) -> Task | None:
+        """Return a task that builds the library of a decided kernel; None if it has none, or it is in the cache.
 
         Inductor compiles the code it generates itself. An operator's library has to be there when the code runs.
         """
@@ -228,7 +273,7 @@ class Selection:
         build = entry.build
         if not isinstance(build, CppBuild) or self._store.kernel(build.key.digest) is not None:
             return None
-        return self._task_of(ticket, [entry], None, None)
+        return self._task_of(ticket, [entry], None, None, measured=False)
 
     def _task(
         self,
@@ -243,7 +288,10 @@ class Selection:
         repeated = [o for o in libraries if o not in unseen][:1]
         chosen = sorted([*repeated, *unseen], key=lambda o: not o.library)
         compared = check if self._config.verify_numerics and has_reference(ticket) else None
-        return self._task_of(ticket, [o.entry() for o in chosen], compared, budget)
+        measured = self._config.policy == "tune"
+        return self._task_of(
+            ticket, [o.entry() for o in chosen], compared, budget, measured=measured
+        )
 
     def _task_of(
         self,
@@ -251,6 +299,8 @@ class Selection:
         entries: list[TaskCandidate],
         check: NumberCheck | None,
         budget: Budget | None,
+        *,
+        measured: bool,
     ) -> Task:
         return Task(
             problem=ticket.problem,
@@ -258,10 +308,10 @@ class Selection:
             entries=entries,
             check=check,
             budget=budget,
-            exclusive=ticket.problem.output.device == "cpu" and self._config.policy == "tune",
+            exclusive=ticket.problem.output.device == "cpu" and measured,
             refresh=lambda task: self._refresh(ticket, task),
             finish=lambda task: self._finish(ticket, task),
-            measured=self._config.policy == "tune",
+            measured=measured,
         )
 
     def _refresh(self, ticket: TuningTicket, task: Task) -> int:
@@ -317,6 +367,8 @@ class Selection:
         merged = self._store.put_record(
             record_of(ticket, verdict, fresh, self._environment, margin)
         )
+        if self._remote is not None and task.measured:
+            self._remote.send(ticket.problem.op, ticket.digest)
         # Decide again from the merged record: all processes of a job then decide from the same
         # timings; ranks that run different kernels can deadlock (flashinfer-ai/flashinfer#3186).
         for offer in ticket.offers:

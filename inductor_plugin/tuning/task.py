@@ -147,6 +147,7 @@ class Task:
         steps_left: Candidates the progress bar still waits for.
         ends: The ends of a dynamic problem's size class, at which candidates are checked, too.
         spent: What was done for it: kernels, measurements, failures, seconds.
+        news: Set when measurements have come from a remote since the task was made.
     """
 
     problem: Problem
@@ -166,11 +167,17 @@ class Task:
     steps_left: int = 0
     ends: tuple[SizeEnd, ...] = ()
     spent: Counters = field(default_factory=Counters)
+    news: threading.Event = field(default_factory=threading.Event)
 
     @property
     def late(self) -> bool:
         """True if the budget has ended."""
         return self.budget is not None and self.budget.over
+
+    @property
+    def has_news(self) -> bool:
+        """True if measurements have come from a remote, and it is not too late to use them."""
+        return self.news.is_set() and self.racing is None
 
     @property
     def hopeless(self) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from inductor_plugin.cache import Decision, Measured, Record
+from inductor_plugin.cache.remote.lookup import Lookup
 from inductor_plugin.config import Config
 from inductor_plugin.cost.host import host_ms
 from inductor_plugin.errors import warn_once
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from inductor_plugin.tuning.selection import Selection
 
 logger = logging.getLogger(__name__)
+
+
+def _unplanned() -> None:
+    """A ticket that no selection has made has nothing to plan."""
 
 
 @dataclass
@@ -48,6 +53,9 @@ class TuningTicket:
         void: Offered candidates whose recorded measurement is not used under these options, and why.
         pin: Its pin, with ``policy=pinned``; None if the file has none.
         unpinned: Why its pin does not decide it, empty if it does; known once it is decided.
+        lookup: The question to the remote for its record; None if it was not asked.
+        plan: Says whether it is a hit, and gives it its task.
+        planned: Whether that was done.
     """
 
     selection: Selection
@@ -67,6 +75,9 @@ class TuningTicket:
     void: Mapping[str, str] = field(default_factory=dict[str, str])
     pin: Pin | None = None
     unpinned: str = ""
+    lookup: Lookup | None = None
+    plan: Callable[[], None] = _unplanned
+    planned: bool = False
 
     @property
     def has_library(self) -> bool:

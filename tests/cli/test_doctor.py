@@ -183,6 +183,15 @@ def test_a_second_cache_is_checked(cache_dir: Path, tmp_path: Path):
     assert refused.remedy.endswith(f"chmod go-w {cache_dir}")
 
 
+def test_a_remote_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    assert doctor.remote("").state == "ok"
+    assert doctor.remote(f"file://{tmp_path}").detail == f"file://{tmp_path} answers"
+    (tmp_path / "doctor").mkdir()
+    assert doctor.remote(f"file://{tmp_path}").state == "broken"
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    assert 'pip install "inductor-plugin[s3]"' in doctor.remote("s3://bucket").detail
+
+
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
 def test_a_cache_that_cannot_be_written_is_broken(tmp_path: Path):
     tmp_path.chmod(0o500)

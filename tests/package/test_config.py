@@ -23,6 +23,7 @@ from inductor_plugin.option_value import limit_of
 CODE_CHANGES: dict[str, object] = {
     "cache_dir": "/elsewhere",
     "cache_read": "/shared",
+    "remote_url": "memory://shared",
     "gemm_backends": "ATEN",
     "attention_backends": "flash",
     "policy": "cached",
@@ -251,3 +252,40 @@ def test_a_list_of_backends_is_checked_word_by_word() -> None:
     assert Config.load({"gemm_backends": ""}).gemm_backends == ""
     with pytest.raises(OptionError, match="ATEN, TRITON, CPP"):
         Config.load({"gemm_backends": "ATEN,FOO"})
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [("s3://bucket/a/", "s3://bucket/a"), ("file:///tmp/x", "file:///tmp/x"), ("", "")],
+)
+def test_a_remote_is_a_url(url: str, text: str) -> None:
+    assert Config.load({"remote_url": url}, environ={}).remote_url == text
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("/tmp/x", "use a URL such as s3://"),
+        ("s3:/bucket", "use a URL such as s3://"),
+        ("s3://bucket/a b", "use a URL such as s3://"),
+        ("simplecache::s3://bucket", "use a URL such as s3://"),
+        ("dir://x::file:///tmp", "use a URL such as s3://"),
+        ("gss://bucket", r"fsspec knows no gss://; did you mean 'gs'\?"),
+        (3, "use text"),
+    ],
+)
+def test_a_remote_that_is_no_url_is_an_error_when_the_option_is_read(
+    url: object, reason: str
+) -> None:
+    with pytest.raises(OptionError, match=f"option remote_url is .*{reason}"):
+        Config.load({"remote_url": url}, environ={})
+
+
+def test_fsspec_is_imported_only_where_a_remote_is_named() -> None:
+    code = (
+        "import sys; from inductor_plugin.config import Config; import inductor_plugin.cache.remote.tier; "
+        "Config.load({}, {}); assert 'fsspec' not in sys.modules; "
+        "Config.load({'remote_url': 'memory://x'}, {}); assert 'fsspec' in sys.modules; "
+        "assert 's3fs' not in sys.modules and 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

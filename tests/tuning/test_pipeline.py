@@ -541,6 +541,27 @@ def test_a_problem_that_another_process_measures_is_waited_for_and_taken_over(ri
     assert rig.locks.held == []
 
 
+def test_what_a_remote_answers_late_is_used_while_candidates_compile(
+    rigs: Rigs, tmp_path: Path
+) -> None:
+    pool: Any = FakePool(compile_s=60.0)
+    rig = rigs(Builder(open_store(tmp_path), pool, Counters(), Trace("trace.json"), LIMIT_S))
+
+    def refresh(one: Task) -> int:
+        if rig.bench.screened:  # the answer has come
+            one.entries[:] = one.entries[:1]
+        return 1
+
+    one = task([entry("library", library=True), entry("a", build=triton_job("a"))], refresh=refresh)
+    rig.pipeline.submit(one)
+    until(lambda: rig.bench.screened == ["library"])
+    assert not one.done.is_set()
+    one.news.set()
+    assert rig.pipeline.wait(one, LIMIT_S)
+    assert rig.bench.screened == ["library"]
+    assert not one.error
+
+
 def test_other_problems_go_on_while_one_is_measured_elsewhere(rig: Rig) -> None:
     rig.locks.elsewhere.add("busy")
     blocked = task([entry("x")], digest="busy")

@@ -36,6 +36,7 @@ from inductor_plugin.inductor.graph.output_guard import OutputGuard
 from inductor_plugin.inductor.graph.packs import make_ready
 from inductor_plugin.inductor.graph.pending import PendingChoice
 from inductor_plugin.inductor.graph.pinning import Pinning
+from inductor_plugin.inductor.graph.unstarted import Unstarted
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.registry import default_registry
@@ -76,6 +77,7 @@ class Session:
         self._toolchain = functools.cache(toolchain.cpp_toolchain)
         self._pinning = Pinning.of(config)
         self._tickets: dict[tuple[str, ...], TuningTicket] = {}
+        self._unstarted = Unstarted()
         self._contexts: dict[str, tuple[DeviceContext, Selection]] = {}
         self._deferred: list[deferral.Deferred] = []
         self._pending: list[PendingChoice] = []
@@ -192,13 +194,20 @@ class Session:
                 )
             self._tickets[key] = ticket
             ticket.epilogue = epilogue or {}
-            if not ticket.hit and self.config.policy != "build":  # which compiles what it measured
-                misses.note(ticket, context.store, context.environment)
-            if ticket.task is not None and ticket.task.measured:
-                ticket.task.ends = ends()
-                compat.count_autotuning()
-            context.submit(ticket)
+            start = functools.partial(self._start, ticket, context, ends)
+            self._unstarted.add(ticket, start)
         return ticket
+
+    def _start(
+        self, ticket: TuningTicket, context: DeviceContext, ends: Callable[[], tuple[SizeEnd, ...]]
+    ) -> None:
+        """Start the race of a planned ticket, if it has one."""
+        if not ticket.hit and self.config.policy != "build":  # which compiles what it measured
+            misses.note(ticket, context.store, context.environment)
+        if ticket.task is not None and ticket.task.measured:
+            ticket.task.ends = ends()
+            compat.count_autotuning()
+        context.submit(ticket)
 
     def keep(self, buffer: str, pending: PendingChoice) -> None:
         """Remember the pending choice of a buffer whose kernel the scheduler decides."""
@@ -241,6 +250,7 @@ class Session:
 
     def wait(self, ticket: TuningTicket) -> None:
         """Wait until the race of a ticket, if any, has ended."""
+        self._unstarted.start_all()
         contexts = self._contexts.values()
         context = next(each for each, selection in contexts if selection is ticket.selection)
         context.wait(ticket, wait_s(self.config))
@@ -265,6 +275,7 @@ class Session:
                 Counters() if self._is_extra else COUNTERS,
                 self._pinning.pins,
                 host_counts=host_counts(),
+                remote=context.remote(),
             )
             self._contexts[text] = (context, selection)
         return self._contexts[text]
@@ -301,6 +312,7 @@ class Session:
         if self._reported:
             return
         self._reported = True
+        self._unstarted.start_all()
         self._files.remove()
         tickets = list(self._tickets.values())
         if self._trial is not None:

@@ -1,0 +1,102 @@
+"""The editions of a record, read from the first to the last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from inductor_plugin.cache.remote.edition import MAX_BYTES, Edition, parse_edition, united
+from inductor_plugin.cache.remote.name import MOST_EDITIONS, Place, edition_name
+
+Read = Callable[[Sequence[str], Sequence[int]], Sequence[bytes | OSError]]
+"""Returns objects by their names, each up to a limit of bytes."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """What a remote has of a record.
+
+    Attributes:
+        edition: What all sound editions know; None if there are none.
+        next: Number of the first edition that is not there.
+        bytes: Bytes that were read.
+        damaged: Names of damaged editions, and why.
+        error: Why editions could not be read, None if they could.
+    """
+
+    edition: Edition | None = None
+    next: int = 0
+    bytes: int = 0
+    damaged: tuple[str, ...] = field(default=())
+    error: OSError | None = None
+
+
+def read_chains(
+    read: Read, places: Iterable[Place], begun: dict[Place, Chain] | None = None
+) -> dict[Place, Chain]:
+    """Return the chains of several records, all read together: a round for 2 editions, two for 6, three for 14.
+
+    Args:
+        read: Reads objects.
+        places: The records.
+        begun: What is known of them already.
+    """
+    chains = {place: (begun or {}).get(place, Chain()) for place in places}
+    unread, width = list(chains), 2
+    while unread:
+        windows = {
+            place: range(chains[place].next, min(chains[place].next + width, MOST_EDITIONS))
+            for place in unread
+        }
+        names = [(place, edition_name(place, n)) for place in unread for n in windows[place]]
+        contents = read([name for _, name in names], [MAX_BYTES] * len(names))
+        by_name = {name: content for (_, name), content in zip(names, contents, strict=True)}
+        goes_on: list[Place] = []
+        for place in unread:
+            chains[place], is_open = _extended(read, place, chains[place], windows[place], by_name)
+            if is_open and chains[place].next < MOST_EDITIONS:
+                goes_on.append(place)
+        unread, width = goes_on, width * 2
+    return chains
+
+
+def _extended(
+    read: Read,
+    place: Place,
+    chain: Chain,
+    window: Iterable[int],
+    contents: dict[str, bytes | OSError],
+) -> tuple[Chain, bool]:
+    """Return a chain with the editions of a window, and whether there may be more behind it.
+
+    One that has expired may be missing before others.
+    """
+    is_open = False
+    for number in window:
+        name = edition_name(place, number)
+        content = contents[name]
+        is_open = not isinstance(content, OSError)
+        if isinstance(content, OSError):
+            if not isinstance(content, FileNotFoundError):
+                return replace(chain, error=content), False
+            continue
+        chain = _taken(read, place, chain, name, content)
+        chain = replace(chain, next=number + 1)
+    return chain, is_open
+
+
+def _taken(read: Read, place: Place, chain: Chain, name: str, content: bytes) -> Chain:
+    """Return a chain with one more edition; a damaged one is read once more, since it may be whole in the store."""
+    reason = ""
+    for attempt in range(2):
+        again = read([name], [MAX_BYTES])[0] if attempt else content
+        if isinstance(again, OSError):
+            break
+        chain = replace(chain, bytes=chain.bytes + len(again))
+        try:
+            edition = parse_edition(again, place)
+        except (ValueError, RecursionError) as error:
+            reason = str(error)
+            continue
+        return replace(chain, edition=united(chain.edition, edition))
+    return replace(chain, damaged=(*chain.damaged, f"{name}: {reason}"))

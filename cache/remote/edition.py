@@ -1,0 +1,123 @@
+"""One edition of a problem's record in a remote: what a machine knew when it wrote it. Pure.
+
+An edition is never replaced: two machines that tune one problem at once write one each, the later one with what both know. So
+nothing is lost where a store cannot compare before it writes, and a reader that sees the last edition sees all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from inductor_plugin.cache import document
+from inductor_plugin.cache.document import table, table_of, typed
+from inductor_plugin.cache.entry import KernelEntry, parse_entry
+from inductor_plugin.cache.guard import MAX_DOCUMENT_BYTES
+from inductor_plugin.cache.key import SCHEMA
+from inductor_plugin.cache.layout import part
+from inductor_plugin.cache.merge import combine
+from inductor_plugin.cache.record import Record, from_fields, to_fields
+from inductor_plugin.cache.remote.name import Place, file_name
+
+MAX_BYTES = MAX_DOCUMENT_BYTES
+"""Largest edition that is read."""
+MAX_KERNEL_BYTES = 256 << 20
+"""Largest kernel that is taken from a remote; one of CUTLASS has 0.1 to 3 MB."""
+_MAX_FILES = 16
+
+
+@dataclass(frozen=True)
+class Edition:
+    """A record with the kernels that travel with it.
+
+    Attributes:
+        record: The record, without a pin: that protects it in one cache.
+        kernels: The fields of ``entry.json``, with the SHA-256 of each file, by the digest of the kernel.
+    """
+
+    record: Record
+    kernels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+
+    @property
+    def place(self) -> Place:
+        """What names the record."""
+        return Place(self.record.environment, self.record.op, self.record.digest)
+
+    def dump(self) -> bytes:
+        """Return the edition as a document with a checksum."""
+        fields = {"format": SCHEMA, "record": to_fields(self.record), "kernels": self.kernels}
+        return document.dump(fields)
+
+    def kernel(self, digest: str) -> KernelEntry | None:
+        """Return a kernel that travels with the record, None if it does not.
+
+        Raises:
+            ValueError: Its fields are not those of this kernel, or it is larger than any is.
+        """
+        fields = self.kernels.get(digest)
+        if fields is None:
+            return None
+        entry = parse_entry(document.dump(fields), Path())
+        if entry.digest != digest:
+            raise ValueError(f"kernel {digest[:12]} is described as {entry.digest[:12]}")
+        if entry.bytes > MAX_KERNEL_BYTES or not 0 < len(entry.files) <= _MAX_FILES:
+            raise ValueError(
+                f"kernel {digest[:12]} has {entry.bytes} bytes in {len(entry.files)} files; "
+                f"the limits are {MAX_KERNEL_BYTES} and {_MAX_FILES}"
+            )
+        for name, sha256 in entry.files.items():
+            file_name(self.record.environment, sha256)
+            if part(name) != name:
+                raise ValueError(f"kernel {digest[:12]} has a file named {name[:80]!r}")
+        return entry
+
+
+def edition_of(record: Record, kernels: Mapping[str, Mapping[str, Any]] | None = None) -> Edition:
+    """Return what a machine writes of a record."""
+    return Edition(replace(record, pinned=False), kernels or {})
+
+
+def parse_edition(data: bytes, place: Place) -> Edition:
+    """Return the edition in these bytes; every field's type was checked.
+
+    Raises:
+        ValueError: They are damaged, of another format, or another record's.
+    """
+    fields = document.load(data)
+    document.check_format(fields, SCHEMA)
+    values = typed(fields, _EDITION)
+    edition = edition_of(from_fields(values["record"]), values["kernels"])
+    if edition.place != place:
+        raise ValueError(
+            f"it lies under the name of another record ({edition.record.place[:200]!r})"
+        )
+    return edition
+
+
+def united(old: Edition | None, new: Edition) -> Edition:
+    """Return an edition of what both know; the order of many does not matter."""
+    if old is None:
+        return new
+    kernels = {**old.kernels, **new.kernels}
+    for digest in old.kernels.keys() & new.kernels.keys():
+        kernels[digest] = min(old.kernels[digest], new.kernels[digest], key=_text)
+    return Edition(combine(old.record, new.record), kernels)
+
+
+def is_news(old: Edition | None, new: Edition) -> bool:
+    """Return True if an edition says more than another one, beyond when it was written."""
+    return old is None or _content(old) != _content(new)
+
+
+def _content(edition: Edition) -> tuple[Record, Mapping[str, Any]]:
+    return replace(edition.record, created=0.0, updated=0.0), edition.kernels
+
+
+def _text(fields: Mapping[str, Any]) -> str:
+    return json.dumps(fields, sort_keys=True)
+
+
+_EDITION: dict[str, Callable[[Any], Any]] = {"record": table, "kernels": table_of(table)}

@@ -1,0 +1,240 @@
+"""The file system of a remote, by its URL: the one module that uses fsspec.
+
+What fsspec's file systems raise has no common base (botocore, aiohttp, google ...), so that whatever goes wrong becomes an
+OSError here.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from inductor_plugin.errors import CacheError
+
+EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure"}
+"""The package's extra that brings the file system of a protocol."""
+
+_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV)
+
+
+class Files(Protocol):
+    """Objects by their names below a URL. Every call ends within its limit of seconds, where the store's client can be ended."""
+
+    def read(
+        self, names: Sequence[str], limits: Sequence[int], timeout_s: float
+    ) -> list[bytes | OSError]:
+        """Return each object, or why it cannot be read: FileNotFoundError if there is none, OSError if it is larger than its limit."""
+        ...
+
+    def create(self, name: str, data: bytes, timeout_s: float) -> None:
+        """Write an object that is not there yet.
+
+        Raises:
+            FileExistsError: It is there.
+            OSError: It may have been written, or not.
+        """
+        ...
+
+    def names(self, prefix: str, timeout_s: float) -> list[str]:
+        """Return the names that begin with a folder's, none if there is no such folder.
+
+        Raises:
+            OSError: They cannot be listed.
+        """
+        ...
+
+
+def open_files(url: str) -> Files:
+    """Return the objects below a URL; nothing is asked of the store yet.
+
+    Raises:
+        CacheError: A package that this kind of URL needs is not installed, or it does not take the URL.
+    """
+    protocol = url.partition("://")[0]
+    # A second, with aiobotocore, and only where a remote is named.
+    try:
+        core: Any = importlib.import_module("fsspec.core")
+        system, root = core.url_to_fs(
+            url, skip_instance_cache=True, use_listings_cache=False, **_options(protocol)
+        )
+    except ImportError as error:
+        raise CacheError(
+            f"{shown(url)} needs a package that is not installed ({error}): {remedy(protocol)}"
+        ) from error
+    except Exception as error:  # whatever a file system's constructor raises
+        raise CacheError(
+            f"{shown(url)} cannot be opened: {type(error).__name__}: {error}; correct remote_url"
+        ) from error
+    if protocol in ("file", "local"):
+        return LocalFiles(Path(root))
+    return FsspecFiles(system, root)
+
+
+def remedy(protocol: str) -> str:
+    """Return the command that installs what a protocol needs."""
+    extra = EXTRAS.get(protocol)
+    return (
+        f'pip install "inductor-plugin[{extra}]"'
+        if extra
+        else f"install fsspec's file system for {protocol}://"
+    )
+
+
+def shown(url: str) -> str:
+    """Return a URL for messages, without a user and password."""
+    try:
+        host = urlsplit(url).netloc.rpartition("@")
+    except ValueError:
+        return url.partition("://")[0] + "://..."
+    return url.replace(f"{host[0]}@", "", 1) if host[0] else url
+
+
+def _options(protocol: str) -> dict[str, Any]:
+    """Return arguments of a file system's constructor beside those that fsspec's configuration names."""
+    return {} if protocol not in ("file", "local") else {"auto_mkdir": True}
+
+
+class FsspecFiles:
+    """The objects of one of fsspec's file systems."""
+
+    def __init__(self, system: Any, root: str) -> None:
+        """Use the names below ``root``, which the file system understands."""
+        self._system = system
+        self._root = root.rstrip("/")
+        self._loop: Any = None
+        if getattr(system, "async_impl", False):
+            asyn: Any = importlib.import_module("fsspec.asyn")
+            self._loop = asyn.sync
+
+    def read(
+        self, names: Sequence[str], limits: Sequence[int], timeout_s: float
+    ) -> list[bytes | OSError]:
+        """Return each object, or why it cannot be read."""
+        if not names:
+            return []
+        paths = [self._path(name) for name in names]
+        ends = [limit + 1 for limit in limits]  # one more tells that it is too large
+        try:
+            contents = self._call("cat_ranges", timeout_s, paths, [0] * len(paths), ends)
+        except Exception as error:  # noqa: BLE001  see the module
+            return [_os_error(error)] * len(names)
+        return [_content(each, limit) for each, limit in zip(contents, limits, strict=True)]
+
+    def create(self, name: str, data: bytes, timeout_s: float) -> None:
+        """Write an object that is not there yet, by a conditional request where the store has one."""
+        try:
+            self._call("pipe_file", timeout_s, self._path(name), data, mode="create")
+        except Exception as error:
+            raise _os_error(error) from error
+
+    def names(self, prefix: str, timeout_s: float) -> list[str]:
+        """Return the names that begin with a folder's."""
+        try:
+            self._system.invalidate_cache()
+            paths: list[str] = self._call("find", timeout_s, self._path(prefix.rstrip("/")))
+        except Exception as error:
+            failure = _os_error(error)
+            if isinstance(failure, FileNotFoundError):
+                return []
+            raise failure from error
+        start = f"{self._root}/"
+        return [path[len(start) :] for path in paths if path.startswith(start)]
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    def _call(self, name: str, timeout_s: float, *arguments: Any, **named: Any) -> Any:
+        """Call a method; one of an asynchronous file system is ended when its time is over."""
+        if self._loop is None:
+            return getattr(self._system, name)(*arguments, **named)
+        method = getattr(self._system, f"_{name}")
+        return self._loop(self._system.loop, method, *arguments, timeout=timeout_s, **named)
+
+
+class LocalFiles:
+    """Objects as files of a folder, a network disk for example.
+
+    fsspec looks whether a file exists before it opens it for writing, so that two processes may write into one; here a
+    file is written under a private name and linked to its own, which fails if that is taken.
+    """
+
+    def __init__(self, root: Path) -> None:
+        """Use the names below ``root``."""
+        self._root = root
+
+    def read(
+        self,
+        names: Sequence[str],
+        limits: Sequence[int],
+        timeout_s: float,  # noqa: ARG002  a disk's calls cannot be ended
+    ) -> list[bytes | OSError]:
+        """Return each file, or why it cannot be read."""
+        return [self._read(name, limit) for name, limit in zip(names, limits, strict=True)]
+
+    def create(self, name: str, data: bytes, timeout_s: float) -> None:  # noqa: ARG002
+        """Write a file that is not there yet."""
+        path = self._root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{secrets.token_hex(8)}.part")
+        try:
+            with draft.open("xb") as file:
+                file.write(data)
+            try:
+                os.link(draft, path)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                with path.open("xb") as file:  # a reader may see a part, which its checksum tells
+                    file.write(data)
+        finally:
+            with suppress(OSError):
+                draft.unlink()
+
+    def names(self, prefix: str, timeout_s: float) -> list[str]:  # noqa: ARG002
+        """Return the names that begin with a folder's."""
+        files = (self._root / prefix).rglob("*")
+        return [str(path.relative_to(self._root)) for path in files if path.is_file()]
+
+    def _read(self, name: str, limit: int) -> bytes | OSError:
+        try:
+            # A named pipe would wait for a writer.
+            descriptor = os.open(self._root / name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb") as file:
+                return _content(file.read(limit + 1), limit)
+        except OSError as error:
+            return error
+
+
+Opener = Callable[[str], Files]
+"""Returns the objects below a URL, as `open_files` does."""
+
+
+def _content(content: Any, limit: int) -> bytes | OSError:
+    if isinstance(content, BaseException):
+        # S3 answers so for a range of an object without any bytes.
+        empty = isinstance(content, OSError) and "range is not satisfiable" in str(content)
+        return b"" if empty else _os_error(content)
+    data = bytes(content)
+    if len(data) > limit:
+        return OSError(
+            errno.EFBIG, f"it has more than {limit} bytes, which no object of its kind has"
+        )
+    return data
+
+
+def _os_error(error: BaseException) -> OSError:
+    """Return what went wrong as an OSError."""
+    if type(error).__name__.endswith("TimeoutError"):  # asyncio's is no OSError in Python 3.10
+        return TimeoutError(errno.ETIMEDOUT, "no answer in time")
+    if isinstance(error, OSError):
+        return error
+    if isinstance(error, NotImplementedError):
+        return OSError(errno.EROFS, "its file system cannot write")
+    return OSError(errno.EIO, f"{type(error).__name__}: {error}")

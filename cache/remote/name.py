@@ -1,0 +1,70 @@
+"""Names of the objects in a remote, below its URL. No listing is needed to find the record of a problem.
+
+    v1/<environment>/environment.json                   fields of an environment
+    v1/<environment>/records/<op>/<digest>/0000.json    one edition of a problem's record, and the kernels it needs
+    v1/<environment>/files/ab/<sha256>                  one file of a kernel
+
+All that begins with one format and one environment can expire together, by a rule on its prefix.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from inductor_plugin.cache.key import SCHEMA
+from inductor_plugin.cache.layout import part
+
+MOST_EDITIONS = 32
+"""Editions of one record: each is written by a machine that knew more than the one before."""
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_PART = r"[0-9A-Za-z_][0-9A-Za-z_.+-]{0,127}"
+_ENVIRONMENT = re.compile(rf"v{SCHEMA}/({_PART})/environment\.json")
+_EDITION = re.compile(rf"v{SCHEMA}/({_PART})/records/({_PART})/({_PART})/\d{{4}}\.json")
+
+
+class Place(NamedTuple):
+    """What names a record: digest of its environment, operator, digest of its problem."""
+
+    environment: str
+    op: str
+    digest: str
+
+
+def environment_name(digest: str) -> str:
+    """Return the name of an environment's fields."""
+    return f"{prefix(digest)}environment.json"
+
+
+def edition_name(place: Place, number: int) -> str:
+    """Return the name of an edition of a record, from 0."""
+    return f"{prefix(place.environment)}records/{part(place.op)}/{part(place.digest)}/{number:04d}.json"
+
+
+def file_name(environment: str, sha256: str) -> str:
+    """Return the name of a kernel's file.
+
+    Raises:
+        ValueError: The checksum is none; it may come from the remote.
+    """
+    if not _SHA256.fullmatch(sha256):
+        raise ValueError(f"{sha256[:80]!r} is no SHA-256")
+    return f"{prefix(environment)}files/{sha256[:2]}/{sha256}"
+
+
+def prefix(environment: str = "") -> str:
+    """Return what the names of an environment begin with; without one, those of this format."""
+    return f"v{SCHEMA}/{part(environment)}/" if environment else f"v{SCHEMA}/"
+
+
+def environment_of(name: str) -> str | None:
+    """Return the environment whose fields have this name; None if it is another one's."""
+    match = _ENVIRONMENT.fullmatch(name)
+    return match[1] if match else None
+
+
+def place_of(name: str) -> Place | None:
+    """Return the place of the record of which this is the name of an edition; None if it is none."""
+    match = _EDITION.fullmatch(name)
+    return Place(*match.groups()) if match else None

@@ -1,0 +1,344 @@
+"""A cache with a remote behind it: asked in the background, written to behind decisions, never waited for beyond a limit."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from inductor_plugin.cache.remote.chain import Chain
+from inductor_plugin.cache.remote.ending import before_exit
+from inductor_plugin.cache.remote.exchange import Amounts, Exchange, is_worth_sending
+from inductor_plugin.cache.remote.files import Opener, open_files, shown
+from inductor_plugin.cache.remote.health import LOCAL_ONLY_S, PAUSES_S, Health, answered, failed
+from inductor_plugin.cache.remote.lookup import Lookup
+from inductor_plugin.cache.remote.name import Place
+from inductor_plugin.cache.store import Store
+from inductor_plugin.errors import CacheError, warn_once
+
+logger = logging.getLogger(__name__)
+
+_BATCH = 64
+"""Records that are asked for together."""
+_READ_STEPS, _WRITE_STEPS = 3, 30
+"""Requests one after the other, each up to its limit, after which the client of the store is taken for hung."""
+_MAY_NOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+@dataclass(frozen=True)
+class RemoteOptions:
+    """How a remote is used.
+
+    Attributes:
+        url: Where it is, as fsspec understands it.
+        timeout_s: Longest time a request may take, and a compile or the end of the process may wait.
+        writes: Whether records are written to it.
+        kernels: Whether winners' kernels travel, too: native code.
+    """
+
+    url: str
+    timeout_s: float
+    writes: bool = True
+    kernels: bool = False
+
+
+class RemoteTier:
+    """A remote behind one cache. One daemon thread talks to it; all methods may be called from any thread.
+
+    After a fork, the child's own thread starts with the first question.
+    """
+
+    def __init__(self, store: Store, options: RemoteOptions, opener: Opener = open_files) -> None:
+        """Use a remote; nothing is opened, imported or started before there is a question.
+
+        Args:
+            store: The cache.
+            options: The remote.
+            opener: Opens its file system, in the background: some look for credentials on the network.
+        """
+        self._store = store
+        self._options = options
+        self._opener = opener
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        self._health = Health()
+        self._exchange: Exchange | None = None
+        self._writes = self._options.writes
+        self._questions: dict[Place, Lookup] = {}
+        self._asked: set[Place] = set()
+        self._unsent: dict[Place, None] = {}
+        self._chains: dict[Place, Chain] = {}
+        self._late_at = (
+            math.inf
+        )  # when what the thread does now has taken too long; infinite where it does nothing
+        self._closed = self._drained = self._writing = False
+        self._thread: threading.Thread | None = None
+        self._registered = False
+        self._amounts = Amounts()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its file system has been opened in this process."""
+        return self._exchange is not None and os.getpid() == self._pid
+
+    def look_up(self, environment: str, op: str, digest: str) -> Lookup | None:
+        """Ask for a record in the background; None if it was asked for before, or nothing is asked now."""
+        self._after_fork()
+        place = Place(environment, op, digest)
+        with self._changed:
+            if place in self._asked or self._closed or not self._may_ask():
+                return self._questions.get(place)
+            self._asked.add(place)
+            question = self._questions[place] = Lookup(place)
+            self._wake()
+        return question
+
+    def wait(self, question: Lookup, limit_s: float) -> bool:
+        """Wait for an answer; return whether there is one. What comes later is in the cache, too."""
+        started = time.monotonic()
+        in_time = question.done.wait(max(0.0, min(limit_s, self._options.timeout_s)))
+        with self._changed:
+            self._amounts += Amounts(waited_ms=1e3 * (time.monotonic() - started))
+        return in_time
+
+    def send(self, environment: str, op: str, digest: str) -> None:
+        """Write what the cache knows of a record, in the background."""
+        self._after_fork()
+        with self._changed:
+            if self._writes and not self._closed:
+                self._unsent[Place(environment, op, digest)] = None
+                self._drained = False
+                self._wake()
+
+    def drain(self) -> None:
+        """Wait until all records are written, for the limit at most; what is left is counted, and stays in the cache."""
+        if os.getpid() != self._pid:
+            return
+        ends = time.monotonic() + self._options.timeout_s
+        with self._changed:
+            if self._closed or self._drained:
+                return
+            self._drained = True
+            while (self._unsent or self._writing) and not self._health.is_local_only:
+                left_s = ends - time.monotonic()
+                if left_s <= 0 or self._thread is None or not self._thread.is_alive():
+                    break
+                self._changed.wait(timeout=left_s)
+
+    def close(self) -> None:
+        """Drain, and ask and write nothing more."""
+        if os.getpid() != self._pid:
+            return
+        try:
+            self.drain()
+        finally:
+            with self._changed:
+                first, self._closed = not self._closed, True
+                left = len(self._unsent) + self._writing
+                questions = list(self._questions.values())
+                self._changed.notify_all()
+        for question in questions:
+            question.finish(hit=False)
+        if first and left:
+            self._count(Amounts(unsent=left))
+            logger.warning(
+                "inductor-plugin: %d records are not in %s yet (%s); `inductor-plugin push` writes them",
+                left,
+                shown(self._options.url),
+                self._health.reason or f"not written within {self._options.timeout_s:g} s",
+            )
+        if first:
+            self._count(Amounts())
+
+    def _may_ask(self) -> bool:
+        """Return True if the remote is asked now; called with the lock held."""
+        now = time.monotonic()
+        if now > self._late_at and not self._health.is_local_only:
+            self._health = Health(
+                len(PAUSES_S)
+            )  # a client that cannot be ended is not started again and again
+            self._fail("it does not answer, and its client cannot be interrupted")
+        return self._health.may_ask(now)
+
+    def _wake(self) -> None:
+        """Let the thread look for work, started with the first; called with the lock held."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(
+                target=self._loop, name="inductor-plugin-remote", daemon=True
+            )
+            self._thread.start()
+            if not self._registered:
+                self._registered = True
+                before_exit(weakref.WeakMethod(self.drain))
+        self._changed.notify_all()
+
+    def _loop(self) -> None:
+        while True:
+            with self._changed:
+                self._late_at = math.inf
+                self._changed.notify_all()
+                while not (work := self._next()):
+                    if self._closed:
+                        return
+                    self._changed.wait(timeout=self._pause_s())
+                limit_s = self._options.timeout_s * (
+                    _READ_STEPS if self._questions else _WRITE_STEPS
+                )
+                self._late_at = time.monotonic() + 1.0 + limit_s
+            self._guarded(work)
+
+    def _next(self) -> Callable[[], None] | None:
+        """Return what to do now: questions first; called with the lock held."""
+        now = time.monotonic()
+        if self._questions:
+            batch = list(self._questions.values())[:_BATCH]
+            if self._health.may_ask(now):
+                return lambda: self._answer(batch)
+            return lambda: self._dismiss(batch)
+        if self._unsent and not self._closed and self._health.may_ask(now):
+            place = next(iter(self._unsent))
+            return lambda: self._publish(place)
+        return None
+
+    def _pause_s(self) -> float | None:
+        """Return how long there is nothing to do, None for until something comes; called with the lock held."""
+        if not self._unsent or self._closed:
+            return None
+        return max(0.01, self._health.retry_at - time.monotonic())
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # the border around one exchange: nothing may end the thread
+            logger.debug("remote exchange failed", exc_info=True)
+            with self._changed:
+                self._fail(_text(error))
+                questions = list(self._questions.values())
+            self._dismiss(questions)
+
+    def _opened(self) -> Exchange:
+        """Return the exchange, opened once.
+
+        Raises:
+            CacheError: It cannot be opened in this process.
+        """
+        if self._exchange is None:
+            try:
+                files = self._opener(self._options.url)
+            except CacheError as error:
+                warn_once(logger, f"the remote cache is not used: {error}")
+                with self._changed:
+                    self._writes = False
+                    self._health = Health(1, math.inf, str(error))
+                    self._unsent.clear()
+                raise
+            self._exchange = Exchange(files, self._store, kernels=self._options.kernels)
+        return self._exchange
+
+    def _answer(self, batch: list[Lookup]) -> None:
+        try:
+            exchange = self._opened()
+        except CacheError:
+            self._dismiss(batch)
+            return
+        answers = exchange.fetch([each.place for each in batch], self._options.timeout_s)
+        errors = [answer.error for answer in answers.values() if answer.error is not None]
+        for text in (text for answer in answers.values() for text in answer.damage):
+            logger.warning(
+                "inductor-plugin: damaged object in the remote cache: %s; it is ignored", text
+            )
+        with self._changed:
+            for each in batch:
+                self._questions.pop(each.place, None)
+                self._chains[each.place] = answers[each.place].chain
+            if errors and len(errors) == len(batch):
+                self._fail(_text(errors[0]))
+                self._asked.difference_update(each.place for each in batch)
+            else:
+                self._health = answered()
+        for each in batch:
+            each.finish(hit=answers[each.place].hit)
+        self._count(exchange.take_amounts() + Amounts(failures=len(errors)))
+
+    def _dismiss(self, batch: list[Lookup]) -> None:
+        """Leave questions without an answer; they may be asked again."""
+        with self._changed:
+            for each in batch:
+                self._questions.pop(each.place, None)
+                self._asked.discard(each.place)
+        for each in batch:
+            each.finish(hit=False)
+
+    def _publish(self, place: Place) -> None:
+        with self._changed:
+            known = self._chains.pop(place, None)
+            self._writing = (
+                self._unsent.pop(place, True) is None
+            )  # what is sent meanwhile is sent again
+        try:
+            record = self._store.record(*place)
+            if record is not None and is_worth_sending(record):
+                usable = known is not None and known.error is None
+                self._opened().publish(record, self._options.timeout_s, known if usable else None)
+            with self._changed:
+                self._health = answered()
+        except CacheError as error:
+            logger.debug("%s is not sent: %s", place, error)
+        except OSError as error:
+            self._refused(place, error)
+        finally:
+            with self._changed:
+                self._writing = False
+        if self._exchange is not None:
+            self._count(self._exchange.take_amounts())
+
+    def _refused(self, place: Place, error: OSError) -> None:
+        """Note that a record could not be written; it is tried again behind others, unless nothing may be written."""
+        if isinstance(error, PermissionError) or error.errno in _MAY_NOT_WRITE:
+            with self._changed:
+                self._writes = False
+                self._unsent.clear()
+            url = shown(self._options.url)
+            text = f"{url} is only read from now on: {_text(error)}; allow writing, or set remote_write=off"
+            warn_once(logger, text, f"remote {url}")
+            return
+        with self._changed:
+            self._fail(_text(error))
+            self._unsent[place] = None
+            self._amounts += Amounts(failures=1)
+
+    def _fail(self, reason: str) -> None:
+        """Note a failure, and warn once if only the local cache is used from now on; called with the lock held."""
+        self._health = failed(self._health, time.monotonic(), reason)
+        if self._health.is_local_only:
+            url = shown(self._options.url)
+            text = (
+                f"the remote cache {url} fails ({reason}); only the local cache is used, and the remote one "
+                f"is tried again after {LOCAL_ONLY_S:.0f} s"
+            )
+            warn_once(logger, text, f"remote fails {url}")
+        self._changed.notify_all()
+
+    def _count(self, amounts: Amounts) -> None:
+        """Add to the counters of the cache."""
+        with self._changed:
+            total, self._amounts = self._amounts + amounts, Amounts()
+        self._store.add_counts(**total.counters())
+
+    def _after_fork(self) -> None:
+        """Begin anew in a forked child: the parent's thread and connections are not its own."""
+        if os.getpid() != self._pid:
+            self._begin()
+
+
+def _text(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

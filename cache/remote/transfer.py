@@ -1,0 +1,148 @@
+"""Writes a whole cache, or a part of it, to a remote, and takes one over: for people, who wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from inductor_plugin.cache.record import Record
+from inductor_plugin.cache.remote.exchange import Amounts, Exchange, is_worth_sending
+from inductor_plugin.cache.remote.files import Files
+from inductor_plugin.cache.remote.name import Place, environment_of, place_of, prefix
+from inductor_plugin.cache.store import Store
+from inductor_plugin.errors import CacheError
+
+T = TypeVar("T")
+
+_THREADS = 16
+"""Records that are written at once: an object store answers after 50 ms, and takes hundreds of requests a second."""
+_BATCH = 64
+LIMIT_S = 60.0
+"""Limit of one request; nobody's compile waits for it."""
+
+
+@dataclass(frozen=True)
+class Transferred:
+    """What `push` or `pull` has done.
+
+    Attributes:
+        records: Records that were looked at.
+        changed: Those of which the other side knew less.
+        failed: Those that could not be written or read.
+        reason: The first reason, empty if none failed.
+        amounts: What has gone over the line.
+    """
+
+    records: int = 0
+    changed: int = 0
+    failed: int = 0
+    reason: str = ""
+    amounts: Amounts = field(default_factory=Amounts)
+
+
+def push(
+    store: Store,
+    files: Files,
+    *,
+    kernels: bool = False,
+    environment: str = "",
+    op: str | None = None,
+    limit_s: float = LIMIT_S,
+) -> Transferred:
+    """Write the records of a cache to a remote, unless it knows what they say.
+
+    Args:
+        store: The cache.
+        files: The remote.
+        kernels: Whether winners' kernels are written, too.
+        environment: Only environments with this prefix of their digest.
+        op: Only records of this operator.
+        limit_s: Limit of one request.
+    """
+    exchange = Exchange(files, store, kernels=kernels)
+    chosen = (
+        record
+        for record in store.iter_records()
+        if record.environment.startswith(environment)
+        and op in (None, record.op)
+        and is_worth_sending(record)
+    )
+
+    def write(record: Record) -> str:
+        try:
+            exchange.publish(record, limit_s)
+        except OSError as error:
+            return f"{record.describe}: {_text(error)}"
+        return ""
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        reasons = list(pool.map(write, chosen))
+    amounts = exchange.take_amounts()
+    return _transferred(reasons, amounts.sent, amounts)
+
+
+def pull(
+    store: Store,
+    files: Files,
+    *,
+    kernels: bool = False,
+    environment: str = "",
+    op: str | None = None,
+    limit_s: float = LIMIT_S,
+) -> Transferred:
+    """Take over what a remote knows; the arguments are those of `push`. It is listed, which a compile never does.
+
+    Raises:
+        CacheError: It cannot be listed.
+    """
+    exchange = Exchange(files, store, kernels=kernels)
+    try:
+        names = files.names(prefix(), limit_s)
+    except OSError as error:
+        raise CacheError(f"the remote cannot be listed: {_text(error)}") from error
+    for digest in sorted(filter(None, map(environment_of, names))):
+        if digest.startswith(environment):
+            _take_environment(exchange, digest, limit_s)
+    places = dict.fromkeys(filter(None, map(place_of, names)))
+    chosen = [p for p in places if p.environment.startswith(environment) and op in (None, p.op)]
+    reasons: list[str] = []
+    for batch in _batches(chosen):
+        reasons += _taken(exchange, batch, limit_s)
+    amounts = exchange.take_amounts()
+    return _transferred(reasons, amounts.hits, amounts)
+
+
+def _take_environment(exchange: Exchange, digest: str, limit_s: float) -> None:
+    """Take over the fields of an environment; without them its records are only shown with its digest."""
+    try:
+        exchange.fetch_environment(digest, limit_s)
+    except (OSError, ValueError, RecursionError):
+        return
+
+
+def _taken(exchange: Exchange, places: Sequence[Place], limit_s: float) -> list[str]:
+    """Take over records; return a reason for each that could not be read, empty for others."""
+    answers = exchange.fetch(places, limit_s)
+    texts: list[str] = []
+    for answer in answers.values():
+        if answer.error is not None:
+            texts.append(_text(answer.error))
+        else:
+            texts.append("; ".join(answer.damage))
+    return texts
+
+
+def _transferred(reasons: Sequence[str], changed: int, amounts: Amounts) -> Transferred:
+    failures = [reason for reason in reasons if reason]
+    done = Transferred(len(reasons), changed, len(failures), amounts=amounts)
+    return replace(done, reason=failures[0]) if failures else done
+
+
+def _batches(places: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (places[start : start + _BATCH] for start in range(0, len(places), _BATCH))
+
+
+def _text(error: OSError) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,310 @@
+"""A remote behind a cache: asked in the background, and never waited for beyond its limit."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inductor_plugin.cache import Store, open_store
+from inductor_plugin.cache.remote.exchange import Exchange
+from inductor_plugin.cache.remote.files import Files
+from inductor_plugin.cache.remote.name import Place
+from inductor_plugin.cache.remote.records import HEAD_START_S, RemoteRecords
+from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
+from inductor_plugin.errors import CacheError, forget
+from tests.support.cache import measured, record
+from tests.support.remote.files import FaultyFiles, MemoryFiles
+
+LIMIT_S = 0.3
+PLACE = Place(record().environment, record().op, record().digest)
+Open = Callable[..., tuple[RemoteTier, Store]]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Open]:
+    """Return a function that returns a remote behind an empty cache."""
+    forget()
+    tiers: list[RemoteTier] = []
+
+    def make(
+        files: Files, name: str = "here", *, timeout_s: float = LIMIT_S, **options: Any
+    ) -> tuple[RemoteTier, Store]:
+        store = open_store(tmp_path / name)
+        chosen = RemoteOptions("memory://shared", timeout_s, **options)
+        tiers.append(RemoteTier(store, chosen, lambda _url: files))
+        return tiers[-1], store
+
+    yield make
+    for tier in tiers:
+        tier.close()
+
+
+def filled(files: MemoryFiles, count: int = 1) -> list[Place]:
+    """Write records to a store; return their places."""
+    exchange = Exchange(files, open_store("/nowhere", memory_only=True), kernels=False)
+    places: list[Place] = []
+    for number in range(1, count + 1):
+        made = record(measured("a"), problem=number)
+        exchange.publish(made, 1.0)
+        places.append(Place(made.environment, made.op, made.digest))
+    return places
+
+
+def ask(tier: RemoteTier, place: Place = PLACE, limit_s: float = 5.0) -> bool | None:
+    """Ask and wait; return whether the remote knew more, None if it was not asked or had no answer."""
+    lookup = tier.look_up(*place)
+    if lookup is None or not tier.wait(lookup, limit_s):
+        return None
+    return lookup.hit
+
+
+def test_what_the_remote_knows_is_in_the_cache_when_the_question_is_answered(opened: Open) -> None:
+    files = MemoryFiles()
+    places = filled(files, 3)
+    tier, store = opened(files)
+    lookups = [tier.look_up(*place) for place in places]
+    for lookup in lookups:
+        assert lookup is not None
+        assert tier.wait(lookup, 5.0)
+        assert lookup.hit
+    assert all(store.record(*place) is not None for place in places)
+    assert ask(tier, places[0]) is None  # a process asks once
+    tier.close()
+    counters = store.counters()
+    assert (counters["remote_asked"], counters["remote_hits"]) == (3, 3)
+    assert counters["remote_saved_ms"] == pytest.approx(3 * 1502.5, abs=3)
+    assert counters["remote_bytes_read"] > 1000
+
+
+def test_records_are_asked_for_together_while_another_answer_is_awaited(opened: Open) -> None:
+    files = MemoryFiles()
+    places = filled(files, 40)
+    files.requests.clear()
+    slow = FaultyFiles(files, delay_s=0.1)
+    tier, _ = opened(slow, timeout_s=5.0)
+    started = time.monotonic()
+    lookups = [tier.look_up(*place) for place in places]
+    assert all(lookup is not None and tier.wait(lookup, 5.0) for lookup in lookups)
+    assert time.monotonic() - started < 2.0  # one by one they take 4 s
+
+
+def test_a_record_is_written_behind_its_decision_and_the_process_ends_when_it_is_written(
+    opened: Open,
+) -> None:
+    files = MemoryFiles()
+    tier, store = opened(FaultyFiles(files, delay_s=0.02))
+    assert ask(tier) is False
+    store.put_record(record(measured("a")))
+    started = time.monotonic()
+    tier.send(*PLACE)
+    assert time.monotonic() - started < 0.02
+    tier.drain()
+    other, cache = opened(files, "there")
+    assert ask(other) is True
+    assert cache.record(*PLACE) is not None
+    tier.close()
+    assert store.counters()["remote_sent"] == 1
+
+
+def test_a_remote_that_is_only_read_gets_nothing(opened: Open) -> None:
+    files = MemoryFiles()
+    tier, store = opened(files, writes=False)
+    store.put_record(record(measured("a")))
+    tier.send(*PLACE)
+    tier.close()
+    assert not files.objects
+    assert files.requests["create"] == 0
+
+
+def test_without_the_right_to_write_a_remote_is_still_read(
+    opened: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = MemoryFiles()
+    places = filled(files, 2)
+    tier, store = opened(FaultyFiles(files, refuses=True))
+    for number in (7, 8):
+        made = store.put_record(record(measured("a"), problem=number))
+        tier.send(made.environment, made.op, made.digest)
+        tier.drain()
+    assert ask(tier, places[1]) is True
+    warnings = [each.message for each in caplog.records if each.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert "is only read from now on" in warnings[0]
+
+
+def test_a_slow_remote_is_not_waited_for_and_its_answer_is_used_when_it_comes(opened: Open) -> None:
+    files = MemoryFiles()
+    filled(files)
+    tier, store = opened(FaultyFiles(files, delay_s=0.5), timeout_s=3.0)
+    lookup = tier.look_up(*PLACE)
+    assert lookup is not None
+    arrived = threading.Event()
+    lookup.when_done(arrived.set)
+    started = time.monotonic()
+    assert not tier.wait(lookup, 0.05)
+    assert time.monotonic() - started < 0.4
+    assert store.record(*PLACE) is None
+    assert arrived.wait(5.0)
+    assert store.record(*PLACE) is not None
+
+
+def test_after_three_failures_only_the_local_cache_is_used_with_one_warning(
+    opened: Open, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inductor_plugin.cache.remote.health.PAUSES_S", (0.01, 0.01))
+    files = FaultyFiles(MemoryFiles(), failing=-1)
+    tier, store = opened(files)
+    for number in range(20):
+        assert not ask(tier, Place(*PLACE[:2], f"{number:064d}"))
+        time.sleep(0.02)
+    assert files.failing == -4  # asked three times
+    warnings = [each.message for each in caplog.records if each.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert "only the local cache is used" in warnings[0]
+    assert "500" in warnings[0]
+    made = store.put_record(record(measured("a")))
+    tier.send(made.environment, made.op, made.digest)
+    started = time.monotonic()
+    tier.close()
+    assert time.monotonic() - started < LIMIT_S / 2
+    assert "1 records are not in memory://shared yet" in caplog.records[-1].message
+    assert store.record(*PLACE) is not None
+    assert store.counters()["remote_unsent"] == 1
+
+
+def test_a_failure_that_passes_costs_no_record(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inductor_plugin.cache.remote.health.PAUSES_S", (0.01, 0.01))
+    files = MemoryFiles()
+    filled(files)
+    faulty = FaultyFiles(files, failing=1)
+    tier, _ = opened(faulty)
+    assert ask(tier) is False
+    time.sleep(0.05)
+    assert ask(tier) is True
+    other, store = opened(FaultyFiles(files, failing=2), "there", timeout_s=5.0)
+    made = store.put_record(record(measured("b"), problem=9))
+    other.send(made.environment, made.op, made.digest)
+    other.drain()
+    assert sum("/records/" in name for name in files.objects) == 2
+
+
+def test_a_client_that_hangs_keeps_neither_a_compile_nor_the_end_of_the_process(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("inductor_plugin.cache.remote.tier._READ_STEPS", 0)
+    files = FaultyFiles(MemoryFiles(), held=threading.Event())
+    tier, _ = opened(files)
+    started = time.monotonic()
+    assert ask(tier) is None
+    time.sleep(1.1)
+    assert tier.look_up(*PLACE[:2], "0" * 64) is None
+    assert "cannot be interrupted" in caplog.text
+    tier.close()
+    assert time.monotonic() - started < 1.1 + 3 * LIMIT_S
+    assert files.held is not None
+    files.held.set()
+
+
+def test_all_waits_of_a_graph_together_take_the_limit_at_most(opened: Open) -> None:
+    files = FaultyFiles(MemoryFiles(), delay_s=0.2)
+    tier, _ = opened(files, timeout_s=5.0)
+    records = RemoteRecords(tier, PLACE.environment, 0.3, measures=False)
+    started = time.monotonic()
+    for number in range(5):
+        lookup = records.ask("mm", f"{number:064d}")
+        assert lookup is not None
+        records.wait(lookup)
+    assert 0.25 < time.monotonic() - started < 0.6
+    assert HEAD_START_S < 5.0
+
+
+def test_a_remote_that_cannot_be_opened_is_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    forget()
+
+    def refuse(_url: str) -> Files:
+        raise CacheError('s3://x needs a package: pip install "inductor-plugin[s3]"')
+
+    tier = RemoteTier(open_store(tmp_path), RemoteOptions("s3://x", LIMIT_S), refuse)
+    assert ask(tier) is False
+    assert tier.look_up(*PLACE) is None
+    tier.send(*PLACE)
+    tier.close()
+    assert [each.levelname for each in caplog.records] == ["WARNING"]
+    assert 'pip install "inductor-plugin[s3]"' in caplog.text
+
+
+def test_a_forked_child_asks_by_itself(opened: Open) -> None:
+    files = MemoryFiles()
+    first, second = filled(files, 2)
+    tier, store = opened(files)
+    assert ask(tier, first) is True
+    pid = os.fork()
+    if pid == 0:
+        known = ask(tier, second) is True and store.record(*second) is not None
+        os._exit(0 if known else 1)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert (
+        ask(tier, second) is False
+    )  # the parent's thread answers, too: the child has put it into the cache
+
+
+_PROGRAM = """
+import sys, time
+from inductor_plugin.cache import open_store
+from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
+from tests.support.cache import measured, record
+from tests.support.remote.files import FaultyFiles, MemoryFiles
+from inductor_plugin.cache.remote.files import open_files
+delay_s, folder, url = float(sys.argv[1]), sys.argv[2], sys.argv[3]
+tier = RemoteTier(open_store(folder), RemoteOptions(url, 1.0), lambda u: FaultyFiles(open_files(u), delay_s))
+made = tier._store.put_record(record(measured("a")))
+tier.send(made.environment, made.op, made.digest)
+print("sent", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("delay_s", "written"), [(0.02, True), (0.9, False)])
+def test_a_process_ends_with_its_records_written_or_when_the_limit_is_over(
+    delay_s: float, written: bool, tmp_path: Path
+) -> None:
+    arguments = [str(delay_s), str(tmp_path / "cache"), f"file://{tmp_path}/shared"]
+    process = subprocess.Popen([sys.executable, "-c", _PROGRAM, *arguments], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"sent\n"
+    started = time.monotonic()
+    assert process.wait(30) == 0
+    process.stdout.close()
+    if not written:
+        assert time.monotonic() - started < 3.0
+    assert len(list((tmp_path / "shared").rglob("0000.json"))) == int(written)
+
+
+def test_ctrl_c_at_the_end_ends_the_waiting(tmp_path: Path) -> None:
+    program = _PROGRAM.replace("1.0), lambda", "60.0), lambda")
+    arguments = ["50", str(tmp_path / "cache"), f"file://{tmp_path}/shared"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"sent\n"
+    time.sleep(0.5)
+    started = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert time.monotonic() - started < 10
+    assert b"Traceback" not in errors

@@ -1,0 +1,216 @@
+"""Compiles that share what they tune through an S3 server, which also fails in every way."""
+
+# torch types these partly; what it leaves open says nothing about the tests.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+import torch._inductor.config as inductor_config
+from torch import nn
+
+from inductor_plugin.cache import open_store
+from inductor_plugin.cli import main
+from inductor_plugin.errors import forget
+from inductor_plugin.tuning.runtime import RUNTIME
+from tests.end_to_end.test_cpu import Spent, compiled, fresh
+from tests.support.candidates.providers import offered
+from tests.support.remote.s3_server import BUCKET, S3Server, s3_server
+
+__all__ = ["fresh"]  # the fixture
+
+LIMIT_S = 1.5
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[S3Server]:
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    for name, value in running.environment.items():
+        monkeypatch.setenv(name, value)
+    forget()
+    running.fault()
+    yield running
+    running.fault()
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for an answer as long as a busy machine takes."""
+    monkeypatch.setattr("inductor_plugin.cache.remote.records.HEAD_START_S", 30.0)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"s3://{BUCKET}/{tmp_path.name}"
+
+
+def machine(
+    tmp_path: Path, name: str, url: str, function: Any, *inputs: Any, **options: Any
+) -> Any:
+    """Compile and run on a machine that has a cache of its own; return the result, what was spent, and seconds."""
+    RUNTIME.forget()
+    torch._dynamo.reset()
+    spent = Spent()
+    options = {"remote_url": url, "remote_timeout_s": 30.0, **options}
+    run = compiled(function, tmp_path / name, **options)
+    answer = run(*inputs)
+    RUNTIME.close()
+    return answer, spent.stats, open_store(tmp_path / name).counters()
+
+
+def product(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(seed)
+    return torch.randn(20 + seed, 33), torch.randn(33, 24)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_second_machine_measures_nothing_and_a_third_only_what_is_new(
+    server: S3Server, url: str, tmp_path: Path
+) -> None:
+    a, b = product(1)
+    with offered("good"):
+        _, cold, _ = machine(tmp_path, "first", url, torch.mm, a, b)
+        answer, warm, counters = machine(tmp_path, "second", url, torch.mm, a, b)
+    assert (cold.record_misses, cold.benchmarked) == (1, 2)
+    assert (warm.record_hits, warm.record_misses, warm.benchmarked, warm.compiled) == (1, 0, 0, 0)
+    assert torch.allclose(answer, a @ b, atol=1e-4)
+    assert (counters["remote_asked"], counters["remote_hits"], counters["hits"]) == (1, 1, 1)
+    assert counters["remote_saved_ms"] >= 1
+    assert "remote_sent" not in counters
+    with offered("good", "wrong"):
+        _, more, counters = machine(tmp_path, "third", url, torch.mm, a, b)
+    assert more.failed == 1
+    assert (counters["remote_hits"], counters["remote_sent"]) == (1, 1)
+    assert len([name for name in server.objects() if f"{tmp_path.name}/" in name]) == 3
+    assert not [name for name in server.requests() if name == "GET bucket"]  # nothing is listed
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.slow
+def test_what_is_recorded_is_asked_for_nowhere(server: S3Server, url: str, tmp_path: Path) -> None:
+    a, b = product(2)
+    with offered("good"):
+        machine(tmp_path, "here", url, torch.mm, a, b)
+        before = server.requests()
+        machine(tmp_path, "here", url, torch.mm, a, b)
+    assert server.requests() == before
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.slow
+def test_policy_cached_waits_for_the_remote_and_finds_what_it_has(
+    server: S3Server, url: str, tmp_path: Path
+) -> None:
+    a, b = product(3)
+    with offered("good"):
+        machine(tmp_path, "here", url, torch.mm, a, b)
+        _, spent, _ = machine(tmp_path, "there", url, torch.mm, a, b, policy="cached")
+    assert (spent.record_hits, spent.benchmarked) == (1, 0)
+
+
+FAULTS: dict[str, dict[str, Any]] = {
+    "refused": {"status": 500},
+    "half of them refused": {"status": 503, "rate": 0.5},
+    "slow": {"delay_s": 30.0},
+    "cut off": {"cut": True, "methods": ["GET"]},
+    "cut short": {"cut": "whole", "methods": ["GET"]},
+    "corrupted": {"flip": True, "methods": ["GET"]},
+    "not written": {"status": 500, "methods": ["PUT"]},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_faulty_store_changes_no_result_loses_nothing_and_is_not_waited_for(
+    fault: str,
+    server: S3Server,
+    url: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    a, b = product(4)
+    c, d = product(5)
+    with offered("good"):
+        machine(tmp_path, "first", url, torch.mm, a, b)
+        server.fault(**FAULTS[fault])
+        started = time.monotonic()
+        limit = {"remote_timeout_s": LIMIT_S}
+        answer, spent, counters = machine(tmp_path, "second", url, torch.mm, a, b, **limit)
+        took_s = time.monotonic() - started
+        other, _, _ = machine(tmp_path, "second", url, torch.mm, c, d, **limit)
+        server.fault()
+    assert torch.allclose(answer, a @ b, atol=1e-4)
+    assert torch.allclose(other, c @ d, atol=1e-4)
+    assert spent.problems == 1
+    assert counters.get("remote_waited_ms", 0) <= 1000 * LIMIT_S + 500
+    assert took_s < 120
+    assert not any(each.levelno >= logging.ERROR for each in caplog.records)
+    store = open_store(tmp_path / "second")
+    assert len(list(store.iter_records())) == 2
+    assert store.verify() == []
+    # What could not be written is written when the store works again.
+    assert main(["push", url, "--cache-dir", str(tmp_path / "second")]) == 0
+    assert main(["pull", url, "--cache-dir", str(tmp_path / "third")]) == 0
+    with offered("good"):
+        for x, y in ((a, b), (c, d)):
+            _, warm, _ = machine(tmp_path, "third", "", torch.mm, x, y)
+            assert (warm.record_hits, warm.benchmarked) == (1, 0)
+    capsys.readouterr()
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_in_the_middle_keeps_no_compile(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    forget()
+    a, b = product(6)
+    c, d = product(7)
+    with s3_server() as mortal, offered("good"):
+        for name, value in mortal.environment.items():
+            monkeypatch.setenv(name, value)
+        options: dict[str, Any] = {"remote_url": url, "remote_timeout_s": LIMIT_S}
+        run = compiled(torch.mm, tmp_path / "here", **options)
+        run(a, b)
+        mortal.kill()
+        spent = Spent()
+        assert torch.allclose(run(c, d), c @ d, atol=1e-4)
+        started = time.monotonic()
+        RUNTIME.close()
+        assert time.monotonic() - started < LIMIT_S + 10
+    assert spent.stats.problems == 1
+    store = open_store(tmp_path / "here")
+    assert len(list(store.iter_records())) == 2
+    assert store.counters()["remote_unsent"] >= 1
+    assert "`inductor-plugin push` writes them" in caplog.text
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.slow
+def test_cold_to_warm_with_candidates_that_are_compiled(
+    server: S3Server, url: str, tmp_path: Path
+) -> None:
+    model = nn.Sequential(nn.Linear(96, 128), nn.ReLU(), nn.Linear(128, 64)).eval()
+    x = torch.randn(16, 96)
+    with torch.no_grad(), inductor_config.patch(freezing=True):
+        expected, cold, _ = machine(tmp_path, "first", url, model, x)
+        answer, warm, counters = machine(tmp_path, "second", url, model, x)
+    assert cold.compiled > 0
+    assert cold.benchmarked > 0
+    assert (warm.compiled, warm.benchmarked, warm.record_misses) == (0, 0, 0)
+    assert warm.record_hits == cold.problems
+    assert torch.equal(answer, expected)
+    assert counters["remote_saved_ms"] > 1000 * cold.compile_s / 2
