@@ -6,7 +6,6 @@ its variable ``INDUCTOR_PLUGIN_<NAME>``, and the variable overrides the default.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from inductor_plugin.errors import OptionError, warn_once
-from inductor_plugin.option_value import how, parse, suggestion, switch
+from inductor_plugin.option_value import check_pins, content_digest, how, parse, suggestion, switch
 
 logger = logging.getLogger(__name__)
 
@@ -266,18 +265,29 @@ class Config:
         ),
     )
 
+    ranks: Literal["auto", "off"] = field(
+        default="auto",
+        metadata=how(
+            "choice",
+            "Under `torch.distributed`, share the tuning out among the ranks, and decide the same on all; `off`: each rank "
+            "tunes and decides alone.",
+            choices=("auto", "off"),
+        ),
+    )
+    ranks_timeout_s: float = field(
+        default=60.0,
+        metadata=how(
+            "number",
+            "Time without a sign of life after which a rank is given up; its problems get library kernels.",
+            unit="s",
+        ),
+    )
+
     stated: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     """Names of the options that the user has set."""
 
     def __post_init__(self) -> None:
-        if self.policy == "pinned" and not self.pin_file:
-            raise OptionError(
-                "option policy='pinned' needs a file of decisions; set pin_file (written by "
-                "inductor_plugin.record(FILE) or `inductor-plugin pin FILE`) or use policy='cached'"
-            )
-        if self.strict and self.policy != "pinned":
-            words = "it is about pins; set policy='pinned'"
-            raise OptionError(f"option strict is on, and policy is {self.policy!r}: {words}")
+        check_pins(self.policy, self.pin_file, strict=self.strict)
 
     @staticmethod
     def load(
@@ -328,7 +338,7 @@ class Config:
         """
         plain = self.to_dict()
         pairs = [(name, plain[name]) for name, facts in _METADATA.items() if facts["code"]]
-        return (*pairs, ("pin_file_sha256", _sha256(self.pin_file) if self.pin_file else ""))
+        return (*pairs, ("pin_file_sha256", content_digest(self.pin_file) if self.pin_file else ""))
 
 
 _METADATA: dict[str, Mapping[str, Any]] = {o.name: o.metadata for o in fields(Config) if o.metadata}
@@ -388,13 +398,3 @@ def set_environment(variables: Mapping[str, str]) -> None:
     for name in [variable for variable in os.environ if variable not in variables]:
         del os.environ[name]
     os.environ.update(variables)
-
-
-def _sha256(path: str) -> str:
-    try:
-        return hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()
-    except OSError as error:
-        raise OptionError(
-            f"option pin_file is {path!r}, which cannot be read ({error.strerror}); name a file that "
-            "`inductor-plugin pin` or inductor_plugin.record has written"
-        ) from error

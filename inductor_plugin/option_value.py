@@ -1,8 +1,9 @@
-"""Parses option values, from Python and from environment variables, by kind. Pure."""
+"""Parses option values, from Python and from environment variables, by kind. Pure, but for `content_digest`."""
 
 from __future__ import annotations
 
 import difflib
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -183,3 +184,34 @@ def suggestion(
     hint = f"did you mean {close[0]!r}?" if close else ""
     listed = "" if brief and close else f"known are: {', '.join(names)}"
     return " ".join(filter(None, (hint, listed)))
+
+
+def content_digest(path: str) -> str:
+    """Return the SHA-256 of the pin file that an option names.
+
+    Raises:
+        OptionError: It cannot be read.
+    """
+    try:
+        return hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()
+    except OSError as error:
+        raise OptionError(
+            f"option pin_file is {path!r}, which cannot be read ({error.strerror}); name a file that "
+            "`inductor-plugin pin` or inductor_plugin.record has written"
+        ) from error
+
+
+def check_pins(policy: str, pin_file: str, *, strict: bool) -> None:
+    """Check the options about pins together.
+
+    Raises:
+        OptionError: They do not fit.
+    """
+    if policy == "pinned" and not pin_file:
+        raise OptionError(
+            "option policy='pinned' needs a file of decisions; set pin_file (written by "
+            "inductor_plugin.record(FILE) or `inductor-plugin pin FILE`) or use policy='cached'"
+        )
+    if strict and policy != "pinned":
+        words = "it is about pins; set policy='pinned'"
+        raise OptionError(f"option strict is on, and policy is {policy!r}: {words}")

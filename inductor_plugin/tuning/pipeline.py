@@ -149,6 +149,14 @@ class Pipeline:
         with self._wake:
             self._absent = ""
 
+    def end(self, task: Task, error: str) -> None:
+        """End a task that is decided elsewhere, or that nobody needs; it need not have been submitted."""
+        self._end(task, error)
+
+    def progressed(self) -> None:
+        """Take note that another process makes progress with what is waited for."""
+        self._notify()
+
     def close(self) -> None:
         """Stop measuring; tasks still queued end undecided."""
         with self._wake:

@@ -21,6 +21,7 @@ from inductor_plugin.tuning.validity import DISTURBED, is_calm
 
 if TYPE_CHECKING:
     from inductor_plugin.tuning.pins.pin import Pin
+    from inductor_plugin.tuning.ranks.agreed import Agreed
     from inductor_plugin.tuning.selection import Selection
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,8 @@ class TuningTicket:
         void: Offered candidates whose recorded measurement is not used under these options, and why.
         pin: Its pin, with ``policy=pinned``; None if the file has none.
         unpinned: Why its pin does not decide it, empty if it does; known once it is decided.
+        agreed: What the ranks of the job have decided; None before, and where there is no job.
+        taken_over: Whether the measurements and the kernel that they rest on are in this cache, too.
     """
 
     selection: Selection
@@ -67,6 +70,8 @@ class TuningTicket:
     void: Mapping[str, str] = field(default_factory=dict[str, str])
     pin: Pin | None = None
     unpinned: str = ""
+    agreed: Agreed | None = None
+    taken_over: bool = False
 
     @property
     def has_library(self) -> bool:
@@ -109,7 +114,8 @@ def decided(ticket: TuningTicket) -> str:
     problem, verdict = ticket.problem.describe(), ticket.verdict
     if verdict is None or verdict.winner is None:
         return f"{problem}: nothing was decided"
-    return f"{problem}: {verdict.winner} runs: {verdict.reason}"
+    by = "" if ticket.agreed is None else f" (decided by rank {ticket.agreed.rank})"
+    return f"{problem}: {verdict.winner} runs: {verdict.reason}{by}"
 
 
 def launches_of(ticket: TuningTicket) -> dict[str, float]:

@@ -47,6 +47,7 @@ from inductor_plugin.tuning.holder import wait_s
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.operand_files import OperandFiles
 from inductor_plugin.tuning.pins.pin import Pin
+from inductor_plugin.tuning.ranks.share import Share
 from inductor_plugin.tuning.refusal import remember
 from inductor_plugin.tuning.report.table import spent_on, summary, table
 from inductor_plugin.tuning.report.terminal import show
@@ -77,6 +78,7 @@ class Session:
         self._pinning = Pinning.of(config)
         self._tickets: dict[tuple[str, ...], TuningTicket] = {}
         self._contexts: dict[str, tuple[DeviceContext, Selection]] = {}
+        self._shares: dict[str, Share | None] = {}
         self._deferred: list[deferral.Deferred] = []
         self._pending: list[PendingChoice] = []
         self._by_buffer: dict[str, PendingChoice] = {}
@@ -197,7 +199,7 @@ class Session:
             if ticket.task is not None and ticket.task.measured:
                 ticket.task.ends = ends()
                 compat.count_autotuning()
-            context.submit(ticket)
+            (self._shares[context.device] or context).submit(ticket)
         return ticket
 
     def keep(self, buffer: str, pending: PendingChoice) -> None:
@@ -243,7 +245,7 @@ class Session:
         """Wait until the race of a ticket, if any, has ended."""
         contexts = self._contexts.values()
         context = next(each for each, selection in contexts if selection is ticket.selection)
-        context.wait(ticket, wait_s(self.config))
+        (self._shares[context.device] or context).wait(ticket, wait_s(self.config))
 
     def wait_all(self) -> None:
         """Wait until nothing of this graph is measured any more."""
@@ -267,6 +269,7 @@ class Session:
                 host_counts=host_counts(),
             )
             self._contexts[text] = (context, selection)
+            self._shares[text] = context.share(host_counts=host_counts())
         return self._contexts[text]
 
     def _hold(self) -> None:
@@ -303,6 +306,9 @@ class Session:
         self._reported = True
         self._files.remove()
         tickets = list(self._tickets.values())
+        for share in self._shares.values():
+            if share is not None:
+                share.release(tickets)
         if self._trial is not None:
             self._trial.tickets = tuple(tickets)
         if not self._is_extra:
