@@ -36,6 +36,7 @@ from inductor_plugin.inductor.graph.output_guard import OutputGuard
 from inductor_plugin.inductor.graph.packs import make_ready
 from inductor_plugin.inductor.graph.pending import PendingChoice
 from inductor_plugin.inductor.graph.pinning import Pinning
+from inductor_plugin.inductor.graph.ranks import GraphShares
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.number_check import NumberCheck
 from inductor_plugin.registry import default_registry
@@ -47,7 +48,7 @@ from inductor_plugin.tuning.holder import wait_s
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.operand_files import OperandFiles
 from inductor_plugin.tuning.pins.pin import Pin
-from inductor_plugin.tuning.ranks.share import Share
+from inductor_plugin.tuning.ranks.agreed import Agreed
 from inductor_plugin.tuning.refusal import remember
 from inductor_plugin.tuning.report.table import spent_on, summary, table
 from inductor_plugin.tuning.report.terminal import show
@@ -78,7 +79,7 @@ class Session:
         self._pinning = Pinning.of(config)
         self._tickets: dict[tuple[str, ...], TuningTicket] = {}
         self._contexts: dict[str, tuple[DeviceContext, Selection]] = {}
-        self._shares: dict[str, Share | None] = {}
+        self._shares = GraphShares()
         self._deferred: list[deferral.Deferred] = []
         self._pending: list[PendingChoice] = []
         self._by_buffer: dict[str, PendingChoice] = {}
@@ -199,7 +200,7 @@ class Session:
             if ticket.task is not None and ticket.task.measured:
                 ticket.task.ends = ends()
                 compat.count_autotuning()
-            (self._shares[context.device] or context).submit(ticket)
+            self._shares.tuner(context).submit(ticket)
         return ticket
 
     def keep(self, buffer: str, pending: PendingChoice) -> None:
@@ -231,9 +232,17 @@ class Session:
         """Return the pin of a product with its epilogue, with ``policy=pinned``."""
         return self._pinning.fusion(problem, self.context(device)[1])
 
-    def refuse_fusion(self, problem: Problem, device: torch.device, only: str, why: str) -> None:
-        """Let recordings keep that a fusion was refused before anything was measured."""
-        self._pinning.keep_refused(problem, self.context(device)[1], only, why)
+    def agreed_fusion(self, problem: Problem, device: torch.device) -> Agreed | None:
+        """Return what the ranks of the job have decided about a fusion; None if they have not."""
+        return self._shares.look_up(self.context(device)[0], problem)
+
+    def refuse_fusion(self, problem: Problem, device: torch.device, only: str, why: str) -> str:
+        """Return what runs where a fusion is refused before anything was measured: another rank may have decided otherwise."""
+        context, selection = self.context(device)
+        winner = self._shares.refuse(context, problem, only, why)
+        if winner == only:
+            self._pinning.keep_refused(problem, selection, only, why)
+        return winner
 
     def defer(self, pending: PendingChoice, choices: list[Any]) -> Any:
         """Return a node whose kernel is decided when the whole graph is lowered."""
@@ -245,7 +254,7 @@ class Session:
         """Wait until the race of a ticket, if any, has ended."""
         contexts = self._contexts.values()
         context = next(each for each, selection in contexts if selection is ticket.selection)
-        (self._shares[context.device] or context).wait(ticket, wait_s(self.config))
+        self._shares.tuner(context).wait(ticket, wait_s(self.config))
 
     def wait_all(self) -> None:
         """Wait until nothing of this graph is measured any more."""
@@ -269,7 +278,7 @@ class Session:
                 host_counts=host_counts(),
             )
             self._contexts[text] = (context, selection)
-            self._shares[text] = context.share(host_counts=host_counts())
+            self._shares.add(context, host_counts=host_counts())
         return self._contexts[text]
 
     def _hold(self) -> None:
@@ -306,9 +315,7 @@ class Session:
         self._reported = True
         self._files.remove()
         tickets = list(self._tickets.values())
-        for share in self._shares.values():
-            if share is not None:
-                share.release(tickets)
+        self._shares.release(tickets)
         if self._trial is not None:
             self._trial.tickets = tuple(tickets)
         if not self._is_extra:

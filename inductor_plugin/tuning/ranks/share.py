@@ -137,6 +137,11 @@ class Share:
         self._has_thread = has_thread
         self._thread: threading.Thread | None = None
 
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self._job.rank
+
     def submit(self, ticket: TuningTicket) -> None:
         """Let the job decide a ticket; returns immediately."""
         name = name_of(ticket)

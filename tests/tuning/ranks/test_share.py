@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inductor_plugin.tuning.ranks.agreed import of_verdict
 from inductor_plugin.tuning.decision import Verdict
+from inductor_plugin.tuning.ranks.agreed import of_verdict
 from tests.support.ranks import LIBRARY, TIMEOUT_S, Rank, drive, job_of, measured
 
 PROBLEMS = [f"problem{number}" for number in range(6)]
@@ -195,9 +195,8 @@ def test_a_later_ticket_about_the_same_problem_is_decided_at_once() -> None:
 
 
 def test_without_its_store_a_rank_runs_library_kernels(caplog: pytest.LogCaptureFixture) -> None:
-    store_lost, waits = job_of(2)[0][0], []
-    for name in PROBLEMS:
-        waits.append(store_lost.submit(name))
+    store_lost = job_of(2)[0][0]
+    waits = [store_lost.submit(name) for name in PROBLEMS]
     untyped: Any = store_lost.share
     untyped._lose("it has not answered for 30 s")
     assert set(store_lost.winners.values()) == {LIBRARY}
