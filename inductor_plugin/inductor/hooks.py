@@ -33,7 +33,7 @@ from inductor_plugin.inductor.facts.scope import (
 )
 from inductor_plugin.inductor.fusion import decide, visitors
 from inductor_plugin.inductor.fusion import limits as lowering_fusion_limit
-from inductor_plugin.inductor.graph import unstored
+from inductor_plugin.inductor.graph import stored, unstored
 from inductor_plugin.inductor.graph.output_guard import NEEDS_PYTHON
 from inductor_plugin.inductor.graph.selector import install, installed, uninstall
 from inductor_plugin.inductor.guard import guard
@@ -126,6 +126,7 @@ def unwrap_backend(stock: dict[str, Any]) -> None:
     uninstall()
     vector.uninstall()
     jinja.uninstall()
+    stored.uninstall()
     unstored.uninstall()
     guard.uninstall()
     int4.uninstall()
@@ -332,6 +333,7 @@ def _install() -> None:
     vector.install()
     jinja.install()
     unstored.install()
+    stored.install()
     guard.install()
     int4.install()
     flex.install()

@@ -131,15 +131,19 @@ class DeviceContext:
         job = current(self._config)
         if job is None:
             return None
-        templates = default_registry().identity()
-        names = group_of(self.environment, self._config, templates, host_counts=host_counts)
+        group = self.group(host_counts=host_counts)
         with self._runtime.lock:
-            share = self._shares.get((job.token, names))
+            share = self._shares.get((job.token, group))
             if share is None:
-                share = Share(job, names, self, COUNTERS, self._config.ranks_timeout_s)
-                self._shares[job.token, names] = share
+                share = Share(job, group, self, COUNTERS, self._config.ranks_timeout_s)
+                self._shares[job.token, group] = share
                 self._runtime.at_close(share.close)
             return share
+
+    def group(self, *, host_counts: bool) -> str:
+        """Return the name of the ranks that would decide together with this process."""
+        templates = default_registry().identity()
+        return group_of(self.environment, self._config, templates, host_counts=host_counts)
 
     def wait(self, ticket: TuningTicket, limit_s: float) -> None:
         """Wait until the race of a ticket, if any, has ended or the limit has passed."""

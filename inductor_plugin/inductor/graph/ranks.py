@@ -39,7 +39,7 @@ class GraphShares:
     def look_up(self, context: DeviceContext, problem: Problem) -> Agreed | None:
         """Return what the job has decided about a fusion; None if it has not, or there is no job."""
         share = self._shares.get(context.device)
-        return None if share is None else share.look_up(problem.op, problem_digest(problem))
+        return None if share is None else share.look_up(_name(problem))
 
     def refuse(self, context: DeviceContext, problem: Problem, only: str, why: str) -> str:
         """Return the job's decision about a fusion that this rank refuses before anything is measured.
@@ -54,4 +54,8 @@ class GraphShares:
         if share is None:
             return only
         own = of_verdict(Verdict(only, only, why), None, share.rank)
-        return share.decide(problem.op, problem_digest(problem), own).winner or only
+        return share.decide(_name(problem), own).winner or only
+
+
+def _name(problem: Problem) -> str:
+    return f"{problem.op}/{problem_digest(problem)}"

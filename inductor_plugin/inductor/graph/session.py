@@ -31,7 +31,7 @@ from inductor_plugin.inductor.candidates.template_choice import template_choices
 from inductor_plugin.inductor.facts import compat, toolchain
 from inductor_plugin.inductor.facts.attached import attached
 from inductor_plugin.inductor.facts.problem import device_text
-from inductor_plugin.inductor.graph import deferral, misses, trial, unstored
+from inductor_plugin.inductor.graph import deferral, misses, stored, trial, unstored
 from inductor_plugin.inductor.graph.output_guard import OutputGuard
 from inductor_plugin.inductor.graph.packs import make_ready
 from inductor_plugin.inductor.graph.pending import PendingChoice
@@ -49,6 +49,7 @@ from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.operand_files import OperandFiles
 from inductor_plugin.tuning.pins.pin import Pin
 from inductor_plugin.tuning.ranks.agreed import Agreed
+from inductor_plugin.tuning.ranks.ledger import LEDGER
 from inductor_plugin.tuning.refusal import remember
 from inductor_plugin.tuning.report.table import spent_on, summary, table
 from inductor_plugin.tuning.report.terminal import show
@@ -252,9 +253,11 @@ class Session:
 
     def wait(self, ticket: TuningTicket) -> None:
         """Wait until the race of a ticket, if any, has ended."""
+        self._shares.tuner(self._context_of(ticket)).wait(ticket, wait_s(self.config))
+
+    def _context_of(self, ticket: TuningTicket) -> DeviceContext:
         contexts = self._contexts.values()
-        context = next(each for each, selection in contexts if selection is ticket.selection)
-        self._shares.tuner(context).wait(ticket, wait_s(self.config))
+        return next(each for each, selection in contexts if selection is ticket.selection)
 
     def wait_all(self) -> None:
         """Wait until nothing of this graph is measured any more."""
@@ -319,6 +322,9 @@ class Session:
         if self._trial is not None:
             self._trial.tickets = tuple(tickets)
         if not self._is_extra:
+            groups = [self._context_of(t).group(host_counts=host_counts()) for t in tickets]
+            stored.note(zip(groups, tickets, strict=True))
+            LEDGER.add_decisions(tickets)
             self._carry(tickets)
             self._report(tickets)
             self._pinning.keep(tickets, self._trial)

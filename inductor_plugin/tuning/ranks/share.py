@@ -1,13 +1,5 @@
 """The problems of one kind of device, shared out among the ranks of a job.
 
-Keys of the store, below the group's prefix:
-
-    claim/PROBLEM       the rank that tunes it: who has set the key first
-    decision/PROBLEM    what the job has decided: who has set the key first; it never changes
-    refused/PROBLEM/CANDIDATE   set by a rank on which the candidate has failed
-    decided             counts decisions, so that who waits asks for one number
-    beat/RANK           the rank's latest sign of life, while it tunes
-
 One thread does all of that while something is undecided. It never measures, and it waits for nothing but the store.
 """
 
@@ -17,19 +9,18 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Iterable
 
 from inductor_plugin.errors import warn_once
 from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.ranks import agreed as decisions
 from inductor_plugin.tuning.ranks.agreed import Agreed
-from inductor_plugin.tuning.ranks.claim import FREE, Claim, capacity, order, parse
+from inductor_plugin.tuning.ranks.board import Board
+from inductor_plugin.tuning.ranks.claim import capacity, order
 from inductor_plugin.tuning.ranks.job import Job
+from inductor_plugin.tuning.ranks.part import Part, Tuner, name_of
 from inductor_plugin.tuning.ranks.pulse import BEAT_S, Watch, beat
 from inductor_plugin.tuning.ranks.store import StoreLostError
-from inductor_plugin.tuning.task import Task
 from inductor_plugin.tuning.ticket import TuningTicket
 
 logger = logging.getLogger(__name__)
@@ -38,64 +29,6 @@ _POLL_S, _LONGEST_POLL_S = 0.02, 0.5
 """Seconds between two looks at the store while it changes, and while it does not: 1,000 ranks ask 2,000 times a second."""
 _TUNING_POLL_S = 0.1
 """Seconds after which a rank sees, at the latest, that a problem it tunes is tuned."""
-
-
-class Tuner(Protocol):
-    """What measures the problems that this rank has claimed."""
-
-    def submit(self, ticket: TuningTicket) -> None:
-        """Start to tune; ``ticket.task.done`` is set when it has ended."""
-        ...
-
-    def wait(self, ticket: TuningTicket, limit_s: float) -> None:
-        """Wait until the ticket's task has ended, or its problem has made no progress within the limit."""
-        ...
-
-    def end(self, task: Task, error: str) -> None:
-        """End a task, whether it was submitted or not."""
-        ...
-
-    def progressed(self) -> None:
-        """Take note that another rank makes progress with what is waited for here."""
-        ...
-
-
-@dataclass(eq=False)
-class Part:
-    """A problem that the job decides.
-
-    Attributes:
-        name: The problem, as in keys.
-        tickets: The tickets of this process about it, the one that is tuned first.
-        state: ``open``; ``mine``: this rank tunes it; ``theirs``: another does.
-        owner: The rank that does.
-        agreed: The decision, once there is one.
-        ready: Set then.
-        awaited: How many threads wait for it.
-        announced: Whether refusals of this rank are in the store.
-        looked_up: Whether the store has been asked for a decision.
-    """
-
-    name: str
-    tickets: list[TuningTicket]
-    state: str = "open"
-    owner: int | None = None
-    agreed: Agreed | None = None
-    ready: threading.Event = field(default_factory=threading.Event)
-    awaited: int = 0
-    announced: bool = False
-    looked_up: bool = False
-
-    @property
-    def task(self) -> Task | None:
-        """The task that tunes it."""
-        return self.tickets[0].task if self.tickets else None
-
-    @property
-    def ended(self) -> bool:
-        """Whether this process has done what it could to decide it: nothing, where it has measured before."""
-        task = self.task
-        return task is None or task.done.is_set()
 
 
 class Share:
@@ -122,7 +55,7 @@ class Share:
             has_thread: False where the caller calls `step`: in a simulation.
         """
         self._job = job
-        self._prefix = f"{group}/"
+        self._board = Board(job, group)
         self._tuner = tuner
         self._counters = counters
         self._timeout_s = timeout_s
@@ -148,7 +81,7 @@ class Share:
         with self._wake:
             part = self._parts.get(name)
             if part is None:
-                part = self._parts[name] = Part(name, [])
+                part = self._parts[name] = Part(name)
             if part.agreed is not None:
                 self._adopt(part, ticket)
                 return
@@ -193,19 +126,17 @@ class Share:
             self._tuner.submit(ticket)
             self._tuner.wait(ticket, limit_s)
 
-    def look_up(self, op: str, digest: str) -> Agreed | None:
+    def look_up(self, problem: str) -> Agreed | None:
         """Return what the job has decided about a problem; None if it has not, or its store is lost."""
-        return self._agreed_on(
-            f"{op}/{digest}", lambda key: self._job.store.get(key), publishes=False
-        )
+        return self._agreed_on(problem, self._board.decision)
 
-    def decide(self, op: str, digest: str, own: Agreed) -> Agreed:
-        """Return the job's decision about a problem that nobody measures: this rank's, unless there is another."""
+    def decide(self, problem: str, own: Agreed) -> Agreed:
+        """Return the job's decision about a problem that nobody measures: this rank's, unless there is another.
+
+        Without its store it is ``own``: two kernels instead of a fused one, which all ranks run then.
+        """
         text = decisions.dump(own)
-        agreed = self._agreed_on(
-            f"{op}/{digest}", lambda key: self._job.store.put_once(key, text), publishes=True
-        )
-        return own if agreed is None else agreed
+        return self._agreed_on(problem, lambda name: self._board.decide(name, text)) or own
 
     def release(self, tickets: Iterable[TuningTicket]) -> None:
         """Give back the problems that nobody waits for any more: their graph is compiled, or failed to."""
@@ -280,18 +211,11 @@ class Share:
         with self._wake:
             given_back, self._given_back = self._given_back, []
         for part in given_back:
-            self._job.store.exchange(self._key("claim", part.name), self._claim.text, FREE)
+            self._board.give_back(part.name)
         changed = [self._announce(), self._publish(), self._read(now), self._claim_more()]
         self._send_beat(now)
         self._watch(now)
         return any(changed)
-
-    @property
-    def _claim(self) -> Claim:
-        return Claim(self._job.rank, self._job.token)
-
-    def _key(self, kind: str, *names: str) -> str:
-        return "/".join((f"{self._prefix}{kind}", *names))
 
     def _undecided(self) -> list[Part]:
         return [part for part in self._parts.values() if part.agreed is None]
@@ -306,7 +230,7 @@ class Share:
         for part in parts:
             part.announced = True
             for candidate in {name for t in [*part.tickets] for name in decisions.refused(t)}:
-                self._job.store.put(self._key("refused", part.name, candidate), str(self._job.rank))
+                self._board.refuse(part.name, candidate)
         return bool(parts)
 
     def _publish(self) -> bool:
@@ -323,7 +247,7 @@ class Share:
         ticket = part.tickets[0]
         verdict, rank = ticket.selection.chosen(ticket), self._job.rank
         if verdict.winner is not None and verdict.winner != verdict.library:
-            refusal = self._job.store.get(self._key("refused", part.name, verdict.winner))
+            refusal = self._board.refusal(part.name, verdict.winner)
             if refusal is not None:
                 why = f"the library kernel stays: {verdict.winner} has failed on rank {refusal}"
                 return decisions.library_for(why, rank)
@@ -341,18 +265,14 @@ class Share:
 
     def _put(self, part: Part, own: Agreed) -> None:
         """Publish a decision, and take what the store has then: the first that was published."""
-        text = decisions.dump(own)
-        stored = self._job.store.put_once(self._key("decision", part.name), text)
-        if stored == text:
-            self._job.store.count(self._key("decided"), 1)
-        self._settle_by(part, stored)
+        self._settle_by(part, self._board.decide(part.name, decisions.dump(own)))
 
     def _read(self, now: float) -> bool:
         """Take decisions of others: those that are new, and each second the one that is waited for."""
         waiting = self._listed(lambda part: part.state != "mine")
         if not waiting:
             return False
-        count, due = self._job.store.count(self._key("decided")), now - self._looked_at >= BEAT_S
+        count, due = self._board.decided(), now - self._looked_at >= BEAT_S
         new = count != self._decided
         self._decided = count
         if due:
@@ -363,7 +283,7 @@ class Share:
 
     def _take(self, part: Part) -> bool:
         part.looked_up = True
-        stored = self._job.store.get(self._key("decision", part.name))
+        stored = self._board.decision(part.name)
         if stored is not None:
             self._settle_by(part, stored)
         return stored is not None
@@ -381,32 +301,24 @@ class Share:
         return held > before
 
     def _claimed(self, part: Part) -> bool:
-        key, own = self._key("claim", part.name), self._claim
         if self._take(part):
             return False
-        stored = self._job.store.put_once(key, own.text)
-        if stored == FREE:
-            stored = self._job.store.exchange(key, FREE, own.text)
-        claim = parse(stored)
+        mine = self._board.claim(part.name)
         with self._wake:
             if part.name not in self._parts:  # released meanwhile
-                if claim == own:
-                    self._given_back.append(part)
+                self._given_back += [part] if mine else []
                 return False
-            part.state = "mine" if claim == own else "theirs"
-            part.owner = None if claim is None else claim.rank
-        if claim != own:
-            return False
-        self._tuner.submit(part.tickets[0])
-        return True
+            part.state = "mine" if mine else "theirs"
+        if mine:
+            self._tuner.submit(part.tickets[0])
+        return mine
 
     def _send_beat(self, now: float) -> None:
         mine = self._listed(lambda part: part.state == "mine")
         if now - self._beat_at < BEAT_S or not (mine or self._beats):
             return
         self._beat_at, self._beats = now, self._beats + 1
-        progress = {part.name: _steps(part.task) for part in mine}
-        self._job.store.put(self._key("beat", str(self._job.rank)), beat(self._beats, progress))
+        self._board.beat(beat(self._beats, {part.name: part.steps for part in mine}))
 
     def _watch(self, now: float) -> None:
         """Look each second after the ranks that tune what is waited for here."""
@@ -414,12 +326,12 @@ class Share:
             return
         self._watched_at = now
         for part in self._listed(lambda part: part.state == "theirs" and part.awaited > 0):
-            claim = parse(self._job.store.get(self._key("claim", part.name)) or FREE)
-            if claim is None or claim.rank != part.owner:
+            part.owner = self._board.holder(part.name)
+            if part.owner in (None, self._job.rank):  # it was given back
                 part.state = "open"
                 continue
-            watch = self._watches.setdefault(claim.rank, Watch(now))
-            text = self._job.store.get(self._key("beat", str(claim.rank)))
+            watch = self._watches.setdefault(part.owner, Watch(now))
+            text = self._board.beat_of(part.owner)
             if watch.see(text, part.name, now):
                 self._tuner.progressed()
             if watch.silent_s(now) > self._timeout_s and not self._take(part):
@@ -466,10 +378,8 @@ class Share:
             for part in self._undecided():
                 self._settle(part, decisions.library_for(self._lost, self._job.rank))
 
-    def _agreed_on(
-        self, name: str, operation: Callable[[str], str | None], *, publishes: bool
-    ) -> Agreed | None:
-        """Return the decision about a problem that an operation of the store gives, and keep it."""
+    def _agreed_on(self, name: str, asked: Callable[[str], str | None]) -> Agreed | None:
+        """Return the decision about a problem that the store gives, and keep it."""
         with self._wake:
             part = self._parts.get(name)
             if part is not None and part.agreed is not None:
@@ -477,31 +387,13 @@ class Share:
             if self._lost:
                 return None
         try:
-            stored = operation(self._key("decision", name))
-            if publishes:
-                self._job.store.count(self._key("decided"), 1)
-            agreed = None if stored is None else decisions.load(stored)
+            stored = asked(name)
         except StoreLostError as error:
             self._lose(str(error))
             return None
-        except ValueError:
+        if stored is None:
             return None
-        if agreed is not None:
-            with self._wake:
-                self._settle(self._parts.setdefault(name, Part(name, [])), agreed)
-        return agreed
-
-
-def name_of(ticket: TuningTicket) -> str:
-    """Return the problem of a ticket, as in keys."""
-    return f"{ticket.problem.op}/{ticket.digest}"
-
-
-def _steps(task: Task | None) -> int:
-    """Return how much of a task is done: candidates compiled and measured, legs of the finals."""
-    entries: Sequence[object] = [] if task is None else task.entries
-    done = sum(
-        getattr(entry, "ready", False) + (getattr(entry, "outcome", None) is not None)
-        for entry in [*entries]
-    )
-    return done + (0 if task is None else task.legs)
+        with self._wake:
+            part = self._parts.setdefault(name, Part(name))
+        self._settle_by(part, stored)
+        return part.agreed

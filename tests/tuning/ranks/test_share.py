@@ -236,10 +236,10 @@ def test_a_decision_that_nobody_measures_is_the_jobs_too() -> None:
         of_verdict(Verdict(name, None, "it was estimated"), None, rank.number)
         for rank, name in zip(ranks, ("unfused", "fused"), strict=True)
     ]
-    assert ranks[0].share.look_up("mm", "fusion") is None
-    taken = [rank.share.decide("mm", "fusion", own[rank.number]).winner for rank in ranks]
+    assert ranks[0].share.look_up("mm/fusion") is None
+    taken = [rank.share.decide("mm/fusion", own[rank.number]).winner for rank in ranks]
     assert taken == ["unfused", "unfused"]
-    found = ranks[1].share.look_up("mm", "fusion")
+    found = ranks[1].share.look_up("mm/fusion")
     assert found is not None
     assert found.winner == "unfused"
 
