@@ -238,7 +238,7 @@ class Session:
         return self._shares.look_up(self.context(device)[0], problem)
 
     def refuse_fusion(self, problem: Problem, device: torch.device, only: str, why: str) -> str:
-        """Return what runs where a fusion is refused before anything was measured: another rank may have decided otherwise."""
+        """Return what runs where a fusion is refused before it is measured: another rank may have decided otherwise."""
         context, selection = self.context(device)
         winner = self._shares.refuse(context, problem, only, why)
         if winner == only:
@@ -322,8 +322,7 @@ class Session:
         if self._trial is not None:
             self._trial.tickets = tuple(tickets)
         if not self._is_extra:
-            groups = [self._context_of(t).group(host_counts=host_counts()) for t in tickets]
-            stored.note(zip(groups, tickets, strict=True))
+            stored.note((self._context_of(t).group(host_counts=host_counts()), t) for t in tickets)
             LEDGER.add_decisions(tickets)
             self._carry(tickets)
             self._report(tickets)

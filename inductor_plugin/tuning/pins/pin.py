@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from inductor_plugin.cache import Decision, Measured, Record
 from inductor_plugin.cache.merge import weight
+from inductor_plugin.cache.record import TEMPLATE_FIELD
 from inductor_plugin.problem.description import described
 
 _DIGITS = 4
@@ -149,8 +150,13 @@ def time_of(measured: Measured | None) -> float | None:
 
 
 def template_in(measured: Measured | None) -> str:
-    """Return the template that a measured candidate is of; empty for other kinds, and where its name does not say it."""
-    if measured is None or measured.kind != "template":
+    """Return the template that a measured candidate is of; empty for other kinds, and where nothing says it."""
+    if measured is None:
+        return ""
+    stated = measured.provenance.get(TEMPLATE_FIELD)
+    if isinstance(stated, str):
+        return stated
+    if measured.kind != "template":
         return ""
     name, separator, _ = measured.name.removeprefix("fused.").partition("::")
     return name if separator else ""
