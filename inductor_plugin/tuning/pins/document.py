@@ -25,6 +25,7 @@ _LINES = (
     ("library", "library_ms"),
     ("reason",),
     ("op", "digest"),
+    ("fields",),
 )
 """Which fields of a pin share a line."""
 
@@ -134,7 +135,7 @@ def _pin_text(pin: Pin) -> str:
         ", ".join(
             f"{json.dumps(name)}: {json.dumps(fields[name])}"
             for name in names
-            if fields[name] not in (None, "") and (name != "samples" or fields[name])
+            if fields[name] not in (None, "", {}) and (name != "samples" or fields[name])
         )
         for names in _LINES
     ]
@@ -157,6 +158,7 @@ _OPTIONAL: Mapping[str, tuple[Callable[[Any], Any], Any]] = {
     "library": (optional(as_text), None),
     "library_ms": (optional(amount), None),
     "reason": (as_text, ""),
+    "fields": (table, {}),
 }
 
 
