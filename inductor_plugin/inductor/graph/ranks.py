@@ -26,6 +26,10 @@ class GraphShares:
         if share is not None:
             self._shares[context.device] = share
 
+    def get(self, context: DeviceContext) -> Share | None:
+        """Return this rank's part in the problems of a device; None without a job."""
+        return self._shares.get(context.device)
+
     def tuner(self, context: DeviceContext) -> Share | DeviceContext:
         """Return what decides the tickets of a device."""
         return self._shares.get(context.device, context)

@@ -191,9 +191,9 @@ class Session:
         if ticket is None:
             ticket = selection.plan(problem, offers, rejected, check, self._budget)
             if self._trial is not None:
-                ticket.held = self._trial.holds(
-                    ticket.digest, context.store, context.environment, self._pinning.pins
-                )
+                place = ticket.digest, context.store, context.environment
+                share = self._shares.get(context)
+                ticket.held = self._trial.holds(*place, self._pinning.pins, share)
             self._tickets[key] = ticket
             ticket.epilogue = epilogue or {}
             if not ticket.hit and self.config.policy != "build":  # which compiles what it measured

@@ -96,18 +96,21 @@ def install() -> None:
         with compiling(trial):
             compiled = stock(gm, example_inputs, *arguments, **keywords)
         limit_s = max(_LEAST_S, _SHARE * (time.perf_counter() - started))
-        if not (isinstance(compiled, CompiledFxGraph) and _is_due(trial, config)):
-            _carry(trial, config)
-            return compiled
 
         def again(given_up: Held) -> Any:
             own = {name: _apart(value) for name, value in keywords.items()}
             with compiling(Trial(trial.digest, given_up, is_extra=True)):
                 return stock(copied(original), example_inputs, *arguments, **own)
 
-        guarded = _guarded(compiled, trial, again, example_inputs, problem, config, limit_s)
+        if isinstance(compiled, CompiledFxGraph):
+            given_up = trial.in_effect
+            if _is_due(trial, config):
+                guarded = Guarded(compiled, trial, again, (), problem, config, limit_s)
+                compiled, given_up = _guarded(guarded, example_inputs)
+            agreed = trial.agreed(given_up)
+            compiled = compiled if agreed == given_up else again(agreed)
         _carry(trial, config)
-        return guarded
+        return compiled
 
     codegen.__module__ = __name__
     setattr(module, _NAME, codegen)
@@ -166,32 +169,22 @@ def _carry(trial: Trial, config: Config) -> None:
         add_record(store, environment, GRAPH, trial.digest)
 
 
-def _guarded(
-    compiled: Any,
-    trial: Trial,
-    again: Callable[[Held], Any],
-    example_inputs: Sequence[Any],
-    problem: Mapping[str, Any],
-    config: Config,
-    limit_s: float,
-) -> Any:
-    """Return the compiled graph, or one that gives up some choices because it was slower than with library kernels."""
-    started = time.perf_counter()
+def _guarded(graph: Guarded, example_inputs: Sequence[Any]) -> tuple[Any, Held]:
+    """Return the compiled graph, or one that gives up choices because it was slower than with library kernels, and which."""
+    started, unchanged = time.perf_counter(), (graph.compiled, graph.trial.in_effect)
     try:
         with uncounted(), _random_numbers_kept(example_inputs):
             inputs = real_inputs(example_inputs)
             if inputs is None:
-                return compiled
-            return _verified(
-                Guarded(compiled, trial, again, inputs, problem, config, limit_s), _choices(trial)
-            )
+                return unchanged
+            return _verified(dataclasses.replace(graph, inputs=inputs), _choices(graph.trial))
     except Exception as error:  # noqa: BLE001  the border: no compile fails because it was to be compared
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         warn_once(logger, f"a tuned graph was not compared with library kernels: {reason}")
-        return compiled
+        return unchanged
     finally:
         COUNTERS.add(compare_s=time.perf_counter() - started)
-        verdicts = [ticket.verdict for ticket in trial.tickets]
+        verdicts = [ticket.verdict for ticket in graph.trial.tickets]
         unstored.mark_provisional(
             provisional=any(v is not None and v.provisional for v in verdicts)
         )
@@ -206,7 +199,7 @@ def _random_numbers_kept(example_inputs: Sequence[Any]) -> Generator[None]:
         yield
 
 
-def _verified(graph: Guarded, choices: Mapping[str, str]) -> Any:
+def _verified(graph: Guarded, choices: Mapping[str, str]) -> tuple[Any, Held]:
     margin, library = graph.config.never_slower_margin, graph.again(_ALL)
     tried: dict[frozenset[str], tuple[Any, Comparison]] = {}
 
@@ -224,17 +217,17 @@ def _verified(graph: Guarded, choices: Mapping[str, str]) -> Any:
     tuned = graph.again(Held()) if graph.trial.is_reduced else graph.compiled
     whole = compared(tuned)
     if whole is None:  # a few turns take too long
-        return graph.compiled
+        return graph.compiled, graph.trial.in_effect
     if not whole.is_slower(margin):
         _keep(graph, choices, Held(), whole, whole)
-        return tuned
+        return tuned, Held()
     given_up = search(_most_suspicious_first(graph.trial, choices), is_fast)
     if given_up == frozenset(choices):
         _keep(graph, choices, _ALL, whole, whole)
-        return library
+        return library, _ALL
     compiled, best = tried[given_up]
     _keep(graph, choices, held(given_up), whole, best)
-    return compiled
+    return compiled, held(given_up)
 
 
 def _most_suspicious_first(trial: Trial, choices: Mapping[str, str]) -> list[str]:
