@@ -103,7 +103,7 @@ class Pipeline:
                     self._build.add(task, candidate, self._notify)
         with self._wake:
             refusal = self._refusal()
-            if not refusal:
+            if not refusal and not task.done.is_set():  # decided elsewhere meanwhile
                 self._tasks.append(task)
                 self._wake.notify_all()
         if refusal:

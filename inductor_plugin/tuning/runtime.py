@@ -135,6 +135,7 @@ class DeviceContext:
         with self._runtime.lock:
             share = self._shares.get((job.token, group))
             if share is None:
+                _ = self.pipeline  # created first, so closed last: after problems were given back
                 share = Share(job, group, self, COUNTERS, self._config.ranks_timeout_s)
                 self._shares[job.token, group] = share
                 self._runtime.at_close(share.close)

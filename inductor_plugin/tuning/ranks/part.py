@@ -38,6 +38,7 @@ class Part:
 
     Attributes:
         name: The problem, as in keys.
+        describe: The problem in one line.
         tickets: The tickets of this process about it until it is decided, the one that is tuned first.
         state: ``open``; ``mine``: this rank tunes it; ``theirs``: another does.
         owner: The rank that does.
@@ -49,6 +50,7 @@ class Part:
     """
 
     name: str
+    describe: str = ""
     tickets: list[TuningTicket] = field(default_factory=list[TuningTicket])
     state: Literal["open", "mine", "theirs"] = "open"
     owner: int | None = None

@@ -81,7 +81,7 @@ class Share:
         with self._wake:
             part = self._parts.get(name)
             if part is None:
-                part = self._parts[name] = Part(name)
+                part = self._parts[name] = Part(name, ticket.problem.describe())
             if part.agreed is not None:
                 self._adopt(part, ticket)
                 return
@@ -235,16 +235,16 @@ class Share:
 
     def _publish(self) -> bool:
         """Publish what this process has decided: measured now or earlier, or given up."""
-        parts = self._listed(lambda part: part.ended)
-        for part in parts:
-            tuned = part.state == "mine" or part.task is None
-            agreed = self._own(part) if tuned else self._given_up(part)
+        with self._wake:  # a graph that ends meanwhile takes its tickets away
+            ended = [(part, part.tickets[0]) for part in self._undecided() if part.ended]
+        for part, ticket in ended:
+            tuned = part.state == "mine" or ticket.task is None
+            agreed = self._own(part, ticket) if tuned else self._given_up(part, ticket)
             self._put(part, agreed)
             self._counters.add(ranks_tuned=int(part.state == "mine"))
-        return bool(parts)
+        return bool(ended)
 
-    def _own(self, part: Part) -> Agreed:
-        ticket = part.tickets[0]
+    def _own(self, part: Part, ticket: TuningTicket) -> Agreed:
         verdict, rank = ticket.selection.chosen(ticket), self._job.rank
         if verdict.winner is not None and verdict.winner != verdict.library:
             refusal = self._board.refusal(part.name, verdict.winner)
@@ -253,14 +253,14 @@ class Share:
                 return decisions.library_for(why, rank)
         return decisions.of_verdict(verdict, ticket.selection.record_of(ticket), rank)
 
-    def _given_up(self, part: Part) -> Agreed:
-        error = part.task.error if part.task is not None else ""
-        return self._without(part, error or "it was not tuned")
+    def _given_up(self, part: Part, ticket: TuningTicket) -> Agreed:
+        error = ticket.task.error if ticket.task is not None else ""
+        return self._without(part, error or "was not awaited")
 
     def _without(self, part: Part, why: str) -> Agreed:
         rank = "another rank" if part.owner is None else f"rank {part.owner}"
-        reason = f"the library kernel stays for now: {rank}, which was to tune it, {why}"
-        warn_once(logger, f"{part.tickets[0].problem.describe()}: {reason}")
+        reason = f"the library kernel stays for now, without {rank}, which had the problem: {why}"
+        warn_once(logger, f"{part.describe}: {reason}")
         return decisions.library_for(reason, self._job.rank)
 
     def _put(self, part: Part, own: Agreed) -> None:
@@ -305,12 +305,13 @@ class Share:
             return False
         mine = self._board.claim(part.name)
         with self._wake:
-            if part.name not in self._parts:  # released meanwhile
+            ticket = next(iter(part.tickets), None)
+            if ticket is None or part.agreed is not None:  # released or decided meanwhile
                 self._given_back += [part] if mine else []
                 return False
             part.state = "mine" if mine else "theirs"
         if mine:
-            self._tuner.submit(part.tickets[0])
+            self._tuner.submit(ticket)
         return mine
 
     def _send_beat(self, now: float) -> None:
@@ -335,7 +336,7 @@ class Share:
             if watch.see(text, part.name, now):
                 self._tuner.progressed()
             if watch.silent_s(now) > self._timeout_s and not self._take(part):
-                why = f"has shown no sign of life for {watch.silent_s(now):.0f} s"
+                why = f"no sign of life for {watch.silent_s(now):.0f} s"
                 self._put(part, self._without(part, why))
 
     # ---- the end of a problem

@@ -310,3 +310,34 @@ def test_no_order_of_events_lets_ranks_decide_differently(
     if not any(action in ("stop", "record") for _, action, _ in actions):
         tuned = [name for rank in ranks for name in rank.tuner.tuned]
         assert len(tuned) == len(set(tuned))
+
+
+def test_a_graph_that_ends_while_its_problem_is_claimed_gives_it_back() -> None:
+    ranks, store = job_of(2)
+    ticket, exchange = ranks[0].submit("problem"), store.exchange
+
+    def released(key: str, before: str, value: str) -> str:
+        ranks[0].share.release([ticket])
+        store.exchange = exchange  # type: ignore[method-assign]
+        return exchange(key, before, value)
+
+    store.exchange = released  # type: ignore[method-assign]
+    ranks[0].step(0.0)
+    assert ranks[0].tuner.running == {}
+    ranks[0].step(1.0)
+    ranks[1].submit("problem")
+    drive(ranks[1:], from_s=1.0)
+    assert ranks[1].tuner.tuned == ["problem"]
+
+
+def test_a_problem_of_two_graphs_is_tuned_for_the_other_when_one_ends() -> None:
+    ranks, _ = job_of(2)
+    first = ranks[0].submit("problem")
+    ranks[0].step(0.0)
+    second = ranks[0].submit("problem")
+    ranks[0].share.release([first])
+    drive(ranks[:1])
+    assert ranks[0].tuner.tuned == ["problem"]
+    assert second.verdict is not None
+    assert second.verdict.winner == "fast"
+    assert first.verdict is None
