@@ -47,6 +47,9 @@ DISTURBED_FIELD = "disturbed"
 UNCHECKED, NO_REFERENCE = "unchecked", "no reference"
 """Values of the provenance's field ``numbers`` where nobody has compared them: not asked to, or with nothing to compare them with."""
 
+TEMPLATE_FIELD = "template"
+"""Field of the provenance with the registered template of a candidate whose name does not begin with it (Triton kernels)."""
+
 FAULTS = frozenset({"wrong", "red_zone", "raised", "compile_failed"})
 """Failures of the candidate's own, whatever the machine's load, and whether numbers are compared or not."""
 

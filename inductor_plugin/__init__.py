@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from inductor_plugin.ops.epilogue_replay import replay
     from inductor_plugin.registry import Registry, register, unregister
     from inductor_plugin.tuning.counters import Stats, stats
+    from inductor_plugin.tuning.ranks.verify import RankReport, verify_ranks
     from inductor_plugin.version import __version__
 
 
 __all__ = [
+    "RankReport",
     "Registry",
     "Stats",
     "__version__",
@@ -32,9 +34,11 @@ __all__ = [
     "replay",
     "stats",
     "unregister",
+    "verify_ranks",
 ]
 
 _HOMES = {
+    "RankReport": "inductor_plugin.tuning.ranks.verify",
     "Registry": "inductor_plugin.registry",
     "Stats": "inductor_plugin.tuning.counters",
     "__version__": "inductor_plugin.version",
@@ -48,6 +52,7 @@ _HOMES = {
     "replay": "inductor_plugin.ops.epilogue_replay",
     "stats": "inductor_plugin.tuning.counters",
     "unregister": "inductor_plugin.registry",
+    "verify_ranks": "inductor_plugin.tuning.ranks.verify",
 }
 
 

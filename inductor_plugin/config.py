@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from inductor_plugin.errors import OptionError, warn_once
 from inductor_plugin.option_value import (
+    check_pins,
     how,
     parse,
     pin_file_sha256,
@@ -293,17 +294,29 @@ class Config:
         ),
     )
 
+    ranks: Literal["auto", "off"] = field(
+        default="auto",
+        metadata=how(
+            "choice",
+            "Under `torch.distributed`, share the tuning out among the ranks, and decide the same on all; `off`: each rank "
+            "tunes and decides alone.",
+            choices=("auto", "off"),
+        ),
+    )
+    ranks_timeout_s: float = field(
+        default=60.0,
+        metadata=how(
+            "number",
+            "Time without a sign of life after which a rank is given up; its problems get library kernels.",
+            unit="s",
+        ),
+    )
+
     stated: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     """Names of the options that the user has set."""
 
     def __post_init__(self) -> None:
-        if self.policy == "pinned" and not self.pin_file:
-            raise OptionError(
-                "option policy='pinned' needs a file of decisions; set pin_file (written by "
-                "inductor_plugin.record(FILE) or `inductor-plugin pin FILE`) or use policy='cached'"
-            )
-        if self.strict and self.policy != "pinned":
-            raise OptionError(f"option strict needs policy='pinned', not {self.policy!r}; set it")
+        check_pins(self.policy, self.pin_file, strict=self.strict)
 
     @staticmethod
     def load(

@@ -5,6 +5,7 @@ InductorPluginError
 ├── RegistrationError      a template name that is taken or not registered
 ├── TargetError            an unknown GPU
 ├── PinError               a problem without a pin (option ``strict``), or a recording of nothing
+├── RankError              ranks that cannot be compared
 ├── PackError              a pack of precompiled kernels that is empty or does not load
 ├── OutputError            a chosen kernel that wrote NaN or Inf (option ``check_outputs``)
 ├── KernelError            a compiled kernel that cannot be loaded, or refuses a call
@@ -44,6 +45,10 @@ class TargetError(InductorPluginError, ValueError):
 
 class PinError(InductorPluginError):
     """A problem that the pin file does not decide here, with ``strict``, or a recording without any compile."""
+
+
+class RankError(InductorPluginError):
+    """Ranks cannot be compared: there is no job, or its store is lost."""
 
 
 class PackError(InductorPluginError):

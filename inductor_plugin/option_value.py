@@ -1,4 +1,4 @@
-"""Parses option values, from Python and from environment variables, by kind. Pure."""
+"""Parses option values, from Python and from environment variables, by kind. Pure, but for `content_digest`."""
 
 from __future__ import annotations
 
@@ -241,3 +241,19 @@ def pin_file_sha256(path: str) -> str:
             f"option pin_file is {path!r}, which cannot be read ({error.strerror}); name a file that "
             "`inductor-plugin pin` or inductor_plugin.record has written"
         ) from error
+
+
+def check_pins(policy: str, pin_file: str, *, strict: bool) -> None:
+    """Check the options about pins together.
+
+    Raises:
+        OptionError: They do not fit.
+    """
+    if policy == "pinned" and not pin_file:
+        raise OptionError(
+            "option policy='pinned' needs a file of decisions; set pin_file (written by "
+            "inductor_plugin.record(FILE) or `inductor-plugin pin FILE`) or use policy='cached'"
+        )
+    if strict and policy != "pinned":
+        words = "it is about pins; set policy='pinned'"
+        raise OptionError(f"option strict is on, and policy is {policy!r}: {words}")

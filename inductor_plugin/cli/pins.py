@@ -116,6 +116,8 @@ def _check(arguments: Namespace) -> int:
         from inductor_plugin.aot.models import function  # noqa: PLC0415  loads torch
 
         function(arguments.templates, "--templates", " and registers templates")()
+    from inductor_plugin.inductor.candidates.pinned import not_offered  # noqa: PLC0415  loads torch
+
     here = environments_here()
     templates = {
         name: identity(kind, version) for name, kind, version in default_registry().identity()
@@ -123,7 +125,7 @@ def _check(arguments: Namespace) -> int:
     known = {
         pin.environment: store.environment(pin.environment) or {} for pin in file.pins.values()
     }
-    gone = dict(stale(file, here, templates, known))
+    gone = dict(stale(file, here, templates, known, not_offered))
     different = [
         (pin, found)
         for pin in file.pins.values()

@@ -33,7 +33,7 @@ from inductor_plugin.inductor.facts.scope import (
 )
 from inductor_plugin.inductor.fusion import decide, visitors
 from inductor_plugin.inductor.fusion import limits as lowering_fusion_limit
-from inductor_plugin.inductor.graph import unstored
+from inductor_plugin.inductor.graph import stored, unstored
 from inductor_plugin.inductor.graph.output_guard import NEEDS_PYTHON
 from inductor_plugin.inductor.graph.selector import install, installed, uninstall
 from inductor_plugin.inductor.guard import guard
@@ -54,6 +54,7 @@ _TIME_LIMITS = {
 """Options of ours, and Inductor's of the same meaning: the lower one holds, unless the user sets ours."""
 
 _BACKENDS = "max_autotune_gemm_backends"
+_STOCKS_RANKS = "distributed_max_autotune_gemm"  # torch 2.10 and later
 _HOOKING = threading.Lock()
 """Held while hooks are installed: each looks whether it is there already, and threads compile."""
 
@@ -125,6 +126,7 @@ def unwrap_backend(stock: dict[str, Any]) -> None:
     uninstall()
     vector.uninstall()
     jinja.uninstall()
+    stored.uninstall()
     unstored.uninstall()
     guard.uninstall()
     int4.uninstall()
@@ -213,7 +215,7 @@ def _with_carrier(
     result = {**accepted, CARRIER: ConfigCarrier(config, inner, warm_up, installed)}
     if not {"max_autotune", "max_autotune_gemm"} & set(accepted):
         result["max_autotune"] = True
-    result |= _limits(config, accepted, example_inputs)
+    result |= _limits(config, accepted, example_inputs) | _without_stocks_ranks(accepted)
     if config.check_outputs != "off":
         result |= _checked_code(result)
     if config.gemm_backends:
@@ -224,6 +226,16 @@ def _with_carrier(
         # choice with a call's scalars. If the user excludes it, `Selection` lets others win.
         result[_BACKENDS] = ",".join(sorted(theirs | {"ATEN"}))
     return result
+
+
+def _without_stocks_ranks(accepted: Mapping[str, Any]) -> dict[str, bool]:
+    """Return Inductor's own sharing among ranks, switched off: it gathers in the middle of a compile, and only what it placed itself."""
+    if not accepted.get(_STOCKS_RANKS, getattr(inductor_config, _STOCKS_RANKS, False)):
+        return {}
+    warn_once(
+        logger, f"{_STOCKS_RANKS} is on: option ranks does that here, and Inductor's own is off"
+    )
+    return {_STOCKS_RANKS: False}
 
 
 def _names(backends: str) -> set[str]:
@@ -321,6 +333,7 @@ def _install() -> None:
     vector.install()
     jinja.install()
     unstored.install()
+    stored.install()
     guard.install()
     int4.install()
     flex.install()

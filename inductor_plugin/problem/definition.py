@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -131,6 +131,30 @@ class Problem:
         shapes = ", ".join(operand.shape for operand in self.inputs)
         epilogue = f" + {self.epilogue.partition('-')[0]}" if self.epilogue else ""
         return f"{self.op}({shapes}){epilogue}"
+
+
+def problem_in(fields: Mapping[str, Any]) -> Problem | None:
+    """Return the problem that `Problem.fields` describe, without a target.
+
+    None if it is dynamic, since the sizes it was measured at are not in them, or if they are not a problem of this version.
+    """
+    if fields.get("schema") != PROBLEM_SCHEMA or fields.get("dynamic"):
+        return None
+    try:
+        return Problem(
+            op=fields["op"],
+            inputs=tuple(map(_operand_in, fields["inputs"])),
+            output=_operand_in(fields["output"]),
+            arguments=tuple((str(name), str(text)) for name, text in fields["arguments"]),
+            epilogue=fields["epilogue"],
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _operand_in(fields: Mapping[str, Any]) -> Operand:
+    lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
+    return Operand(**{**fields, **lists})
 
 
 def dtype_name(dtype: object) -> str:

@@ -22,6 +22,8 @@ class Stats:
         quarantined: Candidates in quarantine, added now or before.
         fusions: Epilogues and prologues Inductor asked about.
         fusions_pruned: Fusions that static analysis refused for every candidate; nothing was compiled.
+        ranks_tuned: Problems that this rank of a job has tuned for all of them.
+        ranks_taken: Problems that another rank has decided.
         graphs_compared: Tuned graphs that were run in turns with the same graph of library kernels.
         graphs_reduced: Those of them that were slower, and gave up choices.
         graphs_left_out: Tuned graphs that were to be compared and were not; the log says why.
@@ -44,6 +46,8 @@ class Stats:
     quarantined: int = 0
     fusions: int = 0
     fusions_pruned: int = 0
+    ranks_tuned: int = 0
+    ranks_taken: int = 0
     graphs_compared: int = 0
     graphs_reduced: int = 0
     graphs_left_out: int = 0

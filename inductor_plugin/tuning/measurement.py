@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from inductor_plugin.cache import Measured
+from inductor_plugin.cache.record import TEMPLATE_FIELD
 from inductor_plugin.tuning import race
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.task import Task, TaskCandidate
@@ -78,5 +79,12 @@ def unmeasured(
         compile_s=None,
         kernel=None,
         measured_at=at,
-        provenance=provenance,
+        provenance={**provenance, **_template(offer)},
     )
+
+
+def _template(offer: CandidateOffer) -> dict[str, str]:
+    """Return the provenance that names a candidate's template, where its name does not."""
+    template = offer.identity.template
+    named = offer.kind == "template" or not template
+    return {} if named else {TEMPLATE_FIELD: template}

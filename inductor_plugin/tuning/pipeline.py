@@ -103,7 +103,7 @@ class Pipeline:
                     self._build.add(task, candidate, self._notify)
         with self._wake:
             refusal = self._refusal()
-            if not refusal:
+            if not refusal and not task.done.is_set():  # decided elsewhere meanwhile
                 self._tasks.append(task)
                 self._wake.notify_all()
         if refusal:
@@ -163,6 +163,14 @@ class Pipeline:
             )
         for task in tasks:
             self._end(task, reason)
+
+    def end(self, task: Task, error: str) -> None:
+        """End a task that is decided elsewhere, or that nobody needs; it need not have been submitted."""
+        self._end(task, error)
+
+    def progressed(self) -> None:
+        """Take note that another process makes progress with what is waited for."""
+        self._notify()
 
     def close(self) -> None:
         """Stop measuring; tasks still queued end undecided."""

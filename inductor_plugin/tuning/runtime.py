@@ -22,6 +22,7 @@ from inductor_plugin.cache.remote.tier import RemoteOptions, RemoteTier
 from inductor_plugin.config import Config
 from inductor_plugin.errors import CacheError
 from inductor_plugin.ops.launch import add_kernel_store
+from inductor_plugin.registry import default_registry
 from inductor_plugin.tuning.build.builder import Builder
 from inductor_plugin.tuning.counters import COUNTERS
 from inductor_plugin.tuning.environment import (
@@ -32,9 +33,13 @@ from inductor_plugin.tuning.environment import (
 )
 from inductor_plugin.tuning.holder import ProblemLocks, silence_s
 from inductor_plugin.tuning.pipeline import Pipeline
+from inductor_plugin.tuning.ranks.group import group_of
+from inductor_plugin.tuning.ranks.job import current
+from inductor_plugin.tuning.ranks.share import Share
 from inductor_plugin.tuning.report.journal import Journal
 from inductor_plugin.tuning.report.progress import Progress
 from inductor_plugin.tuning.report.trace import MAIN_TRACK, Trace
+from inductor_plugin.tuning.task import Task
 from inductor_plugin.tuning.ticket import TuningTicket
 from inductor_plugin.worker import switches
 from inductor_plugin.worker.bench_worker import BenchWorker, measure_in_process
@@ -88,6 +93,7 @@ class DeviceContext:
         self._config = config
         self._worker: BenchWorker | None = None
         self._is_examined = False
+        self._shares: dict[tuple[str, str], Share] = {}
 
     @property
     def pipeline(self) -> Pipeline:
@@ -135,6 +141,38 @@ class DeviceContext:
         obstacle = self._bench().obstacle() if scarce else ""
         if obstacle:
             self.pipeline.leave(f"{scarce}: {obstacle}")
+
+    def end(self, task: Task, error: str) -> None:
+        """End a task, whether it was submitted or not."""
+        self.pipeline.end(task, error)
+
+    def progressed(self) -> None:
+        """Take note that another rank makes progress with what is waited for."""
+        self.pipeline.progressed()
+
+    def share(self, *, host_counts: bool) -> Share | None:
+        """Return this rank's part in the problems of its job; None where this process decides alone.
+
+        Args:
+            host_counts: As of `Selection`: those who decide by other times are another group.
+        """
+        job = current(self._config)
+        if job is None:
+            return None
+        group = self.group(host_counts=host_counts)
+        with self._runtime.lock:
+            share = self._shares.get((job.token, group))
+            if share is None:
+                _ = self.pipeline  # created first, so closed last: after problems were given back
+                share = Share(job, group, self, COUNTERS, self._config.ranks_timeout_s)
+                self._shares[job.token, group] = share
+                self._runtime.at_close(share.close)
+            return share
+
+    def group(self, *, host_counts: bool) -> str:
+        """Return the name of the ranks that would decide together with this process."""
+        templates = default_registry().identity()
+        return group_of(self.environment, self._config, templates, host_counts=host_counts)
 
     def wait(self, ticket: TuningTicket, limit_s: float) -> None:
         """Wait until the race of a ticket, if any, has ended or the limit has passed."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from inductor_plugin.cache import Measured, Store
+from inductor_plugin.cache import Measured, Record, Store
 from inductor_plugin.cache.remote.records import RemoteRecords
 from inductor_plugin.config import Config
 from inductor_plugin.cost.host import costs
@@ -205,12 +205,13 @@ class Selection:
 
     def decide(self, ticket: TuningTicket) -> Verdict:
         """Return which candidate runs; the task, if any, has ended."""
-        verdict = self._chosen(ticket)
+        verdict = self.chosen(ticket)
         if ticket.held and verdict.library not in (None, verdict.winner):
             ticket.verdict = verdict = without_choice(verdict)
         return verdict
 
-    def _chosen(self, ticket: TuningTicket) -> Verdict:
+    def chosen(self, ticket: TuningTicket) -> Verdict:
+        """Return which candidate is the best alone: `decide` without what its graph gives up."""
         if ticket.verdict is None:
             libraries = [o.candidate_id for o in ticket.offers if o.library and _usable(ticket, o)]
             contending = self._contending(ticket)
@@ -233,6 +234,26 @@ class Selection:
                     by_cost = decided(costs(contending, launches))
                     ticket.verdict = explained(by_cost, ticket.verdict, launches)
         return ticket.verdict
+
+    def record_of(self, ticket: TuningTicket) -> Record:
+        """Return what is known of a problem, and what was decided, as a record."""
+        verdict = self.chosen(ticket)
+        margin = self._config.never_slower_margin
+        return record_of(ticket, verdict, ticket.measured, self._environment, margin)
+
+    def keep(self, ticket: TuningTicket) -> None:
+        """Keep measurements of another rank in this cache; those that it shares with that rank it has already."""
+        agreed = ticket.agreed
+        if agreed is None or agreed.record is None:
+            return
+        record = self._store.record(self._environment, ticket.problem.op, ticket.digest)
+        if record is None or not agreed.rows.keys() <= record.candidates.keys():
+            self._store.put_record(agreed.record)
+
+    def build_of(self, ticket: TuningTicket) -> Task | None:
+        """Return a task that builds the library of an agreed kernel, as of a pinned one; None if that is not needed."""
+        agreed = ticket.agreed
+        return None if agreed is None else self._build_of(ticket, agreed.winner)
 
     def medians(self, ticket: TuningTicket) -> dict[str, float]:
         """Return milliseconds of every offered candidate with valid measurements."""
@@ -288,10 +309,7 @@ class Selection:
         repeated = [o for o in libraries if o not in unseen][:1]
         chosen = sorted([*repeated, *unseen], key=lambda o: not o.library)
         compared = check if self._config.verify_numerics and has_reference(ticket) else None
-        measured = self._config.policy == "tune"
-        return self._task_of(
-            ticket, [o.entry() for o in chosen], compared, budget, measured=measured
-        )
+        return self._task_of(ticket, [o.entry() for o in chosen], compared, budget)
 
     def _task_of(
         self,
@@ -300,8 +318,9 @@ class Selection:
         check: NumberCheck | None,
         budget: Budget | None,
         *,
-        measured: bool,
+        measured: bool = True,
     ) -> Task:
+        measured = measured and self._config.policy == "tune"
         return Task(
             problem=ticket.problem,
             digest=ticket.digest,
@@ -316,6 +335,8 @@ class Selection:
 
     def _refresh(self, ticket: TuningTicket, task: Task) -> int:
         """Take over measurements of other processes since the ticket was created."""
+        if ticket.agreed is not None:
+            return 0
         record = self._store.record(self._environment, ticket.problem.op, ticket.digest)
         if record is None:
             return 0
@@ -339,6 +360,8 @@ class Selection:
 
     def _finish(self, ticket: TuningTicket, task: Task) -> None:
         """Turn outcomes into measurements, decide, and write the record."""
+        if ticket.agreed is not None:  # by the ranks, meanwhile
+            return
         offers = {o.candidate_id: o for o in ticket.offers}
         common = dict(self._provenance())
         for candidate in task.entries:
@@ -361,7 +384,7 @@ class Selection:
             # A library kernel is tried again: without it there is no reference and no guard.
             if not candidate.library:
                 self._isolation.judge(ticket, measured)
-        verdict = self._chosen(ticket) if task.measured else None
+        verdict = self.chosen(ticket) if task.measured else None
         fresh = {e.candidate_id for e in task.entries}
         margin = self._config.never_slower_margin
         merged = self._store.put_record(
@@ -369,8 +392,11 @@ class Selection:
         )
         if self._remote is not None and task.measured:
             self._remote.send(ticket.problem.op, ticket.digest)
-        # Decide again from the merged record: all processes of a job then decide from the same
-        # timings; ranks that run different kernels can deadlock (flashinfer-ai/flashinfer#3186).
+        if ticket.agreed is None:  # else the ranks have decided while this was measured
+            self._decide_again(ticket, merged)
+
+    def _decide_again(self, ticket: TuningTicket, merged: Record) -> None:
+        """Decide from the merged record, as all processes of a machine that share it."""
         for offer in ticket.offers:
             merged_row = merged.candidates.get(offer.candidate_id)
             if merged_row is not None and self._preferred(ticket, offer, merged_row):

@@ -22,6 +22,7 @@ from inductor_plugin.tuning.validity import DISTURBED, is_calm
 
 if TYPE_CHECKING:
     from inductor_plugin.tuning.pins.pin import Pin
+    from inductor_plugin.tuning.ranks.agreed import Agreed
     from inductor_plugin.tuning.selection import Selection
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,8 @@ class TuningTicket:
         lookup: The question to the remote for its record; None if it was not asked.
         plan: Says whether it is a hit, and gives it its task.
         planned: Whether that was done.
+        agreed: What the ranks of the job have decided; None before, and where there is no job.
+        taken_over: Whether the measurements and the kernel that they rest on are in this cache, too.
     """
 
     selection: Selection
@@ -78,6 +81,8 @@ class TuningTicket:
     lookup: Lookup | None = None
     plan: Callable[[], None] = _unplanned
     planned: bool = False
+    agreed: Agreed | None = None
+    taken_over: bool = False
 
     @property
     def has_library(self) -> bool:
@@ -120,7 +125,8 @@ def decided(ticket: TuningTicket) -> str:
     problem, verdict = ticket.problem.describe(), ticket.verdict
     if verdict is None or verdict.winner is None:
         return f"{problem}: nothing was decided"
-    return f"{problem}: {verdict.winner} runs: {verdict.reason}"
+    by = "" if ticket.agreed is None else f" (decided by rank {ticket.agreed.rank})"
+    return f"{problem}: {verdict.winner} runs: {verdict.reason}{by}"
 
 
 def launches_of(ticket: TuningTicket) -> dict[str, float]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,16 @@ import pytest
 
 from inductor_plugin.cache import Store, digest_of, open_store
 from inductor_plugin.cli import pins
+from inductor_plugin.inductor.candidates.offers import candidate_id
+from inductor_plugin.inductor.candidates.template_choice import operator_key
+from inductor_plugin.kernels.call import OpKernel
 from inductor_plugin.registry import default_registry
+from inductor_plugin.template import Candidate
 from inductor_plugin.tuning.pins.replay import read_pins
 from tests.support.cache import ENVIRONMENT, decision, measured, record
-from tests.support.candidates.fast_templates import rivals_offered
+from tests.support.candidates.fast_templates import RivalTemplate, rivals_offered
 from tests.support.command import OTHER, key, run, told
+from tests.support.fakes import problem
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +78,59 @@ def test_check_names_a_template_that_is_gone_unless_it_is_registered_first(
         default_registry().unregister("rivals")
     run(store, "check", file, "--templates", "nothing:x", status=2)
     assert "no module 'nothing'" in capsys.readouterr().err
+
+
+def test_check_names_a_candidate_that_its_template_does_not_offer_any_more(
+    store: Store,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    problem_here, file = problem(device="cpu"), tmp_path / "pins.json"
+    kernel = OpKernel("rivals::mm", (), ("tests.support.candidates.fast_templates",))
+    key = operator_key(Candidate("rivals", "mm", {"args": "()"}, kernel), kernel)
+    winner = candidate_id("rivals::mm", key)
+    rival = measured(winner, name="rivals::mm", kind="template")
+    made = record(rival, problem=3, decision=decision(winner))
+    store.put_record(replace(made, problem=problem_here.fields()))
+    with rivals_offered():
+        run(store, "pin", file)
+        capsys.readouterr()
+        assert told(store, capsys, "check", file)["stale"] == []
+        for change, words in (
+            ({"candidates": lambda *_: []}, "template 'rivals' does not offer it any more"),
+            ({"reject": lambda *_: "too small"}, "does not offer it any more: too small"),
+            ({"ops": ("bmm",)}, "template 'rivals' does not serve mm any more"),
+        ):
+            with monkeypatch.context() as patch:
+                for name, value in change.items():
+                    patch.setattr(RivalTemplate, name, value)
+                (row,) = told(store, capsys, "check", file, status=1)["stale"]
+                assert row["pinned"] == winner
+                assert words in row["reason"]
+        with monkeypatch.context() as patch:  # the same name, made of something else
+            changed = Candidate("rivals", "mm", {"args": "(1,)"}, kernel)
+            patch.setattr(RivalTemplate, "candidates", lambda *_: [changed])
+            (row,) = told(store, capsys, "check", file, status=1)["stale"]
+            assert row["pinned"] == winner
+
+
+def test_pin_names_the_template_of_a_triton_kernel(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "pins.json"
+    row = measured("triton_rows-1", name="triton_rows", kind="triton")
+    row = replace(row, provenance={**row.provenance, "template": "rivals"})
+    store.put_record(record(row, problem=3, decision=decision("triton_rows-1")))
+    with rivals_offered():
+        run(store, "pin", file)
+        (pin,) = [
+            pin for pin in read_pins(str(file)).pins.values() if pin.winner == "triton_rows-1"
+        ]
+    assert pin.template == "rivals"
+    capsys.readouterr()
+    (found,) = told(store, capsys, "check", file, status=1)["stale"]
+    assert found["reason"] == "template 'rivals' is not registered"
 
 
 def test_a_file_of_the_first_format_is_read(

@@ -97,6 +97,15 @@ def test_library_kernels_are_measured_first_and_are_the_reference(rig: Rig) -> N
     assert rig.bench.references == ["library", "library", "library"]
 
 
+def test_a_task_that_is_decided_elsewhere_before_it_comes_is_not_kept(rig: Rig) -> None:
+    decided = task([entry("library", library=True), entry("a")], digest="decided")
+    rig.pipeline.end(decided, "")
+    rig.pipeline.submit(decided)
+    assert rig.run(task([entry("another", library=True)]))
+    assert rig.bench.screened == ["another"]
+    assert rig.bench.released == 1  # nothing is left to measure
+
+
 def test_who_cannot_beat_the_library_kernel_is_not_measured(rig: Rig) -> None:
     rig.bench.screen_ms = {"library": 1.0, "ahead": 0.9, "behind": 0.1}
     ahead, behind = entry("ahead"), entry("behind")

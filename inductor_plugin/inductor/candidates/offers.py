@@ -138,6 +138,12 @@ def template_of(choice: Any) -> str:
     return getattr(unwrapped(choice), OFFERED_BY, "")
 
 
+def candidate_id(name: str, key: str) -> str:
+    """Return the identity of a candidate in records: its name, and a digest of what it is made of."""
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    return f"{name.replace('::', '.').replace('/', '_')}-{digest[:12]}"
+
+
 def _identity(
     name: str,
     kind: str,
@@ -147,9 +153,7 @@ def _identity(
     *,
     library: bool = False,
 ) -> CandidateId:
-    digest = hashlib.sha256(key.encode()).hexdigest()
-    candidate_id = f"{name.replace('::', '.').replace('/', '_')}-{digest[:12]}"
-    return CandidateId(candidate_id, name, kind, description, library, template)
+    return CandidateId(candidate_id(name, key), name, kind, description, library, template)
 
 
 def _bench(

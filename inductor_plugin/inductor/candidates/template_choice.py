@@ -62,11 +62,7 @@ class TemplateChoice(ir.ChoiceCaller):
 
     def hash_key(self) -> str:
         """Return the identity of the candidate on disk."""
-        config = json.dumps(dict(self.candidate.config), sort_keys=True)
-        kernel = self.kernel
-        return (
-            f"{self.candidate.template}-{self.candidate.name}-{kernel.op}-{kernel.args!r}-{config}"
-        )
+        return operator_key(self.candidate, self.kernel)
 
     def call_name(self) -> str:
         """Return the callee's name in generated code."""
@@ -262,6 +258,12 @@ def resolve(kernel: OpKernel) -> Any:
         AttributeError: None of the imported modules defines it.
     """
     return operators.resolve(kernel.op, kernel.imports)
+
+
+def operator_key(candidate: Candidate, kernel: OpKernel) -> str:
+    """Return the identity of a candidate that is an operator, on disk."""
+    config = json.dumps(dict(candidate.config), sort_keys=True)
+    return f"{candidate.template}-{candidate.name}-{kernel.op}-{kernel.args!r}-{config}"
 
 
 def template_choices(

@@ -21,8 +21,9 @@ from inductor_plugin.tuning.pins.recording import active as active_recordings
 from inductor_plugin.version import __version__
 
 CARRIER = "post_grad_custom_post_pass"
-_GENERATION = 2
-"""Of the graphs in Inductor's cache; those of the first may hold repacked weights of another model."""
+_GENERATION = 3
+"""Of the graphs in Inductor's cache; those of the first may hold repacked weights of another model, those of the second do
+not carry their decisions, to which the ranks of a job have to agree."""
 
 
 class ConfigCarrier(CustomGraphPass):

@@ -113,6 +113,16 @@ def _decided(fusion: Fusion) -> Any:
         return None  # a scalar tensor on the host, which Inductor passes by value
     if fusion.config.policy == "pinned":
         return _replayed(fusion)
+    if not (fusion.prologue or epilogue.atomic or epilogue.mutates):
+        agreed = fusion.state.session.agreed_fusion(fusion.problem, fusion.device)
+        if agreed is not None:
+            return _decided_by(fusion, agreed.winner or UNFUSED, "the ranks have decided so")
+    return _estimated(fusion)
+
+
+def _estimated(fusion: Fusion) -> Any:
+    """Return the answer by estimates, or the one that comes when what they keep is measured."""
+    epilogue = fusion.epilogue
     reason = guard(epilogue, fusion.limits, len(fusion.pending.call.nodes))
     shortlist = Shortlist() if reason else _shortlist(fusion)
     pruned = {_EACH: reason} if reason else shortlist.pruned
@@ -120,8 +130,8 @@ def _decided(fusion: Fusion) -> Any:
         return None if shortlist.kept else _not_fused(fusion, *pruned.values())
     kernels = {} if reason else _visitors(fusion, shortlist)
     if not shortlist.kept:
-        _remember(fusion, pruned)
-        return _not_fused(fusion, *pruned.values())
+        winner = _remember(fusion, pruned)
+        return _decided_by(fusion, winner, *pruned.values())
     return _answer(fusion, shortlist, kernels)
 
 
@@ -133,9 +143,14 @@ def _replayed(fusion: Fusion) -> Any:
     pin = fusion.state.session.pin_of_fusion(fusion.problem, fusion.device)
     if pin is None:
         return _not_fused(fusion, "no pin says so")
-    if pin.winner.startswith(UNFUSED):
-        return _not_fused(fusion, "two kernels are pinned")
-    return _answer(fusion, *_pinned(fusion, pin.winner))
+    return _decided_by(fusion, pin.winner, "two kernels are pinned")
+
+
+def _decided_by(fusion: Fusion, winner: str, *reasons: str) -> Any:
+    """Return the answer that a decision gives which was taken elsewhere, or before anything was measured."""
+    if winner.startswith(UNFUSED):
+        return _not_fused(fusion, *reasons)
+    return _answer(fusion, *_pinned(fusion, winner))
 
 
 def _answer(
@@ -197,17 +212,18 @@ def _not_fused(fusion: Fusion, *reasons: str) -> Any:
     return FusionResult.fuse(should_fuse=False)
 
 
-def _remember(fusion: Fusion, reasons: Mapping[str, str]) -> None:
-    """Record why an epilogue was not measured, for `explain`; a prologue's reason is only logged.
+def _remember(fusion: Fusion, reasons: Mapping[str, str]) -> str:
+    """Record why an epilogue was not measured, for `explain`, and return what runs; a prologue's reason is only logged.
 
     Nothing is recorded in a build: it measures nothing, so its refusals do not rest on times.
     """
     if fusion.prologue or fusion.config.policy == "build":
-        return
+        return UNFUSED
     session, why = fusion.state.session, "; ".join(dict.fromkeys(reasons.values()))
-    session.refuse_fusion(fusion.problem, fusion.device, UNFUSED, why)
-    if fusion.config.policy == "tune":
+    winner = session.refuse_fusion(fusion.problem, fusion.device, UNFUSED, why)
+    if fusion.config.policy == "tune" and winner == UNFUSED:
         session.remember(fusion.problem, fusion.device, UNFUSED, reasons)
+    return winner
 
 
 def _shortlist(fusion: Fusion) -> Shortlist:
@@ -320,7 +336,10 @@ def _fuses(
 ) -> bool:
     """Return whether the fused kernel won, and settle the product's kernel if so."""
     fusion.state.session.wait(ticket)
-    winner = ticket.selection.decide(ticket).winner
+    winner, agreed = ticket.selection.decide(ticket).winner, ticket.agreed
+    if agreed is not None and agreed.winner not in {o.candidate_id for o in ticket.offers}:
+        # Another rank had better estimates of it: it was measured there, and this rank can offer it, too.
+        winner, fused = _offered_elsewhere(fusion, agreed.winner)
     if winner is None or winner not in fused:
         return False
     name, kernel = fused[winner]
@@ -330,3 +349,12 @@ def _fuses(
         fusion.product.finalize_as_triton_caller(fusion.pending.choices[name])
     fusion.state.settle(fusion.product, ticket, winner, name)
     return True
+
+
+def _offered_elsewhere(
+    fusion: Fusion, winner: str
+) -> tuple[str, Mapping[str, tuple[str, visitors.VisitorKernel | None]]]:
+    """Return a fused candidate that this rank has not offered, with the product's kernel; without one if there is none."""
+    shortlist, kernels = _pinned(fusion, winner)
+    name = next(iter(shortlist.kept), None)
+    return winner, {} if name is None else {winner: (name, kernels.get(name))}

@@ -31,11 +31,20 @@ from inductor_plugin.inductor.candidates.template_choice import template_choices
 from inductor_plugin.inductor.facts import compat, toolchain
 from inductor_plugin.inductor.facts.attached import attached
 from inductor_plugin.inductor.facts.problem import device_text
-from inductor_plugin.inductor.graph import deferral, misses, run_page, torch_trace, trial, unstored
+from inductor_plugin.inductor.graph import (
+    deferral,
+    misses,
+    run_page,
+    stored,
+    torch_trace,
+    trial,
+    unstored,
+)
 from inductor_plugin.inductor.graph.output_guard import OutputGuard
 from inductor_plugin.inductor.graph.packs import make_ready
 from inductor_plugin.inductor.graph.pending import PendingChoice
 from inductor_plugin.inductor.graph.pinning import Pinning
+from inductor_plugin.inductor.graph.ranks import GraphShares
 from inductor_plugin.inductor.graph.unstarted import Unstarted
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.number_check import NumberCheck
@@ -48,6 +57,8 @@ from inductor_plugin.tuning.holder import wait_s
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.operand_files import OperandFiles
 from inductor_plugin.tuning.pins.pin import Pin
+from inductor_plugin.tuning.ranks.agreed import Agreed
+from inductor_plugin.tuning.ranks.ledger import LEDGER
 from inductor_plugin.tuning.refusal import remember
 from inductor_plugin.tuning.report.table import spent_on, summary, table
 from inductor_plugin.tuning.report.terminal import show
@@ -79,6 +90,7 @@ class Session:
         self._tickets: dict[tuple[str, ...], TuningTicket] = {}
         self._unstarted = Unstarted()
         self._contexts: dict[str, tuple[DeviceContext, Selection]] = {}
+        self._shares = GraphShares()
         self._deferred: list[deferral.Deferred] = []
         self._pending: list[PendingChoice] = []
         self._by_buffer: dict[str, PendingChoice] = {}
@@ -189,9 +201,9 @@ class Session:
         if ticket is None:
             ticket = selection.plan(problem, offers, rejected, check, self._budget)
             if self._trial is not None:
-                ticket.held = self._trial.holds(
-                    ticket.digest, context.store, context.environment, self._pinning.pins
-                )
+                place = ticket.digest, context.store, context.environment
+                share = self._shares.get(context)
+                ticket.held = self._trial.holds(*place, self._pinning.pins, share)
             self._tickets[key] = ticket
             ticket.epilogue = epilogue or {}
             start = functools.partial(self._start, ticket, context, ends)
@@ -207,7 +219,7 @@ class Session:
         if ticket.task is not None and ticket.task.measured:
             ticket.task.ends = ends()
             compat.count_autotuning()
-        context.submit(ticket)
+        self._shares.tuner(context).submit(ticket)
 
     def keep(self, buffer: str, pending: PendingChoice) -> None:
         """Remember the pending choice of a buffer whose kernel the scheduler decides."""
@@ -238,9 +250,17 @@ class Session:
         """Return the pin of a product with its epilogue, with ``policy=pinned``."""
         return self._pinning.fusion(problem, self.context(device)[1])
 
-    def refuse_fusion(self, problem: Problem, device: torch.device, only: str, why: str) -> None:
-        """Let recordings keep that a fusion was refused before anything was measured."""
-        self._pinning.keep_refused(problem, self.context(device)[1], only, why)
+    def agreed_fusion(self, problem: Problem, device: torch.device) -> Agreed | None:
+        """Return what the ranks of the job have decided about a fusion; None if they have not."""
+        return self._shares.look_up(self.context(device)[0], problem)
+
+    def refuse_fusion(self, problem: Problem, device: torch.device, only: str, why: str) -> str:
+        """Return what runs where a fusion is refused before it is measured: another rank may have decided otherwise."""
+        context, selection = self.context(device)
+        winner = self._shares.refuse(context, problem, only, why)
+        if winner == only:
+            self._pinning.keep_refused(problem, selection, only, why)
+        return winner
 
     def defer(self, pending: PendingChoice, choices: list[Any]) -> Any:
         """Return a node whose kernel is decided when the whole graph is lowered."""
@@ -251,9 +271,11 @@ class Session:
     def wait(self, ticket: TuningTicket) -> None:
         """Wait until the race of a ticket, if any, has ended."""
         self._unstarted.start_all()
+        self._shares.tuner(self._context_of(ticket)).wait(ticket, wait_s(self.config))
+
+    def _context_of(self, ticket: TuningTicket) -> DeviceContext:
         contexts = self._contexts.values()
-        context = next(each for each, selection in contexts if selection is ticket.selection)
-        context.wait(ticket, wait_s(self.config))
+        return next(each for each, selection in contexts if selection is ticket.selection)
 
     def wait_all(self) -> None:
         """Wait until nothing of this graph is measured any more."""
@@ -278,6 +300,7 @@ class Session:
                 remote=context.remote(),
             )
             self._contexts[text] = (context, selection)
+            self._shares.add(context, host_counts=host_counts())
         return self._contexts[text]
 
     def _hold(self) -> None:
@@ -315,10 +338,13 @@ class Session:
         self._unstarted.start_all()
         self._files.remove()
         tickets = list(self._tickets.values())
+        self._shares.release(tickets)
         if self._trial is not None:
             self._trial.tickets = tuple(tickets)
             self._trial.contexts = {text: each for text, (each, _) in self._contexts.items()}
         if not self._is_extra:
+            stored.note((self._context_of(t).group(host_counts=host_counts()), t) for t in tickets)
+            LEDGER.add_decisions(tickets)
             self._carry(tickets)
             self._report(tickets)
             self._pinning.keep(tickets, self._trial)

@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 
 from inductor_plugin.cache import Store
 from inductor_plugin.cache.record import GRAPH
-from inductor_plugin.inductor.graph.graph_record import Held, held_by
+from inductor_plugin.inductor.graph.graph_record import LIBRARY, Held, held_by
+from inductor_plugin.tuning.decision import Verdict
 from inductor_plugin.tuning.pins.replay import Pins
+from inductor_plugin.tuning.ranks.agreed import of_verdict
+from inductor_plugin.tuning.ranks.share import Share
 from inductor_plugin.tuning.runtime import DeviceContext
 from inductor_plugin.tuning.ticket import TuningTicket
 
@@ -29,6 +32,7 @@ class Trial:
         store: The cache of the graph's first problem.
         environment: Digest of the environment of that.
         contexts: What the graph's problems were tuned on, by device.
+        share: This rank's part in its job, if it has one.
     """
 
     digest: str
@@ -38,6 +42,7 @@ class Trial:
     store: Store | None = None
     environment: str = ""
     contexts: dict[str, DeviceContext] = field(default_factory=dict[str, "DeviceContext"])
+    share: Share | None = None
     _known: Held = field(default_factory=Held)
 
     @property
@@ -50,7 +55,27 @@ class Trial:
         """What the graph runs on: a GPU rather than the host beside it."""
         return self.contexts[max(self.contexts, key=lambda device: (device != "cpu", device))]
 
-    def holds(self, problem_digest: str, store: Store, environment: str, pins: Pins | None) -> bool:
+    @property
+    def in_effect(self) -> Held:
+        """The problems whose library kernel runs in what was compiled."""
+        return self._known if self.held is None else self.held
+
+    def agreed(self, own: Held) -> Held:
+        """Return what the ranks of the job give up in the graph: ``own``, unless they have decided before, or there is no job."""
+        if self.share is None:
+            return own
+        verdict = Verdict(own.candidate, LIBRARY, "the graph was compared with library kernels")
+        decision = of_verdict(verdict, None, self.share.rank)
+        return held_by(self.share.decide(f"{GRAPH}/{self.digest}", decision).winner)
+
+    def holds(
+        self,
+        problem_digest: str,
+        store: Store,
+        environment: str,
+        pins: Pins | None,
+        share: Share | None = None,
+    ) -> bool:
         """Return True if a problem's library kernel runs in this compile.
 
         Args:
@@ -58,17 +83,18 @@ class Trial:
             store: The cache in use.
             environment: Digest of the environment in it.
             pins: Pinned decisions, which replace the record's, with ``policy=pinned``.
+            share: This rank's part in its job, whose decision replaces the record's, too.
         """
         if self.store is None:
-            self.store, self.environment = store, environment
+            self.store, self.environment, self.share = store, environment, share
             if pins is not None:
                 winner = pins.winner(environment, GRAPH, self.digest)
             else:
                 record = store.record(environment, GRAPH, self.digest)
                 winner = record.decision.winner if record and record.decision else None
-            self._known = held_by(winner)
-        held = self._known if self.held is None else self.held
-        return problem_digest in held
+            known = None if share is None else share.look_up(f"{GRAPH}/{self.digest}")
+            self._known = held_by(winner if known is None else known.winner)
+        return problem_digest in self.in_effect
 
 
 def current() -> Trial | None:

@@ -17,6 +17,8 @@ from torch._inductor import codecache
 from torch._inductor.freezing_utils import has_frozen_params, is_frozen_param
 from torch._inductor.graph import GraphLowering
 
+from inductor_plugin.inductor.graph.stored import carry_decisions
+
 logger = logging.getLogger(__name__)
 
 _NAME = "_save_graph"
@@ -59,6 +61,7 @@ def install() -> None:
         if provisional:
             logger.debug("a graph with provisional decisions is not stored: %s", key)
             return
+        carry_decisions(compiled_graph)
         stock(key, compiled_graph, *arguments, **keywords)
 
     save_graph.__module__ = __name__

@@ -99,12 +99,18 @@ def install() -> None:
             compiled = stock(gm, example_inputs, *arguments, **keywords)
         elapsed_s = time.perf_counter() - started
         ALLOWANCE.earn(elapsed_s)
-        if isinstance(compiled, CompiledFxGraph) and _is_due(trial, config):
-            cost = Cost(max(0.0, elapsed_s - (_waited_s() - waited_s)), run_s=_run_s(elapsed_s))
-            if reason := reason or _too_dear(cost, config):
-                _leave_out(problem, reason)
-            else:
-                compiled = _guarded(Compiled(compiled, gm), trial, source, problem, config, cost)
+        if isinstance(compiled, CompiledFxGraph):
+            given_up = trial.in_effect
+            if _is_due(trial, config):
+                cost = Cost(max(0.0, elapsed_s - (_waited_s() - waited_s)), run_s=_run_s(elapsed_s))
+                if reason := reason or _too_dear(cost, config):
+                    _leave_out(problem, reason)
+                else:
+                    tuned = Compiled(compiled, gm)
+                    compiled, given_up = _guarded(tuned, trial, source, problem, config, cost)
+            agreed = trial.agreed(given_up)
+            if agreed != given_up and original is not None:
+                compiled = source.again(Trial(trial.digest, agreed, is_extra=True)).code
         _carry(trial, config)
         return compiled
 
@@ -199,8 +205,8 @@ def _guarded(
     problem: Mapping[str, Any],
     config: Config,
     cost: Cost,
-) -> Any:
-    """Return the compiled graph, or one that gives up some choices because it was slower than with library kernels.
+) -> tuple[Any, Held]:
+    """Return the compiled graph, or one that gives up choices because it was slower than with library kernels, and which.
 
     Args:
         compiled: The tuned graph.
@@ -216,12 +222,12 @@ def _guarded(
             return verified(_of(compiled, trial, source, problem, config, cost), _choices(trial))
     except (NotComparedError, CannotDescribeError) as error:
         _leave_out(problem, str(error))
-        return compiled.code
+        return compiled.code, trial.in_effect
     except Exception as error:  # noqa: BLE001  the border: no compile fails because it was to be compared
         COUNTERS.add(graphs_left_out=1)
         said = f"{type(error).__name__}: {error}".partition("\n")[0]
         warn_once(logger, f"a tuned graph was not compared with library kernels: {said}")
-        return compiled.code
+        return compiled.code, trial.in_effect
     finally:
         spent_s = time.perf_counter() - started
         ALLOWANCE.spend(spent_s)

@@ -56,8 +56,8 @@ class Guarded:
     limit_s: float
 
 
-def verified(graph: Guarded, choices: Mapping[str, str]) -> Any:
-    """Return the graph as it is to run, and write its record.
+def verified(graph: Guarded, choices: Mapping[str, str]) -> tuple[Any, Held]:
+    """Return the graph as it is to run and what it gives up, and write its record.
 
     Args:
         graph: The graph.
@@ -87,14 +87,14 @@ def verified(graph: Guarded, choices: Mapping[str, str]) -> Any:
     whole = graph.bench.compare([tuned, library, *others], graph.limit_s)
     if not whole.is_slower(margin):
         _keep(graph, choices, Held(), whole, whole)
-        return tuned.code
+        return tuned.code, Held()
     given_up = search(_most_suspicious_first(graph.trial, choices), is_fast)
     if given_up == frozenset(choices):
         _keep(graph, choices, _ALL, whole, whole)
-        return library.code
+        return library.code, _ALL
     compiled, best = tried[given_up]
     _keep(graph, choices, held(given_up), whole, best)
-    return compiled.code
+    return compiled.code, held(given_up)
 
 
 def _most_suspicious_first(trial: Trial, choices: Mapping[str, str]) -> list[str]:

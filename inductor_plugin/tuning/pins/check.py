@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from inductor_plugin.cache import differences
@@ -19,6 +19,7 @@ def stale(
     here: Mapping[str, Fields],
     templates: Mapping[str, str],
     known: Mapping[str, Fields],
+    not_offered: Callable[[Pin], str] = lambda _: "",
 ) -> list[tuple[Pin, str]]:
     """Return the pins that do not apply, with the reason.
 
@@ -27,6 +28,7 @@ def stale(
         here: Fields of this machine's environments by digest, one for each kind of device.
         templates: Class and version of each registered template, by name.
         known: Fields of environments that the file does not have, as one of format 1, by digest.
+        not_offered: Returns why the registered template of a pin of this machine does not offer its winner, empty if it does.
     """
     reasons = {
         pin.environment: _why_other(
@@ -37,7 +39,10 @@ def stale(
         for pin in file.pins.values()
     }
     rows = [
-        (pin, reasons[pin.environment] or _why_no_template(pin, file, templates))
+        (
+            pin,
+            reasons[pin.environment] or _why_no_template(pin, file, templates) or not_offered(pin),
+        )
         for pin in file.pins.values()
     ]
     return sorted(

@@ -34,6 +34,7 @@ _LINES = (
     ("library", "library_ms"),
     ("reason",),
     ("op", "digest"),
+    ("fields",),
 )
 """Which fields of a pin share a line."""
 
@@ -143,7 +144,7 @@ def _pin_text(pin: Pin) -> str:
         ", ".join(
             f"{json.dumps(name)}: {json.dumps(fields[name])}"
             for name in names
-            if fields[name] not in (None, "") and (name != "samples" or fields[name])
+            if fields[name] not in (None, "", {}) and (name != "samples" or fields[name])
         )
         for names in _LINES
     ]
@@ -166,6 +167,7 @@ _OPTIONAL: Mapping[str, tuple[Callable[[Any], Any], Any]] = {
     "library": (optional(as_text), None),
     "library_ms": (optional(amount), None),
     "reason": (as_text, ""),
+    "fields": (table, {}),
 }
 
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from inductor_plugin.cache import Decision, Measured, Record
 from inductor_plugin.cache.merge import weight
+from inductor_plugin.cache.record import TEMPLATE_FIELD
 from inductor_plugin.problem.description import described
 
 _DIGITS = 4
@@ -37,6 +38,8 @@ class Pin:
         library: The library kernel it was compared with; None if there is none.
         library_ms: Milliseconds that took; None if it was not measured.
         reason: Why it won, in one sentence.
+        fields: The problem's fields, by which `check` asks the template whether it still offers the winner; empty for
+            other winners, and for problems with unknown sizes or an epilogue.
     """
 
     environment: str
@@ -50,6 +53,7 @@ class Pin:
     library: str | None = None
     library_ms: float | None = None
     reason: str = ""
+    fields: Fields = field(default_factory=dict[str, Any], hash=False)
 
     @property
     def place(self) -> str:
@@ -115,13 +119,15 @@ def pin_of(
     """Return the pin of a decision about the problem of a record, with the record's times."""
     measured = record.candidates.get(winner)
     compared = record.candidates.get(library) if library is not None else None
+    template = template or template_in(measured)
+    asks = template and not record.problem.get("dynamic") and not record.problem.get("epilogue")
     return Pin(
         environment=record.environment,
         op=record.op,
         digest=record.digest,
         describe=described(record.problem, record.describe),
         winner=winner,
-        template=template or template_in(measured),
+        template=template,
         winner_ms=time_of(measured),
         samples=sum(
             len(row.samples_ms) for row in {winner: measured, library: compared}.values() if row
@@ -129,6 +135,7 @@ def pin_of(
         library=library,
         library_ms=time_of(compared),
         reason=reason,
+        fields=record.problem if asks else {},
     )
 
 
@@ -149,8 +156,13 @@ def time_of(measured: Measured | None) -> float | None:
 
 
 def template_in(measured: Measured | None) -> str:
-    """Return the template that a measured candidate is of; empty for other kinds, and where its name does not say it."""
-    if measured is None or measured.kind != "template":
+    """Return the template that a measured candidate is of; empty for other kinds, and where nothing says it."""
+    if measured is None:
+        return ""
+    stated = measured.provenance.get(TEMPLATE_FIELD)
+    if isinstance(stated, str):
+        return stated
+    if measured.kind != "template":
         return ""
     name, separator, _ = measured.name.removeprefix("fused.").partition("::")
     return name if separator else ""

@@ -1,0 +1,53 @@
+"""Whether a registered template still offers the candidate that a pin names, asked without a compile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from inductor_plugin.inductor.candidates.layouts import offered
+from inductor_plugin.inductor.candidates.offers import candidate_id
+from inductor_plugin.inductor.candidates.template_choice import operator_key
+from inductor_plugin.inductor.facts.problem import target_of
+from inductor_plugin.kernels.call import OpKernel
+from inductor_plugin.problem.definition import problem_in
+from inductor_plugin.registry import default_registry
+from inductor_plugin.template import Candidate, TritonSource
+from inductor_plugin.tuning.environment import float32_precision
+from inductor_plugin.tuning.pins.pin import Pin
+
+
+def not_offered(pin: Pin) -> str:
+    """Return why the template of a pin does not offer its winner here; empty if it does, or if that is not known.
+
+    An operator is known by all that it is made of. Of a kernel that is compiled only the name is compared, of a Triton
+    kernel nothing: the compile tells the rest.
+    """
+    problem = problem_in(pin.fields)
+    templates = {template.name: template for template in default_registry().for_op(pin.op)}
+    if problem is None or not pin.template:
+        return ""
+    if pin.template not in templates:
+        return f"template {pin.template!r} does not serve {pin.op} any more"
+    device = problem.output.device
+    here = replace(
+        problem,
+        target=target_of(torch.device(device)),
+        tf32=float32_precision(device) != "highest",
+    )
+    candidates, refused = offered(templates[pin.template], here)
+    if any(_may_be(candidate, pin.winner) for candidate in candidates):
+        return ""
+    why = f": {refused[pin.template]}" if pin.template in refused else ""
+    return f"template {pin.template!r} does not offer it any more{why}"
+
+
+def _may_be(candidate: Candidate, winner: str) -> bool:
+    """Return whether a candidate may be the one with an identity."""
+    name, kernel = f"{candidate.template}::{candidate.name}", candidate.kernel
+    if isinstance(kernel, OpKernel):
+        return candidate_id(name, operator_key(candidate, kernel)) == winner
+    if isinstance(kernel, TritonSource):
+        return True
+    return candidate_id(name, "").rpartition("-")[0] == winner.rpartition("-")[0]

@@ -1,0 +1,65 @@
+"""A graph that ranks of a job compile: who tunes its problems, and what the job has decided about its fusions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from inductor_plugin.problem import Problem
+from inductor_plugin.tuning.decision import Verdict
+from inductor_plugin.tuning.ranks.agreed import Agreed, of_verdict
+from inductor_plugin.tuning.ranks.share import Share
+from inductor_plugin.tuning.runtime import DeviceContext
+from inductor_plugin.tuning.task import problem_digest
+from inductor_plugin.tuning.ticket import TuningTicket
+
+
+class GraphShares:
+    """This rank's part in the problems of a graph, by device; without a job its devices tune alone."""
+
+    def __init__(self) -> None:
+        """Begin with no device."""
+        self._shares: dict[str, Share] = {}
+
+    def add(self, context: DeviceContext, *, host_counts: bool) -> None:
+        """Join the ranks with the same environment, if this process has a job."""
+        share = context.share(host_counts=host_counts)
+        if share is not None:
+            self._shares[context.device] = share
+
+    def get(self, context: DeviceContext) -> Share | None:
+        """Return this rank's part in the problems of a device; None without a job."""
+        return self._shares.get(context.device)
+
+    def tuner(self, context: DeviceContext) -> Share | DeviceContext:
+        """Return what decides the tickets of a device."""
+        return self._shares.get(context.device, context)
+
+    def release(self, tickets: Iterable[TuningTicket]) -> None:
+        """Give back what the graph did not need."""
+        own = [*tickets]
+        for share in self._shares.values():
+            share.release(own)
+
+    def look_up(self, context: DeviceContext, problem: Problem) -> Agreed | None:
+        """Return what the job has decided about a fusion; None if it has not, or there is no job."""
+        share = self._shares.get(context.device)
+        return None if share is None else share.look_up(_name(problem))
+
+    def refuse(self, context: DeviceContext, problem: Problem, only: str, why: str) -> str:
+        """Return the job's decision about a fusion that this rank refuses before anything is measured.
+
+        Args:
+            context: The device.
+            problem: The product with its epilogue.
+            only: The candidate that runs if the job has decided nothing yet.
+            why: Why it is refused.
+        """
+        share = self._shares.get(context.device)
+        if share is None:
+            return only
+        own = of_verdict(Verdict(only, only, why), None, share.rank)
+        return share.decide(_name(problem), own).winner or only
+
+
+def _name(problem: Problem) -> str:
+    return f"{problem.op}/{problem_digest(problem)}"

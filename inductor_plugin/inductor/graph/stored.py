@@ -1,0 +1,123 @@
+"""Graphs out of Inductor's cache, under a job: each carries its decisions, and is served where the ranks agree to them.
+
+A rank that finds a graph in Inductor's cache would run the decisions of an earlier job, while another rank, which does not
+find it, takes those of this job.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from torch._inductor import codecache, output_code
+
+from inductor_plugin.cache import digest_of
+from inductor_plugin.inductor.facts.scope import active_config
+from inductor_plugin.tuning.decision import Verdict
+from inductor_plugin.tuning.ranks.agreed import of_verdict
+from inductor_plugin.tuning.ranks.board import publish
+from inductor_plugin.tuning.ranks.job import current, joined
+from inductor_plugin.tuning.ranks.ledger import LEDGER
+from inductor_plugin.tuning.ticket import TuningTicket
+
+logger = logging.getLogger(__name__)
+
+_MARK = "inductor_plugin_decisions"
+_LAST = threading.local()
+"""Of each thread that compiles: the decisions of the graph that it has lowered last."""
+
+
+class Decided(NamedTuple):
+    """A decision in a graph, which is stored as a plain tuple.
+
+    Attributes:
+        group: The ranks that would take it together.
+        problem: Operator and digest.
+        winner: What was decided for; the graph may still have given it up.
+        library: The library kernel.
+    """
+
+    group: str
+    problem: str
+    winner: str
+    library: str | None
+
+
+def note(tickets: Iterable[tuple[str, TuningTicket]]) -> None:
+    """Note the decisions of the graph that this thread compiles, each with the name of its group."""
+    _LAST.decisions = tuple(
+        Decided(group, f"{t.problem.op}/{t.digest}", winner, t.verdict.library)
+        for group, t in tickets
+        if t.verdict is not None and (winner := t.verdict.given_up or t.verdict.winner) is not None
+    )
+
+
+def install() -> None:
+    """Let graphs out of Inductor's cache be served where the job agrees, and let `verify_ranks` see all graphs."""
+    _wrap(codecache.FxGraphCache, "_lookup_graph", _looking_up, static=True)
+    _wrap(output_code.CompiledFxGraph, "post_compile", _noting, static=False)
+
+
+def uninstall() -> None:
+    """Restore Inductor's own functions."""
+    _unwrap(codecache.FxGraphCache, "_lookup_graph", static=True)
+    _unwrap(output_code.CompiledFxGraph, "post_compile", static=False)
+
+
+def carry_decisions(compiled_graph: Any) -> tuple[Decided, ...]:
+    """Return the decisions in a graph, which it takes along from now on, into Inductor's cache, too."""
+    if not hasattr(compiled_graph, _MARK):
+        setattr(compiled_graph, _MARK, tuple(map(tuple, getattr(_LAST, "decisions", ()))))
+        _LAST.decisions = ()
+    return tuple(Decided(*fields) for fields in getattr(compiled_graph, _MARK))
+
+
+def _wrap(owner: Any, name: str, wrapper: Any, *, static: bool) -> None:
+    stock = getattr(owner, name)
+    if getattr(stock, "__module__", "") == __name__:
+        return
+    wrapped = functools.wraps(stock)(wrapper(stock))
+    wrapped.__module__ = __name__
+    setattr(owner, name, staticmethod(wrapped) if static else wrapped)
+
+
+def _unwrap(owner: Any, name: str, *, static: bool) -> None:
+    wrapped = getattr(owner, name)
+    if getattr(wrapped, "__module__", "") == __name__:
+        stock = wrapped.__wrapped__
+        setattr(owner, name, staticmethod(stock) if static else stock)
+
+
+def _looking_up(stock: Any) -> Any:
+    def lookup_graph(*arguments: Any, **keywords: Any) -> Any:
+        graph, *rest = stock(*arguments, **keywords)
+        config = active_config()
+        job = None if graph is None or config is None else current(config)
+        if job is not None:
+            for made in carry_decisions(graph):
+                own = of_verdict(
+                    Verdict(made.winner, made.library, "from Inductor's cache"), None, job.rank
+                )
+                agreed = publish(job, made.group, made.problem, own)
+                if agreed is None or agreed.winner != made.winner:
+                    logger.info("a graph in Inductor's cache decides %s otherwise", made.problem)
+                    return (None, *rest)
+        return (graph, *rest)
+
+    return lookup_graph
+
+
+def _noting(stock: Any) -> Any:
+    def post_compile(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        config = active_config()
+        if config is not None and joined(config) is not None:
+            made = carry_decisions(self)
+            LEDGER.add_winners({each.problem: each.winner for each in made})
+            problems = digest_of({"problems": [each.problem for each in made]})
+            LEDGER.add_code(problems, getattr(self, "source_code", ""))
+        return stock(self, *arguments, **keywords)
+
+    return post_compile

@@ -1,0 +1,139 @@
+"""The decision that a job has taken about a problem: as the store has it, and as a rank adopts it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from inductor_plugin.cache import Measured, Record
+from inductor_plugin.cache.document import amount, flag, optional, text, typed, whole
+from inductor_plugin.cache.record import from_fields, to_fields
+from inductor_plugin.errors import warn_once
+from inductor_plugin.tuning.decision import Verdict
+from inductor_plugin.tuning.measurement import NOT_FAILED
+from inductor_plugin.tuning.ticket import TuningTicket
+
+logger = logging.getLogger(__name__)
+
+LIBRARY = ""
+"""The winner of a problem that nobody could tune: the library kernel, whichever a rank has."""
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """What a job has decided about a problem, once and for all its ranks.
+
+    Attributes:
+        winner: The candidate that runs; `LIBRARY` for the library kernel.
+        library: The library kernel that it was compared with; None without one.
+        reason: Why, in one sentence.
+        speedup: As of `Verdict`.
+        provisional: True if a later job is to decide again; this one does not.
+        rank: The rank that has decided.
+        record: The measurements that it rests on; None without any.
+    """
+
+    winner: str
+    library: str | None
+    reason: str
+    speedup: float | None
+    provisional: bool
+    rank: int
+    record: Record | None = None
+
+    @property
+    def rows(self) -> Mapping[str, Measured]:
+        """The measurement of each candidate."""
+        return {} if self.record is None else self.record.candidates
+
+
+def library_for(reason: str, rank: int) -> Agreed:
+    """Return the decision for the library kernel where a problem was not tuned; a later job tunes it."""
+    return Agreed(LIBRARY, None, reason, None, provisional=True, rank=rank)
+
+
+def of_verdict(verdict: Verdict, record: Record | None, rank: int) -> Agreed:
+    """Return a rank's decision as the job's."""
+    return Agreed(
+        winner=verdict.winner or LIBRARY,
+        library=verdict.library,
+        reason=verdict.reason,
+        speedup=verdict.speedup,
+        provisional=verdict.provisional,
+        rank=rank,
+        record=record,
+    )
+
+
+_READERS: dict[str, Any] = {
+    "winner": text,
+    "library": optional(text),
+    "reason": text,
+    "speedup": optional(amount),
+    "provisional": flag,
+    "rank": whole,
+}
+
+
+def dump(agreed: Agreed) -> str:
+    """Return a decision as the store has it: compressed JSON, in ASCII."""
+    fields: dict[str, Any] = {name: getattr(agreed, name) for name in _READERS}
+    fields["record"] = None if agreed.record is None else to_fields(agreed.record)
+    data = json.dumps(fields, separators=(",", ":")).encode()
+    return base64.b85encode(zlib.compress(data)).decode("ascii")
+
+
+def load(stored: str) -> Agreed:
+    """Return a decision out of the store.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        fields: Any = json.loads(zlib.decompress(base64.b85decode(stored)))
+    except (zlib.error, UnicodeDecodeError) as error:
+        raise ValueError(f"the decision of a rank is damaged: {error}") from error
+    record: Any = fields.get("record") if isinstance(fields, dict) else None
+    return Agreed(**typed(fields, _READERS), record=from_fields(record) if record else None)
+
+
+def adopt(ticket: TuningTicket, agreed: Agreed) -> None:
+    """Decide a ticket as the job does, by the same times: what follows from them, such as fusions, is then the same, too."""
+    offered = {offer.candidate_id for offer in ticket.offers}
+    why = _why_not(ticket, agreed, offered)
+    library = next((o.candidate_id for o in ticket.offers if o.library), None)
+    if agreed.winner == LIBRARY:
+        verdict = Verdict(library, library, agreed.reason, provisional=agreed.provisional)
+    elif why:
+        reason = f"the library kernel runs: {agreed.winner}, for which rank {agreed.rank} has decided, {why}"
+        verdict = Verdict(library, library, reason, provisional=True)
+        warn_once(
+            logger, f"{ticket.problem.describe()}: {reason}; other ranks may run another kernel"
+        )
+    else:
+        kept = agreed.library if agreed.library in offered else library
+        verdict = Verdict(
+            agreed.winner, kept, agreed.reason, agreed.speedup, provisional=agreed.provisional
+        )
+    ticket.measured = {name: row for name, row in agreed.rows.items() if name in offered}
+    ticket.agreed, ticket.verdict = agreed, verdict
+
+
+def refused(ticket: TuningTicket) -> list[str]:
+    """Return the offered candidates that have failed on this rank: no rank is to decide for them."""
+    return [name for name, row in ticket.measured.items() if row.status not in NOT_FAILED]
+
+
+def _why_not(ticket: TuningTicket, agreed: Agreed, offered: set[str]) -> str:
+    """Return why this rank cannot run what was decided, empty if it can."""
+    if agreed.winner not in offered:
+        return "is not offered here"
+    own = ticket.measured.get(agreed.winner)
+    if own is not None and own.status not in NOT_FAILED:
+        return f"has failed here: {own.status} ({own.reason})"
+    return ""

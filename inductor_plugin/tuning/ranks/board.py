@@ -1,0 +1,92 @@
+"""The keys of a group of ranks in the store of their job.
+
+GROUP/claim/PROBLEM         the rank that tunes it: who has set the key first
+GROUP/decision/PROBLEM      what the job has decided: who has set the key first; it never changes
+GROUP/refused/PROBLEM/CANDIDATE     a rank on which the candidate has failed
+GROUP/decided               counts decisions, so that who waits asks for one number
+GROUP/beat/RANK             the rank's latest sign of life, while it tunes
+"""
+
+from __future__ import annotations
+
+from inductor_plugin.tuning.ranks.agreed import Agreed, dump, load
+from inductor_plugin.tuning.ranks.claim import FREE, Claim, parse
+from inductor_plugin.tuning.ranks.job import Job
+from inductor_plugin.tuning.ranks.store import StoreLostError
+
+
+class Board:
+    """What a rank reads and writes; each method raises `StoreLostError`."""
+
+    def __init__(self, job: Job, group: str) -> None:
+        """Use the keys of ``group``; nothing is asked of the store yet."""
+        self._store = job.store
+        self._group = group
+        self._rank = job.rank
+        self._own = Claim(job.rank, job.token)
+
+    def decision(self, problem: str) -> str | None:
+        """Return what the job has decided, None if nothing yet."""
+        return self._store.get(self._key("decision", problem))
+
+    def decide(self, problem: str, text: str) -> str:
+        """Return what the job decides: ``text``, unless it has decided before."""
+        stored = self._store.put_once(self._key("decision", problem), text)
+        if stored == text:
+            self._store.count(self._key("decided"), 1)
+        return stored
+
+    def decided(self) -> int:
+        """Return a number that grows with each decision."""
+        return self._store.count(self._key("decided"))
+
+    def claim(self, problem: str) -> bool:
+        """Claim a problem; return whether this process tunes it."""
+        key = self._key("claim", problem)
+        stored = self._store.put_once(key, self._own.text)
+        if stored == FREE:
+            stored = self._store.exchange(key, FREE, self._own.text)
+        return stored == self._own.text
+
+    def holder(self, problem: str) -> int | None:
+        """Return the rank that tunes a problem; None if none does, or has given it back."""
+        claim = parse(self._store.get(self._key("claim", problem)) or FREE)
+        return None if claim is None else claim.rank
+
+    def give_back(self, problem: str) -> None:
+        """Let another rank claim a problem that this process has claimed."""
+        self._store.exchange(self._key("claim", problem), self._own.text, FREE)
+
+    def refuse(self, problem: str, candidate: str) -> None:
+        """Say that a candidate has failed on this rank."""
+        self._store.put(self._key("refused", problem, candidate), str(self._rank))
+
+    def refusal(self, problem: str, candidate: str) -> str | None:
+        """Return a rank on which a candidate has failed, None if there is none."""
+        return self._store.get(self._key("refused", problem, candidate))
+
+    def beat(self, text: str) -> None:
+        """Give a sign of life."""
+        self._store.put(self._key("beat", str(self._rank)), text)
+
+    def beat_of(self, rank: int) -> str | None:
+        """Return a rank's latest sign of life, None if it has given none."""
+        return self._store.get(self._key("beat", str(rank)))
+
+    def _key(self, kind: str, *names: str) -> str:
+        return "/".join((self._group, kind, *names))
+
+
+def publish(job: Job, group: str, problem: str, own: Agreed) -> Agreed | None:
+    """Return what a job decides about a problem whose decision is known: ``own``, unless there is one; None without its store.
+
+    Args:
+        job: The job.
+        group: The name of the group.
+        problem: Operator and digest.
+        own: The decision that is known.
+    """
+    try:
+        return load(Board(job, group).decide(problem, dump(own)))
+    except (StoreLostError, ValueError):
+        return None

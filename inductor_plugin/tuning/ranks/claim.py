@@ -1,0 +1,51 @@
+"""Who tunes a problem: who claims it first, and each rank claims its share and no more. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+FREE = "free"
+"""A claim that its rank has given back."""
+_LEAST = 2
+"""Problems that a rank may hold: one that is measured, and one whose candidates are compiled meanwhile."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A rank's claim to a problem.
+
+    Attributes:
+        rank: The rank.
+        token: Its process.
+    """
+
+    rank: int
+    token: str
+
+    @property
+    def text(self) -> str:
+        """The claim as the store has it."""
+        return f"{self.rank} {self.token}"
+
+
+def parse(text: str) -> Claim | None:
+    """Return the claim in the store; None if it was given back, or is none."""
+    rank, _, token = text.partition(" ")
+    return Claim(int(rank), token) if token and rank.isdecimal() else None
+
+
+def capacity(undecided: int, world: int) -> int:
+    """Return how many problems a rank may hold at once, of ``undecided`` ones: its share, rounded up.
+
+    What a slow rank has not claimed is there for the others when they have tuned theirs.
+    """
+    return max(_LEAST, -(-undecided // world))
+
+
+def order(problems: Iterable[str], rank: int) -> list[str]:
+    """Return the order in which a rank tries to claim problems: each has another one, so that they seldom meet."""
+    return sorted(
+        problems, key=lambda problem: hashlib.sha256(f"{rank} {problem}".encode()).digest()
+    )

@@ -1,0 +1,96 @@
+"""What this rank has compiled so far, for `verify_ranks`: its decisions, and the code of its graphs."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from inductor_plugin.problem.description import described
+from inductor_plugin.tuning.ranks.code import normalized
+from inductor_plugin.tuning.ticket import TuningTicket
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph that was compiled, or came from Inductor's cache.
+
+    Attributes:
+        problems: Digest of the problems in it, by which two ranks know a graph for the same.
+        code: Digest of its code, as `normalized`.
+    """
+
+    problems: str
+    code: str
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What one rank says.
+
+    Attributes:
+        winners: What runs, by problem.
+        names: The problems in words.
+        graphs: Its graphs, in order.
+    """
+
+    winners: Mapping[str, str] = field(default_factory=dict[str, str])
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+    graphs: tuple[Graph, ...] = ()
+
+
+class Ledger:
+    """The decisions and the code of a process; filled from any thread that compiles."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._guard = threading.Lock()
+        self._winners: dict[str, str] = {}
+        self._names: dict[str, str] = {}
+        self._graphs: list[Graph] = []
+        self._texts: dict[str, bytes] = {}
+
+    def add_decisions(self, tickets: Iterable[TuningTicket]) -> None:
+        """Note the decisions of a graph; of two about one problem the later."""
+        for ticket in tickets:
+            if ticket.verdict is not None and ticket.verdict.winner is not None:
+                place = f"{ticket.problem.op}/{ticket.digest}"
+                text = described(ticket.problem.fields(), ticket.problem.describe())
+                with self._guard:
+                    self._winners[place], self._names[place] = ticket.verdict.winner, text
+
+    def add_winners(self, winners: Mapping[str, str]) -> None:
+        """Note the decisions of a graph out of Inductor's cache, by problem."""
+        with self._guard:
+            self._winners |= winners
+
+    def add_code(self, problems: str, code: str) -> None:
+        """Note the code of a graph."""
+        text = normalized(code)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        with self._guard:
+            self._graphs.append(Graph(problems, digest))
+            self._texts.setdefault(digest, zlib.compress(text.encode()))
+
+    def statement(self) -> Statement:
+        """Return what is known so far."""
+        with self._guard:
+            return Statement({**self._winners}, {**self._names}, tuple(self._graphs))
+
+    def text(self, digest: str) -> str:
+        """Return the code with a digest; empty if there is none."""
+        with self._guard:
+            data = self._texts.get(digest)
+        return "" if data is None else zlib.decompress(data).decode()
+
+    def forget(self) -> None:
+        """Drop everything."""
+        with self._guard:
+            for kept in (self._winners, self._names, self._graphs, self._texts):
+                kept.clear()
+
+
+LEDGER = Ledger()
+"""What this process has compiled."""

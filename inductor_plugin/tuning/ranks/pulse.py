@@ -1,0 +1,73 @@
+"""A rank's signs of life: a number that grows each second, and the progress of each problem that it tunes. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from inductor_plugin.cache.document import is_object
+
+BEAT_S = 1.0
+"""Seconds between two signs of life."""
+_GAP_S = 5.0
+"""Seconds without a look, by which a silence begins anew: nobody has waited for that rank, or this process was stopped."""
+
+
+def beat(number: int, progress: Mapping[str, int]) -> str:
+    """Return a sign of life.
+
+    Args:
+        number: Counts them.
+        progress: Steps done, of each problem that the rank has claimed.
+    """
+    return json.dumps({"number": number, "progress": dict(progress)}, separators=(",", ":"))
+
+
+def progress_in(text: str) -> Mapping[str, int]:
+    """Return the progress that a sign of life names; nothing where it is damaged."""
+    try:
+        fields: object = json.loads(text)
+    except ValueError:
+        return {}
+    inner: object = fields.get("progress") if is_object(fields) else None
+    if not is_object(inner):
+        return {}
+    return {name: steps for name, steps in inner.items() if isinstance(steps, int)}
+
+
+@dataclass
+class Watch:
+    """What this process has seen of another rank, by its own clock.
+
+    Attributes:
+        since: When the last new sign of life was seen, or the watch began.
+    """
+
+    since: float
+    _looked_at: float = math.inf
+    _seen: str = ""
+    _progress: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def see(self, text: str | None, problem: str, now: float) -> bool:
+        """Take a sign of life; return whether the problem has made progress.
+
+        Args:
+            text: The latest sign of life; None if there is none.
+            problem: The problem that is waited for.
+            now: The time.
+        """
+        if now - self._looked_at > _GAP_S:
+            self.since = now
+        self._looked_at = now
+        if text is None or text == self._seen:
+            return False
+        before = self._progress.get(problem)
+        self._seen, self.since, self._progress = text, now, progress_in(text)
+        steps = self._progress.get(problem)
+        return steps is not None and steps != before
+
+    def silent_s(self, now: float) -> float:
+        """Return the seconds without a new sign of life."""
+        return now - self.since

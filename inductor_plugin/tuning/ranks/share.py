@@ -1,0 +1,400 @@
+"""The problems of one kind of device, shared out among the ranks of a job.
+
+One thread does all of that while something is undecided. It never measures, and it waits for nothing but the store.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from inductor_plugin.errors import warn_once
+from inductor_plugin.tuning.counters import Counters
+from inductor_plugin.tuning.ranks import agreed as decisions
+from inductor_plugin.tuning.ranks.agreed import Agreed
+from inductor_plugin.tuning.ranks.board import Board
+from inductor_plugin.tuning.ranks.claim import capacity, order
+from inductor_plugin.tuning.ranks.job import Job
+from inductor_plugin.tuning.ranks.part import Part, Tuner, name_of
+from inductor_plugin.tuning.ranks.pulse import BEAT_S, Watch, beat
+from inductor_plugin.tuning.ranks.store import StoreLostError
+from inductor_plugin.tuning.ticket import TuningTicket
+
+logger = logging.getLogger(__name__)
+
+_POLL_S, _LONGEST_POLL_S = 0.02, 0.5
+"""Seconds between two looks at the store while it changes, and while it does not: 1,000 ranks ask 2,000 times a second."""
+_TUNING_POLL_S = 0.1
+"""Seconds after which a rank sees, at the latest, that a problem it tunes is tuned."""
+
+
+class Share:
+    """This rank's part in the problems of a group: the ranks with the same environment, options and templates."""
+
+    def __init__(
+        self,
+        job: Job,
+        group: str,
+        tuner: Tuner,
+        counters: Counters,
+        timeout_s: float,
+        *,
+        has_thread: bool = True,
+    ) -> None:
+        """Share problems out; nothing is asked of the store yet.
+
+        Args:
+            job: The job.
+            group: Digest of what the group has in common.
+            tuner: Tunes what this rank has claimed.
+            counters: Counters of what this rank has tuned and taken.
+            timeout_s: Seconds without a sign of life after which a rank is given up.
+            has_thread: False where the caller calls `step`: in a simulation.
+        """
+        self._job = job
+        self._board = Board(job, group)
+        self._tuner = tuner
+        self._counters = counters
+        self._timeout_s = timeout_s
+        self._wake = threading.Condition()
+        self._parts: dict[str, Part] = {}
+        self._given_back: list[Part] = []
+        self._watches: dict[int, Watch] = {}
+        self._decided = -1
+        self._beats = 0
+        self._beat_at = self._looked_at = self._watched_at = -math.inf
+        self._lost = ""
+        self._has_thread = has_thread
+        self._thread: threading.Thread | None = None
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self._job.rank
+
+    def submit(self, ticket: TuningTicket) -> None:
+        """Let the job decide a ticket; returns immediately."""
+        name = name_of(ticket)
+        with self._wake:
+            part = self._parts.get(name)
+            if part is None:
+                part = self._parts[name] = Part(name, ticket.problem.describe())
+            if part.agreed is not None:
+                self._adopt(part, ticket)
+                return
+            part.tickets.append(ticket)
+            if self._lost:
+                self._settle(part, decisions.library_for(self._lost, self._job.rank))
+            else:
+                self._start()
+
+    def wait(self, ticket: TuningTicket, limit_s: float) -> None:
+        """Wait until a ticket is decided.
+
+        Args:
+            ticket: A ticket that was submitted.
+            limit_s: Seconds without any progress of the rank that tunes it.
+        """
+        with self._wake:
+            part = self._parts[name_of(ticket)]
+            part.awaited += 1
+            self._wake.notify_all()
+        try:
+            while not part.ready.is_set():
+                tuned = next(iter([*part.tickets]), ticket)
+                if tuned.task is not None and not tuned.task.done.is_set():
+                    self._tuner.wait(tuned, limit_s)
+                part.ready.wait(1.0)
+        finally:
+            with self._wake:
+                part.awaited -= 1
+        self._take_over(ticket, limit_s)
+
+    def _take_over(self, ticket: TuningTicket, limit_s: float) -> None:
+        """Keep the measurements of another rank, and build the kernel that it has built."""
+        agreed = ticket.agreed
+        if agreed is None or agreed.rank == self._job.rank or ticket.taken_over:
+            return
+        ticket.taken_over = True
+        ticket.selection.keep(ticket)
+        task = ticket.selection.build_of(ticket)
+        if task is not None:
+            ticket.task = task
+            self._tuner.submit(ticket)
+            self._tuner.wait(ticket, limit_s)
+
+    def look_up(self, problem: str) -> Agreed | None:
+        """Return what the job has decided about a problem; None if it has not, or its store is lost."""
+        return self._agreed_on(problem, self._board.decision)
+
+    def decide(self, problem: str, own: Agreed) -> Agreed:
+        """Return the job's decision about a problem that nobody measures: this rank's, unless there is another.
+
+        Without its store it is ``own``: two kernels instead of a fused one, which all ranks run then.
+        """
+        text = decisions.dump(own)
+        return self._agreed_on(problem, lambda name: self._board.decide(name, text)) or own
+
+    def release(self, tickets: Iterable[TuningTicket]) -> None:
+        """Give back the problems that nobody waits for any more: their graph is compiled, or failed to."""
+        with self._wake:
+            for ticket in tickets:
+                part = self._parts.get(name_of(ticket))
+                if part is None or part.agreed is not None:
+                    continue
+                part.tickets = [other for other in part.tickets if other is not ticket]
+                if ticket.task is not None:
+                    self._tuner.end(ticket.task, "its graph does not need it any more")
+                if not part.tickets:
+                    del self._parts[part.name]
+                    if part.state == "mine":
+                        self._given_back.append(part)
+                        self._start()
+                elif part.state == "mine":
+                    part.state = "open"
+
+    def close(self) -> None:
+        """Give back everything that is undecided."""
+        with self._wake:
+            tickets = [ticket for part in self._undecided() for ticket in part.tickets]
+        self.release(tickets)
+        thread = self._thread
+        if thread is not None:
+            thread.join(timeout=1.0)
+
+    # ---- the thread
+
+    def _start(self) -> None:
+        """Let the thread run; called with the lock held."""
+        if self._thread is None and self._has_thread:
+            self._thread = threading.Thread(
+                target=self._loop, name="inductor-plugin-ranks", daemon=True
+            )
+            self._thread.start()
+        self._wake.notify_all()
+
+    def _loop(self) -> None:
+        pause_s = _POLL_S
+        while True:
+            with self._wake:
+                if not self._undecided() and not self._given_back:
+                    self._thread = None
+                    return
+            try:
+                changed = self.step(time.monotonic())
+            except StoreLostError as error:
+                self._lose(str(error))
+                continue
+            except (
+                Exception
+            ) as error:  # the border: library kernels are right, and nobody waits for ever
+                logger.exception("inductor-plugin: sharing out problems failed")
+                self._lose(f"{type(error).__name__}: {error}")
+                continue
+            pause_s = _POLL_S if changed else min(1.5 * pause_s, _LONGEST_POLL_S)
+            tunes = bool(self._listed(lambda part: part.state == "mine"))
+            with self._wake:
+                self._wake.wait(min(pause_s, _TUNING_POLL_S) if tunes else pause_s)
+
+    def step(self, now: float) -> bool:
+        """Do everything once; return whether anything has changed.
+
+        Args:
+            now: The time, by the clock of this process.
+
+        Raises:
+            StoreLostError: The store does not answer.
+        """
+        with self._wake:
+            given_back, self._given_back = self._given_back, []
+        for part in given_back:
+            self._board.give_back(part.name)
+        changed = [self._announce(), self._publish(), self._read(now), self._claim_more()]
+        self._send_beat(now)
+        self._watch(now)
+        return any(changed)
+
+    def _undecided(self) -> list[Part]:
+        return [part for part in self._parts.values() if part.agreed is None]
+
+    def _listed(self, wanted: Callable[[Part], bool] = lambda _: True) -> list[Part]:
+        with self._wake:
+            return [part for part in self._undecided() if wanted(part)]
+
+    def _announce(self) -> bool:
+        """Say which candidates have failed here, before another rank decides for one."""
+        parts = self._listed(lambda part: not part.announced)
+        for part in parts:
+            part.announced = True
+            for candidate in {name for t in [*part.tickets] for name in decisions.refused(t)}:
+                self._board.refuse(part.name, candidate)
+        return bool(parts)
+
+    def _publish(self) -> bool:
+        """Publish what this process has decided: measured now or earlier, or given up."""
+        with self._wake:  # a graph that ends meanwhile takes its tickets away
+            ended = [(part, part.tickets[0]) for part in self._undecided() if part.ended]
+        for part, ticket in ended:
+            tuned = part.state == "mine" or ticket.task is None
+            agreed = self._own(part, ticket) if tuned else self._given_up(part, ticket)
+            self._put(part, agreed)
+            self._counters.add(ranks_tuned=int(part.state == "mine"))
+        return bool(ended)
+
+    def _own(self, part: Part, ticket: TuningTicket) -> Agreed:
+        verdict, rank = ticket.selection.chosen(ticket), self._job.rank
+        if verdict.winner is not None and verdict.winner != verdict.library:
+            refusal = self._board.refusal(part.name, verdict.winner)
+            if refusal is not None:
+                why = f"the library kernel stays: {verdict.winner} has failed on rank {refusal}"
+                return decisions.library_for(why, rank)
+        return decisions.of_verdict(verdict, ticket.selection.record_of(ticket), rank)
+
+    def _given_up(self, part: Part, ticket: TuningTicket) -> Agreed:
+        error = ticket.task.error if ticket.task is not None else ""
+        return self._without(part, error or "was not awaited")
+
+    def _without(self, part: Part, why: str) -> Agreed:
+        rank = "another rank" if part.owner is None else f"rank {part.owner}"
+        reason = f"the library kernel stays for now, without {rank}, which had the problem: {why}"
+        warn_once(logger, f"{part.describe}: {reason}")
+        return decisions.library_for(reason, self._job.rank)
+
+    def _put(self, part: Part, own: Agreed) -> None:
+        """Publish a decision, and take what the store has then: the first that was published."""
+        self._settle_by(part, self._board.decide(part.name, decisions.dump(own)))
+
+    def _read(self, now: float) -> bool:
+        """Take decisions of others: those that are new, and each second the one that is waited for."""
+        waiting = self._listed(lambda part: part.state != "mine")
+        if not waiting:
+            return False
+        count, due = self._board.decided(), now - self._looked_at >= BEAT_S
+        new = count != self._decided
+        self._decided = count
+        if due:
+            self._looked_at = now
+        # A rank may have died between a decision and its count.
+        parts = [p for p in waiting if new or not p.looked_up or (due and p.awaited)]
+        return any([self._take(part) for part in parts])  # noqa: C419  all are to be read
+
+    def _take(self, part: Part) -> bool:
+        part.looked_up = True
+        stored = self._board.decision(part.name)
+        if stored is not None:
+            self._settle_by(part, stored)
+        return stored is not None
+
+    def _claim_more(self) -> bool:
+        """Claim problems up to this rank's share, and tune them."""
+        undecided = self._listed()
+        held = sum(part.state == "mine" for part in undecided)
+        candidates = {part.name: part for part in undecided if part.state == "open"}
+        most, before = capacity(len(undecided), self._job.world), held
+        for name in order(candidates, self._job.rank):
+            if held >= most:
+                break
+            held += self._claimed(candidates[name])
+        return held > before
+
+    def _claimed(self, part: Part) -> bool:
+        if self._take(part):
+            return False
+        mine = self._board.claim(part.name)
+        with self._wake:
+            ticket = next(iter(part.tickets), None)
+            if ticket is None or part.agreed is not None:  # released or decided meanwhile
+                self._given_back += [part] if mine else []
+                return False
+            part.state = "mine" if mine else "theirs"
+        if mine:
+            self._tuner.submit(ticket)
+        return mine
+
+    def _send_beat(self, now: float) -> None:
+        mine = self._listed(lambda part: part.state == "mine")
+        if now - self._beat_at < BEAT_S or not (mine or self._beats):
+            return
+        self._beat_at, self._beats = now, self._beats + 1
+        self._board.beat(beat(self._beats, {part.name: part.steps for part in mine}))
+
+    def _watch(self, now: float) -> None:
+        """Look each second after the ranks that tune what is waited for here."""
+        if now - self._watched_at < BEAT_S:
+            return
+        self._watched_at = now
+        for part in self._listed(lambda part: part.state == "theirs" and part.awaited > 0):
+            part.owner = self._board.holder(part.name)
+            if part.owner in (None, self._job.rank):  # it was given back
+                part.state = "open"
+                continue
+            watch = self._watches.setdefault(part.owner, Watch(now))
+            text = self._board.beat_of(part.owner)
+            if watch.see(text, part.name, now):
+                self._tuner.progressed()
+            if watch.silent_s(now) > self._timeout_s and not self._take(part):
+                why = f"no sign of life for {watch.silent_s(now):.0f} s"
+                self._put(part, self._without(part, why))
+
+    # ---- the end of a problem
+
+    def _settle_by(self, part: Part, stored: str) -> None:
+        try:
+            agreed = decisions.load(stored)
+        except ValueError as error:
+            agreed = decisions.library_for(f"the library kernel stays: {error}", self._job.rank)
+        with self._wake:
+            self._settle(part, agreed)
+
+    def _settle(self, part: Part, agreed: Agreed) -> None:
+        """Decide all tickets of a problem; called with the lock held."""
+        if part.agreed is not None:
+            return
+        part.agreed = agreed
+        taken = part.state != "mine" and agreed.rank != self._job.rank
+        self._counters.add(ranks_taken=int(taken))
+        for ticket in part.tickets:
+            self._adopt(part, ticket)
+        part.tickets.clear()  # their graphs are not to be kept
+        part.ready.set()
+
+    def _adopt(self, part: Part, ticket: TuningTicket) -> None:
+        assert part.agreed is not None
+        decisions.adopt(ticket, part.agreed)
+        if ticket.task is not None and not ticket.task.done.is_set():
+            self._tuner.end(ticket.task, "")
+
+    def _lose(self, reason: str) -> None:
+        """Decide everything for library kernels: what other ranks decide is not known any more."""
+        text = f"the store of the job is lost ({reason})"
+        warn_once(
+            logger, f"{text}: library kernels run where the ranks have not agreed", "store of ranks"
+        )
+        with self._wake:
+            self._lost = f"the library kernel stays for now: {text}"
+            self._given_back.clear()
+            for part in self._undecided():
+                self._settle(part, decisions.library_for(self._lost, self._job.rank))
+
+    def _agreed_on(self, name: str, asked: Callable[[str], str | None]) -> Agreed | None:
+        """Return the decision about a problem that the store gives, and keep it."""
+        with self._wake:
+            part = self._parts.get(name)
+            if part is not None and part.agreed is not None:
+                return part.agreed
+            if self._lost:
+                return None
+        try:
+            stored = asked(name)
+        except StoreLostError as error:
+            self._lose(str(error))
+            return None
+        if stored is None:
+            return None
+        with self._wake:
+            part = self._parts.setdefault(name, Part(name))
+        self._settle_by(part, stored)
+        return part.agreed

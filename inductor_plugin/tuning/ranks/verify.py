@@ -1,0 +1,168 @@
+"""``inductor_plugin.verify_ranks``: do all ranks run the same kernels, and if not, where do they first differ."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+from inductor_plugin.config import Config
+from inductor_plugin.errors import RankError
+from inductor_plugin.tuning.ranks.code import first_difference
+from inductor_plugin.tuning.ranks.job import Job, joined
+from inductor_plugin.tuning.ranks.ledger import LEDGER, Graph, Ledger, Statement
+from inductor_plugin.tuning.ranks.store import StoreLostError
+
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """What `verify_ranks` has found.
+
+    Attributes:
+        ranks: Number of ranks that were compared.
+        difference: The first difference from rank 0, of the lowest rank that has one; empty if there is none.
+        missing: Ranks that did not answer in time.
+    """
+
+    ranks: int
+    difference: str = ""
+    missing: tuple[int, ...] = ()
+
+    @property
+    def agree(self) -> bool:
+        """Whether all ranks have answered, and run the same."""
+        return not self.difference and not self.missing
+
+
+def verify_ranks(timeout_s: float = 60.0) -> RankReport:
+    """Compare the decisions and the generated code of all ranks so far; every rank calls this, outside of a compile.
+
+    Graphs that only some ranks have compiled are not compared: in a pipeline, ranks have other layers. Ranks meet
+    in the job's store, not in a collective, so that one that does not come costs the time-out.
+
+    Args:
+        timeout_s: Seconds in which a rank is waited for.
+
+    Returns:
+        The report, the same on all ranks.
+
+    Raises:
+        RankError: ``torch.distributed`` is not initialized with two ranks or more, or its store is lost.
+    """
+    job = joined(Config.load())
+    if job is None:
+        raise RankError(
+            "verify_ranks needs a job: call torch.distributed.init_process_group with two ranks or more"
+        )
+    try:
+        return compare(job, LEDGER, timeout_s)
+    except StoreLostError as error:
+        raise RankError(f"ranks cannot be compared: the job's store is lost ({error})") from error
+
+
+def compare(job: Job, ledger: Ledger, timeout_s: float) -> RankReport:
+    """Compare a rank with rank 0, and return what all ranks have found.
+
+    Raises:
+        StoreLostError: The store does not answer.
+    """
+    meeting = job.store.count(f"verify/meetings/{job.rank}", 1)
+    prefix = f"verify/{meeting}"
+    own, deadline = ledger.statement(), time.monotonic() + timeout_s
+    if job.rank == 0:
+        for digest in {graph.code for graph in own.graphs}:
+            job.store.put(f"{prefix}/code/{digest}", _packed(ledger.text(digest)))
+        job.store.put(f"{prefix}/first", _packed(asdict(own)))
+        report = _collected(job, prefix, deadline)
+        job.store.put(f"{prefix}/report", _packed(asdict(report)))
+        return report
+    stored = _awaited(job, f"{prefix}/first", deadline)
+    if stored is None:
+        return RankReport(job.world, missing=(0,))
+
+    def text_of(digest: str) -> str:
+        return str(_unpacked(job.store.get(f"{prefix}/code/{digest}") or _packed("")))
+
+    found = difference(own, _statement(_unpacked(stored)), job.rank, ledger.text, text_of)
+    job.store.put(f"{prefix}/found/{job.rank}", _packed(found))
+    # Rank 0 waits for the others as long as this one has waited for it.
+    stored = _awaited(job, f"{prefix}/report", deadline + timeout_s)
+    if stored is None:
+        return RankReport(job.world, found, missing=(0,))
+    fields = cast("dict[str, Any]", _unpacked(stored))
+    return RankReport(**{**fields, "missing": tuple(fields["missing"])})
+
+
+def difference(
+    own: Statement,
+    first: Statement,
+    rank: int,
+    own_text: Callable[[str], str],
+    first_text: Callable[[str], str],
+) -> str:
+    """Return the first difference between a rank and rank 0, empty if there is none.
+
+    Args:
+        own: What the rank says.
+        first: What rank 0 says.
+        rank: The rank.
+        own_text: Returns the rank's code with a digest.
+        first_text: Returns rank 0's.
+    """
+    for place, winner in sorted(own.winners.items()):
+        other = first.winners.get(place, winner)
+        if other != winner:
+            name = own.names.get(place) or first.names.get(place) or place
+            return f"{name}: rank {rank} runs {winner}, rank 0 runs {other}"
+    mine, theirs = _by_problems(own.graphs), _by_problems(first.graphs)
+    for number, graph in enumerate(own.graphs):
+        here = mine[graph.problems] - theirs[graph.problems]
+        there = theirs[graph.problems] - mine[graph.problems]
+        if graph.code in here and there:  # else one rank has compiled it more often
+            where = first_difference(own_text(graph.code), first_text(next(iter(there))))
+            return f"graph {number} of rank {rank} has other code than rank 0: {where}"
+    return ""
+
+
+def _by_problems(graphs: Sequence[Graph]) -> Mapping[str, Counter[str]]:
+    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for graph in graphs:
+        found[graph.problems][graph.code] += 1
+    return found
+
+
+def _collected(job: Job, prefix: str, deadline: float) -> RankReport:
+    found = {
+        rank: _awaited(job, f"{prefix}/found/{rank}", deadline) for rank in range(1, job.world)
+    }
+    texts = [str(_unpacked(stored)) for stored in found.values() if stored is not None]
+    missing = tuple(rank for rank, stored in found.items() if stored is None)
+    return RankReport(job.world - len(missing), next(filter(None, texts), ""), missing)
+
+
+def _awaited(job: Job, key: str, deadline: float) -> str | None:
+    """Return a key's value as soon as it has one; None if that is not in time."""
+    while (stored := job.store.get(key)) is None and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    return stored
+
+
+def _statement(fields: Any) -> Statement:
+    graphs = tuple(Graph(**graph) for graph in fields["graphs"])
+    return Statement(fields["winners"], fields["names"], graphs)
+
+
+def _packed(value: object) -> str:
+    data = json.dumps(value, separators=(",", ":")).encode()
+    return base64.b85encode(zlib.compress(data)).decode("ascii")
+
+
+def _unpacked(stored: str) -> object:
+    return json.loads(zlib.decompress(base64.b85decode(stored)))

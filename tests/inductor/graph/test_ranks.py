@@ -1,0 +1,136 @@
+"""Compiles of two ranks, one after the other in this process, on a store in memory: decisions, graphs in Inductor's cache."""
+
+# torch types these partly; what it leaves open says nothing about the tests.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+from torch import nn
+from torch._dynamo.utils import counters
+from torch._inductor import config as inductor_config
+
+import inductor_plugin
+from inductor_plugin.cache import open_store
+from inductor_plugin.config import Config
+from inductor_plugin.inductor.graph import pinning, stored
+from inductor_plugin.inductor.graph import unstored as stored_marks
+from inductor_plugin.tuning import runtime
+from inductor_plugin.tuning.decision import Verdict
+from inductor_plugin.tuning.ranks.agreed import dump, load, of_verdict
+from inductor_plugin.tuning.ranks.job import Job
+from inductor_plugin.tuning.ranks.ledger import LEDGER
+from tests.support.candidates.fast_templates import rivals_offered
+from tests.support.ranks import MemoryStore
+
+Join = Callable[[int, MemoryStore], None]
+
+
+@pytest.fixture
+def join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let this process be a rank of a job."""
+    jobs: list[Job] = []
+
+    def joined(config: Config) -> Job | None:
+        return jobs[-1] if jobs and config.ranks != "off" else None
+
+    for module, name in (
+        (runtime, "current"),
+        (pinning, "current"),
+        (stored, "current"),
+        (stored, "joined"),
+    ):
+        monkeypatch.setattr(module, name, joined)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    LEDGER.forget()
+    untyped: Any = inductor_config
+    with rivals_offered(), untyped.patch(fx_graph_cache=True):
+        yield lambda rank, store: jobs.append(Job(rank, 2, store, f"process {len(jobs)}"))
+    inductor_plugin.disable()
+    torch._dynamo.reset()
+
+
+def compiled(cache: Path, **options: Any) -> list[Any]:
+    """Compile a layer and run it; return its tickets."""
+    torch._dynamo.reset()
+    found: list[Any] = []
+    layer, x = nn.Linear(24, 40), torch.randn(16, 24)
+
+    def note(tickets: Sequence[Any]) -> None:
+        found.extend(tickets)
+
+    with torch.no_grad(), inductor_plugin.observe(note):
+        function: Any = torch.compile(
+            layer, backend="inductor_plugin", options={"cache_dir": str(cache), **options}
+        )
+        torch.testing.assert_close(function(x), layer(x))
+    return found
+
+
+def decisions(store: MemoryStore) -> dict[str, Any]:
+    return {key: load(value) for key, value in store.values.items() if "/decision/" in key}
+
+
+def test_the_second_rank_runs_and_keeps_what_the_first_has_measured(
+    join: Join, tmp_path: Path
+) -> None:
+    store, before = MemoryStore(), inductor_plugin.stats()
+    join(0, store)
+    (ticket,) = compiled(tmp_path / "first", fx_graph_cache=False)
+    (agreed,) = decisions(store).values()
+    assert (agreed.winner, agreed.rank) == (ticket.verdict.winner, 0)
+    tuned = inductor_plugin.stats().since(before)
+    assert (tuned.ranks_tuned, tuned.ranks_taken, tuned.benchmarked) == (1, 0, 2)
+    join(1, store)
+    (other,) = compiled(tmp_path / "second", fx_graph_cache=False)
+    taken = inductor_plugin.stats().since(before).since(tuned)
+    assert (taken.ranks_tuned, taken.ranks_taken, taken.benchmarked) == (0, 1, 0)
+    assert other.verdict == ticket.verdict
+    assert other.measured == ticket.measured
+    records = [list(open_store(tmp_path / name).iter_records()) for name in ("first", "second")]
+    assert [len(each) for each in records] == [1, 1]
+    assert records[0][0].candidates.keys() == records[1][0].candidates.keys() != set()
+
+
+def test_ranks_off_tunes_alone(join: Join, tmp_path: Path) -> None:
+    store = MemoryStore()
+    join(0, store)
+    (ticket,) = compiled(tmp_path / "cache", ranks="off")
+    assert ticket.agreed is None
+    assert store.values == {}
+
+
+@pytest.mark.parametrize("otherwise", [False, True])
+def test_a_graph_in_inductors_cache_runs_where_the_ranks_agree(
+    join: Join, tmp_path: Path, otherwise: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a busy machine decisions are provisional, and such graphs are not stored.
+    monkeypatch.setattr(stored_marks, "mark_provisional", lambda **_: None)
+    store = MemoryStore()
+    join(0, store)
+    (ticket,) = compiled(tmp_path / "cache")
+    ((key, made),) = decisions(store).items()
+    candidates = {offer.candidate_id for offer in ticket.offers}
+    (rival,) = candidates - {made.winner}
+    later = MemoryStore()
+    if otherwise:  # another rank, whose cache says so, was first
+        verdict = Verdict(rival, made.library, "of another rank")
+        later.values[key] = dump(of_verdict(verdict, made.record, 1))
+    join(0, later)
+    counters.clear()
+    again = compiled(tmp_path / "cache")
+    (agreed,) = decisions(later).values()
+    assert agreed.winner == (rival if otherwise else made.winner)
+    hits = (
+        counters["inductor"]["fxgraph_cache_hit"] or counters["aot_autograd"]["autograd_cache_hit"]
+    )
+    assert bool(hits) != otherwise
+    assert [t.verdict.winner for t in again] == ([rival] if otherwise else [])
+    problem = f"{ticket.problem.op}/{ticket.digest}"
+    assert LEDGER.statement().winners[problem] == agreed.winner

@@ -1,0 +1,195 @@
+"""One rank of a job on gloo, in a process of its own; the store's server is the process that starts the ranks.
+
+    python -m tests.support.processes.ranks RANK WORLD PORT FOLDER JSON
+
+Prints JSON: what runs for each problem and which rank has decided it, the largest error, losses, what was spent, and the
+report of `verify_ranks`. The fields of the argument are those of `Order`.
+"""
+
+# torch types these partly; what it leaves open says nothing about the tests.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch.distributed as dist
+from torch import nn
+
+import inductor_plugin
+from inductor_plugin.tuning.runtime import DeviceContext
+from tests.support.candidates.fast_templates import rivals_offered
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a rank is to do.
+
+    Attributes:
+        model: ``products``: graphs of a few products each; ``fsdp`` and ``tensor``: two training steps.
+        graphs: Number of graphs, which each rank compiles in another order.
+        products: Products of each.
+        timeout_s: The option ``ranks_timeout_s``.
+        kill: The rank that kills itself when it begins to tune its second problem.
+        stop: The rank that stops itself then.
+        skip: The rank that leaves the last graph out.
+        verify: Whether the ranks are compared at the end.
+        record: Whether decisions are recorded.
+        shared_cache: Whether the ranks have one cache directory.
+    """
+
+    model: str = "products"
+    graphs: int = 2
+    products: int = 2
+    timeout_s: float = 60.0
+    kill: int = -1
+    stop: int = -1
+    skip: int = -1
+    verify: bool = False
+    record: bool = False
+    shared_cache: bool = False
+
+
+class Products(nn.Module):
+    """Some products of different sizes, none of which another graph has."""
+
+    def __init__(self, graph: int, count: int) -> None:
+        super().__init__()
+        first = graph * count
+        self.layers = nn.ModuleList(nn.Linear(16 + first + i, 8) for i in range(count))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([layer(x[:, : layer.in_features]) for layer in self.layers])
+
+
+def at_second_problem(signal_number: int) -> None:
+    """Send a signal to this process when it begins to tune its second problem."""
+    submit, count = DeviceContext.submit, [0]
+
+    def submitted(context: DeviceContext, ticket: Any) -> None:
+        submit(context, ticket)
+        count[0] += 1
+        if count[0] == 2:
+            os.kill(os.getpid(), signal_number)
+
+    DeviceContext.submit = submitted  # type: ignore[method-assign]
+
+
+def run_products(order: Order, rank: int, world: int, options: dict[str, Any]) -> float:
+    """Compile and run the graphs; return the largest error."""
+    torch.manual_seed(0)
+    models = [Products(graph, order.products) for graph in range(order.graphs)]
+    x, worst = torch.randn(4, 16 + order.graphs * order.products), 0.0
+    begin = rank * order.graphs // world
+    for model in models[begin:] + models[:begin]:
+        if rank == order.skip and model is models[-1]:
+            continue
+        compiled: Any = torch.compile(model, backend="inductor_plugin", options=options)
+        with torch.no_grad():
+            worst = max(worst, float((compiled(x) - model(x)).abs().max()))
+    return worst
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(32, 48), nn.GELU(), nn.Linear(48, 32))
+
+
+def train(model: Any, function: Any, x: torch.Tensor, y: torch.Tensor) -> list[float]:
+    """Return the losses of two steps, and of the model after them."""
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.5), list[float]()
+    for _ in range(2):
+        loss = (function(x) - y).square().mean()
+        losses.append(float(loss.detach()))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    losses.append(float((function(x) - y).square().mean().detach()))
+    return losses
+
+
+def run_training(order: Order, rank: int, world: int, options: dict[str, Any]) -> list[list[float]]:
+    """Return the losses of the job's model, and those of the same model in one process."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    torch.manual_seed(1)
+    x, y = torch.randn(8 * world, 32), torch.randn(8 * world, 32)
+    alone = train(plain := network(), plain, x, y)
+    mesh, model = init_device_mesh("cpu", (world,)), network()
+    if order.model == "tensor":
+        parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    else:
+        for layer in (model[0], model[2]):
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        x, y = x.chunk(world)[rank], y.chunk(world)[rank]
+    function = torch.compile(model, backend="inductor_plugin", options=options)
+    losses = torch.tensor(train(model, function, x, y))
+    if order.model == "fsdp":  # each rank has seen its part of the batch
+        dist.all_reduce(losses)
+        losses /= world
+    return [losses.tolist(), alone]
+
+
+def main(arguments: Sequence[str]) -> None:
+    rank, world, port = map(int, arguments[:3])
+    folder, order = Path(arguments[3]), Order(**json.loads(arguments[4]))
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", port, world, is_master=False, wait_for_workers=False)
+    dist.init_process_group(
+        "gloo", store=store, rank=rank, world_size=world, timeout=timedelta(minutes=10)
+    )
+    if rank in (order.kill, order.stop):
+        at_second_problem(signal.SIGKILL if rank == order.kill else signal.SIGSTOP)
+    decisions: dict[str, list[Any]] = {}
+
+    def note(tickets: Sequence[Any]) -> None:
+        for ticket in tickets:
+            winner = ticket.verdict.winner if ticket.verdict else None
+            by = ticket.agreed.rank if ticket.agreed else None
+            why = ticket.verdict.reason if ticket.verdict else ""
+            decisions[f"{ticket.problem.op}/{ticket.digest}"] = [winner, by, why]
+
+    cache = folder / ("cache" if order.shared_cache else f"cache-{rank}")
+    options = {"cache_dir": str(cache), "ranks_timeout_s": order.timeout_s}
+    said: dict[str, Any] = {"rank": rank, "decisions": decisions}
+    pins = folder / f"pins-{rank}.json"
+    started = time.monotonic()
+    with (
+        rivals_offered(),
+        inductor_plugin.observe(note),
+        inductor_plugin.record(pins) if order.record else nullcontext(),
+    ):
+        if order.model == "products":
+            said["error"] = run_products(order, rank, world, options)
+        else:
+            said["losses"] = run_training(order, rank, world, options)
+    said["seconds"] = time.monotonic() - started
+    if order.verify:
+        said["report"] = asdict(inductor_plugin.verify_ranks(timeout_s=120.0))
+    said["stats"] = asdict(inductor_plugin.stats())
+    print(json.dumps(said), flush=True)
+    os._exit(0)  # a process group of which ranks are dead takes minutes to end
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

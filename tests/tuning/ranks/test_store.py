@@ -1,0 +1,101 @@
+"""torch's stores behind the operations of the protocol, and a server that does not answer."""
+
+# torch types these partly; what it leaves open says nothing about the tests.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from inductor_plugin.tuning.ranks.store import C10dStore, StoreLostError
+
+
+def server(port: Any) -> None:
+    """Be the server of a store in a process of its own."""
+    store = dist.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=30), wait_for_workers=False)
+    port.send(store.port)
+    time.sleep(600)
+
+
+def stores(kind: str, folder: Path) -> Any:
+    if kind == "file":
+        return dist.FileStore(str(folder / "store"), 2)
+    if kind == "hash":
+        return dist.HashStore()
+    tcp = dist.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=30), wait_for_workers=False)
+    return dist.PrefixStore("default_pg", tcp)
+
+
+@pytest.mark.parametrize("kind", ["tcp", "file", "hash"])
+def test_operations_are_the_same_on_all_stores(kind: str, tmp_path: Path) -> None:
+    shared = stores(kind, tmp_path)
+    one, other = (C10dStore(shared, "prefix/", 10.0) for _ in range(2))
+    assert one.get("a") is None
+    assert one.put_once("a", "first") == "first"
+    assert other.put_once("a", "second") == "first"
+    assert other.get("a") == "first"
+    assert other.exchange("a", "another", "third") == "first"
+    assert other.exchange("a", "first", "third") == "third"
+    assert one.get("a") == "third"
+    one.put("b", "x" * 100_000)
+    assert len(other.get("b") or "") == 100_000
+    assert [one.count("n", 2), other.count("n", 1), one.count("n")] == [2, 3, 3]
+    assert C10dStore(shared, "other/", 10.0).get("a") is None
+
+
+def test_only_one_of_many_threads_sets_a_key_first() -> None:
+    shared = stores("tcp", Path())
+    found: list[str] = []
+
+    def claim(number: int) -> None:
+        found.append(C10dStore(shared, "", 10.0).put_once("claim", str(number)))
+
+    threads = [threading.Thread(target=claim, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_server_that_does_not_answer_is_given_up(how: signal.Signals) -> None:
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=server, args=(there,), daemon=True)
+    process.start()
+    try:
+        assert here.poll(120.0)
+        port = here.recv()
+        store = C10dStore(
+            dist.TCPStore(
+                "127.0.0.1", port, None, False, timedelta(seconds=30), wait_for_workers=False
+            ),
+            "",
+            1.0,
+        )
+        store.put("a", "1")
+        assert process.pid is not None
+        os.kill(process.pid, how)
+        started = time.monotonic()
+        with suppress(StoreLostError):
+            while time.monotonic() - started < 20.0:  # what was on its way may still be answered
+                store.get("a")
+        with pytest.raises(StoreLostError):  # at once
+            store.get("a")
+        assert time.monotonic() - started < 20.0
+    finally:
+        process.kill()
+        process.join()
