@@ -10,7 +10,6 @@ from unittest import mock
 from inductor_plugin.cost import shortlist
 from inductor_plugin.tuning import decision, selection
 from inductor_plugin.tuning.decision import Verdict
-from inductor_plugin.tuning.selection import Selection
 
 UNFUSED = "unfused"
 WAYS = {"triton": "fused.triton", "cutlass": "fused.cutlass", "apart": UNFUSED}
@@ -101,6 +100,6 @@ def _deciding(decide: Decide) -> Generator[None]:
     """Let ``decide`` choose among all candidates with correct results, not only the finalists."""
     with (
         mock.patch.object(selection, "decide", decide),
-        mock.patch.object(Selection, "_contending", Selection.medians),
+        mock.patch.object(selection, "contending", selection.medians_of),
     ):
         yield

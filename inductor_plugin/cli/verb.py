@@ -18,8 +18,8 @@ from inductor_plugin.cache.layout import Layout, part
 from inductor_plugin.cache.lookup.find import Match, find
 from inductor_plugin.cache.records import parse_record
 from inductor_plugin.config import default_cache_dir
+from inductor_plugin.config.value import PARSERS
 from inductor_plugin.errors import CacheError, OptionError
-from inductor_plugin.option_value import PARSERS
 
 _TIMES = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inductor_plugin.config import Config
-from inductor_plugin.option_value import limit_of
+from inductor_plugin.config.value import limit_of
 from inductor_plugin.problem.epilogue import Access, Epilogue
 
 

@@ -18,6 +18,7 @@ from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
 
 from inductor_plugin.config import Config, option_names
+from inductor_plugin.config.value import limit_of, suggestion
 from inductor_plugin.errors import OptionError, warn_once
 from inductor_plugin.inductor import flex, int4, jinja, vector
 from inductor_plugin.inductor.artifacts import artifact
@@ -40,7 +41,6 @@ from inductor_plugin.inductor.guard import guard
 from inductor_plugin.inductor.warmup import warm_up
 from inductor_plugin.ops import sites
 from inductor_plugin.ops.launch import add_kernel_folder
-from inductor_plugin.option_value import limit_of, suggestion
 from inductor_plugin.tuning.pins.recording import Recording, recording
 from inductor_plugin.tuning.pins.replay import read_pins
 from inductor_plugin.tuning.runtime import RUNTIME

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from inductor_plugin.problem.target import Target
 
@@ -153,8 +153,11 @@ def problem_in(fields: Mapping[str, Any]) -> Problem | None:
 
 
 def _operand_in(fields: Mapping[str, Any]) -> Operand:
-    lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
-    return Operand(**{**fields, **lists})
+    values: dict[str, Any] = {
+        name: tuple(cast("list[Any]", value)) if isinstance(value, list) else value
+        for name, value in fields.items()
+    }
+    return Operand(**values)
 
 
 def dtype_name(dtype: object) -> str:

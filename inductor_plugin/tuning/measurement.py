@@ -9,10 +9,18 @@ from typing import Any
 
 from inductor_plugin.cache import Measured
 from inductor_plugin.cache.record import TEMPLATE_FIELD
+from inductor_plugin.config import Config
 from inductor_plugin.tuning import race
 from inductor_plugin.tuning.offer import CandidateOffer
 from inductor_plugin.tuning.task import Task, TaskCandidate
-from inductor_plugin.tuning.validity import advice
+from inductor_plugin.tuning.ticket import TuningTicket, is_kept
+from inductor_plugin.tuning.validity import (
+    advice,
+    checked,
+    disturbance,
+    is_provisional,
+    limits,
+)
 from inductor_plugin.worker.jobs import Outcome
 
 NOT_FAILED = frozenset({"ok", "skipped", "pruned"})
@@ -61,6 +69,39 @@ def measurement(
     )
 
 
+def measured_now(
+    ticket: TuningTicket,
+    task: Task,
+    candidate: TaskCandidate,
+    offer: CandidateOffer,
+    config: Config,
+    provenance: Mapping[str, Any],
+) -> Measured:
+    """Return a candidate's measurement after its race; the recorded one where that was calm and this one is not.
+
+    Args:
+        ticket: Its problem.
+        task: The race.
+        candidate: The candidate.
+        offer: What was offered.
+        config: The options.
+        provenance: What all measurements of the race have in common.
+    """
+    own: dict[str, Any] = dict(candidate.conditions)
+    own |= {"race": stage(task, candidate)} if candidate.alive else {}
+    if not candidate.library:
+        own |= checked(task.check, verify=config.verify_numerics)
+    if candidate.outcome is not None:
+        own |= limits(candidate.outcome.status, config)
+    measured = measurement(offer, candidate, {**provenance, **own})
+    if not (is_provisional(measured) or (candidate.alive and candidate.disturbed)):
+        return measured
+    before = ticket.recorded.get(candidate.candidate_id)
+    if before is not None and is_kept(ticket, before):
+        return before
+    return replace(measured, provenance={**measured.provenance, **disturbance(before)})
+
+
 def unmeasured(
     offer: CandidateOffer, status: str, reason: str, provenance: Mapping[str, Any], at: float
 ) -> Measured:
@@ -88,3 +129,26 @@ def _template(offer: CandidateOffer) -> dict[str, str]:
     template = offer.identity.template
     named = offer.kind == "template" or not template
     return {} if named else {TEMPLATE_FIELD: template}
+
+
+def medians_of(ticket: TuningTicket) -> dict[str, float]:
+    """Return milliseconds of every offered candidate with valid measurements."""
+    return {
+        name: measured.median_ms
+        for name, measured in ticket.measured.items()
+        if measured.status == "ok" and measured.median_ms is not None
+    }
+
+
+def contending(ticket: TuningTicket) -> dict[str, float]:
+    """Return the medians the winner is chosen from.
+
+    A candidate that missed the finals was measured in another clock state than the finalists, and
+    only a few times: lucky screening samples must not win a race decided by interleaved rounds.
+    """
+    medians = medians_of(ticket)
+    libraries = {o.candidate_id for o in ticket.offers if o.library}
+    reached = {name: ticket.measured[name].provenance.get("race") for name in medians}
+    if not any(reached[name] == FINAL for name in medians.keys() - libraries):
+        return medians
+    return {name: ms for name, ms in medians.items() if reached[name] != BEATEN}

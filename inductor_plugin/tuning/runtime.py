@@ -138,7 +138,7 @@ class DeviceContext:
             return
         self._is_examined = True
         scarce = why_scarce(self.device)
-        obstacle = self._bench().obstacle() if scarce else ""
+        obstacle = self.bench().obstacle() if scarce else ""
         if obstacle:
             self.pipeline.leave(f"{scarce}: {obstacle}")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from inductor_plugin.cache import Measured, Record, Store
@@ -19,12 +18,11 @@ from inductor_plugin.tuning.counters import Counters
 from inductor_plugin.tuning.decision import Verdict, decide, explained, upper_bounds, without_choice
 from inductor_plugin.tuning.isolation import Isolation
 from inductor_plugin.tuning.measurement import (
-    BEATEN,
-    FINAL,
     NOT_FAILED,
-    measurement,
+    contending,
+    measured_now,
+    medians_of,
     require_reference,
-    stage,
     unmeasured,
 )
 from inductor_plugin.tuning.offer import CandidateOffer, limited
@@ -33,7 +31,6 @@ from inductor_plugin.tuning.task import CppBuild, Task, TaskCandidate, problem_d
 from inductor_plugin.tuning.ticket import (
     TuningTicket,
     has_reference,
-    is_kept,
     launches_of,
     looked_up,
     record_of,
@@ -41,11 +38,7 @@ from inductor_plugin.tuning.ticket import (
     unwanted_libraries,
 )
 from inductor_plugin.tuning.validity import (
-    checked,
-    disturbance,
-    is_provisional,
     is_valid,
-    limits,
     refused_earlier,
     unused,
 )
@@ -214,24 +207,24 @@ class Selection:
         """Return which candidate is the best alone: `decide` without what its graph gives up."""
         if ticket.verdict is None:
             libraries = [o.candidate_id for o in ticket.offers if o.library and _usable(ticket, o)]
-            contending = self._contending(ticket)
-            others = {n: ms for n, ms in contending.items() if n not in libraries}
+            times_ms = contending(ticket)
+            others = {n: ms for n, ms in times_ms.items() if n not in libraries}
             if others and unwanted_libraries(ticket.problem, self._config):
-                contending, libraries = others, []
-            disturbed = {n for n in contending if ticket.measured[n].disturbed}
-            samples = {n: ticket.measured[n].samples_ms for n in contending} if disturbed else {}
-            contending |= upper_bounds(contending, samples, libraries, disturbed)
+                times_ms, libraries = others, []
+            disturbed = {n for n in times_ms if ticket.measured[n].disturbed}
+            samples = {n: ticket.measured[n].samples_ms for n in times_ms} if disturbed else {}
+            times_ms |= upper_bounds(times_ms, samples, libraries, disturbed)
             margin, noise = self._config.never_slower_margin, spreads(ticket)
 
-            def decided(times_ms: Mapping[str, float]) -> Verdict:
-                return decide(times_ms, libraries, margin, noise, disturbed)
+            def decided(of_ms: Mapping[str, float]) -> Verdict:
+                return decide(of_ms, libraries, margin, noise, disturbed)
 
             ticket.verdict = self._pinned(ticket)
             if ticket.verdict is None:
-                ticket.verdict = decided(contending)
+                ticket.verdict = decided(times_ms)
                 launches = launches_of(ticket) if self._host_counts else {}
                 if launches:
-                    by_cost = decided(costs(contending, launches))
+                    by_cost = decided(costs(times_ms, launches))
                     ticket.verdict = explained(by_cost, ticket.verdict, launches)
         return ticket.verdict
 
@@ -257,24 +250,7 @@ class Selection:
 
     def medians(self, ticket: TuningTicket) -> dict[str, float]:
         """Return milliseconds of every offered candidate with valid measurements."""
-        return {
-            name: measured.median_ms
-            for name, measured in ticket.measured.items()
-            if measured.status == "ok" and measured.median_ms is not None
-        }
-
-    def _contending(self, ticket: TuningTicket) -> dict[str, float]:
-        """Return the medians the winner is chosen from.
-
-        A candidate that missed the finals was measured in another clock state than the finalists, and
-        only a few times: lucky screening samples must not win a race decided by interleaved rounds.
-        """
-        medians = self.medians(ticket)
-        libraries = {o.candidate_id for o in ticket.offers if o.library}
-        stage = {name: ticket.measured[name].provenance.get("race") for name in medians}
-        if not any(stage[name] == FINAL for name in medians.keys() - libraries):
-            return medians
-        return {name: ms for name, ms in medians.items() if stage[name] != BEATEN}
+        return medians_of(ticket)
 
     def _pinned(self, ticket: TuningTicket) -> Verdict | None:
         if self._pins is None:
@@ -366,21 +342,11 @@ class Selection:
         common = dict(self._provenance())
         for candidate in task.entries:
             require_reference(task, candidate)
-            own: dict[str, Any] = dict(candidate.conditions)
-            own |= {"race": stage(task, candidate)} if candidate.alive else {}
-            if not candidate.library:
-                own |= checked(task.check, verify=self._config.verify_numerics)
-            if candidate.outcome is not None:
-                own |= limits(candidate.outcome.status, self._config)
-            measured = measurement(offers[candidate.candidate_id], candidate, common | own)
-            if is_provisional(measured) or (candidate.alive and candidate.disturbed):
-                before = ticket.recorded.get(candidate.candidate_id)
-                if before is not None and is_kept(ticket, before):
-                    ticket.measured[candidate.candidate_id] = before
-                    continue
-                tried = disturbance(before)
-                measured = replace(measured, provenance={**measured.provenance, **tried})
+            offer = offers[candidate.candidate_id]
+            measured = measured_now(ticket, task, candidate, offer, self._config, common)
             ticket.measured[candidate.candidate_id] = measured
+            if measured is ticket.recorded.get(candidate.candidate_id):
+                continue
             # A library kernel is tried again: without it there is no reference and no guard.
             if not candidate.library:
                 self._isolation.judge(ticket, measured)

@@ -5,6 +5,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -97,11 +98,15 @@ def test_check_names_a_candidate_that_its_template_does_not_offer_any_more(
         run(store, "pin", file)
         capsys.readouterr()
         assert told(store, capsys, "check", file)["stale"] == []
-        for change, words in (
-            ({"candidates": lambda *_: []}, "template 'rivals' does not offer it any more"),
-            ({"reject": lambda *_: "too small"}, "does not offer it any more: too small"),
+        changes: list[tuple[dict[str, Any], str]] = [
+            (
+                {"candidates": Mock(return_value=[])},
+                "template 'rivals' does not offer it any more",
+            ),
+            ({"reject": Mock(return_value="too small")}, "does not offer it any more: too small"),
             ({"ops": ("bmm",)}, "template 'rivals' does not serve mm any more"),
-        ):
+        ]
+        for change, words in changes:
             with monkeypatch.context() as patch:
                 for name, value in change.items():
                     patch.setattr(RivalTemplate, name, value)
@@ -110,7 +115,7 @@ def test_check_names_a_candidate_that_its_template_does_not_offer_any_more(
                 assert words in row["reason"]
         with monkeypatch.context() as patch:  # the same name, made of something else
             changed = Candidate("rivals", "mm", {"args": "(1,)"}, kernel)
-            patch.setattr(RivalTemplate, "candidates", lambda *_: [changed])
+            patch.setattr(RivalTemplate, "candidates", Mock(return_value=[changed]))
             (row,) = told(store, capsys, "check", file, status=1)["stale"]
             assert row["pinned"] == winner
 

@@ -17,8 +17,8 @@ from inductor_plugin.config import (
     process_environment,
     split,
 )
+from inductor_plugin.config.value import limit_of
 from inductor_plugin.errors import OptionError
-from inductor_plugin.option_value import limit_of
 
 CODE_CHANGES: dict[str, object] = {
     "cache_dir": "/elsewhere",

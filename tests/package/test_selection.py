@@ -91,7 +91,7 @@ def test_a_part_begins_with_what_changed_and_stays_within_its_seconds() -> None:
         ("inductor_plugin/worker/process.py", "tests/worker/"),
         ("templates/triton/fp8.py", "tests/templates/triton/"),
         ("cache/store.py", "tests/cache/"),
-        ("inductor_plugin/config.py", "tests/package/"),
+        ("inductor_plugin/registry.py", "tests/package/"),
         ("tests/cost/test_tile.py", "tests/cost/test_tile.py"),
         ("tests/gpu/cases/registry.py", "tests/gpu/"),
         ("templates/cutlass/source/call.h", "tests/templates/cutlass/"),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from torch._inductor.graph import GraphLowering
 
 from inductor_plugin.config import Config
-from inductor_plugin.tuning.counters import Stats
+from inductor_plugin.tuning.report.table import spent_on
 from inductor_plugin.tuning.runtime import DeviceContext
 from inductor_plugin.tuning.selection import Selection, TuningTicket
 
@@ -17,7 +17,6 @@ def add(
     graph: GraphLowering | None,
     contexts: Iterable[tuple[DeviceContext, Selection]],
     tickets: Sequence[TuningTicket],
-    spent: Stats,
 ) -> None:
     """Add a graph that is decided to the page that ``config.report`` names.
 
@@ -26,7 +25,6 @@ def add(
         graph: The graph.
         contexts: What its devices' problems were tuned on, and what decided them.
         tickets: Its problems.
-        spent: What was done for them.
     """
     # The page's modules take 20 ms to import, and few processes write one.
     from inductor_plugin.tuning.report.page.run import Decided, run_page  # noqa: PLC0415
@@ -40,4 +38,4 @@ def add(
         for ticket in tickets
         if ticket.selection is selection
     ]
-    run_page(config.report, config.trace_path).add(kind, problems, spent.to_dict())
+    run_page(config.report, config.trace_path).add(kind, problems, spent_on(tickets).to_dict())

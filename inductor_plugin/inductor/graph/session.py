@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +35,6 @@ from inductor_plugin.inductor.graph import (
     misses,
     run_page,
     stored,
-    torch_trace,
     trial,
     unstored,
 )
@@ -45,6 +43,7 @@ from inductor_plugin.inductor.graph.packs import make_ready
 from inductor_plugin.inductor.graph.pending import PendingChoice
 from inductor_plugin.inductor.graph.pinning import Pinning
 from inductor_plugin.inductor.graph.ranks import GraphShares
+from inductor_plugin.inductor.graph.report import report
 from inductor_plugin.inductor.graph.unstarted import Unstarted
 from inductor_plugin.problem import Problem
 from inductor_plugin.problem.number_check import NumberCheck
@@ -60,12 +59,9 @@ from inductor_plugin.tuning.pins.pin import Pin
 from inductor_plugin.tuning.ranks.agreed import Agreed
 from inductor_plugin.tuning.ranks.ledger import LEDGER
 from inductor_plugin.tuning.refusal import remember
-from inductor_plugin.tuning.report.table import spent_on, summary, table
-from inductor_plugin.tuning.report.terminal import show
 from inductor_plugin.tuning.runtime import RUNTIME, DeviceContext
 from inductor_plugin.tuning.selection import Selection, TuningTicket
 from inductor_plugin.tuning.task import problem_digest
-from inductor_plugin.tuning.ticket import decided
 
 logger = logging.getLogger(__name__)
 
@@ -346,7 +342,12 @@ class Session:
             stored.note((self._context_of(t).group(host_counts=host_counts()), t) for t in tickets)
             LEDGER.add_decisions(tickets)
             self._carry(tickets)
-            self._report(tickets)
+            for observe in OBSERVERS:
+                observe(tickets)
+            contexts = [context for context, _ in self._contexts.values()]
+            report(tickets, contexts, self.config, untuned=self._untuned > 0)
+            if self.config.report:
+                run_page.add(self.config, self._graph(), self._contexts.values(), tickets)
             self._pinning.keep(tickets, self._trial)
             self._pinning.refuse(tickets)
 
@@ -357,32 +358,6 @@ class Session:
         for context, selection in self._contexts.values():
             decided = (ticket for ticket in tickets if ticket.selection is selection)
             entries.add_decisions(context.store, context.environment, decided)
-
-    def _report(self, tickets: Sequence[TuningTicket]) -> None:
-        """Write, log and show what was done."""
-        for context, _ in self._contexts.values():
-            context.trace.write()
-            context.store.add_counts(
-                hits=sum(t.hit for t in tickets), misses=sum(not t.hit for t in tickets)
-            )
-            if not all(ticket.hit for ticket in tickets):
-                misses.keep(context.store, self.config)
-            misses.warn_of_cached(tickets, self.config, context.store, context.environment)
-        if self._untuned and not tickets and _needs_freezing():
-            misses.hint_of_freezing()
-        spent = spent_on(tickets)
-        torch_trace.write(tickets, spent)
-        if self.config.report:
-            run_page.add(self.config, self._graph(), self._contexts.values(), tickets, spent)
-        for observe in OBSERVERS:
-            observe(tickets)
-        if logger.isEnabledFor(logging.INFO):
-            for ticket in tickets:
-                logger.info("%s", decided(ticket))
-        line = summary(tickets, spent)
-        logger.info("%s", line)
-        texts = itertools.chain(map(table, tickets), [line])
-        show(texts, self.config, measured=spent.benchmarked > 0)
 
 
 def session_of(graph: GraphLowering, config: Config) -> Session:
@@ -396,12 +371,6 @@ def host_counts() -> bool:
     A CUDA graph launches alone; a C++ wrapper launches library kernels in less time, operators in more.
     """
     return not inductor_config.triton.cudagraphs and not inductor_config.cpp_wrapper
-
-
-def _needs_freezing() -> bool:
-    """Return True if Inductor would offer kernels of its own on a CPU, were the weights frozen."""
-    backends = inductor_config.max_autotune_gemm_backends.upper()
-    return not inductor_config.freezing and "CPP" in backends.split(",")
 
 
 def _watch(graph: GraphLowering, before: Callable[[], None], after: Callable[[], None]) -> None:

@@ -70,7 +70,8 @@ def uninstall() -> None:
 def carry_decisions(compiled_graph: Any) -> tuple[Decided, ...]:
     """Return the decisions in a graph, which it takes along from now on, into Inductor's cache, too."""
     if not hasattr(compiled_graph, _MARK):
-        setattr(compiled_graph, _MARK, tuple(map(tuple, getattr(_LAST, "decisions", ()))))
+        decisions: list[Any] = list(getattr(_LAST, "decisions", ()))
+        setattr(compiled_graph, _MARK, tuple(map(tuple, decisions)))
         _LAST.decisions = ()
     return tuple(Decided(*fields) for fields in getattr(compiled_graph, _MARK))
 

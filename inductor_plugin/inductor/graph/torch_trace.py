@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from torch._logging import trace_structured
+from torch._logging import trace_structured  # pyright: ignore[reportPrivateImportUsage]
 
 from inductor_plugin.tuning.counters import Stats
 from inductor_plugin.tuning.report.decisions import decisions

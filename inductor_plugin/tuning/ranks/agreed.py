@@ -8,7 +8,7 @@ import logging
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from inductor_plugin.cache import Measured, Record
 from inductor_plugin.cache.document import amount, flag, optional, text, typed, whole
@@ -98,7 +98,7 @@ def load(stored: str) -> Agreed:
         fields: Any = json.loads(zlib.decompress(base64.b85decode(stored)))
     except (zlib.error, UnicodeDecodeError) as error:
         raise ValueError(f"the decision of a rank is damaged: {error}") from error
-    record: Any = fields.get("record") if isinstance(fields, dict) else None
+    record: Any = cast("dict[str, Any]", fields).get("record") if isinstance(fields, dict) else None
     return Agreed(**typed(fields, _READERS), record=from_fields(record) if record else None)
 
 

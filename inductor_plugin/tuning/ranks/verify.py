@@ -97,7 +97,8 @@ def compare(job: Job, ledger: Ledger, timeout_s: float) -> RankReport:
     if stored is None:
         return RankReport(job.world, found, missing=(0,))
     fields = cast("dict[str, Any]", _unpacked(stored))
-    return RankReport(**{**fields, "missing": tuple(fields["missing"])})
+    fields["missing"] = tuple(fields["missing"])
+    return RankReport(**fields)
 
 
 def difference(

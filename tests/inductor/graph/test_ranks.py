@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -50,8 +51,12 @@ def join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     LEDGER.forget()
     untyped: Any = inductor_config
+
+    def join_job(rank: int, store: Any) -> None:
+        jobs.append(Job(rank, 2, store, f"process {len(jobs)}"))
+
     with rivals_offered(), untyped.patch(fx_graph_cache=True):
-        yield lambda rank, store: jobs.append(Job(rank, 2, store, f"process {len(jobs)}"))
+        yield join_job
     inductor_plugin.disable()
     torch._dynamo.reset()
 
@@ -111,7 +116,7 @@ def test_a_graph_in_inductors_cache_runs_where_the_ranks_agree(
     join: Join, tmp_path: Path, otherwise: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a busy machine decisions are provisional, and such graphs are not stored.
-    monkeypatch.setattr(stored_marks, "mark_provisional", lambda **_: None)
+    monkeypatch.setattr(stored_marks, "mark_provisional", Mock())
     store = MemoryStore()
     join(0, store)
     (ticket,) = compiled(tmp_path / "cache")

@@ -10,6 +10,9 @@ report of `verify_ranks`. The fields of the argument are those of `Order`.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportPrivateUsage=false
 
+# torch does not export its stores' names.
+# pyright: reportPrivateImportUsage=false
+
 from __future__ import annotations
 
 import json
@@ -25,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo
 import torch.distributed as dist
 from torch import nn
 

@@ -3,6 +3,9 @@
 # torch types these partly; what it leaves open says nothing about the tests.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
+# torch does not export its stores' names.
+# pyright: reportPrivateImportUsage=false
+
 from __future__ import annotations
 
 import multiprocessing

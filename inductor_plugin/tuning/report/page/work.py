@@ -9,8 +9,7 @@ from typing import Any, cast
 
 from inductor_plugin.errors import TargetError
 from inductor_plugin.problem.attention import DIRECTIONS, attention_of
-from inductor_plugin.problem.contract import item_bytes
-from inductor_plugin.problem.definition import Operand, Problem
+from inductor_plugin.problem.definition import Operand, Problem, item_bytes
 from inductor_plugin.problem.target import Target, from_properties
 from inductor_plugin.repro.operand import concrete, measured_shapes
 

@@ -1,4 +1,4 @@
-"""Every option, declared once; the only module that reads the environment.
+"""Every option, declared once.
 
 The parent process reads its options once and passes the frozen `Config` on. An explicit option overrides
 its variable ``INDUCTOR_PLUGIN_<NAME>``, and the variable overrides the default.
@@ -13,38 +13,20 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from inductor_plugin.errors import OptionError, warn_once
-from inductor_plugin.option_value import (
+from inductor_plugin.config.value import (
     check_pins,
     how,
     parse,
     pin_file_sha256,
     suggestion,
-    switch,
     unknown_names,
 )
+from inductor_plugin.config.variables import ENABLE_VARIABLE, PREFIX, default_cache_dir
+from inductor_plugin.errors import OptionError, warn_once
 
 logger = logging.getLogger(__name__)
 
-PREFIX = "INDUCTOR_PLUGIN_"
-ENABLE_VARIABLE = PREFIX + "ENABLE"
-
 _NONE: Mapping[str, object] = {}  # never written to
-
-
-def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the default cache directory, by environment variables, those of this process by default."""
-    variables = os.environ if environ is None else environ
-    if named := variables.get(PREFIX + "CACHE_DIR"):
-        return Path(named).expanduser()
-    base = variables.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "inductor_plugin"
-
-
-def default_cache_read(environ: Mapping[str, str] | None = None) -> Path | None:
-    """Return the second cache directory that the variables name, None if they name none."""
-    named = (os.environ if environ is None else environ).get(PREFIX + "CACHE_READ")
-    return Path(named).expanduser() if named else None
 
 
 _AUTO = ("auto", "on", "off")
@@ -387,16 +369,6 @@ def split(options: Mapping[str, object]) -> tuple[dict[str, object], dict[str, o
     return ours, {name: value for name, value in options.items() if name not in _METADATA}
 
 
-def enabled_by_environment(environ: Mapping[str, str] | None = None) -> bool:
-    """Return whether ``INDUCTOR_PLUGIN_ENABLE`` switches the plugin on.
-
-    Raises:
-        OptionError: The variable is neither empty nor a switch.
-    """
-    text = (os.environ if environ is None else environ).get(ENABLE_VARIABLE, "")
-    return bool(text) and switch(text, f"variable {ENABLE_VARIABLE}")
-
-
 def unknown_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Return one sentence for each variable with the plugin's prefix that it does not know."""
     names = [ENABLE_VARIABLE, *(PREFIX + name.upper() for name in _METADATA)]
@@ -412,15 +384,3 @@ def warn_of_unknown_variables(environ: Mapping[str, str] | None = None) -> None:
     if variables.get(ENABLE_VARIABLE) != "0":
         for sentence in unknown_variables(variables):
             warn_once(logger, sentence)
-
-
-def process_environment() -> dict[str, str]:
-    """Return a copy of this process's variables."""
-    return dict(os.environ)
-
-
-def set_environment(variables: Mapping[str, str]) -> None:
-    """Make this process's variables exactly these: those of `process_environment`, or some more or less."""
-    for name in [variable for variable in os.environ if variable not in variables]:
-        del os.environ[name]
-    os.environ.update(variables)

@@ -1,0 +1,33 @@
+"""The options of a compile, declared once, and the variables of this process."""
+
+from inductor_plugin.config.options import (
+    Config,
+    option_names,
+    split,
+    unknown_variables,
+    warn_of_unknown_variables,
+)
+from inductor_plugin.config.variables import (
+    ENABLE_VARIABLE,
+    PREFIX,
+    default_cache_dir,
+    default_cache_read,
+    enabled_by_environment,
+    process_environment,
+    set_environment,
+)
+
+__all__ = [
+    "ENABLE_VARIABLE",
+    "PREFIX",
+    "Config",
+    "default_cache_dir",
+    "default_cache_read",
+    "enabled_by_environment",
+    "option_names",
+    "process_environment",
+    "set_environment",
+    "split",
+    "unknown_variables",
+    "warn_of_unknown_variables",
+]

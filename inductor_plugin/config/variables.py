@@ -1,0 +1,49 @@
+"""The variables of this process: the only module that reads and sets them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from inductor_plugin.config.value import switch
+
+PREFIX = "INDUCTOR_PLUGIN_"
+ENABLE_VARIABLE = PREFIX + "ENABLE"
+
+
+def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """Return the default cache directory, by environment variables, those of this process by default."""
+    variables = os.environ if environ is None else environ
+    if named := variables.get(PREFIX + "CACHE_DIR"):
+        return Path(named).expanduser()
+    base = variables.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "inductor_plugin"
+
+
+def default_cache_read(environ: Mapping[str, str] | None = None) -> Path | None:
+    """Return the second cache directory that the variables name, None if they name none."""
+    named = (os.environ if environ is None else environ).get(PREFIX + "CACHE_READ")
+    return Path(named).expanduser() if named else None
+
+
+def enabled_by_environment(environ: Mapping[str, str] | None = None) -> bool:
+    """Return whether ``INDUCTOR_PLUGIN_ENABLE`` switches the plugin on.
+
+    Raises:
+        OptionError: The variable is neither empty nor a switch.
+    """
+    text = (os.environ if environ is None else environ).get(ENABLE_VARIABLE, "")
+    return bool(text) and switch(text, f"variable {ENABLE_VARIABLE}")
+
+
+def process_environment() -> dict[str, str]:
+    """Return a copy of this process's variables."""
+    return dict(os.environ)
+
+
+def set_environment(variables: Mapping[str, str]) -> None:
+    """Make this process's variables exactly these: those of `process_environment`, or some more or less."""
+    for name in [variable for variable in os.environ if variable not in variables]:
+        del os.environ[name]
+    os.environ.update(variables)
