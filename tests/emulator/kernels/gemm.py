@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -10,8 +10,10 @@ import torch
 from inductor_plugin.ops import gemm_abi, gemm_call
 from inductor_plugin.ops.gemm_abi import GemmCall
 from inductor_plugin.problem.target import Target
+from inductor_plugin.problem.tolerance import product_tolerance
 from inductor_plugin.templates.cutlass.config import GemmConfig
 from tests.emulator.kernels import build
+from tests.emulator.kernels.accuracy import share
 from tests.emulator.kernels.operand import DeviceTensor, allowed, device_tensor, workspace
 from tests.emulator.machine.schedule import Schedule
 from tests.emulator.runtime.launch import Launch
@@ -41,7 +43,8 @@ class Case:
         k: Summed.
         batch: Matrices of a batch; 0 for no batch.
         pad: Elements between rows.
-        shared_b: Whether all matrices of a batch have the same B.
+        shared_a: Whether all matrices of a batch have the same A.
+        shared_b: Whether they have the same B.
         alpha: Factor of the product.
         beta: Factor of C, if the kernel adds one.
         split: Parts K is cut into.
@@ -56,6 +59,7 @@ class Case:
     k: int
     batch: int = 0
     pad: int = 0
+    shared_a: bool = False
     shared_b: bool = False
     alpha: float = 1.0
     beta: float = 1.0
@@ -90,6 +94,7 @@ class Outcome:
         operands: Its tensors.
         expected: D by float64.
         error: Largest difference, in units of what rounding explains; at most 1 if the kernel is right.
+        share: Largest error, in units of what the product accepts (`accuracy.share`); at most 1, too.
         changed: Bytes that changed and are no elements of D.
         launches: What was launched.
     """
@@ -97,6 +102,7 @@ class Outcome:
     operands: Operands
     expected: torch.Tensor
     error: float
+    share: float
     changed: int
     launches: list[Launch]
 
@@ -117,7 +123,8 @@ def _matrix(
     if case.batch:
         shape = (case.batch, *shape)
         whole = lead * (rows if row_major else columns)
-        stride = (0 if case.shared_b and seed == 2 else whole, *stride)
+        shared = {1: case.shared_a, 2: case.shared_b}.get(seed, False)
+        stride = (0 if shared else whole, *stride)
     dtype = DTYPES[kind]
     return device_tensor(shape, dtype, stride, _random(shape, dtype, seed) if seed else None)
 
@@ -230,18 +237,47 @@ def run(runtime: Runtime, case: Case, target: Target, schedule: Schedule) -> Out
         FaultError: The kernel touched other memory than its operands and workspace, or worse.
         KernelError: It refused the call.
     """
-    library = build.library(case.config, runtime.cudart)
-    kernel = gemm_abi.load(library.path, library.symbol, runtime.cudart)
     given = operands(case)
     call = _call(case, given, target)
+    launches, room = launched(runtime, case.config, call, given.all(), target, schedule)
+    wanted = expected(case, given)
+    changed = room.changed(output=True)
+    changed += sum(operand.changed(output=operand is given.d) for operand in given.all())
+    got = given.d.tensor
+    accepted = product_tolerance(
+        dtype_name(got.dtype), dtype_name(given.a.tensor.dtype), case.k, tf32=True
+    )
+    return Outcome(
+        given, wanted, _error(case, got.double(), wanted), share(got, wanted, accepted), changed, launches
+    )
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a dtype as problems have it."""
+    return str(dtype).removeprefix("torch.")
+
+
+def launched(
+    runtime: Runtime,
+    config: GemmConfig,
+    call: GemmCall,
+    given: Sequence[DeviceTensor],
+    target: Target,
+    schedule: Schedule,
+) -> tuple[list[Launch], DeviceTensor]:
+    """Build a kernel, call it as the project does, and return its launches and its workspace.
+
+    Raises:
+        FaultError: The kernel touched other memory than its operands and workspace, or worse.
+        KernelError: It refused the call.
+    """
+    library = build.library(config, runtime.cudart)
+    kernel = gemm_abi.load(library.path, library.symbol, runtime.cudart)
     with runtime.on(target):
         reason = gemm_abi.can_implement(kernel, call)
         assert reason is None, reason
         room = workspace(gemm_abi.workspace_bytes(kernel, call))
     call.workspace, call.workspace_bytes = room.tensor.data_ptr(), room.span
-    with runtime.on(target, schedule, allowed([*given.all(), room])) as launches:
+    with runtime.on(target, schedule, allowed([*given, room])) as launches:
         gemm_abi.run(kernel, call, 0)
-    wanted = expected(case, given)
-    changed = room.changed(output=True)
-    changed += sum(operand.changed(output=operand is given.d) for operand in given.all())
-    return Outcome(given, wanted, _error(case, given.d.numbers(), wanted), changed, launches)
+    return launches, room
