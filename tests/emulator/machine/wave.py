@@ -60,6 +60,7 @@ class Wave:
         allowed: Allowed | None = None,
         schedule: Schedule = EAGER,
         multiprocessors: int = 132,
+        counted: bool = False,
     ) -> None:
         self.program, self.schedule = program, schedule
         self.lanes = Lanes(shape, blocks)
@@ -73,6 +74,7 @@ class Wave:
             local_bytes=local_bytes,
             parameters=parameters,
             allowed=allowed,
+            counted=counted,
         )
         self.progress = Progress()
         self.copies = PendingGroups(count, "cp.async", late=schedule.late)

@@ -16,11 +16,12 @@ from inductor_plugin.kernels.nvcc import Toolkit
 from tests.emulator.fault import FaultError
 from tests.emulator.fault import FaultError
 from tests.emulator.kernels import build
+from tests.emulator.machine.schedule import EAGER
 from tests.emulator.ptx.syntax import PtxError
 from tests.emulator.runtime.runtime import Runtime
 from tests.emulator.suite import row as table
 from tests.emulator.suite.entry import Entry, cutlass
-from tests.emulator.suite.row import Row, rounded
+from tests.emulator.suite.row import Row, counts_of, rounded
 
 _BATCH = 6
 """Kernels of a unit: more take more memory than two compilers have on a machine of 8 GB."""
@@ -72,6 +73,8 @@ def _row(runtime: Runtime, entry: Entry) -> tuple[Row, str]:
         except (FaultError, KernelError, PtxError) as error:
             return row, f"{schedule}: {error}"
         row.errors[str(schedule)] = rounded(verdict.error)
+        if schedule == EAGER:
+            row.counts = counts_of(verdict.launches)
         if not verdict.error <= 1 or verdict.changed:
             return row, f"{schedule}: error {verdict.error}, {verdict.changed} bytes changed"
     return row, ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -74,3 +75,12 @@ def write(rows: Iterable[Row], facts: dict[str, str], path: Path = TABLE) -> Non
 def rounded(error: float) -> float:
     """Return an error with three digits; JSON has no infinity."""
     return float(f"{min(error, 1e9):.3g}")
+
+
+def counts_of(launches: Iterable[Launch]) -> dict[str, int]:
+    """Return what launches move and compute: see `Traffic.counts`, and instructions of 32 lanes."""
+    total: Counter[str] = Counter()
+    for launch in launches:
+        total.update(launch.traffic)
+        total["warp instructions"] += launch.lane_instructions // 32
+    return dict(sorted(total.items()))

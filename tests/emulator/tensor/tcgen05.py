@@ -146,6 +146,9 @@ def multiply(
             raise FaultError("tcgen05.mma of a pair of blocks, but the cluster has one")
         _check_operands(wave, product)
         wave.product_count += 1
+        if wave.memory.traffic is not None:
+            shape = product.shape
+            wave.memory.traffic.multiplied(shape.rows, shape.columns, shape.depth)
         wave.tensor_products.issue(lane, functools.partial(_compute, wave, product))
     wave.progress.events += 1
 

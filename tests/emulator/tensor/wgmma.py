@@ -123,6 +123,8 @@ def multiply(
         else:
             bits = _same(a, places, group, "descriptors")
             left = shared(bits, (rows, depth), kind_a, product.turned_a)
+        if wave.memory.traffic is not None:
+            wave.memory.traffic.multiplied(rows, columns, depth)
         total = left @ right.T
         if product.negated:
             total = -total
