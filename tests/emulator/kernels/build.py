@@ -97,6 +97,12 @@ def libraries(
     return built
 
 
+def is_built(config: GemmConfig | FmhaConfig, folder: Path = CACHE) -> bool:
+    """Return whether a kernel's library is there."""
+    toolkit = nvcc.find("", dict(os.environ))
+    return isinstance(toolkit, Toolkit) and _place(config, toolkit, folder).path.exists()
+
+
 def _source(config: GemmConfig | FmhaConfig, toolkit: Toolkit) -> CppSource:
     text = text_of(config)
     facts = (text, toolkit.key_text(arch_of(config)), *_PTX_FLAGS, SONAME, _REVISION)

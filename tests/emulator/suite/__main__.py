@@ -20,7 +20,7 @@ from tests.emulator.machine.schedule import EAGER
 from tests.emulator.ptx.syntax import PtxError
 from tests.emulator.runtime.runtime import Runtime
 from tests.emulator.suite import row as table
-from tests.emulator.suite.entry import Entry, cutlass
+from tests.emulator.suite.entry import Entry, entries
 from tests.emulator.suite.row import Row, counts_of, rounded
 
 _BATCH = 6
@@ -34,15 +34,18 @@ def main() -> int:
     parser.add_argument("--case", action="append", help="only this case")
     parser.add_argument("--limit-s", type=float, default=3600.0, help="begin no case after it")
     parser.add_argument("--again", action="store_true", help="run what is in the table, too")
+    parser.add_argument("--built", action="store_true", help="only kernels that are compiled")
     arguments = parser.parse_args()
     chosen = [
         entry
-        for entry in cutlass().values()
+        for entry in entries().values()
         if entry.family in (arguments.family or [entry.family])
         and entry.name in (arguments.case or [entry.name])
     ]
     rows = {} if arguments.again else table.read()
     missing = [entry for entry in chosen if not _done(entry, rows.get(entry.name))]
+    if arguments.built:
+        missing = [each for each in missing if not each.config or build.is_built(each.config)]
     print(f"{len(chosen)} cases, {len(missing)} of them to run", flush=True)
     runtime, ends, wrong = Runtime(build.CACHE), time.monotonic() + arguments.limit_s, 0
     rows = table.read()
@@ -50,7 +53,7 @@ def main() -> int:
         if time.monotonic() > ends:
             break
         part = missing[first : first + _BATCH]
-        build.libraries([entry.config for entry in part], runtime.cudart)
+        build.libraries([entry.config for entry in part if entry.config], runtime.cudart)
         for entry in part:
             rows[entry.name], text = _row(runtime, entry)
             wrong += bool(text)

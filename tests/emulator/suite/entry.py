@@ -10,13 +10,14 @@ from inductor_plugin.problem.target import target
 from inductor_plugin.templates.cutlass.config import GemmConfig
 from inductor_plugin.templates.cutlass_attention.config import FmhaConfig
 from tests.emulator.kernels import attention, build, fused, gemm
-from tests.emulator.machine.schedule import ALL, Schedule
+from tests.emulator.machine.schedule import ALL, WATCHED, Schedule
 from tests.emulator.runtime.runtime import Runtime
-from tests.emulator.suite import heads, products, trees
+from tests.emulator.suite import heads, products, templates, trees
 from tests.emulator.suite.row import Verdict
+from tests.support.repository import REPOSITORY
 
 RANDOM = Schedule(late=True, ahead="random", seed=5)
-SCHEDULES = (*ALL, RANDOM)
+SCHEDULES = (WATCHED, *ALL, RANDOM)
 """Those that every CUTLASS kernel runs in."""
 
 
@@ -27,28 +28,35 @@ class Entry:
     Attributes:
         family: The family of kernels.
         name: Name of the case, unique.
-        config: The kernel; its library is built before its cases run.
+        kernel: Name of the kernel.
         gpu: Name of the GPU.
         run: Runs it in a schedule.
+        config: The kernel, if it is compiled by nvcc: its library is built before its cases run.
         schedules: Those it runs in.
     """
 
     family: str
     name: str
-    config: GemmConfig | FmhaConfig
+    kernel: str
     gpu: str
     run: Callable[[Runtime, Schedule], Verdict]
+    config: GemmConfig | FmhaConfig | None = None
     schedules: tuple[Schedule, ...] = SCHEDULES
 
     @property
-    def kernel(self) -> str:
-        """Name of the kernel."""
-        return self.config.name
-
-    @property
     def source(self) -> str:
-        """Digest of the kernel's source."""
-        return hashlib.sha256(build.text_of(self.config).encode()).hexdigest()[:16]
+        """Digest of the kernel's source, or of what generates it."""
+        text = build.text_of(self.config) if self.config else _template(self.kernel)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _template(name: str) -> str:
+    """Return the text of a Triton template."""
+    kind = name.removeprefix("triton_")
+    attention = kind.startswith("attention")
+    folder = REPOSITORY / "templates" / ("triton_attention" if attention else "triton")
+    kind = kind.removeprefix("attention").removeprefix("_") or "forward"
+    return (folder / f"{kind}.jinja").read_text(encoding="utf-8")
 
 
 def _product(name: str, product: products.Product) -> Entry:
@@ -56,7 +64,8 @@ def _product(name: str, product: products.Product) -> Entry:
         outcome = gemm.run(runtime, product.case, target(product.gpu), schedule)
         return Verdict(outcome.share, outcome.changed, outcome.launches)
 
-    return Entry(name.split()[0], name, product.case.config, product.gpu, run)
+    config = product.case.config
+    return Entry(name.split()[0], name, config.name, product.gpu, run, config)
 
 
 def _tree(name: str, tree: trees.Tree) -> Entry:
@@ -64,7 +73,8 @@ def _tree(name: str, tree: trees.Tree) -> Entry:
         outcome = fused.run(runtime, tree.case, target(tree.gpu), schedule)
         return Verdict(outcome.share, outcome.changed, outcome.launches)
 
-    return Entry("tree", name, tree.case.config, tree.gpu, run)
+    config = tree.case.config
+    return Entry("tree", name, config.name, tree.gpu, run, config)
 
 
 def _attention(name: str, case: attention.Case) -> Entry:
@@ -72,7 +82,20 @@ def _attention(name: str, case: attention.Case) -> Entry:
         outcome = attention.run(runtime, case, target("H100"), schedule)
         return Verdict(outcome.share, outcome.changed, outcome.launches)
 
-    return Entry("fmha", name, case.config, "H100", run)
+    return Entry("fmha", name, case.config.name, "H100", run, case.config)
+
+
+def _compiled(name: str, case: templates.Compiled) -> Entry:
+    def run(_runtime: Runtime, schedule: Schedule) -> Verdict:
+        return case.run(schedule)
+
+    return Entry("triton", name, case.template, case.gpu, run, schedules=templates.SCHEDULES)
+
+
+def entries() -> dict[str, Entry]:
+    """Return the cases of all kernels by name."""
+    triton = (_compiled(name, case) for name, case in templates.CASES.items())
+    return {**cutlass(), **{entry.name: entry for entry in triton}}
 
 
 def cutlass() -> dict[str, Entry]:

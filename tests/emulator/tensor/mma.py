@@ -87,7 +87,7 @@ def load_matrices(
     rows, giving = _rows(group, address, count)
     space = "shared" if rows.dtype.itemsize == 4 else "generic"
     array, index = wave.memory.resolve(space, rows, giving, 16)
-    wave.memory.count(space, rows, "read", 16, giving)
+    wave.memory.note(space, rows, "read", 16, giving)
     data = array[index].view(U16).reshape(-1, count, 8, 8)
     if transposed:
         data = flat(data.transpose(0, 1, 3, 2))

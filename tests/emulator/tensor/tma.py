@@ -76,6 +76,9 @@ def load_tensor(
         corner = _corner(tensor, position, group, place)
         _count(wave, tensor, corner, "read")
         for target in _targets(wave, group, place, address, mbarrier, mask):
+            if wave.memory.races is not None:
+                words = tensor.pieces(target[0]) << 4
+                wave.memory.races.loaded(words, 16, int(group.lanes[place]), target[1])
             work = functools.partial(_load_box, wave, tensor, corner, *target)
             wave.mbarriers.at(target[1])
             wave.loads.issue(target[1], work)
@@ -130,8 +133,16 @@ def store_tensor(
         wave.memory.check_shared(address, tensor.box_bytes, "TMA")
         pieces = tensor.pieces(address)
         wave.memory.generic.check(16, pieces, "TMA")
+        _stored(wave, pieces, int(group.lanes[place]))
         work = functools.partial(_store_box, wave, tensor, corner, pieces, reduction)
         wave.stores.issue(group.lanes[place : place + 1], work)
+
+
+def _stored(wave: Wave, pieces: Array, lane: int) -> None:
+    """Watch what a bulk store of a lane reads, in pieces of 16 bytes."""
+    if wave.memory.races is not None:
+        groups = int(wave.stores.committed(np.array([lane]))[0])
+        wave.memory.races.stored(pieces << 4, 16, lane, groups)
 
 
 def _store_box(
@@ -185,6 +196,9 @@ def load_bytes(
             wave.memory.traffic.moved("shared", "written", count)
         for target in _targets(wave, group, place, address, mbarrier, mask):
             wave.mbarriers.at(target[1])
+            if wave.memory.races is not None:
+                words = np.arange(target[0], target[0] + count, 16)
+                wave.memory.races.loaded(words, 16, int(group.lanes[place]), target[1])
             work = functools.partial(_load_bytes, wave, begin, count, *target)
             wave.loads.issue(target[1], work)
 
@@ -228,6 +242,7 @@ def store_bytes(
         wave.memory.check_shared(begin, count, "cp.async.bulk")
         words = np.arange(begin >> 4, (begin + count) >> 4)
         wave.memory.generic.check(16, words, "cp.async.bulk")
+        _stored(wave, words, int(group.lanes[place]))
         element = _NUMBERS[kind] if reduction else "uint8"
         work = functools.partial(_store_bytes, wave, to, begin, count, reduction, element)
         wave.stores.issue(group.lanes[place : place + 1], work)
