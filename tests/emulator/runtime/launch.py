@@ -38,6 +38,7 @@ class Launch:
         products: ``wgmma`` and ``tcgen05.mma`` instructions.
         unfinished: Asynchronous operations that nobody has waited for, in lines.
         lines: Lines of the PTX that ran.
+        text: The PTX of its module.
         traffic: What was moved, as `Traffic.counts`; empty but in the eager schedule, since others wait longer.
     """
 
@@ -50,6 +51,7 @@ class Launch:
     products: int
     unfinished: tuple[str, ...]
     lines: frozenset[int] = field(repr=False)
+    text: str = field(default="", repr=False)
     traffic: Counter[str] = field(default_factory=Counter[str], repr=False)
 
 
@@ -143,6 +145,7 @@ def launch(
             for number in machine.visited
             for instruction in blocks[number].code
         ),
+        module.text,
         sum(
             (machine.wave.memory.traffic.counts for machine in machines if machine.wave.memory.traffic),
             Counter[str](),

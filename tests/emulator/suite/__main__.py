@@ -48,16 +48,16 @@ def main() -> int:
         missing = [each for each in missing if not each.config or build.is_built(each.config)]
     print(f"{len(chosen)} cases, {len(missing)} of them to run", flush=True)
     runtime, ends, wrong = Runtime(build.CACHE), time.monotonic() + arguments.limit_s, 0
-    rows = table.read()
     for first in range(0, len(missing), _BATCH):
         if time.monotonic() > ends:
             break
         part = missing[first : first + _BATCH]
         build.libraries([entry.config for entry in part if entry.config], runtime.cudart)
         for entry in part:
-            rows[entry.name], text = _row(runtime, entry)
+            row, text = _row(runtime, entry)
             wrong += bool(text)
-            print(f"{entry.name}: {text or rows[entry.name].errors}", flush=True)
+            print(f"{entry.name}: {text or row.errors}", flush=True)
+            rows = table.read() | {entry.name: row}  # another process may have added some
             table.write(rows.values(), _facts())
     return 1 if wrong else 0
 

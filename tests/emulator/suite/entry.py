@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,29 +29,39 @@ class Entry:
     Attributes:
         family: The family of kernels.
         name: Name of the case, unique.
-        kernel: Name of the kernel.
         gpu: Name of the GPU.
         run: Runs it in a schedule.
-        config: The kernel, if it is compiled by nvcc: its library is built before its cases run.
+        make: Returns the kernel, if it is compiled by nvcc; that of an epilogue is lowered first.
+        template: Name of the Triton template, else.
         schedules: Those it runs in.
     """
 
     family: str
     name: str
-    kernel: str
     gpu: str
     run: Callable[[Runtime, Schedule], Verdict]
-    config: GemmConfig | FmhaConfig | None = None
+    make: Callable[[], GemmConfig | FmhaConfig] | None = None
+    template: str = ""
     schedules: tuple[Schedule, ...] = SCHEDULES
+
+    @functools.cached_property
+    def config(self) -> GemmConfig | FmhaConfig | None:
+        """The kernel, if it is compiled by nvcc: its library is built before its cases run."""
+        return self.make() if self.make is not None else None
+
+    @property
+    def kernel(self) -> str:
+        """Name of the kernel."""
+        return self.template if self.config is None else self.config.name
 
     @property
     def source(self) -> str:
         """Digest of the kernel's source, or of what generates it."""
-        text = build.text_of(self.config) if self.config else _template(self.kernel)
+        text = build.text_of(self.config) if self.config else _text_of(self.template)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _template(name: str) -> str:
+def _text_of(name: str) -> str:
     """Return the text of a Triton template."""
     kind = name.removeprefix("triton_")
     attention = kind.startswith("attention")
@@ -64,8 +75,7 @@ def _product(name: str, product: products.Product) -> Entry:
         outcome = gemm.run(runtime, product.case, target(product.gpu), schedule)
         return Verdict(outcome.share, outcome.changed, outcome.launches)
 
-    config = product.case.config
-    return Entry(name.split()[0], name, config.name, product.gpu, run, config)
+    return Entry(name.split()[0], name, product.gpu, run, lambda: product.case.config)
 
 
 def _tree(name: str, tree: trees.Tree) -> Entry:
@@ -73,8 +83,7 @@ def _tree(name: str, tree: trees.Tree) -> Entry:
         outcome = fused.run(runtime, tree.case, target(tree.gpu), schedule)
         return Verdict(outcome.share, outcome.changed, outcome.launches)
 
-    config = tree.case.config
-    return Entry("tree", name, config.name, tree.gpu, run, config)
+    return Entry("tree", name, tree.gpu, run, lambda: tree.case.config)
 
 
 def _attention(name: str, case: attention.Case) -> Entry:
@@ -82,14 +91,15 @@ def _attention(name: str, case: attention.Case) -> Entry:
         outcome = attention.run(runtime, case, target("H100"), schedule)
         return Verdict(outcome.share, outcome.changed, outcome.launches)
 
-    return Entry("fmha", name, case.config.name, "H100", run, case.config)
+    return Entry("fmha", name, "H100", run, lambda: case.config)
 
 
 def _compiled(name: str, case: templates.Compiled) -> Entry:
     def run(_runtime: Runtime, schedule: Schedule) -> Verdict:
         return case.run(schedule)
 
-    return Entry("triton", name, case.template, case.gpu, run, schedules=templates.SCHEDULES)
+    schedules = templates.SCHEDULES
+    return Entry("triton", name, case.gpu, run, template=case.template, schedules=schedules)
 
 
 def entries() -> dict[str, Entry]:
