@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from inductor_plugin.attention import cutlass_abi, cutlass_call
-from inductor_plugin.attention.cutlass_abi import FmhaCall
 from inductor_plugin.attention.check.reference import Reference, excess
 from inductor_plugin.attention.check.sample import Sampler, exact_rows, sequences
+from inductor_plugin.attention.cutlass_abi import FmhaCall
+from inductor_plugin.errors import KernelError
 from inductor_plugin.problem.attention import Attention, Mask
 from inductor_plugin.problem.target import Target
 from inductor_plugin.problem.tolerance import attention_bound
@@ -42,6 +43,7 @@ class Case:
         bottom_right: Whether the last query's own key is the last one, not that of its number.
         multiprocessors: How many the kernel is said to run on; 0 for all of the GPU.
         spread: Whether rows of all heads lie side by side: [batch, row, head, dim].
+        spoil: Changes the call before it is run: how tests make it wrong.
     """
 
     config: FmhaConfig
@@ -56,6 +58,7 @@ class Case:
     bottom_right: bool = False
     multiprocessors: int = 0
     spread: bool = False
+    spoil: Callable[[FmhaCall], None] | None = None
 
     @property
     def scale(self) -> float:
@@ -217,11 +220,13 @@ def _called(
     inputs: Mapping[str, DeviceTensor],
     outputs: dict[str, tuple[DeviceTensor, torch.Tensor]],
 ) -> Outcome:
+    if case.spoil is not None:
+        case.spoil(call)
     library = build.library(case.config, runtime.cudart)
     kernel = cutlass_abi.load(library.path, library.symbol, runtime.cudart)
     with runtime.on(target):
-        reason = cutlass_abi.can_implement(kernel, call)
-        assert reason is None, reason
+        if (reason := cutlass_abi.can_implement(kernel, call)) is not None:
+            raise KernelError(reason)
         room = workspace(cutlass_abi.workspace_bytes(kernel, call))
     call.workspace, call.workspace_bytes = room.tensor.data_ptr(), room.span
     operands = [*inputs.values(), *(tensor for tensor, _ in outputs.values()), room]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
+from inductor_plugin.errors import KernelError
 from inductor_plugin.ops import gemm_abi, gemm_call
 from inductor_plugin.ops.gemm_abi import GemmCall
 from inductor_plugin.problem.target import Target
@@ -51,6 +52,7 @@ class Case:
         multiprocessors: How many the kernel is said to run on; 0 for all of the GPU.
         ends: For a grouped kernel, where the rows of each group end.
         fields: Further fields of the call.
+        spoil: Changes the call before it is run: how tests make it wrong.
     """
 
     config: GemmConfig
@@ -67,6 +69,7 @@ class Case:
     multiprocessors: int = 0
     ends: tuple[int, ...] = ()
     fields: Mapping[str, int] = field(default_factory=dict[str, int])
+    spoil: Callable[[GemmCall], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -186,6 +189,8 @@ def _call(case: Case, given: Operands, target: Target) -> GemmCall:
         call.alpha = case.alpha
     for name, value in case.fields.items():
         setattr(call, name, value)
+    if case.spoil is not None:
+        case.spoil(call)
     return call
 
 
@@ -248,7 +253,12 @@ def run(runtime: Runtime, case: Case, target: Target, schedule: Schedule) -> Out
         dtype_name(got.dtype), dtype_name(given.a.tensor.dtype), case.k, tf32=True
     )
     return Outcome(
-        given, wanted, _error(case, got.double(), wanted), share(got, wanted, accepted), changed, launches
+        given,
+        wanted,
+        _error(case, got.double(), wanted),
+        share(got, wanted, accepted),
+        changed,
+        launches,
     )
 
 
@@ -274,8 +284,8 @@ def launched(
     library = build.library(config, runtime.cudart)
     kernel = gemm_abi.load(library.path, library.symbol, runtime.cudart)
     with runtime.on(target):
-        reason = gemm_abi.can_implement(kernel, call)
-        assert reason is None, reason
+        if (reason := gemm_abi.can_implement(kernel, call)) is not None:
+            raise KernelError(reason)
         room = workspace(gemm_abi.workspace_bytes(kernel, call))
     call.workspace, call.workspace_bytes = room.tensor.data_ptr(), room.span
     with runtime.on(target, schedule, allowed([*given, room])) as launches:

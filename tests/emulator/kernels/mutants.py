@@ -27,7 +27,15 @@ _WITHOUT = {
 }
 """What takes the place of an instruction, by the beginning of its opcode."""
 _WAIT = "mbarrier.try_wait"
-_ADDRESSES = ("ld.shared", "st.shared", "ld.global", "st.global", "ldmatrix", "stmatrix", "cp.async.c")
+_ADDRESSES = (
+    "ld.shared",
+    "st.shared",
+    "ld.global",
+    "st.global",
+    "ldmatrix",
+    "stmatrix",
+    "cp.async.c",
+)
 """Accesses whose address is moved by 16 bytes, which keeps it aligned."""
 SYNCHRONISING = (*_WITHOUT, _WAIT)
 ALL = (*SYNCHRONISING, *_ADDRESSES)

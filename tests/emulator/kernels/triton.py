@@ -92,9 +92,7 @@ def _compiled(source: str, capability: tuple[int, int]) -> _Compiled:
 class EmulatedKernel:
     """Replaces a compiled kernel: the last three of its arguments are the grid."""
 
-    def __init__(
-        self, source: str, target: Target, schedule: Schedule, done: list[Launch]
-    ) -> None:
+    def __init__(self, source: str, target: Target, schedule: Schedule, done: list[Launch]) -> None:
         self._kernel = _compiled(source, target.capability)
         self._target, self._schedule, self._done = target, schedule, done
 

@@ -82,9 +82,7 @@ class Wave:
         self.copies = PendingGroups(count, "copy", races, late=schedule.late)
         self.stores = PendingGroups(count, "store", races, late=schedule.late)
         self.loads = PendingLoads(self.progress, late=schedule.late)
-        self.products = PendingProducts(
-            len(program.tracked), count >> 5, races, late=schedule.late
-        )
+        self.products = PendingProducts(len(program.tracked), count >> 5, races, late=schedule.late)
         self.tensor_products = PendingSequences(late=schedule.late)
         self.mbarriers = MBarriers(count, self.memory, self.progress, self.loads)
         self.special = SpecialRegisters(self.lanes, shared_bytes, multiprocessors)

@@ -97,7 +97,9 @@ class PendingGroups:
         for operation in left:
             operation.work(np.ones(len(operation.lanes), bool))
         threads = sum(len(operation.lanes) for operation in left)
-        line = f"{len(left)} {_NAMES[self.what]} operations of {threads} threads were never waited for"
+        line = (
+            f"{len(left)} {_NAMES[self.what]} operations of {threads} threads were never waited for"
+        )
         return [line] if left else []
 
 

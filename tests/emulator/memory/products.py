@@ -103,9 +103,7 @@ class PendingProducts:
         """
         warps = _warps(group)
         if self._races is not None:
-            self._races.waited(
-                "product", group.lanes, self._committed[group.lanes >> 5] - allowed
-            )
+            self._races.waited("product", group.lanes, self._committed[group.lanes >> 5] - allowed)
         if self.flying:
             groups = self._groups[:, warps]
             groups[groups < self._committed[warps] - allowed] = _NONE

@@ -218,9 +218,7 @@ class Races:
         ]
         self._touched[units] = np.array(after, U32)[place]
 
-    def _following(
-        self, number: int, agent: int, step: int, clock: Array, *, writes: bool
-    ) -> int:
+    def _following(self, number: int, agent: int, step: int, clock: Array, *, writes: bool) -> int:
         """Return the state behind an access.
 
         Raises:

@@ -147,7 +147,11 @@ def launch(
         ),
         module.text,
         sum(
-            (machine.wave.memory.traffic.counts for machine in machines if machine.wave.memory.traffic),
+            (
+                machine.wave.memory.traffic.counts
+                for machine in machines
+                if machine.wave.memory.traffic
+            ),
             Counter[str](),
         ),
     )

@@ -120,7 +120,9 @@ class Runtime:
             yield
         finally:
             self._edit = _unchanged
-            self._modules = {key: each for key, each in self._modules.items() if key not in self._edited}
+            self._modules = {
+                key: each for key, each in self._modules.items() if key not in self._edited
+            }
             self._edited.clear()
 
     def _launch(self, name: bytes, image: int, extents: Any, shared: int, arguments: Any) -> int:

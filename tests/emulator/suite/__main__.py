@@ -1,6 +1,6 @@
 """Runs the cases of kernels in their schedules, and writes the table; what is in it already is not run again.
 
-    python -m tests.emulator.suite [--family sm90 ...] [--limit-s 600] [--again] [--check]
+python -m tests.emulator.suite [--family sm90 ...] [--limit-s 600] [--again] [--check]
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import time
 from inductor_plugin.errors import KernelError
 from inductor_plugin.kernels import nvcc
 from inductor_plugin.kernels.nvcc import Toolkit
-from tests.emulator.fault import FaultError
 from tests.emulator.fault import FaultError
 from tests.emulator.kernels import build
 from tests.emulator.machine.schedule import EAGER

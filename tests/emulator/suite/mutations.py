@@ -95,7 +95,9 @@ def first_that_notices(runtime: Runtime, entry: Entry, mutant: Mutant) -> str:
         def right(schedule: Schedule = schedule) -> bool:
             verdict = entry.run(runtime, schedule)
             blackwell = entry.gpu == "B200"  # that epilogue ends with stores that nobody waits for
-            unfinished = [] if blackwell else [x for each in verdict.launches for x in each.unfinished]
+            unfinished = (
+                [] if blackwell else [x for each in verdict.launches for x in each.unfinished]
+            )
             return verdict.error <= 1 and not verdict.changed and not unfinished
 
         with runtime.edited(mutant.apply):

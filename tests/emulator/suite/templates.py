@@ -113,9 +113,7 @@ def _forward_code(trial: forward_cases.Trial, gpu: str) -> str:
 
 def _forward(trial: forward_cases.Trial, gpu: str, schedule: Schedule) -> Verdict:
     operands, code = forward_cases.operands_of(trial), _forward_code(trial, gpu)
-    (results,), launches = triton.outputs(
-        [(code, list(operands.values()))], target(gpu), schedule
-    )
+    (results,), launches = triton.outputs([(code, list(operands.values()))], target(gpu), schedule)
     out, lse = forward_cases.expected_of(trial, operands)
     case = trial.case
     rows = slice(sum(case.queries) if isinstance(case.queries, tuple) else None)

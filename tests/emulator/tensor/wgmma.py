@@ -79,9 +79,7 @@ def _operand(
     read = functools.partial(
         shared_operand.read, wave.memory, block, descriptor, extents, kind, not turned
     )
-    places = shared_operand.check_written(
-        wave.memory, block, descriptor, extents, kind, not turned
-    )
+    places = shared_operand.check_written(wave.memory, block, descriptor, extents, kind, not turned)
     if wave.memory.races is not None:
         item = shared_operand.BYTES[kind]
         groups = wave.products.committed(lane >> 5)
