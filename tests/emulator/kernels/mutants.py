@@ -40,7 +40,7 @@ _ADDRESSES = (
 SYNCHRONISING = (*_WITHOUT, _WAIT)
 ALL = (*SYNCHRONISING, *_ADDRESSES)
 _PLACE = re.compile(r"\[\s*(%\w+)\s*(?:\+\s*(-?\d+))?\s*\]")
-_PREDICATE = re.compile(r"(%p\d+)\s*,")
+_PREDICATE = re.compile(r"\s(%?\w+)\s*,")
 
 
 @dataclass(frozen=True)
