@@ -80,6 +80,7 @@ EMULATOR = (
     "codegen",
     "runtime",
     "kernels",
+    "suite",
 )
 """Folders of tests/emulator, each of which may import the ones before it."""
 MOST_MODULES = 20

@@ -93,7 +93,6 @@ def _load(writer: Writer, instruction: Instruction) -> None:
     else:
         address = writer.address(where, _address_kind(space))
         guard = writer.guard(instruction)
-        space = "global" if space == "param" else space
         text = f"w.memory.load({space!r}, {address}, {number!r}, {count}, {guard}, g)"
     if count == 1:
         items = target.items if isinstance(target, Vector) else (target,)

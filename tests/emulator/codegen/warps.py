@@ -93,7 +93,7 @@ def _multiply(writer: Writer, instruction: Instruction) -> None:
     a, b, c = (writer.tuple_of(operand) for operand in instruction.operands[1:])
     saturate = instruction.has("satfinite")
     result = writer.temporary(
-        f"mma.mma(g, {_shape(instruction)!r}, {types!r}, {a}, {b}, {c}, saturate={saturate})"
+        f"mma.mma(w, g, {_shape(instruction)!r}, {types!r}, {a}, {b}, {c}, saturate={saturate})"
     )
     writer.put_all(instruction, instruction.operands[0], result, "b32")
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from inductor_plugin.attention import cutlass_abi, cutlass_call
+from inductor_plugin.attention.check.reference import Reference, excess
+from inductor_plugin.attention.check.sample import Sampler, exact_rows, sequences
 from inductor_plugin.attention.cutlass_abi import FmhaCall
+from inductor_plugin.errors import KernelError
+from inductor_plugin.problem.attention import Attention, Mask
 from inductor_plugin.problem.target import Target
+from inductor_plugin.problem.tolerance import attention_bound
+from inductor_plugin.templates.cutlass_attention import problem as cutlass_problem
 from inductor_plugin.templates.cutlass_attention.config import FmhaConfig
 from tests.emulator.kernels import build
-from tests.emulator.kernels.gemm import DTYPES
+from tests.emulator.kernels.gemm import DTYPES, dtype_name
 from tests.emulator.kernels.operand import DeviceTensor, allowed, device_tensor, workspace
 from tests.emulator.machine.schedule import Schedule
 from tests.emulator.runtime.launch import Launch
 from tests.emulator.runtime.runtime import Runtime
+from tests.support.attention.problems import attention
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,7 @@ class Case:
         bottom_right: Whether the last query's own key is the last one, not that of its number.
         multiprocessors: How many the kernel is said to run on; 0 for all of the GPU.
         spread: Whether rows of all heads lie side by side: [batch, row, head, dim].
+        spoil: Changes the call before it is run: how tests make it wrong.
     """
 
     config: FmhaConfig
@@ -50,6 +58,7 @@ class Case:
     bottom_right: bool = False
     multiprocessors: int = 0
     spread: bool = False
+    spoil: Callable[[FmhaCall], None] | None = None
 
     @property
     def scale(self) -> float:
@@ -64,12 +73,14 @@ class Outcome:
     Attributes:
         errors: Root mean square error of each output, relative to that of its values.
         infinities: Whether infinite numbers are where they have to be.
+        share: Largest error of a number, in units of what the product accepts; infinite if it does not accept one.
         changed: Bytes that changed and are no elements of an operand.
         launches: What was launched.
     """
 
     errors: dict[str, float]
     infinities: bool
+    share: float
     changed: int
     launches: list[Launch]
 
@@ -145,7 +156,8 @@ def run(runtime: Runtime, case: Case, target: Target, schedule: Schedule) -> Out
         sm_count=case.multiprocessors or target.multiprocessors,
     )
     outputs = {"out": (out, exact.out), "lse": (lse, exact.lse)}
-    return _called(runtime, case, target, schedule, call, (q, k, v), outputs)
+    named = {"q": q, "k": k, "v": v}
+    return _called(runtime, case, target, schedule, call, named, outputs)
 
 
 def _backward(
@@ -195,7 +207,7 @@ def _backward(
         "dk": (dk, folded(of_scores.transpose(-1, -2) @ q.numbers())),
         "dv": (dv, folded(exact.weights.transpose(-1, -2) @ gradient)),
     }
-    given = (q, k, v, d_out, lse, delta)
+    given = {"q": q, "k": k, "v": v, "do": d_out, "lse": lse, "delta": delta}
     return _called(runtime, case, target, schedule, call, given, outputs)
 
 
@@ -205,17 +217,19 @@ def _called(
     target: Target,
     schedule: Schedule,
     call: FmhaCall,
-    inputs: Sequence[DeviceTensor],
+    inputs: Mapping[str, DeviceTensor],
     outputs: dict[str, tuple[DeviceTensor, torch.Tensor]],
 ) -> Outcome:
+    if case.spoil is not None:
+        case.spoil(call)
     library = build.library(case.config, runtime.cudart)
     kernel = cutlass_abi.load(library.path, library.symbol, runtime.cudart)
     with runtime.on(target):
-        reason = cutlass_abi.can_implement(kernel, call)
-        assert reason is None, reason
+        if (reason := cutlass_abi.can_implement(kernel, call)) is not None:
+            raise KernelError(reason)
         room = workspace(cutlass_abi.workspace_bytes(kernel, call))
     call.workspace, call.workspace_bytes = room.tensor.data_ptr(), room.span
-    operands = [*inputs, *(tensor for tensor, _ in outputs.values()), room]
+    operands = [*inputs.values(), *(tensor for tensor, _ in outputs.values()), room]
     with runtime.on(target, schedule, allowed(operands)) as launches:
         cutlass_abi.run(kernel, call, 0)
     errors: dict[str, float] = {}
@@ -227,5 +241,54 @@ def _called(
         errors[name] = float(difference / wanted[finite].square().mean().sqrt())
     written = [room, *(tensor for tensor, _ in outputs.values())]
     changed = sum(tensor.changed(output=True) for tensor in written)
-    changed += sum(tensor.changed(output=False) for tensor in inputs)
-    return Outcome(errors, infinities, changed, launches)
+    changed += sum(tensor.changed(output=False) for tensor in inputs.values())
+    tensors = {name: tensor.tensor for name, (tensor, _) in outputs.items()}
+    worst = _share(case, {name: each.tensor for name, each in inputs.items()}, tensors)
+    return Outcome(errors, infinities, worst, changed, launches)
+
+
+def facts_of(case: Case) -> Attention:
+    """Return a case as the project sees it."""
+    names = {"bf16": "bfloat16", "f16": "float16", "e4m3": "float8_e4m3fn"}
+    problem = attention(
+        batch=case.batch,
+        heads=case.heads,
+        kv_heads=case.heads_kv,
+        queries=case.queries,
+        keys=case.keys,
+        dim=case.dim,
+        dtype=names[case.config.element],
+        mask=Mask(case.left, case.right, case.bottom_right),
+        backward=case.config.backward,
+        scale=case.scale,
+    )
+    facts = cutlass_problem.facts_of(problem)
+    assert isinstance(facts, Attention), facts
+    return facts
+
+
+def _share(
+    case: Case, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]
+) -> float:
+    """Return the largest error of a number against the project's own float64, in units of what it accepts."""
+    facts = facts_of(case)
+    if Reference(facts, inputs).judge(outputs).reason:
+        return torch.inf
+    sampler = Sampler(facts, inputs)
+    parts = list(sampler.queries())
+    if facts.backward:
+        parts += sampler.keys(exact_rows(facts, inputs)[1])
+    worst = 0.0
+    for part in parts:
+        tensor = outputs[part.output]
+        bound = attention_bound(
+            None,
+            output_dtype=dtype_name(tensor.dtype),
+            input_dtype=facts.dtype,
+            reduction=facts.queries if part.output in ("dk", "dv") else facts.keys,
+            tf32=False,
+        )
+        got = sequences(facts, part.output, tensor, {})[part.sequence][part.head, part.rows]
+        errors = excess(got.double(), part.values, part.scale, bound.unit, 0.0)
+        worst = max(worst, float(errors.max()) / bound.relative)
+    return worst

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
+from inductor_plugin.errors import KernelError
 from inductor_plugin.ops import gemm_abi, gemm_call
 from inductor_plugin.ops.gemm_abi import GemmCall
 from inductor_plugin.problem.target import Target
+from inductor_plugin.problem.tolerance import product_tolerance
 from inductor_plugin.templates.cutlass.config import GemmConfig
 from tests.emulator.kernels import build
+from tests.emulator.kernels.accuracy import share
 from tests.emulator.kernels.operand import DeviceTensor, allowed, device_tensor, workspace
 from tests.emulator.machine.schedule import Schedule
 from tests.emulator.runtime.launch import Launch
@@ -41,13 +44,15 @@ class Case:
         k: Summed.
         batch: Matrices of a batch; 0 for no batch.
         pad: Elements between rows.
-        shared_b: Whether all matrices of a batch have the same B.
+        shared_a: Whether all matrices of a batch have the same A.
+        shared_b: Whether they have the same B.
         alpha: Factor of the product.
         beta: Factor of C, if the kernel adds one.
         split: Parts K is cut into.
         multiprocessors: How many the kernel is said to run on; 0 for all of the GPU.
         ends: For a grouped kernel, where the rows of each group end.
         fields: Further fields of the call.
+        spoil: Changes the call before it is run: how tests make it wrong.
     """
 
     config: GemmConfig
@@ -56,6 +61,7 @@ class Case:
     k: int
     batch: int = 0
     pad: int = 0
+    shared_a: bool = False
     shared_b: bool = False
     alpha: float = 1.0
     beta: float = 1.0
@@ -63,6 +69,7 @@ class Case:
     multiprocessors: int = 0
     ends: tuple[int, ...] = ()
     fields: Mapping[str, int] = field(default_factory=dict[str, int])
+    spoil: Callable[[GemmCall], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,7 @@ class Outcome:
         operands: Its tensors.
         expected: D by float64.
         error: Largest difference, in units of what rounding explains; at most 1 if the kernel is right.
+        share: Largest error, in units of what the product accepts (`accuracy.share`); at most 1, too.
         changed: Bytes that changed and are no elements of D.
         launches: What was launched.
     """
@@ -97,6 +105,7 @@ class Outcome:
     operands: Operands
     expected: torch.Tensor
     error: float
+    share: float
     changed: int
     launches: list[Launch]
 
@@ -117,7 +126,8 @@ def _matrix(
     if case.batch:
         shape = (case.batch, *shape)
         whole = lead * (rows if row_major else columns)
-        stride = (0 if case.shared_b and seed == 2 else whole, *stride)
+        shared = {1: case.shared_a, 2: case.shared_b}.get(seed, False)
+        stride = (0 if shared else whole, *stride)
     dtype = DTYPES[kind]
     return device_tensor(shape, dtype, stride, _random(shape, dtype, seed) if seed else None)
 
@@ -179,14 +189,14 @@ def _call(case: Case, given: Operands, target: Target) -> GemmCall:
         call.alpha = case.alpha
     for name, value in case.fields.items():
         setattr(call, name, value)
+    if case.spoil is not None:
+        case.spoil(call)
     return call
 
 
 def expected(case: Case, given: Operands) -> torch.Tensor:
     """Return D by float64; NaN where the kernel writes nothing."""
     x, y = given.a.numbers(), given.b.numbers()
-    if case.config.a == "tf32":
-        x, y = (_tf32(values) for values in (x, y))
     if given.ends is not None:
         result = torch.full((case.m, case.n), torch.nan, dtype=torch.float64)
         first = 0
@@ -200,12 +210,6 @@ def expected(case: Case, given: Operands) -> torch.Tensor:
         result = result * given.scales[0].numbers() * given.scales[1].numbers()
         beta = 1.0
     return result if given.c is None else result + beta * given.c.numbers()
-
-
-def _tf32(values: torch.Tensor) -> torch.Tensor:
-    """Return float32 values rounded to tf32, ties away from zero, as CUTLASS does before it multiplies."""
-    bits = values.float().view(torch.int32) + 0x1000
-    return (bits & ~0x1FFF).view(torch.float32).double()
 
 
 def _error(case: Case, got: torch.Tensor, wanted: torch.Tensor) -> float:
@@ -230,18 +234,52 @@ def run(runtime: Runtime, case: Case, target: Target, schedule: Schedule) -> Out
         FaultError: The kernel touched other memory than its operands and workspace, or worse.
         KernelError: It refused the call.
     """
-    library = build.library(case.config, runtime.cudart)
-    kernel = gemm_abi.load(library.path, library.symbol, runtime.cudart)
     given = operands(case)
     call = _call(case, given, target)
-    with runtime.on(target):
-        reason = gemm_abi.can_implement(kernel, call)
-        assert reason is None, reason
-        room = workspace(gemm_abi.workspace_bytes(kernel, call))
-    call.workspace, call.workspace_bytes = room.tensor.data_ptr(), room.span
-    with runtime.on(target, schedule, allowed([*given.all(), room])) as launches:
-        gemm_abi.run(kernel, call, 0)
+    launches, room = launched(runtime, case.config, call, given.all(), target, schedule)
     wanted = expected(case, given)
     changed = room.changed(output=True)
     changed += sum(operand.changed(output=operand is given.d) for operand in given.all())
-    return Outcome(given, wanted, _error(case, given.d.numbers(), wanted), changed, launches)
+    got = given.d.tensor
+    accepted = product_tolerance(
+        dtype_name(got.dtype), dtype_name(given.a.tensor.dtype), case.k, tf32=True
+    )
+    return Outcome(
+        given,
+        wanted,
+        _error(case, got.double(), wanted),
+        share(got, wanted, accepted),
+        changed,
+        launches,
+    )
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a dtype as problems have it."""
+    return str(dtype).removeprefix("torch.")
+
+
+def launched(
+    runtime: Runtime,
+    config: GemmConfig,
+    call: GemmCall,
+    given: Sequence[DeviceTensor],
+    target: Target,
+    schedule: Schedule,
+) -> tuple[list[Launch], DeviceTensor]:
+    """Build a kernel, call it as the project does, and return its launches and its workspace.
+
+    Raises:
+        FaultError: The kernel touched other memory than its operands and workspace, or worse.
+        KernelError: It refused the call.
+    """
+    library = build.library(config, runtime.cudart)
+    kernel = gemm_abi.load(library.path, library.symbol, runtime.cudart)
+    with runtime.on(target):
+        if (reason := gemm_abi.can_implement(kernel, call)) is not None:
+            raise KernelError(reason)
+        room = workspace(gemm_abi.workspace_bytes(kernel, call))
+    call.workspace, call.workspace_bytes = room.tensor.data_ptr(), room.span
+    with runtime.on(target, schedule, allowed([*given, room])) as launches:
+        gemm_abi.run(kernel, call, 0)
+    return launches, room

@@ -1,4 +1,4 @@
-"""Kernels with one synchronising instruction taken out: what the emulator notices of them."""
+"""Kernels with one instruction taken out or bent: what the emulator notices of them."""
 
 from __future__ import annotations
 
@@ -11,25 +11,45 @@ from tests.emulator.fault import FaultError
 
 _WITHOUT = {
     "bar.sync": "bar.warp.sync -1;",
+    "bar.arrive": "",
     "mbarrier.arrive": "",
+    "cp.async.commit_group": "",
     "cp.async.wait_group": "",
     "cp.async.bulk.commit_group": "",
     "cp.async.bulk.wait_group": "",
     "wgmma.fence": "",
+    "wgmma.commit_group": "",
     "wgmma.wait_group": "",
     "fence.proxy.async": "",
-    "barrier.cluster": "",
+    "barrier.cluster.arrive": "",
+    "barrier.cluster.wait": "",
+    "tcgen05.commit": "",
 }
 """What takes the place of an instruction, by the beginning of its opcode."""
+_WAIT = "mbarrier.try_wait"
+_ADDRESSES = (
+    "ld.shared",
+    "st.shared",
+    "ld.global",
+    "st.global",
+    "ldmatrix",
+    "stmatrix",
+    "cp.async.c",
+)
+"""Accesses whose address is moved by 16 bytes, which keeps it aligned."""
+SYNCHRONISING = (*_WITHOUT, _WAIT)
+ALL = (*SYNCHRONISING, *_ADDRESSES)
+_PLACE = re.compile(r"\[\s*(%\w+)\s*(?:\+\s*(-?\d+))?\s*\]")
+_PREDICATE = re.compile(r"\s(%?\w+)\s*,")
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A module without one instruction.
+    """A module with one instruction missing or bent.
 
     Attributes:
         line: Line of the instruction, from 1.
-        opcode: The beginning of its opcode, a key of the table above.
+        opcode: The beginning of its opcode, one of `ALL`.
         old: The line.
         new: What is there instead.
     """
@@ -40,7 +60,7 @@ class Mutant:
     new: str
 
     def apply(self, text: str) -> str:
-        """Return a module's text without the instruction."""
+        """Return a module's text with the mutation; it has to have the line."""
         lines = text.split("\n")
         assert lines[self.line - 1] == self.old
         lines[self.line - 1] = self.new
@@ -49,10 +69,25 @@ class Mutant:
 
 def mutants(text: str, ran: frozenset[int], opcode: str) -> Iterator[Mutant]:
     """Yield a mutant for each instruction of an opcode that ran; ``ran`` are lines, from 1."""
-    pattern = re.compile(rf"\s*(@!?%?\w+\s+)?{re.escape(opcode)}\b.*;\s*$")
+    ends = "" if opcode in _ADDRESSES else r"\b"
+    pattern = re.compile(rf"\s*(@!?%?\w+\s+)?{re.escape(opcode)}{ends}.*;\s*$")
     for number, line in enumerate(text.split("\n"), 1):
-        if number in ran and pattern.match(line):
-            yield Mutant(number, opcode, line, _WITHOUT[opcode])
+        if number in ran and pattern.match(line) and (new := _bent(line, opcode)) is not None:
+            yield Mutant(number, opcode, line, new)
+
+
+def _bent(line: str, opcode: str) -> str | None:
+    """Return a line without its instruction, or with another address; None if it cannot be bent."""
+    if opcode in _WITHOUT:
+        return _WITHOUT[opcode]
+    if opcode == _WAIT:
+        predicate = _PREDICATE.search(line.partition(_WAIT)[2])
+        return None if predicate is None else f"setp.eq.u32 {predicate[1]}, 0, 0;"
+    place = _PLACE.search(line)
+    if place is None:
+        return None
+    moved = f"[{place[1]}+{int(place[2] or 0) + 16}]"
+    return line[: place.start()] + moved + line[place.end() :]
 
 
 def noticed(run: Callable[[], bool]) -> bool:

@@ -24,6 +24,19 @@ def test_mutants_are_those_instructions_that_ran() -> None:
     assert found[0] == Mutant(1, "bar.sync", "  bar.sync 0;", "bar.warp.sync -1;")
 
 
+def test_a_wait_is_taken_as_over_and_an_address_is_moved() -> None:
+    wait = "mbarrier.try_wait.parity.shared::cta.b64 %p7, [%r3], %r4;"
+    store = "@%p1 st.shared.v4.b32 [%r9+-32], {%r1, %r2, %r3, %r4};"
+    load = "ld.global.b32 %r1, [%rd4];"
+    text, ran = "\n".join((wait, store, load)), frozenset((1, 2, 3))
+    (over,) = mutants(text, ran, "mbarrier.try_wait")
+    assert over.new == "setp.eq.u32 %p7, 0, 0;"
+    (moved,) = mutants(text, ran, "st.shared")
+    assert moved.new == store.replace("[%r9+-32]", "[%r9+-16]")
+    (moved,) = mutants(text, ran, "ld.global")
+    assert moved.new == load.replace("[%rd4]", "[%rd4+16]")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("opcode", "schedule", "redundant"),

@@ -9,10 +9,12 @@ The generated module is unchanged; ``kernel.run`` compiles for the GPU's archite
 from __future__ import annotations
 
 import contextlib
+import functools
 import struct
 import tempfile
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -43,48 +45,69 @@ _AFTER = 1 << 12
 """Bytes behind a tensor's storage that may be read: padding that loads without a mask reach."""
 
 
+@dataclass(frozen=True)
+class _Compiled:
+    """What Triton makes of a generated kernel for an architecture.
+
+    Attributes:
+        module: The PTX, parsed.
+        signature: Types of the arguments by name.
+        shared: Bytes of shared memory of a block.
+        scratch: Bytes of global memory of a program.
+    """
+
+    module: LoadedModule
+    signature: dict[str, str]
+    shared: int
+    scratch: int
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(source: str, capability: tuple[int, int]) -> _Compiled:
+    """Compile a kernel; those of the last graphs are kept, since each runs in several schedules."""
+    import triton  # heavy, and only these tests need it
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "TRITON_DEFAULT_FP_FUSION")
+        function, facts = triton_interpreter.function_of(source, Path(folder))
+        meta = facts["triton_meta"]
+        names: list[str] = function.arg_names
+        signature = {name: meta["signature"][name] for name in names}
+        constants = {(names.index(name),): value for name, value in meta["constants"].items()}
+        kernel = triton.compile(
+            ASTSource(
+                fn=function, signature=signature, constexprs=constants, attrs=meta["configs"][0]
+            ),
+            target=GPUTarget("cuda", capability[0] * 10 + capability[1], 32),
+            options={"num_warps": facts["num_warps"], "num_stages": facts["num_stages"]},
+        )
+    metadata: Any = kernel.metadata
+    scratch = int(getattr(metadata, "global_scratch_size", 0) or 0)
+    module = LoadedModule(str(kernel.asm["ptx"]))
+    return _Compiled(module, signature, int(metadata.shared), scratch)
+
+
 class EmulatedKernel:
     """Replaces a compiled kernel: the last three of its arguments are the grid."""
 
-    def __init__(
-        self, source: str, folder: Path, target: Target, schedule: Schedule, done: list[Launch]
-    ) -> None:
-        import triton  # heavy, and only these tests need it
-        from triton.backends.compiler import GPUTarget
-        from triton.compiler import ASTSource
-
-        function, facts = triton_interpreter.function_of(source, folder)
-        meta = facts["triton_meta"]
-        names: list[str] = function.arg_names
-        self._signature = {name: meta["signature"][name] for name in names}
-        constants = {(names.index(name),): value for name, value in meta["constants"].items()}
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "TRITON_DEFAULT_FP_FUSION")
-            kernel = triton.compile(
-                ASTSource(
-                    fn=function,
-                    signature=self._signature,
-                    constexprs=constants,
-                    attrs=meta["configs"][0],
-                ),
-                target=GPUTarget("cuda", target.capability[0] * 10 + target.capability[1], 32),
-                options={"num_warps": facts["num_warps"], "num_stages": facts["num_stages"]},
-            )
-        self._metadata: Any = kernel.metadata
-        self._module = LoadedModule(str(kernel.asm["ptx"]))
+    def __init__(self, source: str, target: Target, schedule: Schedule, done: list[Launch]) -> None:
+        self._kernel = _compiled(source, target.capability)
         self._target, self._schedule, self._done = target, schedule, done
 
     def run(self, *arguments: Any, stream: int) -> None:
         """Emulate a launch."""
         del stream
         *operands, x, y, z = arguments
-        kinds = [kind for kind in self._signature.values() if kind != "constexpr"]
+        kinds = [kind for kind in self._kernel.signature.values() if kind != "constexpr"]
         data = [_bytes(value, kind) for value, kind in zip(operands, kinds, strict=False)]
         tensors = [value for value in operands if isinstance(value, torch.Tensor)]
-        (name,) = self._module.entries
-        kernel = self._module.kernel(name)
+        module = self._kernel.module
+        (name,) = module.entries
+        kernel = module.kernel(name)
         blocks = int(x) * int(y) * int(z)
-        size = int(getattr(self._metadata, "global_scratch_size", 0) or 0) * blocks
+        size = self._kernel.scratch * blocks
         scratch = torch.zeros(size + _SCRATCH_ALIGNMENT, dtype=torch.uint8)
         begin = scratch.data_ptr() + -scratch.data_ptr() % _SCRATCH_ALIGNMENT
         # Behind the operands: scratch memory, and that of the profiler, which is off.
@@ -94,9 +117,9 @@ class EmulatedKernel:
         allowed = Allowed(_range(tensor) for tensor in (*tensors, scratch))
         shape = Shape((int(x), int(y), int(z)), (threads, 1, 1))
         conditions = Conditions(self._schedule, allowed, self._target.multiprocessors)
-        shared = int(self._metadata.shared)
+        shared = self._kernel.shared
         self._done.append(
-            launch(self._module, name, shape, data, shared_bytes=shared, conditions=conditions)
+            launch(module, name, shape, data, shared_bytes=shared, conditions=conditions)
         )
 
 
@@ -122,8 +145,8 @@ def outputs(
 
     done: list[Launch] = []
 
-    def kernel(source: str, folder: Path) -> EmulatedKernel:
-        return EmulatedKernel(source, folder, target, schedule, done)
+    def kernel(source: str, _folder: Path) -> EmulatedKernel:
+        return EmulatedKernel(source, target, schedule, done)
 
     def guard(*device: Any) -> Any:
         return contextlib.nullcontext()

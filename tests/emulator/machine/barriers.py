@@ -49,6 +49,7 @@ class _NamedBarrier:
     waiting: list[_Waiting] = field(default_factory=list[_Waiting])
     lanes: list[Array] = field(default_factory=list[Array])
     text: str = ""
+    known: Array | None = None
 
 
 class NamedBarriers:
@@ -81,6 +82,8 @@ class NamedBarriers:
             self._expect(barrier, place, None if wanted is None else int(wanted[mask][0]))
             barrier.arrived += part.n
             barrier.lanes.append(part.lanes)
+            if self._wave.memory.races is not None:
+                barrier.known = self._wave.memory.races.give(barrier.known, part.lanes)
             barrier.text = f"{instruction.text} at {instruction.place}"
             if instruction.has("arrive"):
                 self._resume(part, block.following)
@@ -134,8 +137,8 @@ class NamedBarriers:
             raise FaultError(
                 f"{barrier.arrived} threads at barrier {number}, which is for {wanted}"
             )
-        waiting = barrier.waiting
-        barrier.waiting, barrier.lanes, barrier.arrived = [], [], 0
+        waiting, known = barrier.waiting, barrier.known
+        barrier.waiting, barrier.lanes, barrier.arrived, barrier.known = [], [], 0, None
         self._wave.progress.events += 1
         if not waiting:
             return
@@ -146,6 +149,8 @@ class NamedBarriers:
                 total = _total(each.reduction, np.concatenate(values))
                 self._wave.registers[each.result.number][each.group.lanes] = total
             each.group.turn = turn
+            if self._wave.memory.races is not None and known is not None:
+                self._wave.memory.races.take(known, each.group.lanes)
             self._resume(each.group, each.following)
 
     def report(self) -> Iterator[str]:
@@ -178,6 +183,8 @@ class _ClusterBarrier:
     phase: int = 0
     waiting: list[_Waiting] = field(default_factory=list[_Waiting])
     place: str = ""
+    known: Array | None = None
+    complete: Array | None = None
 
 
 class ClusterBarriers:
@@ -199,6 +206,8 @@ class ClusterBarriers:
             barrier = self._barriers[cluster]
             if instruction.has("arrive"):
                 barrier.arrived += part.n
+                if self._wave.memory.races is not None:
+                    barrier.known = self._wave.memory.races.give(barrier.known, part.lanes)
                 self._phase[part.lanes] = barrier.phase + 1
                 self._resume(part, block.following)
             else:
@@ -216,12 +225,16 @@ class ClusterBarriers:
         barrier = self._barriers[cluster]
         if barrier.arrived and barrier.arrived >= self._wave.lanes.live_in_cluster(cluster):
             barrier.arrived, barrier.phase = 0, barrier.phase + 1
+            barrier.complete, barrier.known = barrier.known, None
             self._wave.progress.events += 1
         waiting, barrier.waiting = barrier.waiting, []
         for each in waiting:
             ready = self._phase[each.group.lanes] <= barrier.phase
             if ready.any():
-                self._resume(each.group.part(ready), each.following)
+                passing = each.group.part(ready)
+                if self._wave.memory.races is not None and barrier.complete is not None:
+                    self._wave.memory.races.take(barrier.complete, passing.lanes)
+                self._resume(passing, each.following)
             if not ready.all():
                 barrier.waiting.append(_Waiting(each.group.part(~ready), each.following))
 

@@ -19,11 +19,13 @@ class Schedule:
         ahead: Which warps run as far as they can before others: all together (which hides missing barriers),
             the first, the last, or one drawn anew for each basic block.
         seed: Of the draws.
+        watched: Whether races on shared memory are looked for by happens-before (`memory.races`); not if ``late``.
     """
 
     late: bool = False
     ahead: Ahead = "none"
     seed: int = 0
+    watched: bool = False
 
     @property
     def by_warp(self) -> bool:
@@ -32,11 +34,13 @@ class Schedule:
 
     def __str__(self) -> str:
         order = {"none": "", "first": "-first", "last": "-last", "random": f"-random{self.seed}"}
-        return ("late" if self.late else "eager") + order[self.ahead]
+        start = "watched" if self.watched else "late" if self.late else "eager"
+        return start + order[self.ahead]
 
 
 EAGER = Schedule()
 LATE = Schedule(late=True)
+WATCHED = Schedule(watched=True)
 ALL = (
     EAGER,
     LATE,

@@ -60,6 +60,7 @@ class Wave:
         allowed: Allowed | None = None,
         schedule: Schedule = EAGER,
         multiprocessors: int = 132,
+        counted: bool = False,
     ) -> None:
         self.program, self.schedule = program, schedule
         self.lanes = Lanes(shape, blocks)
@@ -73,12 +74,15 @@ class Wave:
             local_bytes=local_bytes,
             parameters=parameters,
             allowed=allowed,
+            counted=counted,
+            watched=schedule.watched,
         )
+        races = self.memory.races
         self.progress = Progress()
-        self.copies = PendingGroups(count, "cp.async", late=schedule.late)
-        self.stores = PendingGroups(count, "bulk store", late=schedule.late)
+        self.copies = PendingGroups(count, "copy", races, late=schedule.late)
+        self.stores = PendingGroups(count, "store", races, late=schedule.late)
         self.loads = PendingLoads(self.progress, late=schedule.late)
-        self.products = PendingProducts(len(program.tracked), count >> 5, late=schedule.late)
+        self.products = PendingProducts(len(program.tracked), count >> 5, races, late=schedule.late)
         self.tensor_products = PendingSequences(late=schedule.late)
         self.mbarriers = MBarriers(count, self.memory, self.progress, self.loads)
         self.special = SpecialRegisters(self.lanes, shared_bytes, multiprocessors)
@@ -153,6 +157,9 @@ class Wave:
                 f"cp.async of {int(count.max())} of {width} bytes", CudaError.INVALID_VALUE
             )
         self.progress.events += 1
+        if self.memory.races is not None:
+            groups = self.copies.committed(part.lanes)
+            self.memory.races.copied(target, width, part.lanes, groups)
 
         def work(mask: Array) -> None:
             self.memory.copy(target[mask], source[mask], count[mask], width, part.part(mask))

@@ -86,6 +86,7 @@ def atomic(
         for element, result in enumerate(results):
             at = address[place : place + 1] + U64(element * width)
             array, index = memory.resolve(space, at, lane, width)
+            memory.note(space, at, "written", width, lane, atomic=True)
             old = array[index].view(number)
             values = tuple(column[element][place : place + 1] for column in columns)
             array[index] = flat(combined(operation, old, values, kind)).view(array.dtype)

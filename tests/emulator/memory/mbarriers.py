@@ -108,7 +108,10 @@ class MBarriers:
     def complete_tx(self, address: Any, count: Any, guard: Array | None, group: Group) -> None:
         """Take note of bytes, for each lane."""
         for place in group.active(guard):
-            self.received(group.at(address, place), group.at(count, place))
+            where = group.at(address, place)
+            if self._memory.races is not None:
+                self._memory.races.arrives(where, int(group.lanes[place]))
+            self.received(where, group.at(count, place))
 
     def arrive(
         self, address: Any, count: Any, guard: Array | None, group: Group, *, drop: bool = False
@@ -121,6 +124,8 @@ class MBarriers:
             states[place] = barrier.phase
             if drop:
                 barrier.count -= group.at(count, place)
+            if self._memory.races is not None:
+                self._memory.races.arrives(where, int(group.lanes[place]))
             self.arrived(where, group.at(count, place))
         return states
 
@@ -139,11 +144,12 @@ class MBarriers:
         self._complete(address, barrier)
 
     def _complete(self, address: int, barrier: MBarrier) -> None:
-        del address
         self._progress.events += 1
         if barrier.missing == 0 and barrier.bytes == 0:
             barrier.phase += 1
             barrier.missing = barrier.count
+            if self._memory.races is not None:
+                self._memory.races.completes(address)
 
     def try_wait(
         self, address: Any, state: Any, guard: Array | None, group: Group, *, parity: bool
@@ -168,6 +174,10 @@ class MBarriers:
         done = (phases.astype(U32) & 1) != (wanted & 1) if parity else phases > wanted
         missing = ~done & active
         self.waiting[group.lanes[active]] = 0
+        seen = done & active
+        if self._memory.races is not None and seen.any():
+            for where in np.unique(addresses[seen]):
+                self._memory.races.sees(int(where), group.lanes[seen & (addresses == where)])
         if missing.any():
             self.waiting[group.lanes[missing]] = addresses[missing]
             self._progress.waited_in_vain = True

@@ -18,6 +18,8 @@ from tests.emulator.arithmetic.arrays import I64, U8, U16, U32, U64, Array, flat
 from tests.emulator.fault import CudaError, FaultError, UnmodelledError
 from tests.emulator.memory.allowed import Allowed
 from tests.emulator.memory.generic_writes import GenericWrites
+from tests.emulator.memory.races import Races
+from tests.emulator.memory.traffic import Traffic
 from tests.emulator.threads.group import Group
 from tests.emulator.threads.lanes import SHARED_MASK, SHARED_SHIFT, Lanes
 
@@ -61,6 +63,8 @@ class Memory:
         shared: The bytes of all blocks' shared memory, by address.
         allowed: Global memory that may be touched; None for all.
         generic: What threads have written to shared memory without a proxy fence since.
+        traffic: What is moved; None if that is not counted.
+        races: Who has touched shared memory; None if that is not watched.
     """
 
     def __init__(
@@ -71,7 +75,12 @@ class Memory:
         local_bytes: int,
         parameters: int,
         allowed: Allowed | None,
+        counted: bool = False,
+        watched: bool = False,
     ) -> None:
+        self.traffic = Traffic() if counted else None
+        self.races = Races(lanes) if watched else None
+        self._noted = counted or watched
         self.shared_bytes, self.parameters, self.allowed = shared_bytes, parameters, allowed
         self._lanes = lanes
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
@@ -158,6 +167,8 @@ class Memory:
                 return np.zeros(group.n if count == 1 else (group.n, count), kind)
             if not guard.all():
                 part, address = group.part(guard), address[guard]
+        if self._noted:
+            self.note(space, address, "read", width, part)
         values = self._words(space, address, width, part).view(kind)
         if count > 1:
             values = values.reshape(-1, count)
@@ -203,6 +214,8 @@ class Memory:
             if not guard.all():
                 address, data, group = address[guard], flat(data[guard]), group.part(guard)
         width = np.dtype(kind).itemsize * len(values)
+        if self._noted:
+            self.note(space, address, "written", width, group)
         if width > 16:
             self._aligned(address, width, space, group)
             words = data.view(np.complex128).reshape(len(address), -1)
@@ -222,10 +235,15 @@ class Memory:
     def store_rows(self, address: Array, rows: Array, group: Group) -> None:
         """Store 16 bytes for each lane to shared (or generic) addresses."""
         space = "shared" if address.dtype.itemsize == 4 else "generic"
+        if self._noted:
+            self.note(space, address, "written", 16, group)
         self._write(space, address, rows.view(np.complex128).reshape(-1), group)
 
     def copy(self, target: Array, source: Array, count: Array, width: int, group: Group) -> None:
         """Copy ``count`` of ``width`` bytes from global to shared memory, zeros behind them (``cp.async``)."""
+        if self.traffic is not None:
+            self.traffic.moved("global", "read", int(count.sum()))
+            self.traffic.moved("shared", "written", width * len(target))
         data = np.zeros((len(target), width), U8)
         full = count == width
         if full.any():
@@ -238,6 +256,28 @@ class Memory:
             data[place, :size] = np.frombuffer(ctypes.string_at(address, size), U8)
         array, index = self.resolve("shared", target, group, width)
         array[index] = data.reshape(-1).view(array.dtype)
+
+    def note(
+        self,
+        space: str,
+        address: Array,
+        direction: str,
+        width: int,
+        group: Group,
+        *,
+        atomic: bool = False,
+    ) -> None:
+        """Take note of what the threads of one instruction move, if that is counted or watched."""
+        if not (self._noted and group.n) or space == "param":
+            return
+        if space == "generic":
+            space, address = _of_generic(address)
+        if self.traffic is not None:
+            self.traffic.moved(space, direction, width * group.n)
+            if space == "shared":
+                self.traffic.passed(address, width, group)
+        if self.races is not None and space == "shared" and not atomic:
+            self.races.access(address, width, group, writes=direction == "written")
 
     def check_shared(self, address: int, size: int, what: str) -> None:
         """Check a range of shared memory.

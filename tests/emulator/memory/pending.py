@@ -6,15 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from tests.emulator.arithmetic.arrays import Array
+from tests.emulator.memory.races import Races
 from tests.emulator.threads.group import Group
 
 Work: TypeAlias = Callable[[Array], None]
 """Does an operation for those of its lanes where a mask is true."""
+_NAMES = {"copy": "cp.async", "store": "bulk store"}
 
 
 @dataclass
@@ -43,11 +45,13 @@ class PendingGroups:
     """Operations in groups, which each lane commits and waits for: ``cp.async``, bulk stores.
 
     Attributes:
-        what: What they are, for reports.
+        what: What they are: ``copy`` or ``store``.
     """
 
-    def __init__(self, lanes: int, what: str, *, late: bool) -> None:
-        self.what, self._late = what, late
+    def __init__(
+        self, lanes: int, what: Literal["copy", "store"], races: Races | None = None, *, late: bool
+    ) -> None:
+        self.what, self._late, self._races = what, late, races
         self._committed = np.zeros(lanes, np.int64)
         self._lanes = lanes
         self._operations: list[_Operation] = []
@@ -63,8 +67,16 @@ class PendingGroups:
         """End the group of each lane; what follows belongs to the next."""
         self._committed[group.lanes if guard is None else group.lanes[group.all(guard)]] += 1
 
+    def committed(self, lanes: Array) -> Array:
+        """Return how many groups each lane has committed."""
+        return self._committed[lanes].copy()
+
     def wait(self, group: Group, allowed: int, guard: Array | None) -> None:
         """Do what belongs to all groups of the lanes but the last ``allowed``."""
+        if self._races is not None:
+            waiting = group.lanes if guard is None else group.lanes[group.all(guard)]
+            if len(waiting):
+                self._races.waited(self.what, waiting, self._committed[waiting] - allowed)
         if not self._operations:
             return
         mine = np.zeros(self._lanes, bool)
@@ -85,7 +97,9 @@ class PendingGroups:
         for operation in left:
             operation.work(np.ones(len(operation.lanes), bool))
         threads = sum(len(operation.lanes) for operation in left)
-        line = f"{len(left)} {self.what} operations of {threads} threads were never waited for"
+        line = (
+            f"{len(left)} {_NAMES[self.what]} operations of {threads} threads were never waited for"
+        )
         return [line] if left else []
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from tests.emulator.arithmetic.arrays import Array
 from tests.emulator.fault import FaultError
+from tests.emulator.memory.races import Races
 from tests.emulator.threads.group import Group
 
 _NONE = -1
@@ -39,9 +40,11 @@ class PendingProducts:
         flying: Whether any register belongs to such a product.
     """
 
-    def __init__(self, registers: int, warps: int, *, late: bool) -> None:
+    def __init__(
+        self, registers: int, warps: int, races: Races | None = None, *, late: bool
+    ) -> None:
         """Begin without products; operands in shared memory are looked at in a late schedule only."""
-        self._late = late
+        self._late, self._races = late, races
         self._committed = np.zeros(warps, np.int64)
         self._groups = np.full((registers, warps), _NONE)
         self._written = np.ones((registers, warps), bool)
@@ -84,6 +87,10 @@ class PendingProducts:
         if (self._groups[np.ix_(registers, _warps(group))] != _NONE).any():
             raise FaultError("registers of a wgmma are used before it was waited for")
 
+    def committed(self, warp: int) -> int:
+        """Return how many groups of products a warp has committed."""
+        return int(self._committed[warp])
+
     def commit(self, group: Group) -> None:
         """End the group of products of each warp."""
         self._committed[_warps(group)] += 1
@@ -95,6 +102,8 @@ class PendingProducts:
             FaultError: What one reads from shared memory was overwritten.
         """
         warps = _warps(group)
+        if self._races is not None:
+            self._races.waited("product", group.lanes, self._committed[group.lanes >> 5] - allowed)
         if self.flying:
             groups = self._groups[:, warps]
             groups[groups < self._committed[warps] - allowed] = _NONE

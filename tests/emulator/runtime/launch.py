@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -37,6 +38,8 @@ class Launch:
         products: ``wgmma`` and ``tcgen05.mma`` instructions.
         unfinished: Asynchronous operations that nobody has waited for, in lines.
         lines: Lines of the PTX that ran.
+        text: The PTX of its module.
+        traffic: What was moved, as `Traffic.counts`; empty but in the eager schedule, since others wait longer.
     """
 
     name: str
@@ -48,6 +51,8 @@ class Launch:
     products: int
     unfinished: tuple[str, ...]
     lines: frozenset[int] = field(repr=False)
+    text: str = field(default="", repr=False)
+    traffic: Counter[str] = field(default_factory=Counter[str], repr=False)
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,7 @@ def launch(
             allowed=allowed,
             schedule=conditions.schedule,
             multiprocessors=conditions.multiprocessors,
+            counted=conditions.schedule == EAGER,
         )
         if kernel.steals:
             wave.waiting_clusters = [
@@ -138,6 +144,15 @@ def launch(
             for machine in machines
             for number in machine.visited
             for instruction in blocks[number].code
+        ),
+        module.text,
+        sum(
+            (
+                machine.wave.memory.traffic.counts
+                for machine in machines
+                if machine.wave.memory.traffic
+            ),
+            Counter[str](),
         ),
     )
 

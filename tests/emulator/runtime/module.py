@@ -63,6 +63,7 @@ class LoadedModule:
 
     Attributes:
         target: The architecture it is for.
+        text: The PTX.
         memory: Arrays of its global variables; a kernel may touch them.
     """
 
@@ -72,6 +73,7 @@ class LoadedModule:
         Raises:
             PtxError: It is no PTX that is known.
         """
+        self.text = text
         self._module = parse(text)
         self.target = self._module.target
         self.memory: list[Array] = []

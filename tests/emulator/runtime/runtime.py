@@ -73,6 +73,7 @@ class Runtime:
         self._callback = _LAUNCH(self._launch)
         self._modules: dict[tuple[int, str], LoadedModule] = {}
         self._edit: Callable[[str], str] = _unchanged
+        self._edited: set[tuple[int, str]] = set()
         self._target: Target | None = None
         self._conditions = Conditions()
         self._launches: list[Launch] = []
@@ -119,6 +120,10 @@ class Runtime:
             yield
         finally:
             self._edit = _unchanged
+            self._modules = {
+                key: each for key, each in self._modules.items() if key not in self._edited
+            }
+            self._edited.clear()
 
     def _launch(self, name: bytes, image: int, extents: Any, shared: int, arguments: Any) -> int:
         """Run a kernel and return an error of CUDA; exceptions cannot cross C."""
@@ -154,10 +159,12 @@ class Runtime:
     def _module(self, image: int, kernel: str) -> LoadedModule:
         """Return the module of a fat binary that has a kernel."""
         for text in fat_binary.texts(fat_binary.image_at(image)):
-            text = self._edit(text)
-            key = (image, hashlib.sha256(text.encode()).hexdigest())
+            edited = self._edit(text)
+            key = (image, hashlib.sha256(edited.encode()).hexdigest())
             if key not in self._modules:
-                self._modules[key] = LoadedModule(text)
+                self._modules[key] = LoadedModule(edited)
+                if edited != text:
+                    self._edited.add(key)
             if kernel in self._modules[key].entries:
                 return self._modules[key]
         raise FaultError(f"no PTX for {kernel}", CudaError.NO_KERNEL_IMAGE_FOR_DEVICE)

@@ -35,6 +35,11 @@ def try_cancel(
             base = each << SHARED_SHIFT
             where = base | group.at(address, place) & SHARED_MASK
             wave.memory.check_shared(where, _ANSWER_BYTES, "clusterlaunchcontrol")
+            if wave.memory.races is not None:
+                lane, barrier = int(group.lanes[place]), group.at(mbarrier, place)
+                words_written = np.arange(where, where + _ANSWER_BYTES, 4)
+                counted = base | barrier & SHARED_MASK
+                wave.memory.races.loaded(words_written, 4, lane, counted)
             wave.memory.shared_words[4][where >> 2 : (where >> 2) + 4] = words
             wave.mbarriers.received(base | group.at(mbarrier, place) & SHARED_MASK, _ANSWER_BYTES)
 

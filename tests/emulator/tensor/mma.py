@@ -32,6 +32,7 @@ def shape_of(text: str) -> tuple[int, int, int]:
 
 
 def mma(
+    wave: Wave,
     group: Group,
     shape: str,
     types: Sequence[str],
@@ -46,6 +47,7 @@ def mma(
     Products are summed in float32 (whole numbers exactly), not in the order of a GPU.
 
     Args:
+        wave: The wave.
         group: Whole warps.
         shape: ``m16n8k16`` ...
         types: Of D, A, B and C.
@@ -63,6 +65,8 @@ def mma(
     if left.shape[1:] != (16, depth):
         raise UnmodelledError(f"mma of shape {shape} with {len(a)} registers of {kind_a}")
     old = fragments.accumulator([group.all(register) for register in c], kind_c, len(left))
+    if wave.memory.traffic is not None:
+        wave.memory.traffic.multiplied(rows, columns, depth, len(left))
     product = np.matmul(left, right)
     total = fragments.accumulated(product, old, kind_c, saturate=saturate)
     return fragments.result(total, types[0])
@@ -83,6 +87,7 @@ def load_matrices(
     rows, giving = _rows(group, address, count)
     space = "shared" if rows.dtype.itemsize == 4 else "generic"
     array, index = wave.memory.resolve(space, rows, giving, 16)
+    wave.memory.note(space, rows, "read", 16, giving)
     data = array[index].view(U16).reshape(-1, count, 8, 8)
     if transposed:
         data = flat(data.transpose(0, 1, 3, 2))

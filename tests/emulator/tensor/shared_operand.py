@@ -122,14 +122,18 @@ def check_written(
     extents: tuple[int, int],
     kind: str,
     major_k: bool,
-) -> None:
+) -> Array:
     """Check that there was a proxy fence behind what threads have written to an operand; when a product is issued.
+
+    Returns:
+        The address of each of its elements.
 
     Raises:
         FaultError: There was none, or the operand is outside of the block's shared memory.
     """
     words = _words(memory, block, descriptor, extents, kind, major_k)
     memory.generic.check(BYTES[kind], words, "a matrix operand")
+    return words * BYTES[kind]
 
 
 def read(

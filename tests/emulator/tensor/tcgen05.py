@@ -144,27 +144,37 @@ def multiply(
         )
         if product.blocks[-1] >= wave.lanes.blocks:
             raise FaultError("tcgen05.mma of a pair of blocks, but the cluster has one")
-        _check_operands(wave, product)
+        _check_operands(wave, product, lane)
         wave.product_count += 1
+        if wave.memory.traffic is not None:
+            shape = product.shape
+            wave.memory.traffic.multiplied(shape.rows, shape.columns, shape.depth)
         wave.tensor_products.issue(lane, functools.partial(_compute, wave, product))
     wave.progress.events += 1
 
 
-def _check_operands(wave: Wave, product: _Product) -> None:
-    """Check that no operand in shared memory lacks a proxy fence."""
+def _check_operands(wave: Wave, product: _Product, lane: int) -> None:
+    """Check that no operand in shared memory lacks a proxy fence, or is still being written."""
+    races = wave.memory.races
     shape, count = product.shape, len(product.blocks)
     for block in product.blocks:
         right = shared_operand.blackwell(product.right)
         extents = (shape.columns // count, shape.depth)
-        shared_operand.check_written(
+        places = shared_operand.check_written(
             wave.memory, block, right, extents, shape.b, not shape.turned_b
         )
+        if races is not None:
+            item = shared_operand.BYTES[shape.b]
+            races.multiplied_alone(places.reshape(-1), item, lane)
         if product.left[0] == "shared":
             left = shared_operand.blackwell(product.left[1])
             extents = (shape.rows // count, shape.depth)
-            shared_operand.check_written(
+            places = shared_operand.check_written(
                 wave.memory, block, left, extents, shape.a, not shape.turned_a
             )
+            if races is not None:
+                item = shared_operand.BYTES[shape.a]
+                races.multiplied_alone(places.reshape(-1), item, lane)
 
 
 def _compute(wave: Wave, product: _Product) -> None:
@@ -243,6 +253,9 @@ def commit(wave: Wave, group: Group, mbarrier: Any, mask: Any, guard: Array | No
             peers = wave.lanes.peers(lane, group.at(mask, place))
             targets = [block << SHARED_SHIFT | address & SHARED_MASK for block in peers]
         products = wave.tensor_products.so_far(lane)
+        if wave.memory.races is not None:
+            for target in targets:
+                wave.memory.races.arrives(target, lane, with_products=True)
         for target in targets:
             wave.mbarriers.at(target)
             wave.loads.issue(target, functools.partial(_arrive, wave, products, target))

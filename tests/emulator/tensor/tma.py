@@ -74,7 +74,11 @@ def load_tensor(
     for place in group.active(guard):
         tensor = tensor_map.at(group.at(map_address, place))
         corner = _corner(tensor, position, group, place)
+        _count(wave, tensor, corner, "read")
         for target in _targets(wave, group, place, address, mbarrier, mask):
+            if wave.memory.races is not None:
+                words = tensor.pieces(target[0]) << 4
+                wave.memory.races.loaded(words, 16, int(group.lanes[place]), target[1])
             work = functools.partial(_load_box, wave, tensor, corner, *target)
             wave.mbarriers.at(target[1])
             wave.loads.issue(target[1], work)
@@ -86,6 +90,15 @@ def _corner(
     if len(position) != len(tensor.sizes):
         raise FaultError(f"TMA with {len(position)} coordinates of {len(tensor.sizes)} dimensions")
     return tuple(group.at(coordinate, place) for coordinate in position)
+
+
+def _count(wave: Wave, tensor: TensorMap, corner: tuple[int, ...], direction: str) -> None:
+    """Count the bytes of a box that are inside of its tensor."""
+    traffic = wave.memory.traffic
+    if traffic is not None:
+        window = tensor.window(corner)
+        traffic.moved("global", direction, 0 if window is None else window[0].nbytes)
+        traffic.moved("shared", "read" if direction == "written" else "written", tensor.box_bytes)
 
 
 def _load_box(
@@ -115,12 +128,21 @@ def store_tensor(
     for place in group.active(guard):
         tensor = tensor_map.at(group.at(map_address, place))
         corner = _corner(tensor, position, group, place)
+        _count(wave, tensor, corner, "written")
         address = group.at(source, place)
         wave.memory.check_shared(address, tensor.box_bytes, "TMA")
         pieces = tensor.pieces(address)
         wave.memory.generic.check(16, pieces, "TMA")
+        _stored(wave, pieces, int(group.lanes[place]))
         work = functools.partial(_store_box, wave, tensor, corner, pieces, reduction)
         wave.stores.issue(group.lanes[place : place + 1], work)
+
+
+def _stored(wave: Wave, pieces: Array, lane: int) -> None:
+    """Watch what a bulk store of a lane reads, in pieces of 16 bytes."""
+    if wave.memory.races is not None:
+        groups = int(wave.stores.committed(np.array([lane]))[0])
+        wave.memory.races.stored(pieces << 4, 16, lane, groups)
 
 
 def _store_box(
@@ -169,8 +191,14 @@ def load_bytes(
     for place in group.active(guard):
         count, begin = group.at(size, place), group.at(source, place)
         _check_bulk(count, begin, group.at(address, place))
+        if wave.memory.traffic is not None:
+            wave.memory.traffic.moved("global", "read", count)
+            wave.memory.traffic.moved("shared", "written", count)
         for target in _targets(wave, group, place, address, mbarrier, mask):
             wave.mbarriers.at(target[1])
+            if wave.memory.races is not None:
+                words = np.arange(target[0], target[0] + count, 16)
+                wave.memory.races.loaded(words, 16, int(group.lanes[place]), target[1])
             work = functools.partial(_load_bytes, wave, begin, count, *target)
             wave.loads.issue(target[1], work)
 
@@ -207,10 +235,14 @@ def store_bytes(
     for place in group.active(guard):
         count, to, begin = (group.at(value, place) for value in (size, target, source))
         _check_bulk(count, to, begin)
+        if wave.memory.traffic is not None:
+            wave.memory.traffic.moved("global", "written", count)
+            wave.memory.traffic.moved("shared", "read", count)
         wave.memory.check_global(to, count, "cp.async.bulk")
         wave.memory.check_shared(begin, count, "cp.async.bulk")
         words = np.arange(begin >> 4, (begin + count) >> 4)
         wave.memory.generic.check(16, words, "cp.async.bulk")
+        _stored(wave, words, int(group.lanes[place]))
         element = _NUMBERS[kind] if reduction else "uint8"
         work = functools.partial(_store_bytes, wave, to, begin, count, reduction, element)
         wave.stores.issue(group.lanes[place : place + 1], work)

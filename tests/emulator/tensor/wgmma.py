@@ -79,7 +79,11 @@ def _operand(
     read = functools.partial(
         shared_operand.read, wave.memory, block, descriptor, extents, kind, not turned
     )
-    shared_operand.check_written(wave.memory, block, descriptor, extents, kind, not turned)
+    places = shared_operand.check_written(wave.memory, block, descriptor, extents, kind, not turned)
+    if wave.memory.races is not None:
+        item = shared_operand.BYTES[kind]
+        groups = wave.products.committed(lane >> 5)
+        wave.memory.races.multiplied(places.reshape(-1), item, lane, groups)
     values = read()
     wave.products.reads(lane >> 5, read, values)
     return values
@@ -123,6 +127,8 @@ def multiply(
         else:
             bits = _same(a, places, group, "descriptors")
             left = shared(bits, (rows, depth), kind_a, product.turned_a)
+        if wave.memory.traffic is not None:
+            wave.memory.traffic.multiplied(rows, columns, depth)
         total = left @ right.T
         if product.negated:
             total = -total

@@ -1,0 +1,109 @@
+"""Races on shared memory that no schedule has to show: what barriers do not order is found in the first run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.emulator import snippet
+from tests.emulator.machine.schedule import WATCHED
+from tests.emulator.memory.races import RaceError
+
+_HEAD = """
+  .reg .b32 %r<8>; .reg .b64 %g<4>; .reg .pred %p<4>;
+  .shared .align 16 .b8 buffer[1024];
+  .shared .align 8 .b64 full;
+  mov.u32 %r0, %tid.x; shl.b32 %r1, %r0, 2; mov.u32 %r2, buffer; add.u32 %r3, %r2, %r1;
+  xor.b32 %r4, %r1, 128; add.u32 %r4, %r2, %r4;
+  ld.param.u64 %g0, [p0]; cvt.u64.u32 %g1, %r1; add.u64 %g1, %g0, %g1;
+"""
+_WRITE = "st.shared.u32 [%r3], %r0;"
+_READ_OTHERS = "ld.shared.u32 %r5, [%r4]; st.global.u32 [%g1], %r5;"
+_BARRIER = "bar.sync 0;"
+
+
+def run(body: str, block: int = 64) -> None:
+    snippet.run(_HEAD + body, [np.zeros(256, np.uint32)], block=block, schedule=WATCHED)
+
+
+def races(body: str, block: int = 64) -> bool:
+    try:
+        run(body, block)
+    except RaceError:
+        return True
+    return False
+
+
+def test_another_warps_numbers_are_read_behind_a_barrier() -> None:
+    run(_WRITE + _BARRIER + _READ_OTHERS)
+
+
+def test_without_the_barrier_both_warps_are_named() -> None:
+    with pytest.raises(RaceError, match=r"warps [01] reads shared memory that .* warps [01] wrote"):
+        run(_WRITE + _READ_OTHERS)
+
+
+def test_a_second_write_waits_for_the_readers() -> None:
+    assert races(_WRITE + _BARRIER + _READ_OTHERS + _WRITE)
+    assert not races(_WRITE + _BARRIER + _READ_OTHERS + _BARRIER + _WRITE)
+
+
+def test_a_warp_is_in_order_with_itself() -> None:
+    assert not races(_WRITE + "ld.shared.u32 %r5, [%r3];" + _WRITE)
+
+
+def test_readers_alone_do_not_race() -> None:
+    assert not races("ld.shared.u32 %r5, [%r2]; ld.shared.u32 %r5, [%r2];")
+
+
+def test_atomic_operations_do_not_race() -> None:
+    assert not races("atom.shared.add.u32 %r5, [%r2], 1;")
+
+
+def test_two_warps_that_write_the_same_race() -> None:
+    assert races("st.shared.u32 [%r2], %r0;")
+
+
+def test_an_arrival_orders_what_lies_before_it() -> None:
+    split = "setp.lt.u32 %p0, %r0, 32; @!%p0 bra READ; {write} bar.arrive 1, 64; bra END; READ: bar.sync 1, 64; {read} END: "
+    body = split.format(write=_WRITE, read=_READ_OTHERS)
+    assert not races(body)
+    assert races(body.replace(f"{_WRITE} bar.arrive 1, 64;", f"bar.arrive 1, 64; {_WRITE}"))
+
+
+def test_copies_are_waited_for() -> None:
+    copy = "cp.async.ca.shared.global [%r3], [%g1], 4; cp.async.commit_group;"
+    own, others = "ld.shared.u32 %r5, [%r3];", "ld.shared.u32 %r5, [%r4];"
+    wait = "cp.async.wait_group 0;"
+    assert races(copy + own)
+    assert not races(copy + wait + own)
+    assert races(copy + wait + others)
+    assert not races(copy + wait + _BARRIER + others)
+    assert races(copy + _BARRIER + wait + others)
+
+
+def test_a_load_is_over_when_its_mbarrier_has_been_seen() -> None:
+    first = "setp.eq.u32 %p0, %r0, 0; mov.u32 %r6, full; @%p0 mbarrier.init.shared.b64 [%r6], 1; bar.sync 0;"
+    load = (
+        "@%p0 mbarrier.arrive.expect_tx.shared.b64 _, [%r6], 256;"
+        "@%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%g0], 256, [%r6];"
+    )
+    wait = "W{n}: mbarrier.try_wait.parity.shared.b64 %p1, [%r6], {parity}; @!%p1 bra W{n};"
+    seen = wait.format(n=0, parity=0)
+    read = "ld.shared.u32 %r5, [%r3];"
+    assert races(first + load + read)
+    assert not races(first + load + seen + read)
+    again = load + wait.format(n=1, parity=1) + read
+    assert races(first + load + seen + read + again)
+    assert not races(first + load + seen + read + _BARRIER + again)
+
+
+def test_a_buffer_of_a_bulk_store_is_free_when_it_has_been_waited_for() -> None:
+    store = (
+        "setp.eq.u32 %p0, %r0, 0; fence.proxy.async;"
+        "@%p0 cp.async.bulk.global.shared::cta.bulk_group [%g0], [%r2], 256; cp.async.bulk.commit_group;"
+    )
+    wait = "cp.async.bulk.wait_group.read 0;"
+    assert races(store + _WRITE)
+    assert not races(store + wait + _BARRIER + _WRITE)
+    assert races(store + _BARRIER + wait + _WRITE)

@@ -1,0 +1,97 @@
+"""Runs the cases of kernels in their schedules, and writes the table; what is in it already is not run again.
+
+python -m tests.emulator.suite [--family sm90 ...] [--limit-s 600] [--again] [--check]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+
+from inductor_plugin.errors import KernelError
+from inductor_plugin.kernels import nvcc
+from inductor_plugin.kernels.nvcc import Toolkit
+from tests.emulator.fault import FaultError
+from tests.emulator.kernels import build
+from tests.emulator.machine.schedule import EAGER
+from tests.emulator.ptx.syntax import PtxError
+from tests.emulator.runtime.runtime import Runtime
+from tests.emulator.suite import row as table
+from tests.emulator.suite.entry import Entry, entries
+from tests.emulator.suite.row import Row, counts_of, rounded
+
+_BATCH = 6
+"""Kernels of a unit: more take more memory than two compilers have on a machine of 8 GB."""
+
+
+def main() -> int:
+    """Run what is missing; return 1 if anything is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.emulator.suite", description=__doc__)
+    parser.add_argument("--family", action="append", help="only cases of it: sm80, sm90, tree ...")
+    parser.add_argument("--case", action="append", help="only this case")
+    parser.add_argument("--limit-s", type=float, default=3600.0, help="begin no case after it")
+    parser.add_argument("--again", action="store_true", help="run what is in the table, too")
+    parser.add_argument("--built", action="store_true", help="only kernels that are compiled")
+    arguments = parser.parse_args()
+    chosen = [
+        entry
+        for entry in entries().values()
+        if entry.family in (arguments.family or [entry.family])
+        and entry.name in (arguments.case or [entry.name])
+    ]
+    rows = {} if arguments.again else table.read()
+    missing = [entry for entry in chosen if not _done(entry, rows.get(entry.name))]
+    if arguments.built:
+        missing = [each for each in missing if not each.config or build.is_built(each.config)]
+    print(f"{len(chosen)} cases, {len(missing)} of them to run", flush=True)
+    runtime, ends, wrong = Runtime(build.CACHE), time.monotonic() + arguments.limit_s, 0
+    for first in range(0, len(missing), _BATCH):
+        if time.monotonic() > ends:
+            break
+        part = missing[first : first + _BATCH]
+        build.libraries([entry.config for entry in part if entry.config], runtime.cudart)
+        for entry in part:
+            row, text = _row(runtime, entry)
+            wrong += bool(text)
+            print(f"{entry.name}: {text or row.errors}", flush=True)
+            rows = table.read() | {entry.name: row}  # another process may have added some
+            table.write(rows.values(), _facts())
+    return 1 if wrong else 0
+
+
+def _done(entry: Entry, row: Row | None) -> bool:
+    wanted = {str(schedule) for schedule in entry.schedules}
+    return row is not None and row.source == entry.source and set(row.errors) >= wanted
+
+
+def _row(runtime: Runtime, entry: Entry) -> tuple[Row, str]:
+    """Return the row of a case, and what is wrong with it."""
+    row = Row(entry.family, entry.name, entry.kernel, entry.gpu, entry.source)
+    for schedule in entry.schedules:
+        try:
+            verdict = entry.run(runtime, schedule)
+        except (FaultError, KernelError, PtxError) as error:
+            return row, f"{schedule}: {error}"
+        row.errors[str(schedule)] = rounded(verdict.error)
+        if schedule == EAGER:
+            row.counts = counts_of(verdict.launches)
+        if not verdict.error <= 1 or verdict.changed:
+            return row, f"{schedule}: error {verdict.error}, {verdict.changed} bytes changed"
+    return row, ""
+
+
+def _facts() -> dict[str, str]:
+    """Return what the table depends on besides the kernels."""
+    toolkit = nvcc.find("", dict(os.environ))
+    known = isinstance(toolkit, Toolkit)
+    return {
+        "nvcc": toolkit.version if known else "",
+        "cutlass": toolkit.cutlass_version if known else "",
+        "unit of errors": "what the product accepts (problem/tolerance.py) against float64",
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

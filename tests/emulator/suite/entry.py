@@ -1,0 +1,118 @@
+"""All cases of all families in one form: what runs each of them, and where."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from inductor_plugin.problem.target import target
+from inductor_plugin.templates.cutlass.config import GemmConfig
+from inductor_plugin.templates.cutlass_attention.config import FmhaConfig
+from tests.emulator.kernels import attention, build, fused, gemm
+from tests.emulator.machine.schedule import ALL, WATCHED, Schedule
+from tests.emulator.runtime.runtime import Runtime
+from tests.emulator.suite import heads, products, templates, trees
+from tests.emulator.suite.row import Verdict
+from tests.support.repository import REPOSITORY
+
+RANDOM = Schedule(late=True, ahead="random", seed=5)
+SCHEDULES = (WATCHED, *ALL, RANDOM)
+"""Those that every CUTLASS kernel runs in."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A case of a kernel.
+
+    Attributes:
+        family: The family of kernels.
+        name: Name of the case, unique.
+        gpu: Name of the GPU.
+        run: Runs it in a schedule.
+        make: Returns the kernel, if it is compiled by nvcc; that of an epilogue is lowered first.
+        template: Name of the Triton template, else.
+        schedules: Those it runs in.
+    """
+
+    family: str
+    name: str
+    gpu: str
+    run: Callable[[Runtime, Schedule], Verdict]
+    make: Callable[[], GemmConfig | FmhaConfig] | None = None
+    template: str = ""
+    schedules: tuple[Schedule, ...] = SCHEDULES
+
+    @functools.cached_property
+    def config(self) -> GemmConfig | FmhaConfig | None:
+        """The kernel, if it is compiled by nvcc: its library is built before its cases run."""
+        return self.make() if self.make is not None else None
+
+    @property
+    def kernel(self) -> str:
+        """Name of the kernel."""
+        return self.template if self.config is None else self.config.name
+
+    @property
+    def source(self) -> str:
+        """Digest of the kernel's source, or of what generates it."""
+        text = build.text_of(self.config) if self.config else _text_of(self.template)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _text_of(name: str) -> str:
+    """Return the text of a Triton template."""
+    kind = name.removeprefix("triton_")
+    attention = kind.startswith("attention")
+    folder = REPOSITORY / "templates" / ("triton_attention" if attention else "triton")
+    kind = kind.removeprefix("attention").removeprefix("_") or "forward"
+    return (folder / f"{kind}.jinja").read_text(encoding="utf-8")
+
+
+def _product(name: str, product: products.Product) -> Entry:
+    def run(runtime: Runtime, schedule: Schedule) -> Verdict:
+        outcome = gemm.run(runtime, product.case, target(product.gpu), schedule)
+        return Verdict(outcome.share, outcome.changed, outcome.launches)
+
+    return Entry(name.split()[0], name, product.gpu, run, lambda: product.case.config)
+
+
+def _tree(name: str, tree: trees.Tree) -> Entry:
+    def run(runtime: Runtime, schedule: Schedule) -> Verdict:
+        outcome = fused.run(runtime, tree.case, target(tree.gpu), schedule)
+        return Verdict(outcome.share, outcome.changed, outcome.launches)
+
+    return Entry("tree", name, tree.gpu, run, lambda: tree.case.config)
+
+
+def _attention(name: str, case: attention.Case) -> Entry:
+    def run(runtime: Runtime, schedule: Schedule) -> Verdict:
+        outcome = attention.run(runtime, case, target("H100"), schedule)
+        return Verdict(outcome.share, outcome.changed, outcome.launches)
+
+    return Entry("fmha", name, "H100", run, lambda: case.config)
+
+
+def _compiled(name: str, case: templates.Compiled) -> Entry:
+    def run(_runtime: Runtime, schedule: Schedule) -> Verdict:
+        return case.run(schedule)
+
+    schedules = templates.SCHEDULES
+    return Entry("triton", name, case.gpu, run, template=case.template, schedules=schedules)
+
+
+def entries() -> dict[str, Entry]:
+    """Return the cases of all kernels by name."""
+    triton = (_compiled(name, case) for name, case in templates.CASES.items())
+    return {**cutlass(), **{entry.name: entry for entry in triton}}
+
+
+def cutlass() -> dict[str, Entry]:
+    """Return the cases of all CUTLASS kernels by name."""
+    entries = [
+        *(_product(name, product) for name, product in products.CASES.items()),
+        *(_tree(name, tree) for name, tree in trees.CASES.items()),
+        *(_attention(name, case) for name, case in heads.CASES.items()),
+    ]
+    return {entry.name: entry for entry in entries}

@@ -1,0 +1,86 @@
+"""Rows of the table: what was seen of a case of a kernel, in each schedule."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.emulator.runtime.launch import Launch
+from tests.support.repository import REPOSITORY
+
+TABLE = REPOSITORY / "benchmarks" / "results" / "emulator_cpu.json"
+"""The committed table; ``python -m tests.emulator.suite`` renews it."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was seen of a case in one schedule.
+
+    Attributes:
+        error: Largest error against float64, in units of what the product accepts; more than 1 is wrong.
+        changed: Bytes outside of the outputs that changed.
+        launches: What was launched.
+    """
+
+    error: float
+    changed: int
+    launches: list[Launch]
+
+
+@dataclass
+class Row:
+    """One case of a kernel.
+
+    Attributes:
+        family: The family of kernels.
+        case: Name of the case.
+        kernel: Name of the kernel.
+        gpu: The emulated GPU.
+        source: Digest of the kernel's source, where it has one of its own.
+        errors: Verdict of each schedule by its name: the error.
+        counts: What the kernel does, see `counts_of`; the same in all schedules but for waits.
+    """
+
+    family: str
+    case: str
+    kernel: str
+    gpu: str
+    source: str
+    errors: dict[str, float] = field(default_factory=dict[str, float])
+    counts: dict[str, int] = field(default_factory=dict[str, int])
+
+
+def read(path: Path = TABLE) -> dict[str, Row]:
+    """Return the rows of a table by case; none if there is no table."""
+    if not path.exists():
+        return {}
+    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return {row["case"]: Row(**row) for row in data["rows"]}
+
+
+def write(rows: Iterable[Row], facts: dict[str, str], path: Path = TABLE) -> None:
+    """Write a table, one row a line."""
+    ordered = sorted(rows, key=lambda row: (row.family, row.case))
+    lines = ",\n".join("  " + json.dumps(asdict(row)) for row in ordered)
+    text = f'{{\n "facts": {json.dumps(facts)},\n "rows": [\n{lines}\n ]\n}}\n'
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
+
+
+def rounded(error: float) -> float:
+    """Return an error with three digits; JSON has no infinity."""
+    return float(f"{min(error, 1e9):.3g}")
+
+
+def counts_of(launches: Iterable[Launch]) -> dict[str, int]:
+    """Return what launches move and compute: see `Traffic.counts`, and instructions of 32 lanes."""
+    total: Counter[str] = Counter()
+    for launch in launches:
+        total.update(launch.traffic)
+        total["warp instructions"] += launch.lane_instructions // 32
+    return dict(sorted(total.items()))

@@ -1,0 +1,76 @@
+"""Every case of every kernel in its schedules, and the committed table of what was seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.emulator.machine.schedule import EAGER, Schedule
+from tests.emulator.runtime.runtime import Runtime
+from tests.emulator.suite import row as table
+from tests.emulator.suite.entry import Entry, entries
+from tests.emulator.suite.row import counts_of
+
+ENTRIES = entries()
+RUNS = [(name, schedule) for name, entry in ENTRIES.items() for schedule in entry.schedules]
+MORE = 1.25
+"""A count may grow by this factor and by `_FEW`: another version of nvcc schedules other instructions."""
+_FEW = 4096
+
+
+def test_no_committed_row_is_wrong_or_of_no_case() -> None:
+    rows = table.read()
+    assert rows
+    for name, row in rows.items():
+        entry = ENTRIES[name]
+        assert (row.family, row.kernel, row.gpu) == (entry.family, entry.kernel, entry.gpu)
+        assert set(row.errors) <= {str(schedule) for schedule in entry.schedules}
+        assert all(error <= 1 for error in row.errors.values()), name
+
+
+def test_what_a_kernel_reads_and_writes_is_at_least_its_operands_and_not_much_more() -> None:
+    row = table.read()["sm80 one A for all"]
+    m, n, k, batch = 65, 72, 40, 3
+    once = 2 * batch * (m * k + k * n)
+    assert once < row.counts["global read"] <= 2 * once
+    assert row.counts["global written"] == 2 * batch * m * n
+    assert row.counts["tensor operations"] >= 2 * batch * m * n * k
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "schedule"), RUNS, ids=str)
+def test_a_kernel_is_right(runtime: Runtime, name: str, schedule: Schedule) -> None:
+    entry = ENTRIES[name]
+    verdict = entry.run(runtime, schedule)
+    assert verdict.error <= 1
+    assert verdict.changed == 0
+    if schedule == EAGER and (row := table.read().get(name)) is not None:
+        grown = larger(row.counts, counts_of(verdict.launches))
+        assert not grown, f"more than recorded: {grown}"
+
+
+def larger(recorded: dict[str, int], now: dict[str, int]) -> dict[str, tuple[int, int]]:
+    """Return what has grown beyond its record: before and now."""
+    return {
+        name: (recorded.get(name, 0), count)
+        for name, count in now.items()
+        if count > MORE * recorded.get(name, 0) + _FEW
+    }
+
+
+def test_a_kernel_that_moves_twice_as_much_is_found() -> None:
+    recorded = {"global read": 100_000, "shared read": 10}
+    assert larger(recorded, {"global read": 200_000, "shared read": 20}) == {
+        "global read": (100_000, 200_000)
+    }
+    assert larger(recorded, {"global read": 110_000}) == {}
+
+
+def test_each_family_has_cases() -> None:
+    families: dict[str, list[Entry]] = {}
+    for entry in ENTRIES.values():
+        families.setdefault(entry.family, []).append(entry)
+    assert set(families) == {"sm80", "sm90", "sm100", "tree", "fmha", "triton"}
+    templates = {entry.template for entry in families["triton"]}
+    for template in templates - {"triton_persistent_tma", "triton_fp8"}:
+        gpus = {entry.gpu for entry in families["triton"] if entry.template == template}
+        assert gpus == {"A100", "H100", "B200"}, template
