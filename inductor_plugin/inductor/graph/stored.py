@@ -70,8 +70,8 @@ def uninstall() -> None:
 def carry_decisions(compiled_graph: Any) -> tuple[Decided, ...]:
     """Return the decisions in a graph, which it takes along from now on, into Inductor's cache, too."""
     if not hasattr(compiled_graph, _MARK):
-        decisions: list[Any] = list(getattr(_LAST, "decisions", ()))
-        setattr(compiled_graph, _MARK, tuple(map(tuple, decisions)))
+        decisions: list[Decided] = list(getattr(_LAST, "decisions", ()))
+        setattr(compiled_graph, _MARK, tuple(tuple(fields) for fields in decisions))
         _LAST.decisions = ()
     return tuple(Decided(*fields) for fields in getattr(compiled_graph, _MARK))
 

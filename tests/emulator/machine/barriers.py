@@ -203,7 +203,7 @@ class ClusterBarriers:
         clusters = lanes.cluster[lanes.block[group.lanes]]
         for cluster in np.unique(clusters):
             part = group.part(clusters == cluster)
-            barrier = self._barriers[cluster]
+            barrier = self._barriers[int(cluster)]
             if instruction.has("arrive"):
                 barrier.arrived += part.n
                 if self._wave.memory.races is not None:

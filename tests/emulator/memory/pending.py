@@ -51,8 +51,9 @@ class PendingGroups:
     def __init__(
         self, lanes: int, what: Literal["copy", "store"], races: Races | None = None, *, late: bool
     ) -> None:
-        self.what, self._late, self._races = what, late, races
-        self._committed = np.zeros(lanes, np.int64)
+        self.what: Literal["copy", "store"] = what
+        self._late, self._races = late, races
+        self._committed: Array = np.zeros(lanes, np.int64)
         self._lanes = lanes
         self._operations: list[_Operation] = []
 
@@ -69,7 +70,7 @@ class PendingGroups:
 
     def committed(self, lanes: Array) -> Array:
         """Return how many groups each lane has committed."""
-        return self._committed[lanes].copy()
+        return np.array(self._committed[lanes])
 
     def wait(self, group: Group, allowed: int, guard: Array | None) -> None:
         """Do what belongs to all groups of the lanes but the last ``allowed``."""

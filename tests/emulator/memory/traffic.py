@@ -50,7 +50,7 @@ class Traffic:
         words = (address.astype(I64) // _BANK_BYTES)[:, None] + np.arange(width // _BANK_BYTES)
         parts = np.broadcast_to(np.asarray(part)[:, None], words.shape)
         span = int(words.max()) + 1
-        different = np.unique(parts.reshape(-1).astype(I64) * span + words.reshape(-1))
+        different = np.unique(parts.ravel().astype(I64) * span + words.ravel())
         _, number = np.unique(different // span, return_inverse=True)
         banks = np.zeros((int(number.max()) + 1, _BANKS), I64)
         np.add.at(banks, (number, different % span % _BANKS), 1)

@@ -6,6 +6,7 @@ Sequences of different lengths, a bias and a soft-cap are refused by these kerne
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from inductor_plugin.templates.cutlass_attention.config import FmhaConfig
 from tests.emulator.kernels.attention import Case
@@ -22,7 +23,7 @@ _BACK_64 = FmhaConfig(True, 64, 128, 64, "bf16")
 _BACK_32 = replace(_BACK_64, rows=128, dim=32)
 _BACK_128 = replace(_BACK_64, dim=128, element="f16")
 
-MASKS = {
+MASKS: dict[str, dict[str, Any]] = {
     "causal": {"right": 0},
     "causal, bottom right": {"right": 0, "bottom_right": True},
     "left": {"left": 17},

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from inductor_plugin.ops.gemm_abi import RASTERS
 from inductor_plugin.templates.cutlass.config import Element, GemmConfig
+from inductor_plugin.templates.cutlass.gemm import RASTERS
 from tests.emulator.kernels.gemm import Case
 
 
@@ -107,7 +107,7 @@ def _sm90() -> dict[str, Product]:
     output = replace(SM90, c="f32", d="f32", align_d=4)
     column, full = (replace(COOPERATIVE, bias=bias) for bias in ("column", "full"))
     uneven = replace(full, align_c=2, align_d=2)
-    along_n, along_m = RASTERS["along_n"], RASTERS["along_m"]
+    along_n, along_m = RASTERS.index("along_n"), RASTERS.index("along_m")
     cases = {
         **{name: Case(config, 72, 136, 104) for name, config in _orders(SM90).items()},
         "odd rows of D": Case(narrow, 72, 131, 72),
