@@ -88,7 +88,6 @@ def test_a_second_machine_measures_nothing_and_a_third_only_what_is_new(
     assert (warm.record_hits, warm.record_misses, warm.benchmarked, warm.compiled) == (1, 0, 0, 0)
     assert torch.allclose(answer, a @ b, atol=1e-4)
     assert (counters["remote_asked"], counters["remote_hits"], counters["hits"]) == (1, 1, 1)
-    assert counters["remote_saved_ms"] >= 1
     assert "remote_sent" not in counters
     with offered("good", "wrong"):
         _, more, counters = machine(tmp_path, "third", url, torch.mm, a, b)
