@@ -105,9 +105,20 @@ def run_products(order: Order, rank: int, world: int, options: dict[str, Any]) -
     return worst
 
 
+class Block(nn.Module):
+    """A layer of a user's: Dynamo does not compile a module of torch alone."""
+
+    def __init__(self, columns: int, outputs: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(columns, outputs)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x)
+
+
 def network() -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(32, 48), nn.GELU(), nn.Linear(48, 32))
+    return nn.Sequential(Block(32, 48), nn.GELU(), Block(48, 32))
 
 
 def train(model: Any, function: Any, x: torch.Tensor, y: torch.Tensor) -> list[float]:
@@ -138,13 +149,17 @@ def run_training(order: Order, rank: int, world: int, options: dict[str, Any]) -
     alone = train(plain := network(), plain, x, y)
     mesh, model = init_device_mesh("cpu", (world,)), network()
     if order.model == "tensor":
-        parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        parallelize_module(
+            model, mesh, {"0.linear": ColwiseParallel(), "2.linear": RowwiseParallel()}
+        )
     else:
-        for layer in (model[0], model[2]):
+        for layer in (model[0], model[2]):  # the blocks: FSDP2's hooks around them are not compiled
+            layer.compile(backend="inductor_plugin", options=options)
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
         x, y = x.chunk(world)[rank], y.chunk(world)[rank]
-    function = torch.compile(model, backend="inductor_plugin", options=options)
+    whole = order.model == "tensor"
+    function = torch.compile(model, backend="inductor_plugin", options=options) if whole else model
     losses = torch.tensor(train(model, function, x, y))
     if order.model == "fsdp":  # each rank has seen its part of the batch
         dist.all_reduce(losses)
