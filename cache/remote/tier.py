@@ -289,8 +289,8 @@ class RemoteTier:
             if record is not None and is_worth_sending(record):
                 usable = known is not None and known.error is None
                 self._opened().publish(record, self._options.timeout_s, known if usable else None)
-            with self._changed:
-                self._health = answered()
+                with self._changed:
+                    self._health = answered()
         except CacheError as error:
             logger.debug("%s is not sent: %s", place, error)
         except OSError as error:

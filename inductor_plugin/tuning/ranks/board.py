@@ -41,11 +41,15 @@ class Board:
         return self._store.count(self._key("decided"))
 
     def claim(self, problem: str) -> bool:
-        """Claim a problem; return whether this process tunes it."""
+        """Claim a problem; return whether this process tunes it.
+
+        A rank that was started again takes over what its former process has claimed: nobody else tunes that.
+        """
         key = self._key("claim", problem)
         stored = self._store.put_once(key, self._own.text)
-        if stored == FREE:
-            stored = self._store.exchange(key, FREE, self._own.text)
+        former = parse(stored)
+        if stored != self._own.text and (former is None or former.rank == self._rank):
+            stored = self._store.exchange(key, stored, self._own.text)
         return stored == self._own.text
 
     def holder(self, problem: str) -> int | None:
