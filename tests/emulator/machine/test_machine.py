@@ -219,6 +219,22 @@ def test_loads_come_late_in_a_late_schedule() -> None:
     assert done.unfinished == ("1 cp.async operations of 1 threads were never waited for",)
 
 
+def test_a_late_copy_goes_where_it_was_sent() -> None:
+    """Its registers have other values by the time it is done."""
+    source, result = np.arange(4, dtype=np.uint32), numbers(1)
+    body = """
+      .shared .align 16 .b8 tile[32]; .reg .b64 %from, %to; .reg .b32 %s, %y;
+      mov.u32 %s, tile; ld.param.u64 %from, [p1]; bra.uni COPY;
+      COPY: cp.async.cg.shared.global [%s], [%from], 16; cp.async.commit_group;
+      add.u32 %s, %s, 16; add.u64 %from, %from, 16; bra.uni WAIT;
+      WAIT: cp.async.wait_group 0; ld.shared.b32 %y, [%s+-4];
+      ld.param.u64 %to, [p0]; st.global.b32 [%to], %y;
+    """
+    for schedule in (EAGER, LATE):
+        run(body, [result, source], block=1, schedule=schedule)
+        assert result.tolist() == [3]
+
+
 def test_cp_async_fills_up_with_zeros() -> None:
     source, result = np.arange(1, 5, dtype=np.uint32), numbers(32)
     body = f"""{OWN}

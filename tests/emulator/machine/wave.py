@@ -140,7 +140,8 @@ class Wave:
         count = np.full(group.n, width) if given is None else group.all(given).astype(np.int64)
         if ignored is not None:
             count = np.where(ignored, 0, count)
-        target, source = group.all(target), group.all(source)
+        # Not registers themselves: those may change before a late copy is done.
+        target, source = group.all(target).copy(), group.all(source).copy()
         part = group
         if guard is not None:
             guard = group.all(guard)

@@ -215,7 +215,7 @@ class Memory:
                 address, data, group = address[guard], flat(data[guard]), group.part(guard)
         width = np.dtype(kind).itemsize * len(values)
         if self._noted:
-            self.note(space, address, "written", width, group)
+            self.note(space, address, "written", width, group, data=data)
         if width > 16:
             self._aligned(address, width, space, group)
             words = data.view(np.complex128).reshape(len(address), -1)
@@ -236,7 +236,7 @@ class Memory:
         """Store 16 bytes for each lane to shared (or generic) addresses."""
         space = "shared" if address.dtype.itemsize == 4 else "generic"
         if self._noted:
-            self.note(space, address, "written", 16, group)
+            self.note(space, address, "written", 16, group, data=rows)
         self._write(space, address, rows.view(np.complex128).reshape(-1), group)
 
     def copy(self, target: Array, source: Array, count: Array, width: int, group: Group) -> None:
@@ -265,9 +265,10 @@ class Memory:
         width: int,
         group: Group,
         *,
+        data: Array | None = None,
         atomic: bool = False,
     ) -> None:
-        """Take note of what the threads of one instruction move, if that is counted or watched."""
+        """Take note of what the threads of one instruction move, if that is counted or watched; ``data`` is what they write."""
         if not (self._noted and group.n) or space == "param":
             return
         if space == "generic":
@@ -276,8 +277,14 @@ class Memory:
             self.traffic.moved(space, direction, width * group.n)
             if space == "shared":
                 self.traffic.passed(address, width, group)
-        if self.races is not None and space == "shared" and not atomic:
-            self.races.access(address, width, group, writes=direction == "written")
+        if self.races is None or space != "shared" or atomic:
+            return
+        if data is None:
+            self.races.reads(address, width, group)
+        else:
+            after = np.ascontiguousarray(data).view(U8).reshape(group.n, width)
+            places = address.astype(I64)[:, None] + np.arange(width)
+            self.races.writes(address, after, self.shared[places], group)
 
     def check_shared(self, address: int, size: int, what: str) -> None:
         """Check a range of shared memory.

@@ -1,6 +1,8 @@
 """Races on shared memory, by the order that barriers make (happens-before), not by the order in which a schedule runs.
 
-Two accesses of the same bytes, one of them a write, race unless a chain of barriers leads from one to the other. As in
+Two accesses of the same bytes, one of them a write, race unless a chain of barriers leads from one to the other. A write of the
+value that is there already changes nothing for anybody, and races with nothing: Triton lets each warp that holds a copy of a value
+write it. As in
 FastTrack (Flanagan and Freund, PLDI 2009) every agent has a clock that counts its own steps, and knows for each other agent the last
 step that lies before its own; each access leaves its agent's step behind. Agents are
 
@@ -49,9 +51,9 @@ class RaceError(FaultError):
 
 @dataclass(frozen=True)
 class _State:
-    """Who has touched a piece of memory: (agent, step) of the last write, and of the reads since."""
+    """Who has touched a piece of memory: (agent, step) of the writes of what is there, and of the reads since."""
 
-    write: tuple[int, int] | None = None
+    writes: tuple[tuple[int, int], ...] = ()
     reads: tuple[tuple[int, int], ...] = ()
 
 
@@ -77,14 +79,46 @@ class Races:
         self._gathered: dict[int, Array] = {}
         self._complete: dict[int, Array] = {}
 
-    def access(self, address: Array, width: int, group: Group, *, writes: bool) -> None:
-        """Take note of what threads read or write, ``width`` bytes each.
+    def reads(self, address: Array, width: int, group: Group) -> None:
+        """Take note of what threads read, ``width`` bytes each.
+
+        Raises:
+            RaceError: Others have written it, and nothing orders the two.
+        """
+        units = _units(address, width)
+        warps = np.repeat(group.lanes >> 5, units.shape[1])
+        self._touch(units.reshape(-1), warps, None)
+
+    def writes(self, address: Array, after: Array, before: Array, group: Group) -> None:
+        """Take note of what threads write.
+
+        Args:
+            address: Where, [threads].
+            after: The bytes that each writes, [threads, width].
+            before: The bytes that are there, [threads, width].
+            group: The threads.
 
         Raises:
             RaceError: Others have touched it, and nothing orders the two.
         """
-        warps = group.lanes >> 5
-        self._touch(_units(address, width), warps, "thread", writes=writes)
+        width = after.shape[1]
+        units = _units(address, width)
+        warps = np.repeat(group.lanes >> 5, units.shape[1])
+        pairs = (units.size, min(width, 1 << _UNIT_SHIFT))
+        written, there = after.reshape(pairs), before.reshape(pairs)
+        same = (written == there).all(1)
+        if not self._touch(units.reshape(-1), warps, same):
+            return
+        place = (address if width == 1 else units).reshape(-1)
+        _, place = np.unique(place, return_inverse=True)
+        now = np.zeros((int(place.max()) + 1, pairs[1]), after.dtype)
+        now[place] = there
+        for warp in np.unique(warps):
+            mine = warps == warp
+            same = (written[mine] == now[place[mine]]).all(1)
+            step, clock = int(self._clocks[warp, warp]), self._clocks[warp]
+            self._change(units.reshape(-1)[mine], int(warp), step, clock, writes=True, same=same)
+            now[place[mine]] = written[mine]
 
     def copied(self, address: Array, width: int, lanes: Array, groups: Array) -> None:
         """Take note of what ``cp.async`` of these lanes writes; ``groups`` have been committed before it."""
@@ -190,67 +224,91 @@ class Races:
             self._gathered[mbarrier] = np.zeros(self._clocks.shape[1], I64)
         return self._gathered[mbarrier]
 
-    def _touch(self, units: Array, warps: Array, kind: Kind, *, writes: bool) -> None:
-        """Take note of pieces [lanes, n] that threads of several warps touch in one instruction."""
-        flat = units.reshape(-1)
-        who = np.repeat(warps, units.shape[1])
-        before = self._touched[flat]
-        different, place = np.unique(before.astype(I64) * self._warps + who, return_inverse=True)
-        after = np.zeros(len(different), U32)
-        for number, pair in enumerate(different.tolist()):
-            state, warp = divmod(pair, self._warps)
-            agent = self._agent(kind, warp)
-            step, clock = int(self._clocks[warp, agent]), self._clocks[warp]
-            after[number] = self._following(state, agent, step, clock, writes=writes)
-        self._touched[flat] = after[place]
-        if (self._touched[flat] != after[place]).any():  # several warps touch the same
-            self._touched[flat] = before
-            for warp in np.unique(warps):
-                agent = self._agent(kind, int(warp))
-                step, clock = int(self._clocks[warp, agent]), self._clocks[warp]
-                self._change(flat[who == warp], agent, step, clock, writes=writes)
+    def _touch(self, units: Array, warps: Array, same: Array | None) -> bool:
+        """Take note of pieces that threads of several warps touch in one instruction.
 
-    def _change(self, units: Array, agent: int, step: int, clock: Array, *, writes: bool) -> None:
-        """Take note of pieces that one agent touches, which knows what ``clock`` says."""
-        different, place = np.unique(self._touched[units], return_inverse=True)
+        Args:
+            units: The pieces.
+            warps: Who touches each.
+            same: Whether what is written is there already; None for reads.
+
+        Returns:
+            Whether several warps write one piece: nothing is noted then.
+        """
+        before = self._touched[units]
+        change = np.zeros(len(units), bool) if same is None else same
+        packed = (before.astype(I64) * self._warps + warps) * 2 + change
+        different, place = np.unique(packed, return_inverse=True)
+        after = np.zeros(len(different), U32)
+        for number, each in enumerate(different.tolist()):
+            pair, is_same = divmod(each, 2)
+            state, warp = divmod(pair, self._warps)
+            step, clock = int(self._clocks[warp, warp]), self._clocks[warp]
+            after[number] = self._following(
+                state, warp, step, clock, writes=same is not None, same=bool(is_same)
+            )
+        self._touched[units] = after[place]
+        if (self._touched[units] == after[place]).all():
+            return False
+        self._touched[units] = before
+        if same is None:
+            for warp in np.unique(warps):
+                step, clock = int(self._clocks[warp, warp]), self._clocks[warp]
+                self._change(units[warps == warp], int(warp), step, clock, writes=False)
+        return same is not None
+
+    def _change(
+        self,
+        units: Array,
+        agent: int,
+        step: int,
+        clock: Array,
+        *,
+        writes: bool,
+        same: Array | None = None,
+    ) -> None:
+        """Take note of pieces that one agent touches, which knows what ``clock`` says; ``same`` as of `_touch`."""
+        packed = self._touched[units].astype(I64) * 2 + (0 if same is None else same)
+        different, place = np.unique(packed, return_inverse=True)
         after = [
-            self._following(int(state), agent, step, clock, writes=writes) for state in different
+            self._following(each >> 1, agent, step, clock, writes=writes, same=bool(each & 1))
+            for each in different.tolist()
         ]
         self._touched[units] = np.array(after, U32)[place]
 
-    def _following(self, number: int, agent: int, step: int, clock: Array, *, writes: bool) -> int:
+    def _following(
+        self, number: int, agent: int, step: int, clock: Array, *, writes: bool, same: bool = False
+    ) -> int:
         """Return the state behind an access.
 
         Raises:
             RaceError: It races with what was there.
         """
         key = (number, agent, step, writes)
-        state = self._states[number]
-        if state.write is not None and state.write != (agent, step):
-            self._ordered(state.write, clock, agent, "wrote", writes=writes)
+        state, own = self._states[number], (agent, step)
+        unknown = [each for each in state.writes if each != own and clock[each[0]] < each[1]]
+        # What is read is whole behind any of those that have written it.
+        if unknown and not same and (writes or len(unknown) == len(state.writes)):
+            raise self._race(unknown[0], agent, "wrote", writes=writes)
         if key in self._next and not writes:
             return self._next[key]
-        reads: tuple[tuple[int, int], ...] = ()
+        reads = tuple(read for read in state.reads if clock[read[0]] < read[1])
+        if writes and reads and not same:
+            raise self._race(reads[0], agent, "reads", writes=True)
         if writes:
-            for read in state.reads:
-                self._ordered(read, clock, agent, "reads", writes=True)
-            following = _State((agent, step))
+            following = _State(tuple(sorted({*unknown, own})), reads)
         else:
-            reads = tuple(read for read in state.reads if clock[read[0]] < read[1])
-            following = _State(state.write, tuple(sorted({*reads, (agent, step)})))
+            following = _State(state.writes, tuple(sorted({*reads, own})))
         if following not in self._numbers:
             self._numbers[following] = len(self._states)
             self._states.append(following)
-        self._next[key] = self._numbers[following]
-        return self._next[key]
+        if not writes:
+            self._next[key] = self._numbers[following]
+        return self._numbers[following]
 
-    def _ordered(
-        self, other: tuple[int, int], clock: Array, agent: int, did: str, *, writes: bool
-    ) -> None:
-        if clock[other[0]] >= other[1]:
-            return
+    def _race(self, other: tuple[int, int], agent: int, did: str, *, writes: bool) -> RaceError:
         now = "writes" if writes else "reads"
-        raise RaceError(
+        return RaceError(
             f"{self._named(agent)} {now} shared memory that {self._named(other[0])} {did}: no barrier and "
             "no wait orders the two"
         )

@@ -44,8 +44,9 @@ def test_without_the_barrier_both_warps_are_named() -> None:
 
 
 def test_a_second_write_waits_for_the_readers() -> None:
-    assert races(_WRITE + _BARRIER + _READ_OTHERS + _WRITE)
-    assert not races(_WRITE + _BARRIER + _READ_OTHERS + _BARRIER + _WRITE)
+    again = "add.u32 %r0, %r0, 1;" + _WRITE
+    assert races(_WRITE + _BARRIER + _READ_OTHERS + again)
+    assert not races(_WRITE + _BARRIER + _READ_OTHERS + _BARRIER + again)
 
 
 def test_a_warp_is_in_order_with_itself() -> None:
@@ -60,8 +61,36 @@ def test_atomic_operations_do_not_race() -> None:
     assert not races("atom.shared.add.u32 %r5, [%r2], 1;")
 
 
-def test_two_warps_that_write_the_same_race() -> None:
+def test_two_warps_that_write_one_place_race() -> None:
     assert races("st.shared.u32 [%r2], %r0;")
+    assert races("shr.u32 %r5, %r0, 5; st.shared.u32 [%r2], %r5;")
+
+
+def test_two_warps_that_write_the_same_value_do_not() -> None:
+    same = "and.b32 %r5, %r0, 31; shl.b32 %r6, %r5, 2; add.u32 %r6, %r2, %r6; st.shared.u32 [%r6], %r5;"
+    assert not races(same)
+    assert not races(same + "ld.shared.u32 %r7, [%r6];")  # each its own
+    assert not races(same + same)
+
+
+def test_who_writes_another_value_waits_for_all_that_have_written_the_same() -> None:
+    same = "st.shared.u32 [%r2], 7;"
+    first = "setp.lt.u32 %p0, %r0, 32; @%p0 st.shared.u32 [%r2], 8;"
+    assert races(same + first)
+    assert not races(same + _BARRIER + first)
+
+
+def test_who_writes_another_value_waits_for_readers_behind_the_same_value() -> None:
+    body = "st.shared.u32 [%r2], 7; BARRIER ld.shared.u32 %r5, [%r2]; setp.lt.u32 %p0, %r0, 32; @%p0 st.shared.u32 [%r2], VALUE;"
+    body = body.replace("BARRIER", _BARRIER)
+    assert races(body.replace("VALUE", "8"))
+    assert not races(body.replace("VALUE", "7"))
+
+
+@pytest.mark.parametrize("kind", ["u8", "u16"])
+def test_two_warps_write_the_same_small_value(kind: str) -> None:
+    assert not races(f"st.shared.{kind} [%r2], 3;")
+    assert races(f"shr.u32 %r5, %r0, 5; st.shared.{kind} [%r2], %r5;")
 
 
 def test_an_arrival_orders_what_lies_before_it() -> None:
