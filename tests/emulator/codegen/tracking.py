@@ -57,6 +57,7 @@ class Tracker:
         self._registers = registers
         self._rows = {number: row for row, number in enumerate(registers.all)}
         self._written: dict[int, None] = {}
+        self._since_fence: set[int] | None = None
 
     def before(self, writer: Writer, instruction: Instruction) -> None:
         """Write what has to be checked before an instruction, and remember what it writes."""
@@ -71,11 +72,26 @@ class Tracker:
             return
         if instruction.parts[:2] == ("wgmma", "fence"):
             self._written.clear()  # the fence orders them
+            self._since_fence = set()
             return
         touched = results | {register.number for register in read(instruction)}
         wrong = (touched & self._registers.accumulators) | (results & self._registers.inputs)
         self._check(writer, wrong)
+        if self._is_copy(instruction):
+            return
+        if self._since_fence is not None:
+            self._since_fence |= results
         self._written |= dict.fromkeys(number for number in results if number in self._rows)
+
+    def _is_copy(self, instruction: Instruction) -> bool:
+        """Return whether it copies what was there before the last fence of this block.
+
+        LLVM copies the first values of accumulators between Triton's fence and its ``wgmma``, and ptxas makes one register of both.
+        """
+        sources = {register.number for register in read(instruction)}
+        known = self._since_fence
+        is_move = instruction.parts[0] == "mov" and bool(sources)
+        return is_move and known is not None and not sources & known
 
     def end(self, writer: Writer) -> None:
         """Write which registers were written since the last fence; a product may follow in another block."""

@@ -302,6 +302,7 @@ WAIT = "wgmma.wait_group.sync.aligned 0;"
     [
         (FENCE, "", "no wgmma.fence between"),
         (FENCE, f"{FENCE} mov.b32 %d3, 0;", "no wgmma.fence between"),
+        (FENCE, f"{FENCE} add.u32 %d2, %d2, 0; mov.b32 %d3, %d2;", "no wgmma.fence between"),
         (WAIT, f"mov.b32 %at, %d3; {WAIT}", "used before it was waited for"),
         (WAIT, f"mov.b32 %d3, 0; {WAIT}", "used before it was waited for"),
         (WAIT, "wgmma.wait_group.sync.aligned 1;", "used before it was waited for"),
@@ -317,6 +318,17 @@ def test_registers_of_a_product_are_fenced_and_waited_for(old: str, new: str, re
     with pytest.raises(FaultError, match="PTX line") as caught:
         run(body.replace(old, new), [*images, result], block=128)
     assert reason in str(caught.value)
+
+
+def test_a_copy_of_what_was_there_before_the_fence_needs_no_other() -> None:
+    left, right = values((64, 16), "bf16", 1), values((16, 16), "bf16", 2)
+    layout = LAYOUTS["128 bytes"]
+    body = wgmma_body("m64n16k16", "f32.bf16.bf16", 8, layout, layout)
+    images = [image(left, layout), image(right, layout)]
+    results = [np.zeros((128, 8), np.uint32) for _ in range(2)]
+    for result, fence in zip(results, (FENCE, f"{FENCE} mov.b32 %d3, %d2;"), strict=True):
+        run(body.replace(FENCE, fence), [*images, result], block=128)
+    assert (results[0] == results[1]).all()
 
 
 def test_a_group_that_may_be_pending_keeps_its_registers_alone() -> None:

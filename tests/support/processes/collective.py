@@ -85,7 +85,8 @@ def examine(function: Callable[..., Tensor], inputs: list[Tensor], cache_dir: Pa
             _, (stock,) = run_and_get_code(torch.compile(function), *inputs)
             for winner in (library_first, wrong_in_process.first):
                 folder = cache_dir / f"{function.__name__}-{winner.__name__}"
-                options: dict[str, Any] = {"cache_dir": str(folder)}
+                # Ranks that decide together keep their first decision, and each winner is to be seen.
+                options: dict[str, Any] = {"cache_dir": str(folder), "ranks": "off"}
                 torch._dynamo.reset()
                 with wrong_in_process.offered(), Lab(winner, folder).open():
                     run = torch.compile(function, backend="inductor_plugin", options=options)
