@@ -6,16 +6,22 @@
 A site computes what its operator computes. Where the library of call sites (`ops.native`) is there, a call costs less host
 time than ``torch.mm(out=)``; Python is entered only where the kernel is not bound yet, or does not take the tensors: then
 the operator finds it, or falls back, as it does when it is called itself. Elsewhere each call is one of the operator.
+While ``torch.profiler`` runs, each call is a range with the names of operator and kernel, ``inductor_plugin::cutlass_mm SYMBOL@DIGEST``.
 """
+
+# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
 import ctypes
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch._C._profiler import _RecordFunctionFast
+from torch.autograd import profiler
 
 from inductor_plugin.ops import imports_of, launch
 from inductor_plugin.ops.native import library
@@ -68,7 +74,7 @@ def _launch_of(
     sites = library.sites()
     if sites is None:
         return slow
-    slow.site = _site(sites, op, arguments[1:], (reads, aux), slow)
+    slow.site = _site(sites, op, arguments, (reads, aux), slow)
     return slow.site.launch
 
 
@@ -94,6 +100,7 @@ class _OperatorCall:
     def __init__(self, op: str, arguments: tuple[Any, ...], reads: int, aux: int) -> None:
         """Call ``op`` with these arguments; the rest as in `site`."""
         self.site: library.Site | None = None
+        self.name = f"inductor_plugin::{name_of(op)} {arguments[0]}"
         self._operator = resolve(op, imports_of(op))
         self._family = launch.FAMILIES[name_of(op)]
         self._arguments, self._reads, self._aux = arguments, reads, aux
@@ -105,7 +112,9 @@ class _OperatorCall:
         if self._nested:
             ends = 2 + self._reads
             given = [*operands[:2], operands[2:ends], *self._arguments, operands[ends:]]
-        self._operator(*given, workspace=workspace, out=out)
+        ranged = self.site is None and profiler._is_profiler_enabled
+        with _RecordFunctionFast(self.name) if ranged else nullcontext():
+            self._operator(*given, workspace=workspace, out=out)
         if self.site is not None:
             self._bind(self.site, out.device)
         return out
@@ -149,8 +158,9 @@ def _site(
     counts: tuple[int, int],
     slow: _OperatorCall,
 ) -> library.Site:
+    name, constants = slow.name, arguments[1:]
     if name_of(op) in ATTENTIONS:
         backward = name_of(op) == "cutlass_fmha_backward"  # its sums are in no fixed order
         veto = torch.are_deterministic_algorithms_enabled if backward else None
-        return sites.attention_site(slow, veto, *attention_numbers(op, arguments))
-    return sites.product_site(slow, *product_numbers(op, arguments, counts))
+        return sites.attention_site(name, slow, veto, *attention_numbers(op, constants))
+    return sites.product_site(name, slow, *product_numbers(op, constants, counts))

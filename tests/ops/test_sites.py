@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import sys
@@ -539,6 +540,42 @@ def test_torch_finds_nothing_wrong_with_its_operator(name: str, echoes: dict[str
         resolve(f"inductor_plugin::cutlass_{op}.out"), given, {"out": out}
     )
     assert set(checks.values()) == {"SUCCESS"}
+
+
+def profile_of_the_host() -> torch.profiler.profile:
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    return torch.profiler.profile(activities=activities, acc_events=True)  # else 2.11 warns
+
+
+@pytest.mark.parametrize("in_cpp", [True, False])
+@pytest.mark.parametrize("name", ["mm", "attention"])
+def test_a_profile_names_the_kernel_of_each_call(
+    name: str, in_cpp: bool, echoes: dict[str, Echo]
+) -> None:
+    echo = echoes["fmha" if name == "attention" else "mm"]
+    echo.answer()
+    with (
+        contextlib.nullcontext()
+        if in_cpp
+        else mock.patch.object(sites.library, "sites", return_value=None)
+    ):
+        call, operands, out = site_of(name, echo)
+    call(*operands, None, out=out)  # now it is bound
+    with profile_of_the_host() as profile:
+        call(*operands, None, out=out)
+        call(*operands, None, out=out)
+    call(*operands, None, out=out)
+    ranges = [event.name for event in profile.events() or () if event.name.endswith(echo.kernel)]
+    assert ranges == [f"inductor_plugin::cutlass_{CASES[name][0]} {echo.kernel}"] * 2
+
+
+def test_an_error_passes_through_the_range_of_its_call(product: Echo) -> None:
+    call, (a, b), out = site_of("mm", product)
+    with profile_of_the_host() as profile:
+        with pytest.raises(Exception, match="the workspace must"):
+            call(a, b, torch.empty(4), out=out)
+        call(a, b, None, out=out)
+    assert sum(event.name.endswith(product.kernel) for event in profile.events() or ()) == 2
 
 
 @pytest.mark.parametrize("name", ["mm", "epilogue", "attention"])

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 import torch
+from torch._C._profiler import _RecordFunctionFast
+from torch.autograd import profiler
 
 from inductor_plugin.kernels.unit import unique_symbol
 from inductor_plugin.ops import launch
@@ -44,12 +46,13 @@ class Site(Protocol):
 class Sites(Protocol):
     """The module that the library returns; see ``site.cpp``."""
 
-    def product_site(self, slow: Callable[..., torch.Tensor], *numbers: float) -> Site:
-        """Return a call site of a product."""
+    def product_site(self, name: str, slow: Callable[..., torch.Tensor], *numbers: float) -> Site:
+        """Return a call site of a product; ``name`` is that of its calls in a profile."""
         ...
 
     def attention_site(
         self,
+        name: str,
         slow: Callable[..., torch.Tensor],
         veto: Callable[[], bool] | None,
         *numbers: float,
@@ -141,8 +144,9 @@ def load(path: Path) -> Sites:
         RuntimeError: It reads a tensor differently than torch.
     """
     function = getattr(ctypes.PyDLL(str(path)), unique_symbol(source.unit()))
-    function.argtypes, function.restype = (ctypes.py_object, ctypes.py_object), ctypes.py_object
-    module = cast("Sites", function(torch.Tensor, torch.nn.Parameter))
+    function.argtypes, function.restype = 4 * (ctypes.py_object,), ctypes.py_object
+    given = (torch.Tensor, torch.nn.Parameter, vars(profiler), _RecordFunctionFast)
+    module = cast("Sites", function(*given))
     probe = torch.empty(40)[3:].as_strided((2, 3), (7, 2))
     expected = (tuple(probe.shape), probe.stride(), probe.data_ptr())
     read = module.describe(probe)

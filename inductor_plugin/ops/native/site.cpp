@@ -10,6 +10,7 @@
 constexpr int32_t kMostArguments = 2 + 2 + 8;
 
 static PyObject *tensor_type_, *parameter_type_, *cdata_;
+static PyObject *profiler_, *is_enabled_, *range_type_;
 
 struct Site {
   PyObject_HEAD
@@ -21,6 +22,7 @@ struct Site {
   bool is_attention;
   GemmSite gemm;
   AttentionSite attention;
+  PyObject* name;      // of its calls in a profile
   PyObject* slow;      // the same arguments
   PyObject* veto;      // null, or a function without arguments: True leaves a call to the slow path
 };
@@ -90,6 +92,33 @@ static bool launch(Site& site, PyObject* const* arguments, Py_ssize_t count) {
   return started(site.entry, call, memory, out, kProductAlignment, start);
 }
 
+// A call's range while torch's profiler runs: it records what goes through the dispatcher, and a site does not.
+class Range {
+ public:
+  explicit Range(Site const& site) {
+    if (PyDict_GetItem(profiler_, is_enabled_) != Py_True) return;
+    range_ = PyObject_CallFunctionObjArgs(range_type_, site.name, nullptr);
+    PyObject* const entered = range_ ? PyObject_CallMethod(range_, "__enter__", nullptr) : nullptr;
+    Py_XDECREF(entered);
+    PyErr_Clear();
+  }
+
+  Range(Range const&) = delete;
+
+  ~Range() {
+    if (!range_) return;
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);  // of the call
+    PyObject* const left = PyObject_CallMethod(range_, "__exit__", "OOO", Py_None, Py_None, Py_None);
+    Py_XDECREF(left);
+    Py_DECREF(range_);
+    PyErr_Restore(type, value, trace);
+  }
+
+ private:
+  PyObject* range_ = nullptr;
+};
+
 // Takes the output last, by its name; the values of named arguments follow the others.
 static PyObject* site_launch(PyObject* self, PyObject* const* arguments, Py_ssize_t unnamed, PyObject* names) {
   Site& site = *reinterpret_cast<Site*>(self);
@@ -97,6 +126,7 @@ static PyObject* site_launch(PyObject* self, PyObject* const* arguments, Py_ssiz
     return PyErr_Format(PyExc_TypeError, "a call site takes its operands, a workspace or None, and out=");
   }
   PyObject* const out = arguments[unnamed];
+  Range const range(site);
   if (launch(site, arguments, unnamed + 1)) return Py_NewRef(out);
   PyErr_Clear();
   PyObject* const others = PyTuple_New(unnamed);
@@ -142,6 +172,7 @@ static PyObject* site_is_bound(PyObject* self, PyObject*) {
 static int site_traverse(PyObject* self, visitproc visit, void* arg) {
   Site& site = *reinterpret_cast<Site*>(self);
   Py_VISIT(Py_TYPE(self));
+  Py_VISIT(site.name);
   Py_VISIT(site.slow);
   Py_VISIT(site.veto);
   return 0;
@@ -149,6 +180,7 @@ static int site_traverse(PyObject* self, visitproc visit, void* arg) {
 
 static int site_clear(PyObject* self) {
   Site& site = *reinterpret_cast<Site*>(self);
+  Py_CLEAR(site.name);
   Py_CLEAR(site.slow);
   Py_CLEAR(site.veto);
   return 0;
@@ -181,7 +213,7 @@ static PyType_Spec site_spec = {"inductor_plugin.ops.native.Site", sizeof(Site),
 
 static PyObject* site_type_;
 
-static Site* new_site(PyObject* slow, PyObject* veto) {
+static Site* new_site(PyObject* name, PyObject* slow, PyObject* veto) {
   PyTypeObject* const type = reinterpret_cast<PyTypeObject*>(site_type_);
   auto const allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
   Site* const site = reinterpret_cast<Site*>(allocate(type, 0));
@@ -189,15 +221,16 @@ static Site* new_site(PyObject* slow, PyObject* veto) {
   site->entry = nullptr;
   site->kept = nullptr;
   site->busy = false;
+  site->name = Py_NewRef(name);
   site->slow = Py_NewRef(slow);
   site->veto = veto == Py_None ? nullptr : Py_NewRef(veto);
   return site;
 }
 
 static PyObject* product_site(PyObject*, PyObject* arguments) {
-  PyObject* slow;
+  PyObject *name, *slow;
   GemmSite spec{};
-  if (!PyArg_ParseTuple(arguments, "Oiiiiiiiiiff", &slow, &spec.kind, &spec.rows_a, &spec.rows_b, &spec.swizzle,
+  if (!PyArg_ParseTuple(arguments, "UOiiiiiiiiiff", &name, &slow, &spec.kind, &spec.rows_a, &spec.rows_b, &spec.swizzle,
                         &spec.raster, &spec.split_k, &spec.bias, &spec.operands, &spec.aux, &spec.alpha, &spec.beta)) {
     return nullptr;
   }
@@ -205,20 +238,21 @@ static PyObject* product_site(PyObject*, PyObject* arguments) {
     return PyErr_Format(PyExc_ValueError, "an epilogue has at most 8 operands and further outputs, not %d",
                         spec.operands + spec.aux);
   }
-  Site* const site = new_site(slow, Py_None);
+  Site* const site = new_site(name, slow, Py_None);
   if (site) site->is_attention = false, site->gemm = spec;
   return reinterpret_cast<PyObject*>(site);
 }
 
 static PyObject* attention_site(PyObject*, PyObject* arguments) {
-  PyObject *slow, *veto;
+  PyObject *name, *slow, *veto;
   AttentionSite spec{};
   long long left, right;
-  if (!PyArg_ParseTuple(arguments, "OOifLLi", &slow, &veto, &spec.kind, &spec.scale, &left, &right, &spec.bottom_right)) {
+  if (!PyArg_ParseTuple(arguments, "UOOifLLi", &name, &slow, &veto, &spec.kind, &spec.scale, &left, &right,
+                        &spec.bottom_right)) {
     return nullptr;
   }
   spec.left = left, spec.right = right;
-  Site* const site = new_site(slow, veto);
+  Site* const site = new_site(name, slow, veto);
   if (site) site->is_attention = true, site->attention = spec;
   return reinterpret_cast<PyObject*>(site);
 }
@@ -247,11 +281,15 @@ static PyMethodDef functions[] = {{"product_site", product_site, METH_VARARGS, n
 
 static PyModuleDef module_ = {PyModuleDef_HEAD_INIT, "inductor_plugin.ops.native.site", nullptr, -1, functions};
 
-// Called through ctypes with torch.Tensor and torch.nn.Parameter; returns the module.
-extern "C" __attribute__((visibility("default"))) PyObject* inductor_plugin_sites(PyObject* tensor, PyObject* parameter) {
+// Called through ctypes; returns the module. Its arguments are torch.Tensor, torch.nn.Parameter, the names of
+// torch.autograd.profiler, and what makes a range of a name.
+extern "C" __attribute__((visibility("default"))) PyObject* inductor_plugin_sites(PyObject* tensor, PyObject* parameter,
+                                                                                  PyObject* profiler, PyObject* range) {
   if (char const* missing = torch_.load()) return PyErr_Format(PyExc_OSError, "this torch has no %s", missing);
   tensor_type_ = Py_NewRef(tensor), parameter_type_ = Py_NewRef(parameter);
+  profiler_ = Py_NewRef(profiler), range_type_ = Py_NewRef(range);
   cdata_ = PyUnicode_InternFromString("_cdata");
+  is_enabled_ = PyUnicode_InternFromString("_is_profiler_enabled");
   site_type_ = PyType_FromSpec(&site_spec);
-  return cdata_ && site_type_ ? PyModule_Create(&module_) : nullptr;
+  return cdata_ && is_enabled_ && site_type_ ? PyModule_Create(&module_) : nullptr;
 }

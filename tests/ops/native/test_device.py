@@ -97,13 +97,13 @@ class Parameter(Tensor):
     pass
 
 function = getattr(ctypes.PyDLL(library), symbol)
-function.argtypes, function.restype = (ctypes.py_object, ctypes.py_object), ctypes.py_object
-sites = function(Tensor, Parameter)
+function.argtypes, function.restype = 4 * (ctypes.py_object,), ctypes.py_object
+sites = function(Tensor, Parameter, {}, None)
 stub.begin.argtypes = ctypes.c_int32, ctypes.c_int32, ctypes.c_int64
 address = ctypes.cast(stub.kernel, ctypes.c_void_p).value
 for current, bound, device, status, needed in json.loads(cases):
     slow = []
-    site = sites.product_site(lambda *_, out: slow.append(out), 0, 1, 1, 1, 0, 1, 0, 0, 0, 1.0, 0.0)
+    site = sites.product_site("site", lambda *_, out: slow.append(out), 0, 1, 1, 1, 0, 1, 0, 0, 0, 1.0, 0.0)
     site.bind(address, bound, 132)
     stub.begin(current, status, needed)
     a, b, out = Tensor(5, 7, device), Tensor(7, 6, device), Tensor(5, 6, device)
